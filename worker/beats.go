@@ -55,11 +55,11 @@ func (b *beats) run(ctx context.Context, idle chan struct{}) {
 		call := b.calls[0]
 		b.calls = b.calls[1:]
 		b.mu.Unlock()
-		bounded, done := context.WithTimeout(ctx, guardTry)
+		bounded, done := context.WithTimeout(ctx, TryFor)
 		err := call(bounded)
 		done()
 		b.mu.Lock()
-		if b.last = err; mayPass(err) {
+		if b.last = err; MayPass(err) {
 			b.calls = nil
 		}
 		b.mu.Unlock()
@@ -95,7 +95,7 @@ func isServerState(keys []string) bool {
 
 // sendState sends the script by which a heartbeat writes what its server does: beside it, once its text is known, since a
 // server that has lost it is to get it again.
-func (g *retryingClient) sendState(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
+func (g *Client) sendState(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
 	script := g.state.Load()
 	if script == nil {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
@@ -110,7 +110,7 @@ func (g *retryingClient) sendState(ctx context.Context, sha string, keys []strin
 }
 
 // ZAdd sends what a heartbeat adds beside it.
-func (g *retryingClient) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !isBeat(key) {
 		return g.UniversalClient.ZAdd(ctx, key, members...)
 	}
@@ -120,7 +120,7 @@ func (g *retryingClient) ZAdd(ctx context.Context, key string, members ...redis.
 var keepLeases = redis.NewScript(lua.KeepLeases.Source)
 
 // ZAddXX sends the leases that a heartbeat renews beside it, those alone that are still this process's when they arrive.
-func (g *retryingClient) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
 		return g.UniversalClient.ZAddXX(ctx, key, members...)
 	}
@@ -131,7 +131,7 @@ func (g *retryingClient) ZAddXX(ctx context.Context, key string, members ...redi
 }
 
 // ZRem removes after all beats what they have written, as a server that ends does.
-func (g *retryingClient) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
+func (g *Client) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
 	if isBeat(key) {
 		g.beats.wait()
 	}

@@ -34,7 +34,7 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 		if took := time.Since(began); took > guardLast {
 			t.Errorf("it was waited for them for %s", took)
 		}
-		<-time.After(guardTry)
+		<-time.After(TryFor)
 		if n := sent.Load(); n != 1 {
 			t.Errorf("%d calls were sent to a Redis that does not answer, want 1: the next heartbeat writes all anew", n)
 		}
@@ -52,30 +52,30 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 // A task is taken for the server that has most slots to spare, and for none without one.
 func TestTakenForWhoHasASlot(t *testing.T) {
 	t.Parallel()
-	var all gates
-	full, idle := newGate(time.Hour), newGate(time.Hour)
-	slots := newSlots(2)
-	all.add(full, slots)
-	all.add(idle, newSlots(2))
-	for _, g := range []*dequeuePacer{full, idle} {
-		g.met[queuePrefix("q")] = true
+	var all Servers
+	full, idle := NewPacer(time.Hour), NewPacer(time.Hour)
+	slots := NewSlots(2)
+	all.Add(full, slots)
+	all.Add(idle, NewSlots(2))
+	for _, g := range []*Pacer{full, idle} {
+		g.met[QueuePrefix("q")] = true
 	}
 	first := slots.take("a")
 	for range 10 {
-		if got := all.serving("q"); got != idle {
+		if got := all.Serving("q"); got != idle {
 			t.Fatal("it is taken for the server with fewer slots to spare")
 		}
 	}
-	all.remove(idle)
-	if all.serving("q") != full {
+	all.Remove(idle)
+	if all.Serving("q") != full {
 		t.Error("it is not taken for a server that has a slot")
 	}
 	slots.take("b")
-	if all.serving("q") != nil || all.serving("other") != nil {
+	if all.Serving("q") != nil || all.Serving("other") != nil {
 		t.Error("it is taken for a server that has no slot, or does not serve its queue")
 	}
-	first.leave()
-	if all.serving("q") != full {
+	first.Leave()
+	if all.Serving("q") != full {
 		t.Error("it is not taken where a slot has come free")
 	}
 }

@@ -69,7 +69,7 @@ func (t *Middleware) reenqueue(ctx context.Context, j *job, limited *Limited) er
 			return errors.Join(limited, asynq.RevokeTask)
 		}
 		t.observer.Failed("carry")
-		if !sleep(ctx, pause) {
+		if !Sleep(ctx, pause) {
 			<-ctx.Done() // asynq takes the task back itself: at shutdown, or at its deadline
 			return ctx.Err()
 		}
@@ -154,11 +154,11 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 			}
 			t.clearWay(name, info)
 		}
-		if !sleep(ctx, arrivePause) || t.served(ctx).Err() != nil {
+		if !Sleep(ctx, arrivePause) || t.served(ctx).Err() != nil {
 			break
 		}
 	}
-	return &Limited{At: time.Now(), text: waitingText + " to bring back task " + c.ID}
+	return &Limited{At: time.Now(), text: WaitingText + " to bring back task " + c.ID}
 }
 
 func (t *Middleware) enqueue(ctx context.Context, name string, c carried) error {
@@ -192,17 +192,5 @@ func (t *Middleware) clearWay(name string, info *asynq.TaskInfo) {
 	}
 	if err := t.inspector.DeleteTask(name, info.ID); err != nil {
 		t.observer.Failed("carry")
-	}
-}
-
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -69,7 +69,7 @@ func (c *claims) send(name string) {
 		c.mu.Unlock()
 		if err := c.t.cfg.Limiter.ReportClaimed(context.Background(), name, one.places); err != nil {
 			c.t.observer.Failed("claim")
-			if more, due := c.t.repeats.due("claim", time.Now()); due {
+			if more, due := c.t.repeats.Due("claim", time.Now()); due {
 				c.t.log.Warn("redis was not told of tasks that have started; it is with the next call", "provider", name, "more", more, "error", err)
 			}
 			c.t.waker.claimed(name, one.places)

@@ -91,7 +91,7 @@ func (c *combiner) together(part []*combined) {
 	if len(part) == 1 {
 		part[0].cmd = part[0].send(c.rdb)
 	} else {
-		ctx, cancel := context.WithTimeout(context.Background(), guardTry)
+		ctx, cancel := context.WithTimeout(context.Background(), TryFor)
 		defer cancel()
 		pipe := c.rdb.Pipeline()
 		for _, one := range part {

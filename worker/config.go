@@ -36,7 +36,7 @@ const (
 func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
 	t.size(concurrency(cfg))
 	t.weights.serves(queue.NewWeights(cfg.Queues, cfg.StrictPriority))
-	t.queues.serve(cfg.Queues)
+	t.queues.Serve(cfg.Queues)
 	if cfg.IsFailure != nil {
 		t.isFailure = cfg.IsFailure
 	}
@@ -94,11 +94,11 @@ func concurrency(cfg asynq.Config) int {
 // Server is an asynq server whose tasks keep the limits.
 type Server struct {
 	*asynq.Server
-	throttle *Middleware
-	guard    *retryingClient
-	begin    func() error // before the server starts; see Limits
-	over     func()       // when it is shut down; nil where it never began
-	begun    atomic.Bool
+	middleware *Middleware
+	client     *Client
+	begin      func() error // before the server starts; see Limits
+	over       func()       // when it is shut down; nil where it never began
+	begun      atomic.Bool
 }
 
 // NewServer returns an asynq server over Config.Redis, made of cfg as Config
@@ -110,14 +110,14 @@ type Server struct {
 // than half of the slots: see Config.Tenant.
 func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
-	g := newGuard(guardConfig{
-		redis: t.cfg.Redis, serving: t.serving, releaser: t.waker.releaser, log: t.log,
-		interval: cfg.TaskCheckInterval, concurrency: concurrency(cfg),
-		giveBack: t.waker.giveBack, looks: t.waker.pulse.check, forwarded: t.planner.forwarded, moves: &t.moves,
+	g := NewClient(ClientConfig{
+		Redis: t.cfg.Redis, Serving: t.serving, Mover: t.waker.mover, Log: t.log,
+		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
+		GiveBack: t.waker.giveBack, Looks: t.waker.pulse.check, Forwarded: t.planner.forwarded, Moves: &t.moves,
 	})
-	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), g.slots.most()
-	t.gates.add(g.gate, g.slots)
-	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}
+	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, RoundPause), g.Slots.Most()
+	t.servers.Add(g.Pacer, g.Slots)
+	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: t, client: g}
 }
 
 // Start begins to process tasks with handler, wrapped by Handler, and returns.
@@ -127,10 +127,10 @@ func (s *Server) Start(handler asynq.Handler) error {
 	if handler == nil {
 		return errors.New("worker: Start needs a handler, got nil")
 	}
-	if s.guard.gate.closed() {
+	if s.client.Pacer.Stopped() {
 		return fmt.Errorf("worker: the server was stopped; make another with NewServer: %w", asynq.ErrServerClosed)
 	}
-	if s.throttle.stopped() {
+	if s.middleware.stopped() {
 		return fmt.Errorf("worker: the Middleware ended with the last of its servers; make another with New or NewMiddleware: %w", asynq.ErrServerClosed)
 	}
 	if s.begin != nil && !s.begun.Load() {
@@ -139,10 +139,10 @@ func (s *Server) Start(handler asynq.Handler) error {
 		}
 		s.begun.Store(true)
 	}
-	s.throttle.serves.Store(true)
-	s.throttle.join()
-	s.throttle.waker.start()
-	err := s.Server.Start(s.guard.handled(s.throttle.Handler(handler)))
+	s.middleware.serves.Store(true)
+	s.middleware.join()
+	s.middleware.waker.start()
+	err := s.Server.Start(s.client.Handler(s.middleware.Handler(handler)))
 	if err != nil {
 		s.ended()
 	}
@@ -173,11 +173,11 @@ func (s *Server) Run(handler asynq.Handler) error {
 
 // Stop takes no new task. Running ones go on.
 func (s *Server) Stop() {
-	s.throttle.gates.remove(s.guard.gate)
-	s.guard.gate.stop() // first: asynq waits for a look that is held back
-	s.throttle.moves.Go(func() {
-		if left := s.guard.gate.withdraw(); len(left) > 0 {
-			s.throttle.waker.giveBack(left)
+	s.middleware.servers.Remove(s.client.Pacer)
+	s.client.Pacer.Stop() // first: asynq waits for a look that is held back
+	s.middleware.moves.Go(func() {
+		if left := s.client.Pacer.Withdraw(); len(left) > 0 {
+			s.middleware.waker.giveBack(left)
 		}
 	})
 	s.Server.Stop()
@@ -185,21 +185,21 @@ func (s *Server) Stop() {
 
 // retired tells whether servers were started here and all of them were stopped: tasks that
 // this process released would only wait for another to look.
-func (t *Middleware) retired() bool { return t.serves.Load() && t.gates.none() }
+func (t *Middleware) retired() bool { return t.serves.Load() && t.servers.None() }
 
 // Shutdown takes no new task, puts those that wait in handlers back and lets the
 // running ones end, for asynq's ShutdownTimeout at most: then they go back too. The Middleware ends
 // with the last of its servers.
 func (s *Server) Shutdown() {
 	s.Stop()
-	s.guard.retire()
-	if s.throttle.gates.none() {
-		s.throttle.Stop()
-		s.throttle.planner.wait()
+	s.client.Retire()
+	if s.middleware.servers.None() {
+		s.middleware.Stop()
+		s.middleware.planner.wait()
 	}
-	s.guard.stop()
+	s.client.Stop()
 	s.Server.Shutdown()
-	s.throttle.moves.Wait() // not for long: each is bounded
+	s.middleware.moves.Wait() // not for long: each is bounded
 	s.ended()
 }
 

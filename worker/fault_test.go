@@ -27,7 +27,7 @@ func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if keys := scriptKeys(cmd); endsRun(withDeadline(ctx), keys) && keys[0][:6] == "asynq:" && isEnd(keys) && f.left.Add(-1) >= 0 {
+		if keys := scriptKeys(cmd); EndsRun(withDeadline(ctx), keys) && keys[0][:6] == "asynq:" && isEnd(keys) && f.left.Add(-1) >= 0 {
 			err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
 			cmd.SetErr(err)
 			return err

@@ -142,7 +142,7 @@ type fence struct {
 
 // endFenced sends a fenced script until Redis answers. Where no copy before may have been carried out, a refusal while
 // asynq's lease lasts is no late copy's: the lease was overwritten, and asynq's own script, as bare sends it, ends the run.
-func (g *retryingClient) endFenced(ctx context.Context, keys []string, args []any, by fence, its *redis.Script, bare script) *redis.Cmd {
+func (g *Client) endFenced(ctx context.Context, keys []string, args []any, by fence, its *redis.Script, bare script) *redis.Cmd {
 	fraction := &counted{text: by.fraction}
 	fenced := append(slices.Clip(args), strconv.Itoa(by.lease), fraction)
 	once := func(send func(redis.Scripter) *redis.Cmd) (cmd *redis.Cmd, written int32) {

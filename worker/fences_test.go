@@ -111,7 +111,7 @@ func TestOverwrittenLease(t *testing.T) {
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.addForeign("t", asynq.MaxRetry(5))
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		return s.rdb.ZAddXX(ctx, "asynq:{default}:lease", redis.Z{Score: float64(time.Now().Add(asynqLease).Unix()) + 0.000001, Member: "t"}).Err()
+		return s.rdb.ZAddXX(ctx, "asynq:{default}:lease", redis.Z{Score: float64(time.Now().Add(LeaseFor).Unix()) + 0.000001, Member: "t"}).Err()
 	})
 	<-s.ended
 	s.until("it is done", func() bool { return s.info("t") == nil })

@@ -12,12 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// roundPause is how often asynq would look for tasks if no gate held it back: a
+// RoundPause is how often asynq would look for tasks if no gate held it back: a
 // kick that comes while asynq sleeps between two rounds is heard after 1.5 times
 // this at most.
-const roundPause = 2 * time.Millisecond
+const RoundPause = 2 * time.Millisecond
 
-// dequeuePacer decides when an idle server looks for tasks, and hands it those that this process has taken for it.
+// Pacer decides when an idle server looks for tasks, and hands it those that this process has taken for it.
 //
 // asynq asks its queues one after the other, a round, until one has a task; when none has, it sleeps and
 // begins the next round, and nothing can wake it. So it is told to sleep next to
@@ -35,7 +35,7 @@ const roundPause = 2 * time.Millisecond
 //
 // A busy server is never held back, and no queue of a round before another: asynq says in which order they are
 // asked. A gate belongs to one server and is safe for concurrent use.
-type dequeuePacer struct {
+type Pacer struct {
 	interval time.Duration
 	free     func() int // how many slots the server has to spare; nil: enough
 
@@ -57,7 +57,7 @@ type dequeuePacer struct {
 	heard   chan struct{} // closed by a kick since the round at hand began
 	changed chan struct{} // closed when tasks were put here, or an answer has come
 
-	giveBack func([]*handout)                             // to asynq, what is not handed out; nil: it stays here
+	giveBack func([]*Handout)                             // to asynq, what is not handed out; nil: it stays here
 	pends    func(ctx context.Context, queue string) bool // whether a queue may have a task; nil: it may
 
 	stopped chan struct{}
@@ -99,10 +99,10 @@ const (
 	vainOften = 5
 )
 
-// newGate returns a gate whose server looks for tasks every interval on average,
+// NewPacer returns a gate whose server looks for tasks every interval on average,
 // between half of it and one and a half, as asynq does.
-func newGate(interval time.Duration) *dequeuePacer {
-	return &dequeuePacer{
+func NewPacer(interval time.Duration) *Pacer {
+	return &Pacer{
 		interval: interval, shuts: map[string]int{}, finds: map[string]int{}, vain: map[string]int{},
 		met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
@@ -110,7 +110,7 @@ func newGate(interval time.Duration) *dequeuePacer {
 }
 
 // kick has every queue asked once, at once, or again if it is being asked now.
-func (g *dequeuePacer) kick() {
+func (g *Pacer) Kick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	clear(g.vain)
@@ -120,10 +120,10 @@ func (g *dequeuePacer) kick() {
 
 // put has tasks handed out that were taken for this server, each at its time. It returns false when the server has
 // stopped: nobody would ask for them.
-func (g *dequeuePacer) put(list ...*handout) bool {
+func (g *Pacer) Put(list ...*Handout) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed() {
+	if g.Stopped() {
 		return false
 	}
 	g.add(list...)
@@ -132,14 +132,14 @@ func (g *dequeuePacer) put(list ...*handout) bool {
 }
 
 // serves says whether the server asks for tasks of a queue, and how many it has here.
-func (g *dequeuePacer) serves(name string) (asks bool, has int) {
+func (g *Pacer) serves(name string) (asks bool, has int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.met[queuePrefix(name)] && !g.closed(), len(g.taken)
+	return g.met[QueuePrefix(name)] && !g.Stopped(), len(g.taken)
 }
 
 // atHand says whether tasks are to be handed out now.
-func (g *dequeuePacer) atHand() bool {
+func (g *Pacer) atHand() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, n := g.taken.due("", time.Now())
@@ -148,14 +148,14 @@ func (g *dequeuePacer) atHand() bool {
 
 // withdraw takes back all that was not handed out, once the gate was stopped. Where Redis is being asked, it waits for
 // the answers.
-func (g *dequeuePacer) withdraw() []*handout {
+func (g *Pacer) Withdraw() []*Handout {
 	for {
 		g.mu.Lock()
 		g.keep()
 		changed, waits := g.changed, g.asked != nil
 		if !waits {
 			defer g.mu.Unlock()
-			return g.taken.remove(func(*handout) bool { return true })
+			return g.taken.remove(func(*Handout) bool { return true })
 		}
 		g.mu.Unlock()
 		<-changed
@@ -163,16 +163,16 @@ func (g *dequeuePacer) withdraw() []*handout {
 }
 
 // change lets looks see what has changed. g.mu is held.
-func (g *dequeuePacer) change() {
+func (g *Pacer) change() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
 // stop makes every look, held back or yet to come, find nothing, at once.
-func (g *dequeuePacer) stop() { g.once.Do(func() { close(g.stopped) }) }
+func (g *Pacer) Stop() { g.once.Do(func() { close(g.stopped) }) }
 
 // look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
-func (g *dequeuePacer) look(ctx context.Context, queue string, ask ask) found {
+func (g *Pacer) look(ctx context.Context, queue string, ask ask) found {
 	for began := true; ; began = false {
 		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
 		if answer != nil {
@@ -188,14 +188,14 @@ func (g *dequeuePacer) look(ctx context.Context, queue string, ask ask) found {
 }
 
 // begins notes the queue of a look: of a round asynq asks each once. g.mu is held.
-func (g *dequeuePacer) begins(queue string) {
+func (g *Pacer) begins(queue string) {
 	g.met[queue] = true
 	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
 	g.last, g.begun, g.until = "", time.Now(), time.Time{}
 }
 
 // goesOn has asynq go on to its next queue. g.mu is held.
-func (g *dequeuePacer) goesOn(queue string) *found {
+func (g *Pacer) goesOn(queue string) *found {
 	g.last = queue
 	g.keep()
 	return nothing()
@@ -204,10 +204,10 @@ func (g *dequeuePacer) goesOn(queue string) *found {
 func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
 
 // next is one step of a look: its answer, or until when it waits and what ends that sooner.
-func (g *dequeuePacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
+func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed() {
+	if g.Stopped() {
 		g.keep()
 		return nothing(), 0, nil, nil
 	}
@@ -227,7 +227,7 @@ func (g *dequeuePacer) next(ctx context.Context, queue string, began bool, ask a
 	switch {
 	case one != nil:
 		g.keep()
-		return &found{one.lease, redis.NewCmdResult(one.message, nil)}, 0, nil, nil
+		return &found{one.Lease, redis.NewCmdResult(one.Message, nil)}, 0, nil, nil
 	case others, over, (shut || g.empty[queue]) && left > 0, shut && unshut > 0 && g.mayBegin(now):
 		return g.goesOn(queue), 0, nil, nil
 	case g.asked != nil:
@@ -248,14 +248,21 @@ func (g *dequeuePacer) next(ctx context.Context, queue string, began bool, ask a
 }
 
 // shut keeps a queue from being asked, as if it were empty, until open ends that; what is here is handed out.
-func (g *dequeuePacer) shut(queue string) {
+func (g *Pacer) shut(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shuts[queue]++
 }
 
+// IsShut says whether a queue is not asked now.
+func (g *Pacer) IsShut(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shuts[QueuePrefix(name)] > 0
+}
+
 // settled returns when no answer of a queue that was shut is on its way.
-func (g *dequeuePacer) settled(queue string) {
+func (g *Pacer) settled(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for g.asked != nil && g.asked.queue == queue && g.asked.found == nil {
@@ -267,7 +274,7 @@ func (g *dequeuePacer) settled(queue string) {
 }
 
 // open lets a queue be asked again that was shut.
-func (g *dequeuePacer) open(queue string) {
+func (g *Pacer) open(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.shuts[queue]--; g.shuts[queue] <= 0 {
@@ -278,7 +285,7 @@ func (g *dequeuePacer) open(queue string) {
 
 // unshut is how many of the queues that asynq has asked are not shut, and how many of them are left in the round at hand.
 // g.mu is held.
-func (g *dequeuePacer) unshut() (all, left int) {
+func (g *Pacer) unshut() (all, left int) {
 	for name := range g.met {
 		if g.shuts[name] > 0 {
 			continue
@@ -291,10 +298,10 @@ func (g *dequeuePacer) unshut() (all, left int) {
 }
 
 // mayBegin says whether a round may begin after one that has found nothing. g.mu is held.
-func (g *dequeuePacer) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
+func (g *Pacer) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
 
 // due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
-func (g *dequeuePacer) due(queue string, now time.Time) bool {
+func (g *Pacer) due(queue string, now time.Time) bool {
 	if _, left := g.unshut(); left == 0 && g.empty[queue] && g.mayBegin(now) {
 		clear(g.empty)
 	}
@@ -308,7 +315,7 @@ func (g *dequeuePacer) due(queue string, now time.Time) bool {
 }
 
 // ask begins to ask Redis. g.mu is held.
-func (g *dequeuePacer) ask(ctx context.Context, queue string, ask ask) {
+func (g *Pacer) ask(ctx context.Context, queue string, ask ask) {
 	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
 	g.asked = q
 	go func() {
@@ -321,14 +328,14 @@ func (g *dequeuePacer) ask(ctx context.Context, queue string, ask ask) {
 }
 
 // room says whether the server has a slot beside those for what is at hand of a queue. g.mu is held.
-func (g *dequeuePacer) room(queue string, now time.Time) bool {
+func (g *Pacer) room(queue string, now time.Time) bool {
 	its, _ := g.taken.due(queue, now)
 	return its == 0 || g.free == nil || its < g.free()
 }
 
 // several is for how many tasks of a queue Redis is asked: for one where another queue has some at hand, which go
 // first or after it as asynq says. g.mu is held.
-func (g *dequeuePacer) several(queue string) int {
+func (g *Pacer) several(queue string) int {
 	n := min(1+g.finds[queue]/findsMore, mostAsked)
 	if n > 1 && g.free != nil {
 		n = min(n, g.free()-len(g.taken))
@@ -340,7 +347,7 @@ func (g *dequeuePacer) several(queue string) int {
 }
 
 // answered notes what Redis has answered. Tasks that no look waits for any more are handed out by the next ones.
-func (g *dequeuePacer) answered(q *question, answers []found) {
+func (g *Pacer) answered(q *question, answers []found) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	has := 0
@@ -367,7 +374,7 @@ func (g *dequeuePacer) answered(q *question, answers []found) {
 		clear(g.empty) // asynq begins a new round
 	}
 	q.found = answers
-	if !q.awaited || g.closed() {
+	if !q.awaited || g.Stopped() {
 		g.keep()
 	}
 	g.change()
@@ -375,7 +382,7 @@ func (g *dequeuePacer) answered(q *question, answers []found) {
 
 // answer takes an answer that a look waits for, if it has come: a task first. All others are kept for the next look.
 // g.mu is held.
-func (g *dequeuePacer) answer() *found {
+func (g *Pacer) answer() *found {
 	q := g.asked
 	if q == nil || !q.awaited || q.found == nil {
 		return nil
@@ -401,7 +408,7 @@ func (g *dequeuePacer) answer() *found {
 }
 
 // keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.
-func (g *dequeuePacer) keep() {
+func (g *Pacer) keep() {
 	q := g.asked
 	if q == nil {
 		return
@@ -411,14 +418,14 @@ func (g *dequeuePacer) keep() {
 	}
 	for _, one := range q.found {
 		if message, err := one.answer.Text(); err == nil {
-			g.add(newHandout(q.queue, one.lease, message, time.Now()))
+			g.add(NewHandout(q.queue, one.lease, message, time.Now()))
 		}
 	}
 	g.asked = nil
 }
 
 // add notes tasks to be handed out. g.mu is held.
-func (g *dequeuePacer) add(list ...*handout) {
+func (g *Pacer) add(list ...*Handout) {
 	g.taken.add(list...)
 	if g.overdue == nil {
 		g.overdue = time.AfterFunc(handoutStays, g.expire)
@@ -426,10 +433,10 @@ func (g *dequeuePacer) add(list ...*handout) {
 }
 
 // expire gives those back that this server has had no slot for: another one may have.
-func (g *dequeuePacer) expire() {
+func (g *Pacer) expire() {
 	g.mu.Lock()
 	now := time.Now()
-	late := g.taken.remove(func(one *handout) bool { return now.Sub(one.at) >= handoutStays })
+	late := g.taken.remove(func(one *Handout) bool { return now.Sub(one.At) >= handoutStays })
 	if g.overdue = nil; len(g.taken) > 0 {
 		g.overdue = time.AfterFunc(handoutStays, g.expire)
 	}
@@ -440,7 +447,7 @@ func (g *dequeuePacer) expire() {
 }
 
 // closed tells whether the gate was stopped.
-func (g *dequeuePacer) closed() bool { return isClosed(g.stopped) }
+func (g *Pacer) Stopped() bool { return isClosed(g.stopped) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -452,7 +459,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // rest waits for the end of wait, a change or a kick; false means that the server stops.
-func (g *dequeuePacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
+func (g *Pacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -465,9 +472,9 @@ func (g *dequeuePacer) rest(wait time.Duration, changed, kicked <-chan struct{})
 	return true
 }
 
-// dequeues tells asynq's look for a task in a queue from its other scripts, and
+// Dequeues tells asynq's look for a task in a queue from its other scripts, and
 // the queue: it alone names these four keys.
-func dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
+func Dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
 	if _, bounded := ctx.Deadline(); bounded || len(keys) != 4 {
 		return "", false
 	}

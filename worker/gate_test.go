@@ -11,18 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 // asker stands for asynq and its Redis: it asks queues through a gate, in rounds,
 // and writes down when each was asked.
 type asker struct {
-	gate   *dequeuePacer
+	gate   *Pacer
 	queues []string
 	began  time.Time
 
@@ -35,7 +30,7 @@ type asker struct {
 }
 
 func newAsker(interval time.Duration, queues ...string) *asker {
-	return &asker{gate: newGate(interval), queues: queues, began: time.Now(), tasks: map[string]int{}}
+	return &asker{gate: NewPacer(interval), queues: queues, began: time.Now(), tasks: map[string]int{}}
 }
 
 func (a *asker) redis(queue string) *redis.Cmd {
@@ -84,7 +79,7 @@ func (a *asker) round(ctx context.Context) {
 			return // it found a task, or gives up
 		}
 	}
-	<-time.After(roundPause)
+	<-time.After(RoundPause)
 }
 
 // run runs rounds until the test ends.
@@ -100,7 +95,7 @@ func (a *asker) run(t *testing.T) {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		a.gate.stop()
+		a.gate.Stop()
 		<-done
 	})
 }
@@ -140,16 +135,16 @@ func TestGate(t *testing.T) {
 		<-time.After(time.Second)
 		a.put("low", 2)
 		want(t, "idle", a.since())
-		a.gate.kick()
+		a.gate.Kick()
 		want(t, "after a kick, while it finds tasks", a.since(),
 			"high 1s", "low 1s", "high 1s", "low 1s", "high 1s", "low 1s")
 		<-time.After(time.Second)
 		want(t, "idle again", a.since())
-		a.gate.kick()
+		a.gate.Kick()
 		want(t, "a kick for nothing", a.since(), "high 2s", "low 2s")
-		<-time.After(roundPause / 2)
-		a.gate.kick()
-		<-time.After(roundPause)
+		<-time.After(RoundPause / 2)
+		a.gate.Kick()
+		<-time.After(RoundPause)
 		want(t, "a kick while asynq sleeps", a.since(), "high 2.002s", "low 2.002s")
 	})
 }
@@ -165,10 +160,10 @@ func TestGateOfOneQueue(t *testing.T) {
 		<-time.After(10 * interval) // it is known that there is one
 		slept := 0
 		for range 50 {
-			a.gate.kick() // it is asked for now
+			a.gate.Kick() // it is asked for now
 			synctest.Wait()
 			a.put("a", 1)
-			a.gate.kick()
+			a.gate.Kick()
 			a.since()
 			a.mu.Lock()
 			slept += a.tasks["a"]
@@ -213,7 +208,7 @@ func TestGateShut(t *testing.T) {
 					a.gate.settled(queue)
 					a.put(queue, 3)
 				}
-				a.gate.kick()
+				a.gate.Kick()
 				a.since()
 				before := a.looked()
 				<-time.After(20 * interval)
@@ -226,15 +221,15 @@ func TestGateShut(t *testing.T) {
 						t.Errorf("%s was asked", queue)
 					}
 				}
-				a.gate.put(newHandout(test.shut[0], "", "task", time.Now()))
-				<-time.After(2 * roundPause) // asynq may sleep between two rounds
+				a.gate.Put(NewHandout(test.shut[0], "", "task", time.Now()))
+				<-time.After(2 * RoundPause) // asynq may sleep between two rounds
 				if _, has := a.gate.serves(test.shut[0]); has != 0 {
 					t.Error("what is here is not handed out")
 				}
 				for _, queue := range test.shut {
 					a.gate.open(queue)
 				}
-				<-time.After(roundPause * time.Duration(5*len(test.shut)))
+				<-time.After(RoundPause * time.Duration(5*len(test.shut)))
 				a.since()
 				a.mu.Lock()
 				defer a.mu.Unlock()
@@ -252,8 +247,8 @@ func TestGateShut(t *testing.T) {
 func TestGateShutsBehindAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(time.Hour)
-		defer g.stop()
+		g := NewPacer(time.Hour)
+		defer g.Stop()
 		answers := make(chan struct{})
 		go g.look(t.Context(), "a", func(context.Context, int) []found {
 			<-answers
@@ -276,7 +271,7 @@ func TestGateKickedWhileAsking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsker(time.Hour, "a", "b")
-		a.wake = a.gate.kick
+		a.wake = a.gate.Kick
 		a.run(t)
 		<-time.After(time.Second)
 		want(t, "kicked in the first round", a.since(), "a 0s", "b 0s", "a 2ms", "b 2ms")
@@ -336,13 +331,13 @@ func TestGateStop(t *testing.T) {
 			a.round(t.Context())
 		}()
 		synctest.Wait()
-		a.gate.stop()
-		a.gate.stop()
+		a.gate.Stop()
+		a.gate.Stop()
 		<-done
-		a.gate.kick()
+		a.gate.Kick()
 		a.queues = []string{"never asked before"}
 		a.round(t.Context())
-		if took := time.Since(began); took != 2*roundPause {
+		if took := time.Since(began); took != 2*RoundPause {
 			t.Errorf("two rounds took %s after the stop", took)
 		}
 		want(t, "ever", a.since(), "a 0s")
@@ -367,102 +362,8 @@ func TestDequeues(t *testing.T) {
 		{t.Context(), []string{look[0], look[1], look[2], "asynq:{other}:lease"}, false},
 		{t.Context(), []string{"q:pending", "q:paused", "q:active", "q:lease"}, false},
 	} {
-		if queue, ok := dequeues(test.ctx, test.keys); ok != test.want || ok && queue != "asynq:{q}:" {
+		if queue, ok := Dequeues(test.ctx, test.keys); ok != test.want || ok && queue != "asynq:{q}:" {
 			t.Errorf("%d: %q, %t", i, queue, ok)
 		}
 	}
-}
-
-// looks counts the looks for tasks that reach Redis, and the glances that take their place.
-type looks struct {
-	failing
-	mu sync.Mutex
-	n  int
-}
-
-func (l *looks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if _, ok := dequeues(context.Background(), scriptKeys(cmd)); ok {
-			l.mu.Lock()
-			l.n++
-			l.mu.Unlock()
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (l *looks) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() == "exists" {
-			l.mu.Lock()
-			l.n++
-			l.mu.Unlock()
-		}
-		return next(ctx, cmds)
-	}
-}
-
-func (l *looks) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.n
-}
-
-// An idle asynq server looks for tasks every TaskCheckInterval, and once more after
-// each kick, at once; it stops at once.
-func TestIdleServer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		seen := &looks{}
-		rdb.AddHook(seen)
-		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		limiter, err := throttle.New(rdb, policy, throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits, err := NewMiddleware(MiddlewareConfig{Redis: rdb, Limiter: limiter})
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := limits.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
-		ran := make(chan time.Time, 1)
-		client := asynq.NewClientFromRedisClient(rdb)
-		if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-			ran <- time.Now()
-			return nil
-		})); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(time.Minute)
-		// The pauses between looks are spread evenly over 50 to 150 ms: the standard
-		// deviation of their number in a minute is 7.
-		before := seen.count()
-		if before < 560 || before > 640 {
-			t.Errorf("an idle server looks for tasks %d times a minute, want 600", before)
-		}
-		if _, err := client.Enqueue(asynq.NewTask("work", nil)); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		limits.gates.kick()
-		if late := (<-ran).Sub(began); late > 2*roundPause {
-			t.Errorf("kicked, it found a task after %s", late)
-		}
-		began = time.Now()
-		server.Stop()
-		if took := time.Since(began); took > 2*roundPause {
-			t.Errorf("it stopped after %s", took)
-		}
-		server.Shutdown()
-		if len(limits.gates.all) > 0 {
-			t.Error("a server that is shut down is still kicked")
-		}
-		if err := server.Start(asynq.NotFoundHandler()); err == nil {
-			t.Error("a server that was stopped starts again")
-		}
-	})
 }

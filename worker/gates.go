@@ -7,21 +7,21 @@ import (
 )
 
 // gates are those of a Middleware's servers. They are safe for concurrent use.
-type gates struct {
+type Servers struct {
 	mu  sync.Mutex
-	all map[*dequeuePacer]*slots
+	all map[*Pacer]*Slots
 }
 
-func (g *gates) add(one *dequeuePacer, its *slots) {
+func (g *Servers) Add(one *Pacer, its *Slots) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.all == nil {
-		g.all = map[*dequeuePacer]*slots{}
+		g.all = map[*Pacer]*Slots{}
 	}
 	g.all[one] = its
 }
 
-func (g *gates) remove(one *dequeuePacer) {
+func (g *Servers) Remove(one *Pacer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.all, one)
@@ -29,12 +29,12 @@ func (g *gates) remove(one *dequeuePacer) {
 
 // serving returns a server that asks for tasks of a queue and has a slot, that with the most to spare beside what is to be
 // handed out; nil where there is none.
-func (g *gates) serving(name string) (found *dequeuePacer) {
+func (g *Servers) Serving(name string) (found *Pacer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	most := 0
 	for one, its := range g.all {
-		free := its.free()
+		free := its.Free()
 		if asks, has := one.serves(name); asks && free > 0 && (found == nil || free-has > most) {
 			found, most = one, free-has
 		}
@@ -43,23 +43,23 @@ func (g *gates) serving(name string) (found *dequeuePacer) {
 }
 
 // shut has no server ask for tasks of a queue until open is called. settled returns when no answer is on its way.
-func (g *gates) shut(name string) (open, settled func()) {
+func (g *Servers) Shut(name string) (open, settled func()) {
 	g.mu.Lock()
-	all, prefix := slices.Collect(maps.Keys(g.all)), queuePrefix(name)
+	all, prefix := slices.Collect(maps.Keys(g.all)), QueuePrefix(name)
 	g.mu.Unlock()
-	each := func(do func(*dequeuePacer, string)) func() {
+	each := func(do func(*Pacer, string)) func() {
 		return func() {
 			for _, one := range all {
 				do(one, prefix)
 			}
 		}
 	}
-	each((*dequeuePacer).shut)()
-	return sync.OnceFunc(each((*dequeuePacer).open)), each((*dequeuePacer).settled)
+	each((*Pacer).shut)()
+	return sync.OnceFunc(each((*Pacer).open)), each((*Pacer).settled)
 }
 
 // atHand says whether a server has tasks that are to be handed out now.
-func (g *gates) atHand() bool {
+func (g *Servers) AtHand() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for one := range g.all {
@@ -72,16 +72,16 @@ func (g *gates) atHand() bool {
 
 // kick has every server look for tasks at once: something was put into pending.
 // It does not block, and costs an idle server one round of looks.
-func (g *gates) kick() {
+func (g *Servers) Kick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for one := range g.all {
-		one.kick()
+		one.Kick()
 	}
 }
 
 // lent is how many tasks may run beyond the servers' Concurrency now.
-func (g *gates) lent() (n int) {
+func (g *Servers) Lent() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, its := range g.all {
@@ -92,7 +92,7 @@ func (g *gates) lent() (n int) {
 
 // refuse says whether no server may start a further task of a tenant now; lent, that there are those slots
 // alone that are lent.
-func (g *gates) refuse(tenant string, lent bool) bool {
+func (g *Servers) Refuse(tenant string, lent bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	refuses := len(g.all) > 0
@@ -103,8 +103,23 @@ func (g *gates) refuse(tenant string, lent bool) bool {
 }
 
 // none says whether there is no server, or none that asks for tasks any more.
-func (g *gates) none() bool {
+func (g *Servers) None() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.all) == 0
+}
+
+// LockAll holds the locks of all slots until unlock is called, for tests of what must not wait for them.
+func (g *Servers) LockAll() (unlock func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := slices.Collect(maps.Values(g.all))
+	for _, its := range all {
+		its.mu.Lock()
+	}
+	return func() {
+		for _, its := range all {
+			its.mu.Unlock()
+		}
+	}
 }

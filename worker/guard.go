@@ -17,7 +17,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// retryingClient is the Redis client under a server. asynq tells Redis what became of a
+// Client is the Redis client under a server. asynq tells Redis what became of a
 // task in one script, and when that fails it tries again with a context that is
 // over already (asynq v0.25 and v0.26): the task stays active until its lease
 // ends and then counts as failed, though it was only limited, or had succeeded.
@@ -34,14 +34,14 @@ import (
 //
 // It also holds an idle server's looks for tasks back at the gate, and those of one whose slots
 // are taken, and asks with each whether waiting tasks are woken.
-type retryingClient struct {
+type Client struct {
 	redis.UniversalClient
-	gate  *dequeuePacer
-	slots *slots
-	cfg   guardConfig
+	Pacer *Pacer
+	Slots *Slots
+	cfg   ClientConfig
 
-	serving context.Context //nolint:containedctx // over when its server is shut down, or all are
-	retire  context.CancelFunc
+	Serving context.Context //nolint:containedctx // over when its server is shut down, or all are
+	Retire  context.CancelFunc
 
 	stopping chan struct{}
 	once     sync.Once
@@ -56,9 +56,9 @@ type retryingClient struct {
 }
 
 const (
-	guardTry      = 5 * time.Second
-	guardPause    = 100 * time.Millisecond
-	guardMaxPause = 2 * time.Second
+	TryFor      = 5 * time.Second
+	TryPause    = 100 * time.Millisecond
+	TryMaxPause = 2 * time.Second
 	// guardLimit is how long a task's end is kept for a Redis that is away. asynq's
 	// recoverer has it when Redis is back, if this process has not.
 	guardLimit = 10 * time.Minute
@@ -70,39 +70,39 @@ const (
 	mostEnds = 10_000
 )
 
-// guardConfig is what a guard needs of its process.
-type guardConfig struct {
-	redis    redis.UniversalClient
-	serving  context.Context //nolint:containedctx // over when no server of the process serves
-	releaser *releaser
-	log      *slog.Logger
+// ClientConfig is what a guard needs of its process.
+type ClientConfig struct {
+	Redis   redis.UniversalClient
+	Serving context.Context //nolint:containedctx // over when no server of the process serves
+	Mover   *Mover
+	Log     *slog.Logger
 	// interval is how often the server looks for tasks while it is idle, and concurrency how many it runs.
-	interval    time.Duration
-	concurrency int
+	Interval    time.Duration
+	Concurrency int
 	// giveBack puts tasks into pending that were taken and are not handed out.
-	giveBack func([]*handout)
+	GiveBack func([]*Handout)
 	// looks is called before each look for tasks.
-	looks func()
+	Looks func()
 	// forwarded is called when asynq has moved n tasks that are due into a queue.
-	forwarded func(queue string, n int)
+	Forwarded func(queue string, n int)
 	// moves is what a server that ends waits for.
-	moves *sync.WaitGroup
+	Moves *sync.WaitGroup
 }
 
-// newGuard returns the client of a server, with its gate and its slots.
-func newGuard(cfg guardConfig) *retryingClient {
-	g := &retryingClient{
-		UniversalClient: cfg.redis, gate: newGate(cfg.interval), slots: newSlots(cfg.concurrency), cfg: cfg,
-		stopping: make(chan struct{}), untaken: untaken{log: cfg.log}, ends: combiner{rdb: cfg.redis},
+// NewClient returns the client of a server, with its gate and its slots.
+func NewClient(cfg ClientConfig) *Client {
+	g := &Client{
+		UniversalClient: cfg.Redis, Pacer: NewPacer(cfg.Interval), Slots: NewSlots(cfg.Concurrency), cfg: cfg,
+		stopping: make(chan struct{}), untaken: untaken{log: cfg.Log}, ends: combiner{rdb: cfg.Redis},
 	}
-	g.serving, g.retire = context.WithCancel(cfg.serving)
-	g.gate.giveBack, g.gate.free, g.gate.pends = cfg.giveBack, g.slots.free, g.pends
+	g.Serving, g.Retire = context.WithCancel(cfg.Serving)
+	g.Pacer.giveBack, g.Pacer.free, g.Pacer.pends = cfg.GiveBack, g.Slots.Free, g.pends
 	return g
 }
 
 // pends says whether a queue may have a task to be taken: a Redis that does not answer is asked for one, which brings
 // the error.
-func (g *retryingClient) pends(ctx context.Context, queue string) bool {
+func (g *Client) pends(ctx context.Context, queue string) bool {
 	var pending *redis.IntCmd
 	err := throttle.ReadFromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
 		pending = pipe.Exists(ctx, queue+"pending")
@@ -111,11 +111,11 @@ func (g *retryingClient) pends(ctx context.Context, queue string) bool {
 	return err != nil || pending.Val() > 0
 }
 
-func (g *retryingClient) stop() { g.once.Do(func() { close(g.stopping) }) }
+func (g *Client) Stop() { g.once.Do(func() { close(g.stopping) }) }
 
 // EvalSha sends a script: again if it ends a task's run, and when it is time if it
 // looks for a task.
-func (g *retryingClient) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+func (g *Client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 { // else the server ends
 		return g.sendState(ctx, sha, keys, args)
@@ -134,7 +134,7 @@ func (g *retryingClient) EvalSha(ctx context.Context, sha string, keys []string,
 }
 
 // Eval is EvalSha for a script that Redis did not know.
-func (g *retryingClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+func (g *Client) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 {
 		g.state.Store(&script)
@@ -151,15 +151,15 @@ func (g *retryingClient) Eval(ctx context.Context, script string, keys []string,
 // script sends one that asynq wants sent, with arguments, by a client or in a pipeline.
 type script func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd
 
-func (g *retryingClient) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
-	if queue, ok := dequeues(ctx, keys); ok && len(args) > 0 {
+func (g *Client) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
+	if queue, ok := Dequeues(ctx, keys); ok && len(args) > 0 {
 		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
 	}
-	if !endsRun(ctx, keys) {
+	if !EndsRun(ctx, keys) {
 		cmd := its(ctx, g.UniversalClient, args)
 		if queue, ok := forwards(keys); ok {
 			n, _ := cmd.Int()
-			g.cfg.forwarded(queueName(queue), n)
+			g.cfg.Forwarded(QueueName(queue), n)
 		}
 		return cmd
 	}
@@ -169,8 +169,8 @@ func (g *retryingClient) send(ctx context.Context, keys []string, args []any, it
 }
 
 // fenced returns what goes before a script that ends a run, if the run can be told from others.
-func (g *retryingClient) fenced(ctx context.Context, keys []string) (by fence, is bool) {
-	if !endsRun(ctx, keys) {
+func (g *Client) fenced(ctx context.Context, keys []string) (by fence, is bool) {
+	if !EndsRun(ctx, keys) {
 		return fence{}, false
 	}
 	its, lease := g.fences.of(ctx, keys)
@@ -178,7 +178,7 @@ func (g *retryingClient) fenced(ctx context.Context, keys []string) (by fence, i
 }
 
 // end has a run's end sent until Redis answers, and does what was to be done then.
-func (g *retryingClient) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
+func (g *Client) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := g.untilTaken(ctx, try)
 	g.ended(keys, cmd.Err())
 	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
@@ -189,15 +189,15 @@ func (g *retryingClient) end(ctx context.Context, keys []string, try func(contex
 }
 
 // untilTaken sends a script that ends a run until Redis answers.
-func (g *retryingClient) untilTaken(ctx context.Context, try func(context.Context) *redis.Cmd) *redis.Cmd {
+func (g *Client) untilTaken(ctx context.Context, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardLimit)
 	defer cancel()
 	var waits untakenTask
-	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {
-		bounded, done := context.WithTimeout(ctx, guardTry)
+	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
+		bounded, done := context.WithTimeout(ctx, TryFor)
 		cmd := try(bounded)
 		done()
-		if !mayPass(cmd.Err()) || ctx.Err() != nil {
+		if !MayPass(cmd.Err()) || ctx.Err() != nil {
 			g.untaken.ends(waits, cmd.Err())
 			return cmd
 		}
@@ -211,16 +211,16 @@ func (g *retryingClient) untilTaken(ctx context.Context, try func(context.Contex
 }
 
 // look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask.
-func (g *retryingClient) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
-	g.cfg.looks()
-	if !g.slots.admit(g.gate.stopped) {
+func (g *Client) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
+	g.cfg.Looks()
+	if !g.Slots.admit(g.Pacer.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
-	got := g.gate.look(ctx, queue, ask)
+	got := g.Pacer.look(ctx, queue, ask)
 	if message, err := got.answer.Text(); err == nil {
 		key := queue + "t:" + messageID(message)
 		g.fences.takes(key, got.lease)
-		g.slots.comes(key)
+		g.Slots.comes(key)
 	}
 	return got.answer
 }
@@ -228,35 +228,32 @@ func (g *retryingClient) look(ctx context.Context, queue string, ask ask) *redis
 // guardKey finds the guard of a task's server in the task's context.
 type guardKey struct{}
 
-// guardOf returns nil where the server was not made by NewServer.
-func guardOf(ctx context.Context) *retryingClient {
-	g, _ := ctx.Value(guardKey{}).(*retryingClient)
+// ClientOf returns nil where the server was not made by NewServer.
+func ClientOf(ctx context.Context) *Client {
+	g, _ := ctx.Value(guardKey{}).(*Client)
 	return g
 }
 
 // handled is a handler whose tasks know the guard.
-func (g *retryingClient) handled(next asynq.Handler) asynq.Handler {
+func (g *Client) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		return next.ProcessTask(context.WithValue(ctx, guardKey{}, g), task)
 	})
 }
 
 // takeSlot gives a task a slot of its server; nil where nobody counts them.
-func (g *retryingClient) takeSlot(ctx context.Context) *slot {
+func (g *Client) TakeSlot(ctx context.Context) *Slot {
 	if g == nil {
 		return nil
 	}
 	id, _ := asynq.GetTaskID(ctx)
 	name, _ := asynq.GetQueueName(ctx)
-	return g.slots.take(taskKey(name, id))
+	return g.Slots.take(taskKey(name, id))
 }
-
-// taskKey is asynq's key of a task.
-func taskKey(queue, id string) string { return "asynq:{" + queue + "}:t:" + id }
 
 // onEnd has do called when Redis has taken what became of a task, and not if this process
 // dies before.
-func (g *retryingClient) onEnd(queue, id string, do func()) {
+func (g *Client) OnEnd(queue, id string, do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.onEnds == nil || len(g.onEnds) >= mostEnds {
@@ -267,9 +264,9 @@ func (g *retryingClient) onEnd(queue, id string, do func()) {
 
 // ended does what was to be done when a run's end is noted: now, or by a call before whose
 // reply was lost.
-func (g *retryingClient) ended(keys []string, err error) {
+func (g *Client) ended(keys []string, err error) {
 	for _, key := range keys {
-		g.slots.ended(key)
+		g.Slots.ended(key)
 	}
 	if err != nil && !errors.Is(err, redis.Nil) && !isGone(err) {
 		return
@@ -289,7 +286,7 @@ func (g *retryingClient) ended(keys []string, err error) {
 }
 
 // rest waits before the next try; a stopping server has little time left.
-func (g *retryingClient) rest(ctx context.Context, pause time.Duration, cancel context.CancelFunc) bool {
+func (g *Client) rest(ctx context.Context, pause time.Duration, cancel context.CancelFunc) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	stopping := g.stopping
@@ -307,9 +304,9 @@ func (g *retryingClient) rest(ctx context.Context, pause time.Duration, cancel c
 	}
 }
 
-// endsRun tells the scripts by which asynq ends a run from all others: they go
+// EndsRun tells the scripts by which asynq ends a run from all others: they go
 // out under the deadline of the task's lease, and name the active list.
-func endsRun(ctx context.Context, keys []string) bool {
+func EndsRun(ctx context.Context, keys []string) bool {
 	if _, bounded := ctx.Deadline(); !bounded || len(keys) < 2 {
 		return false
 	}
@@ -332,8 +329,8 @@ func forwards(keys []string) (queue string, ok bool) {
 // isGone tells the answer of a script that ends a run to one that has ended.
 func isGone(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }
 
-// mayPass tells faults that end by themselves from answers.
-func mayPass(err error) bool {
+// MayPass tells faults that end by themselves from answers.
+func MayPass(err error) bool {
 	if err == nil || errors.Is(err, redis.Nil) {
 		return false
 	}

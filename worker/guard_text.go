@@ -28,7 +28,7 @@ func withoutOurText(keys []string, args []any) []any {
 		return args
 	}
 	message, _ := args[messageArg].([]byte)
-	if !bytes.Contains(message, []byte(waitingText)) {
+	if !bytes.Contains(message, []byte(WaitingText)) {
 		return args
 	}
 	clean, ok := cleanMessage(message)
@@ -43,7 +43,7 @@ func withoutOurText(keys []string, args []any) []any {
 // cleanMessage copies a message, without the text of a task that waits and without its time.
 // A real failure keeps both. It returns false for what is no message of asynq's.
 func cleanMessage(message []byte) (clean []byte, ok bool) {
-	if !isWaiting(errorMsg(message)) {
+	if !IsWaiting(errorMsg(message)) {
 		return message, true
 	}
 	for rest := message; len(rest) > 0; {

@@ -45,7 +45,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 			return t.noHandler(ctx, j, err)
 		}
 		if j.scope == "" {
-			slot.startsFor("", false)
+			slot.StartsFor("", false)
 			return t.unscoped(ctx, j, next)
 		}
 		d, err := t.start(ctx, j, slot)
@@ -117,15 +117,15 @@ func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it. One whose tenant has its share of the slots goes to its line instead.
-func (t *Middleware) start(ctx context.Context, j *job, slot *slot) (throttle.Decision, error) {
+func (t *Middleware) start(ctx context.Context, j *job, slot *Slot) (throttle.Decision, error) {
 	t.asking.Add(1)
 	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
 	defer decided()
 	req := t.request(j)
-	t.queues.came(j.queue)
+	t.queues.Came(j.queue)
 	t.waker.learn(ctx, provider(j.scope))
 	req.Granted = t.waker.arrived(provider(j.scope), req.WaiterID)
-	if j.crowded = !slot.startsFor(t.tenant(j.scope), req.Granted != nil); j.crowded {
+	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Granted != nil); j.crowded {
 		d, err := t.cfg.Limiter.Queue(ctx, req)
 		t.hear(j, d, err)
 		return d, err
@@ -195,12 +195,12 @@ func provider(scope string) string {
 }
 
 // takeSlot counts a task that has come to a slot. leave frees it: another may be released.
-func (t *Middleware) takeSlot(ctx context.Context) (one *slot, leave func()) {
+func (t *Middleware) takeSlot(ctx context.Context) (one *Slot, leave func()) {
 	t.running.Add(1)
-	one = guardOf(ctx).takeSlot(ctx)
+	one = ClientOf(ctx).TakeSlot(ctx)
 	once := sync.OnceFunc(func() {
-		ran := one.ran() // what was put back says nothing of how soon runs end
-		relieves := one.leave()
+		ran := one.Ran() // what was put back says nothing of how soon runs end
+		relieves := one.Leave()
 		t.running.Add(-1)
 		if ran {
 			t.ended.Add(1)
@@ -301,8 +301,8 @@ func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decisio
 
 // served is over when nothing of a task's server waits any more.
 func (t *Middleware) served(ctx context.Context) context.Context {
-	if g := guardOf(ctx); g != nil {
-		return g.serving
+	if g := ClientOf(ctx); g != nil {
+		return g.Serving
 	}
 	return t.serving
 }
@@ -447,7 +447,7 @@ func (t *Middleware) keepText(j *job, limited *Limited) {
 		t.observer.Failed("last_error")
 		return
 	}
-	if info.LastErr != "" && !isWaiting(info.LastErr) {
+	if info.LastErr != "" && !IsWaiting(info.LastErr) {
 		limited.text = info.LastErr
 	}
 }

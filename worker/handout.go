@@ -6,30 +6,30 @@ import (
 )
 
 // handout is a task that is active for asynq, and that this process has not handed to its server yet.
-type handout struct {
-	queue   string // asynq's prefix of the keys of its queue
-	id      string
-	lease   string    // under which it was taken
-	message string    // as asynq keeps it
-	at      time.Time // when it is handed out
+type Handout struct {
+	Queue   string // asynq's prefix of the keys of its queue
+	ID      string
+	Lease   string    // under which it was taken
+	Message string    // as asynq keeps it
+	At      time.Time // when it is handed out
 	since   time.Time // when it was taken
 }
 
-// newHandout is one of a message that asynq's script or ours has brought.
-func newHandout(queue, lease, message string, at time.Time) *handout {
-	return &handout{queue: queue, id: messageID(message), lease: lease, message: message, at: at, since: time.Now()}
+// NewHandout is one of a message that asynq's script or ours has brought.
+func NewHandout(queue, lease, message string, at time.Time) *Handout {
+	return &Handout{Queue: queue, ID: messageID(message), Lease: lease, Message: message, At: at, since: time.Now()}
 }
 
 // noHandout is how long a look waits for a task to be handed out where there is none.
 const noHandout = time.Hour
 
 // handouts are those of a server, by when they are handed out. Whoever has them locks them.
-type handouts []*handout
+type handouts []*Handout
 
-func (h *handouts) add(list ...*handout) {
+func (h *handouts) add(list ...*Handout) {
 	for _, one := range list {
 		i := len(*h)
-		for i > 0 && one.at.Before((*h)[i-1].at) { // most come in their order
+		for i > 0 && one.At.Before((*h)[i-1].At) { // most come in their order
 			i--
 		}
 		*h = slices.Insert(*h, i, one)
@@ -37,12 +37,12 @@ func (h *handouts) add(list ...*handout) {
 }
 
 // next takes the first task of a queue whose time has come; others says that there is one of another queue.
-func (h *handouts) next(queue string, now time.Time) (one *handout, others bool) {
+func (h *handouts) next(queue string, now time.Time) (one *Handout, others bool) {
 	for i, its := range *h {
-		if its.at.After(now) {
+		if its.At.After(now) {
 			break
 		}
-		if its.queue == queue {
+		if its.Queue == queue {
 			*h = slices.Delete(*h, i, i+1)
 			return its, false
 		}
@@ -55,9 +55,9 @@ func (h *handouts) next(queue string, now time.Time) (one *handout, others bool)
 func (h *handouts) due(queue string, now time.Time) (its, others int) {
 	for _, one := range *h {
 		switch {
-		case one.at.After(now):
+		case one.At.After(now):
 			return its, others
-		case one.queue == queue:
+		case one.Queue == queue:
 			its++
 		default:
 			others++
@@ -69,16 +69,16 @@ func (h *handouts) due(queue string, now time.Time) (its, others int) {
 // until is how long it takes until the next is to be handed out of those whose time is yet to come.
 func (h *handouts) until(now time.Time) time.Duration {
 	for _, its := range *h {
-		if its.at.After(now) {
-			return its.at.Sub(now)
+		if its.At.After(now) {
+			return its.At.Sub(now)
 		}
 	}
 	return noHandout
 }
 
 // remove takes out those that pick says.
-func (h *handouts) remove(pick func(*handout) bool) (gone []*handout) {
-	*h = slices.DeleteFunc(*h, func(one *handout) bool {
+func (h *handouts) remove(pick func(*Handout) bool) (gone []*Handout) {
+	*h = slices.DeleteFunc(*h, func(one *Handout) bool {
 		out := pick(one)
 		if out {
 			gone = append(gone, one)

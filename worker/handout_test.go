@@ -15,7 +15,7 @@ import (
 
 // handing stands for asynq: it asks the queues of a gate in rounds, and notes what it was handed and when.
 type handing struct {
-	gate   *dequeuePacer
+	gate   *Pacer
 	queues []string
 	delay  time.Duration // of Redis
 	began  time.Time
@@ -28,15 +28,15 @@ type handing struct {
 
 func newHanding(t *testing.T, delay time.Duration, queues ...string) *handing {
 	t.Helper()
-	h := &handing{gate: newGate(100 * time.Millisecond), queues: queues, delay: delay, began: time.Now(), has: map[string][]string{}}
+	h := &handing{gate: NewPacer(100 * time.Millisecond), queues: queues, delay: delay, began: time.Now(), has: map[string][]string{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for !h.gate.closed() {
+		for !h.gate.Stopped() {
 			h.round()
 		}
 	}()
-	t.Cleanup(func() { h.gate.stop(); <-done; h.gate.withdraw() })
+	t.Cleanup(func() { h.gate.Stop(); <-done; h.gate.Withdraw() })
 	return h
 }
 
@@ -48,7 +48,7 @@ func (h *handing) round() {
 		}).answer
 		if message, err := cmd.Text(); err == nil {
 			h.mu.Lock()
-			at := time.Since(h.began).Truncate(5 * roundPause) // asynq may be between two rounds
+			at := time.Since(h.began).Truncate(5 * RoundPause) // asynq may be between two rounds
 			h.got = append(h.got, message+" "+at.String())
 			h.mu.Unlock()
 			return
@@ -56,7 +56,7 @@ func (h *handing) round() {
 			return
 		}
 	}
-	<-time.After(roundPause)
+	<-time.After(RoundPause)
 }
 
 func (h *handing) redis(queue string) *redis.Cmd {
@@ -78,8 +78,8 @@ func (h *handing) handed() []string {
 }
 
 // at is a task of a queue to be handed out at a time after the beginning.
-func (h *handing) at(queue, message string, after time.Duration) *handout {
-	return &handout{queue: queue, message: message, id: message, lease: "7", at: h.began.Add(after), since: h.began}
+func (h *handing) at(queue, message string, after time.Duration) *Handout {
+	return &Handout{Queue: queue, Message: message, ID: message, Lease: "7", At: h.began.Add(after), since: h.began}
 }
 
 // "hands each to asynq some milliseconds before its start": in the order of their times, whatever the order in which they
@@ -89,8 +89,8 @@ func TestHandout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t, 0, "high", "low")
 		<-time.After(time.Second)
-		h.gate.put(h.at("low", "c", 1300*time.Millisecond), h.at("high", "a", 1100*time.Millisecond))
-		h.gate.put(h.at("low", "b", 1200*time.Millisecond))
+		h.gate.Put(h.at("low", "c", 1300*time.Millisecond), h.at("high", "a", 1100*time.Millisecond))
+		h.gate.Put(h.at("low", "b", 1200*time.Millisecond))
 		<-time.After(time.Second)
 		want := []string{"a 1.1s", "b 1.2s", "c 1.3s"}
 		if got := h.handed(); !slices.Equal(got, want) {
@@ -108,7 +108,7 @@ func TestHandoutWhileAsking(t *testing.T) {
 		h.has["high"] = []string{"pending"}
 		h.mu.Unlock()
 		<-time.After(time.Millisecond) // it waits for the answer for high
-		h.gate.put(h.at("low", "a", 100*time.Millisecond), h.at("high", "b", 200*time.Millisecond))
+		h.gate.Put(h.at("low", "a", 100*time.Millisecond), h.at("high", "b", 200*time.Millisecond))
 		<-time.After(time.Second)
 		want := []string{"a 100ms", "b 200ms", "pending 400ms"}
 		if got := h.handed(); !slices.Equal(got, want) {
@@ -141,9 +141,9 @@ func TestAskedForNoMoreThanSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 4
 		var running, most atomic.Int32
-		g := newGate(10 * time.Millisecond)
+		g := NewPacer(10 * time.Millisecond)
 		g.free = func() int { return slots - int(running.Load()) }
-		g.giveBack = func(list []*handout) { t.Errorf("%d were given back", len(list)) }
+		g.giveBack = func(list []*Handout) { t.Errorf("%d were given back", len(list)) }
 		ask := func(_ context.Context, n int) []found {
 			most.Store(max(most.Load(), int32(n))) //nolint:gosec // 16 at most
 			return times("7", func() *redis.Cmd { return redis.NewCmdResult("pending", nil) })(t.Context(), n)
@@ -162,7 +162,7 @@ func TestAskedForNoMoreThanSlots(t *testing.T) {
 			t.Error("Redis was asked for one at a time")
 		}
 		<-time.After(2 * handoutStays)
-		g.stop()
+		g.Stop()
 	})
 }
 
@@ -172,7 +172,7 @@ func TestHandoutsLeaveLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t, time.Millisecond, "high", "low")
 		for i := range 2000 {
-			h.gate.put(h.at("high", "taken", time.Duration(i)*time.Millisecond))
+			h.gate.Put(h.at("high", "taken", time.Duration(i)*time.Millisecond))
 		}
 		<-time.After(time.Second)
 		h.mu.Lock()
@@ -195,15 +195,15 @@ func TestHandoutsLeaveLooks(t *testing.T) {
 func TestHandoutGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(time.Hour)
+		g := NewPacer(time.Hour)
 		var back []string
-		g.giveBack = func(list []*handout) {
+		g.giveBack = func(list []*Handout) {
 			for _, one := range list {
-				back = append(back, one.id)
+				back = append(back, one.ID)
 			}
 		}
 		now := time.Now()
-		g.put(&handout{queue: "q", id: "late", at: now}, &handout{queue: "q", id: "ahead", at: now.Add(time.Minute)})
+		g.Put(&Handout{Queue: "q", ID: "late", At: now}, &Handout{Queue: "q", ID: "ahead", At: now.Add(time.Minute)})
 		<-time.After(handoutStays)
 		synctest.Wait()
 		if !slices.Equal(back, []string{"late"}) {
@@ -215,17 +215,17 @@ func TestHandoutGivenBack(t *testing.T) {
 			return redis.NewCmdResult("found", nil)
 		}))
 		synctest.Wait()
-		g.stop()
+		g.Stop()
 		time.AfterFunc(time.Second, func() { close(asked) })
 		var left []string
-		for _, one := range g.withdraw() {
-			left = append(left, one.id+one.message)
+		for _, one := range g.Withdraw() {
+			left = append(left, one.ID+one.Message)
 		}
 		slices.Sort(left)
 		if want := []string{"ahead", "found"}; !slices.Equal(left, want) {
 			t.Errorf("a stopped gate had %q, want %q: the one ahead, and what Redis was being asked for", left, want)
 		}
-		if g.put(&handout{queue: "q", id: "too late", at: now}) {
+		if g.Put(&Handout{Queue: "q", ID: "too late", At: now}) {
 			t.Error("a stopped gate took a task")
 		}
 	})

@@ -38,7 +38,7 @@ type job struct {
 	deferrals int             // of this attempt, by its API, as far as it was asked
 	bounds    []time.Duration // of its wait, its own and its rules'
 	why       string          // it waits for other limits or workers; else empty
-	slot      *slot           // that it has; nil where nobody counts them
+	slot      *Slot           // that it has; nil where nobody counts them
 	crowded   bool            // its tenant has its share of the slots
 }
 

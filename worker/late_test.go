@@ -245,16 +245,16 @@ func startsUnderLocks(t *testing.T, enqueue func(*system, queue.Task)) {
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 3 * time.Second}}, MiddlewareConfig{Hold: 10 * time.Second})
 	waker := s.throttle.waker
 	locks := []*sync.Mutex{&waker.mu, &s.throttle.claims.mu}
+	var unlockServers func()
 	lock := sync.OnceFunc(func() {
 		waker.starved.Store(true)
-		for _, its := range s.throttle.gates.all {
-			locks = append(locks, &its.mu)
-		}
+		unlockServers = s.throttle.servers.LockAll()
 		for _, mu := range locks {
 			mu.Lock()
 		}
 	})
 	unlock := sync.OnceFunc(func() {
+		unlockServers()
 		for _, mu := range locks {
 			mu.Unlock()
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -24,20 +23,17 @@ type Limited struct {
 	text string
 }
 
-// waitingText begins the text of a task that waits and has not failed before.
-const waitingText = "headway: waiting"
-
 // Error is what asynq keeps as the task's last error. For a task that has failed
 // before it is the text of that failure, since asynq would write over it.
 func (e *Limited) Error() string { return e.text }
 
 func newLimited(j *job, rule string, at time.Time) *Limited {
 	e := &Limited{Scope: j.scope, Rule: rule, At: at}
-	e.text = fmt.Sprintf("%s: %s", waitingText, j.scope)
+	e.text = fmt.Sprintf("%s: %s", WaitingText, j.scope)
 	switch rule {
 	case "":
 		if j.why != "" {
-			e.text = waitingText + ": " + j.why
+			e.text = WaitingText + ": " + j.why
 		}
 	case policy.PausedRule:
 		e.text += " is paused"
@@ -46,9 +42,6 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 	}
 	return e
 }
-
-// isWaiting tells whether the text of a last error is ours.
-func isWaiting(text string) bool { return strings.HasPrefix(text, waitingText) }
 
 // AsLimited returns the Limited in err, if there is one.
 func AsLimited(err error) (*Limited, bool) {
@@ -92,11 +85,8 @@ func deferredBy(err error) (wait time.Duration, deferred bool) {
 // delay is how long asynq must wait so that a task is not early: asynq keeps
 // whole seconds and rounds them down.
 func delay(at, now time.Time) time.Duration {
-	return max(time.Unix(secondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
+	return max(time.Unix(SecondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
 }
-
-// secondAtOrAfter is the whole second, since the epoch, at which a task is not early.
-func secondAtOrAfter(at time.Time) int64 { return at.Add(time.Second - 1).Unix() }
 
 // permanent makes err fail the task for good, whatever retries it has left.
 func permanent(err error) error {

@@ -45,9 +45,9 @@ func (l *ownLease) lost(answer *redis.Cmd) bool {
 
 // owned returns the arguments of a look under a lease of its own: asynq gives the second that its lease ends. Where that is
 // unknown, or asynq's keys are, it stays as it is.
-func (g *retryingClient) owned(args []any) (*ownLease, []any) {
+func (g *Client) owned(args []any) (*ownLease, []any) {
 	ends, is := args[0].(int64)
-	if !is || !g.cfg.releaser.takes() {
+	if !is || !g.cfg.Mover.Takes() {
 		return &ownLease{counted: counted{text: fmt.Sprint(args[0])}}, args
 	}
 	lease := &ownLease{counted: counted{text: ownSecond(time.Unix(ends, 0))}, own: true}
@@ -58,7 +58,7 @@ func (g *retryingClient) owned(args []any) (*ownLease, []any) {
 
 // askFor sends asynq's look n times in one round trip, each under a lease of its own, and has what they took and did
 // not bring given back.
-func (g *retryingClient) askFor(ctx context.Context, queue string, n int, args []any, look script) []found {
+func (g *Client) askFor(ctx context.Context, queue string, n int, args []any, look script) []found {
 	leases, all := make([]*ownLease, n), make([]found, n)
 	send := func(rdb redis.Scripter) {
 		for i := range all {
@@ -76,7 +76,7 @@ func (g *retryingClient) askFor(ctx context.Context, queue string, n int, args [
 	for i, one := range all {
 		if lease := leases[i]; lease.lost(one.answer) {
 			brought, _ := one.answer.Text()
-			g.cfg.moves.Go(func() { g.giveBackLost(queue, lease, brought) })
+			g.cfg.Moves.Go(func() { g.giveBackLost(queue, lease, brought) })
 		}
 	}
 	return all
@@ -84,30 +84,30 @@ func (g *retryingClient) askFor(ctx context.Context, queue string, n int, args [
 
 // giveBackLost puts tasks into pending that Redis has handed out under a lease by a reply that was lost. It tries for
 // the time of that lease, and once where the server ends: after that asynq's recoverer brings them.
-func (g *retryingClient) giveBackLost(queue string, lease *ownLease, brought string) {
+func (g *Client) giveBackLost(queue string, lease *ownLease, brought string) {
 	ids, err := g.under(queue, lease.text)
-	for began, pause := time.Now(), guardPause; mayPass(err) && time.Since(began) < asynqLease && sleep(g.serving, pause); pause = min(2*pause, guardMaxPause) {
+	for began, pause := time.Now(), TryPause; MayPass(err) && time.Since(began) < LeaseFor && Sleep(g.Serving, pause); pause = min(2*pause, TryMaxPause) {
 		ids, err = g.under(queue, lease.text)
 	}
 	if err != nil {
-		g.cfg.log.Warn("a task that was taken and not brought could not be looked for; asynq brings it when its lease is over", "queue", queueName(queue), "error", err)
+		g.cfg.Log.Warn("a task that was taken and not brought could not be looked for; asynq brings it when its lease is over", "queue", QueueName(queue), "error", err)
 		return
 	}
-	var lost []*handout
+	var lost []*Handout
 	for _, id := range ids {
 		if brought == "" || id != messageID(brought) {
-			lost = append(lost, &handout{queue: queue, id: id, lease: lease.text})
+			lost = append(lost, &Handout{Queue: queue, ID: id, Lease: lease.text})
 		}
 	}
 	// More than were taken are another's, whose lease is the same by chance.
-	if len(lost) > 0 && len(lost) <= int(lease.written.Load()) && g.gate.giveBack != nil {
-		g.gate.giveBack(lost)
+	if len(lost) > 0 && len(lost) <= int(lease.written.Load()) && g.Pacer.giveBack != nil {
+		g.Pacer.giveBack(lost)
 	}
 }
 
 // under returns the ids of tasks that are active under a lease.
-func (g *retryingClient) under(queue, lease string) ([]string, error) {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(g.serving), guardTry)
+func (g *Client) under(queue, lease string) ([]string, error) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(g.Serving), TryFor)
 	defer cancel()
 	return g.ZRangeArgs(bounded, redis.ZRangeArgs{Key: queue + "lease", ByScore: true, Start: lease, Stop: lease}).Result()
 }

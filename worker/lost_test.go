@@ -85,11 +85,11 @@ func TestLostLook(t *testing.T) {
 				for i := range n {
 					select {
 					case <-s.ended:
-					case <-time.After(asynqLease):
+					case <-time.After(LeaseFor):
 						t.Fatalf("%d of %d have run after %s", i, n, time.Since(began))
 					}
 				}
-				if took := time.Since(began); took > asynqLease/10 {
+				if took := time.Since(began); took > LeaseFor/10 {
 					t.Errorf("they took %s", took)
 				}
 				if left, pipes := hook.left.Load(), hook.pipes.Load(); left > 0 || pipes > 0 {

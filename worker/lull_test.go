@@ -236,7 +236,7 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 				var looks []time.Time
 				w.limits.waker.dispatch = func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
 					looks = append(looks, time.Now())
-					sleep(ctx, took)
+					Sleep(ctx, took)
 					if len(looks) == 1 {
 						return tt.saw, nil
 					}

@@ -25,7 +25,7 @@ func (*dies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 
 func (d *dies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if keys := scriptKeys(cmd); endsRun(withDeadline(ctx), keys) && isEnd(keys) {
+		if keys := scriptKeys(cmd); EndsRun(withDeadline(ctx), keys) && isEnd(keys) {
 			d.dead.Store(true)
 		}
 		if d.dead.Load() {

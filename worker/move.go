@@ -109,12 +109,12 @@ func lasting(headers map[string]string) map[string]string {
 // followMove lets a moved task go in its new queue, as soon as it has gone from its old one.
 func (t *Middleware) followMove(from, to, id string) {
 	for began := time.Now(); time.Since(began) < followMost; {
-		if !sleep(context.Background(), followPause) {
+		if !Sleep(context.Background(), followPause) {
 			return
 		}
 		if _, err := t.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
 			_ = t.inspector.RunTask(to, id) // otherwise it comes by itself
-			t.gates.kick()
+			t.servers.Kick()
 			return
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // parks tells whether tasks can be parked: asynq's keys are known, and the server has
 // not refused the script a moment ago.
-func (r *releaser) parks() bool { return r.known && time.Now().UnixNano() >= r.parkAgain.Load() }
+func (r *Mover) Parks() bool { return r.Known && time.Now().UnixNano() >= r.parkAgain.Load() }
 
 // parkPause is how long a server that refused the script is not asked again.
 const parkPause = time.Minute
@@ -20,12 +20,12 @@ const parkPause = time.Minute
 // a second, and tells which it moved: those that are not in pending any more it leaves
 // where they are. After an error some may have been moved. It costs one round trip, and is
 // not to be called where parks says no.
-func (r *releaser) park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
+func (r *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
 	keys, args := taskCall(queue, ids, ownSecond(until))
-	keys = append(keys, queuePrefix(queue)+"pending", queuePrefix(queue)+"scheduled")
+	keys = append(keys, QueuePrefix(queue)+"pending", QueuePrefix(queue)+"scheduled")
 	answers, err := r.answers(ctx, lua.ParkTasks, keys, args, len(ids))
 	if err != nil {
-		if !mayPass(err) && ctx.Err() == nil {
+		if !MayPass(err) && ctx.Err() == nil {
 			r.parkAgain.Store(time.Now().Add(parkPause).UnixNano())
 		}
 		return nil, fmt.Errorf("worker: park tasks of queue %s: %w", queue, err)
@@ -40,5 +40,5 @@ func (r *releaser) park(ctx context.Context, queue string, ids []string, until t
 // ownSecond is the second at or after a time, as asynq's sets have it, with a fraction that asynq drops: by it a
 // call that is sent again is told from another's.
 func ownSecond(at time.Time) string {
-	return fmt.Sprintf("%d.%06d", secondAtOrAfter(at), 1+rand.N(999_999))
+	return fmt.Sprintf("%d.%06d", SecondAtOrAfter(at), 1+rand.N(999_999))
 }

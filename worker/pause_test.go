@@ -14,7 +14,7 @@ func TestLimitedByAPause(t *testing.T) {
 	for rule, want := range map[string]string{
 		policy.PausedRule: "headway: waiting: p/a is paused", "tenant": "headway: waiting: p/a, rule tenant", "": "headway: waiting: p/a",
 	} {
-		if got := newLimited(&job{scope: "p/a"}, rule, time.Now()).Error(); got != want || !isWaiting(got) {
+		if got := newLimited(&job{scope: "p/a"}, rule, time.Now()).Error(); got != want || !IsWaiting(got) {
 			t.Errorf("%q: got %q, want %q", rule, got, want)
 		}
 	}

@@ -80,7 +80,7 @@ func newPlanner(t *Middleware) *planner {
 // met notes that a task of a queue was picked up and put back, and plans the queue when
 // there were several. It does not block.
 func (p *planner) met(name, kind string) {
-	if !p.t.waker.releaser.parks() {
+	if !p.t.waker.mover.Parks() {
 		return
 	}
 	p.mu.Lock()
@@ -118,7 +118,7 @@ func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 // them came by themselves, and stand in line. It returns when that is done, so that few of them are picked up before, or
 // after mostForward: asynq has other queues to look after.
 func (p *planner) forwarded(name string, n int) {
-	if n < planAfter || !p.t.waker.releaser.parks() || p.t.queues.stands(name) {
+	if n < planAfter || !p.t.waker.mover.Parks() || p.t.queues.Stands(name) {
 		return
 	}
 	p.mu.Lock()
@@ -207,7 +207,7 @@ func (p *planner) lock(ctx context.Context, name string) (free bool, err error) 
 
 // leave takes no tasks of a queue that another process plans, for a while: most would have to be put back.
 func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
-	for p.shut(name, b); time.Now().Before(b.shut.until) && sleep(ctx, shutPause); {
+	for p.shut(name, b); time.Now().Before(b.shut.until) && Sleep(ctx, shutPause); {
 		if there, err := p.t.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
 			return err
 		}
@@ -222,7 +222,7 @@ func (p *planner) shut(name string, b *backlog) {
 		return
 	}
 	p.open(b)
-	open, settled := p.t.gates.shut(name)
+	open, settled := p.t.servers.Shut(name)
 	timer := time.AfterFunc(mostShut, open) // before anything that may hang
 	b.shut = shutting{time.Now().Add(mostShut), func() { timer.Stop(); open() }}
 	settled()
@@ -374,7 +374,7 @@ func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) (waits *j
 // claim takes tasks out of pending, and returns those that were there. Should this
 // process end, asynq brings them back in a while.
 func (p *planner) claim(ctx context.Context, name string, jobs []*job) (claimed []*job, err error) {
-	moved, err := p.t.waker.releaser.park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
+	moved, err := p.t.waker.mover.Park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
 	if err != nil {
 		return jobs, err // any of them may have been
 	}
@@ -409,9 +409,9 @@ func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*jo
 // settle waits, not for long, until those that this process has taken before the page have
 // their places: they are before it. What other processes have taken is not waited for.
 func (p *planner) settle() {
-	busy := func() bool { return p.t.asking.Load() > 0 || p.t.gates.atHand() }
+	busy := func() bool { return p.t.asking.Load() > 0 || p.t.servers.AtHand() }
 	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
-		if !sleep(p.t.serving, settlePause) {
+		if !Sleep(p.t.serving, settlePause) {
 			return
 		}
 	}
@@ -439,8 +439,8 @@ func (p *planner) putBack(ctx context.Context, name string, jobs []*job) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	_, err := p.t.waker.releaser.release(ctx, name, idsOf(jobs))
-	p.t.gates.kick()
+	_, err := p.t.waker.mover.Release(ctx, name, idsOf(jobs))
+	p.t.servers.Kick()
 	return err
 }
 
@@ -454,7 +454,7 @@ func (p *planner) keep(ctx context.Context, name string, jobs []*job, until []ti
 	var its []time.Time
 	nets := make([]redis.Z, len(jobs))
 	for i, j := range jobs {
-		nets[i] = redis.Z{Score: float64(secondAtOrAfter(until[i])), Member: j.id}
+		nets[i] = redis.Z{Score: float64(SecondAtOrAfter(until[i])), Member: j.id}
 		p.t.observer.Rescheduled(name, time.Until(until[i]))
 		if !j.own {
 			foreign, its = append(foreign, j), append(its, until[i])

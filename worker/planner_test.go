@@ -18,7 +18,6 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -308,31 +307,6 @@ func TestPlannerPages(t *testing.T) {
 	}
 }
 
-// "Where asynq's keys are not known, or a server refuses the script, tasks are picked up
-// once, as before."
-func TestPlannerWithoutTheScript(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	y := newYard(t, server.Client(t))
-	y.add("a")
-	y.releaser.rdb = server.User(t, []string{"asynq:*"}, "@all", "-zadd")
-	for range 2 {
-		if _, err := y.park(context.Background(), "default", []string{"a"}, time.Now().Add(time.Hour)); err == nil {
-			t.Error("it was not refused")
-		}
-	}
-	if y.parks() {
-		t.Error("it is to be asked again at once")
-	}
-	y.parkAgain.Store(time.Now().UnixNano())
-	if !y.parks() {
-		t.Error("it is not to be asked again")
-	}
-	if !y.known || y.refused.Load() {
-		t.Error("tasks are not released by the script any more")
-	}
-}
-
 // "a server that shuts down sees first to what it has claimed"
 func TestPlannerStops(t *testing.T) {
 	t.Parallel()
@@ -378,23 +352,14 @@ func TestPlannerShutsBriefly(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.throttle.cfg.Limiter = limiter
-	one := newGate(time.Hour)
-	defer one.stop()
-	s.throttle.gates.add(one, newSlots(4))
+	one := NewPacer(time.Hour)
+	defer one.Stop()
+	s.throttle.servers.Add(one, NewSlots(4))
 	for range planAfter {
 		s.throttle.planner.met("default", "work")
 	}
 	<-hangs.entered
-	asked := make(chan struct{})
-	go one.look(t.Context(), queuePrefix("default"), func(context.Context, int) []found {
-		close(asked)
-		return []found{*nothing()}
-	})
-	select {
-	case <-asked:
-	case <-time.After(bound):
-		t.Error("no task is taken for as long as the limiter hangs")
-	}
+	s.until("tasks are taken while the limiter hangs", func() bool { return !one.IsShut("default") })
 	close(hangs.until)
 	s.throttle.planner.wait()
 }
@@ -413,8 +378,8 @@ func TestPlannedByAnother(t *testing.T) {
 // leftToAnother has another process plan a queue, which ends or does not, and looks how long no task is taken.
 func leftToAnother(s *system, ends bool) {
 	s.t.Helper()
-	one := newGate(time.Hour)
-	s.throttle.gates.add(one, newSlots(4))
+	one := NewPacer(time.Hour)
+	s.throttle.servers.Add(one, NewSlots(4))
 	s.rdb.Set(s.t.Context(), planKey("default"), 1, planLock)
 	for range planAfter {
 		s.throttle.planner.met("default", "work")
@@ -427,9 +392,7 @@ func leftToAnother(s *system, ends bool) {
 		}
 		<-time.After(time.Millisecond)
 		synctest.Wait()
-		one.mu.Lock()
-		shut = one.shuts[queuePrefix("default")] > 0
-		one.mu.Unlock()
+		shut = one.IsShut("default")
 	}
 	if least, most := 20*time.Millisecond, 21*time.Millisecond+shutPause; ends && (took < least || took > most) {
 		s.t.Errorf("it ended after %s, and was heeded after %s", least, took)
@@ -518,15 +481,15 @@ func TestPlannerClaimsAgain(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	limited := map[string]string{queue.HeaderScope: "p/a"}
-	r := s.throttle.waker.releaser
-	own := r.rdb
+	own := s.throttle.waker.mover
 	for _, lost := range []string{"once", "for good"} {
 		ids := []string{lost + " a", lost + " b"}
 		for _, id := range ids {
 			s.foreign(id, limited)
 		}
-		r.rdb = s.server.Client(t)
-		r.rdb.AddHook(&lossy{again: lost == "once"})
+		rdb := s.server.Client(t)
+		rdb.AddHook(&lossy{again: lost == "once"})
+		s.throttle.waker.mover = NewMover(rdb, s.inspector, slog.New(slog.DiscardHandler), s.seen.Failed)
 		b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
 		got, err := s.throttle.planner.page(t.Context(), "default", b)
 		states := s.states(ids...)
@@ -536,7 +499,7 @@ func TestPlannerClaimsAgain(t *testing.T) {
 		case lost == "for good" && (err == nil || !slices.Equal(states, []string{"pending", "pending"})):
 			t.Errorf("lost for good: %+v, %v, %q", got, err, states)
 		}
-		r.rdb = own
+		s.throttle.waker.mover = own
 	}
 }
 

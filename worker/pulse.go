@@ -188,7 +188,7 @@ func (p *watchdog) late(now time.Time, away bool) (line []any) {
 	var newly []*beat
 	due := false
 	for b := range p.beats {
-		failing := mayPass(b.fault) // or it hangs in a call
+		failing := MayPass(b.fault) // or it hangs in a call
 		if b.told || away != (failing || b.fault == nil) {
 			continue
 		}

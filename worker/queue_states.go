@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// queueStates knows which queues stand still: those that asynq has paused, and those that no
+// QueueStates knows which queues stand still: those that asynq has paused, and those that no
 // live server serves. Nobody would take their tasks, were they released. It asks only when told
 // to, and takes for served what it has not asked about. It is safe for concurrent use.
-type queueStates struct {
+type QueueStates struct {
 	rdb     redis.UniversalClient
 	servers func() ([]*asynq.ServerInfo, error)
 	failed  func(kind string) // told of each question that failed, "queue_state"
@@ -31,22 +31,22 @@ type queueState struct {
 }
 
 const (
-	// stateStays is for how long it is known that a queue stands still, and servedStays that
+	// StateStays is for how long it is known that a queue stands still, and ServedStays that
 	// servers of other processes serve it, which tell so every 5 s.
-	stateStays, servedStays = time.Second, 5 * time.Second
-	// mostStates is how many queues are known.
-	mostStates = 10_000
+	StateStays, ServedStays = time.Second, 5 * time.Second
+	// MostStates is how many queues are known.
+	MostStates = 10_000
 )
 
-func newQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, failed func(kind string)) *queueStates {
-	return &queueStates{
+func NewQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, failed func(kind string)) *QueueStates {
+	return &QueueStates{
 		rdb: rdb, servers: inspector.Servers, failed: failed,
 		own: map[string]bool{}, known: map[string]queueState{}, served: map[string]bool{},
 	}
 }
 
 // serve notes the queues of a server of this process, as asynq.Config has them.
-func (q *queueStates) serve(queues map[string]int) {
+func (q *QueueStates) Serve(queues map[string]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name, priority := range queues {
@@ -58,21 +58,21 @@ func (q *queueStates) serve(queues map[string]int) {
 }
 
 // owns tells whether a server of this process serves a queue.
-func (q *queueStates) owns(name string) bool {
+func (q *QueueStates) Owns(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.own[name]
 }
 
 // stands tells whether a queue stands still, as far as is known.
-func (q *queueStates) stands(name string) bool {
+func (q *QueueStates) Stands(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.known[name].stands
 }
 
 // standing returns the queues that stand still, and how often any queue has changed.
-func (q *queueStates) standing() (names []string, changes int) {
+func (q *QueueStates) Standing() (names []string, changes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name, state := range q.known {
@@ -84,14 +84,14 @@ func (q *queueStates) standing() (names []string, changes int) {
 }
 
 // came notes that a task was taken from its queue: that goes on.
-func (q *queueStates) came(name string) {
-	if q.stands(name) {
-		q.note(name, false)
+func (q *QueueStates) Came(name string) {
+	if q.Stands(name) {
+		q.Note(name, false)
 	}
 }
 
 // note notes what is known of a queue.
-func (q *queueStates) note(name string, stands bool) {
+func (q *QueueStates) Note(name string, stands bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.known[name].stands != stands {
@@ -103,7 +103,7 @@ func (q *queueStates) note(name string, stands bool) {
 // ask asks of queues that nobody has asked of for a while whether they stand still. It costs
 // one round trip, and two and one more command for each live server where others than this
 // process's serve them. Where it fails they stay what they were.
-func (q *queueStates) ask(ctx context.Context, age time.Duration, names ...string) {
+func (q *QueueStates) Ask(ctx context.Context, age time.Duration, names ...string) {
 	names, others := q.due(age, names)
 	if len(names) == 0 {
 		return
@@ -119,7 +119,7 @@ func (q *queueStates) ask(ctx context.Context, age time.Duration, names ...strin
 
 // due returns those of the queues that are to be asked of, and whether any is not this
 // process's own. Others do not ask of them meanwhile.
-func (q *queueStates) due(age time.Duration, names []string) (due []string, others bool) {
+func (q *QueueStates) due(age time.Duration, names []string) (due []string, others bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, name := range names {
@@ -127,7 +127,7 @@ func (q *queueStates) due(age time.Duration, names []string) (due []string, othe
 		if time.Since(state.asked) < age {
 			continue
 		}
-		if len(q.known) >= mostStates {
+		if len(q.known) >= MostStates {
 			clear(q.known)
 		}
 		state.asked = time.Now()
@@ -139,11 +139,11 @@ func (q *queueStates) due(age time.Duration, names []string) (due []string, othe
 
 // servedBy returns the queues that live servers serve, where others than this process's own
 // are asked of.
-func (q *queueStates) servedBy(others bool) (served map[string]bool, err error) {
+func (q *QueueStates) servedBy(others bool) (served map[string]bool, err error) {
 	q.mu.Lock()
 	served, asked := q.served, q.asked
 	q.mu.Unlock()
-	if !others || time.Since(asked) < stateStays {
+	if !others || time.Since(asked) < StateStays {
 		return served, nil
 	}
 	list, err := q.servers()
@@ -162,7 +162,7 @@ func (q *queueStates) servedBy(others bool) (served map[string]bool, err error) 
 	return served, nil
 }
 
-func (q *queueStates) askPaused(ctx context.Context, names []string, served map[string]bool) error {
+func (q *QueueStates) askPaused(ctx context.Context, names []string, served map[string]bool) error {
 	pipe := q.rdb.Pipeline()
 	var paused []*redis.IntCmd
 	for _, name := range names {
@@ -172,7 +172,7 @@ func (q *queueStates) askPaused(ctx context.Context, names []string, served map[
 		return err
 	}
 	for i, name := range names {
-		q.note(name, paused[i].Val() > 0 || !served[name] && !q.owns(name))
+		q.Note(name, paused[i].Val() > 0 || !served[name] && !q.Owns(name))
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func (t *Middleware) restore(ctx context.Context, j *job) {
 
 // tellRefused logs that tasks wait so, once a minute for all of one kind.
 func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, err error) {
-	n, due := t.repeats.due(why+" "+of, time.Now())
+	n, due := t.repeats.Due(why+" "+of, time.Now())
 	if !due {
 		return
 	}

@@ -188,7 +188,7 @@ func TestRefusedComeBackSomeAtATime(t *testing.T) {
 				if wait := at.Sub(now); wait < appPause || wait > time.Minute {
 					t.Fatalf("one of %d comes in %s", tasks, wait)
 				}
-				due[secondAtOrAfter(at)-begin.Unix()]++
+				due[SecondAtOrAfter(at)-begin.Unix()]++
 			}
 		}
 		if total > 540*most || total < 540/2 {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,36 +20,36 @@ import (
 // releaser puts waiting tasks into pending: by one script call for many where
 // asynq's keys are known, and by asynq's Inspector, one by one, where they are not.
 // See docs/decisions/0014. It is safe for concurrent use.
-type releaser struct {
+type Mover struct {
 	rdb       redis.UniversalClient
 	inspector *asynq.Inspector
 	log       *slog.Logger
 	failed    func(kind string) // told of each call that failed, "release_task"
 
-	known   bool        // asynq's keys are
+	Known   bool        // asynq's keys are
 	refused atomic.Bool // the server refused the script the last time
 
 	parkAgain atomic.Int64 // until then the other one is not asked for, in ns since the epoch
 }
 
 // outcome is what became of a task that was to be released.
-type outcome int8
+type Outcome int8
 
 const (
 	// unknown: it could not be found out. The task is where it was, and comes by
 	// itself, or is in pending already.
-	unknown outcome = iota
-	moved           // it was waiting, and is in pending now
-	gone            // there is no such task
-	there           // it is active
-	queued          // it is in pending already
+	Unknown Outcome = iota
+	Moved           // it was waiting, and is in pending now
+	Gone            // there is no such task
+	Active          // it is active
+	Pending         // it is in pending already
 	// elsewhere: it is archived, completed or waits for its group, and stays so.
-	elsewhere
-	still // its queue is paused, or nobody serves it: it waits where it was, or in pending
+	Elsewhere
+	StandsStill // its queue is paused, or nobody serves it: it waits where it was, or in pending
 )
 
 // outcomes are what the script's answers mean; all others are unknown.
-var outcomes = map[int64]outcome{1: moved, 0: gone, -1: there, -2: queued, -3: elsewhere, -5: still}
+var outcomes = map[int64]Outcome{1: Moved, 0: Gone, -1: Active, -2: Pending, -3: Elsewhere, -5: StandsStill}
 
 const (
 	// releaseBatch is how many tasks one script call moves, so that it holds the
@@ -63,16 +62,16 @@ const (
 // dearly says what the Inspector's way costs.
 const dearly = "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 6 commands, and stands behind all that is pending"
 
-// newReleaser returns a releaser. It does no I/O. It logs a line when the asynq that
+// NewMover returns a releaser. It does no I/O. It logs a line when the asynq that
 // the program was built with is none that is known: tasks are then released one by
 // one, and behind what is in pending.
-func newReleaser(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slog.Logger, failed func(kind string)) *releaser {
+func NewMover(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slog.Logger, failed func(kind string)) *Mover {
 	info, _ := debug.ReadBuildInfo()
 	fault := schemaFault(info, recordSchema())
 	if fault != nil {
 		log.Warn("this asynq is not known: "+dearly, "error", fault)
 	}
-	return &releaser{rdb: rdb, inspector: inspector, log: log, failed: failed, known: fault == nil}
+	return &Mover{rdb: rdb, inspector: inspector, log: log, failed: failed, Known: fault == nil}
 }
 
 // release moves the tasks of queue from scheduled or retry to pending, and returns
@@ -84,8 +83,8 @@ func newReleaser(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slo
 // queue, as after a FLUSHALL: that is no sign that the task is gone, and asynq's
 // servers bring it back at its time. When ctx is over no call is begun; one that is
 // under way ends with the client's own time-outs.
-func (r *releaser) release(ctx context.Context, queue string, ids []string) ([]outcome, error) {
-	out := make([]outcome, len(ids))
+func (r *Mover) Release(ctx context.Context, queue string, ids []string) ([]Outcome, error) {
+	out := make([]Outcome, len(ids))
 	var faults []error
 	for to := len(ids); to > 0; { // the first tasks last: each call goes before those of the call before
 		from := max(0, to-releaseBatch)
@@ -98,13 +97,13 @@ func (r *releaser) release(ctx context.Context, queue string, ids []string) ([]o
 	return out, errors.Join(faults...)
 }
 
-func (r *releaser) part(ctx context.Context, queue string, ids []string, out []outcome) error {
+func (r *Mover) part(ctx context.Context, queue string, ids []string, out []Outcome) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if r.known {
+	if r.Known {
 		err := r.byScript(ctx, queue, ids, out)
-		if mayPass(err) || ctx.Err() != nil && err != nil {
+		if MayPass(err) || ctx.Err() != nil && err != nil {
 			return err // Redis is away: the Inspector would not reach it either
 		}
 		r.note(ctx, err)
@@ -113,7 +112,7 @@ func (r *releaser) part(ctx context.Context, queue string, ids []string, out []o
 }
 
 // note tells of a server that begins, or ceases, to refuse the script.
-func (r *releaser) note(ctx context.Context, err error) {
+func (r *Mover) note(ctx context.Context, err error) {
 	if err == nil {
 		r.refused.Store(false)
 		return
@@ -127,14 +126,14 @@ func (r *releaser) note(ctx context.Context, err error) {
 var errOutcomes = errors.New("the reply is not the script's")
 
 // byScript leaves those unknown that are not as asynq leaves a task.
-func (r *releaser) byScript(ctx context.Context, queue string, ids []string, out []outcome) error {
+func (r *Mover) byScript(ctx context.Context, queue string, ids []string, out []Outcome) error {
 	return r.toPending(ctx, queue, ids, "", out)
 }
 
 // toPending sends release_tasks: for tasks that wait, and those that this process has taken under a lease.
-func (r *releaser) toPending(ctx context.Context, queue string, ids []string, lease string, out []outcome) error {
+func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease string, out []Outcome) error {
 	keys, args := taskCall(queue, ids, strconv.FormatInt(time.Now().UnixNano(), 10), lease)
-	prefix := queuePrefix(queue)
+	prefix := QueuePrefix(queue)
 	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry", prefix+"paused", prefix+"active", prefix+"lease")
 	answers, err := r.answers(ctx, lua.ReleaseTasks, keys, args, len(ids))
 	for i, answer := range answers {
@@ -143,26 +142,18 @@ func (r *releaser) toPending(ctx context.Context, queue string, ids []string, le
 	return err
 }
 
-// queuePrefix begins asynq's keys of a queue.
-func queuePrefix(queue string) string { return "asynq:{" + queue + "}:" }
-
-// queueName is the queue whose keys begin with a prefix.
-func queueName(prefix string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(prefix, "asynq:{"), "}:")
-}
-
 // taskCall begins the keys of a script over tasks of a queue, and has its arguments: those given, and the ids.
 func taskCall(queue string, ids []string, first ...any) (keys []string, args []any) {
 	keys, args = make([]string, 0, len(ids)+6), make([]any, 0, len(ids)+len(first))
 	args = append(args, first...)
 	for _, id := range ids {
-		keys, args = append(keys, queuePrefix(queue)+"t:"+id), append(args, id)
+		keys, args = append(keys, QueuePrefix(queue)+"t:"+id), append(args, id)
 	}
 	return keys, args
 }
 
 // eval sends a script by its hash, or by its text where the server does not know it.
-func (r *releaser) eval(ctx context.Context, script *lua.Script, keys []string, args []any) *redis.Cmd {
+func (r *Mover) eval(ctx context.Context, script *lua.Script, keys []string, args []any) *redis.Cmd {
 	cmd := r.rdb.EvalSha(ctx, script.SHA, keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
 		cmd = r.rdb.Eval(ctx, script.Source, keys, args...)
@@ -171,7 +162,7 @@ func (r *releaser) eval(ctx context.Context, script *lua.Script, keys []string, 
 }
 
 // answers calls a script over asynq's keys, which answers with a number for each of n tasks.
-func (r *releaser) answers(ctx context.Context, script *lua.Script, keys []string, args []any, n int) ([]int64, error) {
+func (r *Mover) answers(ctx context.Context, script *lua.Script, keys []string, args []any, n int) ([]int64, error) {
 	answers, err := r.eval(ctx, script, keys, args).Int64Slice()
 	if err == nil && len(answers) != n {
 		err = errOutcomes
@@ -183,12 +174,12 @@ func (r *releaser) answers(ctx context.Context, script *lua.Script, keys []strin
 }
 
 // byInspector releases those whose outcome is unknown through asynq's public API.
-func (r *releaser) byInspector(ctx context.Context, queue string, ids []string, out []outcome) error {
+func (r *Mover) byInspector(ctx context.Context, queue string, ids []string, out []Outcome) error {
 	faults := make([]error, len(ids))
 	slots := make(chan struct{}, releaseAtOnce)
 	var wg sync.WaitGroup
 	for i := range ids {
-		if out[i] != unknown {
+		if out[i] != Unknown {
 			continue
 		}
 		slots <- struct{}{}
@@ -212,7 +203,7 @@ func (r *releaser) byInspector(ctx context.Context, queue string, ids []string, 
 
 // run releases one task. RunTask would run an archived one too, so it is asked for
 // those alone that wait, and again for one that moved between the two calls.
-func (r *releaser) run(queue, id string) (result outcome, err error) {
+func (r *Mover) run(queue, id string) (result Outcome, err error) {
 	for range 2 {
 		var info *asynq.TaskInfo
 		if info, err = r.inspector.GetTaskInfo(queue, id); err == nil {
@@ -220,18 +211,18 @@ func (r *releaser) run(queue, id string) (result outcome, err error) {
 			case asynq.TaskStateScheduled, asynq.TaskStateRetry:
 				err = r.inspector.RunTask(queue, id)
 			case asynq.TaskStatePending:
-				return queued, nil
+				return Pending, nil
 			case asynq.TaskStateActive:
-				return there, nil
+				return Active, nil
 			default:
-				return elsewhere, nil
+				return Elsewhere, nil
 			}
 		}
 		if err == nil {
-			return moved, nil
+			return Moved, nil
 		} else if errors.Is(err, asynq.ErrTaskNotFound) {
-			return gone, nil
+			return Gone, nil
 		}
 	}
-	return unknown, err
+	return Unknown, err
 }

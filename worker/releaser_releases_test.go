@@ -35,15 +35,15 @@ func TestReleases(t *testing.T) {
 			server := redistest.NewServer(t)
 			y := newYard(t, server.Client(t))
 			output(t, program, "fill", server.Addr())
-			moves, err := y.park(t.Context(), "default", []string{"pending", "retry"}, time.Now().Add(time.Hour))
+			moves, err := y.Park(t.Context(), "default", []string{"pending", "retry"}, time.Now().Add(time.Hour))
 			if err != nil || !slices.Equal(moves, []bool{true, false}) || y.state("pending") != "scheduled" {
 				t.Errorf("parked: %t, %v; pending is %s", moves, err, y.state("pending"))
 			}
-			if out := y.outcomes("pending"); out[0] != moved {
+			if out := y.outcomes("pending"); out[0] != Moved {
 				t.Errorf("what was parked is released: %d", out)
 			}
 			got := y.outcomes("retry", "none", "pending", "archived", "completed", "scheduled")
-			if want := []outcome{moved, gone, queued, elsewhere, elsewhere, moved}; !slices.Equal(got, want) {
+			if want := []Outcome{Moved, Gone, Pending, Elsewhere, Elsewhere, Moved}; !slices.Equal(got, want) {
 				t.Errorf("outcomes %d, want %d", got, want)
 			}
 			for id, want := range map[string]string{"archived": "archived", "completed": "completed", "later": "scheduled"} {
@@ -94,7 +94,7 @@ func buildWith(t *testing.T, release string) string {
 // output runs the program and returns the lines that it prints.
 func output(t *testing.T, program string, args ...string) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	var stderr strings.Builder

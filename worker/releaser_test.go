@@ -21,7 +21,7 @@ import (
 
 // yard is a Redis with asynq's tasks in every state, and a releaser of them.
 type yard struct {
-	*releaser
+	*Mover
 	t      *testing.T
 	rdb    *redis.Client
 	client *asynq.Client
@@ -32,9 +32,9 @@ type yard struct {
 func newYard(t *testing.T, rdb *redis.Client) *yard {
 	t.Helper()
 	y := &yard{t: t, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), logged: &bytes.Buffer{}}
-	y.releaser = newReleaser(rdb, asynq.NewInspectorFromRedisClient(rdb), slog.New(slog.NewTextHandler(y.logged, nil)),
+	y.Mover = NewMover(rdb, asynq.NewInspectorFromRedisClient(rdb), slog.New(slog.NewTextHandler(y.logged, nil)),
 		func(kind string) { y.faults = append(y.faults, kind) })
-	if !y.known {
+	if !y.Known {
 		t.Fatalf("the linked asynq is not known: %s", y.logged)
 	}
 	return y
@@ -117,9 +117,9 @@ func (y *yard) state(id string) string {
 }
 
 // outcomes releases tasks and fails when anything could not be found out.
-func (y *yard) outcomes(ids ...string) []outcome {
+func (y *yard) outcomes(ids ...string) []Outcome {
 	y.t.Helper()
-	out, err := y.release(y.t.Context(), "default", ids)
+	out, err := y.Release(y.t.Context(), "default", ids)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -133,15 +133,15 @@ func TestReleaserStates(t *testing.T) {
 		t.Run(fmt.Sprintf("keys known %t", known), func(t *testing.T) {
 			t.Parallel()
 			y := newYard(t, redistest.NewServer(t).Client(t))
-			y.known = known
+			y.Known = known
 			y.everyState()
 			ids := []string{"retry", "scheduled", "none", "pending", "active", "archived", "completed", "group"}
-			want := []outcome{moved, moved, gone, queued, there, elsewhere, elsewhere, elsewhere}
+			want := []Outcome{Moved, Moved, Gone, Pending, Active, Elsewhere, Elsewhere, Elsewhere}
 			for round := range 2 {
 				if got := y.outcomes(ids...); !slices.Equal(got, want) {
 					t.Errorf("round %d: outcomes %d, want %d", round, got, want)
 				}
-				want[0], want[1] = queued, queued
+				want[0], want[1] = Pending, Pending
 			}
 			for id, want := range map[string]string{
 				"retry": "pending", "scheduled": "pending", "later": "scheduled", "pending": "pending", "active": "active",
@@ -175,7 +175,7 @@ func TestReleaserOrder(t *testing.T) {
 	y.add("backlog")
 	began := time.Now()
 	for i, got := range y.outcomes(ids...) {
-		if got != moved {
+		if got != Moved {
 			t.Fatalf("task %d: %d", i, got)
 		}
 	}
@@ -197,16 +197,16 @@ func TestReleaserQueueNotFound(t *testing.T) {
 	if err := y.rdb.Del(t.Context(), "asynq:queues").Err(); err != nil {
 		t.Fatal(err)
 	}
-	y.known = false
-	out, err := y.release(t.Context(), "default", []string{"a", "none"})
-	if !errors.Is(err, asynq.ErrQueueNotFound) || !slices.Equal(out, []outcome{unknown, unknown}) {
+	y.Known = false
+	out, err := y.Release(t.Context(), "default", []string{"a", "none"})
+	if !errors.Is(err, asynq.ErrQueueNotFound) || !slices.Equal(out, []Outcome{Unknown, Unknown}) {
 		t.Errorf("the Inspector's way: %d, %v", out, err)
 	}
 	if !slices.Equal(y.faults, []string{"release_task"}) {
 		t.Errorf("counted %q", y.faults)
 	}
-	y.known = true
-	if out := y.outcomes("a", "none"); !slices.Equal(out, []outcome{moved, gone}) {
+	y.Known = true
+	if out := y.outcomes("a", "none"); !slices.Equal(out, []Outcome{Moved, Gone}) {
 		t.Errorf("the script's way: %d", out)
 	}
 }
@@ -219,19 +219,19 @@ func TestReleaserAway(t *testing.T) {
 	y.later("a")
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if out, err := y.release(over, "default", []string{"a"}); !errors.Is(err, context.Canceled) || out[0] != unknown {
+	if out, err := y.Release(over, "default", []string{"a"}); !errors.Is(err, context.Canceled) || out[0] != Unknown {
 		t.Errorf("a context that is over: %d, %v", out, err)
 	}
-	y.known = false
-	if out, err := y.release(over, "default", []string{"a"}); !errors.Is(err, context.Canceled) || out[0] != unknown {
+	y.Known = false
+	if out, err := y.Release(over, "default", []string{"a"}); !errors.Is(err, context.Canceled) || out[0] != Unknown {
 		t.Errorf("a context that is over, the Inspector's way: %d, %v", out, err)
 	}
-	y.known = true
+	y.Known = true
 	if y.state("a") != "scheduled" {
 		t.Error("it moved all the same")
 	}
 	server.Kill9()
-	if out, err := y.release(t.Context(), "default", []string{"a"}); err == nil || out[0] != unknown {
+	if out, err := y.Release(t.Context(), "default", []string{"a"}); err == nil || out[0] != Unknown {
 		t.Errorf("away: %d, %v", out, err)
 	}
 	if y.logged.Len() > 0 {
@@ -246,17 +246,17 @@ func TestReleaserRefused(t *testing.T) {
 	server := redistest.NewServer(t)
 	y := newYard(t, server.Client(t))
 	y.later("a", "b", "c", "d")
-	y.releaser.rdb = server.User(t, []string{"asynq:*"}, "@all", "-rpush")
+	y.Mover.rdb = server.User(t, []string{"asynq:*"}, "@all", "-rpush")
 	for _, id := range []string{"a", "b"} {
-		if out := y.outcomes(id); out[0] != moved || y.state(id) != "pending" {
+		if out := y.outcomes(id); out[0] != Moved || y.state(id) != "pending" {
 			t.Errorf("%s: %d, %s", id, out, y.state(id))
 		}
 	}
 	if n := strings.Count(y.logged.String(), "level=WARN"); n != 1 || len(y.faults) != 2 {
 		t.Errorf("told %d times, counted %q:\n%s", n, y.faults, y.logged)
 	}
-	y.releaser.rdb = y.rdb
-	if out := y.outcomes("c"); out[0] != moved || y.refused.Load() {
+	y.Mover.rdb = y.rdb
+	if out := y.outcomes("c"); out[0] != Moved || y.refused.Load() {
 		t.Errorf("no longer refused: %d", out)
 	}
 }
@@ -270,8 +270,8 @@ func TestReleaserStrange(t *testing.T) {
 	if err := y.rdb.ZRem(t.Context(), "asynq:{default}:scheduled", "orphan").Err(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := y.release(t.Context(), "default", []string{"orphan", "a"})
-	if err == nil || !strings.Contains(err.Error(), "task orphan: ") || !slices.Equal(out, []outcome{unknown, moved}) {
+	out, err := y.Release(t.Context(), "default", []string{"orphan", "a"})
+	if err == nil || !strings.Contains(err.Error(), "task orphan: ") || !slices.Equal(out, []Outcome{Unknown, Moved}) {
 		t.Errorf("%d, %v", out, err)
 	}
 	if got := y.serve(1); got[0] != "a" {
@@ -293,7 +293,7 @@ func TestReleaserCost(t *testing.T) {
 		return ids
 	}
 	y.outcomes(ids("warm", 1)...)
-	y.known = false
+	y.Known = false
 	y.outcomes(ids("warm too", 1)...)
 	alone := ids("alone", 10)
 	got := redistest.Commands(t, y.rdb, func() {
@@ -318,7 +318,7 @@ func TestReleaserCost(t *testing.T) {
 		{false, 10, 120, 40},
 	} {
 		tasks := ids(fmt.Sprint(test.known, test.n, " "), test.n)
-		y.known = test.known
+		y.Known = test.known
 		got := redistest.Commands(t, y.rdb, func() { y.outcomes(tasks...) })
 		calls := got["evalsha"]
 		if !test.known {
@@ -372,7 +372,7 @@ func TestReleaserUnknownScript(t *testing.T) {
 	y := newYard(t, redistest.NewServer(t).Client(t))
 	for _, id := range []string{"a", "b"} {
 		y.later(id)
-		if out := y.outcomes(id); out[0] != moved {
+		if out := y.outcomes(id); out[0] != Moved {
 			t.Errorf("%s: %d", id, out)
 		}
 		if known := y.rdb.ScriptExists(t.Context(), lua.ReleaseTasks.SHA).Val(); !known[0] {

@@ -14,7 +14,7 @@ const (
 
 // repeats keeps lines that many tasks would bring to one a minute. The zero value is ready.
 // It is safe for concurrent use.
-type repeats struct {
+type Repeats struct {
 	mu   sync.Mutex
 	last map[string]*repeated
 }
@@ -26,7 +26,7 @@ type repeated struct {
 }
 
 // due says whether a line is due, and how often it was left out since the last time.
-func (r *repeats) due(line string, now time.Time) (more int, due bool) {
+func (r *Repeats) Due(line string, now time.Time) (more int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one := r.last[line]

@@ -28,7 +28,7 @@ func (w *waker) capacity() capacity {
 	for _, one := range w.watches {
 		out += one.coming()
 	}
-	slots, lent := w.t.slots-int(w.t.running.Load())-out, w.t.gates.lent()
+	slots, lent := w.t.slots-int(w.t.running.Load())-out, w.t.servers.Lent()
 	borrows := lent > 0 && slots <= 0
 	if borrows {
 		slots += lent

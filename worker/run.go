@@ -19,7 +19,7 @@ import (
 // panic included, its places are freed when it has ended, and only then.
 func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.recoverPanic(ctx, j, &err)
-	j.slot.runs()
+	j.slot.Runs()
 	told := func() {} // before anybody may meet the task again
 	if d.Handed {
 		told = t.claims.tell(j.ask().Ref().WithGrant(d.Grant))
@@ -38,7 +38,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	defer func() {
 		if err := lease.Release(ctx); err != nil {
 			t.observer.Failed("release")
-			if more, due := t.repeats.due("place", time.Now()); due {
+			if more, due := t.repeats.Due("place", time.Now()); due {
 				t.log.WarnContext(ctx, "redis did not take the release of a place; it is tried again until the place's lease ends", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
 			}
 		}
@@ -222,8 +222,8 @@ func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err err
 			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and heeds no more what we return
 			return
 		}
-		if g := guardOf(asynqs); g != nil && isFinal(err) {
-			g.onEnd(j.queue, j.id, func() { t.unmark(ctx, j) })
+		if g := ClientOf(asynqs); g != nil && isFinal(err) {
+			g.OnEnd(j.queue, j.id, func() { t.unmark(ctx, j) })
 			return
 		}
 		t.unmark(ctx, j)

@@ -35,7 +35,7 @@ func TestRunHeedsSIGTSTP(t *testing.T) { //nolint:paralleltest // signals are th
 	s.add(queue.Task{ID: "runs"})
 	s.until("it runs", func() bool { return s.ran("runs") == 1 })
 	tell(t, syscall.SIGTSTP)
-	s.until("it looks no more", server.guard.gate.closed)
+	s.until("it looks no more", server.client.Pacer.Stopped)
 	s.add(queue.Task{ID: "new"})
 	close(let)
 	<-s.ended

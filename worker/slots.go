@@ -18,7 +18,7 @@ import (
 // whatever is decided before a run, however long that takes on a busy machine.
 //
 // slots are safe for concurrent use.
-type slots struct {
+type Slots struct {
 	size int // Concurrency
 	half int // of it, rounded up
 
@@ -34,8 +34,8 @@ type slots struct {
 }
 
 // slot is one that a task has.
-type slot struct {
-	of     *slots
+type Slot struct {
+	of     *Slots
 	tenant string
 	since  atomic.Pointer[time.Time] // it runs; nil: it does not yet
 	at     *list.Element             // nil: it was left
@@ -53,15 +53,15 @@ const (
 	slotRest, slotMostRest = 25 * time.Millisecond, time.Second
 )
 
-func newSlots(size int) *slots {
-	return &slots{size: size, half: (size + 1) / 2, held: map[string]*list.List{}, coming: map[string]time.Time{}, refused: map[string]bool{}}
+func NewSlots(size int) *Slots {
+	return &Slots{size: size, half: (size + 1) / 2, held: map[string]*list.List{}, coming: map[string]time.Time{}, refused: map[string]bool{}}
 }
 
 // most is how many tasks run at once, where one tenant has all of the slots.
-func (s *slots) most() int { return 2*s.size - s.half }
+func (s *Slots) Most() int { return 2*s.size - s.half }
 
 // comes notes that a task was taken from Redis, by asynq's key of it.
-func (s *slots) comes(key string) {
+func (s *Slots) comes(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.coming[key] = time.Now()
@@ -69,7 +69,7 @@ func (s *slots) comes(key string) {
 
 // ended notes that asynq has ended a task: some never come to a handler, such as one whose deadline
 // has passed.
-func (s *slots) ended(key string) {
+func (s *Slots) ended(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, came := s.coming[key]; came {
@@ -79,18 +79,18 @@ func (s *slots) ended(key string) {
 }
 
 // take gives a task that has come a slot; whose it is, is not known yet.
-func (s *slots) take(key string) *slot {
+func (s *Slots) take(key string) *Slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.coming, key)
 	s.taken++
-	one := &slot{of: s}
+	one := &Slot{of: s}
 	one.join("")
 	return one
 }
 
 // join notes whose slot it is. slots.mu is held.
-func (o *slot) join(tenant string) {
+func (o *Slot) join(tenant string) {
 	all := o.of.held[tenant]
 	if all == nil {
 		all = list.New()
@@ -100,7 +100,7 @@ func (o *slot) join(tenant string) {
 }
 
 // part takes it from its tenant. slots.mu is held.
-func (o *slot) part() {
+func (o *Slot) part() {
 	all := o.of.held[o.tenant]
 	all.Remove(o.at)
 	if o.at = nil; all.Len() == 0 {
@@ -111,7 +111,7 @@ func (o *slot) part() {
 // startsFor says whose slot it is, and whether its task may start: one of a tenant that has half
 // of the slots starts in those that are free, and not beyond Concurrency. released says that it had
 // its turn.
-func (o *slot) startsFor(tenant string, released bool) bool {
+func (o *Slot) StartsFor(tenant string, released bool) bool {
 	if o == nil {
 		return true
 	}
@@ -138,7 +138,7 @@ func (o *slot) startsFor(tenant string, released bool) bool {
 }
 
 // runs notes that the slot's task runs from now. It takes no lock, as claims.tell takes none.
-func (o *slot) runs() {
+func (o *Slot) Runs() {
 	if o != nil {
 		now := time.Now()
 		o.since.Store(&now)
@@ -146,17 +146,17 @@ func (o *slot) runs() {
 }
 
 // ran says whether the slot's task has run; true where nobody counts.
-func (o *slot) ran() bool {
+func (o *Slot) Ran() bool {
 	return o == nil || o.since.Load() != nil
 }
 
 // mayStart says whether a task of a tenant may start that has so many slots besides. s.mu is held.
-func (s *slots) mayStart(tenant string, has int) bool {
+func (s *Slots) mayStart(tenant string, has int) bool {
 	return tenant == "" || s.started < s.size || has < s.half && s.counted() <= s.size
 }
 
 // rest lends nothing for a while. s.mu is held.
-func (s *slots) rest() {
+func (s *Slots) rest() {
 	if now := time.Now(); !now.Before(s.rests) {
 		s.rested = min(max(2*s.rested, slotRest), slotMostRest)
 		s.rests = now.Add(s.rested)
@@ -164,7 +164,7 @@ func (s *slots) rest() {
 }
 
 // leave frees the slot, once. It says whether a tenant that was refused may start tasks again.
-func (o *slot) leave() (relieves bool) {
+func (o *Slot) Leave() (relieves bool) {
 	if o == nil {
 		return false
 	}
@@ -190,7 +190,7 @@ func (o *slot) leave() (relieves bool) {
 }
 
 // has is how many slots a tenant has. s.mu is held.
-func (s *slots) has(tenant string) int {
+func (s *Slots) has(tenant string) int {
 	if all := s.held[tenant]; all != nil {
 		return all.Len()
 	}
@@ -199,7 +199,7 @@ func (s *slots) has(tenant string) int {
 
 // refuses says whether none of a tenant's tasks that wait is to be released: there is no slot for it,
 // or there are those alone that are lent.
-func (s *slots) refuses(tenant string, lent bool) bool {
+func (s *Slots) refuses(tenant string, lent bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tenant == "" || s.has(tenant) < s.half || s.started < s.size && !lent {
@@ -210,7 +210,7 @@ func (s *slots) refuses(tenant string, lent bool) bool {
 }
 
 // counted is how many slots count as taken: half for one tenant at most. s.mu is held.
-func (s *slots) counted() (n int) {
+func (s *Slots) counted() (n int) {
 	for tenant, all := range s.held {
 		if tenant != "" {
 			n += min(all.Len(), s.half)
@@ -224,7 +224,7 @@ func (s *slots) counted() (n int) {
 // lent is how many tasks run beyond Concurrency now: as many as one tenant's runs that last are
 // above half. Two tenants cannot both have more than half but for a moment, so the larger counts. It
 // walks the runs of one that has. s.mu is held.
-func (s *slots) lent() int {
+func (s *Slots) lent() int {
 	if s.started < s.half || time.Now().Before(s.rests) {
 		return 0
 	}
@@ -235,7 +235,7 @@ func (s *slots) lent() int {
 		}
 		last := 0
 		for at := all.Front(); at != nil; at = at.Next() {
-			if since := at.Value.(*slot).since.Load(); since != nil && time.Since(*since) >= slotLasts { //nolint:forcetypeassert // see join
+			if since := at.Value.(*Slot).since.Load(); since != nil && time.Since(*since) >= slotLasts { //nolint:forcetypeassert // see join
 				last++
 			}
 		}
@@ -245,7 +245,7 @@ func (s *slots) lent() int {
 }
 
 // beyond is lent for who has no lock.
-func (s *slots) beyond() int {
+func (s *Slots) beyond() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lent()
@@ -253,7 +253,7 @@ func (s *slots) beyond() int {
 
 // admit waits until there is a slot for a task that may be anybody's. It returns false when stopped
 // is closed before.
-func (s *slots) admit(stopped <-chan struct{}) bool {
+func (s *Slots) admit(stopped <-chan struct{}) bool {
 	for {
 		changed, again := s.full()
 		if changed == nil {
@@ -273,7 +273,7 @@ func (s *slots) admit(stopped <-chan struct{}) bool {
 
 // full returns what is closed when a slot may be free, and how soon to look again in any case; nil
 // when one is free now.
-func (s *slots) full() (changed <-chan struct{}, again time.Duration) {
+func (s *Slots) full() (changed <-chan struct{}, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken+len(s.coming) >= s.size {
@@ -293,14 +293,14 @@ func (s *slots) full() (changed <-chan struct{}, again time.Duration) {
 }
 
 // free is how many slots are not taken; below 0 where some run beyond them.
-func (s *slots) free() int {
+func (s *Slots) Free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.size - s.taken - len(s.coming)
 }
 
 // hogged says whether one tenant has more than half of the slots. s.mu is held.
-func (s *slots) hogged() bool {
+func (s *Slots) hogged() bool {
 	for tenant, all := range s.held {
 		if tenant != "" && all.Len() > s.half {
 			return true
@@ -310,7 +310,7 @@ func (s *slots) hogged() bool {
 }
 
 // tell lets a look go on that was held back. s.mu is held.
-func (s *slots) tell() {
+func (s *Slots) tell() {
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil

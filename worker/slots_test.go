@@ -1,41 +1,31 @@
 package worker
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/hibiken/asynq"
-
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // starts gives n tasks of a tenant slots, and returns those that may start.
-func (s *slots) starts(tenant string, n int) (all []*slot) {
+func (s *Slots) starts(tenant string, n int) (all []*Slot) {
 	for i := range n {
 		key := fmt.Sprint(tenant, i)
 		s.comes(key)
 		one := s.take(key)
-		if one.startsFor(tenant, false) {
-			one.runs()
+		if one.StartsFor(tenant, false) {
+			one.Runs()
 			all = append(all, one)
 			continue
 		}
-		one.leave()
+		one.Leave()
 	}
 	return all
 }
 
 // admits says whether a task may be taken now.
-func (s *slots) admits() bool {
+func (s *Slots) admits() bool {
 	changed, _ := s.full()
 	return changed == nil
 }
@@ -44,7 +34,7 @@ func (s *slots) admits() bool {
 func TestSlotsBesideOneTenant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlots(8)
+		s := NewSlots(8)
 		hog := s.starts("a", 8)
 		if len(hog) != 8 || s.admits() {
 			t.Fatalf("%d tasks of one tenant start, and more are taken: %t", len(hog), s.admits())
@@ -64,7 +54,7 @@ func TestSlotsBesideOneTenant(t *testing.T) {
 			t.Fatalf("%d tasks of another start, beyond half", len(others))
 		}
 		for i, one := range hog {
-			if relieves := one.leave(); relieves != (i == 4) {
+			if relieves := one.Leave(); relieves != (i == 4) {
 				t.Errorf("after %d have ended the tenant may start again: %t", i+1, relieves)
 			}
 		}
@@ -79,11 +69,11 @@ func TestSlotsBesideOneTenant(t *testing.T) {
 func TestDecisionsAreNoRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlots(8)
-		var all []*slot
+		s := NewSlots(8)
+		var all []*Slot
 		for i := range 8 {
 			one := s.take(fmt.Sprint(i))
-			one.startsFor("a", false)
+			one.StartsFor("a", false)
 			all = append(all, one)
 		}
 		<-time.After(10 * slotLasts)
@@ -91,7 +81,7 @@ func TestDecisionsAreNoRuns(t *testing.T) {
 			t.Error("a ninth task is taken, and none runs")
 		}
 		for _, one := range all {
-			one.runs()
+			one.Runs()
 		}
 		if <-time.After(slotLasts - 1); s.admits() {
 			t.Error("a ninth task is taken, and no run lasts")
@@ -105,15 +95,15 @@ func TestDecisionsAreNoRuns(t *testing.T) {
 // Tasks that come together do not refuse each other a slot that is free.
 func TestSlotsOfThoseWhoComeTogether(t *testing.T) {
 	t.Parallel()
-	s := newSlots(8)
+	s := NewSlots(8)
 	s.starts("a", 7)
-	var came []*slot
+	var came []*Slot
 	for i := range 4 {
 		came = append(came, s.take(fmt.Sprint(i)))
 	}
 	starts := 0
 	for _, one := range came {
-		if one.startsFor("a", false) {
+		if one.StartsFor("a", false) {
 			starts++
 		}
 	}
@@ -126,17 +116,17 @@ func TestSlotsOfThoseWhoComeTogether(t *testing.T) {
 func TestSlotsRelieve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlots(8)
+		s := NewSlots(8)
 		s.starts("a", 8)
 		<-time.After(slotLasts)
 		others := s.starts("b", 4)
 		if !s.refuses("a", true) || !s.refuses("b", true) {
 			t.Fatal("more may start")
 		}
-		if !others[0].leave() || s.refuses("b", true) {
+		if !others[0].Leave() || s.refuses("b", true) {
 			t.Error("another may start in its place, and nobody is told")
 		}
-		if others[1].leave() {
+		if others[1].Leave() {
 			t.Error("nobody who was refused may start")
 		}
 	})
@@ -147,7 +137,7 @@ func TestSlotsRelieve(t *testing.T) {
 func TestSlotsRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlots(8)
+		s := NewSlots(8)
 		s.starts("a", 8)
 		<-time.After(slotLasts)
 		began, refused := time.Now(), 0
@@ -167,9 +157,9 @@ func TestSlotsRest(t *testing.T) {
 	})
 }
 
-func (o *slot) refusedAfterItsTurn(tenant string) bool {
-	defer o.leave()
-	return !o.startsFor(tenant, true)
+func (o *Slot) refusedAfterItsTurn(tenant string) bool {
+	defer o.Leave()
+	return !o.StartsFor(tenant, true)
 }
 
 // Those that come and go are never more than the slots, and whose they were is forgotten.
@@ -178,8 +168,8 @@ func TestSlotsAreKept(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			draw := rand.New(rand.NewPCG(seed, 1))
-			s := newSlots(1 + draw.IntN(9))
-			var all []*slot
+			s := NewSlots(1 + draw.IntN(9))
+			var all []*Slot
 			for range 2000 {
 				switch draw.IntN(4) {
 				case 0:
@@ -187,8 +177,8 @@ func TestSlotsAreKept(t *testing.T) {
 				case 1:
 					if len(all) > 0 {
 						i := draw.IntN(len(all))
-						all[i].leave()
-						all[i].leave() // once is enough
+						all[i].Leave()
+						all[i].Leave() // once is enough
 						all[i] = all[len(all)-1]
 						all = all[:len(all)-1]
 					}
@@ -197,12 +187,12 @@ func TestSlotsAreKept(t *testing.T) {
 						all = append(all, s.starts(string(rune('a'+draw.IntN(3))), 1)...)
 					}
 				}
-				if len(all) > s.most() || s.counted() > s.size {
+				if len(all) > s.Most() || s.counted() > s.size {
 					t.Fatalf("seed %d: %d tasks run, %d of them count, in %d slots", seed, len(all), s.counted(), s.size)
 				}
 			}
 			for _, one := range all {
-				one.leave()
+				one.Leave()
 			}
 			if s.taken != 0 || len(s.held) != 0 || s.beyond() != 0 {
 				t.Errorf("seed %d: %d are taken by %d at the end", seed, s.taken, len(s.held))
@@ -215,7 +205,7 @@ func TestSlotsAreKept(t *testing.T) {
 func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlots(2)
+		s := NewSlots(2)
 		s.comes("asynq:{default}:t:1")
 		s.comes("asynq:{default}:t:2")
 		if s.admits() {
@@ -243,161 +233,4 @@ func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
 			t.Error("a task is taken for which there is no slot")
 		}
 	})
-}
-
-// tenants is a policy of p whose tenants start so many a second each.
-func tenants(t *testing.T, limit int64) *policy.Policy {
-	t.Helper()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
-		"p": {Scopes: map[string]policy.ScopeConfig{"*": {
-			Rules: []policy.Rule{{Name: "rate", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second}},
-		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return policy
-}
-
-// "Nobody waits for the slots of one tenant": its runs, of many scopes, do not end, and another's tasks run
-// beside them, those that were enqueued behind all of its own, and those that wait in line.
-func TestNoTenantTakesAllSlots(t *testing.T) {
-	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
-	var running, most atomic.Int64
-	let := make(chan struct{})
-	var endless, others []queue.Task
-	for i := range 32 {
-		endless = append(endless, queue.Task{Type: "endless", ID: fmt.Sprint("e", i), Scope: fmt.Sprintf("p/a/%d", i%5)})
-	}
-	for i := range 50 {
-		others = append(others, queue.Task{Type: "work", ID: fmt.Sprint("o", i), Scope: "p/b"})
-	}
-	for _, task := range endless {
-		s.add(task)
-	}
-	for _, task := range others[:25] {
-		s.add(task)
-	}
-	server := s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, task *asynq.Task) error {
-		if task.Type() != "endless" {
-			return nil
-		}
-		most.Store(max(most.Load(), running.Add(1)))
-		defer running.Add(-1)
-		select {
-		case <-let:
-		case <-ctx.Done():
-		}
-		return nil
-	})
-	s.until("tasks of another run that came behind", func() bool { return s.others(others[:25]) == 25 })
-	s.planned(others[25:]...)
-	s.until("tasks of another run that wait in line", func() bool { return s.others(others) == 50 })
-	if most.Load() != 8 {
-		t.Errorf("one tenant has had %d slots of 8", most.Load())
-	}
-	close(let)
-	s.until("all of its own run", func() bool { return s.others(endless) == 32 })
-	slots := server.guard.slots
-	s.until("no slot is taken", func() bool {
-		slots.mu.Lock()
-		defer slots.mu.Unlock()
-		return slots.taken+len(slots.coming)+len(slots.held) == 0
-	})
-	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > 3*(32+50) {
-		t.Errorf("82 tasks were picked up %d times", pickups)
-	}
-}
-
-// "A tenant that is alone has all slots", and its tasks that wait in line are picked up once, but for one
-// a second or so that finds out whether others have come.
-func TestOneTenantIsPickedUpOnce(t *testing.T) {
-	t.Parallel()
-	const size, n = 16, 320
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 100_000), MiddlewareConfig{})
-	_, err := s.throttle.cfg.Limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: 2 * time.Second, RetryKnown: true})
-	must(t, err)
-	s.planned(jobs(n, "p/a")...)
-	s.serve(asynq.Config{Concurrency: size}, func(ctx context.Context, _ *asynq.Task) error {
-		sleep(ctx, 100*time.Millisecond+rand.N(300*time.Millisecond))
-		return nil
-	})
-	s.finish(n)
-	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > n*3/2 { // beside busy processors some come when the last slot has just gone
-		t.Errorf("%d tasks were picked up %d times", n, pickups)
-	}
-}
-
-// A tenant whose runs hang is left alone: its tasks in line are not released and refused without an end, where
-// another server has room for them and serves other queues either.
-func TestHangingTenantIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
-	for i := range 40 {
-		s.add(queue.Task{ID: fmt.Sprint(i), Scope: "p/a", Queue: "one"})
-	}
-	hangs := func(ctx context.Context, _ *asynq.Task) error {
-		<-ctx.Done()
-		return nil
-	}
-	s.serve(asynq.Config{Concurrency: 8, Queues: map[string]int{"one": 1}}, hangs)
-	s.serve(asynq.Config{Concurrency: 8, Queues: map[string]int{"two": 1}}, hangs)
-	pickups := func() int { return s.seen.get(func(o *seen) int { return o.pickups }) }
-	s.until("some are refused", func() bool { return pickups() >= 20 })
-	<-time.After(5 * time.Second)
-	if n := pickups(); n > 120 {
-		t.Errorf("40 tasks were picked up %d times while 8 hang", n)
-	}
-}
-
-// Tasks that no limit concerns take slots as they come: one tenant that has all others takes none of those
-// that are lent.
-func TestTenantBesideUnscopedTasks(t *testing.T) {
-	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
-	for range 2 {
-		_, err := s.client.Enqueue(asynq.NewTask("unscoped", nil))
-		must(t, err)
-	}
-	for i := range 30 {
-		s.add(queue.Task{Type: "endless", ID: fmt.Sprint(i), Scope: "p/a"})
-	}
-	var running, most atomic.Int64
-	s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, task *asynq.Task) error {
-		if task.Type() == "endless" {
-			most.Store(max(most.Load(), running.Add(1)))
-			defer running.Add(-1)
-		}
-		<-ctx.Done()
-		return nil
-	})
-	s.until("its other tasks are refused", func() bool {
-		return s.seen.get(func(o *seen) int { return o.rescheduled }) >= 20
-	})
-	if most.Load() != 6 {
-		t.Errorf("it has %d slots of 8 beside two that others have", most.Load())
-	}
-}
-
-// others is how many of the tasks have run.
-func (s *system) others(tasks []queue.Task) (n int) {
-	for _, task := range tasks {
-		n += min(1, s.ran(task.ID))
-	}
-	return n
-}
-
-// "Defaults to the scope's second name."
-func TestTenant(t *testing.T) {
-	t.Parallel()
-	for scope, want := range map[string]string{"p": "", "p/a": "a", "p/a/x": "a", "q/a/y/z": "a", "p/a b/x": "a b"} {
-		if got := new(Middleware).tenant(scope); got != want {
-			t.Errorf("tenant(%q) = %q, want %q", scope, got, want)
-		}
-	}
-	own := &Middleware{cfg: MiddlewareConfig{Tenant: strings.ToUpper}}
-	if got := own.tenant("p/a"); got != "P/A" {
-		t.Errorf("a function of one's own is asked: %q", got)
-	}
 }

@@ -31,9 +31,9 @@ const (
 // heedStandstill asks whether queues that stand still go on, and prepares what the next look
 // is told of them.
 func (w *waker) heedStandstill(one *watch, hours bool) {
-	names, _ := w.queues.standing()
-	w.queues.ask(w.t.serving, stateStays, names...)
-	names, changes := w.queues.standing()
+	names, _ := w.queues.Standing()
+	w.queues.Ask(w.t.serving, StateStays, names...)
+	names, changes := w.queues.Standing()
 	p := &one.parked
 	w.mu.Lock()
 	if changes != p.changes || one.changed || hours {
@@ -45,14 +45,14 @@ func (w *waker) heedStandstill(one *watch, hours bool) {
 	for _, name := range names {
 		one.news.StalledGroups = append(one.news.StalledGroups, queue.TicketGroups(name)...)
 	}
-	if p.any && (p.atOnce() || time.Since(p.paged) >= stateStays) {
+	if p.any && (p.atOnce() || time.Since(p.paged) >= StateStays) {
 		one.news.Unpark = w.goOn(p, one.provider)
 	}
 }
 
 // newlyParked has a process that begins go through all, since queues may have gone on and limits
 // changed before: when others have had the time to see which queues it serves.
-func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * stateStays)} }
+func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * StateStays)} }
 
 // atOnce says that there is another page to be read, and now.
 func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.from) }
@@ -65,7 +65,7 @@ func (w *waker) goOn(p *parked, provider string) []throttle.WaiterRef {
 		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
 		p.paged = time.Now()
 		if err != nil {
-			p.from = p.paged.Add(stateStays)
+			p.from = p.paged.Add(StateStays)
 			if !w.t.stopped() {
 				w.t.observer.Failed("wake")
 			}
@@ -92,12 +92,12 @@ func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 	p.back = nil
 	for i, place := range page {
 		names[i], _, _ = queue.ReadTicket(place.ID)
-		if names[i] != "" && !w.queues.stands(names[i]) {
-			w.queues.ask(w.t.serving, stateStays, names[i])
+		if names[i] != "" && !w.queues.Stands(names[i]) {
+			w.queues.Ask(w.t.serving, StateStays, names[i])
 		}
 	}
 	for i, place := range page {
-		if names[i] != "" && w.queues.stands(names[i]) || tried[place] {
+		if names[i] != "" && w.queues.Stands(names[i]) || tried[place] {
 			p.offset++
 			continue
 		}
@@ -110,16 +110,16 @@ func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 }
 
 // releaseInto puts tasks of a queue into pending, unless the queue stands still.
-func (w *waker) releaseInto(name string, ids []string) ([]outcome, error) {
-	if !w.queues.owns(name) {
-		w.queues.ask(w.t.serving, servedStays, name)
+func (w *waker) releaseInto(name string, ids []string) ([]Outcome, error) {
+	if !w.queues.Owns(name) {
+		w.queues.Ask(w.t.serving, ServedStays, name)
 	}
-	if !w.queues.stands(name) {
-		return w.releaser.release(w.t.serving, name, ids)
+	if !w.queues.Stands(name) {
+		return w.mover.Release(w.t.serving, name, ids)
 	}
-	outcomes := make([]outcome, len(ids))
+	outcomes := make([]Outcome, len(ids))
 	for i := range outcomes {
-		outcomes[i] = still
+		outcomes[i] = StandsStill
 	}
 	return outcomes, nil
 }
@@ -127,7 +127,7 @@ func (w *waker) releaseInto(name string, ids []string) ([]outcome, error) {
 // heedStill notes that the queue of a granted task stands still: the next look, which is
 // at once, puts it back to its place, and parks it.
 func (w *waker) heedStill(one *watch, a answer) {
-	w.queues.note(a.queue, true)
+	w.queues.Note(a.queue, true)
 	if w.isOut(one, a.place.ID) {
 		one.news.Unused = append(one.news.Unused, a.place)
 	}
@@ -160,8 +160,8 @@ func (w *waker) heedSlow(one *watch) {
 	}
 	w.mu.Unlock()
 	for name, places := range slow {
-		w.queues.ask(w.t.serving, stateStays, name)
-		if w.queues.stands(name) {
+		w.queues.Ask(w.t.serving, StateStays, name)
+		if w.queues.Stands(name) {
 			for _, p := range places {
 				if w.isOut(one, p.ID) { // else it has come meanwhile
 					one.news.Unused = append(one.news.Unused, p)

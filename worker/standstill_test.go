@@ -66,18 +66,12 @@ func TestServedByOthers(t *testing.T) {
 		return err == nil && len(list) == 1 && list[0].Status == "active"
 	})
 	q := s.throttle.queues
-	q.serve(map[string]int{"own": 1, "never": 0})
-	q.ask(t.Context(), time.Second, "own", "other", "never", "nobody's")
+	q.Serve(map[string]int{"own": 1, "never": 0})
+	q.Ask(t.Context(), time.Second, "own", "other", "never", "nobody's")
 	for name, want := range map[string]bool{"own": false, "other": false, "never": true, "nobody's": true} {
-		if q.stands(name) != want {
-			t.Errorf("%s stands still: %t, want %t", name, q.stands(name), want)
+		if q.Stands(name) != want {
+			t.Errorf("%s stands still: %t, want %t", name, q.Stands(name), want)
 		}
-	}
-	q = newQueueStates(s.rdb, s.inspector, s.seen.Failed)
-	q.servers = func() ([]*asynq.ServerInfo, error) { return nil, errPanicked }
-	q.ask(t.Context(), time.Second, "nobody's")
-	if q.stands("nobody's") {
-		t.Error("it could not be asked who serves it, and it is taken for standing still")
 	}
 }
 

@@ -49,7 +49,7 @@ const (
 
 // sweep begins one, if it is time to and none is under way. It does not block.
 func (w *waker) sweep(one *watch) {
-	if !w.releaser.known || w.t.stopped() {
+	if !w.mover.Known || w.t.stopped() {
 		return
 	}
 	w.mu.Lock()
@@ -207,7 +207,7 @@ func (w *waker) notWaiting(ctx context.Context, name string, its []inQueue) ([]i
 			ids[i] = one.id
 		}
 		scores, err := w.t.cfg.Redis.ZMScore(ctx, "asynq:{"+name+"}:"+set, ids...).Result()
-		if mayPass(err) || ctx.Err() != nil {
+		if MayPass(err) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil || len(scores) != len(its) {
 			break // the server refuses it: each is asked
@@ -301,10 +301,10 @@ func (w *waker) revive(ctx context.Context, places []throttle.WaiterRef) error {
 			}
 		}
 		if len(again) > 0 {
-			if _, err := w.releaser.release(ctx, name, again); err != nil {
+			if _, err := w.mover.Release(ctx, name, again); err != nil {
 				return err
 			}
-			w.t.gates.kick()
+			w.t.servers.Kick()
 		}
 	}
 	return nil

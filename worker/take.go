@@ -16,7 +16,7 @@ import (
 // askStates returns what asynq says tasks of a queue are, "" where it has no such task: all in one round trip where its keys
 // are known, and each in two where they are not.
 func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
-	if w.releaser.known {
+	if w.mover.Known {
 		return w.states(w.t.serving, name, tasks, false)
 	}
 	out := make([]string, len(tasks))
@@ -33,19 +33,19 @@ func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
 
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
 // is asked again: some may be taken already.
-func (w *waker) takeGranted(one *watch, g *dequeuePacer, name string, list []throttle.Granted, ids []string) {
+func (w *waker) takeGranted(one *watch, g *Pacer, name string, list []throttle.Granted, ids []string) {
 	if list, ids = w.stillOut(one, list, ids); len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease/2)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), LeaseFor/2)
 	defer cancel()
-	lease := newLease()
-	messages, out, err := w.releaser.take(ctx, name, lease, ids)
+	lease := NewLease()
+	messages, out, err := w.mover.Take(ctx, name, lease, ids)
 	if err == nil {
 		w.reach.hand.note(time.Since(list[0].Starts().Add(-list[0].Wait)))
 	}
-	for pause := guardPause; mayPass(err) && !w.t.stopped() && sleep(ctx, pause); pause = min(2*pause, guardMaxPause) {
-		messages, out, err = w.releaser.take(ctx, name, lease, ids)
+	for pause := TryPause; MayPass(err) && !w.t.stopped() && Sleep(ctx, pause); pause = min(2*pause, TryMaxPause) {
+		messages, out, err = w.mover.Take(ctx, name, lease, ids)
 	}
 	if err != nil {
 		w.tellUnreleased(name, err)
@@ -68,48 +68,48 @@ func (w *waker) stillOut(one *watch, list []throttle.Granted, ids []string) (out
 }
 
 // untake puts tasks into pending of which it is not known whether they were taken: those that were, and those that wait.
-func (w *waker) untake(name, lease string, ids []string) []outcome {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), guardTry)
+func (w *waker) untake(name, lease string, ids []string) []Outcome {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), TryFor)
 	defer cancel()
-	if err := w.releaser.giveBack(ctx, name, lease, ids); err == nil {
-		w.t.gates.kick()
+	if err := w.mover.GiveBack(ctx, name, lease, ids); err == nil {
+		w.t.servers.Kick()
 		return nil // what is not there any more is named again when it is overdue
 	}
-	out, _ := w.releaser.release(ctx, name, ids)
-	w.t.gates.kick()
+	out, _ := w.mover.Release(ctx, name, ids)
+	w.t.servers.Kick()
 	return out
 }
 
 // handOut has a server hand out what was taken, each at its time.
-func (w *waker) handOut(one *watch, g *dequeuePacer, name, lease string, list []throttle.Granted, messages []string) {
+func (w *waker) handOut(one *watch, g *Pacer, name, lease string, list []throttle.Granted, messages []string) {
 	now, early := time.Now(), w.reach.early()
-	var taken []*handout
+	var taken []*Handout
 	w.mu.Lock()
 	for i, message := range messages {
 		if message == "" {
 			continue
 		}
 		starts := list[i].Starts()
-		its := newHandout(queuePrefix(name), lease, message, starts.Add(-early))
+		its := NewHandout(QueuePrefix(name), lease, message, starts.Add(-early))
 		taken = append(taken, its)
-		if sent, is := one.out[list[i].ID]; is && its.at.After(now) {
-			sent.hands = its.at
+		if sent, is := one.out[list[i].ID]; is && its.At.After(now) {
+			sent.hands = its.At
 			one.out[list[i].ID] = sent
 		}
 	}
 	w.mu.Unlock()
 	w.t.observer.DispatchLead(w.reach.lead())
-	if len(taken) > 0 && !g.put(taken...) {
+	if len(taken) > 0 && !g.Put(taken...) {
 		w.giveBack(taken)
 	}
 }
 
 // answered notes what became of those that could not be taken, for the next look.
-func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids []string, out []outcome) {
+func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids []string, out []Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, became := range out {
-		if became != moved || one.missed[list[i].ID] {
+		if became != Moved || one.missed[list[i].ID] {
 			one.later = append(one.later, answer{list[i].WaiterRef, name, ids[i], became})
 			one.kick()
 		}
@@ -117,44 +117,44 @@ func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids [
 }
 
 // giveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
-func (w *waker) giveBack(list []*handout) {
+func (w *waker) giveBack(list []*Handout) {
 	type group struct{ queue, lease string }
 	var groups []group
 	ids := map[group][]string{}
 	w.mu.Lock()
 	for _, its := range list {
-		name := queueName(its.queue)
-		if ids[group{name, its.lease}] == nil {
-			groups = append(groups, group{name, its.lease})
+		name := QueueName(its.Queue)
+		if ids[group{name, its.Lease}] == nil {
+			groups = append(groups, group{name, its.Lease})
 		}
-		ids[group{name, its.lease}] = append(ids[group{name, its.lease}], its.id)
+		ids[group{name, its.Lease}] = append(ids[group{name, its.Lease}], its.ID)
 		for _, one := range w.watches {
-			delete(one.out, queue.Ticket(name, its.id)) // others may see to it, and there is room for another
+			delete(one.out, queue.Ticket(name, its.ID)) // others may see to it, and there is room for another
 		}
 	}
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), LeaseFor)
 	defer cancel()
 	for _, g := range slices.Backward(groups) { // each goes before what is in pending
 		if err := w.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
 			w.t.log.Warn("tasks that were taken and not started could not be put back; asynq brings them when their lease is over",
 				"queue", g.queue, "tasks", len(ids[g]), "error", err)
-			if mayPass(err) {
+			if MayPass(err) {
 				break // Redis is still away
 			}
 		}
 	}
-	w.t.gates.kick()
+	w.t.servers.Kick()
 }
 
 // giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A Middleware
 // that ends tries once.
 func (w *waker) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
-	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {
-		bounded, done := context.WithTimeout(ctx, guardTry)
-		err := w.releaser.giveBack(bounded, name, lease, ids)
+	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
+		bounded, done := context.WithTimeout(ctx, TryFor)
+		err := w.mover.GiveBack(bounded, name, lease, ids)
 		done()
-		if !mayPass(err) || w.t.stopped() || !sleep(ctx, pause) {
+		if !MayPass(err) || w.t.stopped() || !Sleep(ctx, pause) {
 			return err
 		}
 	}

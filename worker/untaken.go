@@ -11,7 +11,7 @@ import (
 // concurrent use.
 type untaken struct {
 	log     *slog.Logger
-	repeats repeats // where it ceases to again and again
+	repeats Repeats // where it ceases to again and again
 
 	mu      sync.Mutex
 	since   time.Time // zero while Redis takes everything
@@ -39,7 +39,7 @@ func (u *untaken) failed(waits untakenTask, err error) untakenTask {
 		return true
 	}
 	u.since = time.Now()
-	more, due := u.repeats.due("untaken", u.since)
+	more, due := u.repeats.Due("untaken", u.since)
 	if u.told = due; due {
 		u.log.Warn("redis does not take what becomes of tasks; trying until it does", "more", more, "error", err)
 	}
@@ -54,7 +54,7 @@ func (u *untaken) ends(waited untakenTask, err error) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if mayPass(err) {
+	if MayPass(err) {
 		u.given++
 	}
 	if u.waiting--; u.waiting > 0 {

@@ -25,8 +25,8 @@ import (
 // for how often the others are looked at.
 type waker struct {
 	t        *Middleware
-	releaser *releaser
-	queues   *queueStates
+	mover    *Mover
+	queues   *QueueStates
 	pulse    *watchdog
 	reach    *reach
 	dispatch func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) // grants those whose turn it is
@@ -85,7 +85,7 @@ func newWaker(t *Middleware) *waker {
 		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Dispatch,
 		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
 	}
-	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
+	w.mover = NewMover(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
 }
 
@@ -187,7 +187,7 @@ func (w *waker) guarded(what string, loop func()) {
 				if x := recover(); x != nil {
 					w.t.observer.Failed("wake")
 					w.t.log.Error("waking tasks failed and begins anew", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
-					again = sleep(w.t.serving, askAround)
+					again = Sleep(w.t.serving, askAround)
 				}
 			}()
 			loop()
@@ -223,7 +223,7 @@ func (w *waker) around(beat *beat) {
 			w.t.observer.Failed("wake")
 		}
 		w.pulse.looked(beat, err)
-		if !sleep(w.t.serving, askAround) {
+		if !Sleep(w.t.serving, askAround) {
 			return
 		}
 	}
@@ -421,7 +421,7 @@ func (w *waker) watch(one *watch) {
 		req := throttle.DispatchRequest{
 			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: max(w.t.window(one.far), one.wide), MinLead: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
 			Deleted: one.news.Deleted, NotFound: one.news.NotFound, Unused: one.news.Unused, StalledGroups: one.news.StalledGroups, Unpark: one.news.Unpark,
-			Skip: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
+			Skip: func(scope string) bool { return w.t.servers.Refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
 		one.early = one.early || one.kicked || one.vacant
@@ -471,7 +471,7 @@ func (w *waker) learn(ctx context.Context, provider string) {
 	w.mu.Lock()
 	learned, known := w.learned[provider]
 	if !known {
-		if len(w.learned) >= mostStates {
+		if len(w.learned) >= MostStates {
 			clear(w.learned)
 		}
 		learned = make(chan struct{})
@@ -557,7 +557,7 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had capacity, err err
 	case !got.Waiting && got.Parked && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		one.idle = true // until their queues go on
 		w.rests(one)
-		wait = stateStays
+		wait = StateStays
 	case !got.Waiting && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		delete(w.watches, one.provider)
 		w.rests(one)
@@ -726,19 +726,19 @@ func (w *waker) run(one *watch, list []throttle.Granted) {
 		byQueue[name], ids[name] = append(byQueue[name], g), append(ids[name], id)
 	}
 	if len(order) > 0 {
-		far := slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.owns(name) })
+		far := slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.Owns(name) })
 		w.mu.Lock()
 		one.far = far
-		one.yield.granted(order, w.t.queues.owns)
+		one.yield.granted(order, w.t.queues.Owns)
 		w.mu.Unlock()
 	}
 	for _, name := range order {
-		if g := w.t.gates.serving(name); g != nil && w.releaser.takes() && !w.queues.stands(name) {
+		if g := w.t.servers.Serving(name); g != nil && w.mover.Takes() && !w.queues.Stands(name) {
 			w.t.moves.Go(func() { w.takeGranted(one, g, name, byQueue[name], ids[name]) })
 			continue
 		}
 		outcomes, err := w.releaseInto(name, ids[name])
-		w.t.gates.kick()
+		w.t.servers.Kick()
 		w.tellUnreleased(name, err)
 		for i, g := range byQueue[name] {
 			w.handleOutcome(one, answer{g.WaiterRef, name, ids[name][i], outcomes[i]})
@@ -751,7 +751,7 @@ func (w *waker) tellUnreleased(name string, err error) {
 	if err == nil || w.t.stopped() {
 		return
 	}
-	if more, due := w.t.repeats.due("release "+name, time.Now()); due {
+	if more, due := w.t.repeats.Due("release "+name, time.Now()); due {
 		w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "more", more, "error", err)
 	}
 }
@@ -761,27 +761,27 @@ type answer struct {
 	place  throttle.WaiterRef
 	queue  string
 	id     string
-	became outcome
+	became Outcome
 }
 
 // handleOutcome notes what became of a task that was to be put into pending.
 func (w *waker) handleOutcome(one *watch, a answer) {
 	again := w.wasMissed(one, a)
 	switch a.became {
-	case moved, queued, unknown:
+	case Moved, Pending, Unknown:
 		return
-	case there:
+	case Active:
 		go w.retry(one, a)
 		return
-	case gone:
+	case Gone:
 		if again {
 			one.news.Deleted = append(one.news.Deleted, a.place)
 		} else {
 			one.news.NotFound = append(one.news.NotFound, a.place)
 		}
-	case elsewhere:
+	case Elsewhere:
 		one.news.Deleted = append(one.news.Deleted, a.place)
-	case still:
+	case StandsStill:
 		w.heedStill(one, a)
 	}
 	w.arrived(one.provider, a.place.ID)
@@ -793,9 +793,9 @@ func (w *waker) wasMissed(one *watch, a answer) bool {
 	defer w.mu.Unlock()
 	was := one.missed[a.place.ID]
 	switch {
-	case a.became == gone && !was:
+	case a.became == Gone && !was:
 		one.missed[a.place.ID] = true
-	case a.became != there && a.became != elsewhere:
+	case a.became != Active && a.became != Elsewhere:
 		delete(one.missed, a.place.ID)
 	}
 	return was
@@ -822,7 +822,7 @@ func (w *waker) heedEnded(one *watch) {
 func (w *waker) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {
-		if !sleep(w.t.serving, pause) {
+		if !Sleep(w.t.serving, pause) {
 			return
 		}
 		w.mu.Lock()
@@ -831,9 +831,9 @@ func (w *waker) retry(one *watch, a answer) {
 		if !waiting {
 			return // it has come
 		}
-		got, _ := w.releaser.release(w.t.serving, a.queue, []string{a.id})
-		if a.became = got[0]; a.became != there {
-			w.t.gates.kick()
+		got, _ := w.mover.Release(w.t.serving, a.queue, []string{a.id})
+		if a.became = got[0]; a.became != Active {
+			w.t.servers.Kick()
 			break
 		}
 		pause *= 2
@@ -841,10 +841,10 @@ func (w *waker) retry(one *watch, a answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch a.became {
-	case there:
+	case Active:
 		delete(one.out, a.place.ID)
 		one.runs = append(one.runs, a.place)
-	case gone, elsewhere, still:
+	case Gone, Elsewhere, StandsStill:
 		one.later = append(one.later, a)
 	default:
 		return
@@ -854,7 +854,7 @@ func (w *waker) retry(one *watch, a answer) {
 
 // lead is how long before its start a task is released, and spread how much earlier
 // it may be: never so early that it would not be held.
-func (t *Middleware) lead() time.Duration { return t.leadOf(t.gates.none()) }
+func (t *Middleware) lead() time.Duration { return t.leadOf(t.servers.None()) }
 
 // leadOf is the lead for servers whose looks this process can bring about or, far, cannot: they look by themselves.
 func (t *Middleware) leadOf(far bool) time.Duration {
@@ -862,7 +862,7 @@ func (t *Middleware) leadOf(far bool) time.Duration {
 		return 0
 	}
 	lead := gatedLead
-	if far || t.gates.none() {
+	if far || t.servers.None() {
 		lead = t.check*3/2 + gatedLead/2
 	}
 	return max(0, min(lead, t.cfg.Hold*2/3))
@@ -878,7 +878,7 @@ func (t *Middleware) spread() time.Duration {
 // gated says whether servers of this process hand tasks out that it has taken for them: those wait there for their
 // starts, and not in handlers.
 func (t *Middleware) gated(far bool) bool {
-	return t.holds() && !far && !t.gates.none() && t.waker.releaser.takes()
+	return t.holds() && !far && !t.servers.None() && t.waker.mover.Takes()
 }
 
 // beyond is how much sooner than lead says tasks are granted, since Redis is far or the machine busy, and window how

@@ -161,8 +161,8 @@ type Middleware struct {
 	observer  Observer
 	log       *slog.Logger
 
-	gates   gates // of the servers, to be kicked when a task was woken
-	queues  *queueStates
+	servers Servers // of the servers, to be kicked when a task was woken
+	queues  *QueueStates
 	waker   *waker
 	planner *planner
 	nets    nets
@@ -170,7 +170,7 @@ type Middleware struct {
 	weights weights
 	holders chan struct{} // a place for each task that may wait in a handler
 	returns returns       // of tasks that the limits refuse as they are
-	repeats repeats       // of lines of the log
+	repeats Repeats       // of lines of the log
 	surplus atomic.Int64  // tasks that wait without a place, since their turn has come
 	slots   int           // how many tasks run at a time
 	running atomic.Int64  // of them now, those that wait included
@@ -227,7 +227,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
-	t.queues = newQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
+	t.queues = NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
 	t.waker, t.planner, t.claims = newWaker(t), newPlanner(t), newClaims(t)
 	return t, nil
 }
