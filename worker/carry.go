@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // asynq archives a task on its last attempt before it asks whether the error was
@@ -69,7 +70,7 @@ func (t *Middleware) reenqueue(ctx context.Context, j *job, limited *Limited) er
 			return errors.Join(limited, asynq.RevokeTask)
 		}
 		t.observer.Failed("carry")
-		if !Sleep(ctx, pause) {
+		if !asynqx.Sleep(ctx, pause) {
 			<-ctx.Done() // asynq takes the task back itself: at shutdown, or at its deadline
 			return ctx.Err()
 		}
@@ -154,11 +155,11 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 			}
 			t.clearWay(name, info)
 		}
-		if !Sleep(ctx, arrivePause) || t.served(ctx).Err() != nil {
+		if !asynqx.Sleep(ctx, arrivePause) || t.served(ctx).Err() != nil {
 			break
 		}
 	}
-	return &Limited{At: time.Now(), text: WaitingText + " to bring back task " + c.ID}
+	return &Limited{At: time.Now(), text: asynqx.WaitingText + " to bring back task " + c.ID}
 }
 
 func (t *Middleware) enqueue(ctx context.Context, name string, c carried) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // The intervals at which asynq looks for tasks. Its own defaults, 1s and 5s,
@@ -95,7 +96,7 @@ func concurrency(cfg asynq.Config) int {
 type Server struct {
 	*asynq.Server
 	middleware *Middleware
-	client     *Client
+	client     *asynqx.Client
 	begin      func() error // before the server starts; see Limits
 	over       func()       // when it is shut down; nil where it never began
 	begun      atomic.Bool
@@ -110,12 +111,12 @@ type Server struct {
 // than half of the slots: see Config.Tenant.
 func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
-	g := NewClient(ClientConfig{
+	g := asynqx.NewClient(asynqx.ClientConfig{
 		Redis: t.cfg.Redis, Serving: t.serving, Mover: t.waker.mover, Log: t.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
 		GiveBack: t.waker.giveBack, Looks: t.waker.pulse.check, Forwarded: t.planner.forwarded, Moves: &t.moves,
 	})
-	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, RoundPause), g.Slots.Most()
+	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
 	t.servers.Add(g.Pacer, g.Slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: t, client: g}
 }

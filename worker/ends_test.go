@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // "One line when it ceases to, and one when it has taken all of it, however many tasks that
@@ -73,7 +74,7 @@ func (l *lostEnd) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func (l *lostEnd) lose(ctx context.Context, cmd redis.Cmder) error {
-	if keys := scriptKeys(cmd); !EndsRun(withDeadline(ctx), keys) || !isEnd(keys) || l.left.Add(-1) < 0 {
+	if keys := scriptKeys(cmd); !asynqx.EndsRun(withDeadline(ctx), keys) || !isEnd(keys) || l.left.Add(-1) < 0 {
 		return nil
 	}
 	err := &net.OpError{Op: "read", Err: errors.New("connection reset")}

@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // failing is a hook that fails the scripts that end a run, for as long as it is told.
@@ -27,7 +28,7 @@ func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if keys := scriptKeys(cmd); EndsRun(withDeadline(ctx), keys) && keys[0][:6] == "asynq:" && isEnd(keys) && f.left.Add(-1) >= 0 {
+		if keys := scriptKeys(cmd); asynqx.EndsRun(withDeadline(ctx), keys) && keys[0][:6] == "asynq:" && isEnd(keys) && f.left.Add(-1) >= 0 {
 			err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
 			cmd.SetErr(err)
 			return err

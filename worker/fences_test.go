@@ -19,6 +19,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // copies keeps what asynq has sent to put a task back, for the network to bring it again.
@@ -111,7 +112,7 @@ func TestOverwrittenLease(t *testing.T) {
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.addForeign("t", asynq.MaxRetry(5))
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		return s.rdb.ZAddXX(ctx, "asynq:{default}:lease", redis.Z{Score: float64(time.Now().Add(LeaseFor).Unix()) + 0.000001, Member: "t"}).Err()
+		return s.rdb.ZAddXX(ctx, "asynq:{default}:lease", redis.Z{Score: float64(time.Now().Add(asynqx.LeaseFor).Unix()) + 0.000001, Member: "t"}).Err()
 	})
 	<-s.ended
 	s.until("it is done", func() bool { return s.info("t") == nil })

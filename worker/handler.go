@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // Handler wraps next: a task runs when every rule on its scope's path admits it,
@@ -117,7 +118,7 @@ func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it. One whose tenant has its share of the slots goes to its line instead.
-func (t *Middleware) start(ctx context.Context, j *job, slot *Slot) (throttle.Decision, error) {
+func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
 	t.asking.Add(1)
 	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
 	defer decided()
@@ -195,9 +196,9 @@ func provider(scope string) string {
 }
 
 // takeSlot counts a task that has come to a slot. leave frees it: another may be released.
-func (t *Middleware) takeSlot(ctx context.Context) (one *Slot, leave func()) {
+func (t *Middleware) takeSlot(ctx context.Context) (one *asynqx.Slot, leave func()) {
 	t.running.Add(1)
-	one = ClientOf(ctx).TakeSlot(ctx)
+	one = asynqx.ClientOf(ctx).TakeSlot(ctx)
 	once := sync.OnceFunc(func() {
 		ran := one.Ran() // what was put back says nothing of how soon runs end
 		relieves := one.Leave()
@@ -301,7 +302,7 @@ func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decisio
 
 // served is over when nothing of a task's server waits any more.
 func (t *Middleware) served(ctx context.Context) context.Context {
-	if g := ClientOf(ctx); g != nil {
+	if g := asynqx.ClientOf(ctx); g != nil {
 		return g.Serving
 	}
 	return t.serving
@@ -447,7 +448,7 @@ func (t *Middleware) keepText(j *job, limited *Limited) {
 		t.observer.Failed("last_error")
 		return
 	}
-	if info.LastErr != "" && !IsWaiting(info.LastErr) {
+	if info.LastErr != "" && !asynqx.IsWaiting(info.LastErr) {
 		limited.text = info.LastErr
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // looks counts the looks for tasks that reach Redis, and the glances that take their place.
@@ -24,7 +25,7 @@ type looks struct {
 
 func (l *looks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if _, ok := Dequeues(context.Background(), scriptKeys(cmd)); ok {
+		if _, ok := asynqx.Dequeues(context.Background(), scriptKeys(cmd)); ok {
 			l.mu.Lock()
 			l.n++
 			l.mu.Unlock()
@@ -91,12 +92,12 @@ func TestIdleServer(t *testing.T) {
 		}
 		began := time.Now()
 		limits.servers.Kick()
-		if late := (<-ran).Sub(began); late > 2*RoundPause {
+		if late := (<-ran).Sub(began); late > 2*asynqx.RoundPause {
 			t.Errorf("kicked, it found a task after %s", late)
 		}
 		began = time.Now()
 		server.Stop()
-		if took := time.Since(began); took > 2*RoundPause {
+		if took := time.Since(began); took > 2*asynqx.RoundPause {
 			t.Errorf("it stopped after %s", took)
 		}
 		server.Shutdown()

@@ -9,6 +9,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // job is one pick-up of a task: what it spends, and what asynq says of it.
@@ -38,7 +39,7 @@ type job struct {
 	deferrals int             // of this attempt, by its API, as far as it was asked
 	bounds    []time.Duration // of its wait, its own and its rules'
 	why       string          // it waits for other limits or workers; else empty
-	slot      *Slot           // that it has; nil where nobody counts them
+	slot      *asynqx.Slot    // that it has; nil where nobody counts them
 	crowded   bool            // its tenant has its share of the slots
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // Limited is the error with which a handler hands a limited task back to asynq.
@@ -29,11 +30,11 @@ func (e *Limited) Error() string { return e.text }
 
 func newLimited(j *job, rule string, at time.Time) *Limited {
 	e := &Limited{Scope: j.scope, Rule: rule, At: at}
-	e.text = fmt.Sprintf("%s: %s", WaitingText, j.scope)
+	e.text = fmt.Sprintf("%s: %s", asynqx.WaitingText, j.scope)
 	switch rule {
 	case "":
 		if j.why != "" {
-			e.text = WaitingText + ": " + j.why
+			e.text = asynqx.WaitingText + ": " + j.why
 		}
 	case policy.PausedRule:
 		e.text += " is paused"
@@ -85,7 +86,7 @@ func deferredBy(err error) (wait time.Duration, deferred bool) {
 // delay is how long asynq must wait so that a task is not early: asynq keeps
 // whole seconds and rounds them down.
 func delay(at, now time.Time) time.Duration {
-	return max(time.Unix(SecondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
+	return max(time.Unix(asynqx.SecondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
 }
 
 // permanent makes err fail the task for good, whatever retries it has left.

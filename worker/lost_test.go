@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )
@@ -85,11 +86,11 @@ func TestLostLook(t *testing.T) {
 				for i := range n {
 					select {
 					case <-s.ended:
-					case <-time.After(LeaseFor):
+					case <-time.After(asynqx.LeaseFor):
 						t.Fatalf("%d of %d have run after %s", i, n, time.Since(began))
 					}
 				}
-				if took := time.Since(began); took > LeaseFor/10 {
+				if took := time.Since(began); took > asynqx.LeaseFor/10 {
 					t.Errorf("they took %s", took)
 				}
 				if left, pipes := hook.left.Load(), hook.pipes.Load(); left > 0 || pipes > 0 {

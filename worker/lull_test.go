@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // What grants hint at is followed, but looks that find nobody stay a small part of
@@ -236,7 +237,7 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 				var looks []time.Time
 				w.limits.waker.dispatch = func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
 					looks = append(looks, time.Now())
-					Sleep(ctx, took)
+					asynqx.Sleep(ctx, took)
 					if len(looks) == 1 {
 						return tt.saw, nil
 					}

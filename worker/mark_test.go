@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // dies is a hook of a process that is killed when its first run has ended: whatever it would
@@ -25,7 +26,7 @@ func (*dies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 
 func (d *dies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if keys := scriptKeys(cmd); EndsRun(withDeadline(ctx), keys) && isEnd(keys) {
+		if keys := scriptKeys(cmd); asynqx.EndsRun(withDeadline(ctx), keys) && isEnd(keys) {
 			d.dead.Store(true)
 		}
 		if d.dead.Load() {

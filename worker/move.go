@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // MoveTo moves the task to another queue, under the same id, type, payload, headers,
@@ -109,7 +110,7 @@ func lasting(headers map[string]string) map[string]string {
 // followMove lets a moved task go in its new queue, as soon as it has gone from its old one.
 func (t *Middleware) followMove(from, to, id string) {
 	for began := time.Now(); time.Since(began) < followMost; {
-		if !Sleep(context.Background(), followPause) {
+		if !asynqx.Sleep(context.Background(), followPause) {
 			return
 		}
 		if _, err := t.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {

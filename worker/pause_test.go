@@ -6,6 +6,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // The last error that asynq keeps of a task says that its scope is paused.
@@ -14,7 +15,7 @@ func TestLimitedByAPause(t *testing.T) {
 	for rule, want := range map[string]string{
 		policy.PausedRule: "headway: waiting: p/a is paused", "tenant": "headway: waiting: p/a, rule tenant", "": "headway: waiting: p/a",
 	} {
-		if got := newLimited(&job{scope: "p/a"}, rule, time.Now()).Error(); got != want || !IsWaiting(got) {
+		if got := newLimited(&job{scope: "p/a"}, rule, time.Now()).Error(); got != want || !asynqx.IsWaiting(got) {
 			t.Errorf("%q: got %q, want %q", rule, got, want)
 		}
 	}

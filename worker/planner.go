@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // planner gives the tasks of a backlog their turns where they stand, in pending, so
@@ -207,7 +208,7 @@ func (p *planner) lock(ctx context.Context, name string) (free bool, err error) 
 
 // leave takes no tasks of a queue that another process plans, for a while: most would have to be put back.
 func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
-	for p.shut(name, b); time.Now().Before(b.shut.until) && Sleep(ctx, shutPause); {
+	for p.shut(name, b); time.Now().Before(b.shut.until) && asynqx.Sleep(ctx, shutPause); {
 		if there, err := p.t.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
 			return err
 		}
@@ -411,7 +412,7 @@ func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*jo
 func (p *planner) settle() {
 	busy := func() bool { return p.t.asking.Load() > 0 || p.t.servers.AtHand() }
 	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
-		if !Sleep(p.t.serving, settlePause) {
+		if !asynqx.Sleep(p.t.serving, settlePause) {
 			return
 		}
 	}
@@ -454,7 +455,7 @@ func (p *planner) keep(ctx context.Context, name string, jobs []*job, until []ti
 	var its []time.Time
 	nets := make([]redis.Z, len(jobs))
 	for i, j := range jobs {
-		nets[i] = redis.Z{Score: float64(SecondAtOrAfter(until[i])), Member: j.id}
+		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: j.id}
 		p.t.observer.Rescheduled(name, time.Until(until[i]))
 		if !j.own {
 			foreign, its = append(foreign, j), append(its, until[i])

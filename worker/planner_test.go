@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // foreign enqueues a task with asynq alone.
@@ -352,9 +353,9 @@ func TestPlannerShutsBriefly(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.throttle.cfg.Limiter = limiter
-	one := NewPacer(time.Hour)
+	one := asynqx.NewPacer(time.Hour)
 	defer one.Stop()
-	s.throttle.servers.Add(one, NewSlots(4))
+	s.throttle.servers.Add(one, asynqx.NewSlots(4))
 	for range planAfter {
 		s.throttle.planner.met("default", "work")
 	}
@@ -378,8 +379,8 @@ func TestPlannedByAnother(t *testing.T) {
 // leftToAnother has another process plan a queue, which ends or does not, and looks how long no task is taken.
 func leftToAnother(s *system, ends bool) {
 	s.t.Helper()
-	one := NewPacer(time.Hour)
-	s.throttle.servers.Add(one, NewSlots(4))
+	one := asynqx.NewPacer(time.Hour)
+	s.throttle.servers.Add(one, asynqx.NewSlots(4))
 	s.rdb.Set(s.t.Context(), planKey("default"), 1, planLock)
 	for range planAfter {
 		s.throttle.planner.met("default", "work")
@@ -489,7 +490,7 @@ func TestPlannerClaimsAgain(t *testing.T) {
 		}
 		rdb := s.server.Client(t)
 		rdb.AddHook(&lossy{again: lost == "once"})
-		s.throttle.waker.mover = NewMover(rdb, s.inspector, slog.New(slog.DiscardHandler), s.seen.Failed)
+		s.throttle.waker.mover = asynqx.NewMover(rdb, s.inspector, slog.New(slog.DiscardHandler), s.seen.Failed)
 		b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
 		got, err := s.throttle.planner.page(t.Context(), "default", b)
 		states := s.states(ids...)

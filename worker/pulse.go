@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/headway-go/headway/worker/internal/asynqx"
 	"slices"
 	"strings"
 	"sync"
@@ -188,7 +189,7 @@ func (p *watchdog) late(now time.Time, away bool) (line []any) {
 	var newly []*beat
 	due := false
 	for b := range p.beats {
-		failing := MayPass(b.fault) // or it hangs in a call
+		failing := asynqx.MayPass(b.fault) // or it hangs in a call
 		if b.told || away != (failing || b.fault == nil) {
 			continue
 		}

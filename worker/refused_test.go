@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // says is a log to look into.
@@ -188,7 +189,7 @@ func TestRefusedComeBackSomeAtATime(t *testing.T) {
 				if wait := at.Sub(now); wait < appPause || wait > time.Minute {
 					t.Fatalf("one of %d comes in %s", tasks, wait)
 				}
-				due[SecondAtOrAfter(at)-begin.Unix()]++
+				due[asynqx.SecondAtOrAfter(at)-begin.Unix()]++
 			}
 		}
 		if total > 540*most || total < 540/2 {

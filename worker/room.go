@@ -34,7 +34,7 @@ func (w *waker) capacity() capacity {
 		slots += lent
 	}
 	ahead := slots
-	if w.t.holds() && !w.t.gated(false) { // else they wait at the gate, and take no slots meanwhile
+	if w.t.holds() && !w.t.gated(false) { // else they wait at the pacer, and take no slots meanwhile
 		ahead = min(slots, cap(w.t.holders)-len(w.t.holders)-out)
 	}
 	// Those who are out beyond the free slots wait for those that leave theirs.

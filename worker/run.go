@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // run lets next process a task that may start now. Whatever happens in it, a
@@ -222,7 +223,7 @@ func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err err
 			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and heeds no more what we return
 			return
 		}
-		if g := ClientOf(asynqs); g != nil && isFinal(err) {
+		if g := asynqx.ClientOf(asynqs); g != nil && isFinal(err) {
 			g.OnEnd(j.queue, j.id, func() { t.unmark(ctx, j) })
 			return
 		}

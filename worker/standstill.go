@@ -5,6 +5,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // parked is what a watch knows of its provider's tasks whose queues stand still, or that cost more
@@ -32,7 +33,7 @@ const (
 // is told of them.
 func (w *waker) heedStandstill(one *watch, hours bool) {
 	names, _ := w.queues.Standing()
-	w.queues.Ask(w.t.serving, StateStays, names...)
+	w.queues.Ask(w.t.serving, asynqx.StateStays, names...)
 	names, changes := w.queues.Standing()
 	p := &one.parked
 	w.mu.Lock()
@@ -45,14 +46,14 @@ func (w *waker) heedStandstill(one *watch, hours bool) {
 	for _, name := range names {
 		one.news.StalledGroups = append(one.news.StalledGroups, queue.TicketGroups(name)...)
 	}
-	if p.any && (p.atOnce() || time.Since(p.paged) >= StateStays) {
+	if p.any && (p.atOnce() || time.Since(p.paged) >= asynqx.StateStays) {
 		one.news.Unpark = w.goOn(p, one.provider)
 	}
 }
 
 // newlyParked has a process that begins go through all, since queues may have gone on and limits
 // changed before: when others have had the time to see which queues it serves.
-func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * StateStays)} }
+func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * asynqx.StateStays)} }
 
 // atOnce says that there is another page to be read, and now.
 func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.from) }
@@ -65,7 +66,7 @@ func (w *waker) goOn(p *parked, provider string) []throttle.WaiterRef {
 		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
 		p.paged = time.Now()
 		if err != nil {
-			p.from = p.paged.Add(StateStays)
+			p.from = p.paged.Add(asynqx.StateStays)
 			if !w.t.stopped() {
 				w.t.observer.Failed("wake")
 			}
@@ -93,7 +94,7 @@ func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 	for i, place := range page {
 		names[i], _, _ = queue.ReadTicket(place.ID)
 		if names[i] != "" && !w.queues.Stands(names[i]) {
-			w.queues.Ask(w.t.serving, StateStays, names[i])
+			w.queues.Ask(w.t.serving, asynqx.StateStays, names[i])
 		}
 	}
 	for i, place := range page {
@@ -110,16 +111,16 @@ func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 }
 
 // releaseInto puts tasks of a queue into pending, unless the queue stands still.
-func (w *waker) releaseInto(name string, ids []string) ([]Outcome, error) {
+func (w *waker) releaseInto(name string, ids []string) ([]asynqx.Outcome, error) {
 	if !w.queues.Owns(name) {
-		w.queues.Ask(w.t.serving, ServedStays, name)
+		w.queues.Ask(w.t.serving, asynqx.ServedStays, name)
 	}
 	if !w.queues.Stands(name) {
 		return w.mover.Release(w.t.serving, name, ids)
 	}
-	outcomes := make([]Outcome, len(ids))
+	outcomes := make([]asynqx.Outcome, len(ids))
 	for i := range outcomes {
-		outcomes[i] = StandsStill
+		outcomes[i] = asynqx.StandsStill
 	}
 	return outcomes, nil
 }
@@ -160,7 +161,7 @@ func (w *waker) heedSlow(one *watch) {
 	}
 	w.mu.Unlock()
 	for name, places := range slow {
-		w.queues.Ask(w.t.serving, StateStays, name)
+		w.queues.Ask(w.t.serving, asynqx.StateStays, name)
 		if w.queues.Stands(name) {
 			for _, p := range places {
 				if w.isOut(one, p.ID) { // else it has come meanwhile

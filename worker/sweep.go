@@ -11,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // sweep sees of one provider's tasks that wait, or are parked, that they are still there. asynq tells nobody
@@ -207,7 +208,7 @@ func (w *waker) notWaiting(ctx context.Context, name string, its []inQueue) ([]i
 			ids[i] = one.id
 		}
 		scores, err := w.t.cfg.Redis.ZMScore(ctx, "asynq:{"+name+"}:"+set, ids...).Result()
-		if MayPass(err) || ctx.Err() != nil {
+		if asynqx.MayPass(err) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil || len(scores) != len(its) {
 			break // the server refuses it: each is asked

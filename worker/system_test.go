@@ -338,7 +338,7 @@ func TestHoldersAreBounded(t *testing.T) {
 		<-s.ended
 	}
 	most, held := s.seen.get(func(o *seen) int { return o.mostHolding }), s.seen.get(func(o *seen) int { return o.rescheduled })
-	// Those that were taken wait at the gate, and in a handler for their last moment, one at a time.
+	// Those that were taken wait at the pacer, and in a handler for their last moment, one at a time.
 	if most < 1 || most > 2+1 || held == 0 {
 		t.Errorf("%d held at once, want 1 to 3; %d rescheduled", most, held)
 	}

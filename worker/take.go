@@ -8,9 +8,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	//nolint:depguard // see releaser.go
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // askStates returns what asynq says tasks of a queue are, "" where it has no such task: all in one round trip where its keys
@@ -33,18 +33,18 @@ func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
 
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
 // is asked again: some may be taken already.
-func (w *waker) takeGranted(one *watch, g *Pacer, name string, list []throttle.Granted, ids []string) {
+func (w *waker) takeGranted(one *watch, g *asynqx.Pacer, name string, list []throttle.Granted, ids []string) {
 	if list, ids = w.stillOut(one, list, ids); len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), LeaseFor/2)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqx.LeaseFor/2)
 	defer cancel()
-	lease := NewLease()
+	lease := asynqx.NewLease()
 	messages, out, err := w.mover.Take(ctx, name, lease, ids)
 	if err == nil {
 		w.reach.hand.note(time.Since(list[0].Starts().Add(-list[0].Wait)))
 	}
-	for pause := TryPause; MayPass(err) && !w.t.stopped() && Sleep(ctx, pause); pause = min(2*pause, TryMaxPause) {
+	for pause := asynqx.TryPause; asynqx.MayPass(err) && !w.t.stopped() && asynqx.Sleep(ctx, pause); pause = min(2*pause, asynqx.TryMaxPause) {
 		messages, out, err = w.mover.Take(ctx, name, lease, ids)
 	}
 	if err != nil {
@@ -68,8 +68,8 @@ func (w *waker) stillOut(one *watch, list []throttle.Granted, ids []string) (out
 }
 
 // untake puts tasks into pending of which it is not known whether they were taken: those that were, and those that wait.
-func (w *waker) untake(name, lease string, ids []string) []Outcome {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), TryFor)
+func (w *waker) untake(name, lease string, ids []string) []asynqx.Outcome {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqx.TryFor)
 	defer cancel()
 	if err := w.mover.GiveBack(ctx, name, lease, ids); err == nil {
 		w.t.servers.Kick()
@@ -81,16 +81,16 @@ func (w *waker) untake(name, lease string, ids []string) []Outcome {
 }
 
 // handOut has a server hand out what was taken, each at its time.
-func (w *waker) handOut(one *watch, g *Pacer, name, lease string, list []throttle.Granted, messages []string) {
+func (w *waker) handOut(one *watch, g *asynqx.Pacer, name, lease string, list []throttle.Granted, messages []string) {
 	now, early := time.Now(), w.reach.early()
-	var taken []*Handout
+	var taken []*asynqx.Handout
 	w.mu.Lock()
 	for i, message := range messages {
 		if message == "" {
 			continue
 		}
 		starts := list[i].Starts()
-		its := NewHandout(QueuePrefix(name), lease, message, starts.Add(-early))
+		its := asynqx.NewHandout(asynqx.QueuePrefix(name), lease, message, starts.Add(-early))
 		taken = append(taken, its)
 		if sent, is := one.out[list[i].ID]; is && its.At.After(now) {
 			sent.hands = its.At
@@ -105,11 +105,11 @@ func (w *waker) handOut(one *watch, g *Pacer, name, lease string, list []throttl
 }
 
 // answered notes what became of those that could not be taken, for the next look.
-func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids []string, out []Outcome) {
+func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids []string, out []asynqx.Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, became := range out {
-		if became != Moved || one.missed[list[i].ID] {
+		if became != asynqx.Moved || one.missed[list[i].ID] {
 			one.later = append(one.later, answer{list[i].WaiterRef, name, ids[i], became})
 			one.kick()
 		}
@@ -117,13 +117,13 @@ func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids [
 }
 
 // giveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
-func (w *waker) giveBack(list []*Handout) {
+func (w *waker) giveBack(list []*asynqx.Handout) {
 	type group struct{ queue, lease string }
 	var groups []group
 	ids := map[group][]string{}
 	w.mu.Lock()
 	for _, its := range list {
-		name := QueueName(its.Queue)
+		name := asynqx.QueueName(its.Queue)
 		if ids[group{name, its.Lease}] == nil {
 			groups = append(groups, group{name, its.Lease})
 		}
@@ -133,13 +133,13 @@ func (w *waker) giveBack(list []*Handout) {
 		}
 	}
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), LeaseFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqx.LeaseFor)
 	defer cancel()
 	for _, g := range slices.Backward(groups) { // each goes before what is in pending
 		if err := w.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
 			w.t.log.Warn("tasks that were taken and not started could not be put back; asynq brings them when their lease is over",
 				"queue", g.queue, "tasks", len(ids[g]), "error", err)
-			if MayPass(err) {
+			if asynqx.MayPass(err) {
 				break // Redis is still away
 			}
 		}
@@ -150,11 +150,11 @@ func (w *waker) giveBack(list []*Handout) {
 // giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A Middleware
 // that ends tries once.
 func (w *waker) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
-	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
-		bounded, done := context.WithTimeout(ctx, TryFor)
+	for pause := asynqx.TryPause; ; pause = min(2*pause, asynqx.TryMaxPause) {
+		bounded, done := context.WithTimeout(ctx, asynqx.TryFor)
 		err := w.mover.GiveBack(bounded, name, lease, ids)
 		done()
-		if !MayPass(err) || w.t.stopped() || !Sleep(ctx, pause) {
+		if !asynqx.MayPass(err) || w.t.stopped() || !asynqx.Sleep(ctx, pause) {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // tenants is a policy of p whose tenants start so many a second each.
@@ -87,7 +88,7 @@ func TestOneTenantIsPickedUpOnce(t *testing.T) {
 	must(t, err)
 	s.planned(jobs(n, "p/a")...)
 	s.serve(asynq.Config{Concurrency: size}, func(ctx context.Context, _ *asynq.Task) error {
-		Sleep(ctx, 100*time.Millisecond+rand.N(300*time.Millisecond))
+		asynqx.Sleep(ctx, 100*time.Millisecond+rand.N(300*time.Millisecond))
 		return nil
 	})
 	s.finish(n)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // waker brings waiting tasks when their turns are near, for every provider that
@@ -25,8 +26,8 @@ import (
 // for how often the others are looked at.
 type waker struct {
 	t        *Middleware
-	mover    *Mover
-	queues   *QueueStates
+	mover    *asynqx.Mover
+	queues   *asynqx.QueueStates
 	pulse    *watchdog
 	reach    *reach
 	dispatch func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) // grants those whose turn it is
@@ -85,7 +86,7 @@ func newWaker(t *Middleware) *waker {
 		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Dispatch,
 		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
 	}
-	w.mover = NewMover(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
+	w.mover = asynqx.NewMover(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
 }
 
@@ -187,7 +188,7 @@ func (w *waker) guarded(what string, loop func()) {
 				if x := recover(); x != nil {
 					w.t.observer.Failed("wake")
 					w.t.log.Error("waking tasks failed and begins anew", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
-					again = Sleep(w.t.serving, askAround)
+					again = asynqx.Sleep(w.t.serving, askAround)
 				}
 			}()
 			loop()
@@ -223,7 +224,7 @@ func (w *waker) around(beat *beat) {
 			w.t.observer.Failed("wake")
 		}
 		w.pulse.looked(beat, err)
-		if !Sleep(w.t.serving, askAround) {
+		if !asynqx.Sleep(w.t.serving, askAround) {
 			return
 		}
 	}
@@ -471,7 +472,7 @@ func (w *waker) learn(ctx context.Context, provider string) {
 	w.mu.Lock()
 	learned, known := w.learned[provider]
 	if !known {
-		if len(w.learned) >= MostStates {
+		if len(w.learned) >= asynqx.MostStates {
 			clear(w.learned)
 		}
 		learned = make(chan struct{})
@@ -557,7 +558,7 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had capacity, err err
 	case !got.Waiting && got.Parked && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		one.idle = true // until their queues go on
 		w.rests(one)
-		wait = StateStays
+		wait = asynqx.StateStays
 	case !got.Waiting && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		delete(w.watches, one.provider)
 		w.rests(one)
@@ -761,27 +762,27 @@ type answer struct {
 	place  throttle.WaiterRef
 	queue  string
 	id     string
-	became Outcome
+	became asynqx.Outcome
 }
 
 // handleOutcome notes what became of a task that was to be put into pending.
 func (w *waker) handleOutcome(one *watch, a answer) {
 	again := w.wasMissed(one, a)
 	switch a.became {
-	case Moved, Pending, Unknown:
+	case asynqx.Moved, asynqx.Pending, asynqx.Unknown:
 		return
-	case Active:
+	case asynqx.Active:
 		go w.retry(one, a)
 		return
-	case Gone:
+	case asynqx.Gone:
 		if again {
 			one.news.Deleted = append(one.news.Deleted, a.place)
 		} else {
 			one.news.NotFound = append(one.news.NotFound, a.place)
 		}
-	case Elsewhere:
+	case asynqx.Elsewhere:
 		one.news.Deleted = append(one.news.Deleted, a.place)
-	case StandsStill:
+	case asynqx.StandsStill:
 		w.heedStill(one, a)
 	}
 	w.arrived(one.provider, a.place.ID)
@@ -793,9 +794,9 @@ func (w *waker) wasMissed(one *watch, a answer) bool {
 	defer w.mu.Unlock()
 	was := one.missed[a.place.ID]
 	switch {
-	case a.became == Gone && !was:
+	case a.became == asynqx.Gone && !was:
 		one.missed[a.place.ID] = true
-	case a.became != Active && a.became != Elsewhere:
+	case a.became != asynqx.Active && a.became != asynqx.Elsewhere:
 		delete(one.missed, a.place.ID)
 	}
 	return was
@@ -822,7 +823,7 @@ func (w *waker) heedEnded(one *watch) {
 func (w *waker) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {
-		if !Sleep(w.t.serving, pause) {
+		if !asynqx.Sleep(w.t.serving, pause) {
 			return
 		}
 		w.mu.Lock()
@@ -832,7 +833,7 @@ func (w *waker) retry(one *watch, a answer) {
 			return // it has come
 		}
 		got, _ := w.mover.Release(w.t.serving, a.queue, []string{a.id})
-		if a.became = got[0]; a.became != Active {
+		if a.became = got[0]; a.became != asynqx.Active {
 			w.t.servers.Kick()
 			break
 		}
@@ -841,10 +842,10 @@ func (w *waker) retry(one *watch, a answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch a.became {
-	case Active:
+	case asynqx.Active:
 		delete(one.out, a.place.ID)
 		one.runs = append(one.runs, a.place)
-	case Gone, Elsewhere, StandsStill:
+	case asynqx.Gone, asynqx.Elsewhere, asynqx.StandsStill:
 		one.later = append(one.later, a)
 	default:
 		return

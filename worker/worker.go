@@ -29,6 +29,8 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
 // MiddlewareConfig is what NewMiddleware needs. Redis and Limiter are required.
@@ -161,22 +163,22 @@ type Middleware struct {
 	observer  Observer
 	log       *slog.Logger
 
-	servers Servers // of the servers, to be kicked when a task was woken
-	queues  *QueueStates
+	servers asynqx.Servers // of the servers, to be kicked when a task was woken
+	queues  *asynqx.QueueStates
 	waker   *waker
 	planner *planner
 	nets    nets
 	claims  *claims
 	weights weights
-	holders chan struct{} // a place for each task that may wait in a handler
-	returns returns       // of tasks that the limits refuse as they are
-	repeats Repeats       // of lines of the log
-	surplus atomic.Int64  // tasks that wait without a place, since their turn has come
-	slots   int           // how many tasks run at a time
-	running atomic.Int64  // of them now, those that wait included
-	asking  atomic.Int64  // of these, those that are not decided on yet
-	ended   atomic.Int64  // how many ever
-	check   time.Duration // how often a server without a gate looks for tasks
+	holders chan struct{}   // a place for each task that may wait in a handler
+	returns returns         // of tasks that the limits refuse as they are
+	repeats ratelog.Repeats // of lines of the log
+	surplus atomic.Int64    // tasks that wait without a place, since their turn has come
+	slots   int             // how many tasks run at a time
+	running atomic.Int64    // of them now, those that wait included
+	asking  atomic.Int64    // of these, those that are not decided on yet
+	ended   atomic.Int64    // how many ever
+	check   time.Duration   // how often a server without a pacer looks for tasks
 	sized   sync.Once
 	serves  atomic.Bool // a Server of its own was started
 	joined  sync.Once
@@ -227,7 +229,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
-	t.queues = NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
+	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
 	t.waker, t.planner, t.claims = newWaker(t), newPlanner(t), newClaims(t)
 	return t, nil
 }

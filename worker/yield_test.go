@@ -36,7 +36,7 @@ func TestYield(t *testing.T) {
 		y.looked(overdue, false)
 		expect("nobody came first", soonest)
 		y.looked(overdue, false)
-		time.Sleep(aloneFor)
+		<-time.After(aloneFor)
 		expect("a while later", next+yieldsFor)
 	})
 }

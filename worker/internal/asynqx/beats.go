@@ -1,0 +1,139 @@
+package asynqx
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// beats sends what asynq's heartbeat writes beside it: while a heartbeat waits for Redis asynq starts no task, and it
+// makes up to four round trips every five seconds. A call is answered with the outcome of the last one that has ended. Where
+// Redis does not answer, what waits is dropped: the next heartbeat writes all of it anew. asynq takes a lease for lost 30 s
+// after its end. It is safe for concurrent use.
+type beats struct {
+	mu    sync.Mutex
+	calls []func(context.Context) error
+	idle  chan struct{} // closed when all have been sent; nil: they have
+	last  error
+}
+
+// mostBeats is how many calls may wait to be sent: those of several beats.
+const mostBeats = 64
+
+var errBeats = errors.New("headway: redis does not take what the heartbeat writes")
+
+// send has a call sent after those before it, and returns how the last one ended.
+func (b *beats) send(ctx context.Context, call func(context.Context) error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.calls) >= mostBeats {
+		return errBeats
+	}
+	b.calls = append(b.calls, call)
+	if b.idle == nil {
+		b.idle = make(chan struct{})
+		go b.run(context.WithoutCancel(ctx), b.idle)
+	}
+	return b.last
+}
+
+func (b *beats) run(ctx context.Context, idle chan struct{}) {
+	for {
+		b.mu.Lock()
+		if len(b.calls) == 0 {
+			b.idle = nil
+			close(idle)
+			b.mu.Unlock()
+			return
+		}
+		call := b.calls[0]
+		b.calls = b.calls[1:]
+		b.mu.Unlock()
+		bounded, done := context.WithTimeout(ctx, TryFor)
+		err := call(bounded)
+		done()
+		b.mu.Lock()
+		if b.last = err; MayPass(err) {
+			b.calls = nil
+		}
+		b.mu.Unlock()
+	}
+}
+
+// wait returns when all calls have been sent, or after a while.
+func (b *beats) wait() {
+	b.mu.Lock()
+	idle := b.idle
+	b.mu.Unlock()
+	if idle == nil {
+		return
+	}
+	timer := time.NewTimer(lastTry)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
+}
+
+// isBeat says whether a key is one that asynq's heartbeat writes.
+func isBeat(key string) bool {
+	return strings.HasPrefix(key, "asynq:servers") || strings.HasPrefix(key, "asynq:workers")
+}
+
+// isServerState tells the scripts by which a heartbeat writes what its server does, and forgets it: the second has no
+// arguments.
+func isServerState(keys []string) bool {
+	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:")
+}
+
+// sendState sends the script by which a heartbeat writes what its server does: beside it, once its text is known, since a
+// server that has lost it is to get it again.
+func (g *Client) sendState(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
+	script := g.state.Load()
+	if script == nil {
+		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	}
+	return redis.NewCmdResult("OK", g.beats.send(ctx, func(ctx context.Context) error {
+		err := g.UniversalClient.EvalSha(ctx, sha, keys, args...).Err()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			err = g.UniversalClient.Eval(ctx, *script, keys, args...).Err()
+		}
+		return err
+	}))
+}
+
+// ZAdd sends what a heartbeat adds beside it.
+func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+	if !isBeat(key) {
+		return g.UniversalClient.ZAdd(ctx, key, members...)
+	}
+	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
+}
+
+var keepLeases = redis.NewScript(lua.KeepLeases.Source)
+
+// ZAddXX sends the leases that a heartbeat renews beside it, those alone that are still this process's when they arrive.
+func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
+		return g.UniversalClient.ZAddXX(ctx, key, members...)
+	}
+	args := g.fences.renewals(key, members)
+	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error {
+		return keepLeases.Run(ctx, g.UniversalClient, []string{key}, args...).Err()
+	}))
+}
+
+// ZRem removes after all beats what they have written, as a server that ends does.
+func (g *Client) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
+	if isBeat(key) {
+		g.beats.wait()
+	}
+	return g.UniversalClient.ZRem(ctx, key, members...)
+}

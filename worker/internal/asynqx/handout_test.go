@@ -1,0 +1,232 @@
+package asynqx
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// handing stands for asynq: it asks the queues of a pacer in rounds, and notes what it was handed and when.
+type handing struct {
+	gate   *Pacer
+	queues []string
+	delay  time.Duration // of Redis
+	began  time.Time
+
+	mu   sync.Mutex
+	got  []string
+	asks int
+	has  map[string][]string // what Redis has, by queue
+}
+
+func newHanding(t *testing.T, delay time.Duration, queues ...string) *handing {
+	t.Helper()
+	h := &handing{gate: NewPacer(100 * time.Millisecond), queues: queues, delay: delay, began: time.Now(), has: map[string][]string{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !h.gate.Stopped() {
+			h.round()
+		}
+	}()
+	t.Cleanup(func() { h.gate.Stop(); <-done; h.gate.Withdraw() })
+	return h
+}
+
+func (h *handing) round() {
+	for _, queue := range h.queues {
+		cmd := h.gate.look(context.Background(), queue, func(ctx context.Context, n int) []found {
+			<-time.After(h.delay)
+			return times("7", func() *redis.Cmd { return h.redis(queue) })(ctx, n)
+		}).answer
+		if message, err := cmd.Text(); err == nil {
+			h.mu.Lock()
+			at := time.Since(h.began).Truncate(5 * RoundPause) // asynq may be between two rounds
+			h.got = append(h.got, message+" "+at.String())
+			h.mu.Unlock()
+			return
+		} else if !errors.Is(err, redis.Nil) {
+			return
+		}
+	}
+	<-time.After(RoundPause)
+}
+
+func (h *handing) redis(queue string) *redis.Cmd {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asks++
+	if len(h.has[queue]) == 0 {
+		return nothing().answer
+	}
+	message := h.has[queue][0]
+	h.has[queue] = h.has[queue][1:]
+	return redis.NewCmdResult(message, nil)
+}
+
+func (h *handing) handed() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.got)
+}
+
+// at is a task of a queue to be handed out at a time after the beginning.
+func (h *handing) at(queue, message string, after time.Duration) *Handout {
+	return &Handout{Queue: queue, Message: message, ID: message, Lease: "7", At: h.began.Add(after), since: h.began}
+}
+
+// "hands each to asynq some milliseconds before its start": in the order of their times, whatever the order in which they
+// came and whichever queue is asked first, and never sooner.
+func TestHandout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, 0, "high", "low")
+		<-time.After(time.Second)
+		h.gate.Put(h.at("low", "c", 1300*time.Millisecond), h.at("high", "a", 1100*time.Millisecond))
+		h.gate.Put(h.at("low", "b", 1200*time.Millisecond))
+		<-time.After(time.Second)
+		want := []string{"a 1.1s", "b 1.2s", "c 1.3s"}
+		if got := h.handed(); !slices.Equal(got, want) {
+			t.Errorf("handed out %q, want %q", got, want)
+		}
+	})
+}
+
+// "a look that waits for an answer from afar returns empty-handed when a task is at hand", and the answer is not lost.
+func TestHandoutWhileAsking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, 400*time.Millisecond, "high", "low")
+		h.mu.Lock()
+		h.has["high"] = []string{"pending"}
+		h.mu.Unlock()
+		<-time.After(time.Millisecond) // it waits for the answer for high
+		h.gate.Put(h.at("low", "a", 100*time.Millisecond), h.at("high", "b", 200*time.Millisecond))
+		<-time.After(time.Second)
+		want := []string{"a 100ms", "b 200ms", "pending 400ms"}
+		if got := h.handed(); !slices.Equal(got, want) {
+			t.Errorf("handed out %q, want %q", got, want)
+		}
+	})
+}
+
+// "A queue that has had tasks several times in a row is asked for several at once", and none of them is lost.
+func TestAskedForSeveral(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, 20*time.Millisecond, "high", "low")
+		h.mu.Lock()
+		for range 200 {
+			h.has["low"] = append(h.has["low"], "pending")
+		}
+		h.has["high"] = []string{"pending"}
+		h.mu.Unlock()
+		<-time.After(2 * time.Second)
+		if got := len(h.handed()); got != 201 {
+			t.Errorf("%d of 201 tasks were handed out in 2 s; one in each round trip are 100", got)
+		}
+	})
+}
+
+// "As many as the server has slots for": none is taken that would wait here for a slot.
+func TestAskedForNoMoreThanSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slots = 4
+		var running, most atomic.Int32
+		g := NewPacer(10 * time.Millisecond)
+		g.free = func() int { return slots - int(running.Load()) }
+		g.giveBack = func(list []*Handout) { t.Errorf("%d were given back", len(list)) }
+		ask := func(_ context.Context, n int) []found {
+			most.Store(max(most.Load(), int32(n))) //nolint:gosec // 16 at most
+			return times("7", func() *redis.Cmd { return redis.NewCmdResult("pending", nil) })(t.Context(), n)
+		}
+		for range 40 * slots {
+			for running.Load() == slots { // asynq asks with a slot in its hand
+				<-time.After(time.Millisecond)
+			}
+			if _, err := g.look(t.Context(), "q", ask).answer.Text(); err != nil {
+				t.Fatal(err)
+			}
+			running.Add(1)
+			time.AfterFunc(time.Second, func() { running.Add(-1) })
+		}
+		if most.Load() < 2 {
+			t.Error("Redis was asked for one at a time")
+		}
+		<-time.After(2 * handoutStays)
+		g.Stop()
+	})
+}
+
+// Tasks that are at hand all the time keep no queue from being asked, nor have Redis asked more often.
+func TestHandoutsLeaveLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, time.Millisecond, "high", "low")
+		for i := range 2000 {
+			h.gate.Put(h.at("high", "taken", time.Duration(i)*time.Millisecond))
+		}
+		<-time.After(time.Second)
+		h.mu.Lock()
+		h.has["low"] = []string{"pending"}
+		h.mu.Unlock()
+		<-time.After(500 * time.Millisecond)
+		found := slices.ContainsFunc(h.handed(), func(s string) bool { return s[:7] == "pending" })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !found {
+			t.Error("a pending task was not found in half a second, beside tasks that are at hand")
+		}
+		if h.asks > 60 { // of two queues, ten times a second
+			t.Errorf("Redis was asked %d times in 1.5 s", h.asks)
+		}
+	})
+}
+
+// "A task that its server has no slot for within a quarter of a second, and all that a stopping server has, go into pending."
+func TestHandoutGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewPacer(time.Hour)
+		var back []string
+		g.giveBack = func(list []*Handout) {
+			for _, one := range list {
+				back = append(back, one.ID)
+			}
+		}
+		now := time.Now()
+		g.Put(&Handout{Queue: "q", ID: "late", At: now}, &Handout{Queue: "q", ID: "ahead", At: now.Add(time.Minute)})
+		<-time.After(handoutStays)
+		synctest.Wait()
+		if !slices.Equal(back, []string{"late"}) {
+			t.Errorf("given back: %q", back)
+		}
+		asked := make(chan struct{})
+		go g.look(context.Background(), "q", times("7", func() *redis.Cmd {
+			<-asked
+			return redis.NewCmdResult("found", nil)
+		}))
+		synctest.Wait()
+		g.Stop()
+		time.AfterFunc(time.Second, func() { close(asked) })
+		var left []string
+		for _, one := range g.Withdraw() {
+			left = append(left, one.ID+one.Message)
+		}
+		slices.Sort(left)
+		if want := []string{"ahead", "found"}; !slices.Equal(left, want) {
+			t.Errorf("a stopped gate had %q, want %q: the one ahead, and what Redis was being asked for", left, want)
+		}
+		if g.Put(&Handout{Queue: "q", ID: "too late", At: now}) {
+			t.Error("a stopped gate took a task")
+		}
+	})
+}

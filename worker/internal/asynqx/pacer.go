@@ -1,0 +1,484 @@
+package asynqx
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// RoundPause is how often asynq would look for tasks if no pacer held it back: a
+// kick that comes while asynq sleeps between two rounds is heard after 1.5 times
+// this at most.
+const RoundPause = 2 * time.Millisecond
+
+// Pacer decides when an idle server looks for tasks, and hands it those that this process has taken for it.
+//
+// asynq asks its queues one after the other, a round, until one has a task; when none has, it sleeps and
+// begins the next round, and nothing can wake it. So it is told to sleep next to
+// nothing, and the pacer holds the first call of a round back when the round
+// before found nothing: until the poll interval is over, or a kick, or a task that was taken is to be handed out.
+// Where it has one queue the pacer waits after its answer, not before the next question: asynq would sleep meanwhile.
+//
+// Redis is asked beside: a look that waits for an answer, which may be far away, returns empty-handed when a task
+// of another queue is to be handed out, and asynq goes on to that one. The answer is kept for the next look. A queue
+// that has had tasks several times in a row is asked for several at once, as many as the server has slots for: asynq
+// alone takes one in each round trip.
+//
+// A queue that was empty several times in a row is only asked whether it has any, until it has: that is one command,
+// where asynq's script is three.
+//
+// A busy server is never held back, and no queue of a round before another: asynq says in which order they are
+// asked. A pacer belongs to one server and is safe for concurrent use.
+type Pacer struct {
+	interval time.Duration
+	free     func() int // how many slots the server has to spare; nil: enough
+
+	mu      sync.Mutex
+	shuts   map[string]int  // queues that are not asked now, and how many have shut them
+	met     map[string]bool // queues that asynq has asked, by their prefix
+	empty   map[string]bool // the queues that the round at hand found empty
+	last    string          // the queue of the last look, if it found nothing
+	sole    bool            // asynq asked for it again: it has no other
+	begun   time.Time       // when the look at hand did: the lease under which it takes a task is counted from there
+	until   time.Time       // how long it lasts, if it found nothing; zero: it has not
+	rests   time.Time       // until when the next round is held back, if this one finds nothing
+	asked   *question       // what Redis is being asked; nil: nothing
+	finds   map[string]int  // how many tasks of a queue have been found in a row
+	vain    map[string]int  // how often in a row a queue was empty, with no kick meanwhile
+	taken   handouts
+	overdue *time.Timer   // nil: nothing is here to be handed out
+	kicked  chan struct{} // closed by the next kick
+	heard   chan struct{} // closed by a kick since the round at hand began
+	changed chan struct{} // closed when tasks were put here, or an answer has come
+
+	giveBack func([]*Handout)                             // to asynq, what is not handed out; nil: it stays here
+	pends    func(ctx context.Context, queue string) bool // whether a queue may have a task; nil: it may
+
+	stopped chan struct{}
+	once    sync.Once
+}
+
+// handoutStays is how long after its time a task may stay here whose server has no slot for it.
+const handoutStays = 250 * time.Millisecond
+
+// ask asks Redis for n tasks, and returns n answers.
+type ask func(ctx context.Context, n int) []found
+
+// found is an answer to a look, and the lease under which the task was taken that it brings.
+type found struct {
+	lease  string
+	answer *redis.Cmd
+}
+
+// brings says whether it is a task.
+func (f found) brings() bool { return f.answer.Err() == nil }
+
+// question is what Redis is asked.
+type question struct {
+	queue   string
+	n       int  // for how many tasks
+	glance  bool // a first question is whether there are any
+	awaited bool // by a look
+	began   time.Time
+	found   []found // nil: the answers are yet to come
+}
+
+const (
+	// mostAsked is for how many tasks of a queue Redis is asked at once, and findsMore after how many in a row it is asked
+	// for one more; where it takes longer than farAway to answer, for twice as many each time. After vainOften answers that
+	// there are none a glance goes before.
+	mostAsked = 16
+	findsMore = 4
+	farAway   = 2 * time.Millisecond
+	vainOften = 5
+)
+
+// NewPacer returns a pacer whose server looks for tasks every interval on average,
+// between half of it and one and a half, as asynq does.
+func NewPacer(interval time.Duration) *Pacer {
+	return &Pacer{
+		interval: interval, shuts: map[string]int{}, finds: map[string]int{}, vain: map[string]int{},
+		met: map[string]bool{}, empty: map[string]bool{},
+		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
+	}
+}
+
+// Kick has every queue asked once, at once, or again if it is being asked now.
+func (g *Pacer) Kick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.vain)
+	close(g.kicked)
+	g.kicked = make(chan struct{})
+}
+
+// Put has tasks handed out that were taken for this server, each at its time. It returns false when the server has
+// stopped: nobody would ask for them.
+func (g *Pacer) Put(list ...*Handout) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.Stopped() {
+		return false
+	}
+	g.add(list...)
+	g.change()
+	return true
+}
+
+// serves says whether the server asks for tasks of a queue, and how many it has here.
+func (g *Pacer) serves(name string) (asks bool, has int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.met[QueuePrefix(name)] && !g.Stopped(), len(g.taken)
+}
+
+// atHand says whether tasks are to be handed out now.
+func (g *Pacer) atHand() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, n := g.taken.due("", time.Now())
+	return n > 0
+}
+
+// Withdraw takes back all that was not handed out, once the pacer was stopped. Where Redis is being asked, it waits for
+// the answers.
+func (g *Pacer) Withdraw() []*Handout {
+	for {
+		g.mu.Lock()
+		g.keep()
+		changed, waits := g.changed, g.asked != nil
+		if !waits {
+			defer g.mu.Unlock()
+			return g.taken.remove(func(*Handout) bool { return true })
+		}
+		g.mu.Unlock()
+		<-changed
+	}
+}
+
+// change lets looks see what has changed. g.mu is held.
+func (g *Pacer) change() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// Stop makes every look, held back or yet to come, find nothing, at once.
+func (g *Pacer) Stop() { g.once.Do(func() { close(g.stopped) }) }
+
+// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
+func (g *Pacer) look(ctx context.Context, queue string, ask ask) found {
+	for began := true; ; began = false {
+		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
+		if answer != nil {
+			return *answer
+		}
+		if !g.rest(wait, changed, heard) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.keep()
+			return *nothing()
+		}
+	}
+}
+
+// begins notes the queue of a look: of a round asynq asks each once. g.mu is held.
+func (g *Pacer) begins(queue string) {
+	g.met[queue] = true
+	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
+	g.last, g.begun, g.until = "", time.Now(), time.Time{}
+}
+
+// goesOn has asynq go on to its next queue. g.mu is held.
+func (g *Pacer) goesOn(queue string) *found {
+	g.last = queue
+	g.keep()
+	return nothing()
+}
+
+func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
+
+// next is one step of a look: its answer, or until when it waits and what ends that sooner.
+func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.Stopped() {
+		g.keep()
+		return nothing(), 0, nil, nil
+	}
+	if began {
+		g.begins(queue)
+	} else if answer := g.answer(); answer != nil {
+		return answer, 0, nil, nil
+	}
+	now := time.Now()
+	over := g.asked == nil && !g.until.IsZero() && !now.Before(g.until)
+	shut := g.shuts[queue] > 0
+	if g.asked == nil && !over && !shut && g.room(queue, now) && g.due(queue, now) {
+		g.ask(ctx, queue, ask)
+	}
+	one, others := g.taken.next(queue, now)
+	unshut, left := g.unshut()
+	switch {
+	case one != nil:
+		g.keep()
+		return &found{one.Lease, redis.NewCmdResult(one.Message, nil)}, 0, nil, nil
+	case others, over, (shut || g.empty[queue]) && left > 0, shut && unshut > 0 && g.mayBegin(now):
+		return g.goesOn(queue), 0, nil, nil
+	case g.asked != nil:
+		g.asked.awaited = g.asked.queue == queue
+		return nil, g.taken.until(now), g.changed, nil
+	}
+	wait = g.taken.until(now)
+	if unshut > 0 {
+		wait = min(wait, g.rests.Sub(now))
+	}
+	if !g.until.IsZero() {
+		wait = min(wait, g.until.Sub(now))
+	}
+	if unshut == 0 {
+		return nil, wait, g.changed, nil // a kick that has been heard is heeded when one is open
+	}
+	return nil, wait, g.changed, g.heard
+}
+
+// shut keeps a queue from being asked, as if it were empty, until open ends that; what is here is handed out.
+func (g *Pacer) shut(queue string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shuts[queue]++
+}
+
+// IsShut says whether a queue is not asked now.
+func (g *Pacer) IsShut(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shuts[QueuePrefix(name)] > 0
+}
+
+// settled returns when no answer of a queue that was shut is on its way.
+func (g *Pacer) settled(queue string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.asked != nil && g.asked.queue == queue && g.asked.found == nil {
+		changed := g.changed
+		g.mu.Unlock()
+		<-changed
+		g.mu.Lock()
+	}
+}
+
+// open lets a queue be asked again that was shut.
+func (g *Pacer) open(queue string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shuts[queue]--; g.shuts[queue] <= 0 {
+		delete(g.shuts, queue)
+	}
+	g.change()
+}
+
+// unshut is how many of the queues that asynq has asked are not shut, and how many of them are left in the round at hand.
+// g.mu is held.
+func (g *Pacer) unshut() (all, left int) {
+	for name := range g.met {
+		if g.shuts[name] > 0 {
+			continue
+		}
+		if all++; !g.empty[name] {
+			left++
+		}
+	}
+	return all, left
+}
+
+// mayBegin says whether a round may begin after one that has found nothing. g.mu is held.
+func (g *Pacer) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
+
+// due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
+func (g *Pacer) due(queue string, now time.Time) bool {
+	if _, left := g.unshut(); left == 0 && g.empty[queue] && g.mayBegin(now) {
+		clear(g.empty)
+	}
+	if g.empty[queue] {
+		return false
+	}
+	if len(g.empty) == 0 {
+		g.heard = g.kicked
+	}
+	return true
+}
+
+// ask begins to ask Redis. g.mu is held.
+func (g *Pacer) ask(ctx context.Context, queue string, ask ask) {
+	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
+	g.asked = q
+	go func() {
+		found := []found{*nothing()}
+		if !q.glance || g.pends(ctx, queue) {
+			found = ask(ctx, q.n)
+		}
+		g.answered(q, found)
+	}()
+}
+
+// room says whether the server has a slot beside those for what is at hand of a queue. g.mu is held.
+func (g *Pacer) room(queue string, now time.Time) bool {
+	its, _ := g.taken.due(queue, now)
+	return its == 0 || g.free == nil || its < g.free()
+}
+
+// several is for how many tasks of a queue Redis is asked: for one where another queue has some at hand, which go
+// first or after it as asynq says. g.mu is held.
+func (g *Pacer) several(queue string) int {
+	n := min(1+g.finds[queue]/findsMore, mostAsked)
+	if n > 1 && g.free != nil {
+		n = min(n, g.free()-len(g.taken))
+	}
+	if _, others := g.taken.due(queue, time.Now()); others > 0 {
+		n = 1
+	}
+	return max(n, 1)
+}
+
+// answered notes what Redis has answered. Tasks that no look waits for any more are handed out by the next ones.
+func (g *Pacer) answered(q *question, answers []found) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	has := 0
+	for _, one := range answers {
+		if one.brings() {
+			has++
+		}
+	}
+	if has == q.n {
+		more := has
+		if time.Since(q.began) > farAway {
+			more *= findsMore
+		}
+		g.finds[q.queue] = min(g.finds[q.queue]+more, mostAsked*findsMore)
+	} else {
+		delete(g.finds, q.queue)
+	}
+	if has == 0 && errors.Is(answers[0].answer.Err(), redis.Nil) {
+		g.vain[q.queue]++
+		g.empty[q.queue] = true
+		g.rests = time.Now().Add(g.interval/2 + rand.N(max(g.interval, 1)))
+	} else {
+		delete(g.vain, q.queue)
+		clear(g.empty) // asynq begins a new round
+	}
+	q.found = answers
+	if !q.awaited || g.Stopped() {
+		g.keep()
+	}
+	g.change()
+}
+
+// answer takes an answer that a look waits for, if it has come: a task first. All others are kept for the next look.
+// g.mu is held.
+func (g *Pacer) answer() *found {
+	q := g.asked
+	if q == nil || !q.awaited || q.found == nil {
+		return nil
+	}
+	at := max(0, slices.IndexFunc(q.found, found.brings))
+	answer := q.found[at]
+	q.found = slices.Delete(q.found, at, at+1)
+	if !errors.Is(answer.answer.Err(), redis.Nil) {
+		g.keep()
+		return &answer
+	} else if g.sole && g.until.IsZero() {
+		// Meanwhile asynq would sleep, deaf to what comes, and ask for the same again.
+		g.until = g.rests
+		if longest := g.begun.Add(g.interval * 3 / 2); g.until.After(longest) {
+			g.until = longest
+		}
+	}
+	if g.sole {
+		g.keep()
+		return nil
+	}
+	return g.goesOn(q.queue)
+}
+
+// keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.
+func (g *Pacer) keep() {
+	q := g.asked
+	if q == nil {
+		return
+	}
+	if q.awaited = false; q.found == nil {
+		return // they are kept when they come
+	}
+	for _, one := range q.found {
+		if message, err := one.answer.Text(); err == nil {
+			g.add(NewHandout(q.queue, one.lease, message, time.Now()))
+		}
+	}
+	g.asked = nil
+}
+
+// add notes tasks to be handed out. g.mu is held.
+func (g *Pacer) add(list ...*Handout) {
+	g.taken.add(list...)
+	if g.overdue == nil {
+		g.overdue = time.AfterFunc(handoutStays, g.expire)
+	}
+}
+
+// expire gives those back that this server has had no slot for: another one may have.
+func (g *Pacer) expire() {
+	g.mu.Lock()
+	now := time.Now()
+	late := g.taken.remove(func(one *Handout) bool { return now.Sub(one.At) >= handoutStays })
+	if g.overdue = nil; len(g.taken) > 0 {
+		g.overdue = time.AfterFunc(handoutStays, g.expire)
+	}
+	g.mu.Unlock()
+	if len(late) > 0 && g.giveBack != nil {
+		g.giveBack(late)
+	}
+}
+
+// Stopped tells whether the pacer was stopped.
+func (g *Pacer) Stopped() bool { return isClosed(g.stopped) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// rest waits for the end of wait, a change or a kick; false means that the server stops.
+func (g *Pacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-kicked:
+	case <-g.stopped:
+		return false
+	}
+	return true
+}
+
+// Dequeues tells asynq's look for a task in a queue from its other scripts, and
+// the queue: it alone names these four keys.
+func Dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
+	if _, bounded := ctx.Deadline(); bounded || len(keys) != 4 {
+		return "", false
+	}
+	queue, ok = strings.CutSuffix(keys[0], "pending")
+	ok = ok && strings.HasPrefix(queue, "asynq:{") && keys[1] == queue+"paused" && keys[2] == queue+"active" && keys[3] == queue+"lease"
+	return queue, ok
+}

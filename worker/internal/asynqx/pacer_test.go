@@ -1,0 +1,369 @@
+package asynqx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// asker stands for asynq and its Redis: it asks queues through a pacer, in rounds,
+// and writes down when each was asked.
+type asker struct {
+	gate   *Pacer
+	queues []string
+	began  time.Time
+
+	mu    sync.Mutex
+	tasks map[string]int
+	fails int
+	asked []string
+	looks int
+	wake  func() // called once, while Redis is being asked
+}
+
+func newAsker(interval time.Duration, queues ...string) *asker {
+	return &asker{gate: NewPacer(interval), queues: queues, began: time.Now(), tasks: map[string]int{}}
+}
+
+func (a *asker) redis(queue string) *redis.Cmd {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, fmt.Sprint(queue, " ", time.Since(a.began)))
+	if a.wake != nil {
+		a.wake()
+		a.wake = nil
+	}
+	if a.fails > 0 {
+		a.fails--
+		return redis.NewCmdResult(nil, errors.New("connection refused"))
+	}
+	if a.tasks[queue] == 0 {
+		return redis.NewCmdResult(nil, redis.Nil)
+	}
+	a.tasks[queue]--
+	return redis.NewCmdResult("task", nil)
+}
+
+func (a *asker) put(queue string, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tasks[queue] += n
+}
+
+// times asks as often as a pacer wants.
+func times(lease string, once func() *redis.Cmd) ask {
+	return func(_ context.Context, n int) (all []found) {
+		for range n {
+			all = append(all, found{lease, once()})
+		}
+		return all
+	}
+}
+
+// round is what asynq does again and again.
+func (a *asker) round(ctx context.Context) {
+	for _, queue := range a.queues {
+		a.mu.Lock()
+		a.looks++
+		a.mu.Unlock()
+		cmd := a.gate.look(ctx, queue, times("", func() *redis.Cmd { return a.redis(queue) })).answer
+		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
+			return // it found a task, or gives up
+		}
+	}
+	<-time.After(RoundPause)
+}
+
+// run runs rounds until the test ends.
+func (a *asker) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			a.round(ctx)
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		a.gate.Stop()
+		<-done
+	})
+}
+
+// since returns what was asked after the last call, once all is quiet.
+func (a *asker) since() []string {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := a.asked
+	a.asked = nil
+	return out
+}
+
+// looked is how often asynq has asked so far.
+func (a *asker) looked() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.looks
+}
+
+func want(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: asked %q, want %q", what, got, want)
+	}
+}
+
+// "the pacer holds the first call of a round back when the round before found
+// nothing: until the poll interval is over, or a kick"
+func TestGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "high", "low")
+		a.run(t)
+		want(t, "at the start", a.since(), "high 0s", "low 0s")
+		<-time.After(time.Second)
+		a.put("low", 2)
+		want(t, "idle", a.since())
+		a.gate.Kick()
+		want(t, "after a kick, while it finds tasks", a.since(),
+			"high 1s", "low 1s", "high 1s", "low 1s", "high 1s", "low 1s")
+		<-time.After(time.Second)
+		want(t, "idle again", a.since())
+		a.gate.Kick()
+		want(t, "a kick for nothing", a.since(), "high 2s", "low 2s")
+		<-time.After(RoundPause / 2)
+		a.gate.Kick()
+		<-time.After(RoundPause)
+		want(t, "a kick while asynq sleeps", a.since(), "high 2.002s", "low 2.002s")
+	})
+}
+
+// "Where it has one queue the pacer waits after its answer, not before the next question: asynq would sleep meanwhile": what
+// comes is handed out at once, and in what follows Redis is asked as often as of several queues.
+func TestGateOfOneQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 100 * time.Millisecond
+		a := newAsker(interval, "a")
+		a.run(t)
+		<-time.After(10 * interval) // it is known that there is one
+		slept := 0
+		for range 50 {
+			a.gate.Kick() // it is asked for now
+			synctest.Wait()
+			a.put("a", 1)
+			a.gate.Kick()
+			a.since()
+			a.mu.Lock()
+			slept += a.tasks["a"]
+			a.mu.Unlock()
+			<-time.After(2 * interval)
+		}
+		if slept > 10 { // one in fifty comes between two rounds
+			t.Errorf("asynq slept %d of 50 times when a task came", slept)
+		}
+		a.since()
+		<-time.After(100 * interval)
+		if n := len(a.since()); n < 90 || n > 110 {
+			t.Errorf("it was asked %d times in 100 intervals", n)
+		}
+	})
+}
+
+// "shut keeps a queue from being asked, as if it were empty; what is here is handed out": others are asked as often as
+// before, and nobody goes round in circles meanwhile.
+func TestGateShut(t *testing.T) {
+	t.Parallel()
+	const interval = 100 * time.Millisecond
+	for _, test := range []struct {
+		name        string
+		queues      []string
+		shut        []string
+		least, most int // how often Redis is asked in 20 intervals
+	}{
+		{"the only one", []string{"a"}, []string{"a"}, 0, 0},
+		{"one of two", []string{"a", "b"}, []string{"a"}, 15, 40},
+		{"the other", []string{"a", "b"}, []string{"b"}, 15, 40},
+		{"both", []string{"a", "b"}, []string{"a", "b"}, 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAsker(interval, test.queues...)
+				a.run(t)
+				<-time.After(3 * interval)
+				for _, queue := range test.shut {
+					a.gate.shut(queue)
+					a.gate.settled(queue)
+					a.put(queue, 3)
+				}
+				a.gate.Kick()
+				a.since()
+				before := a.looked()
+				<-time.After(20 * interval)
+				asked := a.since()
+				if n, looks := len(asked), a.looked()-before; n < test.least || n > test.most || looks > 2*n+60 {
+					t.Errorf("%d looks, asked %q", looks, asked)
+				}
+				for _, one := range asked {
+					if queue, _, _ := strings.Cut(one, " "); slices.Contains(test.shut, queue) {
+						t.Errorf("%s was asked", queue)
+					}
+				}
+				a.gate.Put(NewHandout(test.shut[0], "", "task", time.Now()))
+				<-time.After(2 * RoundPause) // asynq may sleep between two rounds
+				if _, has := a.gate.serves(test.shut[0]); has != 0 {
+					t.Error("what is here is not handed out")
+				}
+				for _, queue := range test.shut {
+					a.gate.open(queue)
+				}
+				<-time.After(RoundPause * time.Duration(5*len(test.shut)))
+				a.since()
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				for _, queue := range test.shut {
+					if a.tasks[queue] > 0 {
+						t.Errorf("open, and %d tasks are left in %s", a.tasks[queue], queue)
+					}
+				}
+			})
+		})
+	}
+}
+
+// "settled returns when no answer of a queue that was shut is on its way"
+func TestGateShutsBehindAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewPacer(time.Hour)
+		defer g.Stop()
+		answers := make(chan struct{})
+		go g.look(t.Context(), "a", func(context.Context, int) []found {
+			<-answers
+			return []found{*nothing()}
+		})
+		synctest.Wait()
+		shut := make(chan struct{})
+		go func() { g.shut("a"); g.settled("a"); close(shut) }()
+		synctest.Wait()
+		if isClosed(shut) {
+			t.Error("shut while Redis is asked")
+		}
+		close(answers)
+		<-shut
+	})
+}
+
+// A kick while a queue is asked has all of them asked once more.
+func TestGateKickedWhileAsking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "a", "b")
+		a.wake = a.gate.Kick
+		a.run(t)
+		<-time.After(time.Second)
+		want(t, "kicked in the first round", a.since(), "a 0s", "b 0s", "a 2ms", "b 2ms")
+	})
+}
+
+// A fault is no empty queue: it holds nothing back.
+func TestGateFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "a", "b")
+		a.fails = 2
+		a.run(t)
+		want(t, "two faults", a.since(), "a 0s", "a 0s", "a 0s", "b 0s")
+	})
+}
+
+// An idle server looks once in each interval, between half of it and one and a
+// half.
+func TestGateInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const interval, rounds = 100 * time.Millisecond, 1000
+		a := newAsker(interval, "a", "b")
+		var least, most time.Duration = time.Hour, 0
+		a.round(t.Context())
+		last := time.Now()
+		for range rounds {
+			a.round(t.Context())
+			took := time.Since(last)
+			last = time.Now()
+			least, most = min(least, took), max(most, took)
+		}
+		if n := len(a.asked); n != 2*(rounds+1) {
+			t.Errorf("%d looks in %d rounds", n, rounds)
+		}
+		if average := time.Since(a.began) / rounds; average < 95*time.Millisecond || average > 105*time.Millisecond {
+			t.Errorf("a round every %s on average", average)
+		}
+		if least < interval/2 || most > interval*3/2 {
+			t.Errorf("rounds %s to %s apart", least, most)
+		}
+	})
+}
+
+// Whoever is held back when the server stops is let go at once, and nothing is
+// asked any more.
+func TestGateStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "a")
+		a.round(t.Context())
+		began := time.Now()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.round(t.Context())
+		}()
+		synctest.Wait()
+		a.gate.Stop()
+		a.gate.Stop()
+		<-done
+		a.gate.Kick()
+		a.queues = []string{"never asked before"}
+		a.round(t.Context())
+		if took := time.Since(began); took != 2*RoundPause {
+			t.Errorf("two rounds took %s after the stop", took)
+		}
+		want(t, "ever", a.since(), "a 0s")
+	})
+}
+
+// Only asynq's look for a task is held back.
+func TestDequeues(t *testing.T) {
+	t.Parallel()
+	look := []string{"asynq:{q}:pending", "asynq:{q}:paused", "asynq:{q}:active", "asynq:{q}:lease"}
+	bounded, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for i, test := range []struct {
+		ctx  context.Context
+		keys []string
+		want bool
+	}{
+		{t.Context(), look, true},
+		{bounded, look, false},
+		{t.Context(), look[:3], false},
+		{t.Context(), []string{look[0], look[2], look[1], look[3]}, false},
+		{t.Context(), []string{look[0], look[1], look[2], "asynq:{other}:lease"}, false},
+		{t.Context(), []string{"q:pending", "q:paused", "q:active", "q:lease"}, false},
+	} {
+		if queue, ok := Dequeues(test.ctx, test.keys); ok != test.want || ok && queue != "asynq:{q}:" {
+			t.Errorf("%d: %q, %t", i, queue, ok)
+		}
+	}
+}

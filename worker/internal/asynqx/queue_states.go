@@ -1,0 +1,180 @@
+package asynqx
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// QueueStates knows which queues stand still: those that asynq has paused, and those that no
+// live server serves. Nobody would take their tasks, were they released. It asks only when told
+// to, and takes for served what it has not asked about. It is safe for concurrent use.
+type QueueStates struct {
+	rdb     redis.UniversalClient
+	servers func() ([]*asynq.ServerInfo, error)
+	failed  func(kind string) // told of each question that failed, "queue_state"
+
+	mu      sync.Mutex
+	own     map[string]bool // those that servers of this process serve
+	known   map[string]queueState
+	served  map[string]bool // by any server, as of when that was asked
+	asked   time.Time
+	changes int // how often a queue began to stand still, or went on
+}
+
+type queueState struct {
+	stands bool
+	asked  time.Time
+}
+
+const (
+	// StateStays is for how long it is known that a queue stands still.
+	StateStays = time.Second
+	// ServedStays is for how long it is known that servers of other processes serve a queue; they say so every 5 s.
+	ServedStays = 5 * time.Second
+	// MostStates is how many queues are known.
+	MostStates = 10_000
+)
+
+// NewQueueStates returns the states of queues, none of which is known yet. failed is called when they could not be asked for.
+func NewQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, failed func(kind string)) *QueueStates {
+	return &QueueStates{
+		rdb: rdb, servers: inspector.Servers, failed: failed,
+		own: map[string]bool{}, known: map[string]queueState{}, served: map[string]bool{},
+	}
+}
+
+// Serve notes the queues of a server of this process, as asynq.Config has them.
+func (q *QueueStates) Serve(queues map[string]int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, priority := range queues {
+		q.own[name] = q.own[name] || priority > 0
+	}
+	if len(queues) == 0 {
+		q.own["default"] = true // as asynq does
+	}
+}
+
+// Owns tells whether a server of this process serves a queue.
+func (q *QueueStates) Owns(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.own[name]
+}
+
+// Stands tells whether a queue stands still, as far as is known.
+func (q *QueueStates) Stands(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.known[name].stands
+}
+
+// Standing returns the queues that stand still, and how often any queue has changed.
+func (q *QueueStates) Standing() (names []string, changes int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, state := range q.known {
+		if state.stands {
+			names = append(names, name)
+		}
+	}
+	return names, q.changes
+}
+
+// Came notes that a task was taken from its queue: that goes on.
+func (q *QueueStates) Came(name string) {
+	if q.Stands(name) {
+		q.Note(name, false)
+	}
+}
+
+// Note notes what is known of a queue.
+func (q *QueueStates) Note(name string, stands bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.known[name].stands != stands {
+		q.changes++
+	}
+	q.known[name] = queueState{stands, time.Now()}
+}
+
+// Ask asks of queues that nobody has asked of for a while whether they stand still. It costs
+// one round trip, and two and one more command for each live server where others than this
+// process's serve them. Where it fails they stay what they were.
+func (q *QueueStates) Ask(ctx context.Context, age time.Duration, names ...string) {
+	names, others := q.due(age, names)
+	if len(names) == 0 {
+		return
+	}
+	served, err := q.servedBy(others)
+	if err == nil {
+		err = q.askPaused(ctx, names, served)
+	}
+	if err != nil && ctx.Err() == nil {
+		q.failed("queue_state")
+	}
+}
+
+// due returns those of the queues that are to be asked of, and whether any is not this
+// process's own. Others do not ask of them meanwhile.
+func (q *QueueStates) due(age time.Duration, names []string) (due []string, others bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, name := range names {
+		state := q.known[name]
+		if time.Since(state.asked) < age {
+			continue
+		}
+		if len(q.known) >= MostStates {
+			clear(q.known)
+		}
+		state.asked = time.Now()
+		q.known[name] = state
+		due, others = append(due, name), others || !q.own[name]
+	}
+	return due, others
+}
+
+// servedBy returns the queues that live servers serve, where others than this process's own
+// are asked of.
+func (q *QueueStates) servedBy(others bool) (served map[string]bool, err error) {
+	q.mu.Lock()
+	served, asked := q.served, q.asked
+	q.mu.Unlock()
+	if !others || time.Since(asked) < StateStays {
+		return served, nil
+	}
+	list, err := q.servers()
+	if err != nil {
+		return nil, err
+	}
+	served = map[string]bool{}
+	for _, s := range list {
+		for name := range s.Queues {
+			served[name] = served[name] || s.Status == "active"
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.served, q.asked = served, time.Now()
+	return served, nil
+}
+
+func (q *QueueStates) askPaused(ctx context.Context, names []string, served map[string]bool) error {
+	pipe := q.rdb.Pipeline()
+	var paused []*redis.IntCmd
+	for _, name := range names {
+		paused = append(paused, pipe.Exists(ctx, "asynq:{"+name+"}:paused"))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return err
+	}
+	for i, name := range names {
+		q.Note(name, paused[i].Val() > 0 || !served[name] && !q.Owns(name))
+	}
+	return nil
+}

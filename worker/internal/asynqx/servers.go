@@ -1,0 +1,127 @@
+package asynqx
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Servers are those of a Middleware's servers. They are safe for concurrent use.
+type Servers struct {
+	mu  sync.Mutex
+	all map[*Pacer]*Slots
+}
+
+// Add adds a server, by its pacer and its slots.
+func (g *Servers) Add(one *Pacer, its *Slots) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.all == nil {
+		g.all = map[*Pacer]*Slots{}
+	}
+	g.all[one] = its
+}
+
+// Remove removes a server, which asks for no tasks any more.
+func (g *Servers) Remove(one *Pacer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.all, one)
+}
+
+// Serving returns a server that asks for tasks of a queue and has a slot, that with the most to spare beside what is to be
+// handed out; nil where there is none.
+func (g *Servers) Serving(name string) (found *Pacer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	most := 0
+	for one, its := range g.all {
+		free := its.Free()
+		if asks, has := one.serves(name); asks && free > 0 && (found == nil || free-has > most) {
+			found, most = one, free-has
+		}
+	}
+	return found
+}
+
+// Shut has no server ask for tasks of a queue until open is called. settled returns when no answer is on its way.
+func (g *Servers) Shut(name string) (open, settled func()) {
+	g.mu.Lock()
+	all, prefix := slices.Collect(maps.Keys(g.all)), QueuePrefix(name)
+	g.mu.Unlock()
+	each := func(do func(*Pacer, string)) func() {
+		return func() {
+			for _, one := range all {
+				do(one, prefix)
+			}
+		}
+	}
+	each((*Pacer).shut)()
+	return sync.OnceFunc(each((*Pacer).open)), each((*Pacer).settled)
+}
+
+// AtHand says whether a server has tasks that are to be handed out now.
+func (g *Servers) AtHand() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for one := range g.all {
+		if one.atHand() {
+			return true
+		}
+	}
+	return false
+}
+
+// Kick has every server look for tasks at once: something was put into pending.
+// It does not block, and costs an idle server one round of looks.
+func (g *Servers) Kick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for one := range g.all {
+		one.Kick()
+	}
+}
+
+// Lent is how many tasks may run beyond the servers' Concurrency now.
+func (g *Servers) Lent() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, its := range g.all {
+		n += its.beyond()
+	}
+	return n
+}
+
+// Refuse says whether no server may start a further task of a tenant now; lent, that there are those slots
+// alone that are lent.
+func (g *Servers) Refuse(tenant string, lent bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	refuses := len(g.all) > 0
+	for _, its := range g.all {
+		refuses = its.refuses(tenant, lent) && refuses // each is to know whom it held up
+	}
+	return refuses
+}
+
+// None says whether there is no server, or none that asks for tasks any more.
+func (g *Servers) None() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.all) == 0
+}
+
+// LockAll holds the locks of all slots until unlock is called, for tests of what must not wait for them.
+func (g *Servers) LockAll() (unlock func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := slices.Collect(maps.Values(g.all))
+	for _, its := range all {
+		its.mu.Lock()
+	}
+	return func() {
+		for _, its := range all {
+			its.mu.Unlock()
+		}
+	}
+}

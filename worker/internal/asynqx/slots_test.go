@@ -1,0 +1,236 @@
+package asynqx
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// starts gives n tasks of a tenant slots, and returns those that may start.
+func (s *Slots) starts(tenant string, n int) (all []*Slot) {
+	for i := range n {
+		key := fmt.Sprint(tenant, i)
+		s.comes(key)
+		one := s.take(key)
+		if one.StartsFor(tenant, false) {
+			one.Runs()
+			all = append(all, one)
+			continue
+		}
+		one.Leave()
+	}
+	return all
+}
+
+// admits says whether a task may be taken now.
+func (s *Slots) admits() bool {
+	changed, _ := s.full()
+	return changed == nil
+}
+
+// "One tenant alone has all of them", and when it has had them for a moment others have half as many more.
+func TestSlotsBesideOneTenant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(8)
+		hog := s.starts("a", 8)
+		if len(hog) != 8 || s.admits() {
+			t.Fatalf("%d tasks of one tenant start, and more are taken: %t", len(hog), s.admits())
+		}
+		<-time.After(slotLasts)
+		if !s.admits() || s.beyond() != 4 {
+			t.Fatalf("others have %d slots beside it", s.beyond())
+		}
+		if !s.refuses("a", false) || s.refuses("b", true) {
+			t.Error("another task of the tenant may start, or none of another's")
+		}
+		others := s.starts("b", 3)
+		if more := len(s.starts("a", 1)); len(others) != 3 || more != 0 {
+			t.Fatalf("%d tasks of another start, and %d of the first", len(others), more)
+		}
+		if others = append(others, s.starts("b", 2)...); len(others) != 4 || s.admits() {
+			t.Fatalf("%d tasks of another start, beyond half", len(others))
+		}
+		for i, one := range hog {
+			if relieves := one.Leave(); relieves != (i == 4) {
+				t.Errorf("after %d have ended the tenant may start again: %t", i+1, relieves)
+			}
+		}
+		if more := len(s.starts("a", 8)); more != 4 {
+			t.Errorf("%d more start beside four of another's", more)
+		}
+	})
+}
+
+// What is decided before the runs begin lends no slots, however long it takes: a tenant that is alone on a
+// busy machine has no tasks picked up for nothing.
+func TestDecisionsAreNoRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(8)
+		var all []*Slot
+		for i := range 8 {
+			one := s.take(fmt.Sprint(i))
+			one.StartsFor("a", false)
+			all = append(all, one)
+		}
+		<-time.After(10 * slotLasts)
+		if s.admits() {
+			t.Error("a ninth task is taken, and none runs")
+		}
+		for _, one := range all {
+			one.Runs()
+		}
+		if <-time.After(slotLasts - 1); s.admits() {
+			t.Error("a ninth task is taken, and no run lasts")
+		}
+		if <-time.After(1); !s.admits() {
+			t.Error("no task of another tenant is taken beside runs that last")
+		}
+	})
+}
+
+// Tasks that come together do not refuse each other a slot that is free.
+func TestSlotsOfThoseWhoComeTogether(t *testing.T) {
+	t.Parallel()
+	s := NewSlots(8)
+	s.starts("a", 7)
+	var came []*Slot
+	for i := range 4 {
+		came = append(came, s.take(fmt.Sprint(i)))
+	}
+	starts := 0
+	for _, one := range came {
+		if one.StartsFor("a", false) {
+			starts++
+		}
+	}
+	if starts != 1 {
+		t.Errorf("%d start in one free slot", starts)
+	}
+}
+
+// Who was refused is told when it may start, in the slots that are lent too.
+func TestSlotsRelieve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(8)
+		s.starts("a", 8)
+		<-time.After(slotLasts)
+		others := s.starts("b", 4)
+		if !s.refuses("a", true) || !s.refuses("b", true) {
+			t.Fatal("more may start")
+		}
+		if !others[0].Leave() || s.refuses("b", true) {
+			t.Error("another may start in its place, and nobody is told")
+		}
+		if others[1].Leave() {
+			t.Error("nobody who was refused may start")
+		}
+	})
+}
+
+// "Lends nothing for a while, twice as long each time": what had its turn and is refused is not taken
+// again and again.
+func TestSlotsRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(8)
+		s.starts("a", 8)
+		<-time.After(slotLasts)
+		began, refused := time.Now(), 0
+		for time.Since(began) < 10*time.Second {
+			if s.admit(nil); s.take("x").refusedAfterItsTurn("a") {
+				refused++
+			}
+		}
+		if refused > 20 {
+			t.Errorf("%d are taken in ten seconds for nothing", refused)
+		}
+		<-time.After(slotMostRest)
+		s.starts("b", 1)
+		if s.rested != 0 {
+			t.Errorf("what is lent is used, and rests %v", s.rested)
+		}
+	})
+}
+
+func (o *Slot) refusedAfterItsTurn(tenant string) bool {
+	defer o.Leave()
+	return !o.StartsFor(tenant, true)
+}
+
+// Those that come and go are never more than the slots, and whose they were is forgotten.
+func TestSlotsAreKept(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			draw := rand.New(rand.NewPCG(seed, 1))
+			s := NewSlots(1 + draw.IntN(9))
+			var all []*Slot
+			for range 2000 {
+				switch draw.IntN(4) {
+				case 0:
+					<-time.After(time.Duration(draw.Int64N(int64(slotLasts / 2))))
+				case 1:
+					if len(all) > 0 {
+						i := draw.IntN(len(all))
+						all[i].Leave()
+						all[i].Leave() // once is enough
+						all[i] = all[len(all)-1]
+						all = all[:len(all)-1]
+					}
+				default:
+					if s.admits() {
+						all = append(all, s.starts(string(rune('a'+draw.IntN(3))), 1)...)
+					}
+				}
+				if len(all) > s.Most() || s.counted() > s.size {
+					t.Fatalf("seed %d: %d tasks run, %d of them count, in %d slots", seed, len(all), s.counted(), s.size)
+				}
+			}
+			for _, one := range all {
+				one.Leave()
+			}
+			if s.taken != 0 || len(s.held) != 0 || s.beyond() != 0 {
+				t.Errorf("seed %d: %d are taken by %d at the end", seed, s.taken, len(s.held))
+			}
+		})
+	}
+}
+
+// asynq ends some tasks before a handler has them, such as one whose deadline has passed.
+func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(2)
+		s.comes("asynq:{default}:t:1")
+		s.comes("asynq:{default}:t:2")
+		if s.admits() {
+			t.Error("a third is taken at once")
+		}
+		time.AfterFunc(slotComes/2, func() { s.ended("asynq:{default}:t:2") })
+		began := time.Now()
+		if !s.admit(nil) || time.Since(began) != slotComes/2 {
+			t.Errorf("a third is taken after %s, when asynq has ended one", time.Since(began))
+		}
+		<-time.After(slotComes)
+		s.comes("asynq:{default}:t:4")
+		if !s.admits() {
+			t.Error("asynq gave up the first without a word, and its slot is taken for good")
+		}
+		s.ended("asynq:{default}:t:4")
+		stopped := make(chan struct{})
+		s.starts("a", 2)
+		time.AfterFunc(time.Hour, func() { close(stopped) })
+		if s.held["a"].Len() != 2 || !s.admit(stopped) {
+			t.Error("nothing is taken beside a tenant that lasts")
+		}
+		s.starts("b", 2)
+		if s.admit(stopped) {
+			t.Error("a task is taken for which there is no slot")
+		}
+	})
+}

@@ -1,0 +1,50 @@
+// Package ratelog keeps a log quiet: a line that many tasks would bring is due once a minute.
+package ratelog
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// repeatAgain is how often one log line is repeated, and mostRepeats how many lines are
+	// remembered.
+	repeatAgain = time.Minute
+	mostRepeats = 1000
+)
+
+// Repeats tells which lines are due. The zero value is ready to use. It is safe for concurrent use.
+type Repeats struct {
+	mu   sync.Mutex
+	last map[string]*repeated
+}
+
+// repeated is when a line was logged last, and how often it was left out since.
+type repeated struct {
+	at   time.Time
+	more int
+}
+
+// Due says whether a line is due, and how often it was left out since the last time.
+func (r *Repeats) Due(line string, now time.Time) (more int, due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one := r.last[line]
+	switch {
+	case one == nil:
+		if len(r.last) >= mostRepeats {
+			clear(r.last)
+		}
+		if r.last == nil {
+			r.last = map[string]*repeated{}
+		}
+		r.last[line] = &repeated{at: now}
+		return 0, true
+	case now.Sub(one.at) < repeatAgain:
+		one.more++
+		return 0, false
+	}
+	more = one.more
+	one.at, one.more = now, 0
+	return more, true
+}
