@@ -1,0 +1,108 @@
+package project
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker"
+)
+
+// docs/leaving.md, step by step: one task runs under Headway, and five wait. After "worker leave", and without Headway's keys, a
+// bare worker runs them.
+func TestLeavingAsWritten(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	rdb := server.Client(t)
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	limits, err := worker.New(rdb, worker.Config{
+		Limits: policy.PerHour("api", 1), Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	enqueueBothWays(t, rdb)
+	var ran atomic.Int64
+	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		ran.Add(1)
+		return nil
+	})
+	headways := limits.NewServer(asynq.Config{Concurrency: 4})
+	if err := headways.Start(handler); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "one to run and five to wait", 2*time.Minute, func() bool {
+		info, err := inspector.GetQueueInfo("default")
+		return err == nil && ran.Load() == 1 && info.Retry+info.Scheduled == 5
+	})
+	headways.Shutdown()
+
+	left := output(t, 0, "", "worker", "leave", "-redis", "redis://"+server.Addr(), "-queues", "default")
+	if strings.Contains(left, " 0 tasks") {
+		t.Errorf("worker leave: %s", left)
+	}
+	for i := range 3 {
+		if info, err := inspector.GetTaskInfo("default", fmt.Sprint("own-", i)); err == nil && info.MaxRetry != 0 {
+			t.Errorf("%s has max retry %d, want what is left of its own", info.ID, info.MaxRetry)
+		}
+	}
+	for _, key := range keys(t, rdb, "*") {
+		if !strings.HasPrefix(key, "asynq:") && !strings.HasPrefix(key, "hw:") {
+			t.Errorf("the key %s is neither asynq's nor begins with hw:", key)
+		}
+	}
+	if own := keys(t, rdb, "hw:*"); len(own) == 0 || len(keys(t, rdb, "hw:leaving:*")) > 0 {
+		t.Errorf("keys after leaving: %q", own)
+	} else if err := rdb.Unlink(t.Context(), own...).Err(); err != nil {
+		t.Fatal(err)
+	}
+
+	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 50 * time.Millisecond})
+	if err := bare.Start(handler); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(bare.Shutdown)
+	for _, all := range []func(string) (int, error){inspector.RunAllRetryTasks, inspector.RunAllScheduledTasks} {
+		if _, err := all("default"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.WaitFor(t, "the bare worker to run all", 2*time.Minute, func() bool { return ran.Load() == 6 })
+	if own := keys(t, rdb, "hw:*"); len(own) > 0 {
+		t.Errorf("a bare worker wrote %q", own)
+	}
+}
+
+// enqueueBothWays enqueues three tasks by package queue and three by asynq's client.
+func enqueueBothWays(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	own, others := queue.NewClient(rdb, queue.ClientConfig{}), asynq.NewClientFromRedisClient(rdb)
+	for i := range 3 {
+		if _, err := own.Enqueue(t.Context(), queue.Task{Type: "call", Scope: "api", ID: fmt.Sprint("own-", i), MaxRetry: queue.Retries(0)}); err != nil {
+			t.Fatal(err)
+		}
+		task := asynq.NewTaskWithHeaders("call", nil, map[string]string{queue.HeaderScope: "api"})
+		if _, err := others.EnqueueContext(t.Context(), task, asynq.MaxRetry(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func keys(t *testing.T, rdb *redis.Client, pattern string) []string {
+	t.Helper()
+	found, err := rdb.Keys(t.Context(), pattern).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
