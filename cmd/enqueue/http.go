@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/httpsyntax"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -104,7 +105,7 @@ func newHTTPFlags(name string) *httpFlags {
 	f.set.StringVar(&f.task.Scope, "scope", "", "")
 	f.set.StringVar(&f.task.ID, "id", "", "")
 	f.set.StringVar(&f.task.Queue, "queue", queue.DefaultQueue, "")
-	f.set.StringVar(&f.request.Method, "method", queue.DefaultMethod, "")
+	cli.ChoiceVar(f.set, &f.request.Method, "method", queue.DefaultMethod, httpsyntax.StandardMethods()...)
 	f.set.StringVar(&f.body, "body", "", "")
 	f.set.Func("cost", "", f.cost)
 	number(f.set, "priority", -queue.MaxPriority, queue.MaxPriority, func(n int64) { f.task.Priority = int(n) })

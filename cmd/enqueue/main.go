@@ -47,12 +47,25 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	case "schedules":
 		c.name = "enqueue schedules"
 		return c.schedules(args[1:])
+	case "completion":
+		return cli.RunCompletion(newEnqueue(), args[1:], stdout, stderr)
 	case "help", "-h", "-help", "--help":
 		return c.print(usage)
 	case "version", "-version", "--version":
 		return c.print("enqueue " + cli.Version() + "\n")
 	}
 	return c.usageError(cli.Errorf("enqueue -h", "unknown command %q: the commands are http, batch and schedules", args[0]))
+}
+
+// newEnqueue returns the program with all of its commands, for completion.
+func newEnqueue() *cli.Command {
+	root := cli.NewCommand("enqueue", usage)
+	root.Flags.Bool("version", false, "print the version")
+	root.Commands = []*cli.Command{
+		newHTTPFlags("enqueue http").command, newBatchFlags("enqueue batch").command, newSchedulesFlags("enqueue schedules").command,
+		cli.NewCompletion("enqueue"),
+	}
+	return root
 }
 
 func (c *command) print(text string) int {

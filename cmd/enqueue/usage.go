@@ -9,7 +9,8 @@ Usage:
   enqueue http  [flags] -scope SCOPE URL    one outbound HTTP request
   enqueue batch [flags] FILE                a file of tasks, one JSON object a line
   enqueue schedules [flags] FILE            show when recurring tasks come due
-  enqueue -version
+  enqueue completion bash | zsh | fish      complete commands and flags
+  enqueue -version                          print the version
 
 Each command has its own help: enqueue http -h, enqueue batch -h,
 enqueue schedules -h.

@@ -9,8 +9,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,6 +89,7 @@ Flags:
                     7d; then what was there before counts again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
   -force            of set, assign, pause and drain: whatever the limits know of SCOPE
+  -replace          of import: take back what was set, and the file of the workers
   -strict           of check: the exit code is 1 for what is odd too
   -hash HEX         of verify: a hash that was noted before, which a version must have
   -json             print objects, one a line
@@ -136,6 +139,10 @@ type limitsVerb struct {
 	flags       string // of those that only some verbs take
 	offline     bool   // it asks no Redis
 	run         func(*limitsCommand, context.Context) error
+}
+
+func (v limitsVerb) takes(flagName string) bool {
+	return flagName == "json" || flagName == "redis" && !v.offline || slices.Contains(strings.Fields(v.flags), flagName)
 }
 
 const anyNumber = 1 << 10
@@ -190,7 +197,23 @@ func newLimits() (*cli.Command, *limitsCommand) {
 		}
 		return err
 	})
+	for _, name := range slices.Sorted(maps.Keys(limitsVerbs)) {
+		all.Commands = append(all.Commands, verbCommand(all, name))
+	}
 	return all, c
+}
+
+// verbCommand is one verb of "worker limits" with the flags that it takes, for completion.
+func verbCommand(all *cli.Command, name string) *cli.Command {
+	verb := limitsVerbs[name]
+	c := cli.NewCommand(all.Name+" "+name, all.Usage)
+	c.About, c.Files = cli.AboutWord(all.Usage, name), strings.HasPrefix(verb.words, "FILE")
+	all.Flags.VisitAll(func(f *flag.Flag) {
+		if verb.takes(f.Name) {
+			c.Flags.Var(f.Value, f.Name, "")
+		}
+	})
+	return c
 }
 
 // runLimits is the program "worker limits".
@@ -251,7 +274,7 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	}
 	var err error
 	fs.Visit(func(f *flag.Flag) {
-		if (f.Name != "redis" || verb.offline) && f.Name != "json" && !strings.Contains(" "+verb.flags+" ", " "+f.Name+" ") {
+		if !verb.takes(f.Name) {
 			err = errors.Join(err, cli.Errorf(limitsHelp, "-%s does not go with worker limits %s", f.Name, c.verb))
 		}
 	})

@@ -43,7 +43,7 @@ type program struct {
 
 func (p program) run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	if len(args) > 0 {
-		if sub, is := runs[args[0]]; is {
+		if sub := subcommand(args[0]); sub != nil {
 			return sub(ctx, args[1:], getenv, stdout, stderr)
 		}
 	}
@@ -68,9 +68,24 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 	return cli.Code(err)
 }
 
-// runs are the programs that a first word names.
-var runs = map[string]func(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int{
-	"inspect": runInspect, "limits": runLimits, "leave": runLeave,
+// subcommand returns the program that a first word names, nil for none.
+func subcommand(word string) func(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	switch word {
+	case "inspect":
+		return runInspect
+	case "limits":
+		return runLimits
+	case "leave":
+		return runLeave
+	case "completion":
+		return runCompletion
+	}
+	return nil
+}
+
+func runCompletion(_ context.Context, args []string, _ func(string) string, stdout, stderr io.Writer) int {
+	root, _ := newWorker()
+	return cli.RunCompletion(root, args, stdout, stderr)
 }
 
 // subcommands are theirs.
@@ -78,7 +93,7 @@ func subcommands() []*cli.Command {
 	inspect, _ := newInspect()
 	limits, _ := newLimits()
 	leave, _ := newLeave()
-	return []*cli.Command{inspect, limits, leave}
+	return []*cli.Command{inspect, limits, leave, cli.NewCompletion(prog)}
 }
 
 // warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.

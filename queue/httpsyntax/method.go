@@ -8,6 +8,9 @@ import (
 // standard are the methods of RFC 9110 section 9.3 and RFC 5789 that make a request.
 var standard = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
+// StandardMethods returns the methods that every task may have.
+func StandardMethods() []string { return slices.Clone(standard) }
+
 // never are the methods of RFC 9110 that no task may have.
 var never = map[string]string{
 	"CONNECT": "a method that opens a tunnel and is not a request",
