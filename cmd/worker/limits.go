@@ -19,6 +19,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/cmd/internal/celltree"
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
@@ -39,6 +40,7 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
        worker limits import [-replace] FILE [flags]
        worker limits diff FILE [flags]
        worker limits check FILE… [-strict] [-json]
+       worker limits convert FILE [-json]
        worker limits rollback VERSION [flags]
        worker limits reset SCOPE [RULE] [flags]
        worker limits pause | resume | drain SCOPE [flags]
@@ -68,6 +70,8 @@ file that a worker was started with. What has been spent stays spent.
   diff      print what is different in FILE; the exit code is then 1
   check     print every fault of each FILE, and what is odd: an override that
             changes nothing, a rule that can never bind. It asks no Redis
+  convert   print as limits.yaml a tree of limits for redis-cell: names under
+            children, and under limits [burst, count, seconds]. It asks no Redis
   history   the versions that are kept, newest last
   verify    check that no version was rewritten since, and print the newest hash;
             the exit code is 1 if one was, and the first that does not fit is told
@@ -159,6 +163,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", false, (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", false, (*limitsCommand).importFile},
 	"check":    {1, anyNumber, "FILE…", "strict", true, (*limitsCommand).check},
+	"convert":  {1, 1, "FILE", "", true, (*limitsCommand).convert},
 	"diff":     {1, 1, "FILE", "", false, (*limitsCommand).diff},
 	"rollback": {1, 1, "VERSION", "as if-version", false, (*limitsCommand).rollback},
 	"reset":    {1, 2, "SCOPE [RULE]", "", false, (*limitsCommand).reset},
@@ -262,7 +267,7 @@ func userName(getenv func(string) string) string {
 // read takes the words, and refuses flags that the verb does not take.
 func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, check, history, verify, rollback, reset, pause, resume or drain")
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, convert, diff, check, history, verify, rollback, reset, pause, resume or drain")
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
@@ -465,15 +470,46 @@ func readLimits(path string) (*policy.Policy, error) {
 	if path != "-" {
 		return loadPolicy(path)
 	}
-	text, err := io.ReadAll(os.Stdin)
+	name, text, err := readInput(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read standard input: %w", err)
+		return nil, err
 	}
-	p, err := limitsyaml.Parse("standard input", text)
+	p, err := limitsyaml.Parse(name, text)
 	if err != nil {
 		return nil, &cli.Error{What: err.Error(), Try: "mend these lines; nothing was changed", Err: err}
 	}
 	return p, nil
+}
+
+// readInput reads a file, "-" for standard input, and returns what errors call it.
+func readInput(path string) (name string, text []byte, err error) {
+	if path == "-" {
+		text, err = io.ReadAll(os.Stdin)
+		if err != nil {
+			return "", nil, fmt.Errorf("cannot read standard input: %w", err)
+		}
+		return "standard input", text, nil
+	}
+	if text, err = os.ReadFile(path); err != nil {
+		return "", nil, limitsUnread(path, err)
+	}
+	return path, text, nil
+}
+
+// convert prints what a tree for redis-cell comes to.
+func (c *limitsCommand) convert(context.Context) error {
+	name, text, err := readInput(c.words[0])
+	if err != nil {
+		return err
+	}
+	p, err := celltree.Parse(name, text)
+	if err != nil {
+		return &cli.Error{What: err.Error(), Try: "mend these lines; docs/from-redis-rate.md has an example", Err: err}
+	}
+	yaml := string(limitsyaml.Format(p))
+	return c.print(struct {
+		Limits string `json:"limits"`
+	}{yaml}, strings.TrimSuffix(yaml, "\n"))
 }
 
 func (c *limitsCommand) rollback(ctx context.Context) error {
