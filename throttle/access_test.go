@@ -232,7 +232,7 @@ func TestAccessAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", "")), " ")
-	_, rest, found := strings.Cut(plain, " ~hw:{* ~hw:turns ~hw:members %R~hw:limits* "+strings.Join(commands, " ")+" ")
+	_, rest, found := strings.Cut(plain, " ~hw:{* ~hw:turns ~hw:members ~hw:processes %R~hw:limits* "+strings.Join(commands, " ")+" ")
 	if !found || strings.HasPrefix(rest, "+") {
 		t.Errorf("doc.go does not have the rule\n%s", commands)
 	}

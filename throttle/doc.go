@@ -73,7 +73,7 @@
 // The smallest ACL rule that works, for keys under the default prefix and a
 // user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
-//	~hw:{* ~hw:turns ~hw:members %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
+//	~hw:{* ~hw:turns ~hw:members ~hw:processes %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
 //	+exists +del +unlink +mget +hdel +hexists +hget +hgetall +hmget +hscan +hset
 //	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscan +zscore
 //

@@ -53,7 +53,7 @@ type Config struct {
 	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to prometheus.DefaultRegisterer.
 	Registerer prometheus.Registerer
 	// NoMetrics registers none, NoUsage records nobody's spending, NoReload reads the file once, and NoFollow keeps to the limits
-	// of the start, whatever becomes of those in Redis.
+	// of the start, whatever becomes of those in Redis: worker limits names such a process after each change.
 	NoMetrics, NoUsage, NoReload, NoFollow bool
 	// ReloadOn has the file read again with each signal, changed or not. Defaults to none.
 	ReloadOn <-chan os.Signal
@@ -163,7 +163,7 @@ func (l *Limits) build(file limitsfile.File) error {
 		},
 	})
 	calm := l.health.Calm(l.log)
-	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, Prefix: l.cfg.Throttle.Prefix, Logger: l.log})
+	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, App: l.cfg.App, Worker: true, Prefix: l.cfg.Throttle.Prefix, Logger: l.log})
 	if !l.cfg.NoUsage {
 		recorder, err := usage.New(l.rdb, usage.Config{Prefix: l.cfg.Throttle.Prefix, App: cmp.Or(l.cfg.App, filepath.Base(os.Args[0])), Observer: l.metrics, Logger: calm})
 		if err != nil {
@@ -329,7 +329,9 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	if l.usage != nil {
 		wg.Go(func() { l.usage.Run(ctx) })
 	}
-	if !l.cfg.NoFollow {
+	if l.cfg.NoFollow {
+		wg.Go(func() { l.source.Announce(ctx) })
+	} else {
 		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
 	}
 	if !l.cfg.NoReload {

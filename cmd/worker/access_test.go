@@ -226,6 +226,8 @@ func TestWorkerAccess(t *testing.T) {
 		"rename":      rdb.Rename(ctx, "hw:queues", "hw:limits").Err(),
 		"script":      rdb.Eval(ctx, "return redis.call('HSET', KEYS[1], 'version', '9')", []string{"hw:limits"}).Err(),
 		"hidden":      rdb.Eval(ctx, "return redis.call('HSET', 'hw:limits', 'version', '9')", nil).Err(),
+		"files":       rdb.ZAdd(ctx, "hw:limits:files", redis.Z{Score: 1, Member: "another"}).Err(),
+		"no file":     rdb.ZRem(ctx, "hw:limits:files", "another").Err(),
 		"another key": rdb.HSet(ctx, "hw:limits2", "version", "9").Err(),
 		"flushall":    rdb.FlushAll(ctx).Err(),
 		"acl":         rdb.Do(ctx, "ACL", "SETUSER", "worker", "~*", "+@all").Err(),

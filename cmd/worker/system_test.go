@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -165,7 +164,7 @@ func TestArchives(t *testing.T) {
 		}
 		r.says("task_id=" + id)
 	}
-	if keys := rdb.Keys(t.Context(), "hw:*").Val(); !slices.Equal(keys, []string{"hw:limits"}) {
+	if keys := rdb.Keys(t.Context(), "hw:{*").Val(); len(keys) > 0 {
 		t.Errorf("charged for tasks that cannot run: %q", keys)
 	}
 	enqueue(t, rdb, a.task("payments/a", "good"))

@@ -335,6 +335,14 @@ func output(t *testing.T, code int, stdin, name string, args ...string) string {
 // healthz runs a worker until it has told of everything, and returns what.
 func healthz(t *testing.T, args ...string) string {
 	t.Helper()
+	body, stop := startWorker(t, args...)
+	stop()
+	return body
+}
+
+// startWorker runs a worker, returns what /healthz answers when it is ready, and how to shut it down.
+func startWorker(t *testing.T, args ...string) (body string, stop func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -350,7 +358,6 @@ func healthz(t *testing.T, args ...string) string {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // gone already, unless the test failed
 	})
-	var body string
 	redistest.WaitFor(t, "worker to know how many there are", 2*time.Minute, func() bool {
 		res, err := http.Get("http://" + addr + "/healthz")
 		if err != nil {
@@ -361,13 +368,15 @@ func healthz(t *testing.T, args ...string) string {
 		body = string(text)
 		return err == nil && strings.Contains(body, `"workers":`)
 	})
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	return body, func() {
+		t.Helper()
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("worker: %v\n%s", err, stderr.String())
+		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("worker: %v\n%s", err, stderr.String())
-	}
-	return body
 }
 
 // "An error is two lines … what happened, and try:"

@@ -293,7 +293,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// docs/kubernetes.md: "An old pod that restarts with the old file changes nothing", and what brings the old limits back.
+// docs/kubernetes.md: "An old pod that restarts with the old file changes nothing", and that kubectl rollout undo brings the old limits back.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	redisURL := "redis://" + redistest.NewServer(t).Addr()
@@ -307,13 +307,21 @@ func TestRollout(t *testing.T) {
 			t.Errorf("limit %d is not in force:\n%s", limit, text)
 		}
 	}
-	runs := func(file string) { healthz(t, "-redis", redisURL, "-limits", file) }
-	runs(before)
+	runs := func(file string) (stop func()) {
+		t.Helper()
+		_, stop = startWorker(t, "-redis", redisURL, "-limits", file)
+		return stop
+	}
+	stop := runs(before)
 	inForce(200)
-	runs(after)
+	newer := runs(after)
 	inForce(300)
-	runs(before) // an old pod restarts, or kubectl rollout undo
+	stop()
+	stop = runs(before) // an old pod restarts
 	inForce(300)
-	output(t, 0, "", "worker", "limits", "import", "-replace", before, "-redis", redisURL)
+	stop()
+	newer()
+	stop = runs(before) // kubectl rollout undo
+	defer stop()
 	inForce(200)
 }

@@ -22,6 +22,15 @@ import (
 // limits in Redis.
 const publishAgain = time.Minute
 
+const (
+	// holdAgain is how often a worker whose Redis user may not publish tries to say which file it has.
+	holdAgain = time.Hour
+	// olderRestores is how long a file that was superseded waits, where Redis was emptied, for a newer one.
+	olderRestores = time.Minute
+	// releaseBound is how long a process takes at most, when it ends, to say that it has its file no more.
+	releaseBound = time.Second
+)
+
 // File is a limits file as it was read last. The zero File is none.
 type File struct {
 	path   string
@@ -56,15 +65,17 @@ func Read(ctx context.Context, path string) (File, error) {
 // Source is where a process has its policy from: its file, and what stands in Redis, which all processes share. It is safe for
 // concurrent use.
 type Source struct {
-	store *policystore.Store
-	by    string // this worker, in the history
-	log   *slog.Logger
+	store  *policystore.Store
+	holder *policystore.Holder
+	self   policystore.Process // as other programs learn of it
+	log    *slog.Logger
 	// apply puts a policy in force in this process alone; nil before there is a limiter.
 	apply func(*policy.Policy)
 
 	mu       sync.Mutex
 	read     File
 	older    bool      // it was superseded
+	gone     time.Time // since when there are no limits in Redis; zero while there are
 	told     bool      // that it could not be published
 	writable bool      // it was told that others may write it
 	again    time.Time // when a file that may not be published is tried again
@@ -74,6 +85,9 @@ type Source struct {
 type Config struct {
 	// By is this process in the history of the limits. Defaults to the program's name and the host's: billing on web-3.
 	By string
+	// App is the application, as policystore.Process has it, and Worker says that this process runs tasks.
+	App    string
+	Worker bool
 	// Prefix is that of policystore.Config. Defaults to "hw".
 	Prefix string
 	// Logger gets what becomes of the file and of changes. Defaults to none.
@@ -92,7 +106,11 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Source{store: policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix}), read: read, by: cfg.By, log: cfg.Logger}
+	store := policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix})
+	return &Source{
+		store: store, holder: policystore.NewHolder(store, cfg.By), read: read, log: cfg.Logger,
+		self: policystore.Process{App: cfg.App, Worker: cfg.Worker},
+	}
 }
 
 // Attach has a limiter put in force what this process may not publish.
@@ -133,7 +151,11 @@ func (l *Source) Settle(ctx context.Context) (*policy.Policy, error) {
 // begin publishes the file of a worker that starts. One whose Redis user may not goes by what stands
 // in Redis.
 func (l *Source) begin(ctx context.Context) error {
-	stood, err := l.store.File(ctx)
+	var stood *policy.Policy
+	v, err := l.store.Current(ctx)
+	if err == nil {
+		stood, err = l.store.File(ctx, v)
+	}
 	if err != nil && !errors.Is(err, policystore.ErrNone) && !errors.As(err, new(*policystore.DamagedError)) {
 		return err // else it is only not told what the new one lacks
 	}
@@ -202,29 +224,36 @@ func (l *Source) wait(ctx context.Context) error {
 // publish makes the file the one that workers run under. before is what it said until
 // somebody changed it, and stood the file that it takes the place of; both may be nil. l.mu is held.
 func (l *Source) publish(ctx context.Context, before, stood *policy.Policy) error {
-	became, v, err := l.store.PublishFile(ctx, l.by, l.read.policy, before)
+	became, v, err := l.holder.Publish(ctx, l.read.policy, before)
 	if err != nil {
 		return err
 	}
-	l.older = became == policystore.FileSuperseded
+	l.became(ctx, became, v, stood)
+	return nil
+}
+
+// became says what became of the file, stood being the one that it took the place of; it may be nil. l.mu is held.
+func (l *Source) became(ctx context.Context, became policystore.Published, v policystore.Version, stood *policy.Policy) {
+	l.older, l.gone = became == policystore.FileSuperseded, time.Time{}
 	switch {
 	case l.older:
-		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded, and changes nothing; worker limits import -replace brings it back",
-			"file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
+		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded; it counts again when no process has the newer one any more, "+
+			"and worker limits import -replace brings it back at once", "file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
 	case v.Imported != nil:
 		l.log.WarnContext(ctx, "the limits that were imported stand in place of the file; worker limits unset lets it count again",
 			"file", l.read.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
 	case became == policystore.FileNew:
 		l.log.InfoContext(ctx, "the limits file is published", "file", l.read.path, "version", v.Number)
+	case became == policystore.FileAgain:
+		l.log.InfoContext(ctx, "the limits file counts again: no process has the newer one any more", "file", l.read.path, "version", v.Number)
 	}
-	if became == policystore.FileNew {
+	if became == policystore.FileNew || became == policystore.FileAgain {
 		l.tellGone(ctx, stood, l.read.policy)
 		l.tellOdd(ctx)
 	}
 	if n := len(v.Rules); n > 0 {
 		l.log.InfoContext(ctx, "rules that were set live stand over the file; worker limits list shows them", "rules", n, "version", v.Number)
 	}
-	return nil
 }
 
 // tellOdd says that a file that is published has what is most likely not meant, and the first of it.
@@ -236,25 +265,93 @@ func (l *Source) tellOdd(ctx context.Context) {
 }
 
 // Follow keeps the limiter's policy what all processes run under, until ctx ends, and publishes the file again where Redis was
-// emptied. refused is called with an error when limits in Redis are not understood, and with nil when they are again; it may
-// be nil.
+// emptied, or where it was superseded and no process has the newer one any more. refused is called with an error when limits in
+// Redis are not understood, and with nil when they are again; it may be nil.
 func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
 	if refused == nil {
 		refused = func(error) {}
 	}
+	var beside sync.WaitGroup
+	beside.Go(func() { l.hold(ctx) })
 	policystore.Follow(ctx, l.store, limiter, policystore.FollowConfig{
 		Logger:    log,
-		OnVersion: func(policystore.Version, *policy.Policy) { refused(nil) },
+		OnVersion: func(v policystore.Version, _ *policy.Policy) { l.inForce(v); refused(nil) },
 		OnRefused: refused,
 		OnNone:    func() { l.restore(ctx) },
+		App:       l.self.App, Worker: l.self.Worker,
 	})
+	beside.Wait()
 }
 
-// restore publishes the file again where Redis was emptied.
+// Announce is for a process that does not Follow: until ctx ends it makes known that this process has its file, and keeps to the
+// limits that it began with.
+func (l *Source) Announce(ctx context.Context) {
+	var beside sync.WaitGroup
+	beside.Go(func() { l.hold(ctx) })
+	policystore.Announce(ctx, l.store, l.self)
+	beside.Wait()
+}
+
+// inForce notes whether the file of this process counts.
+func (l *Source) inForce(v policystore.Version) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = time.Time{}
+	l.older = v.File != nil && l.read.policy != nil && !v.HasFile(l.read.policy)
+}
+
+// hold makes known that this process has its file, until ctx ends.
+func (l *Source) hold(ctx context.Context) {
+	if l.read.policy == nil {
+		return
+	}
+	for ctx.Err() == nil && pause(ctx, l.renew(ctx)) {
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound)
+	defer cancel()
+	if err := l.holder.Release(ctx); err != nil {
+		l.log.DebugContext(ctx, "could not say that this process has its limits file no more; others learn it within a minute", "error", err)
+	}
+}
+
+// renew makes it known once, and returns when to do so again.
+func (l *Source) renew(ctx context.Context) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	became, v, again, err := l.holder.Renew(ctx, l.read.policy)
+	switch {
+	case errors.Is(err, policystore.ErrNotPermitted):
+		return holdAgain
+	case err != nil: // who follows says so
+	case became == policystore.FileNew || became == policystore.FileAgain:
+		l.became(ctx, became, v, l.fileBefore(ctx, v))
+	default:
+		l.older = became == policystore.FileSuperseded
+	}
+	return again
+}
+
+// fileBefore is the limits file that the version before had, nil where that is not known: then it is only not said what is gone.
+func (l *Source) fileBefore(ctx context.Context, v policystore.Version) *policy.Policy {
+	before, err := l.store.Version(ctx, v.Number-1)
+	if err != nil {
+		return nil
+	}
+	file, err := l.store.File(ctx, before)
+	if err != nil {
+		return nil
+	}
+	return file
+}
+
+// restore publishes the file again where Redis was emptied. One that was superseded waits for the processes that have the newer one.
 func (l *Source) restore(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.read.policy == nil || l.older || time.Now().Before(l.again) { // another worker has the newer one
+	if l.gone.IsZero() {
+		l.gone = time.Now()
+	}
+	if l.read.policy == nil || l.older && time.Since(l.gone) < olderRestores || time.Now().Before(l.again) {
 		return
 	}
 	err := l.publish(ctx, nil, nil)

@@ -2,7 +2,7 @@
 // versions of one policy, each with who made it, when and why, and a history that can
 // be gone back in.
 //
-//	store := policystore.New(rdb, policies.Config{})
+//	store := policystore.New(rdb, policystore.Config{})
 //	_, err := store.Set(ctx, policystore.Edit{By: "anna"}, "payments/acme", "tenant", map[string]string{"limit": "100"})
 //
 // Every process that decides follows the store, and puts a new version in force at the

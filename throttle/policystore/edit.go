@@ -537,54 +537,6 @@ func sameSource(a, b *Source) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Sum == b.Sum
 }
 
-// Published is what became of a file.
-type Published int
-
-const (
-	// FileStands says that the file is the one that was published last.
-	FileStands Published = iota
-	// FileNew says that it is by now.
-	FileNew
-	// FileSuperseded says that it was published before and that another one was since: a worker
-	// that starts with an older file changes nothing.
-	FileSuperseded
-)
-
-// PublishFile makes p the file that workers were started with. One that was published
-// before, and superseded since, changes nothing, so that workers of two releases do not
-// undo each other, unless it comes after the file that stands there: before is what the
-// same worker had until somebody changed the file, nil when it has just started. The error
-// is those of Store.
-func (s *Store) PublishFile(ctx context.Context, by string, p, before *policy.Policy) (Published, Version, error) {
-	out := FileStands
-	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *policy.Policy, now time.Time) error {
-		out = FileStands
-		sum := sumOf(limitsyaml.Format(p))
-		if v.File != nil && v.File.Sum == sum {
-			return ErrUnchanged
-		}
-		if v.File != nil && (before == nil || v.File.Sum != sumOf(limitsyaml.Format(before))) {
-			if slices.Contains(v.Files, sum) {
-				out = FileSuperseded
-				return ErrUnchanged
-			}
-		}
-		out = FileNew
-		v.File = v.bring(p, by, now)
-		v.Files = append(slices.DeleteFunc(v.Files, func(known string) bool { return known == sum }), sum)
-		v.Files = v.Files[max(0, len(v.Files)-keptFiles):]
-		v.Change = "publish a limits file"
-		return nil
-	})
-	if errors.Is(err, ErrUnchanged) {
-		err = nil
-	}
-	return out, v.Version, err
-}
-
-// keptFiles is how many files are known again.
-const keptFiles = 200
-
 // bring makes a policy a source of the version that is being made.
 func (v *draft) bring(p *policy.Policy, by string, now time.Time) *Source {
 	text := limitsyaml.Format(p)

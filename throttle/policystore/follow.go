@@ -24,6 +24,9 @@ type FollowConfig struct {
 	// OnNone is told, with each look, that there is nothing in Redis: it was emptied.
 	// Defaults to none: the limiter keeps what it has.
 	OnNone func()
+	// App and Worker are what Store.Processes says of this process.
+	App    string
+	Worker bool
 }
 
 // look is how often the store is looked at: so often that each look, and the time it
@@ -47,17 +50,21 @@ const expiryNotice = 30 * 24 * time.Hour
 // answer, or what stands there is not understood, or is nothing, the limiter keeps the policy
 // that it has. What stands there is kept for as long as somebody follows it whose Redis user may
 // change the limits. One that may only read them leaves that to others, and says so in the log when
-// nobody has for long. Costs one round trip of one command each 400 ms, one or two each hour, and a
-// few for each version.
+// nobody has for long. Store.Processes has this process meanwhile, and which version is in force here.
+// Costs one round trip of one command each 400 ms, two each 15 seconds, one or two each hour, and a few
+// for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := follower{store: s, limiter: l, cfg: cfg}
+	self := newAnnouncer(s, Process{App: cfg.App, Worker: cfg.Worker, Follows: true})
+	defer self.leave(ctx)
 	for ctx.Err() == nil {
 		f.turn(ctx) // what has come into force makes room for what was written since
 		f.look(ctx)
 		f.turn(ctx)
+		self.renew(ctx, f.version)
 		wait := look
 		if !f.next.IsZero() {
 			wait = max(time.Millisecond, min(wait, time.Until(f.next)))
@@ -78,17 +85,18 @@ type follower struct {
 	limiter *throttle.Limiter
 	cfg     FollowConfig
 
-	looked time.Time
-	known  string         // what stands for the version that was read last, understood or not
-	read   *Version       // the same, if it was understood
-	base   *policy.Policy // what it lies over
-	off    time.Duration  // the server's clock less this one
-	next   time.Time      // when read comes into force, or something of it ends; zero for never
-	begun  bool           // read is in force
-	failed bool           // Redis did not answer
-	renew  time.Time      // when it is to be renewed
-	stale  bool           // it could not be
-	ends   bool           // nobody has renewed it for long, and this user may not
+	looked  time.Time
+	known   string         // what stands for the version that was read last, understood or not
+	read    *Version       // the same, if it was understood
+	base    *policy.Policy // what it lies over
+	off     time.Duration  // the server's clock less this one
+	next    time.Time      // when read comes into force, or something of it ends; zero for never
+	begun   bool           // read is in force
+	version int64          // the one that came into force last
+	failed  bool           // Redis did not answer
+	renew   time.Time      // when it is to be renewed
+	stale   bool           // it could not be
+	ends    bool           // nobody has renewed it for long, and this user may not
 }
 
 // look looks whether there is another version, and reads it. One that is still to come
@@ -228,7 +236,7 @@ func (f *follower) turn(ctx context.Context) {
 	} else {
 		f.cfg.Logger.InfoContext(ctx, "limits in force", "version", v.Number, "change", v.Change, "by", v.By)
 	}
-	f.begun = true
+	f.begun, f.version = true, v.Number
 	if f.cfg.OnVersion != nil {
 		f.cfg.OnVersion(v, p)
 	}

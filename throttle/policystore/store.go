@@ -18,18 +18,19 @@ import (
 
 // Config is where a Store keeps its versions. The zero Config is ready to use.
 type Config struct {
-	// Prefix begins the key: letters, digits, '-', '_' and '.'. Defaults to "hw".
+	// Prefix begins the keys: letters, digits, '-', '_' and '.'. Defaults to "hw".
 	Prefix string
 }
 
-// Store keeps the versions of one policy in one key of Redis. It is safe for concurrent
+// Store keeps the versions of one policy in one key of Redis, and beside it who has which. It is safe for concurrent
 // use, by any number of processes. Its methods fail with ctx's error, one that wraps
 // throttle.ErrUnavailable, or what each of them says; those that change the limits also with
 // one that wraps ErrNotPermitted.
 type Store struct {
-	rdb  redis.UniversalClient
-	key  string
-	most int // bytes that the history may have
+	rdb       redis.UniversalClient
+	key       string
+	processes string // the key of those that decide under limits
+	most      int    // bytes that the history may have
 }
 
 // New returns a Store in rdb. It does no I/O and takes no ownership of rdb.
@@ -37,7 +38,7 @@ func New(rdb redis.UniversalClient, cfg Config) *Store {
 	if cfg.Prefix == "" {
 		cfg.Prefix = "hw"
 	}
-	return &Store{rdb: rdb, key: cfg.Prefix + ":limits", most: keptBytes}
+	return &Store{rdb: rdb, key: cfg.Prefix + ":limits", processes: cfg.Prefix + ":processes", most: keptBytes}
 }
 
 const (
@@ -271,12 +272,11 @@ func (s *Store) Now(ctx context.Context) (*policy.Policy, error) {
 	return p, err
 }
 
-// File returns the limits file that was published last, whatever else is in force; nil where there
-// is none. The error is ErrNone, a *DamagedError, or those of Store. Costs three round trips.
-func (s *Store) File(ctx context.Context) (*policy.Policy, error) {
-	v, err := s.Current(ctx)
-	if err != nil || v.File == nil {
-		return nil, err
+// File returns the limits file of a version, whatever else was in force; nil where there was none. The
+// error is a *DamagedError, or those of Store. Costs one round trip.
+func (s *Store) File(ctx context.Context, v Version) (*policy.Policy, error) {
+	if v.File == nil {
+		return nil, nil
 	}
 	return s.base(ctx, s.rdb, Version{Number: v.Number, File: v.File})
 }

@@ -1,0 +1,316 @@
+package policystore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+const (
+	// renewLease is how often a process says that it is there, and lease how long that is believed.
+	renewLease = 15 * time.Second
+	lease      = 3 * renewLease
+	// vacantFor is how long a running process must see nobody with the file that counts before its own
+	// takes the place: a process that restarts, or that waits for Redis to answer again, is back by then.
+	vacantFor = 2 * renewLease
+	// traceStays is how long a lease that has ended is kept: it tells a process that died, or lost its
+	// way to Redis, from one that was shut down.
+	traceStays = time.Hour
+	// leaveBound is how long a process takes at most, when it ends, to say that it leaves.
+	leaveBound = time.Second
+)
+
+// Holder publishes the limits file of a process, and makes known in Redis that the process has it. Of
+// the files that running processes have, the one that came into force last counts, and a new file
+// comes into force at once. It is safe for concurrent use.
+type Holder struct {
+	store *Store
+	by    string
+	id    string
+
+	mu     sync.Mutex
+	sum    string    // of the file that Redis knows this process to have, empty for none
+	stands string    // the mark of the version that was seen to rest on it
+	vacant string    // the sum of the file that counts, where nobody was seen with it
+	since  time.Time // and since when
+	looked time.Time // when that was looked at last
+}
+
+// NewHolder returns a Holder of this process, which the history calls by. It does no I/O.
+func NewHolder(s *Store, by string) *Holder { return &Holder{store: s, by: by, id: rand.Text()} }
+
+// Publish makes p the limits file of this process, and the one that counts if it is new, or follows one
+// that counts: before is what this process had until somebody changed the file, nil when it has just
+// started. A file that was in force before, and superseded since, counts again at once where the
+// processes with the file that counts were shut down; otherwise Renew sees to it. The error is those of
+// Store. Costs some round trips.
+func (h *Holder) Publish(ctx context.Context, p, before *policy.Policy) (Published, Version, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sum := sumOf(limitsyaml.Format(p))
+	now, err := h.announce(ctx, sum)
+	if err != nil {
+		return FileStands, Version{}, err
+	}
+	became, v, err := h.store.publishFile(ctx, h.by, p, before, "")
+	if err != nil || became != FileSuperseded || before != nil {
+		return became, v, err
+	}
+	held, err := h.store.held(ctx)
+	if err != nil {
+		return became, v, err
+	}
+	if _, traced := held[v.File.Sum]; traced || !held.next(v, sum, now) {
+		return became, v, nil
+	}
+	return h.store.publishFile(ctx, h.by, p, nil, v.File.Sum)
+}
+
+// Renew says for another 45 seconds that this process has the file p, and makes p count again when for
+// 30 seconds no process was there that has the one which counts. It is to be called again after the time
+// that it returns, 15 seconds at most. The error is ErrNone where there are no limits in Redis,
+// *DamagedError, or those of Store. Costs three round trips, and two more while another file counts.
+func (h *Holder) Renew(ctx context.Context, p *policy.Policy) (Published, Version, time.Duration, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	became, v, again, err := h.renew(ctx, p)
+	if err != nil {
+		h.since = time.Time{} // others may have been cut off too
+	}
+	return became, v, again, err
+}
+
+func (h *Holder) renew(ctx context.Context, p *policy.Policy) (Published, Version, time.Duration, error) {
+	sum := sumOf(limitsyaml.Format(p))
+	now, err := h.announce(ctx, sum)
+	if err != nil {
+		return FileStands, Version{}, renewLease, err
+	}
+	mark, err := h.store.mark(ctx, h.store.rdb)
+	switch {
+	case err != nil:
+		return FileStands, Version{}, renewLease, err
+	case mark == "":
+		return FileStands, Version{}, renewLease, ErrNone
+	case mark == h.stands:
+		return FileStands, Version{}, renewLease, nil
+	}
+	v, err := h.store.marked(ctx, h.store.rdb, mark)
+	if err != nil {
+		return FileStands, Version{}, renewLease, err
+	}
+	if v.fileSum() == sum {
+		h.stands, h.since = mark, time.Time{}
+		return FileStands, v, renewLease, nil
+	}
+	held, err := h.store.held(ctx)
+	if err != nil {
+		return FileSuperseded, v, renewLease, err
+	}
+	wait := h.wait(v.fileSum(), held, now)
+	if wait > 0 || !held.next(v, sum, now) {
+		return FileSuperseded, v, min(renewLease, max(time.Millisecond, wait)), nil
+	}
+	became, v, err := h.store.publishFile(ctx, h.by, p, nil, v.fileSum())
+	return became, v, renewLease, err
+}
+
+// wait returns when to look again whether nobody has the file that counts, and 0 where nobody has had
+// it for long enough.
+func (h *Holder) wait(counts string, held leases, now time.Time) time.Duration {
+	last := h.looked
+	h.looked = time.Now()
+	if left := held[counts].Sub(now); left > 0 {
+		h.since = time.Time{}
+		return left
+	}
+	if h.since.IsZero() || h.vacant != counts || h.looked.Sub(last) > lease { // this process stood still, and so may others have
+		h.vacant, h.since = counts, h.looked
+	}
+	return h.since.Add(vacantFor).Sub(h.looked)
+}
+
+// Release says that this process has no file any more, as it shuts down. Costs one round trip.
+func (h *Holder) Release(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sum == "" {
+		return nil
+	}
+	err := h.store.rdb.ZRem(ctx, h.store.filesKey(), h.member(h.sum)).Err()
+	h.sum = ""
+	return err
+}
+
+// announce says that this process has a file. It returns the time of the Redis server.
+func (h *Holder) announce(ctx context.Context, sum string) (time.Time, error) {
+	var before string
+	if h.sum != "" && h.sum != sum {
+		before = h.member(h.sum)
+	}
+	if h.sum != sum {
+		h.stands, h.since = "", time.Time{}
+	}
+	now, err := h.store.leaseOut(ctx, h.store.filesKey(), h.member(sum), before, traceStays)
+	if err == nil {
+		h.sum = sum
+	}
+	return now, err
+}
+
+func (h *Holder) member(sum string) string { return sum + " " + h.id }
+
+func (s *Store) filesKey() string { return s.key + ":files" }
+
+// leaseOut has a member of a key stand for lease, in the place of another one, which may be empty, and
+// takes away what ended before stays. It returns the time of the Redis server. Costs two round trips.
+func (s *Store) leaseOut(ctx context.Context, key, member, before string, stays time.Duration) (time.Time, error) {
+	now, err := s.now(ctx, s.clock(ctx))
+	if err != nil {
+		return now, err
+	}
+	_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.ZAdd(ctx, key, redis.Z{Score: float64(now.Add(lease).UnixMilli()), Member: member})
+		if before != "" {
+			p.ZRem(ctx, key, before)
+		}
+		p.ZRemRangeByScore(ctx, key, "-inf", "("+strconv.FormatInt(now.Add(-stays).UnixMilli(), 10))
+		p.PExpire(ctx, key, stays+2*lease)
+		return nil
+	})
+	switch {
+	case refused(err):
+		return now, fmt.Errorf("%w: %w", ErrNotPermitted, err)
+	case err != nil:
+		return now, unavailable(ctx, "say who follows", err)
+	}
+	return now, nil
+}
+
+// leases are until when some process says to have each file, by its sum; those that have ended too.
+type leases map[string]time.Time
+
+// held returns the leases of limits files.
+func (s *Store) held(ctx context.Context) (leases, error) {
+	var all *redis.ZSliceCmd
+	err := throttle.ReadFromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
+		all = p.ZRangeWithScores(ctx, s.filesKey(), 0, -1)
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(ctx, "ask who follows", err)
+	}
+	held := leases{}
+	for _, z := range all.Val() { // in the order of their ends
+		member, _ := z.Member.(string)
+		sum, _, _ := strings.Cut(member, " ")
+		held[sum] = time.UnixMilli(int64(z.Score))
+	}
+	return held, nil
+}
+
+// next tells whether a file comes after the one that counts: no process has one that was in force later.
+func (l leases) next(v Version, sum string, now time.Time) bool {
+	for _, known := range slices.Backward(v.Files) {
+		switch {
+		case known == sum:
+			return true
+		case known != v.fileSum() && l[known].After(now):
+			return false
+		}
+	}
+	return true
+}
+
+// fileSum names the file of a version, empty for none.
+func (v Version) fileSum() string {
+	if v.File == nil {
+		return ""
+	}
+	return v.File.Sum
+}
+
+// HasFile tells whether p is the limits file that counts, whatever was imported in its place.
+func (v Version) HasFile(p *policy.Policy) bool { return v.fileSum() == sumOf(limitsyaml.Format(p)) }
+
+// Published is what became of a file.
+type Published int
+
+const (
+	// FileStands says that the file is the one that was published last.
+	FileStands Published = iota
+	// FileNew says that it is by now.
+	FileNew
+	// FileSuperseded says that it was published before and that another one was since: a worker
+	// that starts with an older file changes nothing while others have the newer one.
+	FileSuperseded
+	// FileAgain says that it was superseded, and counts again: no process has the newer one any more.
+	FileAgain
+)
+
+// PublishFile makes p the limits file that counts. One that was published before, and superseded since,
+// changes nothing, unless it comes after the file that stands there: before is what the same worker had
+// until somebody changed the file, nil when it has just started. It is for one who has no file any
+// longer than this call takes: the file of a running process may come in its place. Processes use a
+// Holder. The error is those of Store.
+func (s *Store) PublishFile(ctx context.Context, by string, p, before *policy.Policy) (Published, Version, error) {
+	return s.publishFile(ctx, by, p, before, "")
+}
+
+// publishFile publishes a file. vacant is the sum of the one that counts if no process has that any more.
+func (s *Store) publishFile(ctx context.Context, by string, p, before *policy.Policy, vacant string) (Published, Version, error) {
+	out := FileStands
+	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *policy.Policy, now time.Time) error {
+		sum := sumOf(limitsyaml.Format(p))
+		if out = becomes(v, sum, before, vacant); out == FileStands || out == FileSuperseded {
+			return ErrUnchanged
+		}
+		v.File = v.bring(p, by, now)
+		v.Files = append(slices.DeleteFunc(v.Files, func(known string) bool { return known == sum }), sum)
+		v.Files = v.Files[max(0, len(v.Files)-keptFiles):]
+		v.Change = "publish a limits file"
+		if out == FileAgain {
+			v.Change = "publish a limits file again: no process has the newer one any more"
+		}
+		return nil
+	})
+	if errors.Is(err, ErrUnchanged) {
+		err = nil
+	}
+	return out, v.Version, err
+}
+
+// becomes tells what becomes of a file over what stands there.
+func becomes(v *draft, sum string, before *policy.Policy, vacant string) Published {
+	stands := v.fileSum()
+	switch {
+	case stands == sum:
+		return FileStands
+	case stands == "":
+		return FileNew
+	case vacant != "" && stands == vacant:
+		return FileAgain
+	case vacant != "": // somebody else was quicker
+		return FileSuperseded
+	case before != nil && stands == sumOf(limitsyaml.Format(before)):
+		return FileNew
+	case slices.Contains(v.Files, sum):
+		return FileSuperseded
+	}
+	return FileNew
+}
+
+// keptFiles is how many files are known again.
+const keptFiles = 200

@@ -1,0 +1,149 @@
+package policystore
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// announced is a process that makes itself known until it is stopped.
+func announced(ctx context.Context, what func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { what(ctx) })
+	return func() { cancel(); done.Wait() }
+}
+
+func processes(t *testing.T, s *Store) []Process {
+	t.Helper()
+	list, err := s.Processes(t.Context())
+	must(t, err)
+	return list
+}
+
+// docs/keys.md: application, host, process id, and which version is in force there, or that it does not
+// follow; for 45 seconds after it was killed, and no longer than it runs otherwise.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	l, err := throttle.New(rdb, policyOf(t, file), throttle.Config{})
+	must(t, err)
+	follow := announced(t.Context(), func(ctx context.Context) { Follow(ctx, s, l, FollowConfig{App: "mail", Worker: true}) })
+	fixed := announced(t.Context(), func(ctx context.Context) { Announce(ctx, s, Process{App: "billing", Version: 7, Follows: true}) })
+	host, err := os.Hostname()
+	must(t, err)
+	known := func(want ...Process) {
+		t.Helper()
+		var got []Process
+		redistest.WaitAsking(t, "the processes to be known", time.Minute, func() bool {
+			got = processes(t, s)
+			if len(got) != len(want) {
+				return false
+			}
+			for i := range got {
+				got[i].ID = ""
+				want[i].Host, want[i].PID = host, os.Getpid()
+				if got[i] != want[i] {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	known(Process{App: "billing"}, Process{App: "mail", Worker: true, Follows: true, Version: 1})
+	must(t, set(s, anna, "payments", "account", "limit=5"))
+	known(Process{App: "billing"}, Process{App: "mail", Worker: true, Follows: true, Version: 2})
+	if ttl := rdb.PTTL(t.Context(), s.processes).Val(); ttl <= 45*time.Second || ttl > 2*time.Minute {
+		t.Errorf("they stay for %s", ttl)
+	}
+	if n := rdb.ZCard(t.Context(), s.processes).Val(); n != 2 {
+		t.Errorf("%d members of two processes", n)
+	}
+	follow()
+	known(Process{App: "billing"})
+	fixed()
+	known()
+}
+
+// A process that died is forgotten, and one that lives is not, nor after an outage.
+func TestProcessesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := redistest.Miniredis(t)
+		s := New(rdb, Config{})
+		dying := redis.NewClient(redistest.MiniredisOptions(m))
+		dies := announced(t.Context(), func(ctx context.Context) { Announce(ctx, New(dying, Config{}), Process{App: "billing"}) })
+		defer announced(t.Context(), func(ctx context.Context) { Announce(ctx, s, Process{App: "mail"}) })()
+		has := func(apps ...string) {
+			t.Helper()
+			list := processes(t, s)
+			for i, p := range list {
+				if len(list) != len(apps) || p.App != apps[i] {
+					t.Errorf("%+v; want %q", list, apps)
+				}
+			}
+			if len(list) == 0 && len(apps) > 0 {
+				t.Errorf("none; want %q", apps)
+			}
+		}
+		<-time.After(time.Hour)
+		has("billing", "mail")
+		must(t, dying.Close())
+		dies()
+		<-time.After(29 * time.Second)
+		has("billing", "mail")
+		<-time.After(17 * time.Second)
+		has("mail")
+		m.SetError("LOADING")
+		<-time.After(time.Hour)
+		m.SetError("")
+		<-time.After(16 * time.Second)
+		has("mail")
+	})
+}
+
+// A version is known to be in force when it is, and not before.
+func TestProcessTellsWhatIsInForce(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		follows(t, s.rdb.(*redis.Client))
+		<-time.After(time.Minute)
+		must(t, set(s, anna, "payments", "account", "limit=5"))
+		<-time.After(Notice - 10*time.Millisecond)
+		if list := processes(t, s); list[0].Version != 1 || !list[0].Follows {
+			t.Errorf("%+v", list)
+		}
+		<-time.After(20 * time.Millisecond)
+		if list := processes(t, s); list[0].Version != 2 {
+			t.Errorf("%+v", list)
+		}
+		m.HSet("hw:limits", "version", "no version") // which nobody understands
+		<-time.After(time.Minute)
+		if list := processes(t, s); list[0].Version != 2 {
+			t.Errorf("%+v", list)
+		}
+	})
+}
+
+// A user that may not say so follows the limits all the same, and asks once an hour.
+func TestProcessMayNotBeKnown(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	mute := New(server.User(t, []string{"hw:{*"}, "%R~hw:limits*", "hget", "time", "zadd", "pexpire", "zrem", "zremrangebyscore"), Config{})
+	a := newAnnouncer(mute, Process{App: "mail"})
+	a.renew(t.Context(), 1)
+	if left := time.Until(a.due); a.member != "" || left < 59*time.Minute || left > time.Hour {
+		t.Errorf("%q, again in %s", a.member, left)
+	}
+	if _, err := mute.Processes(t.Context()); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Error(err)
+	}
+}
