@@ -44,20 +44,20 @@ type decider struct {
 func BenchmarkDecide(b *testing.B) {
 	const one, four = "decisions, 64 callers, one rule", "decisions, 64 callers, three levels, four rules"
 	const alike = "decisions, 64 callers, one rule, one key"
-	measureDecisions(b, one, func(rdb *redis.Client) []decider {
+	measureDecisions(b, one, callers, func(rdb *redis.Client) []decider {
 		return []decider{
 			byRedisRate(rdb), byThrottled(b, rdb),
 			byLimiter(b, rdb, "Headway", "p/", false), byLimiter(b, rdb, "Headway, each alone", "p/", true),
 			byLimiter(b, rdb, aheadOf, "f/", false),
 		}
 	})
-	measureDecisions(b, alike, func(rdb *redis.Client) []decider {
+	measureDecisions(b, alike, callers, func(rdb *redis.Client) []decider {
 		return []decider{
 			ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)),
 			ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
 		}
 	})
-	measureDecisions(b, four, func(rdb *redis.Client) []decider {
+	measureDecisions(b, four, callers, func(rdb *redis.Client) []decider {
 		return []decider{
 			byRedisRate(rdb),
 			byLimiter(b, rdb, "Headway", "q/", false), byLimiter(b, rdb, "Headway, each alone", "q/", true),
@@ -66,9 +66,26 @@ func BenchmarkDecide(b *testing.B) {
 	})
 }
 
-// measureDecisions gives each decider a turn, several times. The first is what
-// the others are compared with.
-func measureDecisions(b *testing.B, name string, deciders func(*redis.Client) []decider) {
+// BenchmarkCallers counts decisions of 1, 10 and 100 callers in one process over one key, as the
+// limiter of https://github.com/wukq/rate-limiter was measured; docs/benchmarks.md has its figures.
+func BenchmarkCallers(b *testing.B) {
+	for _, n := range []int{1, 10, 100} {
+		name := "1 caller"
+		if n > 1 {
+			name = strconv.Itoa(n) + " callers"
+		}
+		measureDecisions(b, "decisions, "+name+", one rule, one key", n, func(rdb *redis.Client) []decider {
+			return []decider{
+				ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)),
+				ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
+			}
+		})
+	}
+}
+
+// measureDecisions gives each decider a turn, several times: so many callers ask it. The first is
+// what the others are compared with.
+func measureDecisions(b *testing.B, name string, callers int, deciders func(*redis.Client) []decider) {
 	b.Helper()
 	b.Run(name, func(b *testing.B) {
 		rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
@@ -78,7 +95,7 @@ func measureDecisions(b *testing.B, name string, deciders func(*redis.Client) []
 		for b.Loop() {
 			for i := range rounds() * len(all) {
 				i %= len(all)
-				calls := inTurn(b, all[i].decide)
+				calls := inTurn(b, callers, all[i].decide)
 				rates[i] = append(rates[i], float64(len(calls))/turn.Seconds())
 				took[i] = append(took[i], calls...)
 			}
@@ -107,8 +124,8 @@ func rounds() int {
 // unit makes a name one of a metric, which has no blanks.
 func unit(name string) string { return strings.NewReplacer(", ", "-", " ", "-").Replace(name) }
 
-// inTurn has 64 callers decide for a while, and returns what each call took.
-func inTurn(b *testing.B, decide func(context.Context, int) error) []time.Duration {
+// inTurn has so many callers decide for a while, and returns what each call took.
+func inTurn(b *testing.B, callers int, decide func(context.Context, int) error) []time.Duration {
 	b.Helper()
 	took := make([][]time.Duration, callers)
 	var wg sync.WaitGroup
