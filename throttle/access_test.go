@@ -22,6 +22,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // documentedAccess is the command of docs/operations.md that makes a user, word
@@ -57,7 +58,7 @@ const (
 var everyRule = []policy.Rule{
 	{Name: "s {*", Algorithm: policy.SlidingWindow, Limit: 2, Per: policy.MaxTime}, {Name: "b", Algorithm: policy.TokenBucket, Limit: 2, Per: policy.MaxTime, Burst: 2},
 	{Name: "f", Algorithm: policy.FixedWindow, Limit: 2, Per: policy.MaxTime}, {Name: "c", Algorithm: policy.Concurrency, Limit: 2},
-	{Name: "k", Algorithm: policy.Calendar, Limit: 2, Resets: "0 0 29 2 *"},
+	{Name: "k", Algorithm: policy.Calendar, Limit: 2, Resets: wallclock.MustParse("0 0 29 2 *", "UTC")},
 }
 
 const hostileProvider = "p {*}"

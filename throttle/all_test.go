@@ -2,8 +2,9 @@ package throttle
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/policy"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "All rules pass and all are charged, at one start moment, or none is."

@@ -2,10 +2,11 @@ package throttle
 
 import (
 	"errors"
-	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const sharedByApps = `

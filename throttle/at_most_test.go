@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // asks counts decisions.
@@ -22,7 +23,7 @@ func (a *asks) Decided(Decision, time.Duration, error) { a.Add(1) }
 func TestAllowAtMost(t *testing.T) {
 	t.Parallel()
 	window := policy.Rule{Name: "w", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
-	day := policy.Rule{Name: "d", Algorithm: policy.Calendar, Limit: 100, Resets: "@daily"}
+	day := policy.Rule{Name: "d", Algorithm: policy.Calendar, Limit: 100, Resets: wallclock.MustParse("@daily", "UTC")}
 	type step struct {
 		after    time.Duration
 		n, taken int64
@@ -49,7 +50,7 @@ func TestAllowAtMost(t *testing.T) {
 			{0, 4, 4, 0, 0, 1}, {sec, 4, 0, 0, 29 * sec, 2}, {29 * sec, 10, 10, 0, 0, 1},
 		}},
 		"places alone": {[]policy.Rule{runs10()}, []step{{0, 1000, 1000, 9, 0, 1}}},
-		"the pace of a calendar": {[]policy.Rule{{Name: "s", Algorithm: policy.Calendar, Limit: 60, Resets: "* * * * *", Spread: true}}, []step{
+		"the pace of a calendar": {[]policy.Rule{{Name: "s", Algorithm: policy.Calendar, Limit: 60, Resets: wallclock.MustParse("* * * * *", "UTC"), Spread: true}}, []step{
 			{0, 1, 1, 59, 0, 1}, {0, 4, 0, 59, sec, 2}, {sec, 4, 4, 55, 0, 1},
 		}},
 		"suspended": {[]policy.Rule{window, {Name: "z", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}}, []step{{0, 4, 0, 0, Never, 2}}},

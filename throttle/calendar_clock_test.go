@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // taken makes a limiter take it for another time, until a reply tells it better.
@@ -98,7 +99,7 @@ func TestCalendarStaleScripts(t *testing.T) {
 // Plans are kept for as long as their periods last.
 func TestCalendarPlans(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, daily(2, "UTC"), policy.Rule{Name: "hourly", Algorithm: policy.Calendar, Limit: 3, Resets: "0 * * * *", Timezone: "Asia/Kathmandu"})
+	policy := policyOf(t, daily(2, "UTC"), policy.Rule{Name: "hourly", Algorithm: policy.Calendar, Limit: 3, Resets: wallclock.MustParse("0 * * * *", "Asia/Kathmandu")})
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	plan := func(at string) *compiledScope {
 		b.atTime(at)
@@ -167,7 +168,7 @@ func TestCalendarSpreadIsExact(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	rdb := redistest.Client(t)
 	for range 300 {
-		rule := policy.Rule{Name: "r", Algorithm: policy.Calendar, Spread: true, Resets: []string{"* * * * *", "@monthly", "0 0 29 2 *"}[random.IntN(3)]}
+		rule := policy.Rule{Name: "r", Algorithm: policy.Calendar, Spread: true, Resets: wallclock.MustParse([]string{"* * * * *", "@monthly", "0 0 29 2 *"}[random.IntN(3)], "UTC")}
 		rule.Limit = 2 + random.Int64N([]int64{10, 1000, 1_000_000_000, policy.MaxLimit - 2}[random.IntN(4)])
 		b := newBench(t, rdb, Config{}, policyOf(t, rule))
 		b.atTime("2028-02-29T00:00:00Z")

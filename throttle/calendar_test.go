@@ -2,9 +2,11 @@ package throttle
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 func when(t testing.TB, text string) time.Time {
@@ -22,15 +24,15 @@ func (b *bench) atTime(text string) {
 }
 
 func monthly(limit int64) policy.Rule {
-	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "0 0 1 * *", Timezone: "America/Los_Angeles"}
+	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse("0 0 1 * *", "America/Los_Angeles")}
 }
 
 func daily(limit int64, zone string) policy.Rule {
-	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "0 0 * * *", Timezone: zone}
+	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse("0 0 * * *", zone)}
 }
 
 func minutely(limit int64) policy.Rule {
-	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "* * * * *"}
+	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse("* * * * *", "UTC")}
 }
 
 // "Calendar admits limit units in each period": days of 23 and 25 hours, months, leap
@@ -77,16 +79,16 @@ func TestCalendarSteps(t *testing.T) {
 			1: {"2026-11-02T07:00:00Z", 1, deny(0, hour, hour)},
 			2: {"2026-11-02T08:00:00Z", 1, allow(0, 24*hour)},
 		}},
-		"a time of day that is skipped": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
+		"a time of day that is skipped": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("30 2 * * *", "Europe/Berlin")}, []step{
 			0: {"2026-03-28T01:30:00Z", 1, allow(0, 23*hour+30*time.Minute)}, // to 3:00, to which the clocks jump
 			1: {"2026-03-29T01:00:00Z", 1, allow(0, 23*hour+30*time.Minute)},
 			2: {"2026-03-30T00:30:00Z", 1, allow(0, 24*hour)},
 		}},
-		"a time of day that comes twice": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
+		"a time of day that comes twice": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("30 2 * * *", "Europe/Berlin")}, []step{
 			0: {"2026-10-25T00:30:00Z", 1, allow(0, 25*hour)},
 			1: {"2026-10-25T01:30:00Z", 1, deny(0, 24*hour, 24*hour)}, // 2:30 again
 		}},
-		"the hours of a day of 25": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 * * * *", Timezone: "Europe/Berlin"}, []step{
+		"the hours of a day of 25": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("0 * * * *", "Europe/Berlin")}, []step{
 			0: {"2026-10-25T00:00:00Z", 1, allow(0, hour)},
 			1: {"2026-10-25T01:00:00Z", 1, allow(0, hour)},
 			2: {"2026-10-25T01:59:59Z", 1, deny(0, sec, sec)},
@@ -113,23 +115,23 @@ func TestCalendarSteps(t *testing.T) {
 			1: {"2028-02-29T08:00:00Z", 1, deny(0, oneDay, oneDay)},
 			2: {"2028-03-01T08:00:00Z", 1, allow(0, 31*oneDay-hour)},
 		}},
-		"leap days": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 0 29 2 *"}, []step{
+		"leap days": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("0 0 29 2 *", "UTC")}, []step{
 			0: {"2028-02-29T00:00:00Z", 1, allow(0, (4*365+1)*oneDay)},
 			1: {"2031-02-28T00:00:00Z", 1, deny(0, 366*oneDay, 366*oneDay)},
 			2: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*oneDay+oneDay)}, // 2100 is none
 		}},
-		"the 31st of a month": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 12 31 * *"}, []step{
+		"the 31st of a month": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("0 12 31 * *", "UTC")}, []step{
 			0: {"2026-01-31T12:00:00Z", 1, allow(0, 59*oneDay)},
 			1: {"2026-03-31T12:00:00Z", 1, allow(0, 61*oneDay)},
 		}},
-		"office hours": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 9,17 * * mon-fri", Timezone: "Europe/Berlin"}, []step{
+		"office hours": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("0 9,17 * * mon-fri", "Europe/Berlin")}, []step{
 			0: {"2026-01-09T16:00:00Z", 1, allow(0, 64*hour)},
 			1: {"2026-01-12T08:00:00Z", 1, allow(0, 8*hour)},
 		}},
 		"limit 0 suspends": {daily(0, "UTC"), []step{
 			0: {"2026-01-10T00:00:00Z", 1, deny(0, Never, 0)},
 		}},
-		"a margin ends the period sooner": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: "* * * * *", Margin: 10 * sec}, []step{
+		"a margin ends the period sooner": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("* * * * *", "UTC"), Margin: 10 * sec}, []step{
 			0: {"2026-01-10T00:00:49.999999Z", 1, allow(4, 10*sec+time.Microsecond)},
 			1: {"2026-01-10T00:00:50Z", 1, deny(4, 10*sec, 10*sec)},
 			2: {"2026-01-10T00:01:00Z", 5, allow(0, 60*sec)},
@@ -400,7 +402,7 @@ func TestCalendarCases(t *testing.T) {
 			b.atTime("2026-01-11T00:00:00Z")
 			left(b, 3)
 		}},
-		"a state outlasts what it means": {[]policy.Rule{rolling, {Name: "plain", Algorithm: policy.Calendar, Limit: 3, Resets: "* * * * *"}}, func(b *bench) {
+		"a state outlasts what it means": {[]policy.Rule{rolling, {Name: "plain", Algorithm: policy.Calendar, Limit: 3, Resets: wallclock.MustParse("* * * * *", "UTC")}}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:30Z")
 			b.decide(Request{Scope: "p/x"})
 			if got := b.pttl("plain"); got < 70*sec || got > 90*sec {
@@ -454,7 +456,7 @@ func TestCalendarChanged(t *testing.T) {
 	pacific := daily(10, "America/Los_Angeles")
 	pacificRolling := pacific
 	pacificRolling.Rollover = 5
-	spreadMonth := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly", Spread: true}
+	spreadMonth := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("@monthly", "UTC"), Spread: true}
 	tests := map[string]struct {
 		before, after policy.Rule
 		run           func(was, is *bench)
@@ -484,7 +486,7 @@ func TestCalendarChanged(t *testing.T) {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"both periods that the state has": {pacific, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
+		"both periods that the state has": {pacific, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("@monthly", "UTC")}, func(was, is *bench) {
 			for _, at := range []string{"2026-01-10T12:00:00Z", "2026-01-11T12:00:00Z"} {
 				was.atTime(at)
 				was.decide(Request{Scope: "p/x", Cost: 3})
@@ -493,7 +495,7 @@ func TestCalendarChanged(t *testing.T) {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"a shorter period": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly"}, daily(10, "UTC"), func(was, is *bench) {
+		"a shorter period": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("@monthly", "UTC")}, daily(10, "UTC"), func(was, is *bench) {
 			was.atTime("2026-01-10T12:00:00Z")
 			was.decide(Request{Scope: "p/x", Cost: 9})
 			if d := is.decide(Request{Scope: "p/x", Cost: 2}); d.Allowed || d.RetryAfter != 12*hour {
@@ -507,7 +509,7 @@ func TestCalendarChanged(t *testing.T) {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"no pace any more": {spreadMonth, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
+		"no pace any more": {spreadMonth, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("@monthly", "UTC")}, func(was, is *bench) {
 			was.atTime("2026-01-10T12:00:00Z")
 			was.decide(Request{Scope: "p/x"})
 			if d := is.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 8 {

@@ -2,11 +2,13 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // envelope is what a rule admits in any time t at most: its burst, and so much a second.
@@ -54,8 +56,8 @@ var changes = []policy.Rule{
 	{Algorithm: policy.FixedWindow, Limit: 10, Per: time.Second},
 	{Algorithm: policy.FixedWindow, Limit: 90, Per: 20 * time.Second},
 	{Algorithm: policy.FixedWindow, Limit: 0, Per: time.Second},
-	{Algorithm: policy.Calendar, Limit: 60, Resets: "* * * * *", Timezone: "UTC"},
-	{Algorithm: policy.Calendar, Limit: 100, Resets: "*/2 * * * *", Timezone: "Asia/Kathmandu", Rollover: 20},
+	{Algorithm: policy.Calendar, Limit: 60, Resets: wallclock.MustParse("* * * * *", "UTC")},
+	{Algorithm: policy.Calendar, Limit: 100, Resets: wallclock.MustParse("*/2 * * * *", "Asia/Kathmandu"), Rollover: 20},
 }
 
 // docs/algorithms.md: "Never more than a rule would that had the larger burst of the two, and

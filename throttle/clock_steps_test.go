@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // stepped runs a rule for as long as it is told to, with as many starts as it admits, and the clock
@@ -96,7 +97,7 @@ func TestClockSteps(t *testing.T) {
 		{"bucket, slow", policy.Rule{Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
 		{"fixed", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
 		{"fixed, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
-		{"calendar", policy.Rule{Algorithm: policy.Calendar, Limit: 5, Resets: "* * * * *"}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
+		{"calendar", policy.Rule{Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("* * * * *", "UTC")}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
 	}
 	for _, r := range rules {
 		for _, step := range []time.Duration{-1500 * ms, -30 * sec, -time.Minute, -time.Hour, sec, time.Minute, time.Hour} {

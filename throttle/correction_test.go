@@ -10,6 +10,7 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // owns is an answer that tells an API's own limit.
@@ -77,7 +78,7 @@ func TestAdoptedLimit(t *testing.T) {
 func TestNotAdopted(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute},
-		policy.Rule{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: "0 0 * * *"}, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10})
+		policy.Rule{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("0 0 * * *", "UTC")}, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10})
 	tokens := owns(4, time.Minute)
 	tokens.Quotas[0].Unit = "tokens"
 	onBoth(t, Config{}, policy, func(b *bench) {
@@ -209,7 +210,7 @@ func TestAdoptedBucketForgetsNothing(t *testing.T) {
 // "answers: ignore" holds in the next period of a calendar too.
 func TestIgnoreOutlivesAPeriod(t *testing.T) {
 	t.Parallel()
-	rules := []policy.Rule{{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: "*/15 * * * *"}}
+	rules := []policy.Rule{{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("*/15 * * * *", "UTC")}}
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Answers: policy.AnswersIgnore}})
 	if err != nil {
 		t.Fatal(err)

@@ -3,17 +3,19 @@ package throttle
 import (
 	"errors"
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // twoUnits is what an API allows that counts requests, tokens and runs.
 var twoUnits = []policy.Rule{
 	{Name: "requests", Algorithm: policy.SlidingWindow, Limit: 3, Per: sec},
 	{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"},
-	{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"},
+	{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: wallclock.MustParse("@daily", "UTC"), Unit: "tokens"},
 	{Name: "parallel", Algorithm: policy.Concurrency, Limit: 2},
 }
 
@@ -185,7 +187,7 @@ func TestCostsLeaveNothing(t *testing.T) {
 // asked before them: also where a reply tells first that they have begun.
 func TestCostsStandInLineInHours(t *testing.T) {
 	t.Parallel()
-	day := policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: time.Minute, Burst: 1000, Unit: "tokens", Active: dayHours}
+	day := policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: time.Minute, Burst: 1000, Unit: "tokens", Active: wallclock.MustParseWindow(dayHours, "UTC")}
 	pol := policyOf(t, twoUnits[0], day)
 	for name, late := range map[string]int64{"known": 0, "a reply tells": 500_000} {
 		t.Run(name, func(t *testing.T) {

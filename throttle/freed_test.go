@@ -1,10 +1,11 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "What comes free, by this Limiter, that tasks wait for: places that a run gives back, units that are settled or given

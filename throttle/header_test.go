@@ -1,13 +1,15 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"net/http"
 	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // state is what one rule says, for the tables below.
@@ -24,7 +26,7 @@ func TestHeader(t *testing.T) {
 	fixed := policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour}
 	runs := policy.Rule{Name: "parallel", Algorithm: policy.Concurrency, Limit: 4, Lease: 30 * sec}
 	odd := policy.Rule{Name: `"odd" \ ü`, Algorithm: policy.FixedWindow, Limit: 1, Per: ms}
-	month := policy.Rule{Name: "month", Algorithm: policy.Calendar, Limit: 500, Resets: "@monthly", Rollover: 50}
+	month := policy.Rule{Name: "month", Algorithm: policy.Calendar, Limit: 500, Resets: wallclock.MustParse("@monthly", "UTC"), Rollover: 50}
 	suspended := policy.Rule{Name: "s", Algorithm: policy.TokenBucket, Limit: 0, Per: sec, Burst: 1}
 	endless := policy.Rule{Name: "e", Algorithm: policy.TokenBucket, Limit: 1, Per: policy.MaxTime, Burst: policy.MaxLimit}
 	tests := map[string]struct {

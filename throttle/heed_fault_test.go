@@ -9,6 +9,7 @@ import (
 
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // An API's own limit is one of its window: where the policy gives the rule another window
@@ -168,7 +169,7 @@ func TestUntoldIsToldAgain(t *testing.T) {
 // nobody up by then, and the pause does.
 func TestPauseOutlastsHours(t *testing.T) {
 	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, Active: "0-29 * * * *"}
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow("0-29 * * * *", "UTC")}
 	onBoth(t, Config{}, policyOf(t, rule, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10}), func(b *bench) {
 		hour := time.Hour.Microseconds()
 		b.now.Store((epoch/hour + 1) * hour)

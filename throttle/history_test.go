@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // What an op does.
@@ -192,7 +193,7 @@ func (h *randomHistory) rule(r drawing, name string) policy.Rule {
 // calendar draws when a rule resets, and what becomes of what is left.
 func (h *randomHistory) calendar(r drawing, rule policy.Rule) policy.Rule {
 	of := modelCalendars[r.IntN(len(modelCalendars))]
-	rule.Resets, rule.Timezone, rule.Per = of.resets, of.timezone, 0
+	rule.Resets, rule.Per = wallclock.MustParse(of.resets, of.timezone), 0
 	rule.Rollover, rule.Spread = r.one(0, 0, 1, 5, 30), r.IntN(3) == 0
 	if rule.Margin = 0; r.IntN(6) == 0 {
 		rule.Margin = 7500 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 const (
@@ -27,8 +28,8 @@ func oClock(h, m, s int64) int64 { return ((h*60+m)*60 + s) * 1_000_000 }
 func TestHoursSteps(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: 24 * time.Hour, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		for i, row := range []struct {
@@ -65,7 +66,7 @@ func TestHoursSteps(t *testing.T) {
 // ticket too. By day a cost that it can never admit waits for the evening.
 func TestHoursOfTheOnlyRule(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Active: dayHours})
+	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")})
 	if err := policy.Check(parsedScope(t, "p/x"), 1000); err != nil {
 		t.Error(err)
 	}
@@ -110,8 +111,8 @@ func TestHoursBringNothingBack(t *testing.T) {
 func TestHoursAndAWrongClock(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: dayHours},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
 	ask := map[string]func(l *Limiter, ctx context.Context) (Decision, error){
 		"alone": func(l *Limiter, ctx context.Context) (Decision, error) { return l.Allow(ctx, "p/x") },
@@ -170,8 +171,8 @@ func TestHoursAndAWrongClock(t *testing.T) {
 func TestHoursTogether(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: dayHours},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	rules := []string{"day", "night"}
@@ -205,7 +206,7 @@ func TestHoursEndWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
-		rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, MaxWait: 2 * time.Hour, Active: "* 0-1 * * *"}
+		rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, MaxWait: 2 * time.Hour, Active: wallclock.MustParseWindow("* 0-1 * * *", "UTC")}
 		l, err := New(rdb, policyOf(t, rule), Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +228,7 @@ func TestHoursEndWaits(t *testing.T) {
 // its reply was on its way.
 func TestHoursBeginBeforeAStart(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours})
+	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")})
 	onBoth(t, Config{StartTolerance: 5 * ms}, policy, func(b *bench) {
 		b.at(oClock(7, 59, 59))
 		b.now.Add(970_000)
@@ -248,7 +249,7 @@ func TestHoursInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := redistest.Miniredis(t)
-		l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Active: "* 1 * * *"}), Config{})
+		l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Active: wallclock.MustParseWindow("* 1 * * *", "UTC")}), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +297,7 @@ func TestHoursAreTold(t *testing.T) {
 // A shadow rule has its hours too: outside them it is not asked.
 func TestHoursOfAShadow(t *testing.T) {
 	t.Parallel()
-	rule := policy.Rule{Name: "trial", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours, Shadow: true}
+	rule := policy.Rule{Name: "trial", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC"), Shadow: true}
 	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
 		told := &shadowsTold{}
 		b.shadows.tell = told.add
@@ -320,7 +321,7 @@ func TestHoursCostNothing(t *testing.T) {
 	t.Parallel()
 	always := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
 	inHours := always
-	inHours.Active = "0-58 * * * *" // mostly
+	inHours.Active = wallclock.MustParseWindow("0-58 * * * *", "UTC") // mostly
 	for name, rule := range map[string]policy.Rule{"always": always, "in hours": inHours} {
 		rdb := redistest.NewServer(t).Client(t)
 		b := newBench(t, rdb, Config{}, policyOf(t, rule))
@@ -337,8 +338,8 @@ func TestHoursCostNothing(t *testing.T) {
 func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: time.Minute, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: wallclock.MustParseWindow(dayHours, "UTC")},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: time.Minute, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
 	for name, from := range map[string]time.Duration{"near": 0, "far": 40 * ms} {
 		t.Run(name, func(t *testing.T) {
@@ -377,7 +378,7 @@ func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
 		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Unit: "tokens"},
-		policy.Rule{Name: "night", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Active: nightHours},
+		policy.Rule{Name: "night", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
 	onBoth(t, Config{}, pol, func(b *bench) {
 		b.at(oClock(7, 50, 0))
@@ -402,7 +403,7 @@ func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 // Nor is one that is planned, however near that start is.
 func TestHoursEndBeforeWhoIsPlanned(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours})
+	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: wallclock.MustParseWindow(dayHours, "UTC")})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.at(oClock(19, 59, 59) + 900_000)
 		b.decide(Request{Scope: "p/x"})

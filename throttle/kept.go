@@ -123,7 +123,7 @@ func (l *Limiter) grantOf(p *compiledScope, k kept, key string) Grant {
 			continue
 		}
 		b := p.bounds[i]
-		b.Rule.Active = "" // it held when it was charged
+		b.Rule.Active = nil // it held when it was charged
 		bounds = append(bounds, b)
 		g.cost.by, g.places = append(g.cost.by, r.Units), append(g.places, r.Place)
 		if r.Over > 0 {

@@ -2,10 +2,12 @@ package throttle
 
 import (
 	"errors"
-	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // A grant that is kept is found in another process, settled and given back there.
@@ -108,7 +110,7 @@ func TestKeptUnderOtherRules(t *testing.T) {
 		b.SetPolicy(policyOf(b.t,
 			policy.Rule{Name: "requests", Algorithm: policy.FixedWindow, Limit: 3, Per: sec},
 			policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "words"},
-			policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"}))
+			policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: wallclock.MustParse("@daily", "UTC"), Unit: "tokens"}))
 		g, err := b.LoadGrant(ctx, "p/x", "a")
 		if err != nil || len(g.places) != 1 {
 			b.t.Fatalf("%+v %v", g, err)

@@ -3,12 +3,14 @@ package throttle
 import (
 	"context"
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // late is an observer that keeps callers back, each decision for its own time.
@@ -29,7 +31,7 @@ func TestLateStart(t *testing.T) {
 	t.Parallel()
 	long := 24 * time.Hour
 	day := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 10, Per: long}
-	period := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "0 0 * * *"}
+	period := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("0 0 * * *", "UTC")}
 	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute}
 	quick := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
 	spaced := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}

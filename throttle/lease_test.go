@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const leaseTime = 30 * sec

@@ -2,8 +2,9 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"slices"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The model of calendars: minutes, by arithmetic alone. It knows no cron and no zones:
@@ -25,12 +26,12 @@ const minuteMicros = 60_000_000
 // span returns how long a period of a calendar is, and which one a moment is in.
 func spanOf(r policy.Rule, byClock int64) (length, index int64) {
 	for _, c := range modelCalendars {
-		if r.Resets == c.resets && (r.Timezone == c.timezone || r.Timezone == "") {
+		if r.Resets.Cron() == c.resets && r.Resets.Zone() == c.timezone {
 			length = c.minutes * minuteMicros
 			return length, (byClock - c.phase*minuteMicros) / length
 		}
 	}
-	panic("the model has no such calendar: " + r.Resets)
+	panic("the model has no such calendar: " + r.Resets.Cron())
 }
 
 // begins returns when a period begins.

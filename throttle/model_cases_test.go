@@ -2,11 +2,13 @@ package throttle
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/policy"
 	"math/big"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // under is a limiter with another policy over the same state and clock: what a
@@ -241,7 +243,7 @@ func TestAlgorithmChanged(t *testing.T) {
 		"bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5},
 		"sliding":  {Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: hour},
 		"fixed":    {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: hour},
-		"calendar": {Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: "0 * * * *", Timezone: "Asia/Kathmandu", Rollover: 5},
+		"calendar": {Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("0 * * * *", "Asia/Kathmandu"), Rollover: 5},
 	}
 	for from, before := range rules {
 		for to, after := range rules {

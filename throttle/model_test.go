@@ -3,9 +3,10 @@ package throttle
 import (
 	"cmp"
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The model: what each algorithm promises, counted from the definitions alone,
@@ -146,7 +147,7 @@ func (l *ledger) look(rule policy.Rule, u, now int64) {
 		l.clip()
 	case rule.Algorithm == policy.FixedWindow && rule.Per != before.rule.Per:
 		l.charges = nil
-	case rule.Algorithm == policy.Calendar && (rule.Resets != before.rule.Resets || rule.Timezone != before.rule.Timezone):
+	case rule.Algorithm == policy.Calendar && rule.Resets != before.rule.Resets:
 		before.onlyLatest()
 		l.charges, l.touched = before.charges, nil
 		if u != now {

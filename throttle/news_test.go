@@ -2,10 +2,11 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Who has come and has ended, both told in one call, has spent what it was granted.

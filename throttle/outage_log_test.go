@@ -2,10 +2,11 @@ package throttle
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/policy"
 	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // asking is a log handler that asks the limiter whose lines it gets, as one does

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 func failing(p policy.FailurePolicy) policy.Rule {
@@ -136,7 +137,7 @@ func TestForeignKey(t *testing.T) {
 			switch r.Algorithm {
 			case policy.Concurrency:
 			case policy.Calendar:
-				r.Resets = "@daily"
+				r.Resets = wallclock.MustParse("@daily", "UTC")
 			default:
 				r.Per = sec
 			}

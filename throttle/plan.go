@@ -138,7 +138,7 @@ func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, p
 		}
 		if b.Rule.Algorithm == policy.Concurrency {
 			p.leases = append(p.leases, i)
-		} else if b.Rule.Active == "" && b.Rule != openRule { // when its hours are over it admits any cost
+		} else if b.Rule.Active == nil && b.Rule != openRule { // when its hours are over it admits any cost
 			p.most = min(p.most, b.Rule.Capacity())
 		}
 	}

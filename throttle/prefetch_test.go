@@ -16,6 +16,7 @@ import (
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 const fifty = 50 * ms
@@ -167,7 +168,7 @@ func prefetchRules(limit int64) map[string]policy.Rule {
 		"sliding": minuteOf(limit),
 		"bucket":  {Algorithm: policy.TokenBucket, Limit: limit, Per: 24 * time.Hour, Burst: limit},
 		"fixed":   {Algorithm: policy.FixedWindow, Limit: limit, Per: 24 * time.Hour},
-		"day":     {Algorithm: policy.Calendar, Limit: limit, Resets: "0 12 * * *"},
+		"day":     {Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse("0 12 * * *", "UTC")},
 	}
 	for name, r := range rules {
 		r.Name, r.Prefetch = name, fifty
@@ -887,7 +888,8 @@ func TestPrefetchFromFarAway(t *testing.T) {
 func TestPrefetchedAndHours(t *testing.T) {
 	t.Parallel()
 	day, night := minuteOf(100_000), minuteOf(100_000)
-	day.Name, day.Active, night.Name, night.Active = "day", dayHours, "night", nightHours
+	day.Name, day.Active = "day", wallclock.MustParseWindow(dayHours, "UTC")
+	night.Name, night.Active = "night", wallclock.MustParseWindow(nightHours, "UTC")
 	for _, late := range []struct{ there, back time.Duration }{{0, 10 * ms}, {10 * ms, 0}} {
 		prefetching(t, policyOf(t, day, night), func(p *prefetcher) {
 			eight := time.Date(2000, 1, 1, 20, 0, 0, 0, time.UTC)

@@ -2,11 +2,12 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // tenantsUnder is an API that two tenants share, whose level "*" has more fields.

@@ -2,9 +2,10 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A look gives way as often as there are turns.

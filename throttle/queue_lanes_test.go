@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // lane adds tasks of a lane to the line of p/a.

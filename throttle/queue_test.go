@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // "Queue gives a waiter its place in line, whatever its limits would admit now": it is charged nothing, and
@@ -115,7 +116,7 @@ func TestLeave(t *testing.T) {
 func TestTooLateUnderAQuickerLimit(t *testing.T) {
 	t.Parallel()
 	daily := func(limit int64) policy.Rule {
-		return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "0 0 * * *", Spread: true}
+		return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse("0 0 * * *", "UTC"), Spread: true}
 	}
 	onBoth(t, Config{}, policyOf(t, daily(2)), func(b *bench) {
 		first := b.decide(Request{Scope: "p/a", WaiterID: "0"})

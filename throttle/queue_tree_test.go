@@ -5,8 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // treeSeen is what Redis holds of those who wait, read independently of the scripts.

@@ -11,8 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // queueWorld runs one history of those who wait in the tree: grants are held against the ledgers of

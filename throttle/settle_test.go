@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // settled settles, and says what came back, was charged and is over, by rule.
@@ -51,7 +52,7 @@ func TestSettle(t *testing.T) {
 		case policy.TokenBucket:
 			r.Per, r.Burst = sec, 1000
 		case policy.Calendar:
-			r.Resets = "@daily"
+			r.Resets = wallclock.MustParse("@daily", "UTC")
 		default:
 			r.Per = sec
 		}
@@ -235,7 +236,7 @@ func TestSettleWithoutTheRecord(t *testing.T) {
 			case policy.TokenBucket:
 				words.Per, words.Burst = time.Minute, 1000
 			case policy.Calendar:
-				words.Resets = "@daily"
+				words.Resets = wallclock.MustParse("@daily", "UTC")
 			default:
 				words.Per = time.Minute
 			}
@@ -270,7 +271,7 @@ func TestSettleWithoutTheRecord(t *testing.T) {
 // A grant that was settled gives nothing back twice, when Redis has let the record go.
 func TestGiveBackWithoutTheRecord(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1000, Resets: "@yearly", Unit: "tokens"}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1000, Resets: wallclock.MustParse("@yearly", "UTC"), Unit: "tokens"}), func(b *bench) {
 		b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 300}})
 		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
 		b.settled(g, policy.Costs{"tokens": 200})

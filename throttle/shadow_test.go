@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // shadowsTold gathers what shadow rules said.
@@ -417,7 +418,7 @@ func TestShadowComesAlive(t *testing.T) {
 // The periods of a calendar count as those of a rule do, one after another.
 func TestShadowCalendar(t *testing.T) {
 	t.Parallel()
-	daily := policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 1, Resets: "0 0 * * *", Shadow: true}
+	daily := policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("0 0 * * *", "UTC"), Shadow: true}
 	onBoth(t, Config{}, policyOf(t, daily), func(b *bench) {
 		for day := range 3 {
 			told := &shadowsTold{}

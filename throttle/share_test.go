@@ -1,10 +1,12 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // "Share gives each process limit / live workers last seen, rounded down", and it
@@ -44,7 +46,7 @@ func TestShareSteps(t *testing.T) {
 			3: {8 * sec, 1, 6 * sec, 0},
 			4: {14 * sec, 2, 0, 0},
 		}},
-		"calendar": {policy.Rule{Algorithm: policy.Calendar, Limit: 9, Resets: "* * * * *", Timezone: "UTC", Rollover: 9}, 2, 500 * ms, []ask{
+		"calendar": {policy.Rule{Algorithm: policy.Calendar, Limit: 9, Resets: wallclock.MustParse("* * * * *", "UTC"), Rollover: 9}, 2, 500 * ms, []ask{
 			0: {0, 1, 5 * sec, 0}, // the minute ends then
 			1: {5 * sec, 3, 0, 1},
 			2: {64 * sec, 1, 0, 0},

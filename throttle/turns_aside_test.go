@@ -2,10 +2,11 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "Of more than a look brings along, the next 32 four times a second": so all are looked at, and

@@ -2,10 +2,11 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // age lets time pass for keys too: a key that would have expired meanwhile is gone.

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Those whose turn had come, and who go back to their line together, stand there as they had stood:

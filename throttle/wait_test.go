@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func bucket(limit, burst int64) policy.Rule {

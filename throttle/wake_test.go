@@ -1,9 +1,10 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A glance is a look of two commands while nothing has come before what the last look

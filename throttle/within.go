@@ -21,13 +21,13 @@ func (s interval) has(at int64) bool { return s.from <= at && at < s.until }
 // for them that lets everything pass: those who wait are woken by it, and a reply tells when
 // the rules hold again, whatever the process's clock says.
 func (p *compiledScope) inForce(bounds []policy.MatchedRule, at time.Time) []policy.MatchedRule {
-	if !slices.ContainsFunc(bounds, func(b policy.MatchedRule) bool { return b.Rule.Active != "" }) {
+	if !slices.ContainsFunc(bounds, func(b policy.MatchedRule) bool { return b.Rule.Active != nil }) {
 		return bounds
 	}
 	var left []policy.MatchedRule
 	for _, b := range bounds {
 		ends := int64(0)
-		if b.Rule.Active != "" {
+		if b.Rule.Active != nil {
 			s := intervalOf(b.Rule, at)
 			p.during(s)
 			if ends = s.until; !s.holds {
@@ -146,7 +146,7 @@ func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 	}
 	now := l.serverTime(p.provider)
 	for _, b := range p.all {
-		if b.Rule.Active != "" {
+		if b.Rule.Active != nil {
 			active, _, until := b.Rule.ActiveAt(now)
 			list = append(list, RuleHours{b, active, until})
 		}

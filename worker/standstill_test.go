@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // low are n tasks of one scope in a queue of their own.
@@ -210,7 +211,7 @@ func TestTooDearWhileHoursLast(t *testing.T) {
 	t.Parallel()
 	rules := []policy.Rule{
 		{Name: "r", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Second, Burst: 20},
-		{Name: "low", Algorithm: policy.TokenBucket, Limit: 5, Per: time.Second, Burst: 5, Active: "1 * * * *"},
+		{Name: "low", Algorithm: policy.TokenBucket, Limit: 5, Per: time.Second, Burst: 5, Active: wallclock.MustParseWindow("1 * * * *", "UTC")},
 	}
 	inFakeTime(t, rules, func(s *system) {
 		const dear = 800

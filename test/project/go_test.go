@@ -37,6 +37,7 @@ var importable = map[string]string{
 	"fmt":         "fmt",
 	"http":        "net/http",
 	"inbound":     "github.com/headway-go/headway/throttle/inbound",
+	"limitsyaml":  "github.com/headway-go/headway/throttle/limitsyaml",
 	"log":         "log",
 	"metrics":     "github.com/headway-go/headway/worker/metrics",
 	"os":          "os",
@@ -51,6 +52,7 @@ var importable = map[string]string{
 	"strings":     "strings",
 	"throttle":    "github.com/headway-go/headway/throttle",
 	"time":        "time",
+	"wallclock":   "github.com/headway-go/headway/throttle/wallclock",
 	"worker":      "github.com/headway-go/headway/worker",
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // Limits returns a tree of valid rules with names out of names, which may hold "*".
@@ -62,8 +63,7 @@ func Rule(random *rand.Rand, name string) policy.Rule {
 		r.MaxWait = micros(policy.MaxTime)
 	}
 	if r.Shadow = maybe(); maybe() {
-		r.Active = pick(random, "* 8-19 * * 1-5", "30-59 2 * * sun")
-		r.Timezone = pick(random, "", "UTC", "America/New_York")
+		r.Active = wallclock.MustParseWindow(pick(random, "* 8-19 * * 1-5", "30-59 2 * * sun"), pick(random, "", "UTC", "America/New_York"))
 	}
 	if r.Algorithm == policy.Concurrency {
 		if maybe() {
@@ -72,8 +72,11 @@ func Rule(random *rand.Rand, name string) policy.Rule {
 		return r
 	}
 	if r.Algorithm == policy.Calendar {
-		r.Resets = pick(random, "0 0 * * *", "@monthly", "*/5 9-17 1,15 * mon-fri", "30 2 29 2 *")
-		r.Timezone = pick(random, "", "UTC", "America/Los_Angeles", "Asia/Kathmandu")
+		zone := pick(random, "", "UTC", "America/Los_Angeles", "Asia/Kathmandu")
+		if r.Active != nil { // a rule has one time zone
+			zone = r.Active.Zone()
+		}
+		r.Resets = wallclock.MustParse(pick(random, "0 0 * * *", "@monthly", "*/5 9-17 1,15 * mon-fri", "30 2 29 2 *"), zone)
 		if r.Spread = maybe(); maybe() {
 			r.Rollover = random.Int64N(policy.MaxLimit + 1)
 		}

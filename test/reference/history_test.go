@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // bounded is a rule of the policy, for the limiter and for the model.
@@ -123,9 +124,13 @@ func (h *history) draw(k kind) {
 
 func (h *history) add(r policy.Rule, level int) {
 	r.Name = fmt.Sprintf("r%d", len(h.rules))
+	var resets [2]string
+	if r.Resets != nil {
+		resets = [2]string{r.Resets.Cron(), r.Resets.Zone()}
+	}
 	h.rules = append(h.rules, bounded{r, level, Rule{
 		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: (r.Margin + r.Prefetch).Microseconds(),
-		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, Begins: begins[r.Resets+r.Timezone],
+		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, Begins: begins[resets],
 	}})
 }
 
@@ -185,23 +190,24 @@ func concurrencyRule(h *history) policy.Rule {
 func calendarRule(h *history) policy.Rule {
 	r := policy.Rule{
 		Algorithm: policy.Calendar, Limit: h.limit(), Margin: h.margin(), Spread: h.rng.IntN(3) == 0,
-		Resets: pick(h, "0 0 * * *", "0 * * * *", "*/5 * * * *"),
 	}
+	resets, zone := pick(h, "0 0 * * *", "0 * * * *", "*/5 * * * *"), "UTC"
 	if h.rng.IntN(2) == 0 {
 		r.Rollover = 1 + h.rng.Int64N(3*r.Limit)
 	}
-	if r.Resets == "0 0 * * *" && h.rng.IntN(2) == 0 {
-		r.Timezone = "America/Los_Angeles"
+	if resets == "0 0 * * *" && h.rng.IntN(2) == 0 {
+		zone = "America/Los_Angeles"
 	}
+	r.Resets = wallclock.MustParse(resets, zone)
 	return h.ahead(r)
 }
 
-// begins has the periods of the calendars by what resets and timezone say, in plain Go.
-var begins = map[string]func(int64) (int64, int64){
-	"0 0 * * *":                    every(24 * time.Hour),
-	"0 * * * *":                    every(time.Hour),
-	"*/5 * * * *":                  every(5 * time.Minute),
-	"0 0 * * *America/Los_Angeles": daysOf("America/Los_Angeles"),
+// begins has the periods of the calendars by expression and zone, in plain Go.
+var begins = map[[2]string]func(int64) (int64, int64){
+	{"0 0 * * *", "UTC"}:                 every(24 * time.Hour),
+	{"0 * * * *", "UTC"}:                 every(time.Hour),
+	{"*/5 * * * *", "UTC"}:               every(5 * time.Minute),
+	{"0 0 * * *", "America/Los_Angeles"}: daysOf("America/Los_Angeles"),
 }
 
 func every(d time.Duration) func(int64) (int64, int64) {

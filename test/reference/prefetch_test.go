@@ -16,6 +16,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // far has each call take up to so long there, and as long back.
@@ -68,7 +69,7 @@ func TestPrefetchKeepsTheBound(t *testing.T) {
 	bucket := policy.Rule{Algorithm: policy.TokenBucket, Limit: 300, Per: 10 * time.Second, Burst: 300}
 	window := policy.Rule{Algorithm: policy.SlidingWindow, Limit: 120, Per: 10 * time.Second}
 	fixed := policy.Rule{Algorithm: policy.FixedWindow, Limit: 400, Per: 10 * time.Second}
-	minute := policy.Rule{Algorithm: policy.Calendar, Limit: 1500, Resets: "* * * * *"}
+	minute := policy.Rule{Algorithm: policy.Calendar, Limit: 1500, Resets: wallclock.MustParse("* * * * *", "UTC")}
 	for name, rules := range map[string][]policy.Rule{
 		"sliding window": {window}, "token bucket": {bucket}, "fixed window": {fixed}, "calendar": {minute}, "a path": {minute, window, bucket},
 	} {
@@ -226,8 +227,8 @@ func TestPrefetchedAndUsedLate(t *testing.T) {
 		"coarse cells":      {Algorithm: policy.SlidingWindow, Limit: 500, Per: 10 * time.Second},
 		"token bucket":      {Algorithm: policy.TokenBucket, Limit: 12_000, Per: 10 * time.Second, Burst: 1000},
 		"fixed window":      {Algorithm: policy.FixedWindow, Limit: 120, Per: 10 * time.Second},
-		"calendar":          {Algorithm: policy.Calendar, Limit: 120, Resets: "* * * * *"},
-		"calendar, carried": {Algorithm: policy.Calendar, Limit: 120, Resets: "* * * * *", Rollover: 30},
+		"calendar":          {Algorithm: policy.Calendar, Limit: 120, Resets: wallclock.MustParse("* * * * *", "UTC")},
+		"calendar, carried": {Algorithm: policy.Calendar, Limit: 120, Resets: wallclock.MustParse("* * * * *", "UTC"), Rollover: 30},
 	} {
 		r.Name, r.Prefetch = "r", 50*time.Millisecond
 		t.Run(name, func(t *testing.T) {

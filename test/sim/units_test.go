@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -224,7 +225,8 @@ var zones = []string{"UTC", "America/Los_Angeles", "Australia/Lord_Howe", "Asia/
 // which traffic goes on.
 func (w *world) change() {
 	w.meanwhile(func(limits map[string]policy.ScopeConfig) {
-		limits["p"].Rules[1].Timezone = zones[w.random.IntN(len(zones))]
+		quota := &limits["p"].Rules[1]
+		quota.Resets = wallclock.MustParse(quota.Resets.Cron(), zones[w.random.IntN(len(zones))])
 		for i, limit := range lowered {
 			if w.random.IntN(2) == 0 {
 				limits["u"].Rules[i].Limit = limit

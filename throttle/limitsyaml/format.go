@@ -128,9 +128,16 @@ func FormatRule(r policy.Rule) string {
 	put("limit", strconv.FormatInt(r.Limit, 10), !r.Unlimited)
 	put("unit", yamlText(r.Unit), r.Unit != "" && r.Unit != policy.Requests)
 	put("per", duration.Format(r.Per), r.Per != 0)
-	put("resets", yamlText(r.Resets), r.Resets != "")
-	put("active", yamlText(r.Active), r.Active != "")
-	put("timezone", yamlText(r.Timezone), r.Timezone != "" && r.Timezone != defaultTimezone)
+	zone := defaultTimezone
+	if r.Resets != nil {
+		put("resets", yamlText(r.Resets.Cron()), true)
+		zone = r.Resets.Zone()
+	}
+	if r.Active != nil {
+		put("active", yamlText(r.Active.Cron()), true)
+		zone = r.Active.Zone()
+	}
+	put("timezone", yamlText(zone), zone != defaultTimezone)
 	put("rollover", strconv.FormatInt(r.Rollover, 10), r.Rollover != 0)
 	put("spread", "true", r.Spread)
 	put("burst", strconv.FormatInt(r.Burst, 10), r.Burst > defaultBurst)

@@ -38,14 +38,20 @@ func (d decoder) rules(e strictyaml.Field, scope string) ([]policy.Rule, *policy
 
 func (d decoder) rule(n *yaml.Node, path string) (r policy.Rule, source *policy.Source) {
 	source = mappingAt(strictyaml.PlaceOf(n))
+	var times clockTimes
 	for _, e := range d.Fields(n, path) {
 		if !slices.Contains(ruleFields, e.Name) {
 			d.unknown(e, diag.PathTo(path, e.Name), "a rule", ruleFields)
 			misspelt(source, e)
 			continue
 		}
+		if text := times.of(e.Name); text != nil {
+			source.Fields[e.Name] = text.read(d, e, path+"."+e.Name)
+			continue
+		}
 		source.Fields[e.Name] = d.ruleField(&r, e, path+"."+e.Name)
 	}
+	times.compile(d, &r, source)
 	return r, source
 }
 
@@ -84,12 +90,6 @@ func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *
 		r.Prefetch, s = d.duration(e, path)
 	case "max_wait":
 		r.MaxWait, s = d.duration(e, path)
-	case "resets":
-		r.Resets, s = d.words(e, path, `a cron expression, such as "0 0 * * *"`)
-	case "active":
-		r.Active, s = d.words(e, path, `a cron expression, such as "* 8-19 * * 1-5"`)
-	case "timezone":
-		r.Timezone, s = d.words(e, path, "a time zone, such as UTC or America/Los_Angeles")
 	case "rollover":
 		r.Rollover, s = d.number(e, path)
 	case "spread":

@@ -3,24 +3,53 @@ package policy
 import (
 	"sync"
 	"time"
-
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// defaultTimezone is where a calendar resets unless its rule says otherwise.
-const defaultTimezone = "UTC"
+// Schedule says when the periods of a Calendar begin; wallclock.Parse makes one of a cron expression. It must be safe for
+// concurrent use. Two that have the same Cron and Zone are one.
+type Schedule interface {
+	// Next returns the first beginning after a time, the zero time where there is none within eight years.
+	Next(time.Time) time.Time
+	// Prev returns the last beginning before a time or at it, the zero time where there was none in eight years.
+	Prev(time.Time) time.Time
+	// Cron is the expression, and Zone the name of its time zone, as limits.yaml has them.
+	Cron() string
+	Zone() string
+}
+
+// Hours says in which minutes a rule holds; wallclock.ParseWindow makes them of a cron expression. They must be safe for
+// concurrent use. Two that have the same Cron and Zone are one.
+type Hours interface {
+	// Holds reports whether the minute at a time is one of them.
+	Holds(time.Time) bool
+	// Changes returns the first moment after a time at which they begin or end, the zero time where there is none within
+	// eight years.
+	Changes(time.Time) time.Time
+	// Cron is the expression, and Zone the name of its time zone, as limits.yaml has them.
+	Cron() string
+	Zone() string
+}
+
+// expression is what a Schedule and Hours have in common.
+type expression interface {
+	Cron() string
+	Zone() string
+}
+
+// textOf is the expression and the time zone by which a Schedule or Hours are known.
+func textOf(e expression) [2]string { return [2]string{e.Cron(), e.Zone()} }
 
 // calendar is when rules reset that have the same expression and time zone. It is
 // safe for concurrent use.
 type calendar struct {
-	schedule *wallclock.Schedule
+	schedule Schedule
 
 	mu   sync.Mutex
 	last periods // those asked for last
 }
 
-// calendars are those that have been met, up to a bound: to read a time zone costs
-// more than to decide.
+// calendars are those that have been met, up to a bound: to look for a period
+// costs more than to decide.
 var calendars struct {
 	mu    sync.Mutex
 	known map[[2]string]*calendar
@@ -28,33 +57,19 @@ var calendars struct {
 
 const maxCalendars = 1000
 
-// calendarOf returns the calendar of a cron expression in a time zone. The error is
-// wallclock's.
-func calendarOf(resets, timezone string) (*calendar, error) {
+// calendar returns the rule's own.
+func (r Rule) calendar() *calendar {
+	key := textOf(r.Resets)
 	calendars.mu.Lock()
 	defer calendars.mu.Unlock()
-	key := [2]string{resets, timezone}
 	if c := calendars.known[key]; c != nil {
-		return c, nil
-	}
-	schedule, err := wallclock.Parse(resets, timezone)
-	if err != nil {
-		return nil, err
+		return c
 	}
 	if calendars.known == nil || len(calendars.known) >= maxCalendars {
 		calendars.known = map[[2]string]*calendar{}
 	}
-	c := &calendar{schedule: schedule}
+	c := &calendar{schedule: r.Resets}
 	calendars.known[key] = c
-	return c, nil
-}
-
-// calendar returns the rule's own. A Policy has read it before.
-func (r Rule) calendar() *calendar {
-	c, err := calendarOf(r.Resets, r.Timezone)
-	if err != nil {
-		panic("throttle: a calendar that no policy has checked: " + err.Error())
-	}
 	return c
 }
 

@@ -132,7 +132,7 @@ func (c Costs) Under(r Rule) int64 {
 func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
 	var worst *CostError
 	for _, b := range bounds {
-		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != "" {
+		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != nil {
 			continue
 		}
 		cost, most := charge(b.Rule), b.Rule.Capacity()

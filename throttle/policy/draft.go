@@ -78,7 +78,7 @@ const (
 	fieldMaxWait
 	fieldResets
 	fieldActive
-	fieldTimezone
+	fieldTimezone // in texts alone: in Go, Resets and Active have their zone
 	fieldRollover
 	fieldSpread
 	fieldShadow
@@ -147,9 +147,9 @@ func draftRules(source *Source, rules []Rule) []draftRule {
 			fieldMargin:       from.rule(fieldMargin, duration.Format(r.Margin), r.Margin != 0),
 			fieldPrefetch:     from.rule(fieldPrefetch, duration.Format(r.Prefetch), r.Prefetch != 0),
 			fieldMaxWait:      from.rule(fieldMaxWait, duration.Format(r.MaxWait), r.MaxWait != 0),
-			fieldResets:       from.rule(fieldResets, quote(r.Resets), r.Resets != ""),
-			fieldActive:       from.rule(fieldActive, quote(r.Active), r.Active != ""),
-			fieldTimezone:     from.rule(fieldTimezone, quote(r.Timezone), r.Timezone != ""),
+			fieldResets:       from.rule(fieldResets, "", r.Resets != nil),
+			fieldActive:       from.rule(fieldActive, "", r.Active != nil),
+			fieldTimezone:     from.rule(fieldTimezone, "", false),
 			fieldRollover:     from.rule(fieldRollover, strconv.FormatInt(r.Rollover, 10), r.Rollover != 0),
 			fieldSpread:       from.rule(fieldSpread, "true", r.Spread),
 			fieldShadow:       from.rule(fieldShadow, "true", r.Shadow),

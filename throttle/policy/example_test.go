@@ -7,6 +7,7 @@ import (
 
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // A program can make its policy itself; the same checks hold.
@@ -43,8 +44,8 @@ func ExampleNew() {
 func ExampleRule_calendar() {
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
 		"mail": {Rules: []policy.Rule{
-			{Name: "daily", Algorithm: policy.Calendar, Limit: 10_000, Resets: "0 0 * * *", Timezone: "America/Los_Angeles"},
-			{Name: "monthly", Algorithm: policy.Calendar, Limit: 200_000, Resets: "@monthly", Rollover: 50_000, Spread: true},
+			{Name: "daily", Algorithm: policy.Calendar, Limit: 10_000, Resets: wallclock.MustParse("0 0 * * *", "America/Los_Angeles")},
+			{Name: "monthly", Algorithm: policy.Calendar, Limit: 200_000, Resets: wallclock.MustParse("@monthly", "UTC"), Rollover: 50_000, Spread: true},
 		}},
 	})
 	if err != nil {

@@ -4,15 +4,13 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // hours is when rules hold that have the same expression and time zone. It is safe for
 // concurrent use.
 type hours struct {
 	key    [2]string // the expression and the time zone
-	window *wallclock.Window
+	window Hours
 
 	mu   sync.Mutex
 	last hoursSpan // asked for last
@@ -52,32 +50,19 @@ var windows struct {
 	known map[[2]string]*hours
 }
 
-// hoursOf returns the hours of a cron expression in a time zone. The error is wallclock's.
-func hoursOf(active, timezone string) (*hours, error) {
+// hours returns the rule's own.
+func (r Rule) hours() *hours {
+	key := textOf(r.Active)
 	windows.mu.Lock()
 	defer windows.mu.Unlock()
-	key := [2]string{active, timezone}
 	if h := windows.known[key]; h != nil {
-		return h, nil
-	}
-	window, err := wallclock.ParseWindow(active, timezone)
-	if err != nil {
-		return nil, err
+		return h
 	}
 	if windows.known == nil || len(windows.known) >= maxCalendars {
 		windows.known = map[[2]string]*hours{}
 	}
-	h := &hours{key: key, window: window}
+	h := &hours{key: key, window: r.Active}
 	windows.known[key] = h
-	return h, nil
-}
-
-// hours returns the rule's own. A Policy has read it before.
-func (r Rule) hours() *hours {
-	h, err := hoursOf(r.Active, r.Timezone)
-	if err != nil {
-		panic("throttle: hours that no policy has checked: " + err.Error())
-	}
 	return h
 }
 
@@ -99,7 +84,7 @@ func (h *hours) around(at time.Time) hoursSpan {
 // allHours are the hours of a policy's rules, each once, in the order of their expressions.
 func (p *Policy) allHours() (all []*hours) {
 	p.has(func(r Rule) bool {
-		if r.Active != "" {
+		if r.Active != nil {
 			if h := r.hours(); !slices.Contains(all, h) {
 				all = append(all, h)
 			}

@@ -47,7 +47,7 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 			continue
 		case r.Unlimited:
 			continue
-		case above >= 0 && inherited[above].Rule == r:
+		case above >= 0 && inherited[above].Rule.equal(r):
 			warn("says what it inherits from %s; remove the line", inherited[above].Pattern)
 		}
 		if r.Algorithm != Concurrency && r.Unit != Requests {
@@ -93,7 +93,7 @@ func (p *Policy) matchedAt(pattern string) []MatchedRule {
 // it does not.
 func bindsBefore(path []MatchedRule, r Rule, level int) string {
 	for _, b := range path {
-		if b.Scope.Len() < level && !b.Rule.Shadow && b.Rule.Active == "" && !b.Paused() && within(b.Rule, r) {
+		if b.Scope.Len() < level && !b.Rule.Shadow && b.Rule.Active == nil && !b.Paused() && within(b.Rule, r) {
 			return b.Pattern + ":" + b.Rule.Name
 		}
 	}

@@ -66,7 +66,7 @@ const (
 	day = 24 * time.Hour
 )
 
-// Rule is one limit at one level of a scope. It is a comparable value. A Policy
+// Rule is one limit at one level of a scope. It is a value; == compares Resets and Active as pointers. A Policy
 // checks every bound named below, and times are whole microseconds.
 type Rule struct {
 	// Name tells the rules of one level apart, and is what an override replaces:
@@ -104,18 +104,14 @@ type Rule struct {
 	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days.
 	// Defaults to no bound.
 	MaxWait time.Duration
-	// Resets is when a period of a Calendar begins: a cron expression of five fields,
-	// or @daily, @monthly and the like, as package wallclock reads it. What is asked
+	// Resets is when a period of a Calendar begins: wallclock.MustParse("0 0 1 * *", "Europe/Berlin"). What is asked
 	// just when a period ends, or by a process whose clock is off, takes a second round
 	// trip. Required with Calendar. Other algorithms have none.
-	Resets string
-	// Active is when the rule holds: in each minute that matches a cron expression of five
-	// fields, as package wallclock reads it. At other times it is as if it were not there, and
-	// no other comes back in its place. Defaults to always.
-	Active string
-	// Timezone is where Resets and Active are read, by its name in the IANA list, such as
-	// America/Los_Angeles. Rules with neither have none. Defaults to UTC.
-	Timezone string
+	Resets Schedule
+	// Active is when the rule holds: wallclock.MustParseWindow("* 8-19 * * 1-5", "Europe/Berlin"). At other times it is as if
+	// it were not there, and no other comes back in its place. It is in the time zone of Resets, where a rule has both.
+	// Defaults to always.
+	Active Hours
 	// Rollover is how many units at most a Calendar adds to a period of those that the
 	// one before left over, 0 to 1e12. Other algorithms have none. Defaults to none.
 	Rollover int64
@@ -164,9 +160,6 @@ func (r Rule) withDefaults() Rule {
 	if r.Algorithm == Concurrency && r.Lease == 0 {
 		r.Lease = defaultLease
 	}
-	if (r.Algorithm == Calendar || r.Active != "") && r.Timezone == "" {
-		r.Timezone = defaultTimezone
-	}
 	if r.OnRedisError == "" {
 		r.OnRedisError = FailClosed
 	}
@@ -174,6 +167,17 @@ func (r Rule) withDefaults() Rule {
 		r.Unit = Requests
 	}
 	return r
+}
+
+// equal reports whether two rules say the same.
+func (r Rule) equal(other Rule) bool {
+	if (r.Resets == nil) != (other.Resets == nil) || (r.Active == nil) != (other.Active == nil) ||
+		r.Resets != nil && textOf(r.Resets) != textOf(other.Resets) ||
+		r.Active != nil && textOf(r.Active) != textOf(other.Active) {
+		return false
+	}
+	other.Resets, other.Active = r.Resets, r.Active
+	return r == other
 }
 
 // unit is what the rule counts, empty for one that counts runs.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/duration"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // ruleCheck finds every fault of one rule.
@@ -57,7 +56,7 @@ func (c ruleCheck) run() {
 	c.checkMargin()
 	c.checkPrefetch()
 	c.checkBucket()
-	c.checkCalendar()
+	c.checkZones()
 	c.checkUnit()
 }
 
@@ -95,7 +94,7 @@ func (c ruleCheck) checkRequired() {
 	if windowed := c.rule.Algorithm != Concurrency && c.rule.Algorithm != Calendar; windowed && !c.fields[fieldPer].set {
 		c.fault(fieldPer, "is missing; write the length of the window, such as 1s")
 	}
-	if c.rule.Algorithm == Calendar && !c.fields[fieldResets].set {
+	if c.rule.Algorithm == Calendar && c.rule.Resets == nil && !c.fields[fieldResets].bad {
 		c.fault(fieldResets, `is missing; write when a period begins, such as "0 0 * * *" or @monthly`)
 	}
 }
@@ -256,24 +255,13 @@ func (c ruleCheck) checkBucket() {
 		c.fields[f].text)
 }
 
-// checkCalendar refuses a calendar or hours that cannot be read. The zone is read first, since
-// without it the expression means nothing.
-func (c ruleCheck) checkCalendar() {
-	resets, active, timezone := c.fields[fieldResets], c.fields[fieldActive], c.fields[fieldTimezone]
-	if timezone.good() && c.rule.Timezone == "" {
-		c.fault(fieldTimezone, "is empty; write UTC or America/Los_Angeles, or remove it for UTC")
-	} else if _, err := wallclock.Zone(c.rule.Timezone); timezone.good() && err != nil {
-		c.fault(fieldTimezone, "cannot be read: %v", err)
+// checkZones refuses a rule of two time zones: limits.yaml has one for both.
+func (c ruleCheck) checkZones() {
+	if c.rule.Resets == nil || c.rule.Active == nil || !c.fields[fieldResets].good() || !c.fields[fieldActive].good() {
+		return
 	}
-	zone := c.rule.Timezone
-	if !c.fields[fieldTimezone].good() || zone == "" {
-		zone = defaultTimezone
-	}
-	if _, err := calendarOf(c.rule.Resets, zone); resets.good() && err != nil {
-		c.fault(fieldResets, "cannot be read: %v", err)
-	}
-	if _, err := hoursOf(c.rule.Active, zone); active.good() && err != nil {
-		c.fault(fieldActive, "cannot be heeded: %v", err)
+	if resets, active := c.rule.Resets.Zone(), c.rule.Active.Zone(); resets != active {
+		c.fault(fieldActive, "is in time zone %s, and resets in %s; a rule has one", active, resets)
 	}
 }
 

@@ -18,7 +18,22 @@ import (
 //
 // Where both the day of month and the day of week are given, a day that
 // matches either is a match, as cron has it. The error is an *Error.
-func Parse(expr, zone string) (*Schedule, error) {
+//
+// Schedules that were read lately are returned again: to read a time zone takes
+// longer than to use it.
+func Parse(expr, zone string) (*Schedule, error) { return schedules.get(expr, zone, parse) }
+
+// MustParse is Parse for what stands in a program: it panics where Parse returns an error.
+func MustParse(expr, zone string) *Schedule { return must(Parse(expr, zone)) }
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic("wallclock: " + err.Error())
+	}
+	return value
+}
+
+func parse(expr, zone string) (*Schedule, error) {
 	loc, err := Zone(zone)
 	if err != nil {
 		return nil, err
@@ -36,7 +51,7 @@ func Parse(expr, zone string) (*Schedule, error) {
 		return nil, &Error{Expr: expr, Reason: "is no calendar; " + writeFields}
 	}
 	spec.Location = time.UTC
-	s := &Schedule{spec: spec, zone: loc, realTime: realTime(text)}
+	s := &Schedule{expr: expr, spec: spec, zone: loc, realTime: realTime(text)}
 	if s.nextNaive(cycleStart).IsZero() {
 		return nil, &Error{Expr: expr, Reason: "no month that it names has such a day; correct the day of month or the month"}
 	}

@@ -20,10 +20,20 @@ const (
 
 // Schedule is a cron expression in a time zone. It is safe for concurrent use.
 type Schedule struct {
+	expr     string
 	spec     *cron.SpecSchedule // of naive times: see naive
 	zone     *time.Location
 	realTime bool // the hour field begins with a star
 }
+
+// Cron returns the expression, as it was written.
+func (s *Schedule) Cron() string { return s.expr }
+
+// Zone returns the name of the time zone, UTC where none was given.
+func (s *Schedule) Zone() string { return s.zone.String() }
+
+// String returns the expression and the time zone: 0 6 * * 1-5 in Europe/Berlin.
+func (s *Schedule) String() string { return s.expr + " in " + s.Zone() }
 
 // Location returns the time zone, in which Next and Prev answer.
 func (s *Schedule) Location() *time.Location { return s.zone }

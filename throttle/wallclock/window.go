@@ -15,11 +15,16 @@ type Window struct{ schedule *Schedule }
 // ParseWindow reads a cron expression of five fields: "* 8-19 * * 1-5" is from 8:00 to
 // 19:59 on weekdays. zone is as [Zone] takes it. An expression that no minute matches, or
 // every minute, is refused. The error is an *Error.
-func ParseWindow(expr, zone string) (*Window, error) {
+func ParseWindow(expr, zone string) (*Window, error) { return windows.get(expr, zone, parseWindow) }
+
+// MustParseWindow is ParseWindow for what stands in a program: it panics where ParseWindow returns an error.
+func MustParseWindow(expr, zone string) *Window { return must(ParseWindow(expr, zone)) }
+
+func parseWindow(expr, zone string) (*Window, error) {
 	if text := strings.TrimSpace(expr); strings.HasPrefix(text, "@") {
 		return nil, &Error{Expr: expr, Reason: `stands for single moments; write five fields, such as "* 8-19 * * 1-5"`}
 	}
-	s, err := Parse(expr, zone)
+	s, err := parse(expr, zone)
 	if err != nil {
 		var its *Error
 		if errors.As(err, &its) {
@@ -32,6 +37,15 @@ func ParseWindow(expr, zone string) (*Window, error) {
 	}
 	return &Window{s}, nil
 }
+
+// Cron returns the expression, as it was written.
+func (w *Window) Cron() string { return w.schedule.expr }
+
+// Zone returns the name of the time zone, UTC where none was given.
+func (w *Window) Zone() string { return w.schedule.Zone() }
+
+// String returns the expression and the time zone: * 8-19 * * 1-5 in Europe/Berlin.
+func (w *Window) String() string { return w.schedule.String() }
 
 // Holds reports whether the minute at t is one of the window's.
 func (w *Window) Holds(t time.Time) bool {

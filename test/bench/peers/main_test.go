@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
@@ -277,7 +278,7 @@ func sliding(limit int64, per time.Duration) policy.Rule {
 }
 
 func calendar(limit int64, resets string) policy.Rule {
-	return policy.Rule{Algorithm: policy.Calendar, Limit: limit, Resets: resets}
+	return policy.Rule{Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse(resets, "UTC")}
 }
 
 func but(a answer) *answer { return &a }
