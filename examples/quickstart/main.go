@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	rep, err := demo(ctx, cfg, stderr)
 	if rep != nil {
-		if err := rep.WriteTable(stdout); err != nil {
+		if err := write(stdout, rep, err == nil && rep.OK()); err != nil {
 			fmt.Fprintf(stderr, "quickstart: %v\n", err)
 			return 1
 		}
@@ -89,8 +89,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "The demo failed.")
 		return 1
 	}
-	fmt.Fprintln(stdout, "No limit was exceeded and nothing was lost.")
 	return 0
+}
+
+// legend says what the columns of the table are.
+const legend = `
+units: what the calls cost. worst: the most in any one window, or at once, of what is allowed.
+used: how much of the limit was used while tasks waited; a margin of limits.yaml takes its part of it.
+pick-ups: how often a worker took each task, more on a busy machine. lost: tasks that never arrived.
+`
+
+// write prints what came of it, in words first where all is well, then by scope and rule.
+func write(w io.Writer, rep *checker.Report, well bool) error {
+	if well {
+		const verdict = "No limit was exceeded and nothing was lost: %d calls of %d tasks, judged from the API's own log.\n\n"
+		if _, err := fmt.Fprintf(w, verdict, rep.Calls, rep.Tasks); err != nil {
+			return err
+		}
+	}
+	if err := rep.WriteTable(w); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, legend)
+	return err
 }
 
 func parse(args []string) (config, error) {

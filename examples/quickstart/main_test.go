@@ -118,7 +118,10 @@ func TestAllIsWell(t *testing.T) {
 	}
 	must(t, strings.Join(strings.Fields(stdout), " "), "p all sliding-window 10/1h 10 10 10 of 10 - 1.00 0")
 	must(t, stdout,
-		"10 calls, 10 tasks, pick-ups a task 1.00, lost 0, twice 0", "No limit was exceeded and nothing was lost.")
+		"10 calls, 10 tasks, pick-ups a task 1.00, lost 0, twice 0", legend)
+	if want := "No limit was exceeded and nothing was lost: 10 calls of 10 tasks, judged from the API's own log.\n"; !strings.HasPrefix(stdout, want) {
+		t.Errorf("the results do not begin with %q:\n%s", want, stdout)
+	}
 	must(t, stderr, "enqueued 10 tasks of 2 queues in ", "10 of 10 done  10 calls", "fullest p all: 10 of 10")
 	if strings.Contains(stderr, "fake worker runs") || strings.Contains(stderr, "\r") {
 		t.Errorf("worker's log without -v, or a rewritten line without a terminal:\n%s", stderr)
