@@ -37,7 +37,7 @@ func TestExpressWay(t *testing.T) {
 				if strings.Contains(kinds, "S") {
 					keys = append(keys, prefix+"fixed")
 				}
-				whole := Decide.For(kinds).Source
+				whole := Decide.For(kinds).Source()
 				express, _, found := strings.Cut(whole, "-- The general way.")
 				if !found {
 					t.Fatal("decide.lua does not say where the general way begins")

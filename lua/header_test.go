@@ -316,7 +316,7 @@ func TestHeaders(t *testing.T) {
 				read[s.Name], wrote[s.Name] = map[string]bool{}, map[string]bool{}
 			}
 			for i, r := range runs {
-				reply, err := rdb.Eval(context.Background(), watched(r.script.Source), r.keys, r.args...).Slice()
+				reply, err := rdb.Eval(context.Background(), watched(r.script.Source()), r.keys, r.args...).Slice()
 				if err != nil {
 					t.Fatalf("run %d, %s: %v", i, r.script.Name, err)
 				}

@@ -48,7 +48,7 @@ func TestKeepLeases(t *testing.T) {
 					q.do("ZADD", q.prefix+"lease", c.was, "a")
 				}
 				q.do("ZADD", q.prefix+"lease", "1800057630.5", "beside it")
-				kept, err := redis.NewScript(KeepLeases.Source).Run(t.Context(), rdb, []string{q.prefix + "lease"}, c.lease, "a").Int64Slice()
+				kept, err := redis.NewScript(KeepLeases.Source()).Run(t.Context(), rdb, []string{q.prefix + "lease"}, c.lease, "a").Int64Slice()
 				if err != nil || len(kept) != 1 || kept[0] != map[bool]int64{true: 1}[c.want >= 1800057660] {
 					t.Errorf("%s: %v, %v", what, kept, err)
 				}

@@ -34,9 +34,9 @@ func TestLoad(t *testing.T) {
 			for _, s := range every() {
 				for _, kinds := range subsets() {
 					v := s.For(kinds)
-					sha, err := rdb.ScriptLoad(context.Background(), v.Source).Result()
-					if err != nil || sha != v.SHA {
-						t.Errorf("%s for %s: loaded as %q, %v; want %q", s.Name, kinds, sha, err, v.SHA)
+					sha, err := rdb.ScriptLoad(context.Background(), v.Source()).Result()
+					if err != nil || sha != v.SHA() {
+						t.Errorf("%s for %s: loaded as %q, %v; want %q", s.Name, kinds, sha, err, v.SHA())
 					}
 				}
 			}
@@ -52,15 +52,15 @@ type variant struct {
 	form func(s *Script, kinds string) string
 }
 
-func whole(s *Script, _ string) string     { return s.Source }
-func small(s *Script, kinds string) string { return s.For(kinds).Source }
+func whole(s *Script, _ string) string     { return s.Source() }
+func small(s *Script, kinds string) string { return s.For(kinds).Source() }
 
 // general leaves the express way of decide no call.
 func general(s *Script, kinds string) string {
-	return strings.Replace(s.For(kinds).Source, "if passed == n then", "if passed < 0 then", 1)
+	return strings.Replace(s.For(kinds).Source(), "if passed == n then", "if passed < 0 then", 1)
 }
 
-func strict(s *Script, kinds string) string { return "#!lua\n" + s.For(kinds).Source }
+func strict(s *Script, kinds string) string { return "#!lua\n" + s.For(kinds).Source() }
 
 // Random histories of all scripts have the same answers and leave the same state
 // whether the whole scripts run or those made for the call's kinds, on Redis and

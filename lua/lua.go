@@ -30,8 +30,8 @@ var files embed.FS
 // token bucket, sliding or fixed window, concurrency, calendar.
 const Kinds = "TSCK"
 
-// The scripts. Each is ready to send; loading happens once, when the program
-// starts, and a script that cannot be expanded stops it there.
+// The scripts. Each is expanded when it is first used, once: a program pays for
+// none that it does not send. Tests expand all of them.
 var (
 	Decide       = load("decide")
 	DecideMany   = load("decide_many")
@@ -59,27 +59,35 @@ func All() []*Script {
 	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, Settle, Tell}
 }
 
-// Script is one script as Redis gets it. It is never changed after loading, and
-// safe for concurrent use.
+// Script is one script as Redis gets it. It never changes, and is safe for
+// concurrent use.
 type Script struct {
 	// Name is the file's name without ".lua".
 	Name string
-	// Source is the text with every include put in.
-	Source string
-	// SHA is the name under which EVALSHA finds it: hex SHA-1 of Source.
-	SHA string
-	// Arg is SHA once more, as clients take arguments: made for each call anew it would
-	// be an allocation.
-	Arg any
 
-	variants *sync.Map // by kinds, made when they are first asked for
+	expanded func() ready // once
+	variants *sync.Map   // by kinds, made when they are first asked for
 }
+
+// ready is an expanded script.
+type ready struct {
+	source, sha string
+	arg         any // sha once more, as clients take arguments: made for each call anew it would be an allocation
+}
+
+// Source returns the text with every include put in. The first call for a script takes about a millisecond.
+func (s *Script) Source() string { return s.expanded().source }
+
+// SHA returns the name under which EVALSHA finds it: hex SHA-1 of Source.
+func (s *Script) SHA() string { return s.expanded().sha }
+
+// Arg returns SHA as clients take arguments, without an allocation.
+func (s *Script) Arg() any { return s.expanded().arg }
 
 // For returns the script with only the algorithms whose kinds are given, in the
 // order of [Kinds] and each once. It answers as the whole script does, for calls
-// that have rules of no other kind, in less time and a shorter text. A script
-// that has no such parts returns itself. It is made once, which takes about a
-// millisecond.
+// that have rules of no other kind, in less time and a shorter text. For a script
+// that has no such parts, all have one text.
 func (s *Script) For(kinds string) *Script {
 	if s.variants == nil {
 		return s
@@ -90,11 +98,7 @@ func (s *Script) For(kinds string) *Script {
 	if !inOrder(kinds) {
 		return s
 	}
-	v := script(s.Name, kinds)
-	if v.SHA == s.SHA {
-		v = s
-	}
-	first, _ := s.variants.LoadOrStore(kinds, v)
+	first, _ := s.variants.LoadOrStore(kinds, script(s.Name, kinds))
 	return first.(*Script) //nolint:forcetypeassert // as above
 }
 
@@ -114,13 +118,17 @@ func load(name string) *Script {
 }
 
 func script(name, kinds string) *Script {
+	return &Script{Name: name, expanded: sync.OnceValue(func() ready { return expandedFor(name, kinds) })}
+}
+
+func expandedFor(name, kinds string) ready {
 	source, err := Expand(name, kinds)
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
 	hash := hex.EncodeToString(sum[:])
-	return &Script{Name: name, Source: source, SHA: hash, Arg: hash}
+	return ready{source: source, sha: hash, arg: hash}
 }
 
 // Fence returns a script of asynq's that ends the run of a task as it is sent by package worker: include/fence.lua goes

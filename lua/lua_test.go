@@ -31,7 +31,7 @@ func TestGolden(t *testing.T) {
 		path := filepath.Join("testdata", s.Name+".golden.lua")
 		want = append(want, path)
 		if *update {
-			if err := os.WriteFile(path, []byte(s.Source), 0o644); err != nil {
+			if err := os.WriteFile(path, []byte(s.Source()), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -40,9 +40,9 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%v; write it with: go test ./lua -run TestGolden -update", err)
 			continue
 		}
-		if string(golden) != s.Source {
+		if string(golden) != s.Source() {
 			t.Errorf("%s: line %d is not what the scripts expand to; if it should be, run: go test ./lua -run TestGolden -update",
-				path, differ(string(golden), s.Source))
+				path, differ(string(golden), s.Source()))
 		}
 	}
 	got, err := filepath.Glob("testdata/*")
@@ -138,6 +138,31 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+// "Each is expanded when it is first used": one that cannot be is missed no sooner.
+func TestExpandedWhenUsed(t *testing.T) {
+	t.Parallel()
+	s := load("no such script")
+	small := s.For("S")
+	for _, use := range []func(){func() { s.Source() }, func() { s.SHA() }, func() { small.Arg() }} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("a script that is not there has a text")
+				}
+			}()
+			use()
+		}()
+	}
+}
+
+func BenchmarkExpandAll(b *testing.B) {
+	for b.Loop() {
+		for _, s := range every() {
+			load(s.Name).Source()
+		}
+	}
+}
+
 // For returns each script without the algorithms that a call has no rule of.
 func TestFor(t *testing.T) {
 	t.Parallel()
@@ -148,7 +173,7 @@ func TestFor(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if v.Source != want || v.Name != s.Name || len(v.SHA) != 40 || v.SHA == s.SHA && v.Source != s.Source {
+			if v.Source() != want || v.Name != s.Name || len(v.SHA()) != 40 || v.SHA() == s.SHA() && v.Source() != s.Source() {
 				t.Errorf("%s.For(%q) is not what it expands to", s.Name, kinds)
 			}
 		}
@@ -184,7 +209,7 @@ func TestForbidden(t *testing.T) {
 		`table\.concat\((?:[^on]|o[^u]|n[^a])`, `_G`, // but of out and names, which are filled with texts alone
 	}, "|") + `)`)
 	for _, s := range every() {
-		code := strings.Replace(code(s.Source), "rawget(_G, 'struct') or", "", 1) // what there is where it is absent
+		code := strings.Replace(code(s.Source()), "rawget(_G, 'struct') or", "", 1) // what there is where it is absent
 		code = strings.Replace(code, "struct.pack, struct.unpack", "", 1)
 		if s == Repair { // it is to see which key is of another type, and raises every other error
 			code = strings.Replace(code, "redis.pcall(", "redis.call(", 1)
@@ -274,8 +299,8 @@ func TestCalendarStandsAlone(t *testing.T) {
 	t.Parallel()
 	for _, s := range every() {
 		for _, kinds := range subsets() {
-			has := strings.Contains(code(s.For(kinds).Source), "'K'")
-			if has && !strings.Contains(kinds, "K") || !has && strings.Contains(kinds, "K") && s.For("K") != s {
+			has := strings.Contains(code(s.For(kinds).Source()), "'K'")
+			if has && !strings.Contains(kinds, "K") || !has && strings.Contains(kinds, "K") && s.For("K").Source() != s.Source() {
 				t.Errorf("%s for %s: holds calendars: %t", s.Name, kinds, has)
 			}
 		}

@@ -71,7 +71,7 @@ func TestManyLooksAtItsOwnPaths(t *testing.T) {
 				}
 				for i, a := range all { // uses all rules
 					keys, args := asking{path: a.path, id: fmt.Sprint("first", i), cost: 1}.alone(now, 0)
-					if err := redis.NewScript(Decide.Source).Run(ctx, rdb, keys, args...).Err(); err != nil {
+					if err := redis.NewScript(Decide.Source()).Run(ctx, rdb, keys, args...).Err(); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -84,13 +84,13 @@ func TestManyLooksAtItsOwnPaths(t *testing.T) {
 				}
 				var left, leftAlone []string
 				for _, a := range all { // without the general way, which would take what stands there
-					script, keys, args := Decide.Source, []string(nil), []any(nil)
+					script, keys, args := Decide.Source(), []string(nil), []any(nil)
 					if a.ticket == "" {
 						one := a
 						one.record = provider + "@alone"
 						keys, args = one.alone(now+1000, 0)
 					} else {
-						script = DecideQueued.Source
+						script = DecideQueued.Source()
 						keys, args = taskCall(a, now+1000, provider)
 					}
 					fast, _, _ := strings.Cut(script, "-- The general way.")
@@ -103,7 +103,7 @@ func TestManyLooksAtItsOwnPaths(t *testing.T) {
 					}
 				}
 				keys, args := together(now+2000, "batch", provider+"@batch", all)
-				reply, err := redis.NewScript(DecideMany.Source).Run(ctx, rdb, keys, args...).Text()
+				reply, err := redis.NewScript(DecideMany.Source()).Run(ctx, rdb, keys, args...).Text()
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -215,9 +215,9 @@ func TestManyIsOneAfterTheOther(t *testing.T) {
 		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone", prefix+"!told", prefix+"!meta", prefix+"!flight", prefix+"!parked")
 		ways := []*manyWay{
 			{name: "redis, alone", rdb: alone, keys: alone},
-			{name: "redis, as a user of its keys", rdb: redistest.User(t, redistest.Literal(own...), grants...), keys: server, many: DecideMany.Source},
-			{name: "cluster, no undeclared keys", rdb: cluster, keys: cluster, many: "#!lua\n" + DecideMany.Source},
-			{name: "miniredis", rdb: mini, keys: mini, many: DecideMany.Source},
+			{name: "redis, as a user of its keys", rdb: redistest.User(t, redistest.Literal(own...), grants...), keys: server, many: DecideMany.Source()},
+			{name: "cluster, no undeclared keys", rdb: cluster, keys: cluster, many: "#!lua\n" + DecideMany.Source()},
+			{name: "miniredis", rdb: mini, keys: mini, many: DecideMany.Source()},
 		}
 		now := 1_800_057_600_000_000
 		batches, draws := random.Uint64(), 20
@@ -299,7 +299,7 @@ func (w *manyWay) decide(t *testing.T, now int, id, record string, batch []askin
 	}
 	alone := func(i int) {
 		keys, args := batch[i].alone(now, 0)
-		reply, _ := run(Decide.Source, keys, args).Slice()
+		reply, _ := run(Decide.Source(), keys, args).Slice()
 		got = append(got, fmt.Sprint(i, started(reply, len(batch[i].keys))))
 	}
 	if w.many == "" {
@@ -390,7 +390,7 @@ func TestManyIsDecidedOnce(t *testing.T) {
 			p := path{[]string{prefix + ":r"}, []string{Rule('T', [4]int64{1, 1_000_000, 100})}, ""}
 			slot := prefix + "@slot"
 			run := func(s *Script, keys []string, args []any) *redis.Cmd {
-				reply := redis.NewScript(s.Source).Run(ctx, rdb, keys, args...)
+				reply := redis.NewScript(s.Source()).Run(ctx, rdb, keys, args...)
 				if err := reply.Err(); err != nil {
 					t.Fatal(err)
 				}

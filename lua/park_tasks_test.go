@@ -55,7 +55,7 @@ func TestParkTasks(t *testing.T) {
 			q.do("LREM", q.prefix+"pending", 1, "lost")
 			ids := []string{"second", "none", "active", "lost", "retry", "unheard of", "first", "second"}
 			keys, args := q.park(ids...)
-			caller, source := redis.Scripter(rdb), ParkTasks.Source
+			caller, source := redis.Scripter(rdb), ParkTasks.Source()
 			switch name {
 			case "redis":
 				caller = redistest.User(t, redistest.Literal(keys...), "eval", "evalsha", "hmget", "zadd", "zrem", "zscore", "hset", "hdel", "lrem")
@@ -114,7 +114,7 @@ func TestParkTasksRefused(t *testing.T) {
 			keys, args := q.park("a")
 			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "zrem")
 			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(ParkTasks.Source).Run(t.Context(), user, keys, args...).Err(); err == nil {
+			if err := redis.NewScript(ParkTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
 				t.Fatal("it was not refused")
 			}
 			waits := rdb.ZScore(t.Context(), q.prefix+"scheduled", "a").Err() == nil

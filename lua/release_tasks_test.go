@@ -115,7 +115,7 @@ func TestReleaseTasks(t *testing.T) {
 			ids := append([]string{"retry", "none", "lost", "result only", "no message", "scheduled", "retry"}, states[2:]...)
 			keys, args := q.release(ids...)
 
-			caller, source := redis.Scripter(rdb), ReleaseTasks.Source
+			caller, source := redis.Scripter(rdb), ReleaseTasks.Source()
 			switch name {
 			case "redis":
 				caller = redistest.User(t, redistest.Literal(keys...),
@@ -176,7 +176,7 @@ func TestReleaseTasksRefused(t *testing.T) {
 			keys, args := q.release("a", "b")
 			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "exists", "lrem")
 			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(ReleaseTasks.Source).Run(t.Context(), user, keys, args...).Err(); err == nil {
+			if err := redis.NewScript(ReleaseTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
 				t.Fatal("it was not refused")
 			}
 			for id, set := range map[string]string{"a": "scheduled", "b": "retry"} {

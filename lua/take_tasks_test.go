@@ -68,7 +68,7 @@ func TestTakeTasks(t *testing.T) {
 			q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
 			ids := append([]string{"retry", "none", "lost", "no message", "scheduled"}, states[2:]...)
 			keys, args := q.take(aLease, ids...)
-			caller, source := redis.Scripter(rdb), TakeTasks.Source
+			caller, source := redis.Scripter(rdb), TakeTasks.Source()
 			switch name {
 			case "redis":
 				caller = redistest.User(t, redistest.Literal(keys...),
@@ -98,7 +98,7 @@ func TestTakeTasks(t *testing.T) {
 
 			q.do("ZADD", q.prefix+"lease", 1_800_057_660, "scheduled") // asynq has renewed it: it runs
 			keys, args = q.releaseTaken(aLease, "retry", "scheduled", "active", "later")
-			back, err := redis.NewScript(ReleaseTasks.Source).Run(t.Context(), rdb, keys, args...).Int64Slice()
+			back, err := redis.NewScript(ReleaseTasks.Source()).Run(t.Context(), rdb, keys, args...).Int64Slice()
 			if want := []int64{1, -1, -1, 1}; err != nil || !slices.Equal(back, want) {
 				t.Fatalf("given back: %d, %v; want %d", back, err, want)
 			}
@@ -121,16 +121,16 @@ func TestTakeTasksPaused(t *testing.T) {
 	q.add("a", "scheduled")
 	q.add("b", "retry")
 	keys, args := q.take(aLease, "a")
-	if got, err := redis.NewScript(TakeTasks.Source).Run(t.Context(), rdb, keys, args...).Slice(); err != nil || outcomesOf(got)[0] != "a" {
+	if got, err := redis.NewScript(TakeTasks.Source()).Run(t.Context(), rdb, keys, args...).Slice(); err != nil || outcomesOf(got)[0] != "a" {
 		t.Fatalf("%v, %v", got, err)
 	}
 	q.do("SET", q.prefix+"paused", 1)
 	keys, args = q.take("1800057631.5", "b")
-	if got, err := redis.NewScript(TakeTasks.Source).Run(t.Context(), rdb, keys, args...).Slice(); err != nil || outcomesOf(got)[0] != "-5" {
+	if got, err := redis.NewScript(TakeTasks.Source()).Run(t.Context(), rdb, keys, args...).Slice(); err != nil || outcomesOf(got)[0] != "-5" {
 		t.Errorf("of a paused queue: %v, %v", got, err)
 	}
 	keys, args = q.releaseTaken(aLease, "a")
-	if got, err := redis.NewScript(ReleaseTasks.Source).Run(t.Context(), rdb, keys, args...).Int64Slice(); err != nil || got[0] != 1 {
+	if got, err := redis.NewScript(ReleaseTasks.Source()).Run(t.Context(), rdb, keys, args...).Int64Slice(); err != nil || got[0] != 1 {
 		t.Errorf("given back to a paused queue: %v, %v", got, err)
 	}
 }
@@ -148,7 +148,7 @@ func TestTakeTasksRefused(t *testing.T) {
 			keys, args := q.take(aLease, "a")
 			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "exists", "zscore")
 			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(TakeTasks.Source).Run(t.Context(), user, keys, args...).Err(); err == nil {
+			if err := redis.NewScript(TakeTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
 				t.Fatal("it was not refused")
 			}
 			waits := rdb.ZScore(t.Context(), q.prefix+"scheduled", "a").Err() == nil

@@ -149,7 +149,7 @@ func TestClaimIsAnsweredAsAGrant(t *testing.T) {
 	rdb, ctx := redistest.Client(t), context.Background()
 	claimed := false
 	for _, r := range waitingRuns(redistest.Prefix(t)) {
-		reply, err := rdb.Eval(ctx, r.script.Source, r.keys, r.args...).Slice()
+		reply, err := rdb.Eval(ctx, r.script.Source(), r.keys, r.args...).Slice()
 		if err != nil {
 			t.Fatal(err)
 		}

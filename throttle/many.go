@@ -55,7 +55,7 @@ func newMany(first *pending, most int) *batchCommand {
 		asked: make([]*pending, 0, most), attempts: make([]*attempt, 0, most), keys: newKeyTable(most),
 		places: map[string]int{}, calls: make([]byte, 2, 2+32*most),
 	}
-	m.args = append(make([]any, 0, 14+2*most), "evalsha", lua.DecideMany.SHA, 0, m.slot.at(m.provider))
+	m.args = append(make([]any, 0, 14+2*most), "evalsha", lua.DecideMany.SHA(), 0, m.slot.at(m.provider))
 	m.args = append(m.args, a.plan.shared[:]...)
 	return m
 }
@@ -152,7 +152,7 @@ func (m *batchCommand) String() string { return strconv.Itoa(len(m.asked)) + " a
 func (m *batchCommand) command(ctx context.Context) redis.Cmder {
 	m.args[2] = len(m.args) - keysAt
 	if m.text {
-		m.args[0], m.args[1] = "eval", lua.DecideMany.Source
+		m.args[0], m.args[1] = "eval", lua.DecideMany.Source()
 	}
 	args := append(m.args, m.limiter.clock(), m.id, m)
 	return redis.NewStringCmd(ctx, append(args, m.texts...)...)
@@ -319,9 +319,9 @@ func (m *batchCommand) settle(gone []int) {
 		_ = m.runner.rdb.Process(ctx, cmd) // the command has its error
 		return cmd.Result()
 	}
-	reply, err := ask("evalsha", lua.DecideMany.SHA)
+	reply, err := ask("evalsha", lua.DecideMany.SHA())
 	if unknownScript(err) {
-		reply, err = ask("eval", lua.DecideMany.Source)
+		reply, err = ask("eval", lua.DecideMany.Source())
 	}
 	if err != nil {
 		return

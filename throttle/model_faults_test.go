@@ -163,14 +163,14 @@ func plant(from, to string, express bool) planted {
 				}
 			}
 			s := whole.For(kinds)
-			text := strings.ReplaceAll(s.Source, from, to)
-			if text == s.Source {
+			text := strings.ReplaceAll(s.Source(), from, to)
+			if text == s.Source() {
 				continue
 			}
 			if !express {
 				text = strings.Replace(text, "if passed == n then", "if passed < 0 then", 1)
 			}
-			p.texts[s.Source], p.shas[s.SHA] = text, redis.NewScript(text).Hash()
+			p.texts[s.Source()], p.shas[s.SHA()] = text, redis.NewScript(text).Hash()
 		}
 	}
 	return p
@@ -182,9 +182,9 @@ func TestPlantsHaveTheirPlace(t *testing.T) {
 	t.Parallel()
 	var scripts strings.Builder
 	for _, whole := range lua.All() {
-		scripts.WriteString(whole.For(lua.Kinds).Source)
+		scripts.WriteString(whole.For(lua.Kinds).Source())
 		for i := range len(lua.Kinds) {
-			scripts.WriteString(whole.For(lua.Kinds[i : i+1]).Source)
+			scripts.WriteString(whole.For(lua.Kinds[i : i+1]).Source())
 		}
 	}
 	look := func(what, from string) {

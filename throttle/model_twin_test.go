@@ -29,7 +29,7 @@ return 1
 
 // generalParts returns the algorithms of decide, without what it does with them.
 func generalParts() string {
-	express, general, _ := strings.Cut(lua.Decide.Source, "local call, format = ")
+	express, general, _ := strings.Cut(lua.Decide.Source(), "local call, format = ")
 	_, general, _ = strings.Cut(general, "-- The general way.\n")
 	general, _, _ = strings.Cut(general, "local function read_rules()")
 	return express + "local call, told, heeds = redis.call, nil, false\n" + general

@@ -52,7 +52,7 @@ func (w *way) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 
 func (w *way) count(cmd redis.Cmder) {
 	w.scripts.Add(1)
-	if sha, _ := cmd.Args()[1].(string); sha == lua.Settle.For("S").SHA {
+	if sha, _ := cmd.Args()[1].(string); sha == lua.Settle.For("S").SHA() {
 		w.settled.Add(1)
 	}
 }

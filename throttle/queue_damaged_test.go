@@ -298,7 +298,7 @@ func TestNothingToRepair(t *testing.T) {
 				b.t.Fatalf("%v", err)
 			}
 		}
-		if n, most := scripts.of[lua.Repair.SHA], 1+int(time.Since(began)/repairPause); n < 1 || n > most {
+		if n, most := scripts.of[lua.Repair.SHA()], 1+int(time.Since(began)/repairPause); n < 1 || n > most {
 			b.t.Errorf("it was looked through %d times", n)
 		}
 		if n := b.rdb.LLen(ctx, state).Val(); n != 1 {

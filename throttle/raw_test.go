@@ -8,7 +8,7 @@ import (
 
 // scriptOf and args call a script past the limiter, as any client of Redis can.
 func scriptOf(s *lua.Script, kinds string) *redis.Script {
-	return redis.NewScript(s.For(kinds).Source)
+	return redis.NewScript(s.For(kinds).Source())
 }
 
 func (p *compiledScope) args(cost int64, first ...any) []any {

@@ -58,7 +58,7 @@ func learn(t *testing.T, l *Limiter, scope string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.Decide.For(p.kinds).Source).Err(); err != nil {
+	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.Decide.For(p.kinds).Source()).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -66,7 +66,7 @@ func learn(t *testing.T, l *Limiter, scope string) {
 // learnMany lets the server know the script that decides many together.
 func learnMany(t *testing.T, l *Limiter) {
 	t.Helper()
-	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source).Err(); err != nil {
+	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source()).Err(); err != nil {
 		t.Fatal(err)
 	}
 }

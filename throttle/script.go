@@ -25,7 +25,7 @@ type call struct {
 // newCall begins a call; the caller appends the arguments, so many.
 func newCall(script *lua.Script, keys []any, extraKeys, arguments, reply int) call {
 	args := make([]any, 0, 3+len(keys)+extraKeys+arguments)
-	args = append(args, "evalsha", script.Arg, len(keys)+extraKeys)
+	args = append(args, "evalsha", script.Arg(), len(keys)+extraKeys)
 	return call{script: script, args: append(args, keys...), reply: reply}
 }
 
@@ -55,7 +55,7 @@ func (c call) arguments() []any {
 
 // text sends the script itself, which the server then knows.
 func (c call) text(ctx context.Context) *redis.IntSliceCmd {
-	args := append([]any{"eval", c.script.Source}, c.arguments()[2:]...)
+	args := append([]any{"eval", c.script.Source()}, c.arguments()[2:]...)
 	return redis.NewIntSliceCmd(ctx, args...)
 }
 

@@ -36,10 +36,10 @@ func scopeOf(provider string, path any) string { return provider + unescape(text
 func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []any) ([]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	all := append(append([]any{"evalsha", script.SHA, len(keys)}, keys...), args...)
+	all := append(append([]any{"evalsha", script.SHA(), len(keys)}, keys...), args...)
 	cmd := redis.NewSliceCmd(ctx, all...)
 	if err := l.rdb.Process(ctx, cmd); unknownScript(err) {
-		all[0], all[1] = "eval", script.Source
+		all[0], all[1] = "eval", script.Source()
 		cmd = redis.NewSliceCmd(ctx, all...)
 		_ = l.rdb.Process(ctx, cmd) // the command has its error
 	}
@@ -63,10 +63,10 @@ func (l *Limiter) manyLists(ctx context.Context, script *lua.Script, calls [][]a
 		})
 		follow(ctx, l.rdb, err) // every command has its own error
 	}
-	send(calls, cmds, "evalsha", script.SHA)
+	send(calls, cmds, "evalsha", script.SHA())
 	if from := slices.IndexFunc(cmds, func(c *redis.SliceCmd) bool { return unknownScript(c.Err()) }); from >= 0 {
-		send(calls[from:from+1], cmds[from:], "eval", script.Source)
-		send(calls[from+1:], cmds[from+1:], "evalsha", script.SHA)
+		send(calls[from:from+1], cmds[from:], "eval", script.Source())
+		send(calls[from+1:], cmds[from+1:], "evalsha", script.SHA())
 	}
 	return cmds
 }

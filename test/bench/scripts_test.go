@@ -64,7 +64,7 @@ func BenchmarkScripts(b *testing.B) {
 				hold(b, rdb, keys[0])
 				mine := costOf(b, rdb, func(ctx context.Context, i int) error {
 					all, args := arguments(test.script.Name, keys, test.extra, test.rules, i)
-					return redis.NewScript(test.script.Source).Run(ctx, rdb, all, args...).Err()
+					return redis.NewScript(test.script.Source()).Run(ctx, rdb, all, args...).Err()
 				})
 				cost, times = append(cost, mine), append(times, mine/base)
 			}

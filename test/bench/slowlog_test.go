@@ -102,7 +102,7 @@ var scriptNames = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
 	for _, s := range append(lua.All(), lua.ReleaseTasks, lua.ParkTasks) {
 		for _, kinds := range allKinds() {
-			names[s.For(kinds).SHA] = s.Name
+			names[s.For(kinds).SHA()] = s.Name
 		}
 	}
 	return names

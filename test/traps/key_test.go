@@ -79,7 +79,7 @@ func TestEveryScriptRuns(t *testing.T) {
 		t.Parallel()
 		onBoth(t, func(w *world) {
 			for _, s := range lua.All() {
-				if sha, err := w.rdb.ScriptLoad(context.Background(), s.Source).Result(); err != nil || sha != s.SHA {
+				if sha, err := w.rdb.ScriptLoad(context.Background(), s.Source()).Result(); err != nil || sha != s.SHA() {
 					w.Errorf("%s: %s, %v", s.Name, sha, err)
 				}
 			}

@@ -136,7 +136,7 @@ var sinceArgs = sync.OnceValue(func() map[any]int {
 			}
 		}
 		variant := lua.Settle.For(kinds)
-		at[variant.SHA], at[variant.Source] = since, since
+		at[variant.SHA()], at[variant.Source()] = since, since
 	}
 	return at
 })

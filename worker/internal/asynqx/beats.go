@@ -117,7 +117,7 @@ func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redi
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
 }
 
-var keepLeases = redis.NewScript(lua.KeepLeases.Source)
+var keepLeases = sync.OnceValue(func() *redis.Script { return redis.NewScript(lua.KeepLeases.Source()) })
 
 // ZAddXX sends the leases that a heartbeat renews beside it, those alone that are still this process's when they arrive.
 func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
@@ -126,7 +126,7 @@ func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *re
 	}
 	args := g.fences.renewals(key, members)
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error {
-		return keepLeases.Run(ctx, g.UniversalClient, []string{key}, args...).Err()
+		return keepLeases().Run(ctx, g.UniversalClient, []string{key}, args...).Err()
 	}))
 }
 

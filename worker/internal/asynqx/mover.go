@@ -158,9 +158,9 @@ func taskCall(queue string, ids []string, first ...any) (keys []string, args []a
 
 // eval sends a script by its hash, or by its text where the server does not know it.
 func (r *Mover) eval(ctx context.Context, script *lua.Script, keys []string, args []any) *redis.Cmd {
-	cmd := r.rdb.EvalSha(ctx, script.SHA, keys, args...)
+	cmd := r.rdb.EvalSha(ctx, script.SHA(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = r.rdb.Eval(ctx, script.Source, keys, args...)
+		cmd = r.rdb.Eval(ctx, script.Source(), keys, args...)
 	}
 	return cmd
 }

@@ -375,7 +375,7 @@ func TestReleaserUnknownScript(t *testing.T) {
 		if out := y.outcomes(id); out[0] != Moved {
 			t.Errorf("%s: %d", id, out)
 		}
-		if known := y.rdb.ScriptExists(t.Context(), lua.ReleaseTasks.SHA).Val(); !known[0] {
+		if known := y.rdb.ScriptExists(t.Context(), lua.ReleaseTasks.SHA()).Val(); !known[0] {
 			t.Error("the script was not used")
 		}
 		y.rdb.ScriptFlush(t.Context())
