@@ -11,7 +11,7 @@
 -- Returns  {kept}, how many were renewed
 --
 -- Writes   KEYS[1] when kept > 0.
--- Source   docs/asynq.md#the-dead-syncer-and-the-guard
+-- Source   docs/asynq.md#the-dead-syncer-and-the-retrying-client
 
 -- Fractions that are no farther apart are the same: a score of this size is exact to half of it.
 local SAME = 0.0000004
