@@ -47,11 +47,11 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
 
 Shows and changes the limits that all workers run under, while they run. Each
 change is a version of its own, with who made it and when, and comes into force
-in all workers at one moment, within a second. What is set here stands over the
+in all workers at one moment, within a second: it says in how many. What is set here stands over the
 file that a worker was started with. What has been spent stays spent.
 
   list      every rule, where it stands and who set it
-  show      the rules that a task of SCOPE meets
+  show      the rules that a task of SCOPE meets, and which processes follow
   set       write a rule of SCOPE, payments/acme or payments/*. The fields are
             those of limits.yaml; those not given keep their value, and KEY=
             takes one away. One that SCOPE inherits becomes its own
@@ -360,7 +360,7 @@ func (c *limitsCommand) set(ctx context.Context) error {
 		return err
 	}
 	made, err := c.store.Set(ctx, c.edit(), c.words[0], c.words[1], fields)
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 func (c *limitsCommand) assign(ctx context.Context) error {
@@ -374,7 +374,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 		return err
 	}
 	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 // assigned reads one KEY=VALUE of assign. It says whether it is one, and the first.
@@ -447,13 +447,13 @@ func readShares(shares map[string]policy.Share, text string) bool {
 
 func (c *limitsCommand) remove(ctx context.Context) error {
 	made, err := c.store.Remove(ctx, c.edit(), c.words[0], c.words[1])
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 func (c *limitsCommand) unset(ctx context.Context) error {
 	words := append(c.words, "", "")
 	made, err := c.store.Unset(ctx, c.edit(), words[0], words[1])
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 func (c *limitsCommand) importFile(ctx context.Context) error {
@@ -462,7 +462,7 @@ func (c *limitsCommand) importFile(ctx context.Context) error {
 		return err
 	}
 	made, err := c.store.Import(ctx, c.edit(), p, c.words[0], c.replace)
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 // readLimits reads a file, "-" for standard input.
@@ -518,7 +518,7 @@ func (c *limitsCommand) rollback(ctx context.Context) error {
 		return cli.Errorf("worker limits history", "%q is no number of a version", c.words[0])
 	}
 	made, err := c.store.Rollback(ctx, c.edit(), number)
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 func (c *limitsCommand) reset(ctx context.Context) error {

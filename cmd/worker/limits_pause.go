@@ -24,7 +24,7 @@ func (c *limitsCommand) pause(ctx context.Context) error {
 		return err
 	}
 	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 // known refuses a scope whose first name the limits do not know, unless -force insists: nobody spends from it, and it is most
@@ -54,7 +54,7 @@ func (c *limitsCommand) known(ctx context.Context, mayBeNew bool) error {
 
 func (c *limitsCommand) resume(ctx context.Context) error {
 	made, err := c.store.Resume(ctx, c.edit(), c.words[0])
-	return c.tell(made, err)
+	return c.tell(ctx, made, err)
 }
 
 // drainReport is what drain prints at its end; docs/json.md has its fields.
@@ -85,7 +85,7 @@ func (c *limitsCommand) drain(ctx context.Context) error {
 	case err != nil:
 		return err
 	default:
-		if err := c.tell(made, nil); err != nil {
+		if err := c.tell(ctx, made, nil); err != nil {
 			return err
 		}
 	}

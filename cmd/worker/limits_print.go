@@ -43,10 +43,11 @@ type changeReport struct {
 	User    string `json:"user,omitempty"`
 	Change  string `json:"change"`
 	Rules   int    `json:"rules"`
+	Reach   *reach `json:"reach,omitempty"`
 }
 
-// tell prints what was changed: each rule that is not what it was.
-func (c *limitsCommand) tell(made policystore.Made, err error) error {
+// tell prints what was changed: each rule that is not what it was, and then in which processes it is in force.
+func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err error) error {
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,17 @@ func (c *limitsCommand) tell(made policystore.Made, err error) error {
 	if len(changes) == 0 {
 		line += "\n  no rule is another one by it"
 	}
-	return c.print(r, line)
+	if c.json {
+		r.Reach = c.awaitReach(ctx, v)
+		return c.print(r, "")
+	}
+	if err := c.print(nil, line); err != nil {
+		return err
+	}
+	if reach := c.awaitReach(ctx, v); reach != nil {
+		return c.print(nil, "  "+reach.line())
+	}
+	return nil
 }
 
 // difference is a rule that is not the same in two policies; docs/json.md has its fields.
@@ -331,7 +342,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	}
 	scope, err := policy.ParseScope(c.words[0])
 	if err != nil {
-		return c.showPattern(v, p, err)
+		return c.showPattern(ctx, v, p, err)
 	}
 	bounds, err := p.Match(scope)
 	if err != nil {
@@ -372,7 +383,19 @@ func (c *limitsCommand) show(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return c.showReach(ctx, v)
+}
+
+// showReach prints in which processes a version is in force, as far as that is known.
+func (c *limitsCommand) showReach(ctx context.Context, v policystore.Version) error {
+	reached := c.reachOf(ctx, v.Number)
+	if reached == nil {
+		return nil
+	}
+	return c.print(struct {
+		Version int64  `json:"version"`
+		Reach   *reach `json:"reach"`
+	}{v.Number, reached}, fmt.Sprintf("version %d: %s", v.Number, reached.line()))
 }
 
 // told is what an API has told of the scope.
@@ -386,7 +409,7 @@ func (c *limitsCommand) told(ctx context.Context, p *policy.Policy) (throttle.Up
 
 // showPattern shows the rules that the limits have at a place, such as payments/*, which
 // is no scope of a task.
-func (c *limitsCommand) showPattern(v policystore.Version, p *policy.Policy, noScope error) error {
+func (c *limitsCommand) showPattern(ctx context.Context, v policystore.Version, p *policy.Policy, noScope error) error {
 	_, limits := p.Limits()
 	found := false
 	for path, n := range policystore.Nodes(limits) {
@@ -406,7 +429,7 @@ func (c *limitsCommand) showPattern(v policystore.Version, p *policy.Policy, noS
 	}
 	switch {
 	case found:
-		return nil
+		return c.showReach(ctx, v)
 	case !strings.Contains("/"+c.words[0]+"/", "/*/"):
 		return noScope
 	}

@@ -246,6 +246,7 @@ func changedLimits(t *testing.T, url string) {
 	table := tables(t, "worker limits -json")
 	history, change := maps.Clone(table[1]), maps.Clone(table[1])
 	delete(history, "rules")
+	delete(history, "reach")
 	delete(change, "hash")
 	hash := regexp.MustCompile("[0-9a-f]{64}").FindString(ask(0, "history"))
 	verified := ask(0, "verify", "-hash", hash) + ask(1, "verify", "-hash", strings.Repeat("0", 64)) + damagedHistory(t, url, ask)

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// reach is in which processes a version is in force; docs/json.md has its fields.
+type reach struct {
+	Workers      int             `json:"workers"`
+	Others       int             `json:"others"`
+	Behind       []processReport `json:"behind,omitempty"`
+	NotFollowing []processReport `json:"not_following,omitempty"`
+	Unknown      []processReport `json:"unknown,omitempty"`
+}
+
+// processReport is one process; docs/json.md has its fields.
+type processReport struct {
+	App     string `json:"app,omitempty"`
+	Host    string `json:"host"`
+	PID     int    `json:"pid"`
+	Version int64  `json:"version,omitempty"`
+}
+
+const (
+	reachLook = 100 * time.Millisecond
+	// reachBound is how long after it comes into force a change is waited for in processes that follow.
+	reachBound = 1500 * time.Millisecond
+	// reachNames is how many processes of a kind are named.
+	reachNames = 10
+)
+
+// awaitReach waits until a version is in force in all processes that follow, for two seconds or so at most. It
+// returns nil where that is not known: the user may not ask, or ctx ended.
+func (c *limitsCommand) awaitReach(ctx context.Context, v policystore.Version) *reach {
+	r := c.reachOf(ctx, v.Number)
+	if r == nil || len(r.Behind) == 0 {
+		return r
+	}
+	in, err := c.store.InForceIn(ctx, v)
+	if err != nil {
+		return r
+	}
+	for end := time.Now().Add(in + reachBound); len(r.Behind) > 0 && time.Now().Before(end); in = reachLook {
+		if !rest(ctx, in) {
+			return nil
+		}
+		if r = c.reachOf(ctx, v.Number); r == nil {
+			return nil
+		}
+	}
+	return r
+}
+
+// reachOf tells in which processes a version is in force now, or a later one. It returns nil where that cannot be asked.
+func (c *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
+	processes, err := c.store.Processes(ctx)
+	if err != nil {
+		return nil
+	}
+	type place struct {
+		host string
+		pid  int
+	}
+	r, known := &reach{}, map[place]bool{}
+	for _, p := range processes {
+		known[place{p.Host, p.PID}] = true
+		one := processReport{App: p.App, Host: p.Host, PID: p.PID}
+		switch {
+		case !p.Follows:
+			r.NotFollowing = append(r.NotFollowing, one)
+		case p.Version < version:
+			one.Version = p.Version
+			r.Behind = append(r.Behind, one)
+		case p.Worker:
+			r.Workers++
+		default:
+			r.Others++
+		}
+	}
+	servers, err := asynq.NewInspectorFromRedisClient(c.rdb).Servers()
+	if err != nil {
+		return r // this user may not ask for them
+	}
+	for _, s := range servers {
+		if at := (place{s.Host, s.PID}); !known[at] {
+			known[at] = true // a process may have several servers
+			r.Unknown = append(r.Unknown, processReport{Host: s.Host, PID: s.PID})
+		}
+	}
+	return r
+}
+
+// line puts it into one sentence.
+func (r *reach) line() string {
+	var parts []string
+	switch {
+	case r.Workers > 0 && r.Others > 0:
+		parts = append(parts, "in force in "+counted(r.Workers, "worker", "workers")+" and "+counted(r.Others, "other process", "other processes"))
+	case r.Workers > 0:
+		parts = append(parts, "in force in "+counted(r.Workers, "worker", "workers"))
+	case r.Others > 0:
+		parts = append(parts, "in force in "+counted(r.Others, "process", "processes"))
+	case len(r.Behind) == 0:
+		parts = append(parts, "no running process follows these limits")
+	}
+	if n := len(r.Behind); n > 0 {
+		parts = append(parts, fmt.Sprintf("not yet in %d, or ended: %s", n, named(r.Behind, func(p processReport) string {
+			return fmt.Sprintf("%s@%s at version %d", p.App, p.Host, p.Version)
+		})))
+	}
+	if n := len(r.NotFollowing); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d of an app that does not follow: %s", n, named(r.NotFollowing, func(p processReport) string {
+			return p.App + "@" + p.Host
+		})))
+	}
+	if n := len(r.Unknown); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s not known to follow: %s", counted(n, "asynq server", "asynq servers"), named(r.Unknown, func(p processReport) string {
+			return fmt.Sprintf("%s (pid %d)", p.Host, p.PID)
+		})))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// named lists the first processes, each as name says.
+func named(all []processReport, name func(processReport) string) string {
+	var list []string
+	for _, p := range all[:min(reachNames, len(all))] {
+		list = append(list, cli.Escape(name(p)))
+	}
+	if more := len(all) - len(list); more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(list, ", ")
+}
