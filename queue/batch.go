@@ -60,12 +60,12 @@ func (p *Paused) heed(r *ruleSum) {
 // Binding names a rule by the level at which it counts: rule tenant of payments/acme.
 type Binding struct{ Scope, Rule string }
 
-// String returns both, "rule tenant of payments/acme", or "the pause of payments/acme".
+// String returns both, "payments/acme tenant", or "the pause of payments/acme".
 func (b Binding) String() string {
 	if b.Rule == policy.PausedRule {
 		return "the pause of " + b.Scope
 	}
-	return "rule " + b.Rule + " of " + b.Scope
+	return b.Scope + " " + b.Rule
 }
 
 // Total returns how many results there were.

@@ -414,6 +414,6 @@ func (s *shadowSums) flush(at ruleAt) {
 	if sum.longest == Never {
 		longest = "no clock tells"
 	}
-	s.log.Info("a shadow rule would have made tasks wait", "scope", at.pattern, "rule", at.name,
+	s.log.Info("a shadow rule would have made tasks wait", "rule", at.pattern+":"+at.name,
 		"starts", sum.starts, "would_have_waited", sum.waits, "longest", longest, "within", shadowLogEvery)
 }

@@ -470,8 +470,8 @@ func TestShadowIsTold(t *testing.T) {
 			<-time.After(1010 * time.Millisecond) // none at the very end of the minute, before it or after
 		}
 		<-time.After(time.Hour)
-		const want = `level=INFO msg="a shadow rule would have made tasks wait" scope=p rule=slow starts=60 would_have_waited=60 within=1m0s
-level=INFO msg="a shadow rule would have made tasks wait" scope=p rule=slow starts=10 would_have_waited=10 within=1m0s
+		const want = `level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=60 would_have_waited=60 within=1m0s
+level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=10 would_have_waited=10 within=1m0s
 `
 		if got := log.String(); got != want {
 			t.Errorf("got:\n%swant:\n%s", got, want)

@@ -65,10 +65,10 @@ func (o observers) Failed(kind string) {
 	}
 }
 
-func (o observers) Refused(queue, why string) {
+func (o observers) Refused(queue, why string, wait time.Duration) {
 	for _, one := range o {
 		if refused, ok := one.(RefusedObserver); ok {
-			refused.Refused(queue, why)
+			refused.Refused(queue, why, wait)
 		}
 	}
 }

@@ -28,10 +28,10 @@ const (
 
 // RefusedObserver is an Observer that is also told of tasks that the limits refuse as they are.
 type RefusedObserver interface {
-	// Refused tells of a task that was put back until limits change, or until a worker picks
+	// Refused reports a task that was put back for wait, since limits must change first, or a worker pick
 	// it up that may run it. why is "app" (its scope is for other applications), "unmatched"
 	// (its scope meets no rule) or "cost" (it costs more than a rule can admit).
-	Refused(queue, why string)
+	Refused(queue, why string, wait time.Duration)
 }
 
 // refusal is why the limits refuse a task, as observers are told, "" for any other error; and
@@ -44,7 +44,7 @@ func refusal(err error) (why, of string) {
 	case errors.As(err, &app):
 		return "app", app.Level.String()
 	case errors.As(err, &unmatched):
-		return "unmatched", unmatched.Scope.Provider()
+		return "unmatched", unmatched.Scope.String()
 	case errors.As(err, &cost):
 		return "cost", cost.Scope.Provider() + ":" + cost.Rule
 	}
@@ -62,19 +62,28 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	case why == "app":
 		pause = appPause
 		t.restore(ctx, j)
+	case why == "unmatched" && t.cfg.Limiter.Policy().Unmatched() == policy.UnmatchedFail:
+		if t.stands(ctx, j) {
+			t.waker.leaves(j)
+		}
+		return false, nil
 	case t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
 		return false, nil
 	}
 	if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
 		return true, with
 	}
-	if o, asks := t.observer.(RefusedObserver); asks {
-		o.Refused(j.queue, why)
-	}
-	t.tellRefused(ctx, j, why, of, err)
 	at := t.heeding(j, t.returns.next(time.Now(), pause))
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
+	}
+	if o, asks := t.observer.(RefusedObserver); asks {
+		o.Refused(j.queue, why, time.Until(at))
+	}
+	if why == "unmatched" {
+		t.unmatched.waits(ctx, t.log, j, at)
+	} else {
+		t.tellRefused(ctx, j, why, of, err)
 	}
 	j.why = strings.TrimPrefix(err.Error(), "throttle: ")
 	return true, t.wait(ctx, j, "", at)
@@ -124,14 +133,11 @@ func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, er
 		return
 	}
 	about := []any{"queue", j.queue, "task_id", j.id, "scope", j.scope, "more", n, "reason", err}
-	switch why {
-	case "app":
+	if why == "app" {
 		t.log.WarnContext(ctx, "tasks wait for a worker of an application that may spend from their scope; this one may not", about...)
-	case "unmatched":
-		t.log.WarnContext(ctx, "tasks wait for their scope to have rules: none that it meets is left, and the limits deny such scopes", about...)
-	default:
-		t.log.WarnContext(ctx, "a waiting task can never pass under the limits as they are now; it waits until they change", about...)
+		return
 	}
+	t.log.WarnContext(ctx, "a waiting task can never pass under the limits as they are now; it waits until they change", about...)
 }
 
 // returns spaces out when refused tasks come back. It is safe for concurrent use.

@@ -3,11 +3,14 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -213,9 +216,10 @@ func TestUnmatchedWaits(t *testing.T) {
 		own, foreign := s.info("own0"), s.info("foreign0")
 		return own != nil && foreign != nil && own.State == asynq.TaskStateRetry && foreign.State == asynq.TaskStateScheduled
 	})
-	if text := s.info("own0").LastErr; !strings.Contains(text, "meets no rule") || log.times("wait for their scope to have rules") != 1 {
+	if text := s.info("own0").LastErr; !strings.Contains(text, "meets no rule") {
 		t.Errorf("its last error is %q", text)
 	}
+	s.until("it is warned of", func() bool { return log.times("no rule matches the scope") == 1 && log.times("scope=p/a tasks=") == 1 })
 	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
 	for range 2 {
 		<-s.ended
@@ -223,6 +227,91 @@ func TestUnmatchedWaits(t *testing.T) {
 	if _, failed := s.counters(); failed != 0 || len(s.archive()) > 0 {
 		t.Errorf("%d failures, archived: %q", failed, s.archive())
 	}
+}
+
+// Under unmatched: fail such tasks fail for good when they are picked up, whether they have a place in line or not, and whatever
+// FailRefused says. Enqueueing refuses them as under deny.
+func TestUnmatchedFails(t *testing.T) {
+	t.Parallel()
+	var log says
+	keep := func(context.Context, throttle.Waiter, error) bool { return false }
+	s := newSystem(t, perHour(1), MiddlewareConfig{Logger: logTo(&log), FailRefused: keep})
+	s.serve(asynq.Config{}, nil)
+	s.add(queue.Task{ID: "runs"})
+	<-s.ended
+	s.add(queue.Task{ID: "stands"})
+	s.until("one has a place in line", func() bool { i := s.info("stands"); return i != nil && i.State == asynq.TaskStateRetry })
+	p, err := policy.New(policy.UnmatchedFail, map[string]policy.ScopeConfig{"renamed": {Rules: perHour(100)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.throttle.cfg.Limiter.SetPolicy(p)
+	s.add(queue.Task{ID: "new"})
+	s.addForeign("foreign", asynq.MaxRetry(3))
+	if err := s.inspector.RunTask("default", "stands"); err != nil { // it would come by itself in an hour and a half
+		t.Fatal(err)
+	}
+	for _, id := range []string{"stands", "new", "foreign"} {
+		s.until(id+" fails for good", func() bool { i := s.info(id); return i != nil && i.State == asynq.TaskStateArchived })
+		if text := s.info(id).LastErr; !strings.Contains(text, "meets no rule") {
+			t.Errorf("%s failed with %q", id, text)
+		}
+	}
+	s.until("its place is given up", func() bool {
+		stands, err := s.throttle.cfg.Limiter.IsQueued(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "stands")})
+		return err == nil && !stands
+	})
+	if s.refusals("unmatched") != 0 || log.times("no rule matches") != 0 {
+		t.Error("it is said that they wait")
+	}
+	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
+	if _, err := client.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a"}); !errors.As(err, new(*policy.UnmatchedError)) {
+		t.Errorf("enqueue says %v", err)
+	}
+}
+
+// A scope that meets no rule has one warning a minute, which says how many of its tasks wait. Beyond 20 scopes one warning stands for
+// the others.
+func TestUnmatchedWarnings(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log says
+		var u unmatched
+		back := func(scope string, tasks int) {
+			for i := range tasks {
+				u.waits(t.Context(), logTo(&log), &job{scope: scope, queue: "q", id: fmt.Sprint(i)}, time.Now().Add(30*time.Second))
+			}
+		}
+		back("p/a", 3)
+		back("p/b", 1)
+		<-time.After(2 * unmatchedGather)
+		synctest.Wait()
+		if log.times("scope=p/a tasks=3 queue=q task_id=0") != 1 || log.times("scope=p/b tasks=1") != 1 || log.times("level=WARN") != 2 {
+			t.Errorf("the log is %s", log.b.String())
+		}
+		<-time.After(50 * time.Second) // the first are due by now
+		back("p/a", 2)
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		if log.times("scope=p/a") != 1 {
+			t.Error("a scope is warned of twice in a minute")
+		}
+		<-time.After(5 * time.Second)
+		back("p/a", 3)
+		<-time.After(2 * unmatchedGather)
+		synctest.Wait()
+		if log.times("scope=p/a tasks=5") != 1 {
+			t.Errorf("a minute later the log is %s", log.b.String())
+		}
+		for i := range 100 {
+			back(fmt.Sprint("misspelt/", i), 2)
+		}
+		<-time.After(2 * unmatchedGather)
+		synctest.Wait()
+		if n := log.times("scope=misspelt/"); n != mostUnmatched || log.times("tasks of further scopes wait") != 1 {
+			t.Errorf("there are %d lines of 100 scopes", n)
+		}
+	})
 }
 
 // "A limit lowered under a task's cost leaves it waiting", one that comes only then too; a

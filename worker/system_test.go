@@ -182,7 +182,9 @@ func (o *seen) PickedUp(string) { o.with(func() { o.pickups++ }) }
 func (o *seen) MaxWaitExceeded(_, became string, _ time.Duration) {
 	o.with(func() { o.became = append(o.became, became) })
 }
-func (o *seen) Refused(_, why string)                 { o.with(func() { o.refused = append(o.refused, why) }) }
+func (o *seen) Refused(_, why string, _ time.Duration) {
+	o.with(func() { o.refused = append(o.refused, why) })
+}
 func (o *seen) Held(time.Duration)                    {}
 func (o *seen) DispatcherPolled(string, string, bool) {}
 func (o *seen) DispatchLead(time.Duration)            {}

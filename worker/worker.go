@@ -66,9 +66,9 @@ type MiddlewareConfig struct {
 	// WaitOn.
 	OnMaxWait MaxWaitPolicy
 	// FailRefused tells whether a task that the limits refuse as they are fails at once, for
-	// good: its scope meets no rule while the policy denies such scopes (why is a
+	// good: its scope meets no rule under policy.UnmatchedDeny (why is a
 	// *policy.UnmatchedError), or its cost is above what a rule can admit (a
-	// *policy.CostError). Others wait until the limits change; a worker asks for them again
+	// *policy.CostError). It is not asked under policy.UnmatchedFail, where tasks whose scope meets no rule fail in any case. Others wait until the limits change; a worker asks for them again
 	// within a minute, if nobody wakes them. It is called in the task's goroutine, each
 	// time that such a task is picked up, with asynq's context. See
 	// policystore.Past.NeverAdmitted.
@@ -163,28 +163,29 @@ type Middleware struct {
 	observer  Observer
 	log       *slog.Logger
 
-	servers asynqx.Servers // of the servers, to be kicked when a task was woken
-	queues  *asynqx.QueueStates
-	waker   *waker
-	planner *planner
-	nets    nets
-	claims  *claims
-	weights weights
-	holders chan struct{}   // a place for each task that may wait in a handler
-	returns returns         // of tasks that the limits refuse as they are
-	repeats ratelog.Repeats // of lines of the log
-	surplus atomic.Int64    // tasks that wait without a place, since their turn has come
-	slots   int             // how many tasks run at a time
-	running atomic.Int64    // of them now, those that wait included
-	asking  atomic.Int64    // of these, those that are not decided on yet
-	ended   atomic.Int64    // how many ever
-	check   time.Duration   // how often a server without a pacer looks for tasks
-	sized   sync.Once
-	serves  atomic.Bool // a Server of its own was started
-	joined  sync.Once
-	moves   sync.WaitGroup  // of tasks to other queues
-	serving context.Context //nolint:containedctx // over when Stop is called
-	stop    context.CancelFunc
+	servers   asynqx.Servers // of the servers, to be kicked when a task was woken
+	queues    *asynqx.QueueStates
+	waker     *waker
+	planner   *planner
+	nets      nets
+	claims    *claims
+	weights   weights
+	holders   chan struct{}   // a place for each task that may wait in a handler
+	returns   returns         // of tasks that the limits refuse as they are
+	repeats   ratelog.Repeats // of lines of the log
+	unmatched unmatched       // tasks whose scopes meet no rule
+	surplus   atomic.Int64    // tasks that wait without a place, since their turn has come
+	slots     int             // how many tasks run at a time
+	running   atomic.Int64    // of them now, those that wait included
+	asking    atomic.Int64    // of these, those that are not decided on yet
+	ended     atomic.Int64    // how many ever
+	check     time.Duration   // how often a server without a pacer looks for tasks
+	sized     sync.Once
+	serves    atomic.Bool // a Server of its own was started
+	joined    sync.Once
+	moves     sync.WaitGroup  // of tasks to other queues
+	serving   context.Context //nolint:containedctx // over when Stop is called
+	stop      context.CancelFunc
 
 	isFailure func(error) bool // the user's own, set by Config
 }

@@ -31,7 +31,7 @@ not JSON
 // elapsed hides what differs from run to run.
 func elapsed(text string) string {
 	text = regexp.MustCompile(`"(start|done_at)":"[0-9T:.-]+Z"`).ReplaceAllString(text, `"$1":"T"`)
-	text = regexp.MustCompile(`done at [0-9: -]+ [+-][0-9]{2}:[0-9]{2}`).ReplaceAllString(text, "done at T")
+	text = regexp.MustCompile(`done at [0-9: .-]+[0-9]`).ReplaceAllString(text, "done at T")
 	text = regexp.MustCompile(`"elapsed_ms":\d+`).ReplaceAllString(text, `"elapsed_ms":N`)
 	return inN(text)
 }

@@ -102,14 +102,13 @@ func pausedText(p queue.Paused, now time.Time) string {
 	return cli.Quote(p.Scope) + " is paused until " + clock(p.Until, now) + "\n"
 }
 
-// clock is a time as people have it, rounded up to a second, in the zone of now, and with its day
-// unless that is today.
+// clock is a time as people have it, rounded up to a second, with its day unless that is today.
 func clock(at, now time.Time) string {
-	at = at.Add(time.Second - 1).Truncate(time.Second).In(now.Location())
-	if at.Format(time.DateOnly) != now.Format(time.DateOnly) {
-		return at.Format("2006-01-02 15:04:05 -07:00")
+	at = at.Add(time.Second - 1).Truncate(time.Second).Local()
+	if at.Format(time.DateOnly) != now.Local().Format(time.DateOnly) {
+		return at.Format(time.DateTime)
 	}
-	return at.Format("15:04:05 -07:00")
+	return at.Format(time.TimeOnly)
 }
 
 // appendResult appends a result as one line of JSON.

@@ -61,8 +61,9 @@ func TestRenamedScopeWaits(t *testing.T) {
 	enqueue(t, rdb, a.task("payments/a", "first"), a.task("never/known", "never"))
 	redistest.WaitFor(t, "the unknown one to be archived", 30*time.Second, func() bool { return state("never") == asynq.TaskStateArchived })
 	waits("first")
-	r.says("tasks wait for their scope to have rules")
-	if page := get(t, "http://"+r.found("addr")+"/metrics", http.StatusOK); !strings.Contains(page, `headway_refused_total{queue="default",why="unmatched"} 1`) {
+	r.says(`no rule matches the scope, and its tasks wait; give it a rule, or delete them" scope=payments/a tasks=1`)
+	if page := get(t, "http://"+r.found("addr")+"/metrics", http.StatusOK); !strings.Contains(page, `headway_refused_total{queue="default",why="unmatched"} 1`) ||
+		!strings.Contains(page, `headway_refused_tasks{queue="default",why="unmatched"} 1`) {
 		t.Error("the metrics do not tell")
 	}
 	if text := prints(t, "inspect", "-redis", url, "task", "first"); !strings.Contains(text, "meets no rule") {

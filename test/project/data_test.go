@@ -3,19 +3,27 @@ package project
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
-// Every YAML block is a policy that the limiter takes, a file of schedules, or what TestKubernetes or TestLimitsConvert reads.
+// Every YAML block is a policy that the limiter takes, a file of schedules, rules of Prometheus, or what TestKubernetes or
+// TestLimitsConvert reads.
 func TestYAMLBlocks(t *testing.T) {
 	t.Parallel()
 	for _, b := range blocks(t, "yaml") {
 		if isManifest(b) || strings.HasPrefix(b.text, "# tree.yaml\n") {
+			continue
+		}
+		if strings.HasPrefix(b.text, "groups:") {
+			checkAlerts(t, b)
 			continue
 		}
 		if strings.HasPrefix(b.text, "schedules:") {
@@ -26,6 +34,30 @@ func TestYAMLBlocks(t *testing.T) {
 		}
 		if _, err := limitsyaml.Parse(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// checkAlerts reads a block as the rules of Prometheus. Their metrics are those that docs/metrics.md has.
+func checkAlerts(t *testing.T, b block) {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(b.text), &file); err != nil || len(file.Groups) == 0 || len(file.Groups[0].Rules) == 0 {
+		t.Errorf("%s:%d: %v, or no rules", b.path, b.line, err)
+		return
+	}
+	known, _ := documentedMetrics(t)
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			for _, name := range regexp.MustCompile(`headway_\w+`).FindAllString(rule.Expr, -1) {
+				if _, is := known[name]; !is || rule.Alert == "" {
+					t.Errorf("%s:%d: alert %q asks for %s, which is not in docs/metrics.md", b.path, b.line, rule.Alert, name)
+				}
+			}
 		}
 	}
 }

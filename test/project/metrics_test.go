@@ -23,16 +23,8 @@ var (
 // "A test holds the tables against the code": each metric by its labels.
 func TestMetricsAreAsWritten(t *testing.T) {
 	t.Parallel()
-	var text string
-	for _, p := range pages(t) {
-		if p.path == "docs/metrics.md" {
-			text = p.text
-		}
-	}
-	written, actual := map[string]string{}, map[string]string{}
-	for _, m := range metricRow.FindAllStringSubmatch(text, -1) {
-		written[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])
-	}
+	written, text := documentedMetrics(t)
+	actual := map[string]string{}
 	descs := make(chan *prometheus.Desc, 100)
 	metrics.New(metrics.Config{Version: "v1"}).Describe(descs)
 	close(descs)
@@ -70,4 +62,19 @@ func TestMetricsAreAsWritten(t *testing.T) {
 			t.Errorf("docs/metrics.md does not tell of errors of kind %s", kind)
 		}
 	}
+}
+
+// documentedMetrics returns the labels of each metric of docs/metrics.md, and the page.
+func documentedMetrics(t *testing.T) (labels map[string]string, text string) {
+	t.Helper()
+	for _, p := range pages(t) {
+		if p.path == "docs/metrics.md" {
+			text = p.text
+		}
+	}
+	labels = map[string]string{}
+	for _, m := range metricRow.FindAllStringSubmatch(text, -1) {
+		labels[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])
+	}
+	return labels, text
 }

@@ -38,7 +38,7 @@ var (
 
 // The words that some fields have one of.
 var (
-	unmatcheds      = []string{string(policy.UnmatchedDeny), string(policy.UnmatchedAllow)}
+	unmatcheds      = []string{string(policy.UnmatchedDeny), string(policy.UnmatchedFail), string(policy.UnmatchedAllow)}
 	algorithms      = []string{string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar)}
 	failurePolicies = []string{string(policy.FailClosed), string(policy.FailOpen), string(policy.FailShare)}
 	answersWords    = []string{string(policy.AnswersHeed), string(policy.AnswersPause), string(policy.AnswersIgnore)}

@@ -53,7 +53,7 @@ func TestYAMLRoundTrip(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		names := []string{"*", hostile[random.IntN(len(hostile))], randomName(random), randomName(random)}
-		p, err := policy.New(policy.Unmatched(unmatcheds[random.IntN(2)]), randompolicy.Limits(random, names, 1+int(seed%8)))
+		p, err := policy.New(policy.Unmatched(unmatcheds[random.IntN(len(unmatcheds))]), randompolicy.Limits(random, names, 1+int(seed%8)))
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -8,11 +8,7 @@ import (
 // Limits returns the policy as the tree that New makes an equal one of, for a
 // program that changes something in it. The caller may keep and change it.
 func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
-	unmatched := p.unmatched
-	if unmatched == "" {
-		unmatched = UnmatchedDeny
-	}
-	return unmatched, p.root.node().Scopes
+	return p.Unmatched(), p.root.node().Scopes
 }
 
 func (t *tree) node() ScopeConfig {

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -148,6 +149,7 @@ func TestMatchUnmatched(t *testing.T) {
 		6: {"", "b", false},
 		7: {policy.UnmatchedAllow, "b", true},
 		8: {policy.UnmatchedAllow, "a/d/e", true},
+		9: {policy.UnmatchedFail, "a/d/e", false},
 	} {
 		p, err := policy.New(row.unmatched, limits)
 		if err != nil {
@@ -156,6 +158,9 @@ func TestMatchUnmatched(t *testing.T) {
 		_, err = p.Match(mustScope(t, row.scope))
 		if row.matched != (err == nil) {
 			t.Errorf("%d: %q under %q: %v", i, row.scope, row.unmatched, err)
+		}
+		if want := cmp.Or(row.unmatched, policy.UnmatchedDeny); p.Unmatched() != want || p.Denies() != (want != policy.UnmatchedAllow) {
+			t.Errorf("%d: under %q: Unmatched is %q and Denies %t", i, row.unmatched, p.Unmatched(), p.Denies())
 		}
 	}
 	var zero policy.Policy

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
@@ -13,13 +14,17 @@ import (
 // Unmatched says what becomes of a scope that meets no rule at all.
 type Unmatched string
 
-// The two answers to a scope that meets no rule.
+// The answers to a scope that meets no rule.
 const (
-	UnmatchedDeny  Unmatched = "deny"
+	// UnmatchedDeny refuses it. Its tasks are not enqueued, and those enqueued before a change of the limits wait for a rule.
+	UnmatchedDeny Unmatched = "deny"
+	// UnmatchedFail refuses it too, and its tasks fail for good when a worker picks them up.
+	UnmatchedFail Unmatched = "fail"
+	// UnmatchedAllow lets it start without a limit.
 	UnmatchedAllow Unmatched = "allow"
 )
 
-var unmatcheds = []string{string(UnmatchedDeny), string(UnmatchedAllow)}
+var unmatcheds = []string{string(UnmatchedDeny), string(UnmatchedFail), string(UnmatchedAllow)}
 
 // ScopeConfig is the rules of one name of the tree and the names under it. Under the
 // name "*" stand the rules of every name of that level; those of a name itself
@@ -231,7 +236,10 @@ func (p *Policy) Prefetches() bool { return p.prefetches }
 // RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
 func (p *Policy) RaisesLimits() bool { return p.raises }
 
-// Denies reports whether scopes that meet no rule are denied.
+// Unmatched returns what becomes of a scope that meets no rule.
+func (p *Policy) Unmatched() Unmatched { return cmp.Or(p.unmatched, UnmatchedDeny) }
+
+// Denies reports whether scopes that meet no rule are refused, whatever becomes of their tasks.
 func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
 
 // Names reports whether limits has the provider, the first name of scopes, by its own
@@ -331,7 +339,7 @@ func (d draft) policy(faults *diag.Faults) *Policy {
 	p := &Policy{unmatched: UnmatchedDeny}
 	if w := d.unmatched; w.good() {
 		p.unmatched = Unmatched(w.text)
-		if p.unmatched != UnmatchedDeny && p.unmatched != UnmatchedAllow {
+		if !slices.Contains(unmatcheds, w.text) {
 			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), diag.Meant(w.text, unmatcheds)))
 		}
 	}

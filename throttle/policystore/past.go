@@ -3,6 +3,7 @@ package policystore
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,9 +84,23 @@ func (p *Past) kept(ctx context.Context) ([]*policy.Policy, error) {
 	return p.before, nil
 }
 
-// read reads all versions. Those that are not understood tell nothing.
 func (p *Past) read(ctx context.Context) (all []*policy.Policy, err error) {
-	list, err := p.store.History(ctx)
+	kept, err := p.store.policies(ctx)
+	for _, one := range kept {
+		all = append(all, one.policy)
+	}
+	return all, err
+}
+
+// versioned is a version, and what it came to when it came into force.
+type versioned struct {
+	Version
+	policy *policy.Policy
+}
+
+// policies reads all versions, newest last. Those that are not understood are left out.
+func (s *Store) policies(ctx context.Context) (all []versioned, err error) {
+	list, err := s.History(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +112,7 @@ func (p *Past) read(ctx context.Context) (all []*policy.Policy, err error) {
 		}
 		base := bases[sum]
 		if base == nil {
-			base, err = p.store.base(ctx, p.store.rdb, v)
+			base, err = s.base(ctx, s.rdb, v)
 			if errors.As(err, new(*DamagedError)) {
 				continue
 			} else if err != nil {
@@ -106,8 +121,29 @@ func (p *Past) read(ctx context.Context) (all []*policy.Policy, err error) {
 			bases[sum] = base
 		}
 		if policy, _, err := v.policy(base, v.InForce); err == nil {
-			all = append(all, policy)
+			all = append(all, versioned{v, policy})
 		}
 	}
 	return all, nil
+}
+
+// UnmatchedSince returns the version since which a scope meets no rule that met one before it. known is false where none of the
+// versions that are kept had a rule for it, and means nothing for a scope that meets a rule now. Where a rule ended by its own time
+// it is the version that had the rule. Costs a round trip, and one for each source among the versions. The error is a
+// *policy.ScopeError, or that of History.
+func (s *Store) UnmatchedSince(ctx context.Context, scope string) (since Version, known bool, err error) {
+	parsed, err := policy.ParseScope(scope)
+	if err != nil {
+		return Version{}, false, err
+	}
+	kept, err := s.policies(ctx)
+	if err != nil {
+		return Version{}, false, err
+	}
+	for i, one := range slices.Backward(kept) {
+		if _, err := one.policy.Match(parsed); err == nil {
+			return kept[min(i+1, len(kept)-1)].Version, true, nil
+		}
+	}
+	return Version{}, false, nil
 }

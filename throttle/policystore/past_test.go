@@ -62,3 +62,36 @@ func TestNeverAdmittedWithoutRedis(t *testing.T) {
 		t.Error("it is said to be hopeless")
 	}
 }
+
+// UnmatchedSince names the version that took a scope's rules away, however many came after it, and none for a scope that never
+// met a rule.
+func TestUnmatchedSince(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	must(t, set(s, anna, "mail", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
+	gone, err := s.Remove(t.Context(), bert, "mail", "plan")
+	must(t, err)
+	must(t, set(s, anna, "payments/*", "tenant", "burst=2"))
+	for scope, want := range map[string]int64{"mail": gone.Version.Number, "mail/below": gone.Version.Number, "never": 0} {
+		since, known, err := s.UnmatchedSince(t.Context(), scope)
+		if err != nil || since.Number != want || known != (want > 0) || known && since.By != "bert" {
+			t.Errorf("%s: version %d by %q, %t, %v; want version %d", scope, since.Number, since.By, known, err, want)
+		}
+	}
+	if _, _, err := s.UnmatchedSince(t.Context(), "a//b"); !errors.As(err, new(*policy.ScopeError)) {
+		t.Errorf("a//b: %v", err)
+	}
+}
+
+// A rule that was set for a while ends without a version of its own: the one that had it is named.
+func TestUnmatchedSinceATemporaryRule(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	must(t, set(s, Edit{By: "anna", For: time.Hour}, "mail", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
+	v, err := s.Current(t.Context())
+	must(t, err)
+	since, known, err := s.UnmatchedSince(t.Context(), "mail")
+	if err != nil || !known || since.Number != v.Number {
+		t.Errorf("version %d, %t, %v; want %d", since.Number, known, err, v.Number)
+	}
+}

@@ -61,6 +61,7 @@ type Metrics struct {
 	moved      *prometheus.CounterVec
 	delays     *prometheus.HistogramVec
 	refused    *prometheus.CounterVec
+	away       *away
 	maxWaits   *prometheus.CounterVec
 	holding    prometheus.Gauge
 	lead       prometheus.Gauge
@@ -127,6 +128,7 @@ func (m *Metrics) makeTaskMetrics() {
 	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back until its moment.", "queue")
 	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
 	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
+	m.away = add(m, newAway())
 	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what became of them.", "queue", "outcome")
 	m.lead = gauge(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.")
 	m.holding = gauge(m, "held", "Tasks waiting in a handler for a moment that is near.")

@@ -281,3 +281,22 @@ func TestLooks(t *testing.T) {
 		}
 	})
 }
+
+// Refused tasks that are away are told as a gauge, which falls by itself when they come again.
+func TestRefusedTasks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{})
+		m.Refused("default", "unmatched", 10*time.Second)
+		m.Refused("default", "unmatched", 20*time.Second)
+		m.Refused("low", "cost", 10*time.Second)
+		wantLines(t, scrape(t, m), `headway_refused_tasks{queue="default",why="unmatched"} 2`, `headway_refused_tasks{queue="low",why="cost"} 1`,
+			`headway_refused_total{queue="default",why="unmatched"} 2`)
+		<-time.After(13 * time.Second)
+		wantLines(t, scrape(t, m), `headway_refused_tasks{queue="default",why="unmatched"} 1`)
+		<-time.After(10 * time.Second)
+		if page := scrape(t, m); strings.Contains(page, "headway_refused_tasks{") {
+			t.Error("nobody waits, and tasks are told")
+		}
+	})
+}

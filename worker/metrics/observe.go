@@ -91,10 +91,12 @@ func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
 	m.maxWaits.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
 }
 
-// Refused counts a task of queue that was put back until limits change, or until a worker
-// takes it that may run it.
-func (m *Metrics) Refused(queue, why string) {
-	m.refused.WithLabelValues(m.queues.of(queue), why).Inc()
+// Refused counts a task of queue that was put back for wait, since limits must change first, or
+// a worker take it that may run it.
+func (m *Metrics) Refused(queue, why string, wait time.Duration) {
+	queue = m.queues.of(queue)
+	m.refused.WithLabelValues(queue, why).Inc()
+	m.away.add(queue, why, wait)
 }
 
 // Holding counts the tasks that wait in a handler: 1 when one begins, -1 when

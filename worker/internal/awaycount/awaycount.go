@@ -1,0 +1,82 @@
+// Package awaycount counts the tasks that were put back and are due again later, by a key such as their scope. It holds no task: only
+// how many of a key are due in each second, so a million tasks take no more memory than a hundred.
+package awaycount
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// most is how many keys are counted apart.
+const most = 1000
+
+// Counts counts by key. The zero value is ready to use. It is safe for concurrent use.
+type Counts[K comparable] struct {
+	mu  sync.Mutex
+	due map[K]map[int64]int // by the second in which they are due
+}
+
+// Add counts a task as away until it is due. asynq brings tasks in the second after that, and so long it still counts. Beyond 1000 keys
+// none is added: Add returns false.
+func (c *Counts[K]) Add(key K, due, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seconds := c.due[key]
+	if seconds == nil {
+		if len(c.due) >= most {
+			c.prune(now)
+		}
+		if len(c.due) >= most {
+			return false
+		}
+		if c.due == nil {
+			c.due = map[K]map[int64]int{}
+		}
+		seconds = map[int64]int{}
+		c.due[key] = seconds
+	}
+	seconds[due.Unix()+1]++ // asynq rounds up to a second
+	return true
+}
+
+// Of returns how many of a key are away.
+func (c *Counts[K]) Of(key K, now time.Time) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of(key, now)
+}
+
+// of forgets those that have come. c.mu is held.
+func (c *Counts[K]) of(key K, now time.Time) (n int) {
+	seconds := c.due[key]
+	for second, tasks := range seconds {
+		if second < now.Unix() {
+			delete(seconds, second)
+			continue
+		}
+		n += tasks
+	}
+	if len(seconds) == 0 {
+		delete(c.due, key)
+	}
+	return n
+}
+
+// All returns how many are away, of each key that has any.
+func (c *Counts[K]) All(now time.Time) map[K]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.prune(now)
+}
+
+func (c *Counts[K]) prune(now time.Time) map[K]int {
+	all := map[K]int{}
+	for _, key := range slices.Collect(maps.Keys(c.due)) {
+		if n := c.of(key, now); n > 0 {
+			all[key] = n
+		}
+	}
+	return all
+}
