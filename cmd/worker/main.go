@@ -77,6 +77,8 @@ func subcommand(word string) func(ctx context.Context, args []string, getenv fun
 		return runLimits
 	case "leave":
 		return runLeave
+	case "schema":
+		return runSchema
 	case "completion":
 		return runCompletion
 	}
@@ -93,7 +95,7 @@ func subcommands() []*cli.Command {
 	inspect, _ := newInspect()
 	limits, _ := newLimits()
 	leave, _ := newLeave()
-	return []*cli.Command{inspect, limits, leave, cli.NewCompletion(prog)}
+	return []*cli.Command{inspect, limits, leave, newSchema(), cli.NewCompletion(prog)}
 }
 
 // warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.

@@ -7,6 +7,7 @@ const usage = `Usage: worker [flags]
        worker limits [flags] list | set SCOPE RULE KEY=VALUE… | …
                                show and change the limits while workers run
        worker leave [flags]    give waiting tasks back their plain asynq form
+       worker schema limits | schedules                print a JSON Schema
        worker completion bash | zsh | fish             complete commands, flags
 
 Runs the tasks that enqueue puts into Redis, as fast as limits.yaml allows and

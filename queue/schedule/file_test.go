@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/corpus"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
@@ -144,6 +145,7 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			corpus.Add(t, "schedules", c.text)
 			_, err := Parse("f", []byte(c.text))
 			fe, ok := errors.AsType[*FileError](err)
 			if !ok || !strings.Contains(err.Error(), c.want) {

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/corpus"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -193,6 +194,7 @@ func moment(t *testing.T, text string) time.Time {
 
 func parseFile(t *testing.T, text string) *File {
 	t.Helper()
+	corpus.Add(t, "schedules", text)
 	f, err := Parse("schedules.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)

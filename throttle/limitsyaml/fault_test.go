@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/test/corpus"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -269,6 +270,7 @@ func TestParseRuleFaults(t *testing.T) {
 // checkFaults compares all that is wrong with a text, as Error prints it.
 func checkFaults(t *testing.T, text, want string) {
 	t.Helper()
+	corpus.Add(t, "limits", text)
 	p, err := Parse("limits.yaml", []byte(text))
 	var fault *policy.Error
 	if !errors.As(err, &fault) || p != nil {
@@ -330,7 +332,9 @@ func TestPolicyBounds(t *testing.T) {
 		20: `{name: r, algorithm: calendar, limit: 1, resets: "* * * * *", margin: 29949999us, prefetch: 50ms}`,
 		21: `{name: r, algorithm: token-bucket, limit: 1000000000000, per: 10s, burst: 1000000000000, prefetch: 250ms}`,
 	} {
-		if _, err := Parse("limits.yaml", []byte("limits: {a: {rules: ["+rule+"]}}\n")); err != nil {
+		text := "limits: {a: {rules: [" + rule + "]}}\n"
+		corpus.Add(t, "limits", text)
+		if _, err := Parse("limits.yaml", []byte(text)); err != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
@@ -342,6 +346,7 @@ func TestPolicyBounds(t *testing.T) {
 		4: "{\"limits\": {\"" + long + "\": {}, \"*\": {}, \" \": {}, \"...\": {}}, \"unmatched\": \"deny\"}",
 		5: "limits:\n  '<<': {}\n  null: {}\n  yes: {}\n  1e3: {}\n  2026-01-02: {}\n  ~: {}\n",
 	} {
+		corpus.Add(t, "limits", text)
 		if _, err := Parse("limits.yaml", []byte(text)); err != nil {
 			t.Errorf("%d: %v", i, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/test/corpus"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
@@ -65,6 +66,7 @@ func TestNewFaults(t *testing.T) {
 // checkFaults compares all that is wrong with a text, as Error prints it.
 func checkFaults(t *testing.T, text, want string) {
 	t.Helper()
+	corpus.Add(t, "limits", text)
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	var fault *policy.Error
 	if !errors.As(err, &fault) || p != nil {

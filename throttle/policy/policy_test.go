@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/headway-go/headway/test/corpus"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -24,6 +25,7 @@ func mustScope(tb testing.TB, s string) policy.Scope {
 
 func mustParse(tb testing.TB, text string) *policy.Policy {
 	tb.Helper()
+	corpus.Add(tb, "limits", text)
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		tb.Fatal(err)
