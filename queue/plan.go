@@ -45,7 +45,7 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 		asks[i] = weights.ranked(it.ask, it.result.Queue)
 	}
 	now := time.Now()
-	placed, err := c.turns.limiter.Join(ctx, asks, planLead, planNear)
+	placed, err := c.turns.limiter.Waitlist().Join(ctx, asks, planLead, planNear)
 	if err != nil {
 		return
 	}

@@ -33,7 +33,7 @@ const (
 	finest    = 60
 	maxStride = 1_000_000
 	maxWeight = 1_000_000
-	maxLane   = 128 // bytes, as throttle.Request.Lane
+	maxLane   = 128 // bytes, as throttle.Turn.Lane
 )
 
 // NewWeights returns the weights of Queues and StrictPriority of an asynq.Config. As in

@@ -118,27 +118,27 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	t.Helper()
 	scope := hostileProvider + "/a b*"
 	one := []WaiterRef{{Scope: scope, ID: "one *"}}
-	_, _ = l.RequeueFront(t.Context(), Request{Scope: scope, WaiterID: "one *"})
+	_, _ = l.Waitlist().RequeueFront(t.Context(), Request{Scope: scope, Turn: Turn{WaiterID: "one *"}})
 	_, _ = l.Inspect(t.Context(), hostileProvider)
 	for _, g := range full {
 		_ = l.Refund(t.Context(), g)
 	}
 	for _, req := range []DispatchRequest{{}, {NotFound: one}, {Claimed: one}} {
 		req.Provider, req.Max = hostileProvider, 10
-		_, _ = l.Dispatch(t.Context(), req)
+		_, _ = l.Waitlist().Dispatch(t.Context(), req)
 	}
-	_, _ = l.Decide(t.Context(), Request{Scope: scope, WaiterID: "one *"})
-	_, _ = l.Join(t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
-	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Deleted: one, CheckAll: true})
-	_, _ = l.Join(t.Context(), []Waiter{{Scope: scope, ID: "g/three"}}, 0, 0)
-	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, StalledGroups: []string{"g/"}, CheckAll: true})
-	_, _ = l.InspectWaiter(t.Context(), Waiter{Scope: scope, ID: "g/three"})
-	back, _ := l.Parked(t.Context(), hostileProvider, 0, 10)
-	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Unpark: back})
+	_, _ = l.Decide(t.Context(), Request{Scope: scope, Turn: Turn{WaiterID: "one *"}})
+	_, _ = l.Waitlist().Join(t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
+	_, _ = l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Deleted: one, CheckAll: true})
+	_, _ = l.Waitlist().Join(t.Context(), []Waiter{{Scope: scope, ID: "g/three"}}, 0, 0)
+	_, _ = l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, StalledGroups: []string{"g/"}, CheckAll: true})
+	_, _ = l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: scope, ID: "g/three"})
+	back, _ := l.Waitlist().Parked(t.Context(), hostileProvider, 0, 10)
+	_, _ = l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Unpark: back})
 	if p, err := l.scopes.of(scope); err == nil {
 		l.repaired(t.Context(), hostileProvider, []string{p.scope.String()}, errDamaged)
 	}
-	_, _ = l.ActiveProviders(t.Context(), time.Time{})
+	_, _ = l.Waitlist().ActiveProviders(t.Context(), time.Time{})
 	_, _ = l.Report(t.Context(), scope, upstream.Hint{Limited: true})
 	_, _ = l.Peek(t.Context(), Request{Scope: scope})
 	_ = l.ResetUpstream(t.Context(), scope)

@@ -40,7 +40,7 @@ func TestApps(t *testing.T) {
 		if may != (err == nil && d.Allowed) || !may && !errors.As(err, new(*policy.AppError)) {
 			t.Errorf("%q: %+v, %v", app, d, err)
 		}
-		if placed, err := l.Join(t.Context(), []Waiter{{Scope: "payments/globex", ID: "x"}}, 0, 0); err != nil || placed[0].Err != nil {
+		if placed, err := l.Waitlist().Join(t.Context(), []Waiter{{Scope: "payments/globex", ID: "x"}}, 0, 0); err != nil || placed[0].Err != nil {
 			t.Errorf("%q cannot plan: %+v, %v", app, placed, err)
 		}
 	}

@@ -37,7 +37,7 @@ func (b *bench) looks(l *Limiter) (out Dispatched) {
 	b.t.Helper()
 	req := DispatchRequest{Provider: "p", Max: 8, Lead: 20 * time.Millisecond}
 	for {
-		d, err := l.Dispatch(ctx, req)
+		d, err := l.Waitlist().Dispatch(ctx, req)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 	onBoth(t, Config{App: "mail"}, parsedPolicy(t, sharedByApps), func(b *bench) {
 		billing := b.of("billing")
 		b.decide(Request{Scope: "p/b"})
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "a1"}, {Scope: "p/a", ID: "a2"}}, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/a", ID: "a1"}, {Scope: "p/a", ID: "a2"}}, 0, 0)
 		if err != nil || !placed[0].Waits || !placed[1].Waits {
 			t.Fatalf("%+v, %v", placed, err)
 		}
@@ -77,11 +77,11 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {
 			t.Errorf("billing releases %q, want a1", got)
 		}
-		if d, err := billing.Decide(ctx, Request{Scope: "p/a", WaiterID: "a1"}); err != nil || !d.Allowed {
+		if d, err := billing.Decide(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: "a1"}}); err != nil || !d.Allowed {
 			t.Errorf("%+v, %v", d, err)
 		}
 		// One behind it is not kept waiting, and a2 keeps its place.
-		if d := b.decide(Request{Scope: "p/b", WaiterID: "b1"}); d.Allowed {
+		if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "b1"}}); d.Allowed {
 			t.Fatalf("%+v", d)
 		}
 		b.now.Add(2 * sec.Microseconds())
@@ -90,10 +90,10 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 		if woken := b.looks(b.Limiter); len(woken.Granted) > 1 {
 			t.Errorf("%+v", woken)
 		}
-		if d := b.decide(Request{Scope: "p/b", WaiterID: "b1"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "b1"}}); !d.Allowed {
 			t.Errorf("%+v: it was not released", d)
 		}
-		if s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a2"}); err != nil || !s.Waits || s.Ahead != 0 {
+		if s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a2"}); err != nil || !s.Waits || s.Ahead != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
@@ -106,7 +106,7 @@ func TestRestore(t *testing.T) {
 		billing := b.of("billing")
 		b.decide(Request{Scope: "p/b"})
 		for _, ticket := range []string{"a1", "a2"} {
-			if d, err := billing.Decide(ctx, Request{Scope: "p/a", WaiterID: ticket}); err != nil || !d.Position.Waits {
+			if d, err := billing.Decide(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}}); err != nil || !d.Position.Waits {
 				t.Fatalf("%+v, %v", d, err)
 			}
 		}
@@ -115,20 +115,20 @@ func TestRestore(t *testing.T) {
 			t.Fatalf("billing releases %q", got)
 		}
 		for ticket, released := range map[string]bool{"a1": true, "a2": false, "a3": false} {
-			req := Request{Scope: "p/a", WaiterID: ticket}
+			req := Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}}
 			if _, err := b.Decide(ctx, req); !errors.As(err, new(*policy.AppError)) {
 				t.Errorf("%s: %v", ticket, err)
 			}
-			if restored, err := b.Restore(ctx, req); err != nil || restored != released {
+			if restored, err := b.Waitlist().Restore(ctx, req); err != nil || restored != released {
 				t.Errorf("%s was restored: %t, %v", ticket, restored, err)
 			}
 		}
 		for ticket, ahead := range map[string]int64{"a1": 0, "a2": 1} {
-			if s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: ticket}); err != nil || !s.Waits || s.Ahead != ahead {
+			if s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: ticket}); err != nil || !s.Waits || s.Ahead != ahead {
 				t.Errorf("%s: %+v, %v", ticket, s, err)
 			}
 		}
-		if s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a3"}); err != nil || s.Waits || s.Released {
+		if s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a3"}); err != nil || s.Waits || s.Released {
 			t.Errorf("a3: %+v, %v", s, err)
 		}
 		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {

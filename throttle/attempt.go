@@ -42,7 +42,7 @@ func (l *Limiter) attempt(p *compiledScope, req *Request) *attempt {
 	if !a.once {
 		a.record = p.record(req)
 	}
-	if req.WaiterID != "" {
+	if req.Turn.WaiterID != "" {
 		a.queued = new(Request)
 		*a.queued = *req
 	}

@@ -74,7 +74,7 @@ func TestCalendarStaleScripts(t *testing.T) {
 			if after := b.rdb.Get(ctx, key).Val(); after != before {
 				b.t.Errorf("taken for %s: the denial changed %x to %x", taken, before, after)
 			}
-			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, WaiterID: "t"}
+			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, Turn: Turn{WaiterID: "t"}}
 			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).call()); err != nil {
 				b.t.Fatal(err)
 			}
@@ -199,11 +199,11 @@ func TestCalendarStaleWake(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
 		b.atTime("2026-01-10T00:00:30Z")
 		for _, ticket := range []string{"first", "second"} {
-			b.decide(Request{Scope: "p/x", WaiterID: ticket})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: ticket}})
 		}
 		wake := func() Dispatched {
 			b.t.Helper()
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func TestCalendarStaleWake(t *testing.T) {
 		if woken := wake(); len(woken.Granted) != 1 || woken.Granted[0].ID != "second" {
 			b.t.Errorf("by the right calendar: %+v", woken)
 		}
-		if d := b.decide(Request{Scope: "p/x", WaiterID: "second"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "second"}}); !d.Allowed {
 			b.t.Errorf("got %+v", d)
 		}
 	})
@@ -252,15 +252,15 @@ func TestCalendarOutlook(t *testing.T) {
 	b.decide(Request{Scope: "p/x", Cost: 5})
 	want := []time.Duration{6 * hour, 6*hour + 72*time.Minute, 6*hour + 144*time.Minute}
 	for i, ticket := range []string{"a", "b", "c"} {
-		d := b.decide(Request{Scope: "p/x", WaiterID: ticket})
+		d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: ticket}})
 		if d.Position.Expected != want[i] {
 			t.Errorf("%s is expected in %v, want %v", ticket, d.Position.Expected, want[i])
 		}
 	}
 	for range 30 {
-		b.decide(Request{Scope: "p/x", WaiterID: NewID()})
+		b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: NewID()}})
 	}
-	last := b.decide(Request{Scope: "p/x", WaiterID: "last"})
+	last := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "last"}})
 	if from, to := 12*hour+2*24*hour, 12*hour+3*24*hour; last.Position.Expected < from || last.Position.Expected > to {
 		t.Errorf("behind 33, of which five start today and ten a day, it is expected in %v", last.Position.Expected)
 	}
@@ -280,7 +280,7 @@ func TestCalendarWrongClock(t *testing.T) {
 			return in.NextStart, err
 		},
 		"inspect a ticket": func(b *bench) (time.Duration, error) {
-			standing, err := b.InspectWaiter(ctx, asked)
+			standing, err := b.Waitlist().InspectWaiter(ctx, asked)
 			return standing.Expected, err
 		},
 		"outlook": func(b *bench) (time.Duration, error) {
@@ -288,7 +288,7 @@ func TestCalendarWrongClock(t *testing.T) {
 			return o.Rules[0].Rest, err
 		},
 		"line up": func(b *bench) (time.Duration, error) {
-			placed, err := b.Join(ctx, []Waiter{asked}, 0, 0)
+			placed, err := b.Waitlist().Join(ctx, []Waiter{asked}, 0, 0)
 			return placed[0].Expected, err
 		},
 		"decide": func(b *bench) (time.Duration, error) {
@@ -297,7 +297,7 @@ func TestCalendarWrongClock(t *testing.T) {
 		},
 		"dispatch": func(b *bench) (time.Duration, error) {
 			b.nexts.of("p").add([]string{"p/x"})
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
 			return woken.Next, err
 		},
 	}
@@ -307,7 +307,7 @@ func TestCalendarWrongClock(t *testing.T) {
 			onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
 				b.atTime("2026-01-10T00:00:30Z")
 				for _, ticket := range []string{"first", "second"} {
-					b.decide(Request{Scope: "p/x", WaiterID: ticket})
+					b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: ticket}})
 				}
 				clear(b.scopes.known)
 				b.skews.byProvider = nil

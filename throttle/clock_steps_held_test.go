@@ -18,7 +18,7 @@ func TestClockStepsUnderASuspendedBucket(t *testing.T) {
 	suspended.Limit = 0
 	onBoth(t, Config{}, policyOf(t, bucket), func(b *bench) {
 		for i := range 4 {
-			b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint("t", i)})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint("t", i)}})
 		}
 		b.dispatch(DispatchRequest{Max: 1})
 		b.SetPolicy(policyOf(t, suspended))
@@ -60,14 +60,14 @@ func TestClockStepsLeaveLiveRunsTheirPlaces(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		d := b.decide(Request{Scope: "p/x", ID: "lives"})
 		b.decide(Request{Scope: "p/y"})
-		b.decide(Request{Scope: "p/y", WaiterID: "slow"})
+		b.decide(Request{Scope: "p/y", Turn: Turn{WaiterID: "slow"}})
 		b.dispatch(DispatchRequest{Max: 1}) // the next look is an hour off
 		for range 28 {
 			b.pass(20 * sec)
 			b.renewed(d)
 		}
 		b.pass(-865 * sec) // 305 before the last look
-		b.decide(Request{Scope: "p/x", WaiterID: "waits"})
+		b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}})
 		for i := range 60 {
 			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) > 0 {
 				b.t.Fatalf("its place is given away %d s after the step", i)
@@ -86,8 +86,8 @@ func TestClockStepsTwice(t *testing.T) {
 	one := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: 30 * sec}
 	onBoth(t, Config{}, policyOf(t, one), func(b *bench) {
 		b.decide(Request{Scope: "p/x", ID: "first"})
-		b.decide(Request{Scope: "p/x", WaiterID: "second"})
-		b.decide(Request{Scope: "p/x", WaiterID: "third"})
+		b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "second"}})
+		b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "third"}})
 		b.dispatch(DispatchRequest{Max: 1})
 		for _, ticket := range []string{"second", "third"} { // which die
 			b.pass(-time.Hour)
@@ -96,7 +96,7 @@ func TestClockStepsTwice(t *testing.T) {
 			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 || woken.Granted[0].ID != ticket {
 				b.t.Fatalf("%+v; %s has waited for a lease and a second", woken, ticket)
 			}
-			if d := b.decide(Request{Scope: "p/x", WaiterID: ticket}); !d.Allowed {
+			if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: ticket}}); !d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
 		}
@@ -147,7 +147,7 @@ func TestDamagedStep(t *testing.T) {
 	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 1}
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, bucket), func(b *bench) {
 		b.decide(Request{Scope: "p/x"})
-		b.decide(Request{Scope: "p/x", WaiterID: "waits"})
+		b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}})
 		b.rdb.HSet(ctx, b.provider("p")+"!meta", "^", "text")
 		b.pass(2 * sec)
 		if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 {

@@ -167,7 +167,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"an API's pause, which tasks wait for": {[]policy.Rule{limited}, func(b *bench) {
 			b.heed("p/x", refusedFor(10*sec))
-			b.decide(Request{Scope: "p/x", WaiterID: "one"})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "one"}})
 			b.pass(4 * sec)
 			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
@@ -213,7 +213,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"a run that has died": {[]policy.Rule{one}, func(b *bench) {
 			b.decide(Request{Scope: "p/x", ID: "dies"})
-			if d := b.decide(Request{Scope: "p/x", WaiterID: "waits"}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 			b.pass(10 * sec)
@@ -231,7 +231,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"a run that goes on": {[]policy.Rule{one}, func(b *bench) {
 			d := b.decide(Request{Scope: "p/x", ID: "lives"})
-			b.decide(Request{Scope: "p/x", WaiterID: "waits"})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}})
 			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
 			renew := func() int64 {
@@ -254,8 +254,8 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"a turn that nobody takes": {[]policy.Rule{bucket}, func(b *bench) {
 			ask(b)
-			b.decide(Request{Scope: "p/x", WaiterID: "lost"})
-			b.decide(Request{Scope: "p/x", WaiterID: "next"})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "lost"}})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "next"}})
 			b.pass(sec)
 			if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 1 {
 				b.t.Fatalf("%+v", woken)

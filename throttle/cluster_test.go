@@ -127,7 +127,7 @@ func TestFollowsAFailover(t *testing.T) {
 				d, err := l.Allow(t.Context(), "p/x")
 				return err == nil && d.Allowed
 			})
-			if _, err := l.Dispatch(t.Context(), DispatchRequest{Provider: "p"}); err != nil {
+			if _, err := l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: "p"}); err != nil {
 				t.Errorf("who waits: %v", err)
 			}
 		})

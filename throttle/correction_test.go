@@ -148,11 +148,11 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 				onBoth(t, Config{}, policy, func(b *bench) {
 					wake := func(want string) {
 						b.t.Helper()
-						w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
+						w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 						var got []string
 						for _, p := range w.Granted {
 							got = append(got, p.Scope+" "+p.ID)
-							b.decide(Request{Scope: p.Scope, WaiterID: p.ID, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.ID]})
+							b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.ID]})
 						}
 						if err != nil || strings.Join(got, ", ") != want || want == "" && (!w.Waiting || w.Next > sec) {
 							b.t.Fatalf("released %q, want %q; %+v, %v", got, want, w, err)
@@ -160,7 +160,7 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 					}
 					wait := func(scope, ticket string, cost int64) {
 						b.t.Helper()
-						if d := b.decide(Request{Scope: scope, WaiterID: ticket, ID: NewID(), Cost: cost}); !d.Position.Waits {
+						if d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, ID: NewID(), Cost: cost}); !d.Position.Waits {
 							b.t.Fatalf("%s was granted: %+v", ticket, d)
 						}
 					}
@@ -172,7 +172,7 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 						wake("")
 					}
 					wait("p/a", "2", 1)
-					if d := b.decide(Request{Scope: "p/b", WaiterID: "b"}); !d.Allowed {
+					if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "b"}}); !d.Allowed {
 						b.t.Fatalf("another line's should go on: %+v", d)
 					}
 					b.pass(sec)

@@ -110,7 +110,7 @@ func TestCostsThatNeverPass(t *testing.T) {
 				b.t.Errorf("%v: %+v", costs, d)
 			}
 		}
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 1001}}, {Scope: "p/x", ID: "b", Costs: policy.Costs{"requests": 0}}}, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 1001}}, {Scope: "p/x", ID: "b", Costs: policy.Costs{"requests": 0}}}, 0, 0)
 		if err != nil || !errors.As(placed[0].Err, new(*policy.CostError)) || placed[1].Err == nil {
 			b.t.Errorf("%+v %v", placed, err)
 		}
@@ -123,7 +123,7 @@ func TestCostsStandInLine(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		ask := func(scope, ticket string, costs policy.Costs) Decision {
-			return b.decide(Request{Scope: scope, WaiterID: ticket, Costs: costs})
+			return b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, Costs: costs})
 		}
 		if d := ask("p/a", "1", policy.Costs{"tokens": 1000}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
@@ -138,14 +138,14 @@ func TestCostsStandInLine(t *testing.T) {
 		if err != nil || out.Waiting != 2 || out.Rules[0].Own != 2 || out.Rules[1].Own != 500 || out.Rules[1].Waiting != 500 {
 			b.t.Errorf("%+v %v", out, err)
 		}
-		s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: policy.Costs{"requests": 1}})
+		s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: policy.Costs{"requests": 1}})
 		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
 			b.t.Errorf("%+v %v", s, err)
 		}
 		if d := ask("p/b", "4", policy.Costs{"requests": 1}); !d.Allowed {
 			b.t.Errorf("another scope's should not wait: %+v", d)
 		}
-		if stands, err := b.IsQueued(ctx, Waiter{Scope: "p/a", ID: "2", Costs: policy.Costs{"tokens": 500}}); !stands || err != nil {
+		if stands, err := b.Waitlist().IsQueued(ctx, Waiter{Scope: "p/a", ID: "2", Costs: policy.Costs{"tokens": 500}}); !stands || err != nil {
 			b.t.Errorf("%t %v", stands, err)
 		}
 	})
@@ -156,7 +156,7 @@ func TestCostsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits[:3]...), func(b *bench) {
 		ask := func(ticket string, costs policy.Costs) Decision {
-			return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
+			return b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}, Costs: costs})
 		}
 		for _, line := range [][]policy.Costs{
 			{{"tokens": 500}, {"requests": 1}}, {{"tokens": 500, "requests": 0}, {"requests": 1}}, {{"requests": 3}, {"tokens": 500, "requests": 0}},
@@ -195,7 +195,7 @@ func TestCostsStandInLineInHours(t *testing.T) {
 			onBoth(t, Config{}, pol, func(b *bench) {
 				b.scopes.now = func(string) time.Time { return time.UnixMicro(b.now.Load() - late) }
 				ask := func(ticket string, costs policy.Costs) Decision {
-					return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
+					return b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}, Costs: costs})
 				}
 				b.at(oClock(7, 0, 0))
 				if d := ask("night", policy.Costs{"requests": 1}); !d.Allowed || len(d.Rules) != 1 {

@@ -40,8 +40,8 @@ type Decision struct {
 	// Degraded says that Redis did not answer and the rules' failure policies
 	// decided. Such a grant is not in Redis.
 	Degraded bool
-	// Handed says that Dispatch had granted it, see Request.Granted: once the run begins that is to be told by
-	// Limiter.ReportClaimed. Where it doesn't begin the grant is still in flight.
+	// Handed says that Dispatch had granted it, see Turn.Granted: once the run begins that is to be told by
+	// Waitlist.ReportClaimed. Where it doesn't begin the grant is still in flight.
 	Handed bool
 	// Prefetched says that this process had charged its units before they were asked for, see Rule.Prefetch: no call
 	// was made. At is when they were charged, and Rules is what Redis said then, less what was handed out since.

@@ -89,10 +89,10 @@ type Dispatched struct {
 //
 // Costs one round trip, one more where OnlyIfDue finds something due, and another where scopes come up that this Limiter has not
 // met lately. The error wraps ErrUnavailable, or is ctx's; report the news again then.
-func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
-	scopes := l.nexts.of(req.Provider)
+func (w Waitlist) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
+	scopes := w.l.nexts.of(req.Provider)
 	if req.OnlyIfDue && !req.news() {
-		d, quiet, err := l.glanceQueue(ctx, req.Provider, scopes)
+		d, quiet, err := w.l.glanceQueue(ctx, req.Provider, scopes)
 		if quiet || err != nil && !damaged(err) {
 			return d, err
 		}
@@ -101,7 +101,7 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 	var out Dispatched
 	var missing []string
 	for range maxDispatchCalls {
-		reply, err := l.dispatch(ctx, req, scopes)
+		reply, err := w.l.dispatch(ctx, req, scopes)
 		if err != nil {
 			return out, unavailable(ctx, "dispatch those who wait for", req.Provider, err)
 		}
@@ -346,7 +346,7 @@ func (l *Limiter) readGranted(p WaiterRef, value string, now int64, asked time.T
 // handed returns the decision of one who was granted its start by Dispatch, and needs not ask: as long as the limits are
 // what they were then, and the start can be in time.
 func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
-	g := req.Granted
+	g := req.Turn.Granted
 	if g == nil || g.under == nil || req.Scope != g.Scope || req.standing != comes {
 		return d, false
 	}
@@ -370,19 +370,19 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 }
 
 // ReportClaimed says of tasks that were granted their starts by Dispatch that they have taken them, without asking: see
-// Request.Granted. They are in flight no more, and nothing of their grants comes back by itself. Costs one round trip. The
+// Turn.Granted. They are in flight no more, and nothing of their grants comes back by itself. Costs one round trip. The
 // error wraps ErrUnavailable, or is ctx's; they may be told again.
-func (l *Limiter) ReportClaimed(ctx context.Context, provider string, claimed []WaiterRef) error {
-	prefix := keyspace(l.cfg.Prefix).provider(provider)
+func (w Waitlist) ReportClaimed(ctx context.Context, provider string, claimed []WaiterRef) error {
+	prefix := keyspace(w.l.cfg.Prefix).provider(provider)
 	fields := make([]string, len(claimed))
 	members := make([]any, len(claimed))
 	for i, p := range claimed {
 		fields[i] = flightField(p)
 		members[i] = fields[i]
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, w.l.cfg.Timeout)
 	defer cancel()
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err := w.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pipe.HDel(ctx, flightKey(prefix), fields...)
 		pipe.ZRem(ctx, overdueKey(prefix), members...)
 		return nil

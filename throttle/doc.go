@@ -27,6 +27,10 @@
 //   - [Limiter.Refund] undoes a grant whose run did not happen.
 //   - [Limiter.Lease] keeps the places under concurrency rules while a run lasts.
 //
+// [Limiter.Report] and [Limiter.UpstreamState] heed what an API says of its limits, [Limiter.Settle] corrects an
+// estimated cost, [Limiter.Inspect] and [Limiter.Forecast] look at those who wait. Programs that let denied requests
+// wait in line, as package worker does, find what that takes in [Waitlist] and Request.Turn; others need neither.
+//
 // A denial is a [Decision], never an error: it says which rule binds, what is
 // left, and when to come back. An error means that nothing was decided.
 //

@@ -23,25 +23,25 @@ const announcedEach = 250 * time.Millisecond
 // that a run gives back, units that are settled or given back, a pause that ends, a rule that is reset. It may be called
 // by several goroutines at once and must be quick. The result ends that. A Limiter that has nobody to call announces the
 // provider, as PublishActive does, four times a second at most.
-func (l *Limiter) OnCapacityFreed(f func(provider string)) (end func()) {
-	l.freed.mu.Lock()
-	defer l.freed.mu.Unlock()
-	if l.freed.listeners == nil {
-		l.freed.listeners = map[*func(string)]struct{}{}
+func (w Waitlist) OnCapacityFreed(f func(provider string)) (end func()) {
+	w.l.freed.mu.Lock()
+	defer w.l.freed.mu.Unlock()
+	if w.l.freed.listeners == nil {
+		w.l.freed.listeners = map[*func(string)]struct{}{}
 	}
-	l.freed.listeners[&f] = struct{}{}
+	w.l.freed.listeners[&f] = struct{}{}
 	return func() {
-		l.freed.mu.Lock()
-		defer l.freed.mu.Unlock()
-		delete(l.freed.listeners, &f)
+		w.l.freed.mu.Lock()
+		defer w.l.freed.mu.Unlock()
+		delete(w.l.freed.listeners, &f)
 	}
 }
 
 // PublishActiveSoon is PublishActive in the background, four times a second at most for each provider: at once, or as soon as it may.
-func (l *Limiter) PublishActiveSoon(provider string) {
-	l.freed.mu.Lock()
-	defer l.freed.mu.Unlock()
-	l.freed.announce(l, provider)
+func (w Waitlist) PublishActiveSoon(provider string) {
+	w.l.freed.mu.Lock()
+	defer w.l.freed.mu.Unlock()
+	w.l.freed.announce(w.l, provider)
 }
 
 // heedFreed tells of what has come free, if the last number of a reply says that tasks wait for it.

@@ -15,7 +15,7 @@ func TestFreedIsTold(t *testing.T) {
 	calls, tokens := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 4, Per: time.Hour}, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 2, Lease: leaseTime}
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		told := 0
-		end := b.OnCapacityFreed(func(provider string) {
+		end := b.Waitlist().OnCapacityFreed(func(provider string) {
 			if provider != "p" {
 				b.t.Errorf("%q came free", provider)
 			}
@@ -48,7 +48,7 @@ func TestFreedIsTold(t *testing.T) {
 
 		one, lease := run()
 		two, other := run()
-		b.decide(Request{Scope: "p", WaiterID: "a"})
+		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "a"}})
 		release(lease)
 		want(1, "a place was given back")
 		release(lease)
@@ -81,14 +81,14 @@ func TestFreedIsAnnounced(t *testing.T) {
 	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: leaseTime}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		announced := func() time.Time {
 			synctest.Wait()
-			turns, err := l.ActiveProviders(t.Context(), time.Time{})
+			turns, err := l.Waitlist().ActiveProviders(t.Context(), time.Time{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return turns["p"]
 		}
 		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
-		if d, err := l.Queue(t.Context(), Request{Scope: "p/x", WaiterID: "waits"}); err != nil || d.Allowed || !announced().IsZero() {
+		if d, err := l.Waitlist().Queue(t.Context(), Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}}); err != nil || d.Allowed || !announced().IsZero() {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		if err := lease.Release(t.Context()); err != nil {

@@ -18,7 +18,7 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 		handed bool
 	}{
 		"as granted":      {func(*Limiter, *Request) {}, true},
-		"too late":        {func(_ *Limiter, req *Request) { req.Granted.begins = time.Now().Add(-sec) }, false},
+		"too late":        {func(_ *Limiter, req *Request) { req.Turn.Granted.begins = time.Now().Add(-sec) }, false},
 		"of another cost": {func(_ *Limiter, req *Request) { req.Cost = 2 }, false},
 		"other limits":    {func(l *Limiter, _ *Request) { l.SetPolicy(policyOf(t, bigBucket[0])) }, false},
 		"had its turn":    {func(_ *Limiter, req *Request) { req.standing = again }, false},
@@ -33,15 +33,15 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 			if d, err := l.Decide(ctx, Request{Scope: "p", Cost: 50}); err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
-			req := Request{Scope: "p", WaiterID: "t", MaxDelay: sec, DispatchLead: sec}
-			if d, err := l.Queue(ctx, req); err != nil || !d.Position.Waits {
+			req := Request{Scope: "p", MaxDelay: sec, Turn: Turn{WaiterID: "t", DispatchLead: sec}}
+			if d, err := l.Waitlist().Queue(ctx, req); err != nil || !d.Position.Waits {
 				t.Fatalf("%+v, %v", d, err)
 			}
-			got, err := l.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Lead: sec})
+			got, err := l.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Lead: sec})
 			if err != nil || len(got.Granted) != 1 {
 				t.Fatalf("%+v, %v", got, err)
 			}
-			req.Granted = &got.Granted[0]
+			req.Turn.Granted = &got.Granted[0]
 			c.change(l, &req)
 			asked := &calls{map[string]int{}}
 			rdb.AddHook(asked)
@@ -53,13 +53,13 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 				return
 			}
 			ask := Waiter{Scope: "p", ID: "t"}
-			if s, err := l.InspectWaiter(ctx, ask); err != nil || !s.Released {
+			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Released {
 				t.Errorf("nobody has told that it has come: %+v, %v", s, err)
 			}
-			if err := l.ReportClaimed(ctx, "p", []WaiterRef{ask.Ref()}); err != nil {
+			if err := l.Waitlist().ReportClaimed(ctx, "p", []WaiterRef{ask.Ref()}); err != nil {
 				t.Fatal(err)
 			}
-			if s, err := l.InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
+			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
 				t.Errorf("it has come: %+v, %v", s, err)
 			}
 			if left := rdb.ZCard(ctx, overdueKey(keyspace(l.cfg.Prefix).provider("p"))).Val(); left != 0 {
@@ -76,7 +76,7 @@ func TestNewsNameAGrant(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
 		ask := Waiter{Scope: "p", ID: "a"}
 		b.decide(Request{Scope: "p"})
-		b.decide(Request{Scope: "p", WaiterID: "a"})
+		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "a"}})
 		b.pass(sec)
 		first := b.dispatch(DispatchRequest{Max: 1}).Granted
 		b.dispatch(DispatchRequest{Unused: placesOf(first)})
@@ -89,12 +89,12 @@ func TestNewsNameAGrant(t *testing.T) {
 			"claimed, by who knows what it was granted": {Claimed: []WaiterRef{ask.Ref().WithGrant(first[0].Grant)}},
 		} {
 			b.dispatch(news)
-			if s, err := b.InspectWaiter(ctx, ask); err != nil || !s.Released {
+			if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Released {
 				b.t.Errorf("%s: %+v, %v; that was said of another grant", what, s, err)
 			}
 		}
 		b.dispatch(DispatchRequest{Claimed: []WaiterRef{{Scope: "p", ID: "a"}}}) // of any
-		if s, err := b.InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
+		if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
 			b.t.Errorf("%+v, %v; it has come", s, err)
 		}
 	})
@@ -107,7 +107,7 @@ func TestInFlightIsLookedAt(t *testing.T) {
 		onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 			b.decide(Request{Scope: "p"})
 			for i := range 1 + others {
-				b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})
+				b.decide(Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint(i)}})
 			}
 			b.pass(time.Hour)
 			d := b.dispatch(DispatchRequest{Max: 1})

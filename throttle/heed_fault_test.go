@@ -72,7 +72,7 @@ func TestRetryAfterBothPauses(t *testing.T) {
 				}
 				byAPI := test.told > test.until && test.until > 0
 				for _, ticket := range []string{"", "t"} {
-					d := b.decide(Request{Scope: "p", WaiterID: ticket, ID: NewID()})
+					d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: ticket}, ID: NewID()})
 					if d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Paused != (d.Binding < 0) || ticket != "" && d.Position.Expected != test.want {
 						b.t.Errorf("with ticket %q: %+v", ticket, d)
 					}

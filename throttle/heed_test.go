@@ -49,7 +49,7 @@ func TestPauseCoversItsScope(t *testing.T) {
 		b.pass(10 * sec)
 		for scope, wait := range map[string]time.Duration{"p": 0, "p/a": 20 * sec, "p/a/x": 20 * sec, "p/b": 0, "p/ab": 0} {
 			for _, ticket := range []string{"", "t" + scope} {
-				d := b.decide(Request{Scope: scope, WaiterID: ticket, ID: NewID()})
+				d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, ID: NewID()})
 				if d.Allowed != (wait == 0) || d.Paused != (wait > 0) || d.RetryAfter != wait || d.Paused && d.Binding != -1 {
 					b.t.Errorf("%s with ticket %q: %+v", scope, ticket, d)
 				}
@@ -220,7 +220,7 @@ func TestForget(t *testing.T) {
 		b.heed("p/a", turnedDown(time.Hour))
 		b.heed("p/b", turnedDown(0))
 		b.heed("p/a/x", turnedDown(2*time.Hour))
-		b.decide(Request{Scope: "p/a", WaiterID: "t"})
+		b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "t"}})
 		got, err := b.UpstreamState(ctx, "p/a/x")
 		pauses := got.Pauses
 		if err != nil || len(pauses) != 2 || pauses[0].Scope != "p/a" || pauses[1].Scope != "p/a/x" || pauses[0].Guessed ||
@@ -234,11 +234,11 @@ func TestForget(t *testing.T) {
 		if err := b.ResetUpstream(ctx, "p/a"); err != nil {
 			b.t.Fatal(err)
 		}
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
 		if err != nil || len(woken.Granted) != 1 {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
-		if d := b.decide(Request{Scope: "p/a", WaiterID: "t", ID: NewID()}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "t"}, ID: NewID()}); !d.Allowed {
 			b.t.Errorf("%+v", d)
 		}
 		if d := b.decide(Request{Scope: "p/a/x"}); d.Allowed {

@@ -73,7 +73,7 @@ func TestHoursOfTheOnlyRule(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.at(oClock(3, 0, 0))
 		for n := range 10 {
-			d := b.decide(Request{Scope: "p/x", Cost: 1000, WaiterID: []string{"", fmt.Sprint(n)}[n%2]})
+			d := b.decide(Request{Scope: "p/x", Cost: 1000, Turn: Turn{WaiterID: []string{"", fmt.Sprint(n)}[n%2]}})
 			if !d.Allowed || d.Wait != 0 || len(d.Rules) != 0 || d.Binding != -1 || d.Position.Waits {
 				b.t.Fatalf("by night: %+v", d)
 			}
@@ -120,7 +120,7 @@ func TestHoursAndAWrongClock(t *testing.T) {
 			return l.Decide(ctx, Request{Scope: "p/x", ID: "own"})
 		},
 		"a ticket": func(l *Limiter, ctx context.Context) (Decision, error) {
-			return l.Start(ctx, Request{Scope: "p/x", WaiterID: "t"})
+			return l.Start(ctx, Request{Scope: "p/x", Turn: Turn{WaiterID: "t"}})
 		},
 		"ahead": func(l *Limiter, ctx context.Context) (Decision, error) {
 			return l.Decide(ctx, Request{Scope: "p/x", MaxDelay: MaxDelayLimit})
@@ -284,11 +284,11 @@ func TestHoursAreTold(t *testing.T) {
 		if o, err := b.Forecast(t.Context(), "p/x"); err != nil || len(o.Rules) != 1 || o.Until.UnixMicro() != epoch+oClock(8, 0, 0) {
 			b.t.Errorf("the outlook is %+v, %v", o, err)
 		}
-		if at, in := b.NextHoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
+		if at, in := b.Waitlist().NextHoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
 			b.t.Errorf("the next change is at %s, in %s", at, in)
 		}
 		b.SetPolicy(policyOf(b.t, policy.Rule{Name: "always", Algorithm: policy.Concurrency, Limit: 1}))
-		if at, in := b.NextHoursChange("p"); !at.IsZero() || in != Never {
+		if at, in := b.Waitlist().NextHoursChange("p"); !at.IsZero() || in != Never {
 			b.t.Errorf("without hours: %s, %s", at, in)
 		}
 	})
@@ -347,7 +347,7 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 			onBoth(t, Config{}, policy, func(b *bench) {
 				b.at(oClock(19, 59, 30))
 				for i := range 4 {
-					if d := b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint(i)}); d.Allowed == (i > 0) {
+					if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint(i)}}); d.Allowed == (i > 0) {
 						b.t.Fatalf("%d: %+v", i, d)
 					}
 				}
@@ -384,7 +384,7 @@ func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 		b.at(oClock(7, 50, 0))
 		calls := policy.Costs{policy.Requests: 1, "tokens": 0}
 		for i := range 2 {
-			if d := b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint(i), Costs: calls}); d.Allowed == (i > 0) {
+			if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint(i)}, Costs: calls}); d.Allowed == (i > 0) {
 				b.t.Fatalf("%d: %+v", i, d)
 			}
 		}
@@ -407,7 +407,7 @@ func TestHoursEndBeforeWhoIsPlanned(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.at(oClock(19, 59, 59) + 900_000)
 		b.decide(Request{Scope: "p/x"})
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a"}}, 0, 150*ms)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/x", ID: "a"}}, 0, 150*ms)
 		if err != nil || !placed[0].Waits {
 			b.t.Errorf("%+v, %v", placed, err)
 		}

@@ -116,8 +116,8 @@ func (i *QueueStats) add(lines []inspected) {
 // InspectWaiter tells how one stands who asks, or was lined up, with a ticket: its
 // scope, id and cost are those of the Waiter. It changes nothing. Its errors are
 // those of Inspect; costs one round trip, and one more where it is not found.
-func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, error) {
-	p, err := l.scopes.of(ask.Scope)
+func (w Waitlist) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, error) {
+	p, err := w.l.scopes.of(ask.Scope)
 	if err != nil {
 		return WaiterStatus{}, err
 	}
@@ -125,7 +125,7 @@ func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, 
 		return WaiterStatus{}, fmt.Errorf("throttle: InspectWaiter of %q needs a waiter id", ask.Scope)
 	}
 	ticket := ask.Ref().ticket()
-	page, err := l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")
+	page, err := w.l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")
 	if err != nil {
 		return WaiterStatus{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
 	}
@@ -134,7 +134,7 @@ func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, 
 	if s.Waits {
 		s.Released, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
 	} else if !s.Released {
-		s.Parked, err = l.parked(ctx, p.scope, ask.Ref())
+		s.Parked, err = w.l.parked(ctx, p.scope, ask.Ref())
 	}
 	return s, err
 }
@@ -159,8 +159,8 @@ func (l *Limiter) parked(ctx context.Context, scope policy.Scope, p WaiterRef) (
 // IsQueued tells whether one who asked, or was lined up, with a ticket has a place in line,
 // is parked, or was released and has not come, whatever the policy says of its scope by now. Costs one
 // round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
-func (l *Limiter) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
-	waits, released, err := l.stands(ctx, ask.Ref())
+func (w Waitlist) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
+	waits, released, err := w.l.stands(ctx, ask.Ref())
 	return waits || released, err
 }
 
@@ -192,12 +192,12 @@ func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool
 // scope, its place in line back: it is the first again. Of one who was not released it changes
 // nothing. Nothing is charged. Costs one round trip, and another for one who was released. The
 // error is that of IsQueued or Decide.
-func (l *Limiter) Restore(ctx context.Context, req Request) (restored bool, err error) {
-	_, released, err := l.stands(ctx, req.place())
+func (w Waitlist) Restore(ctx context.Context, req Request) (restored bool, err error) {
+	_, released, err := w.l.stands(ctx, req.place())
 	if err != nil || !released {
 		return false, err
 	}
-	d, err := l.RequeueFront(ctx, req)
+	d, err := w.l.Waitlist().RequeueFront(ctx, req)
 	return d.Position.Waits, err
 }
 

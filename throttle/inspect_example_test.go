@@ -17,7 +17,7 @@ limits:
       - {name: account, algorithm: sliding-window, limit: 1, per: 1h}
 `)
 	for _, ticket := range []string{"first", "second", "third"} {
-		if _, err := limiter.Decide(ctx, throttle.Request{Scope: "payments/acme", WaiterID: ticket}); err != nil {
+		if _, err := limiter.Decide(ctx, throttle.Request{Scope: "payments/acme", Turn: throttle.Turn{WaiterID: ticket}}); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -27,7 +27,7 @@ limits:
 	}
 	fmt.Println(got.Waiting, "wait, the next for", got.NextStart.Round(time.Hour), "by rule", got.Binding.Rule.Name)
 
-	third, err := limiter.InspectWaiter(ctx, throttle.Waiter{Scope: "payments/acme", ID: "third"})
+	third, err := limiter.Waitlist().InspectWaiter(ctx, throttle.Waiter{Scope: "payments/acme", ID: "third"})
 	if err != nil {
 		log.Fatal(err)
 	}

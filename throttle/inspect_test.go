@@ -26,7 +26,7 @@ func (b inspector) scope(scope string) QueueStats {
 
 func (b inspector) ticket(scope, ticket string, cost int64) WaiterStatus {
 	b.t.Helper()
-	got, err := b.InspectWaiter(context.Background(), Waiter{Scope: scope, ID: ticket, Cost: cost})
+	got, err := b.Waitlist().InspectWaiter(context.Background(), Waiter{Scope: scope, ID: ticket, Cost: cost})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -36,12 +36,12 @@ func (b inspector) ticket(scope, ticket string, cost int64) WaiterStatus {
 // ask has one ask with a ticket under an id of its own, and returns the answer.
 func (b inspector) ask(scope, ticket string, cost int64) Decision {
 	b.t.Helper()
-	return b.decide(Request{Scope: scope, WaiterID: ticket, Cost: cost, ID: NewID()})
+	return b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, Cost: cost, ID: NewID()})
 }
 
 func (b inspector) wake(provider string, most int) Dispatched {
 	b.t.Helper()
-	woken, err := b.Dispatch(context.Background(), DispatchRequest{Provider: provider, Lead: 10 * ms, Max: most, CheckAll: true})
+	woken, err := b.Waitlist().Dispatch(context.Background(), DispatchRequest{Provider: provider, Lead: 10 * ms, Max: most, CheckAll: true})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestInspectManyLines(t *testing.T) {
 		asks[n] = Waiter{Scope: fmt.Sprintf("p/%d/y", n%(many-5)), ID: fmt.Sprint(n)}
 	}
 	for some := range slices.Chunk(asks, 500) {
-		if _, err := i.Join(t.Context(), some, 10*ms, 0); err != nil {
+		if _, err := i.Waitlist().Join(t.Context(), some, 10*ms, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,10 +279,10 @@ func TestInspectErrors(t *testing.T) {
 	if _, err := l.Inspect(t.Context(), "p/*"); !errors.As(err, &bad) {
 		t.Errorf("no scope: %v", err)
 	}
-	if _, err := l.InspectWaiter(t.Context(), Waiter{Scope: "other", ID: "t"}); !errors.As(err, &unmatched) {
+	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "other", ID: "t"}); !errors.As(err, &unmatched) {
 		t.Errorf("a ticket of an unknown scope: %v", err)
 	}
-	if _, err := l.InspectWaiter(t.Context(), Waiter{Scope: "p"}); err == nil {
+	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "p"}); err == nil {
 		t.Error("a ticket without a name")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,7 +294,7 @@ func TestInspectErrors(t *testing.T) {
 	if _, err := l.Inspect(t.Context(), "p"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("without Redis: %v", err)
 	}
-	if _, err := l.InspectWaiter(t.Context(), Waiter{Scope: "p", ID: "t"}); !errors.Is(err, ErrUnavailable) {
+	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "p", ID: "t"}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a ticket, without Redis: %v", err)
 	}
 }
@@ -323,10 +323,10 @@ func TestInspectBesideSuspended(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		i := inspector{b}
 		for _, ticket := range []string{"runs", "a", "b"} {
-			b.decide(Request{Scope: "p/x", WaiterID: ticket, Costs: policy.Costs{"requests": 1}, ID: NewID()})
+			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: ticket}, Costs: policy.Costs{"requests": 1}, ID: NewID()})
 		}
 		for n, ticket := range []string{"a", "b"} {
-			got, err := i.InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: policy.Costs{"requests": 1}})
+			got, err := i.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: policy.Costs{"requests": 1}})
 			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected != time.Duration(n+1)*10*sec {
 				b.t.Errorf("%s: %+v, %v", ticket, got, err)
 			}

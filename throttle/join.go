@@ -20,9 +20,9 @@ type Waiter struct {
 	ID       string
 	Cost     int64        // 0 for 1
 	Costs    policy.Costs // by unit, instead of Cost
-	Priority int          // as Request.Priority
-	Lane     string       // as Request.Lane
-	Stride   int          // as Request.Stride
+	Priority int          // as Turn.Priority
+	Lane     string       // as Turn.Lane
+	Stride   int          // as Turn.Stride
 }
 
 // Check is Policy.Check, or CheckCosts, for one who asks. The error may also be a *ScopeError.
@@ -65,17 +65,17 @@ const QueueAll time.Duration = -1
 //
 // A waiter that may run at once is in flight until it asks. lead is that of DispatchRequest. Costs one round trip for each 512 of a
 // provider. The error wraps ErrUnavailable, or is ctx's; some waiters may be queued nevertheless.
-func (l *Limiter) Join(ctx context.Context, asks []Waiter, lead, near time.Duration) ([]Joined, error) {
+func (w Waitlist) Join(ctx context.Context, asks []Waiter, lead, near time.Duration) ([]Joined, error) {
 	out := make([]Joined, len(asks))
 	groups := map[string][]int{}
 	var order []string
 	for i, a := range asks {
-		p, err := l.scopes.of(a.Scope)
+		p, err := w.l.scopes.of(a.Scope)
 		if err == nil {
 			err = a.checkRank()
 		}
 		if err == nil {
-			p, err = l.withCost(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
+			p, err = w.l.withCost(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
 		}
 		if err != nil || len(p.bounds) == 0 {
 			out[i].Err = err
@@ -88,7 +88,7 @@ func (l *Limiter) Join(ctx context.Context, asks []Waiter, lead, near time.Durat
 		groups[p.scope.Provider()] = append(groups[p.scope.Provider()], i)
 	}
 	for _, provider := range order {
-		if err := l.lineUp(ctx, provider, asks, groups[provider], out, lead, near); err != nil {
+		if err := w.l.lineUp(ctx, provider, asks, groups[provider], out, lead, near); err != nil {
 			return out, unavailable(ctx, "line up for", provider, err)
 		}
 	}
@@ -250,19 +250,19 @@ func (c *joinCall) read(asks []Waiter, out []Joined) (waits bool) {
 // ActiveProviders tells the providers that tasks wait for, or have waited for within a day,
 // as far as processes have said so with PublishActive or Join since then, and when it was said
 // last, by the clock of who did. Costs one round trip.
-func (l *Limiter) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
+func (w Waitlist) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
 	if day := time.Now().Add(-announced); since.Before(day) {
 		since = day
 	}
 	var list *redis.ZSliceCmd
-	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		list = pipe.ZRangeByScoreWithScores(ctx, keyspace(l.cfg.Prefix).turns(), &redis.ZRangeBy{
+	err := ReadFromMaster(ctx, w.l.rdb, func(pipe redis.Pipeliner) error {
+		list = pipe.ZRangeByScoreWithScores(ctx, keyspace(w.l.cfg.Prefix).turns(), &redis.ZRangeBy{
 			Min: strconv.FormatInt(since.UnixMicro(), 10), Max: "+inf",
 		})
 		return nil
 	})
 	if err != nil {
-		return nil, unavailable(ctx, "ask who waits of", l.cfg.Prefix, err)
+		return nil, unavailable(ctx, "ask who waits of", w.l.cfg.Prefix, err)
 	}
 	turns := make(map[string]time.Time, len(list.Val()))
 	for _, z := range list.Val() {
@@ -274,8 +274,8 @@ func (l *Limiter) ActiveProviders(ctx context.Context, since time.Time) (map[str
 
 // PublishActive lets other processes know that tasks wait for a provider, so that they
 // call Dispatch for it too. Costs one round trip.
-func (l *Limiter) PublishActive(ctx context.Context, provider string) error {
-	if err := l.announce(ctx, provider); err != nil {
+func (w Waitlist) PublishActive(ctx context.Context, provider string) error {
+	if err := w.l.announce(ctx, provider); err != nil {
 		return unavailable(ctx, "announce", provider, err)
 	}
 	return nil

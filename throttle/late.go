@@ -72,7 +72,7 @@ func (l *Limiter) startLater(req *Request) {
 	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.StartTolerance+p.prefetch() {
 		req.late.from = slowest.Truncate(time.Microsecond)
 		req.MaxDelay = max(req.MaxDelay, min(2*slowest, longestLeeway))
-		req.MaxDelayQueued = max(req.MaxDelayQueued, min(2*slowest, longestLeeway))
+		req.Turn.MaxDelayQueued = max(req.Turn.MaxDelayQueued, min(2*slowest, longestLeeway))
 	}
 }
 

@@ -97,7 +97,7 @@ func TestLateForEver(t *testing.T) {
 	bubble(t, Config{Observer: o}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		ctx, cancel := context.WithTimeout(t.Context(), 59*sec+ms)
 		defer cancel()
-		if d, err := l.Start(ctx, Request{Scope: "p/x", WaiterID: "t"}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
+		if d, err := l.Start(ctx, Request{Scope: "p/x", Turn: Turn{WaiterID: "t"}}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
 			t.Errorf("%d tries: %+v, %v", o.tries, d, err)
 		}
 		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 1 {

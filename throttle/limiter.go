@@ -232,31 +232,9 @@ type Request struct {
 	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
 	// now or never.
 	MaxDelay time.Duration
-	// WaiterID names a waiter: a denied request gets a place in the queue of its scope, and keeps it until it asks again under
-	// the same id and is granted. Decision.Position says where it stands. A program that uses waiter ids must call
-	// Dispatch, and see that waiters who are granted their starts ask again. A request with a waiter id overtakes no other
-	// waiter. At most 1024 bytes. Defaults to none: the request is for now and is not remembered.
-	WaiterID string
-	// Priority is the waiter's: a higher one goes first under every rule. At most a million either way. One above
-	// Policy.MaxPriority of its scope counts as that when the waiter gets its place; a place stays as it is. Defaults to 0.
-	Priority int
-	// Lane names a part of the scope's queue. Lanes of the same priority share their turns; within a lane the order is first
-	// come, first served. At most 128 bytes. Defaults to none: the waiter goes to the end of the queue.
-	Lane string
-	// Stride is the share of the lane: of lanes that wait, one of stride 1 starts six tasks
-	// for one of stride 6. At most a million. Only used with a Lane. Defaults to 1.
-	Stride int
-	// DispatchLead is DispatchRequest.Lead. Only used with a WaiterID. Defaults to 0.
-	DispatchLead time.Duration
-	// MaxDelayQueued is MaxDelay for a waiter that has not been dispatched. At most MaxDelay. Defaults to 0.
-	MaxDelayQueued time.Duration
-	// Granted is what Dispatch has granted the waiter. Start takes it without asking Redis if it can be in time, and returns it
-	// with Decision.Handed. After an error of Start it is still in flight: name it in DispatchRequest.Unused or Deleted.
-	// Defaults to none.
-	Granted *Granted
-	// MissedStart is the start, by the server's clock, that a waiter had been granted and could not use: Decision.At and Wait
-	// after it. Only RequeueFront uses it: a waiter goes before those that missed a later start. Defaults to now.
-	MissedStart time.Time
+	// Turn is what a program says besides whose requests wait in line, see [Waitlist]. Defaults to none: the request is for
+	// now and is not remembered.
+	Turn Turn
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
@@ -320,7 +298,7 @@ func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d 
 	a := l.attempt(p, req)
 	c := a.call()
 	reply, err := l.runner.run(ctx, c)
-	if err != nil && req.WaiterID != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
+	if err != nil && req.Turn.WaiterID != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
 		reply, err = l.runner.run(ctx, c)
 	}
 	replied := time.Now()
@@ -333,7 +311,7 @@ func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d 
 			req.renewed, *d = true, Decision{}
 			return l.decide(ctx, fresh, req, d)
 		}
-		if p.stock != nil && err == nil && !d.Allowed && req.WaiterID == "" && !req.renewed {
+		if p.stock != nil && err == nil && !d.Allowed && req.Turn.WaiterID == "" && !req.renewed {
 			if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
 				l.giveBackDraws(gone)
 				req.renewed, *d = true, Decision{}

@@ -23,7 +23,7 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 	for i := range asks {
 		asks[i] = Waiter{Scope: fmt.Sprint("p/", i), ID: "a"}
 	}
-	placed, err := b.Join(ctx, asks, 0, 0)
+	placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 		b.t.Errorf("%+v, %v", got, err)
 	}
 	b.at(2 * time.Second.Microseconds())
-	woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Lead: time.Second, Max: 10, CheckAll: true})
+	woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Lead: time.Second, Max: 10, CheckAll: true})
 	if err != nil || len(woken.Granted) == 0 {
 		b.t.Errorf("%+v, %v", woken, err)
 	}
@@ -51,7 +51,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 		for i := range 2 * joinBatch {
 			asks = append(asks, Waiter{Scope: "p/x", ID: fmt.Sprint(i)})
 		}
-		placed, err := b.Join(ctx, asks, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -85,11 +85,11 @@ func TestFewOfManyGoStraightAndOthersSoon(t *testing.T) {
 		for i := range joinBatch + 1 {
 			asks = append(asks, Waiter{Scope: fmt.Sprint("p/", i%20), ID: fmt.Sprint(i)})
 		}
-		placed, err := b.Join(ctx, asks, lead, near)
+		placed, err := b.Waitlist().Join(ctx, asks, lead, near)
 		if err != nil || placed[mostDirect-1].Waits || !placed[mostDirect+3].Waits {
 			b.t.Fatalf("%+v, %v", placed, err)
 		}
-		if d := b.decide(Request{Scope: "p/other", WaiterID: "o"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/other", Turn: Turn{WaiterID: "o"}}); !d.Allowed {
 			b.t.Errorf("another is held up: %+v", d)
 		}
 		req := DispatchRequest{Max: len(asks), Lead: lead}
@@ -122,7 +122,7 @@ func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
 		clear(b.scopes.known)
 		b.skews.byProvider = nil // the process's own clock is months off
 		b.scopes.now = func(provider string) time.Time { return b.skews.of(provider).toServer(time.Now()) }
-		placed, err := b.Join(ctx, asks, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}

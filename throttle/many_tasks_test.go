@@ -12,7 +12,7 @@ import (
 // taskRequests are those of tasks of some scopes, which can wait for a turn.
 func taskRequests(scopes ...string) (reqs []Request) {
 	for i, scope := range scopes {
-		reqs = append(reqs, Request{Scope: scope, WaiterID: fmt.Sprint("default:", i), MaxDelayQueued: sec, MaxDelay: sec})
+		reqs = append(reqs, Request{Scope: scope, Turn: Turn{WaiterID: fmt.Sprint("default:", i), MaxDelayQueued: sec}, MaxDelay: sec})
 	}
 	return reqs
 }
@@ -56,7 +56,7 @@ func TestTasksAreDecidedTogether(t *testing.T) {
 		}
 		started("quiet", commands("quiet", 1, taskRequests("p/a", "p/b", "p/a")...), 48, 48, 47)
 		b.heed("p/other", turnedDown(time.Hour))
-		other := b.decide(Request{Scope: "p/other", WaiterID: "default:x", MaxDelayQueued: sec, MaxDelay: sec})
+		other := b.decide(Request{Scope: "p/other", Turn: Turn{WaiterID: "default:x", MaxDelayQueued: sec}, MaxDelay: sec})
 		if other.Allowed || !other.Position.Waits {
 			b.t.Fatalf("%+v", other)
 		}
@@ -109,7 +109,7 @@ func TestOthersCostNothing(t *testing.T) {
 			quiet := cost()
 			b.heed("p/other", turnedDown(time.Hour))
 			for i := range 5 {
-				if d := b.decide(Request{Scope: "p/other", WaiterID: fmt.Sprint("default:", i)}); d.Allowed {
+				if d := b.decide(Request{Scope: "p/other", Turn: Turn{WaiterID: fmt.Sprint("default:", i)}}); d.Allowed {
 					t.Fatalf("%+v", d)
 				}
 			}

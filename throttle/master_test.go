@@ -15,7 +15,7 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	b := newBench(t, reads, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}))
 	d := b.decide(Request{Scope: "p"})
 	waits := Waiter{Scope: "p", ID: "t"}
-	if d := b.decide(Request{Scope: waits.Scope, WaiterID: waits.ID}); !d.Position.Waits {
+	if d := b.decide(Request{Scope: waits.Scope, Turn: Turn{WaiterID: waits.ID}}); !d.Position.Waits {
 		t.Fatalf("%+v", d)
 	}
 	key := scheduleKey(b.provider("p"))
@@ -23,16 +23,16 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 		t.Fatal("the client does not read from the replica, or that is not behind")
 	}
 
-	if stands, err := b.IsQueued(ctx, waits); err != nil || !stands {
+	if stands, err := b.Waitlist().IsQueued(ctx, waits); err != nil || !stands {
 		t.Errorf("it stands in line: %v, %v", stands, err)
 	}
-	if places, err := b.Waiting("p").Next(ctx, 1); err != nil || len(places) != 1 {
+	if places, err := b.Waitlist().Waiting("p").Next(ctx, 1); err != nil || len(places) != 1 {
 		t.Errorf("one stands in line: %v, %v", places, err)
 	}
-	if err := b.PublishActive(ctx, "p"); err != nil {
+	if err := b.Waitlist().PublishActive(ctx, "p"); err != nil {
 		t.Fatal(err)
 	}
-	if turns, err := b.ActiveProviders(ctx, time.Time{}); err != nil || len(turns) != 1 {
+	if turns, err := b.Waitlist().ActiveProviders(ctx, time.Time{}); err != nil || len(turns) != 1 {
 		t.Errorf("p was announced: %v, %v", turns, err)
 	}
 	if out, err := b.Forecast(ctx, "p"); err != nil || out.Waiting != 1 {
@@ -46,7 +46,7 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	}
 
 	wake := func(glance bool) Dispatched {
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, OnlyIfDue: glance})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, OnlyIfDue: glance})
 		if err != nil {
 			t.Fatal(err)
 		}

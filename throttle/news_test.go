@@ -14,7 +14,7 @@ func TestClaimedAndGone(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
-		if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: "x"}); err != nil || !d.Position.Waits {
+		if d, err := b.Waitlist().Queue(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: "x"}}); err != nil || !d.Position.Waits {
 			b.t.Fatalf("%+v, %v", d, err)
 		}
 		b.pass(time.Hour)
@@ -36,11 +36,11 @@ func TestLeftBesideAnotherSignature(t *testing.T) {
 	calls, tokens := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}, policy.Rule{Name: "t", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec, Unit: "tokens"}
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		for i := range 4 {
-			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), WaiterID: fmt.Sprint(i)}
+			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), Turn: Turn{WaiterID: fmt.Sprint(i)}}
 			if i%2 == 0 {
-				req.Costs, req.Priority = policy.Costs{"requests": 1}, 5
+				req.Costs, req.Turn.Priority = policy.Costs{"requests": 1}, 5
 			}
-			if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
+			if d, err := b.Waitlist().Queue(ctx, req); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // takesNothing says that a request asks for 0 units, in so many words, and not for a place in line.
-func (r *Request) takesNothing() bool { return r.WaiterID == "" && r.Costs.Zero() }
+func (r *Request) takesNothing() bool { return r.Turn.WaiterID == "" && r.Costs.Zero() }
 
 // decideNothing decides a request that takes nothing by the failure policies of its rules where Redis does not answer.
 func (l *Limiter) decideNothing(ctx context.Context, p *compiledScope, req *Request) (Decision, error) {

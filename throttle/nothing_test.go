@@ -122,7 +122,7 @@ func TestCostsOfNothingWhilePaused(t *testing.T) {
 func TestCostsOfNothingAtTheEdges(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, window10()), func(b *bench) {
-		if d, err := b.Decide(ctx, Request{Scope: "p", Costs: free, WaiterID: "a"}); err == nil {
+		if d, err := b.Decide(ctx, Request{Scope: "p", Costs: free, Turn: Turn{WaiterID: "a"}}); err == nil {
 			b.t.Errorf("with a place in line: %+v", d)
 		}
 		if _, err := b.Decide(ctx, Request{Scope: "q", Costs: free}); !errors.As(err, new(*policy.UnmatchedError)) {

@@ -30,7 +30,7 @@ func TestOutlook(t *testing.T) {
 		{Scope: "p q/a*", ID: "1"}, {Scope: "p q/a*", ID: "2", Cost: 2}, {Scope: "p q/b", ID: "3"},
 		{Scope: "p q", ID: "4"},
 	}
-	if _, err := l.Join(t.Context(), asks, 0, 0); err != nil {
+	if _, err := l.Waitlist().Join(t.Context(), asks, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	got, err := l.Forecast(t.Context(), "p q/a*")
@@ -60,7 +60,7 @@ func TestOutlook(t *testing.T) {
 	}
 	// Of those to whom nobody was before one goes straight to asynq, and is charged then.
 	straight := []Waiter{{Scope: "s/a", ID: "5", Cost: 2}, {Scope: "s/a", ID: "6", Cost: 2}}
-	if _, err := l.Join(t.Context(), straight, 0, 0); err != nil {
+	if _, err := l.Waitlist().Join(t.Context(), straight, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	for scope, want := range map[string][2]int64{"s/a": {1, 2}, "s/b": {1, 0}} {

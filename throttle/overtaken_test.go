@@ -38,7 +38,7 @@ func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-
 	}
 	return here, there, func(req Request) <-chan startedAt {
 		done, began := make(chan startedAt, 1), time.Now()
-		req.MaxDelay, req.MaxDelayQueued = 5*time.Second, 5*time.Second
+		req.MaxDelay, req.Turn.MaxDelayQueued = 5*time.Second, 5*time.Second
 		go func() {
 			d, err := here.Start(t.Context(), req)
 			done <- startedAt{d, err, time.Since(began)}
@@ -83,7 +83,7 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					here, there, start := pacedBubble(t)
-					done := start(Request{Scope: "p/a", WaiterID: ticket})
+					done := start(Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}})
 					time.AfterFunc(row.at, func() {
 						tells := here
 						if row.other {
@@ -107,7 +107,7 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 						t.Errorf("%+v, %+v, %v", got.d.Position, in, err)
 					}
 					<-time.After(row.wait) // its unit is back, and its turn comes
-					if d, err := here.Start(t.Context(), Request{Scope: "p/a", WaiterID: ticket, MaxDelay: time.Second, MaxDelayQueued: time.Second}); err != nil || !d.Allowed {
+					if d, err := here.Start(t.Context(), Request{Scope: "p/a", MaxDelay: time.Second, Turn: Turn{WaiterID: ticket, MaxDelayQueued: time.Second}}); err != nil || !d.Allowed {
 						t.Errorf("%+v, %v", d, err)
 					}
 				})

@@ -11,10 +11,10 @@ import (
 // none: they stand for the last place in a scope of the group, or of those without one, and are
 // named in DispatchRequest.Unpark like all others. Costs one round trip. The error wraps ErrUnavailable,
 // or is ctx's.
-func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]WaiterRef, error) {
-	places, err := l.readParked(ctx, provider, offset, n)
-	if err != nil && l.repaired(ctx, provider, nil, err) {
-		places, err = l.readParked(ctx, provider, offset, n)
+func (w Waitlist) Parked(ctx context.Context, provider string, offset, n int) ([]WaiterRef, error) {
+	places, err := w.l.readParked(ctx, provider, offset, n)
+	if err != nil && w.l.repaired(ctx, provider, nil, err) {
+		places, err = w.l.readParked(ctx, provider, offset, n)
 	}
 	if err != nil {
 		return nil, unavailable(ctx, "ask who is parked of", provider, err)

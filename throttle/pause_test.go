@@ -115,15 +115,15 @@ func TestPausedLines(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("deny")), func(b *bench) {
 		for scope, want := range map[string]time.Duration{"p/a": Never, "p/timed": time.Minute, "whole/x": Never} {
-			d := b.decide(Request{Scope: scope, WaiterID: "one"})
+			d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: "one"}})
 			if !d.Position.Waits || d.Position.Expected != want {
 				b.t.Errorf("%s: %+v", scope, d.Position)
 			}
-			placed, err := b.Join(b.t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
+			placed, err := b.Waitlist().Join(b.t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
 			if err != nil || !placed[0].Waits || placed[0].Expected != want {
 				b.t.Errorf("%s: %+v, %v", scope, placed, err)
 			}
-			s, err := b.InspectWaiter(b.t.Context(), Waiter{Scope: scope, ID: "two"})
+			s, err := b.Waitlist().InspectWaiter(b.t.Context(), Waiter{Scope: scope, ID: "two"})
 			if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != want || !s.Binding.Paused() {
 				b.t.Errorf("%s: %+v, %v", scope, s, err)
 			}
@@ -136,13 +136,13 @@ func TestPausedLines(t *testing.T) {
 				b.t.Errorf("%s: %+v, %v", scope, o, err)
 			}
 		}
-		woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: "p", Max: 10, CheckAll: true})
+		woken, err := b.Waitlist().Dispatch(b.t.Context(), DispatchRequest{Provider: "p", Max: 10, CheckAll: true})
 		if err != nil || len(woken.Granted) > 0 || !woken.Waiting {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
 		b.SetPolicy(parsedPolicy(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
 		for provider, n := range map[string]int{"p": 4, "whole": 2} { // whole has no rule any more, and is allowed
-			woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, CheckAll: true})
+			woken, err := b.Waitlist().Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, CheckAll: true})
 			if err != nil || len(woken.Granted) != n || woken.Granted[0].ID != "one" {
 				b.t.Errorf("%s: %+v, %v", provider, woken, err)
 			}
@@ -176,7 +176,7 @@ func TestPauseTakesStartsBack(t *testing.T) {
 				<-time.After(900 * time.Millisecond)
 			}
 			time.AfterFunc(row.into, func() { l.SetPolicy(parsedPolicy(t, strings.Replace(rules, "{p: {", "{p: {paused: true, ", 1))) })
-			d, err := l.Start(t.Context(), Request{Scope: "p", WaiterID: row.ticket, MaxDelay: 2 * time.Second, MaxDelayQueued: 2 * time.Second})
+			d, err := l.Start(t.Context(), Request{Scope: "p", MaxDelay: 2 * time.Second, Turn: Turn{WaiterID: row.ticket, MaxDelayQueued: 2 * time.Second}})
 			if err != nil || d.Allowed != row.starts || d.Position.Waits != (row.ticket != "") {
 				t.Errorf("%+v: %+v, %v", row, d, err)
 			}

@@ -123,9 +123,9 @@ func (l *Limiter) renewed(p *compiledScope, d *Decision) *compiledScope {
 // ServerNow is what the clock of the Redis server shows that keeps a scope's limits, as far as its replies have told:
 // late by the shortest delay of a reply, and whatever the clock of this process is set to. Before the first
 // reply it is this process's own clock. It asks nothing.
-func (l *Limiter) ServerNow(scope string) time.Time {
+func (w Waitlist) ServerNow(scope string) time.Time {
 	name, _, _ := strings.Cut(scope, "/")
-	return l.serverTime(keyspace(l.cfg.Prefix).provider(name))
+	return w.l.serverTime(keyspace(w.l.cfg.Prefix).provider(name))
 }
 
 // serverTime is what the clock of a provider's server shows, as far as its replies

@@ -81,7 +81,7 @@ func (p *compiledScope) prefetch() time.Duration {
 // stocks says whether a request may be served from the plan's stock: it asks for a number of units, nobody asks
 // again for its id, and it does not wait in line.
 func (p *compiledScope) stocks(req *Request) bool {
-	return p.stock != nil && req.WaiterID == "" && len(req.Costs) == 0 && !req.late.any() && req.starts() &&
+	return p.stock != nil && req.Turn.WaiterID == "" && len(req.Costs) == 0 && !req.late.any() && req.starts() &&
 		(req.once || req.slot != nil && !req.slot.spent)
 }
 

@@ -603,7 +603,7 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 		"two rules":    {more: []policy.Rule{prefetchRules(1000)["bucket"]}, want: true},
 		"another rule": {more: []policy.Rule{plain}},
 		"places":       {more: []policy.Rule{{Name: "c", Algorithm: policy.Concurrency, Limit: 10_000}}},
-		"a ticket":     {req: Request{WaiterID: "t"}},
+		"a ticket":     {req: Request{Turn: Turn{WaiterID: "t"}}},
 		"costs":        {req: Request{Cost: 1, Costs: policy.Costs{policy.Requests: 2}}},
 		"its own id":   {req: Request{ID: "mine"}},
 		"a shadow":     {more: []policy.Rule{{Name: "s", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Minute, Shadow: true}}, want: true},
@@ -614,8 +614,8 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 				prefetched := 0
 				for i := range 100 {
 					req := row.req
-					if req.Scope = "p/x"; req.WaiterID != "" {
-						req.WaiterID += fmt.Sprint(i)
+					if req.Scope = "p/x"; req.Turn.WaiterID != "" {
+						req.Turn.WaiterID += fmt.Sprint(i)
 					}
 					if req.ID != "" {
 						req.ID += fmt.Sprint(i)

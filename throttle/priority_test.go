@@ -33,7 +33,7 @@ func (b *bench) started(asks []Waiter) (tickets []string) {
 	for range 3 * len(asks) {
 		b.pass(sec)
 		for _, p := range b.dispatch(DispatchRequest{Provider: "p", Max: 1}).Granted {
-			if d := b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Costs: costs[p.ID], MaxDelay: sec}); !d.Allowed {
+			if d := b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, Costs: costs[p.ID], MaxDelay: sec}); !d.Allowed {
 				b.t.Fatalf("%s: %+v", p.ID, d)
 			}
 			tickets = append(tickets, p.ID)
@@ -49,7 +49,7 @@ func (b *bench) started(asks []Waiter) (tickets []string) {
 var ways = map[string]func(*bench, []Waiter){
 	"one by one": func(b *bench, asks []Waiter) {
 		for _, a := range asks {
-			if d := b.decide(Request{Scope: a.Scope, WaiterID: a.ID, Costs: a.Costs, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: a.Scope, Costs: a.Costs, Turn: Turn{WaiterID: a.ID, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}}); !d.Position.Waits {
 				b.t.Fatalf("%s does not wait: %+v", a.ID, d)
 			}
 		}
@@ -146,7 +146,7 @@ func TestCapTellsExpectedStart(t *testing.T) {
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
 		b.decide(Request{Scope: "p"})
 		lineUpAll(b, asksOf("a", 9, 0, nil))
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "urgent", Priority: 1000000}}, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/a", ID: "urgent", Priority: 1000000}}, 0, 0)
 		if err != nil || placed[0].Expected < 9*sec || placed[0].Expected > 11*sec {
 			b.t.Errorf("%+v, %v: nine wait before it, one starts each second", placed, err)
 		}
@@ -155,9 +155,9 @@ func TestCapTellsExpectedStart(t *testing.T) {
 	onBoth(t, Config{}, daily, func(b *bench) {
 		b.atTime("2026-01-10T00:00:00.1Z")
 		b.decide(Request{Scope: "p"})
-		b.decide(Request{Scope: "p", WaiterID: "first"})
+		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "first"}})
 		b.taken("2026-01-09T23:59:59.9Z")
-		if d := b.decide(Request{Scope: "p", WaiterID: "urgent", Priority: 1000000}); d.Position.Ahead != 1 {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "urgent", Priority: 1000000}}); d.Position.Ahead != 1 {
 			b.t.Errorf("%+v: one waits before it", d.Position)
 		}
 	})
@@ -192,10 +192,10 @@ func TestPriorityRefused(t *testing.T) {
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
 		for _, priority := range []int{policy.MaxPriority + 1, -policy.MaxPriority - 1} {
 			want := fmt.Sprintf("Priority is %d; the most is 1000000 either way", priority)
-			if _, err := b.Decide(ctx, Request{Scope: "p", WaiterID: "t", Priority: priority}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := b.Decide(ctx, Request{Scope: "p", Turn: Turn{WaiterID: "t", Priority: priority}}); err == nil || !strings.Contains(err.Error(), want) {
 				b.t.Errorf("Decide: %v", err)
 			}
-			placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Priority: priority}}, 0, time.Millisecond)
+			placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "t", Priority: priority}}, 0, time.Millisecond)
 			if err != nil || placed[0].Err == nil || !strings.Contains(placed[0].Err.Error(), want) {
 				b.t.Errorf("Join: %+v, %v", placed, err)
 			}

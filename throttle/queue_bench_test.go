@@ -79,7 +79,7 @@ func BenchmarkLineUp(b *testing.B) {
 				for i := range asks {
 					asks[i] = Waiter{Scope: fmt.Sprint("p/", i%tenants), ID: fmt.Sprint("-default/", i)}
 				}
-				if _, err := l.Join(b.Context(), asks, 20*time.Millisecond, 0); err != nil {
+				if _, err := l.Waitlist().Join(b.Context(), asks, 20*time.Millisecond, 0); err != nil {
 					b.Fatal(err)
 				}
 			}

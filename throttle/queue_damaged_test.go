@@ -46,10 +46,10 @@ func begin(b *bench) *waiters {
 		b.decide(Request{Scope: scope, Cost: 5})
 	}
 	for i := range 4 {
-		w.ask(Request{Scope: "p/a/x", WaiterID: fmt.Sprint("ax", i), Lane: []string{"low", "high"}[i%2], Stride: 1 + i%2})
-		w.ask(Request{Scope: "p/a/y", WaiterID: fmt.Sprint("ay", i)})
-		w.ask(Request{Scope: "p/b", WaiterID: fmt.Sprint("g/b", i)})
-		w.ask(Request{Scope: "p/c", WaiterID: fmt.Sprint("c", i), Cost: 2})
+		w.ask(Request{Scope: "p/a/x", Turn: Turn{WaiterID: fmt.Sprint("ax", i), Lane: []string{"low", "high"}[i%2], Stride: 1 + i%2}})
+		w.ask(Request{Scope: "p/a/y", Turn: Turn{WaiterID: fmt.Sprint("ay", i)}})
+		w.ask(Request{Scope: "p/b", Turn: Turn{WaiterID: fmt.Sprint("g/b", i)}})
+		w.ask(Request{Scope: "p/c", Turn: Turn{WaiterID: fmt.Sprint("c", i)}, Cost: 2})
 	}
 	b.pass(300 * ms)
 	if d := b.dispatch(DispatchRequest{Max: 2, StalledGroups: []string{"g/"}}); len(d.Granted) != 2 || !d.Parked {
@@ -60,7 +60,7 @@ func begin(b *bench) *waiters {
 
 func (w *waiters) ask(req Request) {
 	w.t.Helper()
-	w.tasks[req.WaiterID] = req
+	w.tasks[req.Turn.WaiterID] = req
 	if d := w.decide(req); !d.Position.Waits {
 		w.t.Fatalf("%+v", d)
 	}
@@ -75,14 +75,14 @@ func (w *waiters) goOn() (alone int) {
 		w.t.Helper()
 		req.MaxDelay = sec
 		if d := w.decide(req); d.Allowed {
-			w.started[req.WaiterID]++
+			w.started[req.Turn.WaiterID]++
 		}
 	}
 	drain := func() {
 		w.t.Helper()
 		for range 60 {
 			w.pass(200 * ms)
-			back, err := w.Parked(ctx, "p", 0, 50)
+			back, err := w.Waitlist().Parked(ctx, "p", 0, 50)
 			if err != nil {
 				w.t.Fatal(err)
 			}
@@ -322,14 +322,14 @@ func TestRepairRefused(t *testing.T) {
 	}
 	acl("-del")
 	for range 2 {
-		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
+		_, err := w.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 			t.Fatalf("%v", err)
 		}
 	}
 	acl("+del")
 	redistest.WaitFor(t, "what is damaged to be dropped", bound, func() bool {
-		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
+		_, err := w.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 		return err == nil
 	})
 	w.goOn()
@@ -364,7 +364,7 @@ func TestDamagedTimes(t *testing.T) {
 			for len(scopes) < n {
 				b.pass(100 * ms)
 				for _, g := range b.dispatch(DispatchRequest{Max: 1}).Granted {
-					if d := b.decide(Request{Scope: g.Scope, WaiterID: g.ID}); !d.Allowed {
+					if d := b.decide(Request{Scope: g.Scope, Turn: Turn{WaiterID: g.ID}}); !d.Allowed {
 						b.t.Fatalf("%v: %+v", g.WaiterRef, d)
 					}
 					scopes = append(scopes, g.Scope)

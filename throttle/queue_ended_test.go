@@ -37,11 +37,11 @@ func TestGivesWayOften(t *testing.T) {
 				asks = append(asks, Waiter{Scope: scope, ID: fmt.Sprint("t", i, ".", k), Costs: policy.Costs{policy.Requests: 0, fmt.Sprint("u", i): 1}})
 			}
 		}
-		if _, err := b.Join(ctx, asks, 0, 0); err != nil {
+		if _, err := b.Waitlist().Join(ctx, asks, 0, 0); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(sec)
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: classes * each})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: classes * each})
 		if err != nil || len(woken.Granted) != classes*each {
 			b.t.Errorf("%d of %d are released: %v", len(woken.Granted), classes*each, err)
 		}
@@ -56,9 +56,11 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"})
 	words, calls := policy.Costs{"tokens": 20}, policy.Costs{policy.Requests: 1}
 	for name, ask := range map[string]func(b *bench){
-		"asks": func(b *bench) { b.decide(Request{Scope: "p/z", WaiterID: "first", Costs: calls, Priority: 1}) },
+		"asks": func(b *bench) {
+			b.decide(Request{Scope: "p/z", Costs: calls, Turn: Turn{WaiterID: "first", Priority: 1}})
+		},
 		"lines up": func(b *bench) {
-			if _, err := b.Join(ctx, []Waiter{{Scope: "p/z", ID: "first", Costs: calls, Priority: 1}}, 0, 0); err != nil {
+			if _, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/z", ID: "first", Costs: calls, Priority: 1}}, 0, 0); err != nil {
 				b.t.Fatal(err)
 			}
 		},
@@ -68,11 +70,11 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 			onBoth(t, Config{}, pol, func(b *bench) {
 				b.decide(Request{Scope: "p/x", Costs: words})
 				for i := range 40 {
-					b.decide(Request{Scope: fmt.Sprint("p/s", i), WaiterID: "t", Costs: words, Priority: 1})
+					b.decide(Request{Scope: fmt.Sprint("p/s", i), Costs: words, Turn: Turn{WaiterID: "t", Priority: 1}})
 				}
-				b.decide(Request{Scope: "p/z", WaiterID: "second", Costs: words})
+				b.decide(Request{Scope: "p/z", Turn: Turn{WaiterID: "second"}, Costs: words})
 				ask(b)
-				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
+				woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
 				if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != "first" {
 					b.t.Errorf("%+v, %v: the one that takes no words should be released", woken, err)
 				}
@@ -90,21 +92,21 @@ func TestBehindOneThatEnded(t *testing.T) {
 		policy.Rule{Name: "calls", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000})
 	onBoth(t, Config{}, pol, func(b *bench) {
 		one := policy.Costs{"requests": 1, "tokens": 1}
-		b.decide(Request{Scope: "p/first", WaiterID: "first", Costs: one})
+		b.decide(Request{Scope: "p/first", Turn: Turn{WaiterID: "first"}, Costs: one})
 		var last Waiter
 		for i := range 40 {
 			last = Waiter{Scope: fmt.Sprintf("p/t%02d", i), ID: fmt.Sprint("dear ", i), Costs: one}
-			if d := b.decide(Request{Scope: last.Scope, WaiterID: last.ID, Costs: one}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: last.Scope, Turn: Turn{WaiterID: last.ID}, Costs: one}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
 		behind := Waiter{Scope: last.Scope, ID: "cheap", Costs: policy.Costs{"requests": 1, "tokens": 0}}
-		b.decide(Request{Scope: behind.Scope, WaiterID: behind.ID, Costs: behind.Costs})
+		b.decide(Request{Scope: behind.Scope, Turn: Turn{WaiterID: behind.ID}, Costs: behind.Costs})
 		b.pass(sec)
-		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20}); err != nil || len(woken.Granted) != 0 {
+		if woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20}); err != nil || len(woken.Granted) != 0 {
 			b.t.Fatalf("%+v, %v; they wait for an hour", woken, err)
 		}
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20, Deleted: []WaiterRef{last.Ref()}})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20, Deleted: []WaiterRef{last.Ref()}})
 		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != behind.ID {
 			b.t.Errorf("%+v, %v; want %q", woken, err, behind.ID)
 		}
@@ -117,13 +119,13 @@ func TestEndedInAPause(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
 		b.heed("p", turnedDown(10*time.Minute))
 		a := Waiter{Scope: "p/a", ID: "a"}
-		if d := b.decide(Request{Scope: a.Scope, WaiterID: a.ID}); !d.Position.Waits {
+		if d := b.decide(Request{Scope: a.Scope, Turn: Turn{WaiterID: a.ID}}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
-		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1}); err != nil || !woken.Waiting {
+		if woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1}); err != nil || !woken.Waiting {
 			b.t.Fatalf("%+v, %v", woken, err)
 		}
-		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Deleted: []WaiterRef{a.Ref()}}); err != nil || woken.Waiting {
+		if woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Deleted: []WaiterRef{a.Ref()}}); err != nil || woken.Waiting {
 			b.t.Errorf("%+v, %v; nobody waits", woken, err)
 		}
 		if left := b.rdb.Exists(ctx, b.provider("p")+"!schedule", b.provider("p")+"!meta", b.provider("p")+"!heap").Val(); left != 0 {
@@ -149,7 +151,7 @@ func TestEndedHadNoTurn(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {
 				ask := func(scope, ticket string) Waiter {
-					if d := b.decide(Request{Scope: scope, WaiterID: ticket}); !d.Position.Waits && ticket != "first" {
+					if d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}}); !d.Position.Waits && ticket != "first" {
 						b.t.Fatalf("%s does not wait: %+v", ticket, d)
 					}
 					return Waiter{Scope: scope, ID: ticket}
@@ -162,7 +164,7 @@ func TestEndedHadNoTurn(t *testing.T) {
 				last := ask("p/a/0", "impatient 0")
 				for i := 1; i <= 30; i++ { // the next one comes before the last has ended
 					next := ask(fmt.Sprint("p/a/", i%3), fmt.Sprint("impatient ", i))
-					if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: []WaiterRef{last.Ref()}}); err != nil {
+					if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: []WaiterRef{last.Ref()}}); err != nil {
 						b.t.Fatal(err)
 					}
 					last = next
@@ -170,7 +172,7 @@ func TestEndedHadNoTurn(t *testing.T) {
 				patient := ask("p/a/x", "patient")
 				for turns := 1; ; turns++ {
 					b.pass(sec)
-					woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
+					woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
 					if err != nil || len(woken.Granted) != 1 || turns > 2*others+2 {
 						b.t.Fatalf("%+v, %v, after %d turns", woken, err, turns)
 					}
@@ -178,7 +180,7 @@ func TestEndedHadNoTurn(t *testing.T) {
 					if got.ID == patient.ID {
 						return
 					}
-					b.decide(Request{Scope: got.Scope, WaiterID: got.ID})
+					b.decide(Request{Scope: got.Scope, Turn: Turn{WaiterID: got.ID}})
 				}
 			})
 		})

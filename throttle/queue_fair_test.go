@@ -270,21 +270,21 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 		for k := range asks {
 			asks[k] = Waiter{Scope: "p/big", ID: fmt.Sprint(i + k), Cost: 1}
 		}
-		if _, err := b.Join(ctx, asks, 0, 0); err != nil {
+		if _, err := b.Waitlist().Join(ctx, asks, 0, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.decide(Request{Scope: "p/small", WaiterID: "only"})
+	b.decide(Request{Scope: "p/small", Turn: Turn{WaiterID: "only"}})
 	for turns := range 3 {
 		b.now.Add(10_000)
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
 		if err != nil || len(woken.Granted) != 1 {
 			t.Fatalf("turn %d: %+v, %v", turns, woken, err)
 		}
 		if woken.Granted[0].Scope == "p/small" {
 			return
 		}
-		if d := b.decide(Request{Scope: "p/big", WaiterID: woken.Granted[0].ID, MaxDelay: sec}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/big", Turn: Turn{WaiterID: woken.Granted[0].ID}, MaxDelay: sec}); !d.Allowed {
 			t.Fatalf("turn %d: %+v", turns, d)
 		}
 	}
@@ -520,18 +520,18 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 					asks = append(asks, Waiter{Scope: "p/acme/i", ID: fmt.Sprint("i", i)},
 						Waiter{Scope: "p/acme/b", ID: fmt.Sprint("b", i), Costs: policy.Costs{policy.Requests: int64(i % 2), "tokens": 5}})
 				}
-				if _, err := b.Join(ctx, asks, 0, 0); err != nil {
+				if _, err := b.Waitlist().Join(ctx, asks, 0, 0); err != nil {
 					b.t.Fatal(err)
 				}
 				b.SetPolicy(policies[1])
 				came := map[string]int{}
 				for range 80 {
-					woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
+					woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 					if err != nil {
 						b.t.Fatal(err)
 					}
 					for _, p := range woken.Granted {
-						req := Request{Scope: p.Scope, WaiterID: p.ID}
+						req := Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}}
 						for _, a := range asks {
 							if a.ID == p.ID {
 								req.Costs = a.Costs

@@ -285,7 +285,7 @@ func TestLanesAreExpected(t *testing.T) {
 			for i := range n {
 				asks = append(asks, Waiter{Scope: "p", ID: fmt.Sprint(lane, priority, i), Lane: lane, Stride: strides[lane], Priority: priority})
 			}
-			placed, err := b.Join(ctx, asks, 0, 0)
+			placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -301,7 +301,7 @@ func TestLanesAreExpected(t *testing.T) {
 		about("critical, six for one of low", lineUp("critical", 0, 30).Expected.Seconds(), 35)
 		about("one that goes before all", lineUp("", 1, 2).Expected.Seconds(), 2)
 		about("one that goes behind all", lineUp("", -1, 1).Expected.Seconds(), 133)
-		d := b.decide(Request{Scope: "p", WaiterID: "own", Lane: "default", Stride: 2})
+		d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "own", Lane: "default", Stride: 2}})
 		about("the first of default", d.Position.Expected.Seconds(), 4)
 	})
 }
@@ -311,16 +311,16 @@ func TestLaneRefused(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
 		for _, req := range []Request{
-			{Scope: "p", WaiterID: "t", Lane: strings.Repeat("x", 129)},
-			{Scope: "p", WaiterID: "t", Lane: "x", Stride: -1},
-			{Scope: "p", WaiterID: "t", Lane: "x", Stride: maxStride + 1},
+			{Scope: "p", Turn: Turn{WaiterID: "t", Lane: strings.Repeat("x", 129)}},
+			{Scope: "p", Turn: Turn{WaiterID: "t", Lane: "x", Stride: -1}},
+			{Scope: "p", Turn: Turn{WaiterID: "t", Lane: "x", Stride: maxStride + 1}},
 		} {
 			if _, err := b.Decide(ctx, req); err == nil {
-				b.t.Errorf("%d bytes, stride %d: no error", len(req.Lane), req.Stride)
+				b.t.Errorf("%d bytes, stride %d: no error", len(req.Turn.Lane), req.Turn.Stride)
 			}
-			placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Lane: req.Lane, Stride: req.Stride}}, 0, 0)
+			placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "t", Lane: req.Turn.Lane, Stride: req.Turn.Stride}}, 0, 0)
 			if err != nil || placed[0].Err == nil {
-				b.t.Errorf("%d bytes, stride %d: %+v, %v", len(req.Lane), req.Stride, placed, err)
+				b.t.Errorf("%d bytes, stride %d: %+v, %v", len(req.Turn.Lane), req.Turn.Stride, placed, err)
 			}
 		}
 	})

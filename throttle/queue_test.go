@@ -25,7 +25,7 @@ func TestQueue(t *testing.T) {
 		onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
 			queue := func(ticket string) {
 				b.t.Helper()
-				d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: ticket, MaxDelay: sec, MaxDelayQueued: sec})
+				d, err := b.Waitlist().Queue(ctx, Request{Scope: "p/a", MaxDelay: sec, Turn: Turn{WaiterID: ticket, MaxDelayQueued: sec}})
 				if err != nil || d.Allowed || !d.Position.Waits {
 					b.t.Fatalf("%s of %s: %+v, %v", ticket, kind, d, err)
 				}
@@ -40,7 +40,7 @@ func TestQueue(t *testing.T) {
 			}
 			queue("1") // goes back to its place, before the one behind it
 			queue("3")
-			if d := b.decide(Request{Scope: "p/a", WaiterID: "0"}); !d.Allowed || d.Rules[0].Remaining != 9 {
+			if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "0"}}); !d.Allowed || d.Rules[0].Remaining != 9 {
 				b.t.Errorf("%s: %+v: the others were charged", kind, d)
 			}
 			b.inLine("p/a", []string{"1", "2", "3"})
@@ -56,7 +56,7 @@ func TestQueueWithoutRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, limits, func(b *bench) {
-		if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: "1"}); err != nil || !d.Allowed {
+		if d, err := b.Waitlist().Queue(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: "1"}}); err != nil || !d.Allowed {
 			b.t.Errorf("%+v, %v", d, err)
 		}
 	})
@@ -71,7 +71,7 @@ func TestLeaveManyForOne(t *testing.T) {
 			asks = append(asks, Waiter{Scope: fmt.Sprintf("p/t/%02d", i), ID: "a"})
 		}
 		b.decide(Request{Scope: "p/first", Cost: 1000})
-		if _, err := b.Join(ctx, append(asks, Waiter{Scope: "p/u", ID: "b"}), 0, 0); err != nil {
+		if _, err := b.Waitlist().Join(ctx, append(asks, Waiter{Scope: "p/u", ID: "b"}), 0, 0); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(sec)
@@ -91,7 +91,7 @@ func TestLeave(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
 		for i := range 4 {
 			scope := fmt.Sprintf("p/%c", 'a'+i%2)
-			if d, err := b.Queue(ctx, Request{Scope: scope, WaiterID: fmt.Sprint(i)}); err != nil || !d.Position.Waits {
+			if d, err := b.Waitlist().Queue(ctx, Request{Scope: scope, Turn: Turn{WaiterID: fmt.Sprint(i)}}); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
@@ -119,9 +119,9 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 		return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse("0 0 * * *", "UTC"), Spread: true}
 	}
 	onBoth(t, Config{}, policyOf(t, daily(2)), func(b *bench) {
-		first := b.decide(Request{Scope: "p/a", WaiterID: "0"})
+		first := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "0"}})
 		for _, ticket := range []string{"1", "2"} {
-			if d := b.decide(Request{Scope: "p/a", WaiterID: ticket}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
@@ -132,7 +132,7 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 		b.pass(sec)
 		quick := b.under(daily(86400))
 		quick.dispatch(DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
-		if d := quick.decide(Request{Scope: "p/a", WaiterID: "1"}); !d.Allowed {
+		if d := quick.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "1"}}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
 		b.pass(2 * sec)
@@ -151,11 +151,11 @@ func TestBehindOneThatStandsStill(t *testing.T) {
 		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
 	onBoth(t, Config{}, pol, func(b *bench) {
 		for _, req := range []Request{
-			{Scope: "p/b", WaiterID: "first", Costs: policy.Costs{"tokens": 1}, Priority: 1},
-			{Scope: "p/a", WaiterID: "g/stands", Costs: policy.Costs{policy.Requests: 0, "tokens": 1}},
-			{Scope: "p/a", WaiterID: "second", Costs: policy.Costs{"tokens": 1}},
+			{Scope: "p/b", Costs: policy.Costs{"tokens": 1}, Turn: Turn{WaiterID: "first", Priority: 1}},
+			{Scope: "p/a", Turn: Turn{WaiterID: "g/stands"}, Costs: policy.Costs{policy.Requests: 0, "tokens": 1}},
+			{Scope: "p/a", Turn: Turn{WaiterID: "second"}, Costs: policy.Costs{"tokens": 1}},
 		} {
-			if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
+			if d, err := b.Waitlist().Queue(ctx, req); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
@@ -178,11 +178,11 @@ func TestBehindOneThatIsLeft(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, limits, func(b *bench) {
 				for _, req := range []Request{
-					{Scope: "p/t/left", WaiterID: "others", Costs: policy.Costs{"tokens": 1}, Priority: 1},
-					{Scope: "p/t/b", WaiterID: first, Costs: policy.Costs{policy.Requests: 0, "tokens": 1}},
-					{Scope: "p/t/b", WaiterID: "second", Costs: policy.Costs{"tokens": 1}},
+					{Scope: "p/t/left", Costs: policy.Costs{"tokens": 1}, Turn: Turn{WaiterID: "others", Priority: 1}},
+					{Scope: "p/t/b", Turn: Turn{WaiterID: first}, Costs: policy.Costs{policy.Requests: 0, "tokens": 1}},
+					{Scope: "p/t/b", Turn: Turn{WaiterID: "second"}, Costs: policy.Costs{"tokens": 1}},
 				} {
-					if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
+					if d, err := b.Waitlist().Queue(ctx, req); err != nil || !d.Position.Waits {
 						b.t.Fatalf("%+v, %v", d, err)
 					}
 				}
@@ -202,17 +202,17 @@ func TestBehindOneThatIsLeft(t *testing.T) {
 func TestRefundOfAnOverAttempt(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 1}), func(b *bench) {
-		over := b.decide(Request{Scope: "p/a", WaiterID: "0", ID: "attempt"})
+		over := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "0"}, ID: "attempt"})
 		b.giveBack(over.Grant)
 		for _, ticket := range []string{"0", "1"} {
-			if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: ticket}); err != nil || !d.Position.Waits {
+			if d, err := b.Waitlist().Queue(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: ticket}}); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
 		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 {
 			b.t.Fatalf("%+v", woken)
 		}
-		if d := b.decide(Request{Scope: "p/a", WaiterID: "0", ID: "attempt"}); d.Allowed || d.Position.Look != 0 {
+		if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "0"}, ID: "attempt"}); d.Allowed || d.Position.Look != 0 {
 			b.t.Fatalf("%+v", d)
 		}
 		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 || woken.Granted[0].ID != "1" {
@@ -233,7 +233,7 @@ func TestLostScheduleIsSeen(t *testing.T) {
 		const each = 10
 		for _, scope := range []string{"p/a", "p/b"} {
 			for i := range each {
-				if d, err := b.Queue(ctx, Request{Scope: scope, WaiterID: fmt.Sprint(i)}); err != nil || !d.Position.Waits {
+				if d, err := b.Waitlist().Queue(ctx, Request{Scope: scope, Turn: Turn{WaiterID: fmt.Sprint(i)}}); err != nil || !d.Position.Waits {
 					b.t.Fatalf("%+v, %v", d, err)
 				}
 			}
@@ -241,7 +241,7 @@ func TestLostScheduleIsSeen(t *testing.T) {
 		b.dispatch(DispatchRequest{Max: each})
 		b.pass(2 * sec)
 		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
-		if d := b.decide(Request{Scope: "p/a", WaiterID: "0"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "0"}}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
 		b.pass(sec)

@@ -184,8 +184,8 @@ func (w *queueWorld) charge(t *waiter, id string, start int64) {
 func (w *queueWorld) request(t *waiter, ahead, near int64) Request {
 	t.asks++
 	return Request{
-		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.ID, t.asks), MaxDelay: us(ahead), MaxDelayQueued: us(near),
-		WaiterID: t.ID, Priority: t.priority, Lane: t.lane, Stride: strides[t.lane], DispatchLead: us(w.h.lead),
+		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.ID, t.asks), MaxDelay: us(ahead), Turn: Turn{MaxDelayQueued: us(near),
+			WaiterID: t.ID, Priority: t.priority, Lane: t.lane, Stride: strides[t.lane], DispatchLead: us(w.h.lead)},
 	}
 }
 
@@ -226,8 +226,8 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 		fail("%s only wanted a place, and was granted", t.key())
 	case claimed && d.Wait < -2*us(1000):
 		fail("%s has claimed a start %v ago", t.key(), -d.Wait)
-	case !claimed && !flew && how == comes && d.Wait > req.MaxDelayQueued, !claimed && d.Wait > req.MaxDelay:
-		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.MaxDelay, req.MaxDelayQueued)
+	case !claimed && !flew && how == comes && d.Wait > req.Turn.MaxDelayQueued, !claimed && d.Wait > req.MaxDelay:
+		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.MaxDelay, req.Turn.MaxDelayQueued)
 	case !flew && how == comes && waited && !w.disturbed && w.now-w.looked < 1e6:
 		fail("%s was granted before %v, who wait", t.key(), before.queues[scopePath(t.Scope)])
 	}
@@ -285,7 +285,7 @@ func (w *queueWorld) join(tasks []*waiter, near int64) {
 		asks = append(asks, Waiter{Scope: t.Scope, ID: t.ID, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority, Lane: t.lane, Stride: strides[t.lane]})
 	}
 	before := w.seen
-	placed, err := w.limiter().Join(ctx, asks, us(w.h.lead), us(near))
+	placed, err := w.limiter().Waitlist().Join(ctx, asks, us(w.h.lead), us(near))
 	must(err)
 	w.settle()
 	for i, p := range placed {
@@ -323,7 +323,7 @@ func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
 	for _, p := range req.Claimed {
 		claimed = append(claimed, w.byTicket[p.ID])
 	}
-	d, err := w.limiter().Dispatch(ctx, req)
+	d, err := w.limiter().Waitlist().Dispatch(ctx, req)
 	must(err)
 	w.looked = w.now
 	w.settle(claimed...)
@@ -568,7 +568,7 @@ func (w *queueWorld) grantOf(t *waiter, f inFlight) Grant {
 }
 
 func (w *queueWorld) goOn(n int) bool {
-	list, err := w.limiter().Parked(ctx, "p", 0, n)
+	list, err := w.limiter().Waitlist().Parked(ctx, "p", 0, n)
 	must(err)
 	w.news.Unpark = list
 	w.dispatch(8, 0, false)

@@ -17,7 +17,7 @@ func TestSameIDInTwoScopes(t *testing.T) {
 		"start":  each(func(b *bench, req Request) (Decision, error) { return b.Start(ctx, req) }),
 		"wait":   each(func(b *bench, req Request) (Decision, error) { return b.Wait(ctx, req) }),
 		"turn": each(func(b *bench, req Request) (Decision, error) {
-			req.WaiterID = "t" + req.Scope
+			req.Turn.WaiterID = "t" + req.Scope
 			return b.Decide(ctx, req)
 		}),
 		"together": func(b *bench, reqs ...Request) (all []Decision) {

@@ -204,11 +204,11 @@ func TestSettleWakes(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Hour, Unit: "tokens"}), func(b *bench) {
 		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 100}}).Grant
-		if d := b.decide(Request{Scope: "p/x", WaiterID: "t", Costs: policy.Costs{"tokens": 60}}); !d.Position.Waits {
+		if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "t"}, Costs: policy.Costs{"tokens": 60}}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
 		wake := func() Dispatched {
-			w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
+			w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 			if err != nil {
 				b.t.Fatal(err)
 			}

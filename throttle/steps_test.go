@@ -91,7 +91,7 @@ func (b *bench) at(us int64) { b.now.Store(epoch + us) }
 func (b *bench) dispatch(req DispatchRequest) Dispatched {
 	b.t.Helper()
 	req.Provider = "p"
-	d, err := b.Dispatch(ctx, req)
+	d, err := b.Waitlist().Dispatch(ctx, req)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -173,14 +173,14 @@ func TestSameLimitInAnotherWindow(t *testing.T) {
 		}
 		adopt(time.Minute)
 		b.admitted("p", 1)
-		if d := b.decide(Request{Scope: "p", WaiterID: "1", ID: NewID()}); !d.Position.Waits {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "1"}, ID: NewID()}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
 		b.pass(100 * ms)
 		if !adopt(10*ms).changed || adopt(10*ms).changed {
 			b.t.Error("it is not new, or new twice")
 		}
-		if w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9}); err != nil || len(w.Granted) != 1 {
+		if w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9}); err != nil || len(w.Granted) != 1 {
 			b.t.Errorf("%+v, %v", w, err)
 		}
 	})

@@ -31,14 +31,14 @@ func (p WaiterRef) WithGrant(g Grant) WaiterRef {
 
 // QueuePosition is where a waiter stands after a decision.
 type QueuePosition struct {
-	// Waits says that it stands in the queue of its scope. Whoever dispatches grants it its start, by Limiter.Dispatch, when that
+	// Waits says that it stands in the queue of its scope. Whoever dispatches grants it its start, by Waitlist.Dispatch, when that
 	// is near.
 	Waits bool
 	// Ahead is how many waiters of its own scope are before it.
 	Ahead int64
 	// Expected is in how long its start is expected; Never where no clock tells. It is an estimate, and nothing depends on it.
 	Expected time.Duration
-	// Look is in how long Limiter.Dispatch should be called at the latest, since somebody waits; below 0 where this decision
+	// Look is in how long Waitlist.Dispatch should be called at the latest, since somebody waits; below 0 where this decision
 	// gives no reason to.
 	Look time.Duration
 	// Again says that it stood there before it asked: nobody has granted it its start, and it came by itself.
@@ -80,12 +80,12 @@ const (
 // again is how a ticket is to be taken, as decide_queued reads it.
 func (a *attempt) again(req *Request) any {
 	late := a.late.text()
-	if req.standing == comes || late == "" && req.MissedStart.IsZero() {
+	if req.standing == comes || late == "" && req.Turn.MissedStart.IsZero() {
 		return int(req.standing)
 	}
 	text := strconv.Itoa(int(req.standing)) + late
-	if !req.MissedStart.IsZero() {
-		text += " " + strconv.FormatInt(req.MissedStart.UnixMicro(), 10)
+	if !req.Turn.MissedStart.IsZero() {
+		text += " " + strconv.FormatInt(req.Turn.MissedStart.UnixMicro(), 10)
 	}
 	return text
 }
@@ -126,7 +126,7 @@ func (p WaiterRef) under(r policy.Rule) int64 {
 
 // place is where one stands who asks so.
 func (r *Request) place() WaiterRef {
-	return WaiterRef{Scope: r.Scope, ID: r.WaiterID, cost: r.Cost, costs: r.Costs.String()}
+	return WaiterRef{Scope: r.Scope, ID: r.Turn.WaiterID, cost: r.Cost, costs: r.Costs.String()}
 }
 
 // Ref is where the one who asks stands in line.
@@ -137,13 +137,13 @@ func (a Waiter) Ref() WaiterRef {
 const defaultCost = 1
 
 func (r *Request) checkTicket() error {
-	if len(r.WaiterID) > maxTicketBytes {
-		return fmt.Errorf("throttle: Request.WaiterID is %d bytes long; the most is %d", len(r.WaiterID), maxTicketBytes)
+	if len(r.Turn.WaiterID) > maxTicketBytes {
+		return fmt.Errorf("throttle: Request.Turn.WaiterID is %d bytes long; the most is %d", len(r.Turn.WaiterID), maxTicketBytes)
 	}
-	if err := checkPriority("Request", r.Priority); err != nil {
+	if err := checkPriority("Request.Turn", r.Turn.Priority); err != nil {
 		return err
 	}
-	return checkLane("Request", r.Lane, r.Stride)
+	return checkLane("Request.Turn", r.Turn.Lane, r.Turn.Stride)
 }
 
 func (a Waiter) checkRank() error {
@@ -177,8 +177,8 @@ func appendRank(text []byte, priority int, lane string, stride int) []byte {
 // ask is what a task asks for, as decide_queued reads it.
 func (a *attempt) ask(req *Request) string {
 	text := make([]byte, 0, 48)
-	text = appendRank(text, a.plan.effective(req.Priority), req.Lane, req.Stride)
-	for _, d := range []time.Duration{a.ahead, min(req.MaxDelay, req.MaxDelayQueued), req.DispatchLead} {
+	text = appendRank(text, a.plan.effective(req.Turn.Priority), req.Turn.Lane, req.Turn.Stride)
+	for _, d := range []time.Duration{a.ahead, min(req.MaxDelay, req.Turn.MaxDelayQueued), req.Turn.DispatchLead} {
 		text = strconv.AppendInt(append(text, ' '), d.Microseconds(), 10)
 	}
 	return string(append(append(text, ' '), a.plan.levels...))
@@ -215,18 +215,18 @@ func readTurn(p *compiledScope, reply []int64) QueuePosition {
 // RequeueFront puts one whose turn had come, and who could not use it, back before those in its line:
 // a run that was granted and given back because its process stops, say. Several stand in
 // the order of the starts that they missed, req.Missed, whichever comes back first. Nothing is charged. Costs one round trip.
-func (l *Limiter) RequeueFront(ctx context.Context, req Request) (Decision, error) {
+func (w Waitlist) RequeueFront(ctx context.Context, req Request) (Decision, error) {
 	req.standing = rejoins
-	return l.Decide(ctx, req)
+	return w.l.Decide(ctx, req)
 }
 
 // Queue gives a waiter its place in line, whatever its limits would admit now: its caller cannot run
 // it yet. One that was dispatched has the place back that it had, and one that stands in line keeps its own.
 // Nothing is charged. A scope that no rule concerns has no line: its waiter is allowed to start. Costs one round
 // trip. The error is that of Decide.
-func (l *Limiter) Queue(ctx context.Context, req Request) (Decision, error) {
+func (w Waitlist) Queue(ctx context.Context, req Request) (Decision, error) {
 	req.standing = queues
-	return l.Decide(ctx, req)
+	return w.l.Decide(ctx, req)
 }
 
 // effective is the priority that counts for one who asks for a priority.

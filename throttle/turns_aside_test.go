@@ -26,13 +26,13 @@ func manyTooDear(t *testing.T, policy *policy.Policy) {
 		for i := range tenantsAside {
 			scope := fmt.Sprint("p/t", i)
 			b.heed(scope, owns(4, time.Minute))
-			if d := b.decide(Request{Scope: scope, WaiterID: fmt.Sprint(i), Cost: 10}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: fmt.Sprint(i)}, Cost: 10}); !d.Position.Waits {
 				b.t.Fatalf("%d was granted: %+v", i, d)
 			}
 		}
 		look := func() Dispatched {
 			b.t.Helper()
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 			if err != nil || !woken.Waiting {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
@@ -51,7 +51,7 @@ func manyTooDear(t *testing.T, policy *policy.Policy) {
 					if p := woken.Granted[0]; p.ID != fmt.Sprint(i) {
 						b.t.Fatalf("%v was released, not %d", p, i)
 					}
-					b.decide(Request{Scope: fmt.Sprint("p/t", i), WaiterID: fmt.Sprint(i), Cost: 10})
+					b.decide(Request{Scope: fmt.Sprint("p/t", i), Turn: Turn{WaiterID: fmt.Sprint(i)}, Cost: 10})
 					break
 				}
 				if woken.Next <= 0 || woken.Next > sec {
@@ -77,13 +77,13 @@ func TestTooDearForGood(t *testing.T) {
 	onBoth(t, Config{}, limits(20), func(b *bench) {
 		b.heed("p", owns(4, time.Minute))
 		for ticket, cost := range []int64{10, 1} {
-			if d := b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(ticket), Cost: cost}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint(ticket)}, Cost: cost}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
 		b.SetPolicy(limits(5))
 		b.pass(sec)
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9, CheckAll: true})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9, CheckAll: true})
 		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != "1" {
 			b.t.Errorf("%+v, %v: the second should be released", woken, err)
 		}
@@ -98,12 +98,12 @@ func TestTimeStaysWhileAnyWait(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
 		b.decide(Request{Scope: "p/b", Cost: 50})
 		for ticket := range 9 {
-			b.decide(Request{Scope: "p/b", WaiterID: fmt.Sprint(ticket)})
+			b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: fmt.Sprint(ticket)}})
 		}
 		b.SetPolicy(policyOf(b.t, bigBucket[0], more))
-		b.decide(Request{Scope: "p/a", WaiterID: "a", Cost: 10})
+		b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "a"}, Cost: 10})
 		b.pass(sec / 5)
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
 		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Scope != "p/a" {
 			b.t.Fatalf("%+v, %v", woken, err)
 		}
@@ -131,12 +131,12 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		var order []string
 		look := func(back []WaiterRef) {
 			b.t.Helper()
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, Unpark: back})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, Unpark: back})
 			if err != nil {
 				b.t.Fatal(err)
 			}
 			for _, p := range woken.Granted {
-				b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.ID], ID: NewID()})
+				b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.ID], ID: NewID()})
 				order = append(order, p.ID)
 			}
 		}
@@ -152,7 +152,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		lineUpAll(b, []Waiter{{Scope: "p/a", ID: "later"}})
 		order = nil
 		b.SetPolicy(limit(10))
-		places, err := b.Parked(ctx, "p", 0, 100)
+		places, err := b.Waitlist().Parked(ctx, "p", 0, 100)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestParkedAreKeptWhileOthersWait(t *testing.T) {
 		key := b.provider("p") + "!parked"
 		look := func() {
 			b.t.Helper()
-			if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
+			if woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
 		}
@@ -219,18 +219,18 @@ func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 				for i := range 100 { // ten seconds: there are units for all
 					req := DispatchRequest{Provider: "p", Max: 100, CheckAll: i == 0}
 					if back && i%10 == 0 {
-						places, err := b.Parked(ctx, "p", 0, 200)
+						places, err := b.Waitlist().Parked(ctx, "p", 0, 200)
 						if err != nil {
 							b.t.Fatal(err)
 						}
 						req.Unpark = places
 					}
-					woken, err := b.Dispatch(ctx, req)
+					woken, err := b.Waitlist().Dispatch(ctx, req)
 					if err != nil {
 						b.t.Fatal(err)
 					}
 					for _, p := range woken.Granted {
-						if d := b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Costs: policy.Costs{"output": 1}, ID: NewID()}); d.Allowed {
+						if d := b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, Costs: policy.Costs{"output": 1}, ID: NewID()}); d.Allowed {
 							started++
 						}
 					}
@@ -260,11 +260,11 @@ func TestParksSomeAtATime(t *testing.T) {
 		lineUpAll(b, asks)
 		b.SetPolicy(limit(5))
 		for calls := 1; calls <= 3; calls++ {
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 			if err != nil || len(woken.Granted) > 0 || calls < 3 && woken.Next > 0 {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
-			places, err := b.Parked(ctx, "p", 0, 2*dear)
+			places, err := b.Waitlist().Parked(ctx, "p", 0, 2*dear)
 			tasks := slices.DeleteFunc(places, func(p WaiterRef) bool { return p.ID == "g/" })
 			if want := min(200*calls, dear); err != nil || len(tasks) != want {
 				b.t.Errorf("after %d calls %d are parked, not %d: %v", calls, len(tasks), want, err)
@@ -285,10 +285,10 @@ func TestParkedAreLeftThere(t *testing.T) {
 		lineUpAll(b, asks)
 		still := DispatchRequest{Provider: "p", Max: 9, StalledGroups: []string{"-low/"}}
 		b.pass(2 * sec)
-		if d, err := b.Dispatch(ctx, still); err != nil || !d.Parked || len(d.Granted) > 0 {
+		if d, err := b.Waitlist().Dispatch(ctx, still); err != nil || !d.Parked || len(d.Granted) > 0 {
 			b.t.Fatalf("%+v, %v", d, err)
 		}
-		placed, err := b.Join(ctx, []Waiter{asks[1], asks[0]}, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{asks[1], asks[0]}, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -299,13 +299,13 @@ func TestParkedAreLeftThere(t *testing.T) {
 		}
 		for _, group := range []string{"-low/", "-live/"} { // the rule is free, but not for one behind those
 			one := Waiter{Scope: "p/x", ID: group + "4"}
-			placed, err := b.Join(ctx, []Waiter{one}, 0, 0)
+			placed, err := b.Waitlist().Join(ctx, []Waiter{one}, 0, 0)
 			if err != nil || placed[0].Waits != (group == "-low/") {
 				b.t.Errorf("one of %s comes: %+v, %v", group, placed, err)
 			}
 			if placed[0].Waits {
 				asks = append(asks, one)
-				if d, err := b.Dispatch(ctx, still); err != nil || len(d.Granted) > 0 {
+				if d, err := b.Waitlist().Dispatch(ctx, still); err != nil || len(d.Granted) > 0 {
 					b.t.Fatalf("%+v, %v", d, err)
 				}
 			}
@@ -314,7 +314,7 @@ func TestParkedAreLeftThere(t *testing.T) {
 		for _, a := range asks {
 			back = append(back, a.Ref())
 		}
-		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: back}); err != nil {
+		if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: back}); err != nil {
 			b.t.Fatal(err)
 		}
 		if got := b.started(asks); !slices.Equal(got, []string{"-low/0", "-low/1", "-low/2", "-low/3", "-low/4"}) {

@@ -56,7 +56,7 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 				}
 				runs()
 				for i := range 4 {
-					if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), WaiterID: fmt.Sprint(i)}); !d.Position.Waits {
+					if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), Turn: Turn{WaiterID: fmt.Sprint(i)}}); !d.Position.Waits {
 						b.t.Fatalf("%+v", d)
 					}
 				}
@@ -78,10 +78,10 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 				}
 				b.SetPolicy(test.after)
 				// Those who waited behind a pause are put with the rules by the first look after it.
-				if d := b.decide(Request{Scope: "p/2", WaiterID: "new"}); d.Allowed && name != "paused" {
+				if d := b.decide(Request{Scope: "p/2", Turn: Turn{WaiterID: "new"}}); d.Allowed && name != "paused" {
 					b.t.Error("a new task goes before those who wait")
 				}
-				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
+				woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
 				order := slices.DeleteFunc(tickets(placesOf(woken.Granted)), func(ticket string) bool { return ticket == "new" })
 				if err != nil || fmt.Sprint(order) != "[0 1 2 3]" {
 					b.t.Errorf("%v, %v: in the order in which they came", order, err)
@@ -94,7 +94,7 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 // looksOn has a look that sees that somebody waits, and releases nobody.
 func (b *bench) looksOn() {
 	b.t.Helper()
-	if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 4}); err != nil || len(woken.Granted) > 0 {
+	if woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 4}); err != nil || len(woken.Granted) > 0 {
 		b.t.Fatalf("%+v, %v", woken, err)
 	}
 }
@@ -111,12 +111,12 @@ func TestComingKeepsWhoWaits(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}), func(b *bench) {
 		for i := range 3 {
-			b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i)})
+			b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint(i)}})
 		}
 		for range 3 * 24 {
 			b.age(time.Hour)
 			for i := range 3 {
-				if d := b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i)}); d.Position.Ahead != int64(i) {
+				if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint(i)}}); d.Position.Ahead != int64(i) {
 					b.t.Fatalf("%d has %d before it", i, d.Position.Ahead)
 				}
 			}
@@ -132,7 +132,7 @@ func TestLineOutlivesItsSafetyNet(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 1, Per: 60 * 24 * time.Hour}), func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
-		d := b.decide(Request{Scope: "p/a", WaiterID: "t"})
+		d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "t"}})
 		if d.Position.Expected < 24*time.Hour {
 			b.t.Fatalf("expected in %v", d.Position.Expected)
 		}

@@ -21,7 +21,7 @@ func TestRejoinKeepsTheOrder(t *testing.T) {
 		starts := make([]time.Time, held)
 		var want []string
 		for i := range held {
-			d := b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i), MaxDelay: sec, MaxDelayQueued: sec})
+			d := b.decide(Request{Scope: "p", MaxDelay: sec, Turn: Turn{WaiterID: fmt.Sprint(i), MaxDelayQueued: sec}})
 			if !d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
@@ -31,11 +31,11 @@ func TestRejoinKeepsTheOrder(t *testing.T) {
 			want = append(want, fmt.Sprint(i))
 		}
 		for i := range behind {
-			b.decide(Request{Scope: "p", WaiterID: fmt.Sprint("behind ", i)})
+			b.decide(Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint("behind ", i)}})
 			want = append(want, fmt.Sprint("behind ", i))
 		}
 		for _, i := range rand.Perm(held) {
-			if d, err := b.RequeueFront(ctx, Request{Scope: "p", WaiterID: fmt.Sprint(i), MissedStart: starts[i]}); err != nil || !d.Position.Waits {
+			if d, err := b.Waitlist().RequeueFront(ctx, Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint(i), MissedStart: starts[i]}}); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
@@ -49,13 +49,13 @@ func (b *bench) inLine(scope string, want []string) {
 	var got []string
 	for range 3 * len(want) {
 		b.pass(sec)
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: len(want)})
+		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: len(want)})
 		if err != nil {
 			b.t.Fatal(err)
 		}
 		for _, p := range woken.Granted {
 			got = append(got, p.ID)
-			if d := b.decide(Request{Scope: scope, WaiterID: p.ID, MaxDelay: sec}); !d.Allowed {
+			if d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: p.ID}, MaxDelay: sec}); !d.Allowed {
 				b.t.Fatalf("%s: %+v", p.ID, d)
 			}
 		}
@@ -76,7 +76,7 @@ func TestTooLateKeepTheirPlaces(t *testing.T) {
 		b.decide(Request{Scope: "p", Cost: 4})
 		var want []string
 		for i := range 6 {
-			b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})
+			b.decide(Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint(i)}})
 			want = append(want, fmt.Sprint(i))
 		}
 		b.pass(sec)
@@ -86,7 +86,7 @@ func TestTooLateKeepTheirPlaces(t *testing.T) {
 		b.pass(10 * ms)
 		b.SetPolicy(policy(0))
 		for _, i := range rand.Perm(4) {
-			if d := b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i), MaxDelay: sec}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint(i)}, MaxDelay: sec}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
@@ -103,7 +103,7 @@ func TestEndedWaitTellsItsStart(t *testing.T) {
 		b.decide(Request{Scope: "p"})
 		for range 2 { // the units of the first have come back
 			stopping, stop := context.WithCancel(ctx)
-			d, err := b.Start(stopping, Request{Scope: "p", WaiterID: "t", MaxDelay: MaxDelayLimit, MaxDelayQueued: MaxDelayLimit, OnWait: func(time.Duration) func() {
+			d, err := b.Start(stopping, Request{Scope: "p", MaxDelay: MaxDelayLimit, Turn: Turn{WaiterID: "t", MaxDelayQueued: MaxDelayLimit}, OnWait: func(time.Duration) func() {
 				stop()
 				return func() {}
 			}})
@@ -125,20 +125,20 @@ func TestComersGoBehindTheParked(t *testing.T) {
 			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprintf("g/%d", i)}
 		}
 		lineUpAll(b, asks)
-		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil {
+		if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(ms)
 		late := Waiter{Scope: "p/a", ID: "g/late"}
 		lineUpAll(b, []Waiter{late})
-		places, err := b.Parked(ctx, "p", 0, 2*len(asks))
+		places, err := b.Waitlist().Parked(ctx, "p", 0, 2*len(asks))
 		if err != nil || len(places) < len(asks) {
 			b.t.Fatalf("%d are parked, %v", len(places), err)
 		}
-		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: places}); err != nil {
+		if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: places}); err != nil {
 			b.t.Fatal(err)
 		}
-		if s, err := b.InspectWaiter(ctx, late); err != nil || !s.Waits || s.Ahead != int64(len(asks)) {
+		if s, err := b.Waitlist().InspectWaiter(ctx, late); err != nil || !s.Waits || s.Ahead != int64(len(asks)) {
 			b.t.Errorf("%+v, %v: want %d before it", s, err, len(asks))
 		}
 	})

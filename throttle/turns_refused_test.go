@@ -16,15 +16,21 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 		without string
 		do      func(b *bench) error
 	}{
-		"look":  {"hset", func(b *bench) error { _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2}); return err }},
-		"start": {"set", func(b *bench) error { _, err := b.Decide(ctx, Request{Scope: "p", WaiterID: "0"}); return err }},
+		"look": {"hset", func(b *bench) error {
+			_, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2})
+			return err
+		}},
+		"start": {"set", func(b *bench) error {
+			_, err := b.Decide(ctx, Request{Scope: "p", Turn: Turn{WaiterID: "0"}})
+			return err
+		}},
 		"late": {"zadd", func(b *bench) error {
 			b.pass(4 * sec)
-			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2})
+			_, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2})
 			return err
 		}},
 		"not there": {"zadd", func(b *bench) error {
-			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", NotFound: []WaiterRef{{Scope: "p", ID: "0"}}})
+			_, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", NotFound: []WaiterRef{{Scope: "p", ID: "0"}}})
 			return err
 		}},
 	} {
@@ -33,14 +39,14 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 			b := newBench(t, rdb, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}))
 			b.decide(Request{Scope: "p", Cost: 2})
 			for i := range 5 {
-				b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})
+				b.decide(Request{Scope: "p", Turn: Turn{WaiterID: fmt.Sprint(i)}})
 			}
-			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true}); err != nil {
+			if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true}); err != nil {
 				t.Fatal(err)
 			}
 			b.pass(sec)
 			if name != "look" {
-				if w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2}); err != nil || len(w.Granted) != 2 {
+				if w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2}); err != nil || len(w.Granted) != 2 {
 					t.Fatalf("%+v, %v", w, err)
 				}
 			}

@@ -23,11 +23,11 @@ func TestPlannedTenantHoldsUpNobody(t *testing.T) {
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "t"}}, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/a", ID: "t"}}, 0, 0)
 		if err != nil || !placed[0].Waits {
 			b.t.Fatalf("%+v, %v; its rule is spent", placed, err)
 		}
-		if d := b.decide(Request{Scope: "p/b", WaiterID: "u"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "u"}}); !d.Allowed {
 			b.t.Errorf("denied, behind one that waits for a rule of its own: %+v", d.Position)
 		}
 	})
@@ -48,10 +48,10 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 	onBoth(t, Config{}, limits(0), func(b *bench) {
 		const scopes = 100
 		for i := range scopes {
-			b.decide(Request{Scope: fmt.Sprintf("p/%d", i), WaiterID: fmt.Sprint(i)})
+			b.decide(Request{Scope: fmt.Sprintf("p/%d", i), Turn: Turn{WaiterID: fmt.Sprint(i)}})
 		}
 		for range 10 { // until each is in the round of its own rule, for an hour
-			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes}); err != nil {
+			if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes}); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -62,7 +62,7 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 		raised.clock = b.clock
 		released := 0
 		for calls := range 40 {
-			woken, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes, CheckAll: calls == 0})
+			woken, err := raised.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes, CheckAll: calls == 0})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 	}
 	for calls := range 2 * scopes {
 		before := due()
-		d, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", CheckAll: calls == 0})
+		d, err := raised.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", CheckAll: calls == 0})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 func TestStraightHasItsTurn(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}), func(b *bench) {
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "a"}, {Scope: "p", ID: "b"}, {Scope: "p", ID: "c"}, {Scope: "p", ID: "d"}}, 0, 0)
+		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "a"}, {Scope: "p", ID: "b"}, {Scope: "p", ID: "c"}, {Scope: "p", ID: "d"}}, 0, 0)
 		if err != nil || placed[0].Waits || placed[1].Waits || !placed[2].Waits || !placed[3].Waits {
 			b.t.Fatalf("%+v, %v; the rule has two units", placed, err)
 		}
@@ -141,10 +141,10 @@ func TestStraightHasItsTurn(t *testing.T) {
 		if d := b.dispatch(DispatchRequest{Max: 1}); len(d.Granted) != 1 || d.Granted[0].ID != "c" {
 			b.t.Errorf("%v; nobody has come, and c is the first who waits", d.Granted)
 		}
-		if d := b.decide(Request{Scope: "p", WaiterID: "a"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "a"}}); !d.Allowed {
 			b.t.Errorf("%+v; it had its turn, and there is a unit", d.Position)
 		}
-		if d := b.decide(Request{Scope: "p", WaiterID: "b"}); !d.Position.Waits || d.Position.Ahead != 0 {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "b"}}); !d.Position.Waits || d.Position.Ahead != 0 {
 			b.t.Errorf("%+v; it had its turn, and goes before d", d.Position)
 		}
 	})
@@ -161,7 +161,7 @@ func TestStraightGoBackInOrder(t *testing.T) {
 			ticket := fmt.Sprint(8 - i)
 			asks, want = append(asks, Waiter{Scope: "p", ID: ticket}), append(want, ticket)
 		}
-		placed, err := b.Join(ctx, asks, 0, 45*time.Millisecond)
+		placed, err := b.Waitlist().Join(ctx, asks, 0, 45*time.Millisecond)
 		if err != nil || placed[4].Waits || !placed[5].Waits {
 			b.t.Fatalf("%+v, %v; five starts are near", placed, err)
 		}
@@ -181,11 +181,11 @@ func TestStraightGoBackInOrder(t *testing.T) {
 func TestStateWrittenTwiceLasts(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 6, Per: time.Minute, Burst: 3}), func(b *bench) {
-		if placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Cost: 2}}, 0, 0); err != nil || placed[0].Waits {
+		if placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "t", Cost: 2}}, 0, 0); err != nil || placed[0].Waits {
 			b.t.Fatalf("%+v, %v", placed, err)
 		}
 		b.pass(10 * ms)
-		if d := b.decide(Request{Scope: "p", WaiterID: "t", Cost: 2}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "t"}, Cost: 2}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
 		key := b.provider("p") + ":r"
@@ -202,10 +202,10 @@ func TestLostScheduleHeals(t *testing.T) {
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		d := b.decide(Request{Scope: "p"})
 		for _, ticket := range []string{"a", "b"} {
-			b.decide(Request{Scope: "p", WaiterID: ticket})
+			b.decide(Request{Scope: "p", Turn: Turn{WaiterID: ticket}})
 		}
 		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
-		if d := b.decide(Request{Scope: "p", WaiterID: "b"}); d.Allowed || !d.Position.Waits || d.Position.Look != 0 {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "b"}}); d.Allowed || !d.Position.Waits || d.Position.Look != 0 {
 			b.t.Errorf("%+v of one that came back", d.Position)
 		}
 		b.nexts.of("p").vain = time.Time{}

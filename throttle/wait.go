@@ -27,7 +27,7 @@ import (
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
 		d, handed := l.handed(&req)
-		req.Granted = nil
+		req.Turn.Granted = nil
 		if !handed {
 			l.startLater(&req)
 			if err := l.decideOnly(ctx, req, &d); err != nil || !d.Allowed {
@@ -38,12 +38,12 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err != nil {
 			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d, true))
 		}
-		req.MissedStart = d.starts()
+		req.Turn.MissedStart = d.starts()
 		if paused || l.overtaken(req.Scope, d) {
 			if err := l.takeBack(ctx, &d, true); err != nil {
 				return Decision{Binding: -1}, err
-			} else if req.WaiterID != "" {
-				return l.RequeueFront(ctx, req)
+			} else if req.Turn.WaiterID != "" {
+				return l.Waitlist().RequeueFront(ctx, req)
 			}
 			req.ID = ""
 			continue

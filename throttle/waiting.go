@@ -39,8 +39,8 @@ const (
 
 // Waiting returns a reader of who stands in line for a provider, whatever the policy says of
 // their scopes. It does no I/O.
-func (l *Limiter) Waiting(provider string) *Waiting {
-	return &Waiting{limiter: l, provider: provider}
+func (w Waitlist) Waiting(provider string) *Waiting {
+	return &Waiting{limiter: w.l, provider: provider}
 }
 
 // Next returns about so many who stand in line, at least one unless nobody does or all have
@@ -167,19 +167,19 @@ func leafScope(member string) (path string, is bool) {
 // for a provider, for so long: true for one at a time. One that has claimed it says again
 // before the time is over, or lets it go. Costs one round trip. The error wraps
 // ErrUnavailable, or is ctx's.
-func (l *Limiter) Claim(ctx context.Context, provider string, stay time.Duration, again bool) (mine bool, err error) {
+func (w Waitlist) Claim(ctx context.Context, provider string, stay time.Duration, again bool) (mine bool, err error) {
 	set := redis.SetArgs{Mode: "NX", TTL: stay}
 	if again {
 		set = redis.SetArgs{Mode: "XX", TTL: stay, Get: true}
 	}
-	limited, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	limited, cancel := context.WithTimeout(ctx, w.l.cfg.Timeout)
 	defer cancel()
-	was, err := l.rdb.SetArgs(limited, keyspace(l.cfg.Prefix).provider(provider)+"!claim", l.slots.client, set).Result()
+	was, err := w.l.rdb.SetArgs(limited, keyspace(w.l.cfg.Prefix).provider(provider)+"!claim", w.l.slots.client, set).Result()
 	switch {
 	case errors.Is(err, redis.Nil):
 		return false, nil
 	case err != nil:
 		return false, unavailable(ctx, "claim those who wait for", provider, err)
 	}
-	return !again || was == l.slots.client, nil
+	return !again || was == w.l.slots.client, nil
 }

@@ -13,7 +13,7 @@ import (
 // readAll reads who waits for p in parts, and counts how often each was read.
 func readAll(b *bench, l *Limiter, most int) map[WaiterRef]int {
 	b.t.Helper()
-	got, w := map[WaiterRef]int{}, l.Waiting("p")
+	got, w := map[WaiterRef]int{}, l.Waitlist().Waiting("p")
 	for {
 		some, err := w.Next(ctx, most)
 		if err != nil {
@@ -30,7 +30,7 @@ func readAll(b *bench, l *Limiter, most int) map[WaiterRef]int {
 
 func lineUpAll(b *bench, asks []Waiter) {
 	b.t.Helper()
-	placed, err := b.Join(ctx, asks, 0, 0)
+	placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestWaitingNamesAll(t *testing.T) {
 		asks = append(asks, Waiter{Scope: "p", ID: "top"}, Waiter{Scope: "p/odd {%} *", ID: "odd: {%} *"})
 		lineUpAll(b, asks)
 		b.pass(sec)
-		_, _ = b.Dispatch(ctx, DispatchRequest{Provider: "p"}) // which moves seats
+		_, _ = b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p"}) // which moves seats
 		other, err := New(b.rdb, policyOf(b.t, account), Config{Prefix: b.cfg.Prefix})
 		if err != nil {
 			b.t.Fatal(err)
@@ -96,7 +96,7 @@ func TestWaitingWhileTheyLeave(t *testing.T) {
 			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprint(i)}
 		}
 		lineUpAll(b, asks)
-		w, seen := b.Waiting("p"), 0
+		w, seen := b.Waitlist().Waiting("p"), 0
 		for range len(asks) {
 			some, err := w.Next(ctx, 1)
 			if err != nil {
@@ -105,7 +105,7 @@ func TestWaitingWhileTheyLeave(t *testing.T) {
 			if seen += len(some); len(some) == 0 {
 				break
 			}
-			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: some}); err != nil {
+			if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: some}); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -135,7 +135,7 @@ func TestClaim(t *testing.T) {
 			if try.goes {
 				b.rdb.Del(ctx, key)
 			}
-			mine, err := try.by.Claim(ctx, "p", time.Minute, try.again)
+			mine, err := try.by.Waitlist().Claim(ctx, "p", time.Minute, try.again)
 			if err != nil || mine != try.mine {
 				b.t.Errorf("try %d: %v, %v", i, mine, err)
 			}
@@ -157,13 +157,13 @@ func TestWaitingAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		_, _ = l.Decide(ctx, Request{Scope: "p/a", WaiterID: NewID()})
+		_, _ = l.Decide(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: NewID()}})
 	}
-	if some, err := l.Waiting("p").Next(ctx, 10); err != nil || len(some) != 1 {
+	if some, err := l.Waitlist().Waiting("p").Next(ctx, 10); err != nil || len(some) != 1 {
 		t.Errorf("%v, %v", some, err)
 	}
 	for _, again := range []bool{false, true} {
-		if mine, err := l.Claim(ctx, "p", time.Minute, again); err != nil || !mine {
+		if mine, err := l.Waitlist().Claim(ctx, "p", time.Minute, again); err != nil || !mine {
 			t.Errorf("%v, %v", mine, err)
 		}
 	}
@@ -171,10 +171,10 @@ func TestWaitingAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := refused.Waiting("p").Next(ctx, 10); !errors.Is(err, ErrUnavailable) {
+	if _, err := refused.Waitlist().Waiting("p").Next(ctx, 10); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("refused: %v", err)
 	}
-	if _, err := refused.Claim(ctx, "p", time.Minute, false); !errors.Is(err, ErrUnavailable) {
+	if _, err := refused.Waitlist().Claim(ctx, "p", time.Minute, false); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("refused: %v", err)
 	}
 }
@@ -200,12 +200,12 @@ func TestGoneOfUnknownScopes(t *testing.T) {
 		other.clock = b.clock
 		var gone []WaiterRef
 		for i := range 5 {
-			b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i), ID: NewID()})
+			b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint(i)}, ID: NewID()})
 			if a := (Waiter{Scope: "p/a", ID: fmt.Sprint(i)}); i%2 == 1 {
 				gone = append(gone, a.Ref())
 			}
 		}
-		if _, err := other.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Deleted: gone}); err != nil {
+		if _, err := other.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Deleted: gone}); err != nil {
 			b.t.Fatal(err)
 		}
 		if got, err := b.Forecast(ctx, "p/a"); err != nil || got.Waiting != 2 {
@@ -213,11 +213,11 @@ func TestGoneOfUnknownScopes(t *testing.T) {
 		}
 		for _, want := range []string{"2", "4"} {
 			b.pass(2 * sec)
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
 			if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != want {
 				b.t.Fatalf("%+v, %v; want %q", woken, err, want)
 			}
-			b.decide(Request{Scope: "p/a", WaiterID: want, ID: NewID()})
+			b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: want}, ID: NewID()})
 		}
 	})
 }

@@ -20,7 +20,7 @@ func TestGlance(t *testing.T) {
 		wake := func(glance bool) Dispatched {
 			b.t.Helper()
 			b.now.Add(sec.Microseconds())
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 8, OnlyIfDue: glance})
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 8, OnlyIfDue: glance})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -30,7 +30,7 @@ func TestGlance(t *testing.T) {
 		if woken := wake(true); woken.Waiting {
 			b.t.Errorf("nobody waits, and a glance says %+v", woken)
 		}
-		b.decide(Request{Scope: "p", WaiterID: "a"})
+		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "a"}})
 		if woken := wake(true); !woken.Waiting || !looked() {
 			b.t.Errorf("nothing is known yet, and a glance says %+v, without a look", woken)
 		}
@@ -44,7 +44,7 @@ func TestGlance(t *testing.T) {
 		if woken := wake(true); len(woken.Granted) != 1 {
 			b.t.Errorf("a round was made due, and a glance says %+v", woken)
 		}
-		b.decide(Request{Scope: "p", WaiterID: "b"})
+		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "b"}})
 		wake(true)
 		for overdue := range 2 {
 			b.nexts.of("p").at = time.Now().Add(-time.Duration(overdue) * 4 * sec)
@@ -52,7 +52,7 @@ func TestGlance(t *testing.T) {
 				b.t.Errorf("one is in flight, overdue: %d, and it was looked: %t", overdue, looked())
 			}
 		}
-		if d := b.decide(Request{Scope: "p", WaiterID: "a"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "a"}}); !d.Allowed {
 			b.t.Errorf("%+v, though it was released", d)
 		}
 		wake(true)

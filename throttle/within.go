@@ -91,13 +91,13 @@ func (l *Limiter) retryInWindow(ctx context.Context, p *compiledScope, req *Requ
 		d.RetryAfter, d.At = max(l.cfg.StartTolerance, time.Millisecond), at
 		return nil
 	}
-	if req.WaiterID != "" {
+	if req.Turn.WaiterID != "" {
 		req.standing = again
 	}
 	if p.stale(at) {
 		p = l.scopes.refresh(p, at)
 	}
-	req.MaxDelay, req.MaxDelayQueued = 0, 0
+	req.MaxDelay, req.Turn.MaxDelayQueued = 0, 0
 	*d = Decision{}
 	return l.decide(ctx, p, req, d)
 }
@@ -157,9 +157,9 @@ func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 // NextHoursChange returns when any rule of the policy begins or ends to hold next, and in how
 // long that is as far as the clock of the provider's server is known; the zero time where all
 // always hold. It is for those who call Dispatch: they then ask for all. It costs next to nothing.
-func (l *Limiter) NextHoursChange(provider string) (at time.Time, in time.Duration) {
-	policy, _ := l.scopes.current()
-	now := l.serverTime(keyspace(l.cfg.Prefix).provider(provider))
+func (w Waitlist) NextHoursChange(provider string) (at time.Time, in time.Duration) {
+	policy, _ := w.l.scopes.current()
+	now := w.l.serverTime(keyspace(w.l.cfg.Prefix).provider(provider))
 	next := policy.NextActiveChange(now)
 	if next.IsZero() {
 		return time.Time{}, Never

@@ -67,7 +67,7 @@ func (c *claims) send(name string) {
 		}
 		c.next[name] = nil
 		c.mu.Unlock()
-		if err := c.t.cfg.Limiter.ReportClaimed(context.Background(), name, one.places); err != nil {
+		if err := c.t.cfg.Limiter.Waitlist().ReportClaimed(context.Background(), name, one.places); err != nil {
 			c.t.observer.Failed("claim")
 			if more, due := c.t.repeats.Due("claim", time.Now()); due {
 				c.t.log.Warn("redis was not told of tasks that have started; it is with the next call", "provider", name, "more", more, "error", err)

@@ -175,7 +175,7 @@ func TestRecoveredInLine(t *testing.T) {
 	}
 	for id, retries := range map[string]int{"comes back": 3, "is archived": 0} {
 		s.addForeign(id, asynq.MaxRetry(retries))
-		_, err := s.throttle.cfg.Limiter.Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", id)}}, 0, 0)
+		_, err := s.throttle.cfg.Limiter.Waitlist().Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", id)}}, 0, 0)
 		must(t, err)
 		key := "asynq:{default}:"
 		must(t, s.rdb.LRem(t.Context(), key+"pending", 1, id).Err())
@@ -190,7 +190,7 @@ func TestRecoveredInLine(t *testing.T) {
 		info := s.info("comes back")
 		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
 	})
-	if got, err := s.throttle.cfg.Limiter.InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
+	if got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
 		t.Errorf("%+v, %v: it has lost its place", got, err)
 	}
 }

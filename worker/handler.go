@@ -125,9 +125,9 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 	req := t.request(j)
 	t.queues.Came(j.queue)
 	t.waker.learn(ctx, provider(j.scope))
-	req.Granted = t.waker.arrived(provider(j.scope), req.WaiterID)
-	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Granted != nil); j.crowded {
-		d, err := t.cfg.Limiter.Queue(ctx, req)
+	req.Turn.Granted = t.waker.arrived(provider(j.scope), req.Turn.WaiterID)
+	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Turn.Granted != nil); j.crowded {
+		d, err := t.cfg.Limiter.Waitlist().Queue(ctx, req)
 		t.hear(j, d, err)
 		return d, err
 	}
@@ -166,7 +166,7 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 	if ahead <= 0 || !t.holds() {
 		return func() {}
 	}
-	req.MaxDelay, req.MaxDelayQueued, req.OnWait = ahead, ahead, t.hold
+	req.MaxDelay, req.Turn.MaxDelayQueued, req.OnWait = ahead, ahead, t.hold
 	select {
 	case t.holders <- struct{}{}:
 		return t.endHold
@@ -174,7 +174,7 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 		// Another process released more than it could take. A task whose turn has
 		// come waits nevertheless, or it would only be released again; but the last
 		// slot is for those that need not wait.
-		req.MaxDelayQueued = 0
+		req.Turn.MaxDelayQueued = 0
 		if int(t.surplus.Add(1))+cap(t.holders) >= t.slots {
 			req.MaxDelay = 0
 		}
@@ -185,8 +185,8 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 // request asks for a task, which can wait for its turn.
 func (t *Middleware) request(j *job) throttle.Request {
 	return throttle.Request{
-		Scope: j.scope, Cost: j.cost, Costs: j.costs, WaiterID: queue.Ticket(j.queue, j.id),
-		Priority: j.priority, Lane: j.lane, Stride: j.stride, DispatchLead: t.lead(),
+		Scope: j.scope, Cost: j.cost, Costs: j.costs, Turn: throttle.Turn{WaiterID: queue.Ticket(j.queue, j.id),
+			Priority: j.priority, Lane: j.lane, Stride: j.stride, DispatchLead: t.lead()},
 	}
 }
 
@@ -288,11 +288,11 @@ func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision,
 func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decision) (throttle.Decision, error) {
 	req := t.request(j)
 	if !missed.At.IsZero() {
-		req.MissedStart = missed.At.Add(missed.Wait)
+		req.Turn.MissedStart = missed.At.Add(missed.Wait)
 	}
-	d, err := t.cfg.Limiter.RequeueFront(ctx, req)
+	d, err := t.cfg.Limiter.Waitlist().RequeueFront(ctx, req)
 	if err == nil && d.Position.Waits {
-		err = t.cfg.Limiter.PublishActive(ctx, provider(j.scope))
+		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")

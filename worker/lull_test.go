@@ -77,14 +77,14 @@ func TestProcessesAtRest(t *testing.T) {
 			<-time.After(askAround / 2)
 		}
 		limiter := w.limits.cfg.Limiter
-		if err := limiter.PublishActive(t.Context(), "p"); err != nil {
+		if err := limiter.Waitlist().PublishActive(t.Context(), "p"); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(lookAnyway / 2)
 		if n := looks.Load(); n != 2 {
 			t.Errorf("%d looks after one announcement, want one of each process", n)
 		}
-		said, err := limiter.ActiveProviders(t.Context(), time.Time{})
+		said, err := limiter.Waitlist().ActiveProviders(t.Context(), time.Time{})
 		if err != nil || time.Since(said["p"]) < lookAnyway/2-askAround {
 			t.Errorf("%v, %v: it was announced again, and nobody waits", said, err)
 		}

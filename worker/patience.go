@@ -285,7 +285,7 @@ func (t *Middleware) since(ctx context.Context, j *job) time.Time {
 }
 
 // now is by Redis's clock, which waits go by: that of a worker may be set while its tasks wait.
-func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.ServerNow(scope) }
+func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.Waitlist().ServerNow(scope) }
 
 // ours is when a moment of Redis's clock comes by this process's, or up to clockLate before: asynq rounds it up to a second.
 func (t *Middleware) ours(scope string, at time.Time) time.Time {

@@ -514,7 +514,7 @@ func TestPatienceUnderLoweredLimit(t *testing.T) {
 	s.serve(asynq.Config{}, nil)
 	<-s.ended
 	// It has its place from before: it would fail at once, known to outlast its patience.
-	d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 2, WaiterID: queue.Ticket("default", "u")})
+	d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 2, Turn: throttle.Turn{WaiterID: queue.Ticket("default", "u")}})
 	if err != nil || !d.Position.Waits {
 		t.Fatalf("%+v, %v", d, err)
 	}

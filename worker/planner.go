@@ -424,7 +424,7 @@ func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Joined, e
 	for i, j := range jobs {
 		asks[i] = j.ask()
 	}
-	placed, err := p.t.cfg.Limiter.Join(ctx, asks, p.t.lead(), throttle.QueueAll)
+	placed, err := p.t.cfg.Limiter.Waitlist().Join(ctx, asks, p.t.lead(), throttle.QueueAll)
 	looked := map[string]bool{}
 	for i, j := range jobs {
 		if name := provider(j.scope); err == nil && placed[i].Waits && !looked[name] {

@@ -182,13 +182,13 @@ func TestPlannerLeavesTheReleased(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
 	}
-	if _, err := limiter.Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", "a")}}, 0, 0); err != nil {
+	if _, err := limiter.Waitlist().Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", "a")}}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := limiter.Refund(t.Context(), d.Grant); err != nil {
 		t.Fatal(err)
 	}
-	woken, err := limiter.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "p", Max: 1})
+	woken, err := limiter.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "p", Max: 1})
 	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}

@@ -88,7 +88,7 @@ func TestQuietIsAnnounced(t *testing.T) {
 		for i := range 20 {
 			provider := fmt.Sprint("quiet ", i*25)
 			began := time.Now()
-			if err := other.PublishActive(t.Context(), provider); err != nil {
+			if err := other.Waitlist().PublishActive(t.Context(), provider); err != nil {
 				t.Fatal(err)
 			}
 			<-time.After(askAround + spread + time.Millisecond)
@@ -120,7 +120,7 @@ func TestOthersAreTold(t *testing.T) {
 		said := func() time.Time {
 			t.Helper()
 			synctest.Wait()
-			turns, err := w.limits.cfg.Limiter.ActiveProviders(t.Context(), time.Time{})
+			turns, err := w.limits.cfg.Limiter.Waitlist().ActiveProviders(t.Context(), time.Time{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +171,7 @@ func TestAnnouncedWhileLooking(t *testing.T) {
 			}
 			// the script has found nobody; its reply is on its way while another process joins and announces
 			joined.Store(time.Now().UnixNano())
-			if err := other.PublishActive(context.Background(), "p"); err != nil {
+			if err := other.Waitlist().PublishActive(context.Background(), "p"); err != nil {
 				t.Error(err)
 			}
 			<-time.After(askAround + 10*time.Millisecond) // Redis is slow, or the process busy

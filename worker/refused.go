@@ -107,7 +107,7 @@ func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 
 // stands tells whether a task stands in line, or was released: also where that can't be told.
 func (t *Middleware) stands(ctx context.Context, j *job) bool {
-	stands, err := t.cfg.Limiter.IsQueued(ctx, j.ask())
+	stands, err := t.cfg.Limiter.Waitlist().IsQueued(ctx, j.ask())
 	if err != nil {
 		t.observer.Failed("overtaken")
 	}
@@ -117,9 +117,9 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 // restore gives a task whose turn had come, and that this application may not run, its place
 // back, and lets those know who may.
 func (t *Middleware) restore(ctx context.Context, j *job) {
-	restored, err := t.cfg.Limiter.Restore(ctx, t.request(j))
+	restored, err := t.cfg.Limiter.Waitlist().Restore(ctx, t.request(j))
 	if err == nil && restored {
-		err = t.cfg.Limiter.PublishActive(ctx, provider(j.scope))
+		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")

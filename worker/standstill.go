@@ -63,7 +63,7 @@ func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.f
 func (w *waker) goOn(p *parked, provider string) []throttle.WaiterRef {
 	for range parkedPages {
 		tried := len(p.back) > 0
-		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
+		page, err := w.t.cfg.Limiter.Waitlist().Parked(w.t.serving, provider, p.offset, parkedPage)
 		p.paged = time.Now()
 		if err != nil {
 			p.from = p.paged.Add(asynqx.StateStays)

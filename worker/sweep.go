@@ -118,14 +118,14 @@ func (w *waker) late(name string) (places []throttle.WaiterRef) {
 func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s, limiter := &one.sweep, w.t.cfg.Limiter
 	if now := time.Now(); now.Add(sweepEach).After(s.until) {
-		mine, err := limiter.Claim(ctx, one.provider, sweepClaim, s.mine)
+		mine, err := limiter.Waitlist().Claim(ctx, one.provider, sweepClaim, s.mine)
 		if s.mine = mine; err != nil || !mine {
 			return nil, err
 		}
 		s.until = now.Add(sweepClaim)
 	}
 	if s.line == nil {
-		s.line = limiter.Waiting(one.provider)
+		s.line = limiter.Waitlist().Waiting(one.provider)
 	}
 	places, err := s.line.Next(ctx, sweepMost)
 	if err != nil || !s.parks {
@@ -138,7 +138,7 @@ func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef,
 // readParked returns some of those who are parked, the next time those behind them.
 func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s := &one.sweep
-	page, err := w.t.cfg.Limiter.Parked(ctx, one.provider, s.offset, sweepParked)
+	page, err := w.t.cfg.Limiter.Waitlist().Parked(ctx, one.provider, s.offset, sweepParked)
 	s.offset += len(page)
 	if len(page) < sweepParked {
 		s.offset = 0

@@ -109,7 +109,7 @@ func TestByHandLeavesAtOnce(t *testing.T) {
 			}
 			s.onlyWait(5)
 			last := throttle.Waiter{Scope: "p/a", ID: queue.Ticket("low", "p/a 002")}
-			got, err := s.throttle.cfg.Limiter.InspectWaiter(t.Context(), last)
+			got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), last)
 			if err != nil || !got.Waits || got.Ahead != 2 || got.Expected > 6*time.Hour {
 				t.Errorf("the last that is left stands so: %+v, %v", got, err)
 			}
@@ -339,7 +339,7 @@ func TestCarriedKeepsItsPlace(t *testing.T) {
 	s.onlyWait(2)
 	must(t, s.rdb.HSet(t.Context(), "asynq:{default}:t:p/a 001", msg).Err())
 	must(t, s.rdb.Del(t.Context(), carrier).Err())
-	got, err := s.throttle.cfg.Limiter.InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "p/a 001")})
+	got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "p/a 001")})
 	if err != nil || !got.Waits {
 		t.Errorf("%+v, %v", got, err)
 	}

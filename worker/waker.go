@@ -83,7 +83,7 @@ const (
 
 func newWaker(t *Middleware) *waker {
 	w := &waker{
-		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Dispatch,
+		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Waitlist().Dispatch,
 		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
 	}
 	w.mover = asynqx.NewMover(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
@@ -140,7 +140,7 @@ func (w *waker) start() {
 			defer w.pulse.ends(beat)
 			w.guarded("ask around", func() { w.around(beat) })
 		}()
-		context.AfterFunc(w.t.serving, w.t.cfg.Limiter.OnCapacityFreed(w.capacityFreed))
+		context.AfterFunc(w.t.serving, w.t.cfg.Limiter.Waitlist().OnCapacityFreed(w.capacityFreed))
 		changed := w.t.cfg.Limiter.PolicyChanged()
 		go w.guarded("heed changes", func() { w.heedChanges(changed) })
 	})
@@ -170,7 +170,7 @@ func (w *waker) lookAtAll() {
 		one.kick()
 	}
 	w.mu.Unlock()
-	turns, err := w.t.cfg.Limiter.ActiveProviders(w.t.serving, time.Time{})
+	turns, err := w.t.cfg.Limiter.Waitlist().ActiveProviders(w.t.serving, time.Time{})
 	if err != nil && !w.t.stopped() {
 		w.t.observer.Failed("wake") // who is announced is looked at within a minute
 	}
@@ -210,7 +210,7 @@ func (w *waker) around(beat *beat) {
 		if now.Sub(all) >= askAll {
 			since = time.Time{}
 		}
-		turns, err := w.t.cfg.Limiter.ActiveProviders(w.t.serving, since)
+		turns, err := w.t.cfg.Limiter.Waitlist().ActiveProviders(w.t.serving, since)
 		if err == nil {
 			if since.IsZero() {
 				all = now
@@ -457,7 +457,7 @@ func (w *waker) watch(one *watch) {
 		wait, waits := w.pause(one, got, room, err)
 		lacks := got.ForOthers > 0 || w.lacksRoom(one)
 		if one.early && lacks {
-			w.t.cfg.Limiter.PublishActiveSoon(one.provider) // others cannot know of this look, and may start what this process cannot
+			w.t.cfg.Limiter.Waitlist().PublishActiveSoon(one.provider) // others cannot know of this look, and may start what this process cannot
 		}
 		one.early = one.early && !lacks && (err != nil || wait == 0) // else it is known what came of it
 		if !waits || !w.rest(one, wait) {
@@ -490,14 +490,14 @@ func (w *waker) learn(ctx context.Context, provider string) {
 	defer close(learned)
 	ctx, cancel := context.WithTimeout(w.t.serving, learnsFor) // not the task's: others wait for it too
 	defer cancel()
-	w.t.cfg.Limiter.SyncClock(ctx, provider)
+	w.t.cfg.Limiter.Waitlist().SyncClock(ctx, provider)
 	w.reach.learn(func() error { return w.t.cfg.Redis.Ping(ctx).Err() })
 }
 
 // heedHours says whether rules have begun or ended to hold since the last look. Turns may
 // have come by it, as by other limits.
 func (w *waker) heedHours(one *watch) bool {
-	at, in := w.t.cfg.Limiter.NextHoursChange(one.provider)
+	at, in := w.t.cfg.Limiter.Waitlist().NextHoursChange(one.provider)
 	passed := !one.hours.IsZero() && at.After(one.hours)
 	one.hours, one.edge = at, time.Time{}
 	if !at.IsZero() {
@@ -616,7 +616,7 @@ func (w *waker) announce(one *watch) {
 	if time.Since(one.said) < announceAgain {
 		return
 	}
-	if err := w.t.cfg.Limiter.PublishActive(w.t.serving, one.provider); err == nil {
+	if err := w.t.cfg.Limiter.Waitlist().PublishActive(w.t.serving, one.provider); err == nil {
 		one.said = time.Now()
 	} else if !w.t.stopped() {
 		w.t.observer.Failed("wake")

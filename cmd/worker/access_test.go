@@ -384,7 +384,7 @@ func (l *limited) busy() {
 		l.t.Fatal(err)
 	}
 	for i := range 10 {
-		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", WaiterID: fmt.Sprint("t", i)}); err != nil {
+		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Turn: throttle.Turn{WaiterID: fmt.Sprint("t", i)}}); err != nil {
 			l.t.Fatal(err)
 		}
 	}

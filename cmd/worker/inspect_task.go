@@ -166,7 +166,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	}
 	r.pausedBy, r.usedBy = i.pausedBy(spec.Scope), i.usedBy(spec.Scope)
 	lines := append([][2]string{{"scope", scope}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
-	got, err := i.limiter.InspectWaiter(ctx, throttle.Waiter{
+	got, err := i.limiter.Waitlist().InspectWaiter(ctx, throttle.Waiter{
 		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
 	})
 	if errors.As(err, new(*policy.UnmatchedError)) {

@@ -315,7 +315,7 @@ func TestInspectReleased(t *testing.T) {
 	if err := i.rdb.Del(t.Context(), "hw:{runs}:parallel:held").Err(); err != nil {
 		t.Fatal(err)
 	}
-	woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "runs", Max: 1, CheckAll: true})
+	woken, err := i.limits.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "runs", Max: 1, CheckAll: true})
 	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}
@@ -340,7 +340,7 @@ func TestInspectTooDear(t *testing.T) {
 	}
 	i.publish(lowered)
 	i.limits.SetPolicy(lowered)
-	if woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, CheckAll: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
+	if woken, err := i.limits.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, CheckAll: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "place": nil})

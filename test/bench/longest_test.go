@@ -137,7 +137,7 @@ func (c *crowded) rounds() {
 	for i := range n {
 		mine := c.tenants[i*7%len(c.tenants)]
 		c.join(mine)
-		c.ask(throttle.Request{Scope: mine, WaiterID: c.ticket()})
+		c.ask(throttle.Request{Scope: mine, Turn: throttle.Turn{WaiterID: c.ticket()}})
 		c.come(8)
 		c.dispatch(throttle.DispatchRequest{Claimed: c.leave(8), Unused: c.leave(8)})
 	}
@@ -153,7 +153,7 @@ func (c *crowded) join(scopes ...string) {
 	for i, scope := range scopes {
 		asks[i] = throttle.Waiter{Scope: scope, ID: c.ticket()}
 	}
-	if _, err := c.l.Join(c.Context(), asks, lead, 0); err != nil {
+	if _, err := c.l.Waitlist().Join(c.Context(), asks, lead, 0); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -174,7 +174,7 @@ func (c *crowded) dispatch(req throttle.DispatchRequest) {
 	c.Helper()
 	req.Provider, req.Lead, req.Spread, req.Max = "p", lead, spread, most
 	req.Claimed = append(req.Claimed, c.overdue...)
-	d, err := c.l.Dispatch(c.Context(), req)
+	d, err := c.l.Waitlist().Dispatch(c.Context(), req)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (c *crowded) leave(n int) (places []throttle.WaiterRef) {
 func (c *crowded) come(n int) {
 	c.Helper()
 	for _, p := range c.leave(n) {
-		if d := c.ask(throttle.Request{Scope: p.Scope, WaiterID: p.ID, MaxDelay: time.Second}); d.Allowed {
+		if d := c.ask(throttle.Request{Scope: p.Scope, Turn: throttle.Turn{WaiterID: p.ID}, MaxDelay: time.Second}); d.Allowed {
 			if err := c.l.Refund(c.Context(), d.Grant); err != nil {
 				c.Fatal(err)
 			}
@@ -205,7 +205,7 @@ func (c *crowded) come(n int) {
 
 func (c *crowded) ask(req throttle.Request) throttle.Decision {
 	c.Helper()
-	req.DispatchLead = lead
+	req.Turn.DispatchLead = lead
 	d, err := c.l.Decide(c.Context(), req)
 	if err != nil {
 		c.Fatal(err)

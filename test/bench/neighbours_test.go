@@ -36,7 +36,7 @@ func BenchmarkNeighbours(b *testing.B) {
 				return throttle.Request{Scope: scope}
 			}},
 			{"of tasks", func(_ *throttle.Limiter, scope string, i int) throttle.Request {
-				return throttle.Request{Scope: scope, WaiterID: queue.Ticket(queue.DefaultQueue, "task"+strconv.Itoa(i))}
+				return throttle.Request{Scope: scope, Turn: throttle.Turn{WaiterID: queue.Ticket(queue.DefaultQueue, "task"+strconv.Itoa(i))}}
 			}},
 		} {
 			name := fmt.Sprintf("decisions %s of a tenant that waits for nothing, %s", way.name, rules.name)
@@ -126,7 +126,7 @@ func haveWait(b *testing.B, l *throttle.Limiter, provider string) {
 		}
 		var placed []throttle.Joined
 		for some := range slices.Chunk(asks, 8) { // so that all may start that can
-			more, err := l.Join(b.Context(), some, 0, 0)
+			more, err := l.Waitlist().Join(b.Context(), some, 0, 0)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func haveWait(b *testing.B, l *throttle.Limiter, provider string) {
 			for _, a := range asks {
 				claimed = append(claimed, a.Ref())
 			}
-			if err := l.ReportClaimed(b.Context(), provider, claimed); err != nil {
+			if err := l.Waitlist().ReportClaimed(b.Context(), provider, claimed); err != nil {
 				b.Fatal(err)
 			}
 		} else if !placed[0].Waits {

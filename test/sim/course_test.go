@@ -343,7 +343,7 @@ func TestPlannedBeforeItExists(t *testing.T) {
 		for i := range n {
 			asks = append(asks, throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", fmt.Sprintf("p/a %04d", i))})
 		}
-		placed, err := c.limiter(c.admin).Join(c.Context(), asks, 20*time.Millisecond, 0)
+		placed, err := c.limiter(c.admin).Waitlist().Join(c.Context(), asks, 20*time.Millisecond, 0)
 		if err != nil || !placed[n-1].Waits {
 			c.Fatalf("%+v, %v", placed[n-1], err)
 		}
@@ -394,7 +394,7 @@ func TestOrphans(t *testing.T) {
 			for len(turn) > 0 {
 				<-time.After(50 * time.Millisecond)
 				for id, at := range turn {
-					s, err := asks.InspectWaiter(c.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", id)})
+					s, err := asks.Waitlist().InspectWaiter(c.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", id)})
 					if err == nil && !s.Waits && !s.Released {
 						delete(turn, id)
 					} else if time.Since(at) > time.Second {

@@ -22,7 +22,7 @@ func ticketed(n int) (asks []throttle.Waiter) {
 
 func (l limiter) lineUp(asks []throttle.Waiter, near time.Duration) []throttle.Joined {
 	l.w.Helper()
-	placed, err := l.Join(context.Background(), asks, 20*ms, near)
+	placed, err := l.Waitlist().Join(context.Background(), asks, 20*ms, near)
 	if err != nil {
 		l.w.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func (l limiter) wake(req throttle.DispatchRequest) (tickets []string) {
 		req.Lead, req.Spread = 20*ms, 80*ms // as a worker does
 	}
 	for {
-		d, err := l.Dispatch(context.Background(), req)
+		d, err := l.Waitlist().Dispatch(context.Background(), req)
 		if err != nil {
 			l.w.Fatal(err)
 		}
@@ -58,12 +58,12 @@ func (l limiter) wake(req throttle.DispatchRequest) (tickets []string) {
 // comes is one who has been released and asks: its start is as near as wake looks.
 func (l limiter) comes(ticket string) throttle.Decision {
 	l.w.Helper()
-	return l.decide(throttle.Request{WaiterID: ticket, MaxDelay: 100 * ms, DispatchLead: 20 * ms})
+	return l.decide(throttle.Request{MaxDelay: 100 * ms, Turn: throttle.Turn{WaiterID: ticket, DispatchLead: 20 * ms}})
 }
 
 func (l limiter) standing(ticket string) throttle.WaiterStatus {
 	l.w.Helper()
-	s, err := l.InspectWaiter(context.Background(), throttle.Waiter{Scope: "p/x", ID: ticket})
+	s, err := l.Waitlist().InspectWaiter(context.Background(), throttle.Waiter{Scope: "p/x", ID: ticket})
 	if err != nil {
 		l.w.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestStraightOrInLine(t *testing.T) {
 		}
 		grants := map[string]throttle.Decision{}
 		for _, ticket := range straight {
-			if grants[ticket] = l.decide(throttle.Request{WaiterID: ticket, MaxDelay: 150 * ms}); !grants[ticket].Allowed {
+			if grants[ticket] = l.decide(throttle.Request{Turn: throttle.Turn{WaiterID: ticket}, MaxDelay: 150 * ms}); !grants[ticket].Allowed {
 				w.Errorf("%s went straight to its queue and was denied: %+v", ticket, grants[ticket])
 			}
 		}
@@ -294,7 +294,7 @@ func TestLinesExpire(t *testing.T) {
 			}
 		}
 		for i := range 30 {
-			l.decide(throttle.Request{WaiterID: fmt.Sprint("asks ", i)})
+			l.decide(throttle.Request{Turn: throttle.Turn{WaiterID: fmt.Sprint("asks ", i)}})
 			kept(fmt.Sprint(i+1, " who asked"), time.Duration(i+1)*hour)
 		}
 		l.lineUp(ticketed(30), 0)
@@ -303,7 +303,7 @@ func TestLinesExpire(t *testing.T) {
 		kept("one was released", 60*hour)
 		l.wake(throttle.DispatchRequest{Lead: hour, NotFound: []throttle.WaiterRef{{Scope: "p/x", ID: "asks 0"}}})
 		kept("one was put back", 60*hour)
-		if err := l.PublishActive(ctx, "p"); err != nil {
+		if err := l.Waitlist().PublishActive(ctx, "p"); err != nil {
 			w.Fatal(err)
 		}
 		if ttl := w.rdb.PTTL(ctx, w.prefix+":turns").Val(); ttl <= day-60*sec || ttl > day {

@@ -57,7 +57,7 @@ type ScopeConfig struct {
 	// weights. Those of a name replace those of "*".
 	Shares map[string]Share
 	// MaxPriority caps the priority of tasks of this level and those below it, -1000000 to 1000000:
-	// a higher Request.Priority counts as MaxPriority, and nothing is refused. The lowest cap on a
+	// a higher Turn.Priority counts as MaxPriority, and nothing is refused. The lowest cap on a
 	// scope's path counts. A name's own replaces that of "*". Defaults to nil, no cap.
 	MaxPriority *int
 	// Answers is what follows from what an API says of its limits, for this level and those
