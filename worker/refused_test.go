@@ -258,7 +258,7 @@ func TestUnmatchedFails(t *testing.T) {
 		}
 	}
 	s.until("its place is given up", func() bool {
-		stands, err := s.throttle.cfg.Limiter.IsQueued(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "stands")})
+		stands, err := s.throttle.cfg.Limiter.Waitlist().IsQueued(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "stands")})
 		return err == nil && !stands
 	})
 	if s.refusals("unmatched") != 0 || log.times("no rule matches") != 0 {
