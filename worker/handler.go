@@ -352,7 +352,7 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 		}
 		at = time.Now().Add(t.safetyNet(d))
 		if j.crowded { // no clock tells when a run ends, and others of the queue may start
-			j.why = "other tasks of its tenant have half of the slots"
+			j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
 			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.FallbackDelay(throttle.Never)+rand.N(pausedNet))))
 		}
 		t.planner.met(j.queue, j.task.Type())

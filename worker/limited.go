@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -24,6 +26,12 @@ type Limited struct {
 	text string
 }
 
+// What follows the scope in the text of a Limited.
+const (
+	pausedText = " is paused"
+	ruleText   = ", rule "
+)
+
 // Error is what asynq keeps as the task's last error. For a task that has failed
 // before it is the text of that failure, since asynq would write over it.
 func (e *Limited) Error() string { return e.text }
@@ -37,11 +45,43 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 			e.text = asynqx.WaitingText + ": " + j.why
 		}
 	case policy.PausedRule:
-		e.text += " is paused"
+		e.text += pausedText
 	default:
-		e.text += ", rule " + rule
+		e.text += ruleText + rule
 	}
 	return e
+}
+
+// WaitingScope returns the scope in the last error that asynq keeps of a waiting task, also one that Config.Spends gave it. is is false
+// for any other text, and for a task that has failed before: its last error is that failure.
+func WaitingScope(lastErr string) (scope string, is bool) {
+	scope, is = strings.CutPrefix(lastErr, asynqx.WaitingText+": ")
+	if !is {
+		return "", false
+	}
+	if refused, of := refusedScope(scope); of {
+		scope = refused
+	} else if scope, is = strings.CutSuffix(scope, pausedText); !is {
+		if at := strings.LastIndex(scope, ruleText); at >= 0 {
+			scope = scope[:at]
+		}
+	}
+	_, err := policy.ParseScope(scope)
+	return scope, err == nil
+}
+
+// refusedScope reads the scope from why the limits refuse it: scope "p/a" meets no rule, or scope "p/a": why.
+func refusedScope(why string) (scope string, is bool) {
+	rest, is := strings.CutPrefix(why, "scope ")
+	if !is {
+		return "", false
+	}
+	quoted, err := strconv.QuotedPrefix(rest)
+	if rest = rest[len(quoted):]; err != nil || !strings.HasPrefix(rest, ":") && !strings.HasPrefix(rest, " meets") {
+		return "", false
+	}
+	scope, err = strconv.Unquote(quoted)
+	return scope, err == nil
 }
 
 // AsLimited returns the Limited in err, if there is one.

@@ -70,6 +70,8 @@ type inspection struct {
 	now       func() time.Time // of this host: what "in 3s" is told from
 	inspector *asynq.Inspector
 	limiter   *throttle.Limiter
+	rdb       redis.UniversalClient
+	store     *policystore.Store   // nil where a file says what the limits are
 	version   *policystore.Version // what stands in Redis; nil where that is not known, or not gone by
 	ahead     time.Duration        // the server's clock less this host's, as far as known
 }
@@ -162,8 +164,10 @@ func (i *inspection) run(ctx context.Context) error {
 		if policy, err = i.published(ctx, rdb); err != nil {
 			return err
 		}
+		i.store = policystore.New(rdb, policystore.Config{})
 		i.lookUp(ctx, rdb)
 	}
+	i.rdb = rdb
 	if i.limiter, err = throttle.New(rdb, policy, throttle.Config{}); err != nil {
 		return err
 	}

@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 // scopeReport is what "worker inspect -json scope" prints; docs/json.md has its fields.
@@ -32,6 +30,7 @@ type scopeReport struct {
 	Hours   []hoursReport  `json:"hours,omitempty"`
 	pausedBy
 	usedBy
+	unmatched
 }
 
 // hoursReport is a rule that holds in certain hours; docs/json.md has its fields.
@@ -76,8 +75,11 @@ func (i *inspection) shadows(ctx context.Context) (list []shadowReport, lines []
 
 func (i *inspection) scope(ctx context.Context) error {
 	got, err := i.limiter.Inspect(ctx, i.name)
+	if isUnmatched(err) {
+		return i.unmatchedScope(ctx, err)
+	}
 	if err != nil {
-		return i.explainScope(ctx, err)
+		return explain(ctx, err, i.url)
 	}
 	told, err := i.limiter.UpstreamState(ctx, i.name)
 	if err != nil {
@@ -151,14 +153,6 @@ func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 // corrected tells what counts in the place of a rule's limit.
 func corrected(c throttle.Correction) string {
 	return fmt.Sprintf("%d of %d, until %s, by what the API said", c.Limit, c.Bound.Rule.Limit, stamp(c.Until))
-}
-
-// explainScope puts into words why a scope can't be inspected.
-func (i *inspection) explainScope(ctx context.Context, err error) error {
-	if errors.As(err, new(*policy.UnmatchedError)) {
-		return &cli.Error{What: plainly(err), Try: "a scope that the limits have rules for, or -limits FILE", Err: err}
-	}
-	return explain(ctx, err, i.url)
 }
 
 // pageSize is how many tasks asynq is asked for at once.

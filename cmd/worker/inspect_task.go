@@ -24,6 +24,7 @@ type taskReport struct {
 	Type          string       `json:"type"`
 	State         string       `json:"state"`
 	Scope         string       `json:"scope,omitempty"`
+	ScopeFrom     string       `json:"scope_from,omitempty"`
 	Cost          int64        `json:"cost,omitempty"`
 	Costs         policy.Costs `json:"costs,omitempty"`
 	Priority      int          `json:"priority,omitempty"`
@@ -38,6 +39,7 @@ type taskReport struct {
 	Error         string       `json:"error,omitempty"`
 	pausedBy
 	usedBy
+	unmatched
 }
 
 // What a task's turn can be.
@@ -131,7 +133,7 @@ func (i *inspection) tell(ctx context.Context, info *asynq.TaskInfo) error {
 	if r.LastError != "" {
 		lines = append(lines, [2]string{"last", cli.Quote(r.LastError)})
 	}
-	if r.Error != "" {
+	if r.Error != "" && !r.Unmatched {
 		lines = append(lines, [2]string{"error", cli.Quote(r.Error)})
 	}
 	return i.print(r, lines)
@@ -150,14 +152,21 @@ func (i *inspection) due(r taskReport, at time.Time) string {
 // itself is a part of the report and no error.
 func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskReport) ([][2]string, error) {
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
-	if err != nil || !limited {
-		if err != nil {
-			r.Error = plainly(err)
-		}
+	if err != nil {
+		r.Error = plainly(err)
 		return [][2]string{{"scope", "none that its headers name"}}, nil
 	}
+	scope := ""
+	if limited {
+		scope = cli.Quote(spec.Scope) + ", cost " + costText(spec)
+	} else if spec.Scope, r.ScopeFrom, err = i.found(ctx, info); err != nil {
+		return nil, explain(ctx, err, i.url)
+	} else if spec.Scope == "" {
+		return [][2]string{{"scope", "not known yet: no header names it, and a worker's Spends, if it has one, decides it at pick-up"}}, nil
+	} else {
+		scope = cli.Quote(spec.Scope) + ", as a worker's Spends decided"
+	}
 	r.Scope, r.Cost, r.Costs, r.Priority = spec.Scope, spec.Cost, spec.Costs, spec.Priority
-	scope := cli.Quote(spec.Scope) + ", cost " + costText(spec)
 	if spec.Priority != 0 {
 		scope += fmt.Sprintf(", priority %d", spec.Priority)
 	}
@@ -169,9 +178,15 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	got, err := i.limiter.Waitlist().InspectWaiter(ctx, throttle.Waiter{
 		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
 	})
-	if errors.As(err, new(*policy.UnmatchedError)) {
+	if isUnmatched(err) {
 		r.Error = plainly(err)
-		return lines, nil
+		if r.unmatched, err = i.unmatched(ctx, spec.Scope); err != nil {
+			return nil, err
+		}
+		if !waitingState(info.State) {
+			return append(lines, [2]string{"rules", r.text}), nil
+		}
+		return append(lines, [2]string{"waits", r.advice(i.limiter.Policy().Unmatched())}), nil
 	}
 	if err != nil {
 		return nil, explain(ctx, err, i.url)

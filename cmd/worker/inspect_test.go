@@ -252,7 +252,7 @@ func TestInspectTaskWithoutTurn(t *testing.T) {
 	}
 	client := asynq.NewClientFromRedisClient(i.rdb)
 	for id, headers := range map[string]map[string]string{
-		"foreign\n\x1b[31m": nil, "damaged": {queue.HeaderScope: "free", queue.HeaderCost: "many"},
+		"foreign\n\x1b[31m": nil, "foreign": nil, "damaged": {queue.HeaderScope: "free", queue.HeaderCost: "many"},
 	} {
 		if _, err := client.Enqueue(asynq.NewTaskWithHeaders("work", nil, headers), asynq.TaskID(id)); err != nil {
 			t.Fatal(err)
@@ -268,6 +268,7 @@ func TestInspectTaskWithoutTurn(t *testing.T) {
 		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn      not asked for yet, a worker takes it next\n"},
 		"later":             {map[string]any{"state": "scheduled", "scope": "free", "error": nil}, "due       in "},
 		"foreign\n\x1b[31m": {map[string]any{"state": "pending", "scope": nil, "cost": nil, "error": nil}, `task      "foreign\n\x1b[31m"`},
+		"foreign":           {map[string]any{"scope": nil}, "scope     not known yet: no header names it"},
 	}
 	for id, test := range tests {
 		got := i.objects("task", id)[0]

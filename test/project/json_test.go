@@ -178,12 +178,13 @@ func inspected(t *testing.T, url string) {
 	want := tables(t, "worker inspect -json task")[0]
 	got := seen(t, tasks+pausedTask)
 	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
+	got["scope_from"] = "string" // of a task without headers: TestInspectTaskOfSpends sees it
 	if !maps.Equal(got, want) {
 		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)
 	}
 }
 
-// inspectedPaused is what worker inspect prints of a scope that is paused, and of a task of it.
+// inspectedPaused is what worker inspect prints of a scope that is paused, and that no rule matches afterwards, and of a task of it.
 func inspectedPaused(t *testing.T, lines string) (scope, task string) {
 	t.Helper()
 	url := "redis://" + redistest.NewServer(t).Addr()
@@ -192,7 +193,9 @@ func inspectedPaused(t *testing.T, lines string) (scope, task string) {
 	ask := func(args ...string) string {
 		return output(t, 0, "", "worker", append([]string{"inspect", "-redis", url, "-json"}, args...)...)
 	}
-	return ask("scope", "w"), ask("task", "a-2")
+	scope, task = ask("scope", "w"), ask("task", "a-2")
+	output(t, 0, "", "worker", "limits", "resume", "w", "-redis", url) // a pause is all that it had
+	return scope + ask("scope", "w"), task + ask("task", "a-2")
 }
 
 // used holds what worker inspect usage prints, and its sample, against the tables.
