@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // losing has replies lost of looks that have found a task.

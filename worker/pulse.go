@@ -1,12 +1,13 @@
 package worker
 
 import (
-	"github.com/headway-go/headway/worker/internal/asynqx"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // watchdog tells whether the waker's loops do their work. A loop that hangs in a call,

@@ -1,0 +1,249 @@
+package worker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+)
+
+// sent is a task that was granted.
+type sent struct {
+	place   throttle.WaiterRef
+	at      time.Time
+	asked   time.Time // when the dispatch began: others see to what has not come 3 s after that
+	hands   time.Time // when it is handed to its server, if it was at hand before; zero: it was not
+	granted *throttle.Granted
+}
+
+// granted notes who has been granted a start.
+func (w *waker) granted(one *watch, list []throttle.Granted, had capacity, asked time.Time) []throttle.Granted {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.taken -= had.ahead
+	list = slices.DeleteFunc(list, func(g throttle.Granted) bool { // the next look tells that it has ended meanwhile
+		return slices.ContainsFunc(one.over, func(p throttle.WaiterRef) bool { return p.ID == g.ID })
+	})
+	for _, g := range list {
+		one.out[g.ID] = sent{place: g.WaiterRef, at: time.Now(), asked: asked, granted: &g}
+	}
+	if w.starved.Load() && len(list) < had.ahead {
+		w.kickStarved()
+	}
+	return list
+}
+
+// arrived notes that a task has come: it has not ended, whatever was noted of it before. It returns what
+// it was granted here, nil if it was not.
+func (w *waker) arrived(provider, ticket string) *throttle.Granted {
+	w.start()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.watches[provider]
+	if one == nil {
+		return nil
+	}
+	if len(one.over) > 0 {
+		one.over = slices.DeleteFunc(one.over, func(p throttle.WaiterRef) bool { return p.ID == ticket })
+	}
+	its := one.out[ticket]
+	delete(one.out, ticket)
+	if !its.hands.IsZero() {
+		w.reach.pickup.note(time.Since(its.hands))
+	}
+	if time.Since(its.asked) > handedStays+mostReach {
+		return nil
+	}
+	return its.granted
+}
+
+// isOut forgets a task that was granted its start here, and says whether it has not come.
+func (w *waker) isOut(one *watch, ticket string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, is := one.out[ticket]
+	delete(one.out, ticket)
+	return is
+}
+
+// claimed has the next dispatch tell that tasks have taken their starts.
+func (w *waker) claimed(provider string, places []throttle.WaiterRef) {
+	if w.t.stopped() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.ensureLoop(provider, hint{in: lookAgain})
+	one.runs = append(one.runs, places...)
+}
+
+// heedOverdue finds out what became of tasks that were granted a while ago and have not come. What waits in asynq goes
+// back to its place; any other may have started, and nothing of its grant comes back. What could not be asked is told
+// again.
+func (w *waker) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
+	for name, its := range byQueue(overdue) {
+		states, err := w.askStates(name, its)
+		if err != nil {
+			if !w.t.stopped() {
+				w.t.observer.Failed("wake")
+			}
+			continue
+		}
+		for i, p := range its {
+			switch states[i] {
+			case "pending", "scheduled", "retry":
+				one.news.Unused = append(one.news.Unused, p.WaiterRef)
+			default:
+				w.mu.Lock()
+				one.runs = append(one.runs, p.WaiterRef)
+				w.mu.Unlock()
+			}
+		}
+	}
+}
+
+// run brings granted tasks to a server of this process, or into pending where others serve their queue: those of each
+// queue in one call.
+func (w *waker) run(one *watch, list []throttle.Granted) {
+	byQueue := map[string][]throttle.Granted{}
+	ids := map[string][]string{}
+	var order []string
+	for _, g := range list {
+		name, id, ok := queue.ReadTicket(g.ID)
+		if !ok {
+			one.news.Deleted = append(one.news.Deleted, g.WaiterRef)
+			continue
+		}
+		if byQueue[name] == nil {
+			order = append(order, name)
+		}
+		byQueue[name], ids[name] = append(byQueue[name], g), append(ids[name], id)
+	}
+	if len(order) > 0 {
+		far := slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.Owns(name) })
+		w.mu.Lock()
+		one.far = far
+		one.yield.granted(order, w.t.queues.Owns)
+		w.mu.Unlock()
+	}
+	for _, name := range order {
+		if g := w.t.servers.Serving(name); g != nil && w.mover.Takes() && !w.queues.Stands(name) {
+			w.t.moves.Go(func() { w.takeGranted(one, g, name, byQueue[name], ids[name]) })
+			continue
+		}
+		outcomes, err := w.releaseInto(name, ids[name])
+		w.t.servers.Kick()
+		w.tellUnreleased(name, err)
+		for i, g := range byQueue[name] {
+			w.handleOutcome(one, answer{g.WaiterRef, name, ids[name][i], outcomes[i]})
+		}
+	}
+}
+
+// tellUnreleased logs that granted tasks did not come, if they did not.
+func (w *waker) tellUnreleased(name string, err error) {
+	if err == nil || w.t.stopped() {
+		return
+	}
+	if more, due := w.t.repeats.Due("release "+name, time.Now()); due {
+		w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "more", more, "error", err)
+	}
+}
+
+// answer is what became of a task that was to be put into pending.
+type answer struct {
+	place  throttle.WaiterRef
+	queue  string
+	id     string
+	became asynqx.Outcome
+}
+
+// handleOutcome notes what became of a task that was to be put into pending.
+func (w *waker) handleOutcome(one *watch, a answer) {
+	again := w.wasMissed(one, a)
+	switch a.became {
+	case asynqx.Moved, asynqx.Pending, asynqx.Unknown:
+		return
+	case asynqx.Active:
+		go w.retry(one, a)
+		return
+	case asynqx.Gone:
+		if again {
+			one.news.Deleted = append(one.news.Deleted, a.place)
+		} else {
+			one.news.NotFound = append(one.news.NotFound, a.place)
+		}
+	case asynqx.Elsewhere:
+		one.news.Deleted = append(one.news.Deleted, a.place)
+	case asynqx.StandsStill:
+		w.heedStill(one, a)
+	}
+	w.arrived(one.provider, a.place.ID)
+}
+
+// wasMissed says whether a task was not there before, and notes whether it is not there now: twice in a row it is gone.
+func (w *waker) wasMissed(one *watch, a answer) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := one.missed[a.place.ID]
+	switch {
+	case a.became == asynqx.Gone && !was:
+		one.missed[a.place.ID] = true
+	case a.became != asynqx.Active && a.became != asynqx.Elsewhere:
+		delete(one.missed, a.place.ID)
+	}
+	return was
+}
+
+// heedEnded notes who has ended since the last look, where they stood or after they were
+// released.
+func (w *waker) heedEnded(one *watch) {
+	w.mu.Lock()
+	later := one.later
+	one.later = nil
+	n := min(portion(one.over), max(0, mostGone-len(one.news.Deleted)))
+	one.news.Deleted = append(one.news.Deleted, one.over[:n]...)
+	one.over = slices.Delete(one.over, 0, n)
+	w.mu.Unlock()
+	for _, a := range later {
+		w.handleOutcome(one, a)
+	}
+}
+
+// retry releases a task that was active when its turn came. Most often it is on
+// its way back to its queue, where it does not know yet that its turn has come; or it
+// has ended by then, as one does that has lost its patience.
+func (w *waker) retry(one *watch, a answer) {
+	pause := activePause
+	for range activeTries {
+		if !asynqx.Sleep(w.t.serving, pause) {
+			return
+		}
+		w.mu.Lock()
+		_, waiting := one.out[a.place.ID]
+		w.mu.Unlock()
+		if !waiting {
+			return // it has come
+		}
+		got, _ := w.mover.Release(w.t.serving, a.queue, []string{a.id})
+		if a.became = got[0]; a.became != asynqx.Active {
+			w.t.servers.Kick()
+			break
+		}
+		pause *= 2
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch a.became {
+	case asynqx.Active:
+		delete(one.out, a.place.ID)
+		one.runs = append(one.runs, a.place)
+	case asynqx.Gone, asynqx.Elsewhere, asynqx.StandsStill:
+		one.later = append(one.later, a)
+	default:
+		return
+	}
+	one.kick()
+}
