@@ -28,6 +28,8 @@ const (
 	// traceStays is how long a lease that has ended is kept: it tells a process that died, or lost its
 	// way to Redis, from one that was shut down.
 	traceStays = time.Hour
+	// tidyEach is how often a process takes away leases of others that have ended.
+	tidyEach = 5 * time.Minute
 	// leaveBound is how long a process takes at most, when it ends, to say that it leaves.
 	leaveBound = time.Second
 )
@@ -46,6 +48,20 @@ type Holder struct {
 	vacant string    // the sum of the file that counts, where nobody was seen with it
 	since  time.Time // and since when
 	looked time.Time // when that was looked at last
+	tidy   tidying
+}
+
+// tidying is when a process has taken away last what others have left.
+type tidying struct{ at time.Time }
+
+// due says whether it is time to, and takes it for done.
+func (t *tidying) due() bool {
+	now := time.Now()
+	if !t.at.IsZero() && now.Sub(t.at) < tidyEach {
+		return false
+	}
+	t.at = now
+	return true
 }
 
 // NewHolder returns a Holder of this process, which the history calls by. It does no I/O.
@@ -163,7 +179,7 @@ func (h *Holder) announce(ctx context.Context, sum string) (time.Time, error) {
 	if h.sum != sum {
 		h.stands, h.since = "", time.Time{}
 	}
-	now, err := h.store.leaseOut(ctx, h.store.filesKey(), h.member(sum), before, traceStays)
+	now, err := h.store.leaseOut(ctx, h.store.filesKey(), h.member(sum), before, traceStays, &h.tidy)
 	if err == nil {
 		h.sum = sum
 	}
@@ -175,21 +191,27 @@ func (h *Holder) member(sum string) string { return sum + " " + h.id }
 func (s *Store) filesKey() string { return s.key + ":files" }
 
 // leaseOut has a member of a key stand for lease, in the place of another one, which may be empty, and
-// takes away what ended before stays. It returns the time of the Redis server. Costs two round trips.
-func (s *Store) leaseOut(ctx context.Context, key, member, before string, stays time.Duration) (time.Time, error) {
+// now and then takes away what ended before stays. It returns the time of the Redis server. Costs two round trips.
+func (s *Store) leaseOut(ctx context.Context, key, member, before string, stays time.Duration, tidy *tidying) (time.Time, error) {
 	now, err := s.now(ctx, s.clock(ctx))
 	if err != nil {
 		return now, err
 	}
+	tidies := before != "" || tidy.due()
 	_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.ZAdd(ctx, key, redis.Z{Score: float64(now.Add(lease).UnixMilli()), Member: member})
 		if before != "" {
 			p.ZRem(ctx, key, before)
 		}
-		p.ZRemRangeByScore(ctx, key, "-inf", "("+strconv.FormatInt(now.Add(-stays).UnixMilli(), 10))
-		p.PExpire(ctx, key, stays+2*lease)
+		if tidies {
+			p.ZRemRangeByScore(ctx, key, "-inf", "("+strconv.FormatInt(now.Add(-stays).UnixMilli(), 10))
+			p.PExpire(ctx, key, stays+2*(tidyEach+lease))
+		}
 		return nil
 	})
+	if err != nil {
+		*tidy = tidying{}
+	}
 	switch {
 	case refused(err):
 		return now, fmt.Errorf("%w: %w", ErrNotPermitted, err)

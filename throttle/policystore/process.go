@@ -103,6 +103,7 @@ type announcer struct {
 	self   Process
 	member string // what stands there
 	due    time.Time
+	tidy   tidying
 }
 
 func newAnnouncer(s *Store, p Process) *announcer { return &announcer{store: s, self: p.named()} }
@@ -122,7 +123,7 @@ func (a *announcer) renew(ctx context.Context, version int64) {
 	if before == string(text) {
 		before = ""
 	}
-	_, err = a.store.leaseOut(ctx, a.store.processes, string(text), before, 0)
+	_, err = a.store.leaseOut(ctx, a.store.processes, string(text), before, 0, &a.tidy)
 	a.self, a.due = next, time.Now().Add(renewLease)
 	switch {
 	case err == nil:
