@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,11 +17,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsfile"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/ratelog"
 	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/redishealth"
 )
@@ -55,6 +59,9 @@ type Config struct {
 	// NoMetrics registers none, NoUsage records nobody's spending, NoReload reads the file once, and NoFollow keeps to the limits
 	// of the start, whatever becomes of those in Redis: worker limits names such a process after each change.
 	NoMetrics, NoUsage, NoReload, NoFollow bool
+	// NoSummary leaves out the line of the log, at level info, that says once a minute how many tasks were picked up, ran, failed, were
+	// put back and wait. There is none where nothing happened. It costs Redis three commands for each queue.
+	NoSummary bool
 	// ReloadOn has the file read again with each signal, changed or not. Defaults to none.
 	ReloadOn <-chan os.Signal
 	// ExplainRedis puts an error of Redis into words for the log and RedisErr. Defaults to the error itself.
@@ -79,6 +86,11 @@ type Limits struct {
 	usage   *usage.Recorder // nil where it is off
 	health  *redishealth.Watch
 	source  *limitsfile.Source
+
+	serving  sync.Mutex // apart from mu, which End holds while it waits
+	queues   []string   // of its servers
+	summary  summary
+	failures ratelog.Repeats // lines of tasks that are tried again, by scope
 
 	mu      sync.Mutex
 	begun   int // how often Begin was called, and End not
@@ -193,11 +205,11 @@ func (l *Limits) build(file limitsfile.File) error {
 func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) MiddlewareConfig {
 	cfg := l.cfg.Middleware
 	cfg.Redis, cfg.Limiter, cfg.Logger = l.rdb, limiter, calm
-	if cfg.Observer == nil {
-		cfg.Observer = l.metrics
-	} else {
-		cfg.Observer = observers{l.metrics, cfg.Observer}
+	told := observers{l.metrics, &l.summary}
+	if cfg.Observer != nil {
+		told = append(told, cfg.Observer)
 	}
+	cfg.Observer = told
 	if l.usage != nil {
 		cfg.Usage = l.usage
 	}
@@ -273,11 +285,13 @@ func (l *Limits) MetricsHandler() http.Handler { return l.metrics.Handler() }
 func (l *Limits) Logger() *slog.Logger { return l.health.Calm(l.log) }
 
 // NewServer returns an asynq server whose tasks keep the limits: see Middleware.NewServer. asynq's own logger, where cfg has none,
-// is Config.Logger without what Headway says itself.
+// is Config.Logger without what Headway says itself. Config.Logger also gets the failures of tasks, before cfg.ErrorHandler does.
 func (l *Limits) NewServer(cfg asynq.Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger, cfg.LogLevel = redishealth.NewAsynqLogger(l.log, l.health), asynq.DebugLevel
 	}
+	cfg.ErrorHandler = l.logFailures(cfg.ErrorHandler)
+	l.serve(cfg.Queues)
 	s := l.Middleware.NewServer(cfg)
 	s.begin, s.over = func() error { return l.Begin(context.Background()) }, l.End
 	return s
@@ -303,8 +317,23 @@ func (l *Limits) settle(ctx context.Context) error {
 		return err
 	}
 	l.Limiter().SetPolicy(rules)
+	l.warnOfUnits(ctx, rules)
 	l.settled = true
 	return nil
+}
+
+// warnOfUnits says where Spends gives tasks a scope whose rule counts a unit, and nothing says how many of it they cost.
+func (l *Limits) warnOfUnits(ctx context.Context, rules *policy.Policy) {
+	if cfg := l.Middleware.cfg; cfg.Spends == nil || cfg.Costs != nil {
+		return
+	}
+	for pattern, r := range rules.Rules() {
+		if !r.Unlimited && r.Algorithm != policy.Concurrency && r.Unit != policy.Requests {
+			l.log.WarnContext(ctx, "a rule counts a unit that the tasks of Spends do not cost, since Config.Costs is nil: it does not limit them; set Costs",
+				"scope", pattern, "rule", r.Name, "unit", r.Unit)
+			return
+		}
+	}
 }
 
 // Begin starts what goes on beside the tasks: following and reloading the limits, recording usage, watching Redis. Servers of
@@ -334,10 +363,35 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	} else {
 		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
 	}
+	if !l.cfg.NoSummary {
+		wg.Go(func() { l.summary.run(ctx, l.log, l.waiting) })
+	}
 	if !l.cfg.NoReload {
 		wg.Go(func() { l.source.Reload(ctx, l.cfg.ReloadOn) })
 	}
 	return &wg
+}
+
+// serve notes the queues of a server.
+func (l *Limits) serve(queues map[string]int) {
+	l.serving.Lock()
+	defer l.serving.Unlock()
+	if len(queues) == 0 {
+		queues = map[string]int{queue.DefaultQueue: 1}
+	}
+	for name := range queues {
+		if !slices.Contains(l.queues, name) {
+			l.queues = append(l.queues, name)
+		}
+	}
+}
+
+// waiting counts the tasks that wait in the queues of this process.
+func (l *Limits) waiting(ctx context.Context) (int64, error) {
+	l.serving.Lock()
+	queues := slices.Clone(l.queues)
+	l.serving.Unlock()
+	return asynqx.Backlog(ctx, l.rdb, queues)
 }
 
 // End ends what Begin has started. Without a Begin it does nothing.

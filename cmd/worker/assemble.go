@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 
 	"github.com/hibiken/asynq"
@@ -21,9 +20,8 @@ type taskServer struct {
 
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(p parts) (system, error) {
-	log := p.log
 	cfg := p.options.outbound()
-	cfg.Logger, cfg.Told = log, worker.ReportResponse
+	cfg.Logger, cfg.Told = slog.New(ofTask{p.log.Handler()}), worker.ReportResponse
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err
@@ -33,7 +31,6 @@ func assemble(p parts) (system, error) {
 			Concurrency:     p.options.concurrency,
 			Queues:          p.options.queues,
 			ShutdownTimeout: p.options.drain,
-			ErrorHandler:    asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) { logFailure(ctx, log, t, err) }),
 		}),
 		handler:  httpOnly{out},
 		outbound: out,
@@ -56,16 +53,19 @@ type httpOnly struct{ asynq.Handler }
 // Matches implements worker.TaskMatcher.
 func (httpOnly) Matches(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP }
 
-// logFailure tells of a task that failed: aloud when it is for good.
-func logFailure(ctx context.Context, log *slog.Logger, t *asynq.Task, err error) {
-	id, _ := asynq.GetTaskID(ctx)
-	name, _ := asynq.GetQueueName(ctx)
-	retried, _ := asynq.GetRetryCount(ctx)
-	most, _ := asynq.GetMaxRetry(ctx)
-	attrs := []any{"task_id", id, "type", t.Type(), "queue", name, "retried", retried, "error", err}
-	if errors.Is(err, asynq.SkipRetry) || retried >= most {
-		log.ErrorContext(ctx, "task failed for good and is archived", attrs...)
-		return
+// ofTask adds to what is logged in a handler which task it is of.
+type ofTask struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h ofTask) Handle(ctx context.Context, r slog.Record) error {
+	if id, is := asynq.GetTaskID(ctx); is {
+		r.AddAttrs(slog.String("task_id", id), slog.String("scope", worker.TaskScope(ctx)))
 	}
-	log.DebugContext(ctx, "task failed and is tried again", attrs...)
+	return h.Handler.Handle(ctx, r)
 }
+
+// WithAttrs implements slog.Handler.
+func (h ofTask) WithAttrs(attrs []slog.Attr) slog.Handler { return ofTask{h.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (h ofTask) WithGroup(name string) slog.Handler { return ofTask{h.Handler.WithGroup(name)} }

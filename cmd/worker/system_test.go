@@ -353,10 +353,12 @@ func TestTellsFailures(t *testing.T) {
 	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits),
 		"-allow-host", strings.TrimPrefix(broken.URL, "http://"), "-log-level", "debug")
 	for id, want := range map[string]string{
-		"again": `level=DEBUG msg="task failed and is tried again"`,
+		"again": `level=INFO msg="task failed and is tried again"`,
 		"last":  `level=ERROR msg="task failed for good and is archived"`,
 	} {
-		r.says(want + " task_id=" + id + " type=http queue=default")
+		r.says(want + " task_id=" + id + " scope=payments/a type=http queue=default")
+		r.says(`level=DEBUG msg="outbound request" method=GET host=` + strings.TrimPrefix(broken.URL, "http://"))
+		r.says("task_id=" + id + " scope=payments/a\n")
 	}
 	r.says("out of order")
 	r.stop()

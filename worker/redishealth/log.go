@@ -21,6 +21,8 @@ const (
 	// revokedText is how it tells of one that was taken from its queue: that was moved or
 	// goes on in another form, which the worker has told where it matters.
 	revokedText = "revoke task id="
+	// emptyText is what it says whenever it has looked for a task in vain.
+	emptyText = "All queues are empty"
 	// doubtAge is how old an answer of Redis may be when asynq complains.
 	doubtAge = time.Second
 )
@@ -43,8 +45,12 @@ type repeats struct {
 	n  int // since at
 }
 
-// Debug implements asynq.Logger, at level Debug.
-func (l *AsynqLogger) Debug(args ...any) { l.quiet(args) }
+// Debug implements asynq.Logger, at level Debug, without what asynq says ten times a second while nothing happens.
+func (l *AsynqLogger) Debug(args ...any) {
+	if fmt.Sprint(args...) != emptyText {
+		l.quiet(args)
+	}
+}
 
 // Info implements asynq.Logger, at level Debug: the worker says it in its own words.
 func (l *AsynqLogger) Info(args ...any) { l.quiet(args) }

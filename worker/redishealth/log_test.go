@@ -110,3 +110,20 @@ func TestCalm(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 }
+
+// At debug too asynq does not say ten times a second that it has found no task.
+func TestAsynqLogAtDebug(t *testing.T) {
+	t.Parallel()
+	var out output
+	l := &AsynqLogger{
+		log:    slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		outage: func(context.Context, time.Duration) error { return nil },
+	}
+	for range 1000 {
+		l.Debug("All queues are empty")
+	}
+	l.Debug("Forwarder done")
+	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `level=DEBUG msg=asynq message="Forwarder done"`) {
+		t.Errorf("the log is %s", text)
+	}
+}

@@ -1,0 +1,55 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// summaryEvery is how often the log says what tasks have done.
+const summaryEvery = time.Minute
+
+// summary is an Observer that counts what tasks do, for a line of the log each minute. It is safe for concurrent use.
+type summary struct {
+	nobody
+	pickedUp, ran, failed, putBack atomic.Int64
+}
+
+func (s *summary) PickedUp(string) { s.pickedUp.Add(1) }
+
+func (s *summary) Rescheduled(string, time.Duration) { s.putBack.Add(1) }
+
+func (s *summary) Ran(_, outcome string, _ time.Duration) {
+	s.ran.Add(1)
+	if outcome == "failed" || outcome == "lost" {
+		s.failed.Add(1)
+	}
+}
+
+// run logs a line each minute in which anything happened, until ctx ends. waiting is asked for the line only; its error leaves the
+// number out.
+func (s *summary) run(ctx context.Context, log *slog.Logger, waiting func(context.Context) (int64, error)) {
+	tick := time.NewTicker(summaryEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.log(ctx, log, waiting)
+		}
+	}
+}
+
+func (s *summary) log(ctx context.Context, log *slog.Logger, waiting func(context.Context) (int64, error)) {
+	pickedUp, ran, failed, putBack := s.pickedUp.Swap(0), s.ran.Swap(0), s.failed.Swap(0), s.putBack.Swap(0)
+	if pickedUp+ran+putBack == 0 || !log.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	about := []any{"picked_up", pickedUp, "ran", ran, "failed", failed, "put_back", putBack}
+	if n, err := waiting(ctx); err == nil {
+		about = append(about, "waiting", n)
+	}
+	log.InfoContext(ctx, "tasks in the last minute", about...)
+}
