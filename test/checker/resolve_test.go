@@ -67,7 +67,11 @@ func byLimiter(t *testing.T, p *policy.Policy, path string) (rules []string, den
 			continue
 		}
 		unit := strings.TrimPrefix(b.Rule.Unit, policy.Requests)
-		rules = append(rules, fmt.Sprint(b.Scope, " ", b.Rule.Name, " ", b.Rule.Algorithm, " ", b.Rule.Limit, " ", b.Rule.Per, " ", unit, b.Rule.Active))
+		active := ""
+		if hours := b.Rule.Active; hours != nil {
+			active = hours.Cron()
+		}
+		rules = append(rules, fmt.Sprint(b.Scope, " ", b.Rule.Name, " ", b.Rule.Algorithm, " ", b.Rule.Limit, " ", b.Rule.Per, " ", unit, active))
 	}
 	if paused {
 		rules = append(rules, policy.PausedRule)
