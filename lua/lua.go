@@ -66,7 +66,7 @@ type Script struct {
 	Name string
 
 	expanded func() ready // once
-	variants *sync.Map   // by kinds, made when they are first asked for
+	variants *sync.Map    // by kinds, made when they are first asked for
 }
 
 // ready is an expanded script.
