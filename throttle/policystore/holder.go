@@ -205,8 +205,8 @@ func (s *Store) leaseOut(ctx context.Context, key, member, before string, stays 
 		}
 		if tidies {
 			p.ZRemRangeByScore(ctx, key, "-inf", "("+strconv.FormatInt(now.Add(-stays).UnixMilli(), 10))
-			p.PExpire(ctx, key, stays+2*(tidyEach+lease))
 		}
+		p.PExpire(ctx, key, stays+2*lease) // each time: Redis may have been emptied since
 		return nil
 	})
 	if err != nil {
