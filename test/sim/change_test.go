@@ -24,7 +24,7 @@ func (c *course) change(rules string) {
 // after returns how long after a moment the nth start came, from 1.
 func after(began time.Time, runs []ran, n int) time.Duration { return runs[n-1].at.Sub(began) }
 
-// "A raised limit takes effect at once for tasks already waiting", whatever they wait
+// "A raised limit takes effect at once for tasks that already wait", whatever they wait
 // for: the next of a slow rate, a rule that is suspended, a window that is used up, a
 // place. In two processes, of which one holds a task.
 func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {

@@ -143,7 +143,7 @@ func TestRollingDeploy(t *testing.T) {
 	})
 }
 
-// docs/limits.md: "git revert of a limits file and a deploy revert it".
+// docs/guarantees.md: "git revert of a limits file and a deploy revert the limits".
 func TestRevertByRollingDeploy(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.start(allows("1")).stop()

@@ -333,7 +333,7 @@ func TestOlderFileChangesNothing(t *testing.T) {
 	has(t, s.nowSays(t), "limit: 20")
 }
 
-// docs/limits.md: "Two people who change limits at once cannot silently undo each other."
+// docs/guarantees.md: "Two people who change limits at the same time cannot silently undo each other."
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
