@@ -98,7 +98,7 @@ func TestRedisRateTakesWhatIsLeft(t *testing.T) {
 	}
 }
 
-// "By default a rule is slower by the pad": 10 a second are 10 in 1.005 s, as against redis_rate.
+// "By default a rule is slower by the pad, the start tolerance of 5 ms: 10 a second are 10 in 1.005 s", as against redis_rate.
 func TestPadIsTheDifference(t *testing.T) {
 	t.Parallel()
 	decided(t, "The pad")
