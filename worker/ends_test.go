@@ -100,7 +100,7 @@ func (l *asynqLines) keep(a []any) {
 	l.said = append(l.said, fmt.Sprint(a...))
 }
 
-// "asynq is not told that the task was gone": it would log a line, and send the script again.
+// "The client hides that from asynq": it would log a line, and send the script again.
 func TestLostReplyOfAnEnd(t *testing.T) {
 	t.Parallel()
 	const tasks = 5

@@ -40,7 +40,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// "A task that cannot start before its deadline fails as soon as that is known": a place
+// "The task fails as soon as that is known": a place
 // under a concurrency rule may come free before its lease ends, and one that has no place
 // by its deadline fails then.
 func TestDeadlineBeforeLeaseEnds(t *testing.T) {

@@ -53,7 +53,7 @@ func (s *system) pageOf(size int) page {
 	return got
 }
 
-// "A backlog that asynq alone enqueued is planned where it stands": its tasks are
+// "A backlog that asynq's client enqueued is planned where it stands": its tasks are
 // picked up little more than once, in their order.
 func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 	t.Parallel()

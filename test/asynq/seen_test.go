@@ -16,7 +16,7 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// "processed counts two more for each task that is carried over, failed none"
+// "processed counts two more, one for the revoked form and one for the carrier; failed counts none"
 func TestCountersOfCarriedTasks(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, sliding(1, 2*time.Second), worker.MiddlewareConfig{Hold: -1})
@@ -29,7 +29,7 @@ func TestCountersOfCarriedTasks(t *testing.T) {
 	}
 }
 
-// "the time of the last failure is that of the last wait"
+// "the time of the last wait: asynq overwrites it each time"
 func TestLastFailedAtIsTheLastWait(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, sliding(1, time.Minute), worker.MiddlewareConfig{Hold: -1})
@@ -54,7 +54,7 @@ func TestLastFailedAtIsTheLastWait(t *testing.T) {
 	}
 }
 
-// "A task made by aggregation is limited as any other; the members of its group
+// "That task is limited like any other; the members of its group
 // spend nothing."
 func TestGroups(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// "Handler and Config do for a server of your own, but for the guard."
+// "`Handler` and `Config` suffice for a server of your own, except for the retrying client."
 func TestAServerOfYourOwn(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, sliding(2, time.Second), worker.MiddlewareConfig{})
