@@ -25,7 +25,7 @@ limits:
 `, account, tenants))
 }
 
-// "What one tenant is answered slows no other": neither by a limit that its API tells, nor by refusals,
+// "An API's answer to one tenant slows no other": neither by a limit that its API tells, nor by refusals,
 // whether the tenant has rules or not. Levels above are corrected where they say that they heed.
 func TestAnswersStayAtTheirScope(t *testing.T) {
 	t.Parallel()
