@@ -60,7 +60,7 @@ var changes = []policy.Rule{
 	{Algorithm: policy.Calendar, Limit: 100, Resets: wallclock.MustParse("*/2 * * * *", "Asia/Kathmandu"), Rollover: 20},
 }
 
-// docs/algorithms.md: "Never more than a rule would that had the larger burst of the two, and
+// docs/algorithms.md: "Never more than a rule would admit that had the larger burst of the two, and
 // the larger rate", whatever a rule is changed to, in any time that spans the change.
 func TestChangesAddNothing(t *testing.T) {
 	t.Parallel()
@@ -171,7 +171,7 @@ func mostIn(from, until int64, in []span) float64 {
 	return burst + rate*t + edge
 }
 
-// docs/algorithms.md: "What a bucket holds beyond full is let go": one that is lowered is
+// docs/algorithms.md: "A bucket drops what it holds beyond its burst": one that is lowered is
 // not waited for until it has drained that at its new rate, which would be four days here.
 func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
@@ -196,8 +196,8 @@ func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-// docs/algorithms.md: "Not at all where the algorithm, or the length of a fixed window, was another one meanwhile": units that
-// were taken over may be anybody's.
+// docs/algorithms.md: "It is not refunded at all if the algorithm, or the length of a fixed window, was another one
+// meanwhile": units that were taken over may be anybody's.
 func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	window := changing(policy.Rule{Algorithm: policy.SlidingWindow, Limit: 200, Per: time.Hour})

@@ -78,7 +78,7 @@ func (s *stepped) stands() time.Duration {
 	return most
 }
 
-// "each rule admits at most so much more than its bound, once": what docs/algorithms.md#clock-steps says of
+// "A rule may once admit more than its bound, and for a while nothing may start": what docs/algorithms.md#clock-steps says of
 // each rule, for steps of a second to an hour, in the middle of a backlog and after a quiet time.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
@@ -135,7 +135,7 @@ func TestClockSteps(t *testing.T) {
 }
 
 // A step back by an hour in the middle of what an API has told, of a lease of a run that has died,
-// and of a turn that was given: "they last at most for as long as they were told, once more".
+// and of a turn that was given: "They last at most for their full time once more".
 func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 	t.Parallel()
 	const hour = -time.Hour

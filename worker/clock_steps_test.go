@@ -53,7 +53,7 @@ func (c *setClock) of(t *testing.T, m *miniredis.Miniredis) {
 	}()
 }
 
-// "Nothing starts for at most so long": two workers have a
+// docs/algorithms.md: "For a while nothing may start", and no longer than its table says: two workers have a
 // backlog, and each task starts once.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()

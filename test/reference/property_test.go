@@ -82,9 +82,8 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// "What the sections below say of each algorithm is enough to work all of it out by hand, to the unit
-// and the microsecond: a model that was written from this page alone answers as the limiter does"
-// (docs/algorithms.md). In random histories every answer is the model's; nothing is ever over the
+// docs/algorithms.md: "The sections below define each algorithm to the unit and the microsecond. A model
+// that was written from this page alone answers as the limiter does". In random histories every answer is the model's; nothing is ever over the
 // rule's bound; and a wait is exact: a microsecond before it the same request is denied, and at it it
 // is granted.
 func TestDecisionsAreAsThePagesSay(t *testing.T) {
