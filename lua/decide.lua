@@ -6,10 +6,10 @@
 -- key that has lost its TTL, or was written by a clock that has since stepped
 -- back or under limits that have since changed.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
 --                       attempt left there is written over.
--- KEYS[n+2]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+2]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -20,7 +20,7 @@
 --                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks what
 --                       would be said now, changes nothing at all, and has the longer reply.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
---                       include/rules.lua.
+--                       include/core/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
 --           limited, remaining, retry, reset, place}, or, allowed from now on, shorter:
@@ -41,9 +41,9 @@
 -- Writes   KEYS[1..n+1] when allowed, the last as it was when replayed. Nothing otherwise, but for the mending.
 -- Source   docs/algorithms.md#one-decision
 
--- #include clock
--- #include pack
--- #include layout
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
 
 local call, format = redis.call, string.format
 local member = ARGV[2]
@@ -52,10 +52,10 @@ local attempt, told = KEYS[n + 1], KEYS[n + 2]
 local provider, scope = sub(told, 1, -6), string.match(ARGV[3], '/.*$') or ''
 local heeds = call('EXISTS', told) == 1
 
--- #include express/told
+-- #include fastpath/upstream
 
 if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
-  -- #include express/way
+  -- #include fastpath/decide
 end
 
 -- The general way.
@@ -63,11 +63,11 @@ end
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
 local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for one who only asks
 
--- #include numbers
--- #include rules
--- #include answer
--- #include told
--- #include grant
+-- #include core/numbers
+-- #include core/rules
+-- #include core/answer
+-- #include upstream/upstream
+-- #include core/grant
 
 -- What one who only asks is told where all rules admit the cost now.
 local function asked(rules)

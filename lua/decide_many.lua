@@ -7,10 +7,10 @@
 --
 -- KEYS[1]     batch     string, what the batch was answered and its id. What another one left there
 --                       is written over.
--- KEYS[2]     told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[3]     meta      hash of nodes. See include/waiting/tree.lua.
--- KEYS[4]     flight    hash of what was granted. See include/waiting/flight.lua.
--- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[2]     told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[3]     meta      hash of nodes. See include/fairshare/tree.lua.
+-- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua.
+-- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[6..n+5] keys     strings, each once: the states of the rules, and the records of the attempts
 --                       that may be asked for singly, as decide has them; sorted sets of concurrency rules.
 --
@@ -25,12 +25,12 @@
 --                       Empty: nobody will use what the batch was or would be admitted to, which is
 --                       over from now on.
 -- ARGV[4..]   texts     each once: integer units > 0 that an attempt costs, and one for each rule. See
---                       include/rules.lua.
+--                       include/core/rules.lua.
 --
 -- Returns  bytes: now and start, the clock of the call that decided, in seven each; then for each
 --          attempt, in their order,
 --          1, and two of seven bytes for each rule: place, as decide returns it, and what the rule
---             holds then: x of a token bucket, total, or count; see include/layout.lua. Of a concurrency rule
+--             holds then: x of a token bucket, total, or count; see include/core/layout.lua. Of a concurrency rule
 --             it is when its last lease ends, and how many places are taken.
 --          0  left to decide
 --
@@ -38,9 +38,9 @@
 --          or was sent before and admits nobody.
 -- Source   docs/algorithms.md#one-decision
 
--- #include clock
--- #include pack
--- #include layout
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
 
 -- All is read before anything is written. What a rule comes to is kept here for the
 -- next attempt that meets it, and written once.
@@ -60,7 +60,7 @@ local told, meta, flight, parked = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
 local free
 if there > 0 or byte(calls, 2) == 1 then
-  -- #include express/free
+  -- #include fastpath/free
 end
 
 -- Most attempts meet rules that others do, so each is read once.
@@ -71,7 +71,7 @@ local function read(i)
     known[i] = tonumber(rule)
     return known[i]
   end
-  -- #include express/rule
+  -- #include fastpath/rule
   known[i] = { algorithm, one, two, three, four }
   return known[i]
 end
@@ -102,11 +102,11 @@ while at <= size do
     local algorithm, one, two, three, four = rule[1], rule[2], rule[3], rule[4], rule[5]
     local place, holds, state, spare, v = now, nil, nil, nil, kept[key]
     if algorithm == TOKEN then
-      -- #include express/token_bucket
+      -- #include fastpath/token_bucket
     elseif algorithm == SLIDING and two == 0 then
-      -- #include express/fixed_window
+      -- #include fastpath/fixed_window
     elseif algorithm == SLIDING then
-      -- #include express/sliding_window
+      -- #include fastpath/sliding_window
     elseif algorithm == HELD then
       local set = sets[key] or places_of(key)
       if set.held >= one then
@@ -172,7 +172,7 @@ local runs = false
 for key, set in pairs(sets) do
   if #set > 0 then
     runs = true
-    -- #include express/runs
+    -- #include fastpath/runs
   end
 end
 local answer = table.concat(out)

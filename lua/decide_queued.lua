@@ -5,16 +5,16 @@
 -- one that nobody is before takes its start where that is at most `near` from now, or goes to the
 -- queue too. A task that stands in its queue keeps its place.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 9. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 9. See include/core/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
--- KEYS[n+2]   queue     sorted set of the scope's waiting tasks. See include/waiting/tasks.lua.
--- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+2]   queue     sorted set of the scope's waiting tasks. See include/fairshare/tasks.lua.
+-- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+4]   heap      sorted set of listed nodes.
 -- KEYS[n+5]   meta      hash of nodes.
--- KEYS[n+6]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+6]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+7]   overdue   sorted set of the same.
--- KEYS[n+8]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+8]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -23,7 +23,7 @@
 --                       a space between: ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
 --                       a task that was granted; near, µs >= 0, the same for one that was not; lead, µs >= 0,
 --                       how long before its start a task is granted; then the path of the scope.
--- ARGV[4]     ticket    the task's name in its queue, its cost before it. See include/waiting/tasks.lua.
+-- ARGV[4]     ticket    the task's name in its queue, its cost before it. See include/fairshare/tasks.lua.
 -- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
 --                       for one that had its turn and shall only be put back before those in its queue; 3
 --                       for one that cannot run now, and only takes its place. What was too late before may follow,
@@ -33,7 +33,7 @@
 --                       zero byte after it, and with a byte of one and its unit before that where it
 --                       counts none of requests.
 -- ARGV[7..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
---                       include/rules.lua.
+--                       include/core/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide; or
 --          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look, stood}:
@@ -47,9 +47,9 @@
 --          KEYS[n+6..n+7] when it was in flight, KEYS[n+9] when it had been parked.
 -- Source   docs/turns.md#decide
 
--- #include clock
--- #include pack
--- #include layout
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
 
 local call, format = redis.call, string.format
 local member, ticket, again = ARGV[2], ARGV[4], sub(ARGV[5], 1, 1)
@@ -60,7 +60,7 @@ local provider = sub(schedule, 1, -10)
 local scope = sub(KEYS[n + 2], #provider + 1, -7)
 local late = string.match(ARGV[5], '^.([LF]%d+)')
 
--- #include waiting/stale_reply when K
+-- #include fairshare/stale_reply when K
 
 local field = scope .. '\0' .. ticket
 local value = call('HGET', flight, field)
@@ -75,11 +75,11 @@ do
     quiet = quiet and not (v and string.find(v, '\n', 1, true))
   end
 end
--- #include express/told
+-- #include fastpath/upstream
 local was_parked = parks and call('ZSCORE', parked, field)
 
 if quiet and not value and not heeds and not late and not was_parked and again < '2' then
-  -- #include express/way
+  -- #include fastpath/decide
 end
 
 -- The general way.
@@ -87,17 +87,17 @@ end
 local rank, ahead, near, lead = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+)')
 ahead, near, lead = tonumber(ahead), tonumber(near), tonumber(lead)
 
--- #include numbers
--- #include rules
--- #include answer
--- #include told
--- #include grant
--- #include waiting/tasks
--- #include waiting/tree
--- #include waiting/flight
--- #include waiting/lanes
--- #include waiting/expect
--- #include waiting/enter
+-- #include core/numbers
+-- #include core/rules
+-- #include core/answer
+-- #include upstream/upstream
+-- #include core/grant
+-- #include fairshare/tasks
+-- #include fairshare/tree
+-- #include fairshare/flight
+-- #include fairshare/lanes
+-- #include fairshare/expect
+-- #include fairshare/enter
 
 -- A grant may be claimed so much later than its start: what is later is decided anew. A dispatch that is later than
 -- LATE has nobody to make it.

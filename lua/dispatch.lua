@@ -5,14 +5,14 @@
 -- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
 -- id it answers with the same tasks, as far as they have not come.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[11]. See include/layout.lua.
--- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[11]. See include/core/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
--- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -27,7 +27,7 @@
 --                     is not before it is granted by these.
 -- ARGV[10]    near    integer >= 1, how many of those whose turns are next it names.
 -- ARGV[11]    rules   integer n.
--- ARGV[12..]  rule    one for each rule. See include/rules.lua.
+-- ARGV[12..]  rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+12..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
 --                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
 --                     of; after a "!" those of one of which the caller may start nobody.
@@ -50,9 +50,9 @@
 -- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
 -- Source   docs/turns.md#dispatch
 
--- #include clock
--- #include pack
--- #include layout
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
 
 local call = redis.call
 local n, base, from, edge = tonumber(ARGV[11]), 11, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
@@ -65,18 +65,18 @@ local heeds, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there /
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more, many = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 
--- #include numbers
+-- #include core/numbers
 local stale = false
--- #include waiting/stale when K
--- #include rules
--- #include answer
--- #include told
--- #include waiting/tasks
--- #include waiting/tree
--- #include waiting/flight
--- #include waiting/grants
--- #include waiting/parked
--- #include waiting/queues
+-- #include fairshare/stale when K
+-- #include core/rules
+-- #include core/answer
+-- #include upstream/upstream
+-- #include fairshare/tasks
+-- #include fairshare/tree
+-- #include fairshare/flight
+-- #include fairshare/grants
+-- #include fairshare/parked
+-- #include fairshare/queues
 
 -- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
 -- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.

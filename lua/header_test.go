@@ -274,7 +274,7 @@ func histories(prefix string) (runs []run, n int) {
 		return run{Decide, append(attempt("e"), prefix+"!told"), rules(false, 1, at, "e", "?/a")}
 	}
 	tell := func(words ...any) run {
-		return run{Tell, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, append([]any{now}, words...)}
+		return run{ReportUpstream, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, append([]any{now}, words...)}
 	}
 	return []run{
 		decide("a", 1, now, 0), decide("a", 1, now, 0), decide("b", 2, now, 0), decide("c", 1, now, 0),
@@ -330,7 +330,7 @@ func TestHeaders(t *testing.T) {
 				switch r.script {
 				case Decide:
 					rules -= 2
-				case Tell:
+				case ReportUpstream:
 					rules = (len(r.args) - 1) / 5
 				case Release:
 					rules -= 2
@@ -344,7 +344,7 @@ func TestHeaders(t *testing.T) {
 					rules -= 6
 				case TakeTasks:
 					rules -= 5
-				case ParkTasks:
+				case DeferTasks:
 					rules -= 2
 				case KeepLeases:
 					rules = len(r.args) / 2
@@ -360,7 +360,7 @@ func TestHeaders(t *testing.T) {
 			for _, s := range every() {
 				h, rules := headerOf(t, s), n
 				switch s {
-				case Renew, Release, Heartbeat, Tell:
+				case Renew, Release, Heartbeat, ReportUpstream:
 					rules = 1
 				}
 				declared := append(places(t, "KEYS", h.keys, rules), places(t, "ARGV", h.argv, rules)...)
@@ -376,7 +376,7 @@ func TestHeaders(t *testing.T) {
 
 func headerOf(t *testing.T, s *Script) header {
 	t.Helper()
-	text, err := os.ReadFile(s.Name + ".lua")
+	text, err := os.ReadFile(s.path + ".lua")
 	if err != nil {
 		t.Fatal(err)
 	}

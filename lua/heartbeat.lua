@@ -11,11 +11,11 @@
 -- Writes   KEYS[1].
 -- Source   docs/operations.md#when-redis-cannot-answer
 
--- #include clock
--- #include pack
--- #include layout
--- #include numbers
--- #include lease
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
+-- #include core/numbers
+-- #include core/lease
 
 local stay = tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))

@@ -4,11 +4,11 @@
 -- place, the rule that binds it and its expected start. It also names the queues of scopes below one, a
 -- page a call.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/layout.lua.
--- KEYS[n+1]   heap      sorted set of listed nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/core/layout.lua.
+-- KEYS[n+1]   heap      sorted set of listed nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
--- KEYS[n+3]   flight    hash of what was granted. See include/waiting/flight.lua.
--- KEYS[n+4]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+3]   flight    hash of what was granted. See include/fairshare/flight.lua.
+-- KEYS[n+4]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -16,7 +16,7 @@
 -- ARGV[3]     under   what the paths of the scopes to name begin with, "/acme/"; "" to name none.
 -- ARGV[4]     after   the member of heap that the page before ended with; "" to begin.
 -- ARGV[5]     most    integer > 0, how many members to look at.
--- ARGV[6..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[6..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
@@ -35,9 +35,9 @@
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
 
--- #include clock
--- #include pack
--- #include layout
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
 
 local call = redis.call
 local n, base, under, from = tonumber(ARGV[2]), 5, ARGV[3], ARGV[4]
@@ -45,13 +45,13 @@ local heap, meta, flight, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n +
 local heeds, schedule = call('EXISTS', told) == 1, nil
 local provider = sub(heap, 1, -6)
 
--- #include numbers
--- #include rules
--- #include told
--- #include waiting/tasks
--- #include waiting/tree
--- #include waiting/queues
--- #include waiting/expect
+-- #include core/numbers
+-- #include core/rules
+-- #include upstream/upstream
+-- #include fairshare/tasks
+-- #include fairshare/tree
+-- #include fairshare/queues
+-- #include fairshare/expect
 
 -- How many are in flight at each level and below it, but for those who are overdue.
 local STALE = 3000000

@@ -4,14 +4,14 @@
 -- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all but a
 -- few of many. Sent again, it leaves tasks where they are.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/layout.lua.
--- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/core/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
--- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -20,7 +20,7 @@
 -- ARGV[4]     near    integer µs >= 0, how near a start must be for its task to go straight to asynq.
 -- ARGV[5]     direct  integer >= 0, how many tasks go straight to asynq at most.
 -- ARGV[6]     rules   integer n.
--- ARGV[7..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[7..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+7..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+7..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
 --                     as in decide_queued.lua.
@@ -35,9 +35,9 @@
 -- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
 -- Source   docs/turns.md#join
 
--- #include clock
--- #include pack
--- #include layout
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
 
 local call = redis.call
 local n, base = tonumber(ARGV[6]), 6
@@ -47,20 +47,20 @@ local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10
 local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
 local heeds, parks, flies = there % 2 == 1, floor(there / 2) % 2 == 1, there >= 4
 
--- #include numbers
+-- #include core/numbers
 local stale = false
--- #include waiting/stale when K
--- #include rules
--- #include answer
--- #include told
--- #include waiting/tasks
--- #include waiting/tree
--- #include waiting/flight
--- #include waiting/grants
--- #include waiting/queues
--- #include waiting/lanes
--- #include waiting/expect
--- #include waiting/enter
+-- #include fairshare/stale when K
+-- #include core/rules
+-- #include core/answer
+-- #include upstream/upstream
+-- #include fairshare/tasks
+-- #include fairshare/tree
+-- #include fairshare/flight
+-- #include fairshare/grants
+-- #include fairshare/queues
+-- #include fairshare/lanes
+-- #include fairshare/expect
+-- #include fairshare/enter
 
 tree.at_once = 8
 -- How long those who have come to a queue wait at most, as far as is known; nil where nobody has.

@@ -253,7 +253,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 	case c.verb == 3 && held != nil:
 		return Release, append(held, h.due, h.meta), []any{c.now, h.ids[c.id]}
 	case c.verb == 4 && c.cost < 20:
-		return Tell, []string{h.told, h.due, h.meta}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
+		return ReportUpstream, []string{h.told, h.due, h.meta}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
 	}
 	return Decide, append(attempt, h.told), rules(c.now, h.ids[c.id], fmt.Sprint(c.ahead, scope))
 }

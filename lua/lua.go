@@ -1,5 +1,6 @@
 // Package lua holds the text of Headway's Redis scripts, one file a script.
 //
+// Scripts over the limiter's own keys stand here, those over asynq's keys in asynq/.
 // Every script starts with a header that says what its KEYS and ARGV are, what
 // it returns and what it writes; a test holds the header against the body. Parts
 // that several scripts share stand in include/ and are put in where a script
@@ -23,7 +24,7 @@ import (
 	"sync"
 )
 
-//go:embed *.lua include/*.lua include/express/*.lua include/waiting/*.lua
+//go:embed *.lua asynq/*.lua include/*/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
@@ -44,19 +45,20 @@ var (
 	Renew        = load("renew")
 	Release      = load("release")
 	Heartbeat    = load("heartbeat")
-	Tell         = load("tell")
+
+	ReportUpstream = load("report_upstream")
 
 	// These work on asynq's keys and are sent by package worker.
-	TakeTasks    = load("take_tasks")
-	ReleaseTasks = load("release_tasks")
-	ParkTasks    = load("park_tasks")
-	KeepLeases   = load("keep_leases")
+	TakeTasks    = load("asynq/take_tasks")
+	ReleaseTasks = load("asynq/release_tasks")
+	DeferTasks   = load("asynq/defer_tasks")
+	KeepLeases   = load("asynq/keep_leases")
 )
 
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, Settle, Tell}
+	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, ReportUpstream, Settle}
 }
 
 // Script is one script as Redis gets it. It never changes, and is safe for
@@ -65,6 +67,7 @@ type Script struct {
 	// Name is the file's name without ".lua".
 	Name string
 
+	path     string       // of the file, without ".lua"
 	expanded func() ready // once
 	variants *sync.Map    // by kinds, made when they are first asked for
 }
@@ -98,7 +101,7 @@ func (s *Script) For(kinds string) *Script {
 	if !inOrder(kinds) {
 		return s
 	}
-	first, _ := s.variants.LoadOrStore(kinds, script(s.Name, kinds))
+	first, _ := s.variants.LoadOrStore(kinds, script(s.path, kinds))
 	return first.(*Script) //nolint:forcetypeassert // as above
 }
 
@@ -111,18 +114,18 @@ func inOrder(kinds string) bool {
 	return rest == "" && kinds != ""
 }
 
-func load(name string) *Script {
-	s := script(name, Kinds)
+func load(path string) *Script {
+	s := script(path, Kinds)
 	s.variants = &sync.Map{}
 	return s
 }
 
-func script(name, kinds string) *Script {
-	return &Script{Name: name, expanded: sync.OnceValue(func() ready { return expandedFor(name, kinds) })}
+func script(file, kinds string) *Script {
+	return &Script{Name: file[strings.LastIndexByte(file, '/')+1:], path: file, expanded: sync.OnceValue(func() ready { return expandedFor(file, kinds) })}
 }
 
-func expandedFor(name, kinds string) ready {
-	source, err := Expand(name, kinds)
+func expandedFor(path, kinds string) ready {
+	source, err := expand(files, path, kinds)
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
@@ -131,10 +134,10 @@ func expandedFor(name, kinds string) ready {
 	return ready{source: source, sha: hash, arg: hash}
 }
 
-// Fence returns a script of asynq's that ends the run of a task as it is sent by package worker: include/fence.lua goes
+// Fence returns a script of asynq's that ends the run of a task as it is sent by package worker: include/asynq/fence.lua goes
 // before it, and says what its arguments are.
 func Fence(source string) string {
-	part, err := files.ReadFile("include/fence.lua")
+	part, err := files.ReadFile("include/asynq/fence.lua")
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
@@ -157,19 +160,17 @@ func Rule(kind byte, numbers [4]int64, more ...int64) string {
 
 const includeMark = "-- #include "
 
-// Expand returns the text of a script with its includes put in, each where it
+// expand returns the text of a script with its includes put in, each where it
 // is named, and those that these name. An include "when" a kind is left out
 // unless kinds has that letter. The error names the file and line of an include
 // that does not exist or stands there twice.
-func Expand(name, kinds string) (string, error) { return expand(files, name, kinds) }
-
-func expand(files fs.FS, name, kinds string) (string, error) {
-	text, err := fs.ReadFile(files, name+".lua")
+func expand(files fs.FS, path, kinds string) (string, error) {
+	text, err := fs.ReadFile(files, path+".lua")
 	if err != nil {
-		return "", fmt.Errorf("no script %q", name)
+		return "", fmt.Errorf("no script %q", path)
 	}
 	e := expansion{files: files, kinds: kinds, seen: map[string]bool{}}
-	err = e.put(name+".lua", string(text))
+	err = e.put(path+".lua", string(text))
 	return e.out.String(), err
 }
 

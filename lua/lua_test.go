@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // every is every script, by name.
 func every() []*Script {
-	all := append(All(), TakeTasks, ReleaseTasks, ParkTasks, KeepLeases)
+	all := append(All(), TakeTasks, ReleaseTasks, DeferTasks, KeepLeases)
 	slices.SortFunc(all, func(a, b *Script) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
@@ -69,9 +69,9 @@ func differ(a, b string) int {
 // Every file is part of a script, and every script is listed.
 func TestAllIsAll(t *testing.T) {
 	t.Parallel()
-	used := map[string]bool{"include/fence.lua": true} // it goes before scripts of asynq's
+	used := map[string]bool{"include/asynq/fence.lua": true} // it goes before scripts of asynq's
 	for _, s := range every() {
-		use(t, used, s.Name+".lua")
+		use(t, used, s.path+".lua")
 	}
 	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && !used[path] {
@@ -169,7 +169,7 @@ func TestFor(t *testing.T) {
 	for _, s := range every() {
 		for _, kinds := range subsets() {
 			v := s.For(kinds)
-			want, err := Expand(s.Name, kinds)
+			want, err := expand(files, s.path, kinds)
 			if err != nil {
 				t.Fatal(err)
 			}

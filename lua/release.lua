@@ -1,7 +1,7 @@
 -- release: free the places of a run. Harmless when it holds none.
 --
 -- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 2.
--- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -12,10 +12,10 @@
 -- Writes   KEYS[1..n], and KEYS[n+1] where tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
 
--- #include clock
--- #include pack
--- #include numbers
--- #include waiting/freed
+-- #include core/clock
+-- #include core/pack
+-- #include core/numbers
+-- #include fairshare/freed
 
 local n, places = #KEYS - 2, 0
 local provider = string.match(KEYS[n + 1], '^(.*)![^!]*$')

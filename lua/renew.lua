@@ -13,11 +13,11 @@
 -- Writes   KEYS[1..n] when held == 1.
 -- Source   docs/algorithms.md#concurrency
 
--- #include clock
--- #include pack
--- #include layout
--- #include numbers
--- #include lease
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
+-- #include core/numbers
+-- #include core/lease
 
 for i = 1, #KEYS do
   local score = redis.call('ZSCORE', KEYS[i], ARGV[2])

@@ -7,13 +7,13 @@
 -- what was recorded last. A grant is taken back once, places of concurrency rules included, and not
 -- settled after that. Sent again the call changes nothing, and answers the same.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/core/layout.lua.
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; once it is taken back "X" and the attempt id, unless it is
 --                       the record of another attempt by now.
--- KEYS[n+3]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
+-- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the answer of
 --                       the last call, or "X" when it was taken back.
--- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+5]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -27,7 +27,7 @@
 -- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
 --                       it is charged, their place (as decide returned it; 0 for units that do not come
 --                       back), and integer units that it has spent besides; integer units that it has
---                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/rules.lua.
+--                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/core/rules.lua.
 --
 -- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
 --          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
@@ -42,12 +42,12 @@
 --          for them.
 -- Source   docs/algorithms.md#settling
 
--- #include clock
--- #include pack
--- #include layout
--- #include numbers
--- #include rules
--- #include waiting/freed
+-- #include core/clock
+-- #include core/pack
+-- #include core/layout
+-- #include core/numbers
+-- #include core/rules
+-- #include fairshare/freed
 
 local n, member, id = #KEYS - 5, ARGV[2], ARGV[3]
 local mark, attempt, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
@@ -70,7 +70,7 @@ end
 
 local settle
 if id ~= '' or last then
-  -- #include settled
+  -- #include core/settled
 end
 
 local out = { 1, now }

@@ -14,12 +14,12 @@ var sourceLine = regexp.MustCompile(`(?m)^-- Source:? +(docs/\S+\.md)#(\S+)$`)
 // Each Source names a heading that is there.
 func TestSources(t *testing.T) {
 	t.Parallel()
-	paths, err := filepath.Glob("include/*.lua")
+	paths, err := filepath.Glob("include/*/*.lua")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range every() {
-		paths = append(paths, s.Name+".lua")
+		paths = append(paths, s.path+".lua")
 	}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)

@@ -131,7 +131,7 @@ type looker interface {
 }
 
 // outlook adds up what is asked of rules, and says when it is had. It is the
-// arithmetic of lua/include/turns/expect.lua over a whole batch: an estimate, by
+// arithmetic of lua/include/fairshare/expect.lua over a whole batch: an estimate, by
 // which nothing is decided.
 type outlook struct {
 	limiter looker

@@ -282,7 +282,7 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 // errGrant is a value that is no grant.
 var errGrant = fmt.Errorf("a grant in flight is no grant: %w", errDamaged)
 
-// inFlight is a value of what is in flight, as lua/include/waiting/flight.lua writes it.
+// inFlight is a value of what is in flight, as lua/include/fairshare/flight.lua writes it.
 type inFlight struct {
 	start, granted int64
 	score          int64

@@ -116,7 +116,7 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	return out, nil
 }
 
-// signal is what is told; see lua/tell.lua.
+// signal is what is told; see lua/report_upstream.lua.
 type signal struct {
 	verb, name string
 	numbers    [5]int64
@@ -241,7 +241,7 @@ func mostMillionths(b policy.MatchedRule) int64 {
 }
 
 // reachOf is how many millionths of its limit may come of a rule: what the policy lets, as far as
-// a bucket's numbers go. See lua/include/told.lua.
+// a bucket's numbers go. See lua/include/upstream/upstream.lua.
 func reachOf(b policy.MatchedRule, pad time.Duration) int64 {
 	most := max(whole, mostMillionths(b))
 	if b.Rule.Algorithm != policy.TokenBucket {
@@ -304,9 +304,9 @@ func countedIn(r policy.Rule, pad time.Duration) time.Duration {
 	return r.Per
 }
 
-// tell tells words; see lua/tell.lua.
+// tell tells words; see lua/report_upstream.lua.
 func (l *Limiter) tell(ctx context.Context, p *compiledScope, words []signal) ([]toldWord, error) {
-	c := newCall(lua.Tell, []any{p.told, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
+	c := newCall(lua.ReportUpstream, []any{p.told, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
 	c.args = append(c.args, l.clock())
 	for _, w := range words {
 		c.args = append(c.args, w.verb, w.name)
@@ -470,7 +470,7 @@ func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamStat
 	return out, nil
 }
 
-// addPause reads a field of what was told; see lua/include/told.lua.
+// addPause reads a field of what was told; see lua/include/upstream/upstream.lua.
 func (t *UpstreamState) addPause(scope, v string) {
 	if len(v) < 3*packed {
 		return
@@ -481,7 +481,7 @@ func (t *UpstreamState) addPause(scope, v string) {
 	}
 }
 
-// addCorrection does too; see lua/include/correction.lua.
+// addCorrection does too; see lua/include/upstream/correction.lua.
 func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.Duration) {
 	if len(v) < 9*packed || !correctable(b.Rule) {
 		return

@@ -269,7 +269,7 @@ func (m *batchCommand) read(reply string) [][]int64 {
 	return all
 }
 
-// packed is how many bytes a number of a reply has; see lua/include/pack.lua.
+// packed is how many bytes a number of a reply has; see lua/include/core/pack.lua.
 const packed = 7
 
 func number(b string) (n int64) {

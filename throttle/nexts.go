@@ -43,7 +43,7 @@ type nextScopes struct {
 	names  int                 // how many scopes a reply is to name
 }
 
-// overdueAfter is when a task that was granted is not on its way any more: STALE of lua/include/waiting/flight.lua.
+// overdueAfter is when a task that was granted is not on its way any more: STALE of lua/include/fairshare/flight.lua.
 const overdueAfter = 3 * time.Second
 
 const (

@@ -79,7 +79,7 @@ func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) 
 	return out, nil
 }
 
-// countWaiting reads what waits below the levels of a scope's rules: see lua/include/waiting/tree.lua. Those in flight are
+// countWaiting reads what waits below the levels of a scope's rules: see lua/include/fairshare/tree.lua. Those in flight are
 // charged already.
 func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forecast) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)

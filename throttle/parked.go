@@ -41,7 +41,7 @@ func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int
 	return places, nil
 }
 
-// maxScore is the highest score of a place in a queue; see lua/include/waiting/tasks.lua.
+// maxScore is the highest score of a place in a queue; see lua/include/fairshare/tasks.lua.
 const maxScore = 1 << 52
 
 // parkedMember is under which name one is parked.

@@ -29,7 +29,7 @@ func (p *compiledScope) within(of calendarWindow) {
 }
 
 // stale says that the plan has the calendar of another time, by the server's clock. By
-// such a plan scripts admit nothing; see lua/include/calendar.lua.
+// such a plan scripts admit nothing; see lua/include/algorithms/calendar.lua.
 func (p *compiledScope) stale(at time.Time) bool {
 	now := at.UnixMicro()
 	return p.until != 0 && (now < p.from || now >= p.until)

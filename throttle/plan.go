@@ -205,7 +205,7 @@ type params struct {
 
 // after returns what a rule that has been charged at now says then: what remains, and
 // how long until it is as if unused. The charge was put in place, and the rule holds
-// so much with it; of a concurrency rule place is when its last lease ends. It is what decide works out itself; see lua/include/express/way.lua.
+// so much with it; of a concurrency rule place is when its last lease ends. It is what decide works out itself; see lua/include/fastpath/decide.lua.
 func (r params) after(now, place, holds int64) (remaining, reset int64) {
 	switch n := r.numbers; r.kind {
 	case 'T':

@@ -100,7 +100,7 @@ func (w *queueWorld) looks() {
 	}
 }
 
-// signature is what lua/include/waiting/tasks.lua says of a task.
+// signature is what lua/include/fairshare/tasks.lua says of a task.
 func (w *queueWorld) signature(path, ticket string) string {
 	scope := scopeOf("p", path)
 	place := readPlace(scope, ticket)

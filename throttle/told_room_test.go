@@ -23,7 +23,7 @@ func (b *bench) tellMany(verb, below string, n int, numbers [5]int64) {
 				args = append(args, number)
 			}
 		}
-		if err := b.rdb.Eval(ctx, lua.Tell.Source(), []string{toldKey(prefix), scheduleKey(prefix), metaKey(prefix)}, args...).Err(); err != nil {
+		if err := b.rdb.Eval(ctx, lua.ReportUpstream.Source(), []string{toldKey(prefix), scheduleKey(prefix), metaKey(prefix)}, args...).Err(); err != nil {
 			b.t.Fatal(err)
 		}
 	}

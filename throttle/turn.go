@@ -164,7 +164,7 @@ func checkLane(of, lane string, stride int) error {
 }
 
 // appendRank appends a priority and, where there is one, a lane, as scripts read them: see
-// lua/include/waiting/lanes.lua.
+// lua/include/fairshare/lanes.lua.
 func appendRank(text []byte, priority int, lane string, stride int) []byte {
 	text = strconv.AppendInt(text, int64(priority), 10)
 	if lane == "" {

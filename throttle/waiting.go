@@ -153,7 +153,7 @@ func (w *Waiting) listKey() string {
 	return w.prefix() + "!heap"
 }
 
-// leafScope returns the path of the scope whose queue a member of the heap is: see lua/include/waiting/tree.lua.
+// leafScope returns the path of the scope whose queue a member of the heap is: see lua/include/fairshare/tree.lua.
 func leafScope(member string) (path string, is bool) {
 	const rank = 23
 	parts := strings.Split(member, "\x00")

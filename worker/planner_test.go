@@ -504,7 +504,7 @@ func TestPlannerClaimsAgain(t *testing.T) {
 	}
 }
 
-// lossy loses the reply of each park_tasks, and, if it is to, sends it again.
+// lossy loses the reply of each defer_tasks, and, if it is to, sends it again.
 type lossy struct{ again bool }
 
 func (*lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -512,7 +512,7 @@ func (*lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if args := cmd.Args(); len(args) > 1 && (args[1] == lua.ParkTasks.SHA() || args[1] == lua.ParkTasks.Source()) && err == nil {
+		if args := cmd.Args(); len(args) > 1 && (args[1] == lua.DeferTasks.SHA() || args[1] == lua.DeferTasks.Source()) && err == nil {
 			if l.again {
 				return next(ctx, cmd)
 			}

@@ -6,10 +6,10 @@
 -- key that has lost its TTL, or was written by a clock that has since stepped
 -- back or under limits that have since changed.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
 --                       attempt left there is written over.
--- KEYS[n+2]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+2]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -20,7 +20,7 @@
 --                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks what
 --                       would be said now, changes nothing at all, and has the longer reply.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
---                       include/rules.lua.
+--                       include/core/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
 --           limited, remaining, retry, reset, place}, or, allowed from now on, shorter:
@@ -338,12 +338,12 @@ local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
+-- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
+--                     include/algorithms/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
 -- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
@@ -1162,7 +1162,7 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+-- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)
@@ -1251,7 +1251,7 @@ end
 -- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
---        include/correction.lua. #<level> how many of both there are below a name of the
+--        include/upstream/correction.lua. #<level> how many of both there are below a name of the
 --        second or third level; @ how far tell has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,

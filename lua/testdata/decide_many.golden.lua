@@ -7,10 +7,10 @@
 --
 -- KEYS[1]     batch     string, what the batch was answered and its id. What another one left there
 --                       is written over.
--- KEYS[2]     told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[3]     meta      hash of nodes. See include/waiting/tree.lua.
--- KEYS[4]     flight    hash of what was granted. See include/waiting/flight.lua.
--- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[2]     told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[3]     meta      hash of nodes. See include/fairshare/tree.lua.
+-- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua.
+-- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[6..n+5] keys     strings, each once: the states of the rules, and the records of the attempts
 --                       that may be asked for singly, as decide has them; sorted sets of concurrency rules.
 --
@@ -25,12 +25,12 @@
 --                       Empty: nobody will use what the batch was or would be admitted to, which is
 --                       over from now on.
 -- ARGV[4..]   texts     each once: integer units > 0 that an attempt costs, and one for each rule. See
---                       include/rules.lua.
+--                       include/core/rules.lua.
 --
 -- Returns  bytes: now and start, the clock of the call that decided, in seven each; then for each
 --          attempt, in their order,
 --          1, and two of seven bytes for each rule: place, as decide returns it, and what the rule
---             holds then: x of a token bucket, total, or count; see include/layout.lua. Of a concurrency rule
+--             holds then: x of a token bucket, total, or count; see include/core/layout.lua. Of a concurrency rule
 --             it is when its last lease ends, and how many places are taken.
 --          0  left to decide
 --

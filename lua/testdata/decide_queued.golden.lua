@@ -5,16 +5,16 @@
 -- one that nobody is before takes its start where that is at most `near` from now, or goes to the
 -- queue too. A task that stands in its queue keeps its place.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 9. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 9. See include/core/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
--- KEYS[n+2]   queue     sorted set of the scope's waiting tasks. See include/waiting/tasks.lua.
--- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+2]   queue     sorted set of the scope's waiting tasks. See include/fairshare/tasks.lua.
+-- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+4]   heap      sorted set of listed nodes.
 -- KEYS[n+5]   meta      hash of nodes.
--- KEYS[n+6]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+6]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+7]   overdue   sorted set of the same.
--- KEYS[n+8]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+8]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -23,7 +23,7 @@
 --                       a space between: ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
 --                       a task that was granted; near, µs >= 0, the same for one that was not; lead, µs >= 0,
 --                       how long before its start a task is granted; then the path of the scope.
--- ARGV[4]     ticket    the task's name in its queue, its cost before it. See include/waiting/tasks.lua.
+-- ARGV[4]     ticket    the task's name in its queue, its cost before it. See include/fairshare/tasks.lua.
 -- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
 --                       for one that had its turn and shall only be put back before those in its queue; 3
 --                       for one that cannot run now, and only takes its place. What was too late before may follow,
@@ -33,7 +33,7 @@
 --                       zero byte after it, and with a byte of one and its unit before that where it
 --                       counts none of requests.
 -- ARGV[7..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
---                       include/rules.lua.
+--                       include/core/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide; or
 --          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look, stood}:
@@ -379,12 +379,12 @@ local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
+-- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
+--                     include/algorithms/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
 -- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
@@ -1203,7 +1203,7 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+-- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)
@@ -1292,7 +1292,7 @@ end
 -- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
---        include/correction.lua. #<level> how many of both there are below a name of the
+--        include/upstream/correction.lua. #<level> how many of both there are below a name of the
 --        second or third level; @ how far tell has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,

@@ -4,11 +4,11 @@
 -- place, the rule that binds it and its expected start. It also names the queues of scopes below one, a
 -- page a call.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/layout.lua.
--- KEYS[n+1]   heap      sorted set of listed nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/core/layout.lua.
+-- KEYS[n+1]   heap      sorted set of listed nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
--- KEYS[n+3]   flight    hash of what was granted. See include/waiting/flight.lua.
--- KEYS[n+4]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+3]   flight    hash of what was granted. See include/fairshare/flight.lua.
+-- KEYS[n+4]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -16,7 +16,7 @@
 -- ARGV[3]     under   what the paths of the scopes to name begin with, "/acme/"; "" to name none.
 -- ARGV[4]     after   the member of heap that the page before ended with; "" to begin.
 -- ARGV[5]     most    integer > 0, how many members to look at.
--- ARGV[6..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[6..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
@@ -139,12 +139,12 @@ local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
+-- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
+--                     include/algorithms/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
 -- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
@@ -963,7 +963,7 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+-- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)
@@ -987,7 +987,7 @@ end
 -- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
---        include/correction.lua. #<level> how many of both there are below a name of the
+--        include/upstream/correction.lua. #<level> how many of both there are below a name of the
 --        second or third level; @ how far tell has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,

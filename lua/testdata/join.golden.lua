@@ -4,14 +4,14 @@
 -- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all but a
 -- few of many. Sent again, it leaves tasks where they are.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/layout.lua.
--- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/core/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
--- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -20,7 +20,7 @@
 -- ARGV[4]     near    integer µs >= 0, how near a start must be for its task to go straight to asynq.
 -- ARGV[5]     direct  integer >= 0, how many tasks go straight to asynq at most.
 -- ARGV[6]     rules   integer n.
--- ARGV[7..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[7..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+7..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+7..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
 --                     as in decide_queued.lua.
@@ -149,12 +149,12 @@ for i = 1, n do
   stale = stale or byte(rule) == CALENDAR and (now < unpack7(rule, 9) or now >= unpack7(rule, 16))
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
+-- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
+--                     include/algorithms/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
 -- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
@@ -973,7 +973,7 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+-- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)
@@ -1062,7 +1062,7 @@ end
 -- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
---        include/correction.lua. #<level> how many of both there are below a name of the
+--        include/upstream/correction.lua. #<level> how many of both there are below a name of the
 --        second or third level; @ how far tell has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,

@@ -1,7 +1,7 @@
 -- release: free the places of a run. Harmless when it holds none.
 --
 -- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 2.
--- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).

@@ -3,18 +3,18 @@
 -- The queues hold who waits; all else follows from them. What is no ticket, no grant or of another type is
 -- dropped: its task comes back by itself. The first call begins the tree, others go on with more queues.
 --
--- KEYS[1]     schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[1]     schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[2]     heap      sorted set of listed nodes.
 -- KEYS[3]     meta      hash of nodes.
--- KEYS[4]     flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[5]     overdue   sorted set of the same.
--- KEYS[6]     parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[6]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[7..]   queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     first   1 to begin, 0 to go on.
 -- ARGV[3]     rules   integer n.
--- ARGV[4..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[4..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+4..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 --
 -- Returns  {dropped}, how many values were dropped

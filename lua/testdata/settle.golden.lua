@@ -7,13 +7,13 @@
 -- what was recorded last. A grant is taken back once, places of concurrency rules included, and not
 -- settled after that. Sent again the call changes nothing, and answers the same.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/core/layout.lua.
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; once it is taken back "X" and the attempt id, unless it is
 --                       the record of another attempt by now.
--- KEYS[n+3]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
+-- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the answer of
 --                       the last call, or "X" when it was taken back.
--- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+5]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -27,7 +27,7 @@
 -- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
 --                       it is charged, their place (as decide returned it; 0 for units that do not come
 --                       back), and integer units that it has spent besides; integer units that it has
---                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/rules.lua.
+--                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/core/rules.lua.
 --
 -- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
 --          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
@@ -139,12 +139,12 @@ local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
+-- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
+--                     include/algorithms/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
 -- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
@@ -963,7 +963,7 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+-- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)

@@ -100,7 +100,7 @@ func longestScripts(b *testing.B, rdb *redis.Client) []slowScript {
 // scriptNames returns the names of our scripts by their hashes, every variant included.
 var scriptNames = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
-	for _, s := range append(lua.All(), lua.ReleaseTasks, lua.ParkTasks) {
+	for _, s := range append(lua.All(), lua.ReleaseTasks, lua.DeferTasks) {
 		for _, kinds := range allKinds() {
 			names[s.For(kinds).SHA()] = s.Name
 		}

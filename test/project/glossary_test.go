@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -73,11 +74,16 @@ func addSpec(s ast.Spec, add func(parts ...string)) {
 // scripts are the names of the files in lua/ that are sent to Redis.
 func scripts(t *testing.T) (names []string) {
 	t.Helper()
-	paths, err := fs.Glob(os.DirFS(filepath.Join(root, "lua")), "*.lua")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no scripts: %v", err)
+	for _, pattern := range []string{"*.lua", "asynq/*.lua"} {
+		paths, err := fs.Glob(os.DirFS(filepath.Join(root, "lua")), pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no scripts: %v", err)
+		}
+		for _, one := range paths {
+			names = append(names, path.Base(one))
+		}
 	}
-	return paths
+	return names
 }
 
 // The glossary's names are those of the code, and it has each script and each kind of key that stands behind a "!".

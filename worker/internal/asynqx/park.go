@@ -23,7 +23,7 @@ const parkPause = time.Minute
 func (r *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
 	keys, args := taskCall(queue, ids, ownSecond(until))
 	keys = append(keys, QueuePrefix(queue)+"pending", QueuePrefix(queue)+"scheduled")
-	answers, err := r.answers(ctx, lua.ParkTasks, keys, args, len(ids))
+	answers, err := r.answers(ctx, lua.DeferTasks, keys, args, len(ids))
 	if err != nil {
 		if !MayPass(err) && ctx.Err() == nil {
 			r.parkAgain.Store(time.Now().Add(parkPause).UnixNano())

@@ -1,4 +1,4 @@
--- park_tasks: move tasks of one asynq queue from pending to scheduled.
+-- defer_tasks: move tasks of one asynq queue from pending to scheduled.
 --
 -- Sent again it changes nothing and answers the same, as long as the tasks are where it put them;
 -- nor does it touch one that has been taken from pending meanwhile. A task is put into scheduled

@@ -1,10 +1,10 @@
--- tell: note what an API has told of its limits, for all who spend from a scope.
+-- report_upstream: note what an API has told of its limits, for all who spend from a scope.
 --
 -- Each word says one thing. Sent again it says nothing more, but for the time that has
 -- passed meanwhile.
 --
--- KEYS[1]     told      hash, what is known. See include/told.lua.
--- KEYS[2]     schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[1]     told      hash, what is known. See include/upstream/upstream.lua.
+-- KEYS[2]     schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[3]     meta      hash of nodes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -35,12 +35,172 @@
 -- Writes   KEYS[1..2], the second where tasks wait for them.
 -- Source   docs/vendor.md#pauses
 
--- #include clock
--- #include pack
--- #include numbers
--- #include lease
--- #include correction
--- #include waiting/freed
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- No charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
+-- server without that library, as miniredis, does it here.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
+  end,
+  unpack = function(format, text)
+    local out, at = {}, 1
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
+      end
+      out[#out + 1], at = n, last + 1
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
+-- where the server's long has 32 bits.
+local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
+if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
+  WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
+end
+local function whole(n)
+  return string.format(WHOLE, n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
+-- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
+-- when the part may be above the whole, since calls go through; when it was cut.
+local WHOLE = 1000000
+
+-- One table, since locals are few.
+local corrections = {}
+
+-- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- moment at which it was written, its moments are too, or else it would hold longer by the step. The
+-- second result says so.
+function corrections.by_now(field, v)
+  local back = v and unpack7(v, 8) - now or 0
+  if back <= 1000000 then
+    return v, false
+  end
+  for _, at in ipairs(byte(field) == 80 and { 1, 8 } or { 1, 8, 43, 50, 57 }) do
+    v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
+  end
+  return v, true
+end
+
+local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
+
+-- What a text says, or, where there is none, that nothing is corrected.
+function corrections.read(v)
+  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
+  for i, name in ipairs(v and NUMBERS or {}) do
+    r[name] = unpack7(v, 7 * i - 6)
+  end
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+function corrections.text(r)
+  local out = {}
+  for i, name in ipairs(NUMBERS) do
+    out[i] = pack(r[name])
+  end
+  return table.concat(out)
+end
+
+-- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
+-- it grows on when that is over.
+function corrections.part_at(r, most)
+  most = r.raised > now and max(WHOLE, most) or WHOLE
+  local part, since = r.part, r.since
+  if r.till > since then
+    part, since = min(WHOLE, part + floor(max(0, min(now, r.till) - since) * r.grows / 1000000)), r.till
+  end
+  return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
+end
+-- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
+-- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
+-- Source: docs/turns.md#the-tree
+local function freed(schedule, meta, names, now)
+  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
+    return false
+  end
+  local fields = {}
+  for i = 1, #names do
+    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  end
+  local nodes, any = redis.call('HMGET', meta, unpack(fields)), false
+  for i = 1, #fields do
+    for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      any = true
+    end
+  end
+  return any
+end
+
+-- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+local function names_of_rules(n, length)
+  local names = {}
+  for i = 1, n do
+    names[i] = sub(KEYS[i], length + 1)
+  end
+  return names
+end
 
 local call = redis.call
 local told, schedule, meta = KEYS[1], KEYS[2], KEYS[3]

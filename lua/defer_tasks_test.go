@@ -19,7 +19,7 @@ func (q taskQueue) park(ids ...string) (keys []string, args []any) {
 	return append(keys, q.prefix+"pending", q.prefix+"scheduled"), args
 }
 
-// parkRuns is a history of park_tasks: n tasks are parked, and have been, and one is
+// parkRuns is a history of defer_tasks: n tasks are parked, and have been, and one is
 // not in the list that its hash names.
 func parkRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
 	t.Helper()
@@ -30,13 +30,13 @@ func parkRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []r
 		q.add(ids[i], "pending")
 	}
 	keys, args := q.park(ids...)
-	return []run{{ParkTasks, keys, args}, {ParkTasks, keys, args}}
+	return []run{{DeferTasks, keys, args}, {DeferTasks, keys, args}}
 }
 
-// park_tasks moves what is in pending and touches nothing else; on Redis, as a user who
+// defer_tasks moves what is in pending and touches nothing else; on Redis, as a user who
 // may touch the call's keys alone, on a cluster that forbids undeclared keys, and on
 // miniredis.
-func TestParkTasks(t *testing.T) {
+func TestDeferTasks(t *testing.T) {
 	t.Parallel()
 	server, cluster := redistest.Client(t), redistest.Cluster(t)
 	_, mini := redistest.Miniredis(t)
@@ -55,7 +55,7 @@ func TestParkTasks(t *testing.T) {
 			q.do("LREM", q.prefix+"pending", 1, "lost")
 			ids := []string{"second", "none", "active", "lost", "retry", "unheard of", "first", "second"}
 			keys, args := q.park(ids...)
-			caller, source := redis.Scripter(rdb), ParkTasks.Source()
+			caller, source := redis.Scripter(rdb), DeferTasks.Source()
 			switch name {
 			case "redis":
 				caller = redistest.User(t, redistest.Literal(keys...), "eval", "evalsha", "hmget", "zadd", "zrem", "zscore", "hset", "hdel", "lrem")
@@ -102,7 +102,7 @@ third map[msg:message of third pending_since:1 state:pending]
 `
 
 // "a server that refuses a command half-way leaves no task in neither"
-func TestParkTasksRefused(t *testing.T) {
+func TestDeferTasksRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	commands := []string{"hmget", "zadd", "lrem", "hset", "hdel"}
@@ -114,7 +114,7 @@ func TestParkTasksRefused(t *testing.T) {
 			keys, args := q.park("a")
 			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "zrem")
 			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(ParkTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
+			if err := redis.NewScript(DeferTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
 				t.Fatal("it was not refused")
 			}
 			waits := rdb.ZScore(t.Context(), q.prefix+"scheduled", "a").Err() == nil

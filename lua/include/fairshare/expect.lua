@@ -7,7 +7,7 @@ local function after_units(r, now, units)
   if r.kind == 'P' then
     return max(now, r.ends)
   end
-  -- #include waiting/expect_calendar when K
+  -- #include fairshare/expect_calendar when K
   local whole_windows, field = 0, r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
     return algorithms[r.kind].fit(r, now) and now

@@ -4,7 +4,7 @@
 -- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
---        include/correction.lua. #<level> how many of both there are below a name of the
+--        include/upstream/correction.lua. #<level> how many of both there are below a name of the
 --        second or third level; @ how far tell has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
@@ -23,7 +23,7 @@ algorithms.P = {
 -- back, before its rule admits more by itself.
 local TOLD_LOOK = 1000000
 
--- #include correction
+-- #include upstream/correction
 
 -- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
 -- which whoever may write does: else each look would find a pause as new as the first one did.

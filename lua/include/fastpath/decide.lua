@@ -8,24 +8,24 @@ local out, states, places, passed = { now, 0, 0, 0 }, {}, { now }, 0
 for i = 1, n do
   local key, rule, cost = KEYS[i], ARGV[base + 2 * i], ARGV[base + 2 * i + 1]
   cost = cost == '1' and 1 or tonumber(cost)
-  -- #include express/rule
-  -- #include express/calendar when K
+  -- #include fastpath/rule
+  -- #include fastpath/calendar when K
   local place, holds, state, remaining, reset, spare = now, nil, nil, nil, nil, nil
   local v = algorithm ~= HELD and call('GET', key)
   if algorithm == TOKEN then
-    -- #include express/token_bucket when T
+    -- #include fastpath/token_bucket when T
     remaining, reset = floor((cap * q - level - slack * p) / q), ceil(level / p + slack)
     if remaining < 0 then
       remaining = 0
     end
   elseif algorithm == SLIDING and two == 0 then
-    -- #include express/fixed_window when S
+    -- #include fastpath/fixed_window when S
     remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then
-    -- #include express/sliding_window when S
+    -- #include fastpath/sliding_window when S
     remaining, reset = cap - holds, place + per - now
   else
-    -- #include express/concurrency when C
+    -- #include fastpath/concurrency when C
   end
   if spare < LEAST or spare > MOST then
     break
@@ -43,7 +43,7 @@ if passed == n then
       if byte(ARGV[base + 2 * i], 1) ~= HELD then
         call('SET', KEYS[i], states[i], 'KEEPTTL')
       else
-        -- #include express/hold when C
+        -- #include fastpath/hold when C
       end
     end
     return out
