@@ -161,12 +161,10 @@ func (g *Client) send(ctx context.Context, keys []string, args []any, its script
 		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
 	}
 	if !EndsRun(ctx, keys) {
-		cmd := its(ctx, g.UniversalClient, args)
 		if queue, ok := forwards(keys); ok {
-			n, _ := cmd.Int()
-			g.cfg.Forwarded(QueueName(queue), n)
+			return g.forward(ctx, queue, keys, args, its)
 		}
-		return cmd
+		return its(ctx, g.UniversalClient, args)
 	}
 	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its(ctx, rdb, args) })
@@ -321,14 +319,6 @@ func EndsRun(ctx context.Context, keys []string) bool {
 		}
 	}
 	return false
-}
-
-// forwards tells the script by which asynq moves tasks that are due into pending, and returns the prefix of their queue's keys.
-func forwards(keys []string) (queue string, ok bool) {
-	if len(keys) != 2 || !strings.HasSuffix(keys[0], "}:scheduled") && !strings.HasSuffix(keys[0], "}:retry") {
-		return "", false
-	}
-	return strings.CutSuffix(keys[1], "pending")
 }
 
 // isGone tells the answer of a script that ends a run to one that has ended.
