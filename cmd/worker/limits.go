@@ -38,7 +38,7 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
-       worker limits diff FILE [flags]
+       worker limits diff [VERSION | FILE] VERSION | FILE [flags]
        worker limits check FILE… [-strict] [-json]
        worker limits convert FILE [-json]
        worker limits rollback VERSION [flags]
@@ -67,12 +67,13 @@ file that a worker was started with. What has been spent stays spent.
   import    set every rule of FILE. With -replace, FILE stands in place of the
             file that workers were started with, and all that was set is gone
   export    print the limits as a limits.yaml
-  diff      print what is different in FILE; the exit code is then 1
+  diff      print what is different in FILE, or in VERSION, from the limits in
+            force, or from another one; the exit code is then 1
   check     print every fault of each FILE, and what is odd: an override that
             changes nothing, a rule that can never bind. It asks no Redis
   convert   print as limits.yaml a tree of limits for redis-cell: names under
             children, and under limits [burst, count, seconds]. It asks no Redis
-  history   the versions that are kept, newest last
+  history   the versions that are kept, newest last, with what each has changed
   verify    check that no version was rewritten since, and print the newest hash;
             the exit code is 1 if one was, and the first that does not fit is told
   rollback  make the limits what they were in VERSION
@@ -93,6 +94,7 @@ Flags:
                     7d; then what was there before counts again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
   -force            of set, assign, pause and drain: whatever the limits know of SCOPE
+  -all              of history: every rule that a version has changed, however many
   -replace          of import: take back what was set, and the file of the workers
   -strict           of check: the exit code is 1 for what is odd too
   -hash HEX         of verify: a hash that was noted before, which a version must have
@@ -127,6 +129,7 @@ type limitsCommand struct {
 	replace bool
 	strict  bool
 	force   bool
+	all     bool
 	json    bool
 
 	rdb   redis.UniversalClient
@@ -154,7 +157,7 @@ const anyNumber = 1 << 10
 var limitsVerbs = map[string]limitsVerb{
 	"list":     {0, 0, "", "", false, (*limitsCommand).list},
 	"export":   {0, 0, "", "", false, (*limitsCommand).export},
-	"history":  {0, 0, "", "", false, (*limitsCommand).history},
+	"history":  {0, 0, "", "all", false, (*limitsCommand).history},
 	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for force", false, (*limitsCommand).set},
@@ -164,7 +167,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"import":   {1, 1, "FILE", "as if-version replace", false, (*limitsCommand).importFile},
 	"check":    {1, anyNumber, "FILE…", "strict", true, (*limitsCommand).check},
 	"convert":  {1, 1, "FILE", "", true, (*limitsCommand).convert},
-	"diff":     {1, 1, "FILE", "", false, (*limitsCommand).diff},
+	"diff":     {1, 2, "[VERSION | FILE] VERSION | FILE", "", false, (*limitsCommand).diff},
 	"rollback": {1, 1, "VERSION", "as if-version", false, (*limitsCommand).rollback},
 	"reset":    {1, 2, "SCOPE [RULE]", "", false, (*limitsCommand).reset},
 	"pause":    {1, 1, "SCOPE", "as if-version for force", false, (*limitsCommand).pause},
@@ -189,6 +192,7 @@ func newLimits() (*cli.Command, *limitsCommand) {
 	})
 	fs.BoolVar(&c.strict, "strict", false, "")
 	fs.BoolVar(&c.force, "force", false, "")
+	fs.BoolVar(&c.all, "all", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {
 		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
@@ -212,7 +216,7 @@ func newLimits() (*cli.Command, *limitsCommand) {
 func verbCommand(all *cli.Command, name string) *cli.Command {
 	verb := limitsVerbs[name]
 	c := cli.NewCommand(all.Name+" "+name, all.Usage)
-	c.About, c.Files = cli.AboutWord(all.Usage, name), strings.HasPrefix(verb.words, "FILE")
+	c.About, c.Files = cli.AboutWord(all.Usage, name), strings.Contains(verb.words, "FILE")
 	all.Flags.VisitAll(func(f *flag.Flag) {
 		if verb.takes(f.Name) {
 			c.Flags.Var(f.Value, f.Name, "")
@@ -513,8 +517,8 @@ func (c *limitsCommand) convert(context.Context) error {
 }
 
 func (c *limitsCommand) rollback(ctx context.Context) error {
-	number, err := strconv.ParseInt(c.words[0], 10, 64)
-	if err != nil || number < 1 {
+	number, is := versionOf(c.words[0])
+	if !is {
 		return cli.Errorf("worker limits history", "%q is no number of a version", c.words[0])
 	}
 	made, err := c.store.Rollback(ctx, c.edit(), number)

@@ -223,19 +223,6 @@ func (d *drained) pauses(scope string) bool {
 	return false
 }
 
-// pauseText is what a node says of its pause, empty for nothing.
-func pauseText(n policy.ScopeConfig) string {
-	switch {
-	case n.Pause == policy.PauseOff:
-		return "not paused"
-	case n.Pause == policy.PauseInherited:
-		return ""
-	case n.PausedUntil.IsZero():
-		return "paused"
-	}
-	return "paused until " + stamp(n.PausedUntil)
-}
-
 func pausedOrResumed(p policystore.Pause) string {
 	if p.Resumed {
 		return "resumed"

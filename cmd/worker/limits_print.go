@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,25 +32,13 @@ func (c *limitsCommand) print(object any, line string) error {
 	return nil
 }
 
-// changeReport is what a change prints; docs/json.md has its fields.
-type changeReport struct {
-	Version int64  `json:"version"`
-	At      string `json:"at"`
-	InForce string `json:"in_force"`
-	By      string `json:"by"`
-	User    string `json:"user,omitempty"`
-	Change  string `json:"change"`
-	Rules   int    `json:"rules"`
-	Reach   *reach `json:"reach,omitempty"`
-}
-
 // tell prints what was changed: each rule that is not what it was, and then in which processes it is in force.
 func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err error) error {
 	if err != nil {
 		return err
 	}
-	v, changes := made.Version, differences(made.PolicyBefore, made.Policy)
-	r := changeReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Rules: len(changes)}
+	v, changes := made.Version, made.Differences
+	r := versionReportOf(v, changes)
 	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), r.InForce)
 	if made.Before != nil {
 		line += fmt.Sprintf("\n  set before by %s at %s", author(made.Before.UpdatedBy, made.Before.UpdatedUser), stamp(made.Before.UpdatedAt))
@@ -61,7 +47,7 @@ func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err err
 		line += fmt.Sprintf("\n  %s before by %s at %s", pausedOrResumed(*p), author(p.UpdatedBy, p.UpdatedUser), stamp(p.UpdatedAt))
 	}
 	for _, d := range changes {
-		line += "\n" + d.lines("  ")
+		line += "\n" + differenceLines(d, "  ")
 	}
 	if len(changes) == 0 {
 		line += "\n  no rule is another one by it"
@@ -79,94 +65,15 @@ func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err err
 	return nil
 }
 
-// difference is a rule that is not the same in two policies; docs/json.md has its fields.
-type difference struct {
-	Scope  string `json:"scope"`
-	Rule   string `json:"rule"`
-	Before string `json:"before,omitempty"` // as limits.yaml has it; absent where there is none
-	After  string `json:"after,omitempty"`
-}
-
-func (d difference) lines(indent string) string {
-	var lines []string
-	if d.Before != "" {
-		lines = append(lines, indent+"- "+cli.Quote(d.Scope)+" "+cli.Escape(d.Before))
-	}
-	if d.After != "" {
-		lines = append(lines, indent+"+ "+cli.Quote(d.Scope)+" "+cli.Escape(d.After))
-	}
-	return strings.Join(lines, "\n")
-}
-
-// unmatchedRule stands for what a policy says of scopes that meet no rule.
-const unmatchedRule = "unmatched"
-
-// rulesBy are the rules of a policy, by their places.
-func rulesBy(p *policy.Policy) (rules map[[2]string]string, order [][2]string) {
-	unmatched, limits := p.Limits()
-	rules = map[[2]string]string{{"", unmatchedRule}: string(unmatched)}
-	order = [][2]string{{"", unmatchedRule}}
-	for path, r := range policystore.Rules(limits) {
-		at := [2]string{path, r.Name}
-		rules[at] = limitsyaml.FormatRule(r)
-		order = append(order, at)
-	}
-	for path, n := range policystore.Nodes(limits) {
-		for _, field := range assignedFields {
-			if text := field.of(n); text != "" {
-				at := [2]string{path, field.name}
-				rules[at] = strings.TrimPrefix(field.name+" "+text, pausedField+" ")
-				order = append(order, at)
-			}
-		}
-	}
-	return rules, order
-}
-
-// pausedField is what a pause stands under: its text says what it is.
-const pausedField = "paused:"
-
-// assignedFields are what is told of a scope beside its rules, in their place.
-var assignedFields = []struct {
-	name string
-	of   func(policy.ScopeConfig) string
-	set  func(policystore.Assignment) bool // live, by an assignment of the scope
-}{
-	{"owner:", func(n policy.ScopeConfig) string { return n.Owner }, func(policystore.Assignment) bool { return true }},
-	{"apps:", func(n policy.ScopeConfig) string { return strings.Join(n.Apps, ", ") }, func(policystore.Assignment) bool { return true }},
-	{"hosts:", func(n policy.ScopeConfig) string { return strings.Join(n.Hosts, ", ") }, func(a policystore.Assignment) bool { return a.Hosts != nil }},
-	{pausedField, pauseText, nil},
-	{"weight:", func(n policy.ScopeConfig) string {
-		if n.Weight == 0 {
-			return ""
-		}
-		return strconv.FormatInt(n.Weight, 10)
-	}, func(a policystore.Assignment) bool { return a.Weight != 0 }},
-	{"shares:", func(n policy.ScopeConfig) string {
-		if len(n.Shares) == 0 {
-			return ""
-		}
-		return limitsyaml.FormatShares(n.Shares)
-	}, func(a policystore.Assignment) bool { return a.Shares != nil }},
-	{"max_priority:", func(n policy.ScopeConfig) string {
-		if n.MaxPriority == nil {
-			return ""
-		}
-		return strconv.Itoa(*n.MaxPriority)
-	}, func(a policystore.Assignment) bool { return a.MaxPriority != nil }},
-	{"answers:", limitsyaml.FormatAnswers, func(a policystore.Assignment) bool { return a.Answers != nil }},
-}
-
 // otherReports are what a node says beside its rules and its pause.
 func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) (list []ruleReport) {
-	for _, field := range assignedFields {
-		text := field.of(n)
-		if text == "" || field.name == pausedField {
+	for name, text := range policystore.Fields(n) {
+		if name == policystore.PausedField {
 			continue
 		}
-		r := origin(v, path, field.name, text, now)
+		r := origin(v, path, name, text, now)
 		for _, a := range v.Scopes {
-			if a.Scope == path && field.set(a) {
+			if a.Scope == path && a.Sets(name) {
 				r.From, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = "set", a.UpdatedBy, a.UpdatedUser, stamp(a.UpdatedAt)
 			}
 		}
@@ -188,52 +95,6 @@ func covers(path, scope string) bool {
 		}
 	}
 	return true
-}
-
-func differences(before, after *policy.Policy) (list []difference) {
-	had, order := rulesBy(before)
-	has, more := rulesBy(after)
-	for _, at := range more {
-		if _, both := had[at]; !both {
-			order = append(order, at)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b [2]string) int {
-		if n := strings.Compare(a[0], b[0]); n != 0 || !strings.HasSuffix(a[1]+b[1], ":") {
-			return n
-		}
-		return strings.Compare(b[1], a[1])
-	})
-	for _, at := range order {
-		if had[at] != has[at] {
-			list = append(list, difference{Scope: at[0], Rule: at[1], Before: had[at], After: has[at]})
-		}
-	}
-	return list
-}
-
-// errDifferent says that diff has printed something.
-var errDifferent = errors.New("the file is different")
-
-func (c *limitsCommand) diff(ctx context.Context) error {
-	file, err := readLimits(c.words[0])
-	if err != nil {
-		return err
-	}
-	_, live, err := c.current(ctx)
-	if err != nil {
-		return err
-	}
-	list := differences(live, file)
-	for _, d := range list {
-		if err := c.print(d, d.lines("")); err != nil {
-			return err
-		}
-	}
-	if len(list) > 0 {
-		return errDifferent
-	}
-	return nil
 }
 
 // ruleReport is one rule of list and show, or what else is said of a scope; docs/json.md has
@@ -445,36 +306,4 @@ func (c *limitsCommand) export(ctx context.Context) error {
 		Version int64  `json:"version"`
 		Limits  string `json:"limits"`
 	}{v.Number, string(limitsyaml.Format(p))}, strings.TrimSuffix(string(limitsyaml.Format(p)), "\n"))
-}
-
-// versionReport is one version of history; docs/json.md has its fields.
-type versionReport struct {
-	Version int64  `json:"version"`
-	At      string `json:"at"`
-	InForce string `json:"in_force"`
-	By      string `json:"by"`
-	User    string `json:"user,omitempty"`
-	Change  string `json:"change"`
-	Hash    string `json:"hash,omitempty"`
-}
-
-func (c *limitsCommand) history(ctx context.Context) error {
-	list, err := c.store.History(ctx)
-	if err == nil && len(list) == 0 {
-		err = policystore.ErrNone
-	}
-	if err != nil {
-		return err
-	}
-	for _, v := range list {
-		r := versionReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Hash: v.Hash}
-		line := fmt.Sprintf("%d  %s  %s  %s", r.Version, r.At, author(r.By, r.User), cli.Quote(r.Change))
-		if v.At.IsZero() {
-			line = fmt.Sprintf("%d  not understood by this program", r.Version)
-		}
-		if err := c.print(r, line); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -247,8 +247,10 @@ func changedLimits(t *testing.T, url string) {
 	refused(t, url, file, "p")
 	shown := ask(0, "list") + ask(0, "show", "p/x")
 	table := tables(t, "worker limits -json")
+	made += ask(0, "set", "p", "r", "limit=9", "-for", "1h") + ask(0, "set", "p", "r", "limit=8") + ask(0, "set", "p", "r", "limit=6", "-for", "3h")
+	versions := regexp.MustCompile(`"version":(\d+)`).FindAllStringSubmatch(made, -1)
+	first, last := versions[len(versions)-3][1], versions[len(versions)-1][1]
 	history, change := maps.Clone(table[1]), maps.Clone(table[1])
-	delete(history, "rules")
 	delete(history, "reach")
 	delete(change, "hash")
 	hash := regexp.MustCompile("[0-9a-f]{64}").FindString(ask(0, "history"))
@@ -257,7 +259,7 @@ func changedLimits(t *testing.T, url string) {
 		"list and show": {table[0], seen(t, shown)},
 		"a change":      {change, seen(t, made)},
 		"history":       {history, seen(t, ask(0, "history"))},
-		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}")))},
+		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}"))+ask(1, "diff", first, last))},
 		"export":        {table[3], seen(t, ask(0, "export"))},
 		"reset":         {table[4], seen(t, ask(0, "reset", "p"))},
 		"drain":         {table[5], lastOf(t, ask(0, "drain", "p"))},

@@ -142,13 +142,8 @@ func names(p *policy.Policy) (list []string) {
 		list = append(list, path+" "+r.Name)
 	}
 	for path, n := range policystore.Nodes(tree) {
-		for field, says := range map[string]bool{
-			"owner:": n.Owner != "", "apps:": len(n.Apps) > 0, "hosts:": len(n.Hosts) > 0, "paused:": n.Pause != policy.PauseInherited,
-			"weight:": n.Weight != 0, "shares:": len(n.Shares) > 0, "max_priority:": n.MaxPriority != nil, "answers:": limitsyaml.FormatAnswers(n) != "",
-		} {
-			if says {
-				list = append(list, path+" "+field)
-			}
+		for field := range policystore.Fields(n) {
+			list = append(list, path+" "+field)
 		}
 	}
 	slices.Sort(list)

@@ -40,6 +40,22 @@ type Made struct {
 	PauseBefore  *Pause
 	PolicyBefore *policy.Policy
 	Policy       *policy.Policy
+	// Differences are what the change changed, as Store.Changes has them.
+	Differences []Difference
+}
+
+// of fills in what a draft came to. err is how it ended.
+func (m Made) of(v draft, err error) (Made, error) {
+	m.Version, m.Policy = v.Version, v.policy
+	if err == nil {
+		under := basisOf(v.base)
+		over := under
+		if !sameSource(v.was.source(), v.source()) {
+			over = basisOf(v.over)
+		}
+		m.Differences, err = differences(layOver(v.was, under), layOver(v.Version, over), v.At, v.At)
+	}
+	return m, err
 }
 
 // ErrUnchanged says that a change would change nothing.
@@ -109,8 +125,7 @@ func (s *Store) rule(ctx context.Context, r *ruleEdit, change func(*draft, *poli
 		}
 		return change(v, policy, now)
 	})
-	r.made.Version, r.made.Policy = v.Version, v.policy
-	return r.made, err
+	return r.made.of(v, err)
 }
 
 // begin notes what is there of the rule, which must be what was there the first time.
@@ -557,6 +572,5 @@ func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *policy.P
 		began, made.PolicyBefore = v.number, policy
 		return change(v, policy, now)
 	})
-	made.Version, made.Policy = v.Version, v.policy
-	return made, err
+	return made.of(v, err)
 }

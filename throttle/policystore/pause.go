@@ -127,6 +127,5 @@ func (s *Store) pausing(ctx context.Context, e Edit, scope string, change func(v
 		_, limits := policy.Limits()
 		return change(v, nodeAt(limits, strings.Split(scope, "/")), now)
 	})
-	made.Version, made.Policy = v.Version, v.policy
-	return made, err
+	return made.of(v, err)
 }

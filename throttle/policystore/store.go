@@ -293,12 +293,18 @@ func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*policy.P
 		return nil, &DamagedError{v.Number, errors.New("its text is not there")}
 	case err != nil:
 		return nil, unavailable(ctx, "read", err)
-	case sumOf(text) != source.Sum:
-		return nil, &DamagedError{v.Number, errors.New("its text is another one")}
 	}
-	p, err := limitsyaml.Parse("Redis key "+s.key, text)
+	return readSource(v.Number, source.Sum, "Redis key "+s.key, text)
+}
+
+// readSource reads the text of a source by its sum. name is what errors call it.
+func readSource(number int64, sum, name string, text []byte) (*policy.Policy, error) {
+	if sumOf(text) != sum {
+		return nil, &DamagedError{number, errors.New("its text is another one")}
+	}
+	p, err := limitsyaml.Parse(name, text)
 	if err != nil {
-		return nil, &DamagedError{v.Number, err}
+		return nil, &DamagedError{number, err}
 	}
 	return p, nil
 }

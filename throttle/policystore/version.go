@@ -371,7 +371,13 @@ func (a Assignment) layOver(n *policy.ScopeConfig) (err error) {
 }
 
 // lay lays the override over a tree of limits.
-func (o Override) lay(limits map[string]policy.ScopeConfig) error {
+func (o Override) lay(limits map[string]policy.ScopeConfig) (err error) {
+	lay(limits, strings.Split(o.Scope, "/"), func(n *policy.ScopeConfig) { err = o.layOver(n) })
+	return err
+}
+
+// layOver lays the override over the node of its scope.
+func (o Override) layOver(n *policy.ScopeConfig) error {
 	rule := policy.Rule{Name: o.Name}
 	if o.Rule != "" {
 		var err error
@@ -379,18 +385,16 @@ func (o Override) lay(limits map[string]policy.ScopeConfig) error {
 			return err
 		}
 	}
-	lay(limits, strings.Split(o.Scope, "/"), func(n *policy.ScopeConfig) {
-		i := slices.IndexFunc(n.Rules, func(r policy.Rule) bool { return r.Name == o.Name })
-		switch {
-		case o.Rule == "" && i >= 0:
-			n.Rules = slices.Delete(n.Rules, i, i+1)
-		case o.Rule == "":
-		case i >= 0:
-			n.Rules[i] = rule
-		default:
-			n.Rules = append(n.Rules, rule)
-		}
-	})
+	i := slices.IndexFunc(n.Rules, func(r policy.Rule) bool { return r.Name == o.Name })
+	switch {
+	case o.Rule == "" && i >= 0:
+		n.Rules = slices.Delete(n.Rules, i, i+1)
+	case o.Rule == "":
+	case i >= 0:
+		n.Rules[i] = rule
+	default:
+		n.Rules = append(n.Rules, rule)
+	}
 	return nil
 }
 

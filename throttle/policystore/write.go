@@ -23,6 +23,8 @@ type draft struct {
 	base   *policy.Policy    // what the version before lies over
 	number int64             // of the version before
 	policy *policy.Policy    // what it comes to
+	was    Version           // the version before
+	over   *policy.Policy    // what it lies over itself
 }
 
 // tries is how often a change is made again that others were quicker than.
@@ -82,7 +84,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	if v.base, err = s.base(ctx, tx, before); err != nil {
 		return v, err
 	}
-	v.User = user
+	v.User, v.was = user, before
 	policy, _, err := before.policy(v.base, now)
 	if err != nil {
 		return v, &DamagedError{before.Number, err}
@@ -140,6 +142,7 @@ func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time
 	if err != nil {
 		return err
 	}
+	v.over = pol
 	v.policy, _, err = v.Version.policy(pol, now)
 	return err
 }
