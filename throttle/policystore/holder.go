@@ -28,7 +28,7 @@ const (
 	// traceStays is how long a lease that has ended is kept: it tells a process that died, or lost its
 	// way to Redis, from one that was shut down.
 	traceStays = time.Hour
-	// tidyEach is how often a process takes away leases of others that have ended.
+	// tidyEach is how often a process takes away leases of others that have ended, and has the key stay.
 	tidyEach = 5 * time.Minute
 	// leaveBound is how long a process takes at most, when it ends, to say that it leaves.
 	leaveBound = time.Second
@@ -51,18 +51,10 @@ type Holder struct {
 	tidy   tidying
 }
 
-// tidying is when a process has taken away last what others have left.
+// tidying is when a process has taken away last what others have left, and had the key stay.
 type tidying struct{ at time.Time }
 
-// due says whether it is time to, and takes it for done.
-func (t *tidying) due() bool {
-	now := time.Now()
-	if !t.at.IsZero() && now.Sub(t.at) < tidyEach {
-		return false
-	}
-	t.at = now
-	return true
-}
+func (t *tidying) due() bool { return t.at.IsZero() || time.Since(t.at) >= tidyEach }
 
 // NewHolder returns a Holder of this process, which the history calls by. It does no I/O.
 func NewHolder(s *Store, by string) *Holder { return &Holder{store: s, by: by, id: rand.Text()} }
@@ -197,28 +189,39 @@ func (s *Store) leaseOut(ctx context.Context, key, member, before string, stays 
 	if err != nil {
 		return now, err
 	}
-	tidies := before != "" || tidy.due()
+	until := redis.Z{Score: float64(now.Add(lease).UnixMilli()), Member: member}
+	if before == "" && !tidy.due() {
+		// XX: a Redis that was emptied since gets no member without an expiry of its key.
+		renewed, err := s.rdb.ZAddArgs(ctx, key, redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{until}}).Result()
+		if err != nil || renewed > 0 {
+			return now, notSaid(ctx, err)
+		}
+	}
 	_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZAdd(ctx, key, redis.Z{Score: float64(now.Add(lease).UnixMilli()), Member: member})
+		p.ZAdd(ctx, key, until)
 		if before != "" {
 			p.ZRem(ctx, key, before)
 		}
-		if tidies {
-			p.ZRemRangeByScore(ctx, key, "-inf", "("+strconv.FormatInt(now.Add(-stays).UnixMilli(), 10))
-		}
-		p.PExpire(ctx, key, stays+2*lease) // each time: Redis may have been emptied since
+		p.ZRemRangeByScore(ctx, key, "-inf", "("+strconv.FormatInt(now.Add(-stays).UnixMilli(), 10))
+		p.PExpire(ctx, key, stays+2*lease+2*tidyEach)
 		return nil
 	})
-	if err != nil {
-		*tidy = tidying{}
+	*tidy = tidying{}
+	if err == nil {
+		tidy.at = time.Now()
 	}
+	return now, notSaid(ctx, err)
+}
+
+// notSaid is the error of a process that could not say what it has.
+func notSaid(ctx context.Context, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case refused(err):
-		return now, fmt.Errorf("%w: %w", ErrNotPermitted, err)
-	case err != nil:
-		return now, unavailable(ctx, "say who follows", err)
+		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
 	}
-	return now, nil
+	return unavailable(ctx, "say who follows", err)
 }
 
 // leases are until when some process says to have each file, by its sum; those that have ended too.
