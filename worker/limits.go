@@ -59,9 +59,10 @@ type Config struct {
 	// NoMetrics registers none, NoUsage records nobody's spending, NoReload reads the file once, and NoFollow keeps to the limits
 	// of the start, whatever becomes of those in Redis: worker limits names such a process after each change.
 	NoMetrics, NoUsage, NoReload, NoFollow bool
-	// NoSummary leaves out the line of the log, at level info, that says once a minute how many tasks were picked up, ran, failed, were
-	// put back and wait. There is none where nothing happened. It costs Redis three commands for each queue.
-	NoSummary bool
+	// Summary is how often the log has a line, at level info, that says how many tasks were picked up, ran, failed, were put back
+	// since the last one, and how many wait. There is none where nothing happened. It costs Redis three commands for each queue.
+	// Defaults to a minute; a negative one leaves the line out.
+	Summary time.Duration
 	// ReloadOn has the file read again with each signal, changed or not. Defaults to none.
 	ReloadOn <-chan os.Signal
 	// ExplainRedis puts an error of Redis into words for the log and RedisErr. Defaults to the error itself.
@@ -363,8 +364,8 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	} else {
 		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
 	}
-	if !l.cfg.NoSummary {
-		wg.Go(func() { l.summary.run(ctx, l.log, l.waiting) })
+	if l.cfg.Summary >= 0 {
+		wg.Go(func() { l.summary.run(ctx, l.cfg.Summary, l.log, l.waiting) })
 	}
 	if !l.cfg.NoReload {
 		wg.Go(func() { l.source.Reload(ctx, l.cfg.ReloadOn) })

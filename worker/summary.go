@@ -1,13 +1,14 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
 )
 
-// summaryEvery is how often the log says what tasks have done.
+// summaryEvery is how often the log says what tasks have done, unless Config says otherwise.
 const summaryEvery = time.Minute
 
 // summary is an Observer that counts what tasks do, for a line of the log each minute. It is safe for concurrent use.
@@ -27,29 +28,30 @@ func (s *summary) Ran(_, outcome string, _ time.Duration) {
 	}
 }
 
-// run logs a line each minute in which anything happened, until ctx ends. waiting is asked for the line only; its error leaves the
+// run logs a line for each such time in which anything happened, until ctx ends. waiting is asked for the line only; its error leaves the
 // number out.
-func (s *summary) run(ctx context.Context, log *slog.Logger, waiting func(context.Context) (int64, error)) {
-	tick := time.NewTicker(summaryEvery)
+func (s *summary) run(ctx context.Context, every time.Duration, log *slog.Logger, waiting func(context.Context) (int64, error)) {
+	every = cmp.Or(every, summaryEvery)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.log(ctx, log, waiting)
+			s.log(ctx, every, log, waiting)
 		}
 	}
 }
 
-func (s *summary) log(ctx context.Context, log *slog.Logger, waiting func(context.Context) (int64, error)) {
+func (s *summary) log(ctx context.Context, every time.Duration, log *slog.Logger, waiting func(context.Context) (int64, error)) {
 	pickedUp, ran, failed, putBack := s.pickedUp.Swap(0), s.ran.Swap(0), s.failed.Swap(0), s.putBack.Swap(0)
 	if pickedUp+ran+putBack == 0 || !log.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
-	about := []any{"picked_up", pickedUp, "ran", ran, "failed", failed, "put_back", putBack}
+	about := []any{"in", every, "picked_up", pickedUp, "ran", ran, "failed", failed, "put_back", putBack}
 	if n, err := waiting(ctx); err == nil {
 		about = append(about, "waiting", n)
 	}
-	log.InfoContext(ctx, "tasks in the last minute", about...)
+	log.InfoContext(ctx, "task counts", about...)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// The log has a line a minute with what tasks have done, and none where nothing happened.
+// The log has a line each half a minute, or what else is asked for, with what tasks have done, and none where nothing happened.
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,13 +27,13 @@ func TestSummary(t *testing.T) {
 		var s summary
 		asked := 0
 		ctx, stop := context.WithCancel(t.Context())
-		go s.run(ctx, logTo(&log), func(context.Context) (int64, error) {
+		go s.run(ctx, 30*time.Second, logTo(&log), func(context.Context) (int64, error) {
 			if asked++; asked > 1 {
 				return 0, errors.ErrUnsupported
 			}
 			return 7, nil
 		})
-		<-time.After(10 * summaryEvery)
+		<-time.After(5 * time.Minute)
 		if log.times("\n") != 0 || asked != 0 {
 			t.Errorf("nothing happened, and the log is %s", log.b.String())
 		}
@@ -43,13 +43,13 @@ func TestSummary(t *testing.T) {
 		s.Ran("q", "ok", time.Second)
 		s.Ran("q", "failed", time.Second)
 		s.Rescheduled("q", time.Second)
-		<-time.After(3 * summaryEvery)
+		<-time.After(90 * time.Second)
 		synctest.Wait()
-		if log.times(`level=INFO msg="tasks in the last minute" picked_up=3 ran=2 failed=1 put_back=1 waiting=7`) != 1 || log.times("\n") != 1 {
+		if log.times(`level=INFO msg="task counts" in=30s picked_up=3 ran=2 failed=1 put_back=1 waiting=7`) != 1 || log.times("\n") != 1 {
 			t.Errorf("the log is %s", log.b.String())
 		}
 		s.PickedUp("q")
-		<-time.After(2 * summaryEvery)
+		<-time.After(time.Minute)
 		synctest.Wait()
 		if log.times("picked_up=1 ran=0 failed=0 put_back=0\n") != 1 {
 			t.Errorf("where Redis does not say how many wait the log is %s", log.b.String())
@@ -109,7 +109,7 @@ func TestRetriesAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	var log says
-	limits, err := New(rdb, Config{Limits: new(policy.Policy), Registerer: prometheus.NewRegistry(), Logger: logTo(&log), NoSummary: true})
+	limits, err := New(rdb, Config{Limits: new(policy.Policy), Registerer: prometheus.NewRegistry(), Logger: logTo(&log), Summary: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

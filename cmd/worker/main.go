@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -126,7 +127,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	defer closeRedis()
 	limits, err := worker.New(rdb, worker.Config{
-		File: file, App: o.app, By: "worker on " + hostname(), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
+		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + hostname(), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
 		Logger: log, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
 		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: o.maxTimeout},
 	})

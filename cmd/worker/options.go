@@ -42,6 +42,7 @@ type options struct {
 	version     bool
 	usage       bool
 	app         string // that usage is recorded for
+	summary     time.Duration
 
 	fail func(error) // tells what went wrong
 }
@@ -79,6 +80,7 @@ func newWorker() (*cli.Command, *given) {
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.BoolVar(&o.usage, "usage", true, "")
 	fs.StringVar(&o.app, "app", "worker", "")
+	fs.DurationVar(&o.summary, "summary", time.Minute, "")
 	fs.BoolVar(&o.version, "version", false, "")
 	return c, g
 }
@@ -122,6 +124,9 @@ func (o options) checkRest() error {
 	}
 	if o.drain < 0 {
 		faults = append(faults, cli.Errorf("-drain 30s, or 0 for as long as -max-timeout", "-drain %s is below 0", o.drain))
+	}
+	if o.summary != 0 && o.summary < time.Second {
+		faults = append(faults, cli.Errorf("-summary 1m, or 0 for none", "-summary %s is below 1s", o.summary))
 	}
 	if o.logFormat != "text" && o.logFormat != "json" {
 		faults = append(faults, cli.Errorf("-log-format text or -log-format json", "-log-format %q is unknown", o.logFormat))

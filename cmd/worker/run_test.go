@@ -105,6 +105,7 @@ func TestUsageErrors(t *testing.T) {
 		"patience to nowhere": {[]string{"-patience", "move=a b"}, nil, []string{`-patience: "a b" is no queue name`, "try: -patience move=slow"}},
 		"queue":               {[]string{"-queues", "a=1,b"}, nil, []string{`-queues: "b" has no weight`, "try: -queues b=1"}},
 		"level":               {[]string{"-log-level", "loud"}, nil, []string{`-log-level "loud" is unknown`}},
+		"summary":             {[]string{"-summary", "-1m"}, nil, []string{"-summary -1m0s is below 1s", "try: -summary 1m"}},
 		"format":              {[]string{"-log-format", "xml"}, nil, []string{`-log-format "xml" is unknown`}},
 		"max-timeout":         {[]string{"-max-timeout", "0s"}, nil, []string{"-max-timeout 0s is not above 0", "try: -max-timeout 10m"}},
 		"drain":               {[]string{"-drain", "-1s"}, nil, []string{"-drain -1s is below 0"}},

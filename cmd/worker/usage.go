@@ -95,6 +95,8 @@ Flags:
                     queue). Default: wait
   -log-level LEVEL  debug, info, warn or error. Default: info
   -log-format FORM  text or json, on stderr. Default: text
+  -summary DURATION how often the log says, at level info, what tasks have done
+                    since; 0 for never. Default: 1m
   -version          print the version
   -h                print this
 
