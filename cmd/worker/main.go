@@ -78,6 +78,8 @@ func subcommand(word string) func(ctx context.Context, args []string, getenv fun
 		return runLimits
 	case "leave":
 		return runLeave
+	case "health":
+		return runHealth
 	case "schema":
 		return runSchema
 	case "completion":
@@ -96,7 +98,8 @@ func subcommands() []*cli.Command {
 	inspect, _ := newInspect()
 	limits, _ := newLimits()
 	leave, _ := newLeave()
-	return []*cli.Command{inspect, limits, leave, newSchema(), cli.NewCompletion(prog)}
+	health, _ := newHealth()
+	return []*cli.Command{inspect, limits, health, leave, newSchema(), cli.NewCompletion(prog)}
 }
 
 // warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.

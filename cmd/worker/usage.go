@@ -6,6 +6,7 @@ const usage = `Usage: worker [flags]
        worker inspect usage SCOPE [flags]              tell who spent from it
        worker limits [flags] list | set SCOPE RULE KEY=VALUE… | …
                                show and change the limits while workers run
+       worker health [flags]   ask a worker whether it takes tasks
        worker leave [flags]    give waiting tasks back their plain asynq form
        worker schema limits | schedules                print a JSON Schema
        worker completion bash | zsh | fish             complete commands, flags

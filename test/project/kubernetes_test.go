@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,10 +89,8 @@ type container struct {
 type probe struct {
 	PeriodSeconds    int `yaml:"periodSeconds"`
 	FailureThreshold int `yaml:"failureThreshold"`
-	HTTPGet          struct {
-		Path, Port  string
-		HTTPHeaders []struct{ Name, Value string } `yaml:"httpHeaders"`
-	} `yaml:"httpGet"`
+	TimeoutSeconds   int `yaml:"timeoutSeconds"`
+	Exec             struct{ Command []string }
 }
 
 // isManifest tells blocks for Kubernetes from limits files.
@@ -222,27 +219,25 @@ func (p pod) start(t *testing.T) *running {
 	return r
 }
 
-// answers asks a probe and returns its status, 0 where nothing answers.
-func (p pod) answers(t *testing.T, r *running, of probe) int {
+// probe runs a probe's command in the place of its container, without variables other than the container's, and returns its exit code.
+func (p pod) probe(t *testing.T, r *running, of probe) (code int, said string) {
 	t.Helper()
-	if of.HTTPGet.Port != p.Ports[0].Name {
-		t.Fatalf("a probe asks port %s, which the container does not name", of.HTTPGet.Port)
+	at := slices.Index(of.Exec.Command, fmt.Sprintf("-listen=0.0.0.0:%d", p.Ports[0].ContainerPort))
+	if len(of.Exec.Command) == 0 || of.Exec.Command[0] != "/usr/local/bin/headway-worker" || at < 0 {
+		t.Fatalf("a probe runs %q, and the Dockerfile has the worker at /usr/local/bin/headway-worker", of.Exec.Command)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	args := slices.Clone(of.Exec.Command[1:])
+	args[at-1] = "-listen=" + r.addr
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+of.HTTPGet.Path, nil)
-	if err != nil {
+	cmd := exec.CommandContext(ctx, program(t, "worker"), args...)
+	cmd.Env = p.env
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	for _, h := range of.HTTPGet.HTTPHeaders {
-		req.Header.Set(h.Name, h.Value)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode
+	return cmd.ProcessState.ExitCode(), string(out)
 }
 
 // docs/kubernetes.md: "TestKubernetes reads these manifests, runs their commands and asks their probes".
@@ -267,24 +262,31 @@ func TestKubernetes(t *testing.T) {
 	if longest, err2 := time.ParseDuration(p.flagOf(t, "max-timeout")); err != nil || err2 != nil || longest > drain || drain+30*time.Second > p.grace {
 		t.Errorf("-max-timeout %s, -drain %s, grace %s: not in this order, or less than 30 s to spare", longest, drain, p.grace)
 	}
-	worker := p.start(t)
-	await := func(what string, of probe, want int) {
-		t.Helper()
-		got := -1
-		redistest.WaitFor(t, what, 2*time.Minute, func() bool { got = p.answers(t, worker, of); return got == want })
+	for name, of := range map[string]probe{"readiness": p.ReadinessProbe, "liveness": p.LivenessProbe} {
+		if of.TimeoutSeconds <= 5 {
+			t.Errorf("%s: timeoutSeconds %d is not above the 5 s that worker health waits", name, of.TimeoutSeconds)
+		}
 	}
-	await("readiness", p.ReadinessProbe, http.StatusOK)
-	await("liveness", p.LivenessProbe, http.StatusOK)
-	unnamed := p.ReadinessProbe
-	unnamed.HTTPGet.HTTPHeaders = nil
-	await("a caller without the token", unnamed, http.StatusUnauthorized)
+	worker := p.start(t)
+	await := func(p pod, of probe, want int, line string) {
+		t.Helper()
+		redistest.WaitFor(t, line, 2*time.Minute, func() bool {
+			got, said := p.probe(t, worker, of)
+			return got == want && strings.Contains(said, line)
+		})
+	}
+	await(p, p.ReadinessProbe, 0, "ok: the worker takes tasks")
+	await(p, p.LivenessProbe, 0, "ok: the worker answers")
+	bare := p
+	bare.env = nil
+	await(bare, p.ReadinessProbe, 1, "refuses the token")
 	server.Kill9()
-	await("an outage", p.ReadinessProbe, http.StatusServiceUnavailable)
-	if got := p.answers(t, worker, p.LivenessProbe); got != http.StatusOK {
-		t.Errorf("liveness answers %d while Redis is away: pods would be killed for it", got)
+	await(p, p.ReadinessProbe, 1, "the worker takes no tasks")
+	if got, said := p.probe(t, worker, p.LivenessProbe); got != 0 {
+		t.Errorf("liveness exits with %d while Redis is away, %s: pods would be killed for it", got, said)
 	}
 	server.Restart(t)
-	await("readiness after the outage", p.ReadinessProbe, http.StatusOK)
+	await(p, p.ReadinessProbe, 0, "ok: ")
 	if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
