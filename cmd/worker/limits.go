@@ -89,6 +89,7 @@ Flags:
                     else the embedded server of a worker on 127.0.0.1:6390
   -as NAME          who changes them, for the history: a label, beside which stands
                     the Redis user. Default: the user's name
+  -reason TEXT      why, for the history: up to 500 bytes on one line
   -if-version N     change nothing unless the limits are at version N
   -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
                     7d; then what was there before counts again. Default: for good
@@ -122,6 +123,7 @@ type limitsCommand struct {
 	words   []string
 	url     string
 	as      string
+	reason  string
 	version int64
 	lasts   time.Duration
 	timeout time.Duration
@@ -160,19 +162,19 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "all", false, (*limitsCommand).history},
 	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
-	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for force", false, (*limitsCommand).set},
-	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as if-version force", false, (*limitsCommand).assign},
-	"remove":   {2, 2, "SCOPE RULE", "as if-version for", false, (*limitsCommand).remove},
-	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", false, (*limitsCommand).unset},
-	"import":   {1, 1, "FILE", "as if-version replace", false, (*limitsCommand).importFile},
+	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as reason if-version for force", false, (*limitsCommand).set},
+	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as reason if-version force", false, (*limitsCommand).assign},
+	"remove":   {2, 2, "SCOPE RULE", "as reason if-version for", false, (*limitsCommand).remove},
+	"unset":    {0, 2, "[SCOPE [RULE]]", "as reason if-version", false, (*limitsCommand).unset},
+	"import":   {1, 1, "FILE", "as reason if-version replace", false, (*limitsCommand).importFile},
 	"check":    {1, anyNumber, "FILE…", "strict", true, (*limitsCommand).check},
 	"convert":  {1, 1, "FILE", "", true, (*limitsCommand).convert},
 	"diff":     {1, 2, "[VERSION | FILE] VERSION | FILE", "", false, (*limitsCommand).diff},
-	"rollback": {1, 1, "VERSION", "as if-version", false, (*limitsCommand).rollback},
+	"rollback": {1, 1, "VERSION", "as reason if-version", false, (*limitsCommand).rollback},
 	"reset":    {1, 2, "SCOPE [RULE]", "", false, (*limitsCommand).reset},
-	"pause":    {1, 1, "SCOPE", "as if-version for force", false, (*limitsCommand).pause},
-	"resume":   {1, 1, "SCOPE", "as if-version", false, (*limitsCommand).resume},
-	"drain":    {1, 1, "SCOPE", "as if-version for timeout force", false, (*limitsCommand).drain},
+	"pause":    {1, 1, "SCOPE", "as reason if-version for force", false, (*limitsCommand).pause},
+	"resume":   {1, 1, "SCOPE", "as reason if-version", false, (*limitsCommand).resume},
+	"drain":    {1, 1, "SCOPE", "as reason if-version for timeout force", false, (*limitsCommand).drain},
 }
 
 // newLimits returns the command "worker limits", and what it reads.
@@ -182,6 +184,7 @@ func newLimits() (*cli.Command, *limitsCommand) {
 	fs := all.Flags
 	fs.StringVar(&c.url, "redis", "", "")
 	fs.StringVar(&c.as, "as", "", "")
+	fs.StringVar(&c.reason, "reason", "", "")
 	fs.Int64Var(&c.version, "if-version", 0, "")
 	fs.BoolVar(&c.replace, "replace", false, "")
 	fs.Func("hash", "", func(text string) error {
@@ -327,7 +330,7 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
 	case errors.As(err, new(*policystore.DamagedError)):
 		return explainLimits(err)
-	case errors.As(err, new(*policystore.MissingError)), errors.As(err, new(*policystore.NotPausedError)), errors.Is(err, policystore.ErrUnchanged),
+	case errors.As(err, new(*policystore.ReasonError)), errors.As(err, new(*policystore.MissingError)), errors.As(err, new(*policystore.NotPausedError)), errors.Is(err, policystore.ErrUnchanged),
 		errors.As(err, new(*policy.Error)), errors.As(err, new(*policy.ScopeError)), errors.As(err, new(*policy.UnmatchedError)):
 		return &cli.Error{What: plainly(err), Err: err}
 	}
@@ -335,7 +338,7 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 }
 
 func (c *limitsCommand) edit() policystore.Edit {
-	return policystore.Edit{By: c.as, IfVersion: c.version, For: c.lasts}
+	return policystore.Edit{By: c.as, Reason: c.reason, IfVersion: c.version, For: c.lasts}
 }
 
 // current is what stands there, and what it comes to at the server's time, which is noted.

@@ -20,6 +20,7 @@ type versionReport struct {
 	By      string             `json:"by"`
 	User    string             `json:"user,omitempty"`
 	Change  string             `json:"change"`
+	Reason  string             `json:"reason,omitempty"`
 	Hash    string             `json:"hash,omitempty"`
 	Rules   *int               `json:"rules,omitempty"` // absent where it is not known
 	Diff    []differenceReport `json:"diff,omitempty"`
@@ -29,7 +30,7 @@ type versionReport struct {
 func versionReportOf(v policystore.Version, changes []policystore.Difference) versionReport {
 	n := len(changes)
 	return versionReport{
-		Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change,
+		Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason,
 		Rules: &n, Diff: differenceReports(changes),
 	}
 }
@@ -116,7 +117,7 @@ func (c *limitsCommand) historyLine(one policystore.Change) string {
 	if v.At.IsZero() {
 		return fmt.Sprintf("%d  not understood by this program", v.Number)
 	}
-	line := fmt.Sprintf("%d  %s  %s  %s", v.Number, stamp(v.At), author(v.By, v.User), cli.Quote(v.Change))
+	line := fmt.Sprintf("%d  %s  %s  %s", v.Number, stamp(v.At), author(v.By, v.User), cli.Quote(v.Change)) + reasonText(v.Reason)
 	if !one.Known {
 		return line + "\n  the version before is not kept any more"
 	}
@@ -127,6 +128,14 @@ func (c *limitsCommand) historyLine(one policystore.Change) string {
 		line += "\n" + differenceLines(d, "  ")
 	}
 	return line
+}
+
+// reasonText is why something was changed, for people.
+func reasonText(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ", reason " + strconv.Quote(reason)
 }
 
 // errDifferent says that diff has printed something.

@@ -94,3 +94,28 @@ func TestDiffOfVersions(t *testing.T) {
 	}
 	l.run(1, "diff", number)
 }
+
+// docs/limits.md: "-reason says why", of every verb that changes limits; history, list and show print it.
+func TestReasonIsShown(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	out, _ := l.run(0, "set", "payments/acme", "tenant", "limit=100", "-reason", "bought more")
+	says(t, out, `in force at 20`, `, reason "bought more"`)
+	l.run(0, "assign", "payments", "owner=team", "-reason", "ticket 12")
+	l.run(0, "pause", "payments", "-reason", "an incident")
+	out, _ = l.run(0, "history")
+	says(t, out, `set payments/acme tenant limit=100, reason "bought more"`, `pause payments, reason "an incident"`)
+	want(t, l.objects("history")[1], map[string]any{"reason": "bought more"})
+	for _, command := range [][]string{{"list"}, {"show", "payments/acme"}} {
+		out, _ = l.run(0, command...)
+		says(t, out, `burst: 5}  # set by`, `, reason "bought more"`, `, reason "ticket 12"`, `, reason "an incident"`)
+	}
+	want(t, l.objects("show", "payments/acme")[0], map[string]any{"rule": "owner:", "reason": "ticket 12", "created_user": "default"})
+	_, errs := l.run(1, "resume", "payments", "-reason", strings.Repeat("x", 501))
+	says(t, errs, "the reason is 501 bytes long; the most is 500")
+	for name, verb := range limitsVerbs {
+		if verb.takes("as") != verb.takes("reason") {
+			t.Errorf("%s takes only one of -as and -reason", name)
+		}
+	}
+}

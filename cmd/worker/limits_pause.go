@@ -244,6 +244,7 @@ func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now t
 	if p, live := v.Paused(path, now); live {
 		r.From = "set"
 		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.Since), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
+		r.Reason = p.Reason
 	}
 	r.Until = stamp(n.PausedUntil)
 	return r
@@ -264,7 +265,7 @@ func (r ruleReport) pauseLine() string {
 	if r.CreatedAt != "" && r.CreatedAt != r.UpdatedAt {
 		line += ", since " + r.CreatedAt
 	}
-	return line
+	return line + reasonText(r.Reason)
 }
 
 // pausedBy is the pause of a scope as inspect tells it.

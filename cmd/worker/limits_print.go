@@ -39,7 +39,7 @@ func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err err
 	}
 	v, changes := made.Version, made.Differences
 	r := versionReportOf(v, changes)
-	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), r.InForce)
+	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), r.InForce) + reasonText(v.Reason)
 	if made.Before != nil {
 		line += fmt.Sprintf("\n  set before by %s at %s", author(made.Before.UpdatedBy, made.Before.UpdatedUser), stamp(made.Before.UpdatedAt))
 	}
@@ -74,7 +74,8 @@ func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 		r := origin(v, path, name, text, now)
 		for _, a := range v.Scopes {
 			if a.Scope == path && a.Sets(name) {
-				r.From, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = "set", a.UpdatedBy, a.UpdatedUser, stamp(a.UpdatedAt)
+				r.From = "set"
+				r.by(a.Authorship)
 			}
 		}
 		list = append(list, r)
@@ -112,6 +113,7 @@ type ruleReport struct {
 	UpdatedBy   string `json:"updated_by,omitempty"`
 	UpdatedUser string `json:"updated_user,omitempty"`
 	UpdatedAt   string `json:"updated_at,omitempty"`
+	Reason      string `json:"reason,omitempty"`
 	Until       string `json:"until,omitempty"`
 	Admits      int64  `json:"admits,omitempty"` // show: what counts in the place of the limit
 	AdmitsTo    string `json:"admits_until,omitempty"`
@@ -125,7 +127,7 @@ func origin(v policystore.Version, scope, name, text string, now time.Time) rule
 		r.From, source = "imported", v.Imported
 	}
 	if source != nil {
-		r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = source.By, source.User, stamp(source.At)
+		r.UpdatedBy, r.UpdatedUser, r.UpdatedAt, r.Reason = source.By, source.User, stamp(source.At), source.Reason
 	}
 	for _, o := range v.Rules { // one that ends stands after the one for good
 		if o.Scope != scope || o.Name != name || !o.Until.IsZero() && !now.Before(o.Until) {
@@ -135,11 +137,16 @@ func origin(v policystore.Version, scope, name, text string, now time.Time) rule
 		if o.Rule == "" {
 			r.From = "removed"
 		}
-		r.CreatedBy, r.CreatedUser, r.CreatedAt = o.CreatedBy, o.CreatedUser, stamp(o.CreatedAt)
-		r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = o.UpdatedBy, o.UpdatedUser, stamp(o.UpdatedAt)
+		r.by(o.Authorship)
 		r.Until = stamp(o.Until)
 	}
 	return r
+}
+
+// by fills in who made it.
+func (r *ruleReport) by(a policystore.Authorship) {
+	r.CreatedBy, r.CreatedUser, r.CreatedAt = a.CreatedBy, a.CreatedUser, stamp(a.CreatedAt)
+	r.UpdatedBy, r.UpdatedUser, r.UpdatedAt, r.Reason = a.UpdatedBy, a.UpdatedUser, stamp(a.UpdatedAt), a.Reason
 }
 
 func (r ruleReport) line() string {
@@ -160,6 +167,7 @@ func (r ruleReport) line() string {
 	if r.Until != "" {
 		line += ", until " + r.Until
 	}
+	line += reasonText(r.Reason)
 	if r.Weight != "" {
 		line += ", at weight " + r.Weight
 	}

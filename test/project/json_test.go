@@ -243,7 +243,7 @@ func changedLimits(t *testing.T, url string) {
 	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1s}]}}\n")
 	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file) +
 		ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
-	made += ask(0, "assign", "p/x", "weight=2")
+	made += ask(0, "assign", "p/x", "weight=2", "-reason", "a trial")
 	refused(t, url, file, "p")
 	shown := ask(0, "list") + ask(0, "show", "p/x")
 	table := tables(t, "worker limits -json")

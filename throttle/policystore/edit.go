@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -19,12 +20,22 @@ type Edit struct {
 	// By is who, for the history: a label that nobody checks. The history has the Redis user
 	// beside it. Required.
 	By string
+	// Reason is why, for the history: up to MaxReason bytes of printable text. Defaults to none.
+	Reason string
 	// IfVersion refuses the change unless this version stands there. Defaults to 0: what is
 	// changed must only be as it was when this change began.
 	IfVersion int64
 	// For is how long a rule that is set or removed stays so, or a scope paused. Defaults to
 	// for good.
 	For time.Duration
+}
+
+// MaxReason is how many bytes an Edit.Reason may have.
+const MaxReason = 500
+
+// authorship is that of something that the edit makes or changes.
+func (e Edit) authorship(v *draft, now time.Time) Authorship {
+	return Authorship{CreatedBy: e.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now, Reason: e.Reason}
 }
 
 // Made is a change that was made.
@@ -192,10 +203,7 @@ func (r *ruleEdit) told(verb, fields string) string {
 
 // override is what lies over the rule from now on.
 func (r *ruleEdit) override(v *draft, now time.Time) Override {
-	o := Override{
-		Scope: r.scope, Name: r.name, Rule: r.made.Rule,
-		CreatedBy: r.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: r.By, UpdatedUser: v.User, UpdatedAt: now,
-	}
+	o := Override{Scope: r.scope, Name: r.name, Rule: r.made.Rule, Authorship: r.authorship(v, now)}
 	if r.For > 0 {
 		o.Until = now.Add(r.For)
 	}
@@ -289,7 +297,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 		v.Change = "import " + from
 		if replace {
 			v.Change = "import -replace " + from
-			v.Imported, v.Rules, v.Scopes = v.bring(p, e.By, now), nil, nil
+			v.Imported, v.Rules, v.Scopes = v.bring(p, e, now), nil, nil
 			_, limits := p.Limits()
 			for path, n := range nodesOf(limits, "") {
 				if n.Pause != policy.PauseInherited {
@@ -304,7 +312,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 		for path, n := range nodesOf(limits, "") {
 			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != policy.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
 				changed = true
-				v.pause(Pause{Scope: path, Resumed: n.Pause == policy.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
+				v.pause(Pause{Scope: path, Resumed: n.Pause == policy.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now, Reason: e.Reason})
 			}
 		}
 		for path, n := range nodesOf(limits, "") {
@@ -314,7 +322,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 			}
 			changed = true
 			a := v.assignmentOf(path, was)
-			a.UpdatedBy, a.UpdatedUser, a.UpdatedAt = e.By, v.User, now
+			a.Authorship = e.authorship(v, now)
 			if n.Owner != "" || n.Apps != nil {
 				a.Owner, a.Apps = n.Owner, n.Apps
 			}
@@ -341,10 +349,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 			}
 			changed = true
 			v.settle(path, rule.Name)
-			v.put(Override{
-				Scope: path, Name: rule.Name, Rule: limitsyaml.FormatRule(rule),
-				CreatedBy: e.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now,
-			})
+			v.put(Override{Scope: path, Name: rule.Name, Rule: limitsyaml.FormatRule(rule), Authorship: e.authorship(v, now)})
 		}
 		if !changed {
 			return ErrUnchanged
@@ -426,7 +431,7 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 		_, limits := policy.Limits()
 		n := nodeAt(limits, strings.Split(scope, "/"))
 		a := v.assignmentOf(scope, n)
-		a.UpdatedBy, a.UpdatedUser, a.UpdatedAt = e.By, v.User, now
+		a.Authorship = e.authorship(v, now)
 		v.Change = "assign " + scope
 		if as.Owner != nil {
 			a.Owner = *as.Owner
@@ -528,17 +533,13 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 	return s.whole(ctx, e, func(v *draft, _ *policy.Policy, now time.Time) error {
 		v.Change = fmt.Sprintf("rollback %d", number)
 		before := v.clone()
-		v.Imported, v.Rules, v.Scopes = then.Imported, slices.Clone(then.Rules), slices.Clone(then.Scopes)
-		v.Pauses = slices.Clone(then.Pauses)
+		v.goBack(e, before, then, now)
 		if then.Imported == nil && then.File == nil && v.File != nil { // there was no file yet
 			none, err := policy.New("", nil)
 			if err != nil {
 				return err
 			}
-			v.Imported = v.bring(none, e.By, now)
-		}
-		if then.Imported == nil && then.File != nil && (v.File == nil || v.File.Sum != then.File.Sum) {
-			v.Imported = then.File // the workers' file is another one by now
+			v.Imported = v.bring(none, e, now)
 		}
 		v.expire(now)
 		if v.sameAs(before) {
@@ -548,16 +549,58 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 	})
 }
 
+// goBack makes a draft, which was before, what an earlier version was. What that brings back is by whoever goes back; what is there
+// already stays theirs who made it.
+func (v *draft) goBack(e Edit, before, then Version, now time.Time) {
+	v.Imported = then.Imported
+	if then.Imported == nil && then.File != nil && (v.File == nil || v.File.Sum != then.File.Sum) {
+		v.Imported = then.File // the workers' file is another one by now
+	}
+	if v.Imported != nil {
+		v.Imported = &Source{Sum: v.Imported.Sum, By: e.By, User: v.User, At: now, Reason: e.Reason}
+		if sameSource(before.Imported, v.Imported) {
+			v.Imported = before.Imported
+		}
+	}
+	by := e.authorship(v, now)
+	v.Rules, v.Scopes, v.Pauses = slices.Clone(then.Rules), slices.Clone(then.Scopes), slices.Clone(then.Pauses)
+	for i, o := range v.Rules {
+		v.Rules[i].Authorship = by.after(o.Authorship)
+		if at, found := before.find(o.Scope, o.Name, !o.lasting()); found && before.Rules[at].Rule == o.Rule && before.Rules[at].Until.Equal(o.Until) {
+			v.Rules[i] = before.Rules[at]
+		}
+	}
+	for i, a := range v.Scopes {
+		v.Scopes[i].Authorship = by.after(a.Authorship)
+		for _, had := range before.Scopes {
+			if a.Authorship = had.Authorship; reflect.DeepEqual(a, had) {
+				v.Scopes[i] = had
+			}
+		}
+	}
+	for i, p := range v.Pauses {
+		v.Pauses[i].Since, v.Pauses[i].UpdatedBy, v.Pauses[i].UpdatedUser, v.Pauses[i].UpdatedAt, v.Pauses[i].Reason = now, e.By, v.User, now, e.Reason
+		for _, had := range before.Pauses {
+			if had.Scope == p.Scope && had.Resumed == p.Resumed {
+				v.Pauses[i].Since = had.Since
+			}
+			if had.says(p) {
+				v.Pauses[i] = had
+			}
+		}
+	}
+}
+
 func sameSource(a, b *Source) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Sum == b.Sum
 }
 
 // bring makes a policy a source of the version that is being made.
-func (v *draft) bring(p *policy.Policy, by string, now time.Time) *Source {
+func (v *draft) bring(p *policy.Policy, e Edit, now time.Time) *Source {
 	text := limitsyaml.Format(p)
 	sum := sumOf(text)
 	v.texts[sum] = text
-	return &Source{Sum: sum, By: by, User: v.User, At: now}
+	return &Source{Sum: sum, By: e.By, User: v.User, At: now, Reason: e.Reason}
 }
 
 // whole is edit for a change that is made to everything: should somebody else change

@@ -302,7 +302,7 @@ func (s *Store) publishFile(ctx context.Context, by string, p, before *policy.Po
 		if out = becomes(v, sum, before, vacant); out == FileStands || out == FileSuperseded {
 			return ErrUnchanged
 		}
-		v.File = v.bring(p, by, now)
+		v.File = v.bring(p, Edit{By: by}, now)
 		v.Files = append(slices.DeleteFunc(v.Files, func(known string) bool { return known == sum }), sum)
 		v.Files = v.Files[max(0, len(v.Files)-keptFiles):]
 		v.Change = "publish a limits file"

@@ -21,7 +21,7 @@ func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 		if is.Pause == policy.PauseOn && is.PausedUntil.IsZero() && e.For == 0 {
 			return ErrUnchanged
 		}
-		p := Pause{Scope: scope, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now}
+		p := Pause{Scope: scope, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now, Reason: e.Reason}
 		if was, is := v.Paused(scope, now); is && was.Resumed {
 			p.ThenResumed = e.For > 0
 		} else if is {
@@ -70,7 +70,7 @@ func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) 
 			return err
 		}
 		if _, still := pausedAt(policy, scope); still { // the file or "*" says so
-			v.pause(Pause{Scope: scope, Resumed: true, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
+			v.pause(Pause{Scope: scope, Resumed: true, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now, Reason: e.Reason})
 		}
 		return nil
 	})

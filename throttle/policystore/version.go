@@ -28,6 +28,8 @@ type Version struct {
 	// By is who says to have made it, and Change what it was, in one line.
 	By     string `json:"by"`
 	Change string `json:"change"`
+	// Reason is why it was made, as Edit.Reason says.
+	Reason string `json:"reason,omitempty"`
 	// User is the Redis user that wrote it, by ACL WHOAMI; empty where the server did not say.
 	User string `json:"user,omitempty"`
 	// Prev is the Hash of the version before, empty for the first one.
@@ -58,6 +60,26 @@ type Source struct {
 	By   string    `json:"by"`
 	User string    `json:"user,omitempty"` // as that of a Version
 	At   time.Time `json:"at"`
+	// Reason is why it was brought, empty for a file that a worker published.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Authorship is who made something that was changed live, and who changed it last.
+type Authorship struct {
+	CreatedBy   string    `json:"created_by"`
+	CreatedUser string    `json:"created_user,omitempty"` // as the User of a Version
+	CreatedAt   time.Time `json:"created_at"`
+	UpdatedBy   string    `json:"updated_by"`
+	UpdatedUser string    `json:"updated_user,omitempty"`
+	UpdatedAt   time.Time `json:"updated_at"`
+	// Reason is that of the last change, as Edit.Reason has it.
+	Reason string `json:"reason,omitempty"`
+}
+
+// after is the authorship of something that had another one before.
+func (a Authorship) after(was Authorship) Authorship {
+	a.CreatedBy, a.CreatedUser, a.CreatedAt = was.CreatedBy, was.CreatedUser, was.CreatedAt
+	return a
 }
 
 // Override is one rule that was set or removed by itself.
@@ -72,12 +94,7 @@ type Override struct {
 	// stands again.
 	Until time.Time `json:"until,omitzero"`
 
-	CreatedBy   string    `json:"created_by"`
-	CreatedUser string    `json:"created_user,omitempty"` // as the User of a Version
-	CreatedAt   time.Time `json:"created_at"`
-	UpdatedBy   string    `json:"updated_by"`
-	UpdatedUser string    `json:"updated_user,omitempty"`
-	UpdatedAt   time.Time `json:"updated_at"`
+	Authorship
 }
 
 // Assignment is who answers for a scope, and who may spend from it, as it was assigned
@@ -98,9 +115,7 @@ type Assignment struct {
 	// Answers is as limits.yaml has it, empty where what the levels above say counts.
 	Answers *string `json:"answers,omitempty"`
 
-	UpdatedBy   string    `json:"updated_by"`
-	UpdatedUser string    `json:"updated_user,omitempty"` // as the User of a Version
-	UpdatedAt   time.Time `json:"updated_at"`
+	Authorship
 }
 
 // Pause is a scope that was paused live, or resumed: it stands in place of what the file
@@ -119,6 +134,13 @@ type Pause struct {
 	UpdatedBy   string    `json:"updated_by"`
 	UpdatedUser string    `json:"updated_user,omitempty"` // as the User of a Version
 	UpdatedAt   time.Time `json:"updated_at"`
+	// Reason is that of the last change, as Edit.Reason has it.
+	Reason string `json:"reason,omitempty"`
+}
+
+// says reports whether two pauses come to the same, whoever made them.
+func (p Pause) says(other Pause) bool {
+	return p.Scope == other.Scope && p.Resumed == other.Resumed && p.Until.Equal(other.Until) && p.ThenResumed == other.ThenResumed
 }
 
 // format is of what stands in Redis. A version of another one is not understood.
@@ -206,7 +228,7 @@ func (v Version) find(scope, name string, ends bool) (int, bool) {
 func (v *Version) put(o Override) {
 	i, found := v.find(o.Scope, o.Name, !o.Until.IsZero())
 	if found {
-		o.CreatedBy, o.CreatedUser, o.CreatedAt = v.Rules[i].CreatedBy, v.Rules[i].CreatedUser, v.Rules[i].CreatedAt
+		o.Authorship = o.after(v.Rules[i].Authorship)
 		v.Rules[i] = o
 		return
 	}
@@ -259,7 +281,7 @@ func (p Pause) ended(now time.Time) bool { return !p.Until.IsZero() && !now.Befo
 // at is what the pause is at a time: one that has ended may be a resumption.
 func (p Pause) at(now time.Time) Pause {
 	if p.ended(now) && p.ThenResumed {
-		return Pause{Scope: p.Scope, Resumed: true, Since: p.Until, UpdatedBy: p.UpdatedBy, UpdatedUser: p.UpdatedUser, UpdatedAt: p.UpdatedAt}
+		return Pause{Scope: p.Scope, Resumed: true, Since: p.Until, UpdatedBy: p.UpdatedBy, UpdatedUser: p.UpdatedUser, UpdatedAt: p.UpdatedAt, Reason: p.Reason}
 	}
 	return p
 }
@@ -271,10 +293,11 @@ func (v Version) withoutTemporary() Version {
 	return v
 }
 
-// assign adds or replaces an assignment.
+// assign adds or replaces an assignment, and keeps who created it.
 func (v *Version) assign(a Assignment) {
 	i, found := slices.BinarySearchFunc(v.Scopes, a, func(x, y Assignment) int { return strings.Compare(x.Scope, y.Scope) })
 	if found {
+		a.Authorship = a.after(v.Scopes[i].Authorship)
 		v.Scopes[i] = a
 		return
 	}

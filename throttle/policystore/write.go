@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,8 +35,8 @@ const tries = 20
 // somebody else was quicker: then it is made again from what stands there by then. What
 // it made is returned with every error of change too.
 func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *policy.Policy, now time.Time) error) (draft, error) {
-	if strings.TrimSpace(e.By) == "" || strings.ContainsFunc(e.By, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return draft{}, fmt.Errorf("policystore: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
+	if err := e.check(); err != nil {
+		return draft{}, err
 	}
 	var v draft
 	for range tries {
@@ -60,6 +61,28 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 		return v, err
 	}
 	return v, &ConflictError{Now: now}
+}
+
+// check refuses an edit by nobody, and a reason that a history could not print.
+func (e Edit) check() error {
+	switch {
+	case strings.TrimSpace(e.By) == "" || !printable(e.By):
+		return fmt.Errorf("policystore: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
+	case len(e.Reason) > MaxReason:
+		return &ReasonError{fmt.Sprintf("is %d bytes long; the most is %d", len(e.Reason), MaxReason)}
+	case !printable(e.Reason):
+		return &ReasonError{"holds a character that cannot be printed; write it on one line"}
+	}
+	return nil
+}
+
+// ReasonError says that an Edit.Reason is none.
+type ReasonError struct{ Why string }
+
+func (e *ReasonError) Error() string { return "policystore: the reason " + e.Why }
+
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // next makes the next version. All that it rests on is read on the connection that
@@ -93,7 +116,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 		v.Version, v.policy = before, policy
 		return v, err
 	}
-	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
+	v.Number, v.At, v.InForce, v.By, v.Reason = before.Number+1, now, now.Add(Notice), e.By, e.Reason
 	v.Prev = hash
 	v.expire(now)
 	v.Edited = v.Edited || v.Imported != nil || v.live() > 0
