@@ -22,6 +22,7 @@ type Grant struct {
 	cost   price
 	told   *settled      // what was settled of it; nil for one that can't be
 	shadow *shadow       // what shadow rules took beside it, if there are any
+	spent  *spentGrant   // what Config.OnSpent knows of it
 	places []int64       // where each rule put its units
 	start  int64         // by the server's clock, µs
 	lasts  time.Duration // see plan.settles; 0 for the plan's
@@ -55,7 +56,13 @@ func (g Grant) Zero() bool { return g.id == "" }
 // ErrUnavailable when Redis could not be told; then the units stay spent, which
 // is safe. A context that has ended does not stop it: it has its own time-out.
 // Costs one round trip, two for a grant that LoadGrant has found.
-func (l *Limiter) Refund(ctx context.Context, g Grant) error { return l.giveBack(ctx, g, true) }
+func (l *Limiter) Refund(ctx context.Context, g Grant) error {
+	err := l.giveBack(ctx, g, true)
+	if err == nil {
+		g.spent.refund()
+	}
+	return err
+}
 
 // giveBack tells of what has come free, or not where its caller takes it again.
 func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {

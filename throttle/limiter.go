@@ -54,6 +54,11 @@ type Config struct {
 	// called in several goroutines at once, for what was dropped in the caller's, and must
 	// not block. Defaults to none.
 	OnShadow func(Shadowed)
+	// OnSpent is told what is spent: of each request that is allowed and takes anything, of each that is refunded, and what
+	// settling corrects. Requests with a waiter id are left to the program that lets them wait, such as package worker; so is a
+	// request that is answered with what its own ID was granted before. It is called in the caller's goroutine
+	// and must not block. Defaults to none. See usage.Recorder.Record.
+	OnSpent func(Spent)
 	// Logger gets a line when Redis stops and starts answering, when damaged values of those who
 	// wait were dropped, and once a minute, for each
 	// shadow rule, one of how many starts it would have made wait, if any. New and SetPolicy write
@@ -265,6 +270,9 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.decideOnly(ctx, req, &d)
 	l.evaluateShadows(&d, &req, d.Wait)
+	if l.cfg.OnSpent != nil && d.Allowed {
+		l.reportSpent(&d, &req)
+	}
 	return d, err
 }
 

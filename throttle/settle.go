@@ -55,6 +55,14 @@ func (s Settlement) Over() bool {
 // Costs one round trip, none where no rule counts any of costs or the grant was not made by
 // Redis. Source: docs/algorithms.md#settling
 func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
+	s, err := l.settle(ctx, g, costs)
+	if err == nil {
+		g.spent.settled(costs)
+	}
+	return s, err
+}
+
+func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
 	if err := costs.CheckUnits(); err != nil {
 		return Settlement{}, err
 	}

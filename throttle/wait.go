@@ -50,6 +50,9 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		if l.inTime(&d) {
 			l.evaluateShadows(&d, &req, 0)
+			if l.cfg.OnSpent != nil {
+				l.reportSpent(&d, &req)
+			}
 			return d, nil
 		}
 		late := time.Since(d.begins)

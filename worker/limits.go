@@ -69,7 +69,8 @@ type Config struct {
 	ExplainRedis func(error) error
 	// Version is told by headway_build_info. Defaults to none, and then that metric is absent.
 	Version string
-	// Throttle is how the limiter works. Its App, Observer, OnShadow and Logger are New's to set; its Prefix begins all keys.
+	// Throttle is how the limiter works. Its App, Observer, OnShadow, Logger and, without NoUsage, OnSpent are New's to set; its
+	// Prefix begins all keys.
 	Throttle throttle.Config
 	// Middleware is how tasks are handled beyond that. Its Redis, Limiter, Usage and all that Config has too are New's to set;
 	// its Observer is told besides the metrics.
@@ -190,6 +191,9 @@ func (l *Limits) build(file limitsfile.File) error {
 	}
 	its := l.cfg.Throttle
 	its.App, its.Observer, its.OnShadow, its.Logger = l.cfg.App, l.metrics, l.shadowed, calm
+	if l.usage != nil {
+		its.OnSpent = l.usage.Record
+	}
 	limiter, err := throttle.New(l.rdb, first, its)
 	if err != nil {
 		return err

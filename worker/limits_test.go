@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -130,7 +131,7 @@ func TestOneCall(t *testing.T) {
 	})
 }
 
-// What tasks spend is in Redis when the server has ended.
+// What tasks spend is in Redis when the server has ended, and what is asked of the limiter besides; each once.
 func TestOneCallRecordsUsage(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
@@ -147,9 +148,13 @@ func TestOneCallRecordsUsage(t *testing.T) {
 	}
 	enqueueMails(t, rdb, 3)
 	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 3 })
+	if d, err := limits.Limiter().Decide(t.Context(), throttle.Request{Scope: "mail", Cost: 2}); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
 	server.Shutdown()
 	report, err := usage.Read(t.Context(), rdb, usage.Config{}, "mail", time.Hour)
-	if err != nil || report.All.Units != 3 || len(report.Spenders) != 1 || report.Spenders[0].App != "mailer" {
+	if err != nil || report.All != (usage.Sum{Units: 5, Tasks: 4}) || len(report.Spenders) != 2 || report.Spenders[0].Type != "mail:send" || report.Spenders[1].Units != 2 ||
+		report.Spenders[0].App != "mailer" || report.Spenders[1].App != "mailer" {
 		t.Errorf("%+v, %v", report, err)
 	}
 	if err := rdb.Ping(t.Context()).Err(); err != nil {

@@ -37,7 +37,8 @@ For each shadow rule that counts at SCOPE itself it tells of how many starts,
 and how many of them would have waited.
 
 It is recorded by workers when tasks start, and is here ten seconds later. What
-a worker with -usage=false spends is not recorded.
+a worker with -usage=false spends is not recorded. Requests that Go programs
+make without a task have no queue and no type.
 
 Flags:
   -since DURATION   how far to look back, at most 24h. Default: 1h. The count

@@ -4,16 +4,19 @@
 //
 //	recorder, err := usage.New(rdb, usage.Config{App: "billing"})
 //	go recorder.Run(ctx)
+//	limiter, err := throttle.New(rdb, policy, throttle.Config{OnSpent: recorder.Record})
 //	…
-//	recorder.Spent("payments/acme", usage.By{Queue: "invoices", Type: "refund"}, 1)
+//	limiter.Allow(ctx, "payments/acme") // is recorded
 //
 //	report, err := usage.Read(ctx, rdb, usage.Config{}, "payments", time.Hour)
 //
 // Spending is added up in memory and sent to Redis every ten seconds, so that no task
 // and no decision costs a command. What is spent from a scope counts at every level of
-// its path. Package worker records the tasks that it starts (worker.Config.Usage);
-// who asks a throttle.Limiter by himself calls Spent when he is granted something, and
-// Settled when he knows what it came to.
+// its path. worker.New records the tasks that it starts, with their queue and type, and all
+// else that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record}
+// records what requests are granted by Allow, Decide and Wait, and by packages roundtrip and inbound. A
+// refund takes it back, Settle corrects it. A program that wants to name a queue or a type calls Spent
+// and Settled itself, and leaves OnSpent out.
 //
 // What shadow rules would have done is recorded beside it, at the level at which each
 // counts, where the limiter tells it: throttle.Config{OnShadow: recorder.Shadowed}.

@@ -14,7 +14,39 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
-// A program that asks a limiter by itself says what it was granted.
+// A limiter tells its recorder what it grants.
+func ExampleRecorder_Record() {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
+	defer rdb.Close()
+	recorder, err := usage.New(rdb, usage.Config{Prefix: "example-record", App: "crawler"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, policy.PerHour("search", 2), throttle.Config{Prefix: "example-record", OnSpent: recorder.Record})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 3 { // two are allowed
+		if _, err := limiter.Allow(ctx, "search/acme"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := recorder.Flush(ctx); err != nil { // Run does it every ten seconds
+		log.Fatal(err)
+	}
+	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-record"}, "search", time.Hour)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range report.Spenders {
+		fmt.Println(s.App, "spent", s.Units)
+	}
+	// Output:
+	// crawler spent 2
+}
+
+// A program that names types says itself what it was granted.
 func ExampleRecorder_Spent() {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})

@@ -168,11 +168,14 @@ func (s *Sum) note(kind string, n int64) {
 	}
 }
 
+// spent is nothing where more came back than was spent.
+func (s Sum) spent() Sum { return Sum{max(s.Units, 0), max(s.Tasks, 0)} }
+
 // finish lists who spent, and finds what others did.
 func (r *Report) finish(by map[By]*Spender) {
-	r.All.Units, r.ByUnit = max(r.All.Units, 0), spentOf(r.ByUnit)
+	r.All, r.ByUnit = r.All.spent(), spentOf(r.ByUnit)
 	for _, s := range by {
-		s.Units, s.ByUnit = max(s.Units, 0), spentOf(s.ByUnit)
+		s.Sum, s.ByUnit = s.Sum.spent(), spentOf(s.ByUnit)
 	}
 	r.Other = r.All
 	for _, s := range slices.SortedFunc(maps.Values(by), func(a, b *Spender) int {
@@ -184,6 +187,6 @@ func (r *Report) finish(by map[By]*Spender) {
 			r.Other.Tasks -= s.Tasks
 		}
 	}
-	r.Other.Units, r.Other.Tasks = max(r.Other.Units, 0), max(r.Other.Tasks, 0)
+	r.Other = r.Other.spent()
 	r.OtherByUnit = r.otherUnits()
 }

@@ -178,6 +178,15 @@ func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 	}
 }
 
+// Record counts what a limiter says was spent, settled or refunded: give it to the limiter as throttle.Config.OnSpent. It
+// costs what Spent does.
+func (r *Recorder) Record(one throttle.Spent) {
+	sum := Sum{Units: one.Units, Tasks: one.Tasks}
+	if !sum.possible(-mostUnits, one.Costs) || !r.add(one.Scope, By{}, sum, one.Costs) {
+		r.lost.Add(max(sum.Units, 0))
+	}
+}
+
 func (r *Recorder) spent(scope string, by By, sum Sum, costs policy.Costs) {
 	if !sum.possible(0, costs) || !r.add(scope, by, sum, costs) {
 		r.lost.Add(max(sum.Units, 0))

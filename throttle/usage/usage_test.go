@@ -601,6 +601,14 @@ func BenchmarkSpent(b *testing.B) {
 			r.Spent("payments/acme/refunds", by, 1)
 		}
 	})
+	b.Run("limiter", func(b *testing.B) {
+		r := newRecorder(b, redis.NewClient(&redis.Options{}), "hw", "app")
+		one := throttle.Spent{Scope: "payments/acme/refunds", Tasks: 1, Units: 1}
+		b.ReportAllocs()
+		for b.Loop() {
+			r.Record(one)
+		}
+	})
 	b.Run("map", func(b *testing.B) {
 		type key struct {
 			scope string

@@ -1,0 +1,95 @@
+package throttle
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Spent is what a request has spent by a grant, or a correction of that.
+type Spent struct {
+	// Scope is what it spends from, as the request named it.
+	Scope string
+	// Tasks is 1 for a grant, -1 for one that was refunded and 0 for one that was settled.
+	Tasks int64
+	// Units is Request.Cost, or the requests of Request.Costs. Below 0 it is taken back.
+	Units int64
+	// Costs is the same by unit, requests included where they are named; nil of a request without Costs. It is not to be
+	// changed, nor kept.
+	Costs policy.Costs
+}
+
+// spentGrant is what Config.OnSpent knows of a grant. Copies of the grant share it. It is safe for concurrent use; nil is a
+// grant that was not reported.
+type spentGrant struct {
+	report func(Spent)
+	scope  string
+
+	mu       sync.Mutex
+	units    int64        // of a request without costs
+	costs    policy.Costs // by unit, once there are any
+	refunded bool
+}
+
+// reportSpent tells Config.OnSpent, which is not nil, of a request that was allowed. Of one with a waiter id it says nothing:
+// who lets requests wait in line knows which of them run.
+func (l *Limiter) reportSpent(d *Decision, req *Request) {
+	drawn := req.ID == "" || req.slot != nil // otherwise the caller's own, who may have sent it before
+	if req.Turn.WaiterID != "" || req.takesNothing() || d.replayed && !drawn {
+		return
+	}
+	one := Spent{Scope: req.Scope, Tasks: 1, Units: max(req.Cost, defaultCost), Costs: req.Costs}
+	if len(req.Costs) > 0 {
+		one.Units = req.Costs.Of(policy.Requests)
+	}
+	if !d.Grant.Zero() {
+		d.Grant.spent = &spentGrant{report: l.cfg.OnSpent, scope: req.Scope, units: one.Units, costs: maps.Clone(req.Costs)}
+	}
+	l.cfg.OnSpent(one)
+}
+
+// settled reports how much more of each unit was spent than was reported before.
+func (s *spentGrant) settled(costs policy.Costs) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refunded {
+		return
+	}
+	if len(s.costs) == 0 {
+		s.costs = policy.Costs{policy.Requests: s.units}
+	}
+	more := policy.Costs{}
+	for unit, n := range costs {
+		if d := n - s.costs.Of(unit); d != 0 {
+			more[unit], s.costs[unit] = d, n
+		}
+	}
+	if len(more) > 0 {
+		s.report(Spent{Scope: s.scope, Units: more[policy.Requests], Costs: more})
+	}
+}
+
+// refund takes back what was reported, once.
+func (s *spentGrant) refund() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refunded {
+		return
+	}
+	s.refunded = true
+	back := Spent{Scope: s.scope, Tasks: -1, Units: -s.units}
+	if len(s.costs) > 0 {
+		back.Units, back.Costs = -s.costs.Of(policy.Requests), make(policy.Costs, len(s.costs))
+		for unit, n := range s.costs {
+			back.Costs[unit] = -n
+		}
+	}
+	s.report(back)
+}

@@ -1,0 +1,194 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// spentSums adds up what Config.OnSpent is told.
+type spentSums struct {
+	mu    sync.Mutex
+	tasks int64
+	units int64
+	costs map[string]int64
+	last  []Spent
+}
+
+func (s *spentSums) add(one Spent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks, s.units = s.tasks+one.Tasks, s.units+one.Units
+	for unit, n := range one.Costs {
+		if s.costs == nil {
+			s.costs = map[string]int64{}
+		}
+		s.costs[unit] += n
+	}
+	one.Costs = maps.Clone(one.Costs)
+	s.last = append(s.last, one)
+}
+
+// since says what was told since the last call.
+func (s *spentSums) since() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := ""
+	for _, one := range s.last {
+		text += fmt.Sprintf("%s %d %d %s;", one.Scope, one.Tasks, one.Units, one.Costs)
+	}
+	s.last = nil
+	return text
+}
+
+// OnSpent "is told what is spent: of each request that is allowed and takes anything, of each that is refunded, and what
+// settling corrects. Requests with a waiter id are left to the program that lets them wait".
+func TestOnSpent(t *testing.T) {
+	t.Parallel()
+	told := map[string]*spentSums{"redis": {}, "miniredis": {}}
+	for name, sums := range told {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			if name == "miniredis" {
+				_, rdb = redistest.Miniredis(t)
+			}
+			calls := policy.Rule{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Hour}
+			rules, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"q": {Rules: []policy.Rule{calls}}, "p": {
+				Rules: []policy.Rule{calls, {Name: "tokens", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Hour, Unit: "tokens"}},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := New(rdb, rules, Config{Prefix: redistest.Prefix(t), OnSpent: sums.add})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var d Decision
+			step := func(want string, do func() (err error)) {
+				t.Helper()
+				if err := do(); err != nil {
+					t.Fatal(err)
+				}
+				if got := sums.since(); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			}
+			step("p/x 1 1 ;", func() error { d, err = l.Allow(ctx, "p/x"); return err })
+			step("p/x -1 -1 ;", func() error { return l.Refund(ctx, d.Grant) })
+			step("", func() error { return l.Refund(ctx, d.Grant) })
+			step("", func() error { _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": 5}); return err })
+			step("", func() error { _, err = l.Peek(ctx, Request{Scope: "p/x"}); return err })
+			step("", func() error {
+				_, err = l.Decide(ctx, Request{Scope: "p/x", Costs: policy.Costs{policy.Requests: 0}})
+				return err
+			})
+			step("p 1 2 ;", func() error { d, err = l.Decide(ctx, Request{Scope: "p", Cost: 2, ID: "a"}); return err })
+			step("", func() error { _, err = l.Decide(ctx, Request{Scope: "p", Cost: 2, ID: "a"}); return err }) // again
+			step("p 0 -1 requests=-1,tokens=7;", func() error {
+				_, err = l.Settle(ctx, d.Grant, policy.Costs{"requests": 1, "tokens": 7})
+				return err
+			})
+			step("p -1 -1 requests=-1,tokens=-7;", func() error { return l.Refund(ctx, d.Grant) })
+			step("p 1 1 tokens=500;", func() error {
+				d, err = l.Wait(ctx, Request{Scope: "p", Costs: policy.Costs{"tokens": 500}})
+				return err
+			})
+			step("p 0 0 tokens=-410;", func() error { _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": 90}); return err })
+			step("", func() error { _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": 90}); return err })
+			if _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": -1}); err == nil || sums.since() != "" {
+				t.Error("less than nothing was settled")
+			}
+			step("p -1 -1 tokens=-90;", func() error { return l.Refund(ctx, d.Grant) })
+			step("p 1 1 ;", func() error { d, err = l.Start(ctx, Request{Scope: "p"}); return err })
+			step("p 1 9 ;", func() error { _, _, err = l.AllowAtMost(ctx, "p", 20); return err })
+			step("", func() error { _, err = l.Allow(ctx, "p"); return err }) // a denial
+			for _, scope := range []string{"p", "q"} {                        // one that waits, and one that runs
+				step("", func() error {
+					d, err = l.Start(ctx, Request{Scope: scope, Turn: Turn{WaiterID: "w"}})
+					return err
+				})
+			}
+			step("", func() error { return l.Refund(ctx, d.Grant) })
+			step("free 1 1 ;", func() error { _, err = l.Allow(ctx, "free"); return err }) // under no rule
+		})
+	}
+}
+
+// What is told are the requests that were allowed, each once, whatever was asked again, came from a stock, started too late
+// or was charged by calls of others.
+func TestOnSpentCountsOnce(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]policy.Rule{
+		"window":   {Name: "r", Algorithm: policy.SlidingWindow, Limit: 40, Per: time.Second},
+		"prefetch": {Name: "r", Algorithm: policy.SlidingWindow, Limit: 4000, Per: 10 * time.Second, Prefetch: 50 * time.Millisecond},
+		"bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 200, Per: time.Second, Burst: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sums, want spentSums
+			l, err := New(redistest.Client(t), policyOf(t, rule), Config{Prefix: redistest.Prefix(t), OnSpent: sums.add})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for n := range 8 {
+				wg.Go(func() {
+					random := rand.New(rand.NewPCG(uint64(n), 1))
+					for range 25 {
+						want.add(oneOf(t, l, random))
+					}
+				})
+			}
+			wg.Wait()
+			if sums.tasks != want.tasks || sums.units != want.units {
+				t.Errorf("%d tasks with %d units were told, %d with %d ran", sums.tasks, sums.units, want.tasks, want.units)
+			}
+		})
+	}
+}
+
+// oneOf asks in one of many ways, and returns what was spent.
+func oneOf(t *testing.T, l *Limiter, random *rand.Rand) Spent {
+	cost := 1 + random.Int64N(3)
+	var d Decision
+	var err error
+	switch random.IntN(5) {
+	case 0:
+		cost = 1
+		d, err = l.Allow(ctx, "p/x")
+	case 1:
+		d, err = l.Decide(ctx, Request{Scope: "p/x", Cost: cost, MaxDelay: 50 * time.Millisecond})
+	case 2:
+		d, cost, err = l.AllowAtMost(ctx, "p/x", cost)
+	case 3:
+		brief, cancel := context.WithTimeout(ctx, time.Duration(random.Int64N(int64(5*time.Millisecond))))
+		defer cancel()
+		if d, err = l.Wait(brief, Request{Scope: "p/x", Cost: cost}); err != nil {
+			return Spent{}
+		}
+	case 4:
+		d, err = l.Wait(ctx, Request{Scope: "p/x", Cost: cost})
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if !d.Allowed {
+		return Spent{}
+	}
+	if random.IntN(4) == 0 {
+		if err := l.Refund(ctx, d.Grant); err != nil {
+			t.Error(err)
+		}
+		return Spent{}
+	}
+	return Spent{Tasks: 1, Units: cost}
+}
