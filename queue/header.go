@@ -8,6 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -24,7 +25,35 @@ const (
 	HeaderDue      = "headway-due"       // RFC 3339 with fractions: since when the task has waited; absent: unknown
 	HeaderPriority = "headway-priority"  // whole number; absent: 0
 	HeaderID       = "headway-id"        // the task's id; absent: unknown
+	HeaderApp      = "headway-app"       // who enqueued it, as EscapeApp writes it; absent: unknown. It needs no HeaderScope
 )
+
+// maxAppBytes is how much counts of the name of an application.
+const maxAppBytes = 128
+
+// EscapeApp returns the name of an application as HeaderApp has it: of one that is longer than 128 bytes the beginning, with
+// what throttle.EscapeName escapes. What is no UTF-8 becomes U+FFFD: asynq's headers take no other bytes.
+func EscapeApp(name string) string {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	if len(name) > maxAppBytes {
+		name = strings.ToValidUTF8(name[:maxAppBytes], "")
+	}
+	return throttle.EscapeName(name)
+}
+
+// EnqueuedBy returns the name of the application that enqueued a task, at most 128 bytes, and "" where that is not known. It
+// is what the task says: anybody who can enqueue can write it.
+func EnqueuedBy(t *asynq.Task) string {
+	text := t.Headers()[HeaderApp]
+	if len(text) > 3*maxAppBytes { // longer than any that is escaped
+		text = text[:3*maxAppBytes]
+	}
+	name := throttle.UnescapeName(text)
+	if len(name) > maxAppBytes {
+		name = strings.ToValidUTF8(name[:maxAppBytes], "")
+	}
+	return name
+}
 
 var headerNames = []string{
 	HeaderScope, HeaderCost, HeaderMaxRetry, HeaderDeadline, HeaderTimeout, HeaderMaxWait, HeaderDue, HeaderPriority, HeaderID,
@@ -126,9 +155,9 @@ func noScope(headers map[string]string) error {
 	return nil
 }
 
-// headers returns the headers of a task that has its defaults and an id. What
+// headers returns the headers of a task that has its defaults and an id. app is who enqueues it, escaped. What
 // is zero is left out.
-func (t Task) headers(now time.Time) map[string]string {
+func (t Task) headers(now time.Time, app string) map[string]string {
 	h := map[string]string{
 		HeaderScope:    t.Scope,
 		HeaderMaxRetry: strconv.Itoa(*t.MaxRetry),
@@ -151,6 +180,9 @@ func (t Task) headers(now time.Time) map[string]string {
 	}
 	if t.Priority != 0 {
 		h[HeaderPriority] = strconv.Itoa(t.Priority)
+	}
+	if app != "" {
+		h[HeaderApp] = app
 	}
 	return h
 }

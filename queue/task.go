@@ -145,8 +145,8 @@ func (t Task) withDefaults() Task {
 }
 
 // asynqTask returns the task in asynq's form. t is valid, has its defaults and
-// an id.
-func (t Task) asynqTask(now time.Time) (*asynq.Task, error) {
+// an id. app is who enqueues it, as HeaderApp has it.
+func (t Task) asynqTask(now time.Time, app string) (*asynq.Task, error) {
 	payload := t.Payload
 	if t.HTTP != nil {
 		var err error
@@ -166,7 +166,7 @@ func (t Task) asynqTask(now time.Time) (*asynq.Task, error) {
 	if t.Remember > 0 {
 		options = append(options, asynq.Retention(wholeSeconds(t.Remember)))
 	}
-	return asynq.NewTaskWithHeaders(t.Type, payload, t.headers(now), options...), nil
+	return asynq.NewTaskWithHeaders(t.Type, payload, t.headers(now, app), options...), nil
 }
 
 // due is the moment from which on the task may start.

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
@@ -90,7 +91,9 @@ func (t *Middleware) spent(j *job) {
 }
 
 // by is who spends, but for the application.
-func (j *job) by() usage.By { return usage.By{Queue: j.queue, Type: j.task.Type()} }
+func (j *job) by() usage.By {
+	return usage.By{Queue: j.queue, Type: j.task.Type(), EnqueuedBy: queue.EnqueuedBy(j.task)}
+}
 
 // bounded gives a run its time-out, counted from its start, and its deadline. No run takes longer than
 // most, unless that is 0.

@@ -62,6 +62,33 @@ func TestSpentByUnit(t *testing.T) {
 	}
 }
 
+// enqueuers is a Usage that remembers who enqueued.
+type enqueuers struct{ spendings }
+
+func (e *enqueuers) Spent(scope string, by usage.By, units int64) {
+	by.App = by.EnqueuedBy
+	e.spendings.Spent(scope, by, units)
+}
+
+// What a task spends is told with the application that enqueued it, where the task says so.
+func TestEnqueuedBy(t *testing.T) {
+	t.Parallel()
+	told := &enqueuers{}
+	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{Usage: told})
+	s.add(queue.Task{ID: "none"})
+	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{App: "web/shop é"})
+	s.add(queue.Task{ID: "ours"})
+	task := asynq.NewTaskWithHeaders("work", []byte(`{"id":"foreign"}`), map[string]string{queue.HeaderScope: "p/a", queue.HeaderApp: "crm"})
+	if _, err := s.client.EnqueueContext(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	s.serve(asynq.Config{}, nil)
+	for range 3 {
+		<-s.ended
+	}
+	told.want(t, `p/a "" default work 1`, `p/a "web/shop é" default work 1`, `p/a "crm" default work 1`)
+}
+
 // corrected is one that is told what runs come to.
 type corrected struct{ apart }
 

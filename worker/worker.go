@@ -99,7 +99,7 @@ type MiddlewareConfig struct {
 
 // Usage records what tasks spend.
 type Usage interface {
-	// Spent reports a task that starts: its scope, its queue and type, and its cost; of costs by unit the requests, at least
+	// Spent reports a task that starts: its scope, its queue, its type and who enqueued it, and its cost; of costs by unit the requests, at least
 	// 1. It is called in the task's goroutine and must not block.
 	Spent(scope string, by usage.By, units int64)
 }

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -271,7 +273,7 @@ func TestEnvironment(t *testing.T) {
 	url, rdb := private(t)
 	env := map[string]string{
 		"HEADWAY_REDIS": url, "HEADWAY_JSON": "1", "HEADWAY_WITHIN": "a", "HEADWAY_QUEUE": "other", "HEADWAY_SCOPE": "a/other", "HEADWAY_ID": "other",
-		"HEADWAY_DELAY": "1h", "HEADWAY_REMEMBER": "1h",
+		"HEADWAY_DELAY": "1h", "HEADWAY_REMEMBER": "1h", "HEADWAY_APP": "shop é",
 	}
 	enqueue := func(args ...string) outcome {
 		var stdout, stderr bytes.Buffer
@@ -283,6 +285,15 @@ func TestEnvironment(t *testing.T) {
 	}
 	if n := rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != 1 {
 		t.Errorf("%d tasks wait", n)
+	}
+	info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", "a//x")
+	if err != nil || info.Headers[queue.HeaderApp] != queue.EscapeApp("shop é") {
+		t.Errorf("%+v, %v", info, err)
+	}
+	for name, want := range map[string]string{"": "0 bytes", strings.Repeat("a", 129): "129 bytes"} {
+		if got := enqueue("http", "-app", name, "-scope", "a/b", "http://h"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("-app of %d bytes: %+v", len(name), got)
+		}
 	}
 	if got := enqueue("http", "-id", "x", "http://h"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "-scope is required") {
 		t.Errorf("a scope from the environment: %+v", got)

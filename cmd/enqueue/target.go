@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	usages "github.com/headway-go/headway/throttle/usage"
 )
 
 // target is where tasks go and what they are checked against: the flags that
@@ -27,6 +28,7 @@ type target struct {
 	allowMethods []string
 	maxTimeout   time.Duration // after which workers end a run
 
+	app         string // that enqueues
 	within      string // the scope that tasks are kept to
 	maxPriority int    // of tasks there
 }
@@ -36,6 +38,10 @@ func (t *target) register(fs *flag.FlagSet) {
 	cli.FileVar(fs, &t.limits, "limits")
 	fs.BoolVar(&t.json, "json", false, "")
 	cli.AllowMethodFlag(fs, &t.allowMethods)
+	fs.Func("app", "", func(name string) error {
+		t.app = name
+		return usages.CheckApp(name)
+	})
 	fs.Func("within", "", func(scope string) error {
 		t.within = scope
 		_, err := policy.ParseScope(scope)
@@ -88,7 +94,7 @@ func newClient(rdb redis.UniversalClient, policy *policy.Policy, cfg queue.Clien
 
 // clientConfig is what the flags say of tasks.
 func (t *target) clientConfig() queue.ClientConfig {
-	cfg := queue.ClientConfig{AllowMethods: t.allowMethods}
+	cfg := queue.ClientConfig{AllowMethods: t.allowMethods, App: t.app}
 	if t.within != "" {
 		cfg.Within = &queue.Within{Scope: t.within, MaxPriority: t.maxPriority}
 	}

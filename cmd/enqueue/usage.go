@@ -62,6 +62,7 @@ Where to put it:
   -queue NAME       queue (default default)
   -id ID            name of the task within its queue (default a random one). An id
                     that is taken is reported as duplicate and nothing is changed
+  -app NAME         who enqueues, for worker inspect usage (default none)
   -remember D       how long the id stays taken after success (default 24h)
   -redis URL        Redis (default $REDIS_URL, else redis://127.0.0.1:6390, where a
                     worker's embedded server is)
@@ -88,6 +89,7 @@ Usage:
   enqueue batch [flags] FILE        FILE may be - for standard input
 
 Flags:
+  -app NAME         who enqueues, for worker inspect usage (default none)
   -remember D       how long an id stays taken after its task succeeded (default 24h)
   -redis URL        Redis (default $REDIS_URL, else redis://127.0.0.1:6390, where a
                     worker's embedded server is)

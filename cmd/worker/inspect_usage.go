@@ -27,7 +27,8 @@ const inspectUsageUsage = `Usage: worker inspect usage SCOPE [flags]
 Tells who spent from SCOPE, and from all scopes below it: which applications,
 queues and task types, how many units in how many tasks, and when last, most
 units first. Those that are not among the 40 of a scope that spent most in a
-slot of time are told as one sum, as others.
+slot of time are told as one sum, as others. APP ran the tasks, and ENQUEUED BY
+is there where tasks say who enqueued them, as those of enqueue -app do.
 
 Of tasks that cost by unit the units are requests, and each other unit, such as
 tokens, has a column of its own: what they were estimated to cost, corrected by
@@ -70,7 +71,8 @@ type spenderReport struct {
 	Tasks int64  `json:"tasks"`
 	Last  string `json:"last"`
 
-	ByUnit map[string]int64 `json:"by_unit,omitempty"`
+	EnqueuedBy string           `json:"enqueued_by,omitempty"`
+	ByUnit     map[string]int64 `json:"by_unit,omitempty"`
 }
 
 type usageReport struct {
@@ -190,7 +192,7 @@ func usageObjects(out io.Writer, r usages.Report) error {
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	for _, s := range r.Spenders {
-		if err := enc.Encode(spenderReport{s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.ByUnit}); err != nil {
+		if err := enc.Encode(spenderReport{s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.EnqueuedBy, s.ByUnit}); err != nil {
 			return err
 		}
 	}
@@ -225,9 +227,18 @@ func usageTable(out io.Writer, r usages.Report) error {
 	for _, unit := range kinds {
 		head = append(head, cli.Quote(strings.ToUpper(unit)))
 	}
-	row(append(head, "TASKS", "APP", "QUEUE", "TYPE", "LAST")...)
+	who := []string{"APP", "QUEUE", "TYPE", "LAST"}
+	enqueuers := slices.ContainsFunc(r.Spenders, func(s usages.Spender) bool { return s.EnqueuedBy != "" })
+	if enqueuers {
+		who = append(who, "ENQUEUED BY")
+	}
+	row(append(append(head, "TASKS"), who...)...)
 	for _, s := range r.Spenders {
-		row(append(sums(s.Sum, kinds, s.ByUnit), cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last))...)
+		who := []string{cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last)}
+		if enqueuers && s.EnqueuedBy != "" {
+			who = append(who, cli.Quote(s.EnqueuedBy))
+		}
+		row(append(sums(s.Sum, kinds, s.ByUnit), who...)...)
 	}
 	if r.Other != (usages.Sum{}) || r.OtherByUnit != nil {
 		row(append(sums(r.Other, kinds, r.OtherByUnit), "others")...)

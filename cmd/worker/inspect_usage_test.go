@@ -76,6 +76,29 @@ func TestInspectUsed(t *testing.T) {
 	}
 }
 
+// "ENQUEUED BY is there where tasks say who enqueued them."
+func TestInspectEnqueuedBy(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	r, err := usages.New(i.server.Client(t), usages.Config{App: "mailer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Spent("p", usages.By{Queue: "q", Type: "mail", EnqueuedBy: "shop\n"}, 5)
+	r.Spent("p", usages.By{Queue: "q", Type: "mail"}, 2)
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := i.objects("usage", "p")
+	want(t, got[0], map[string]any{"enqueued_by": "shop\n", "units": 5.0})
+	want(t, got[1], map[string]any{"enqueued_by": nil, "units": 2.0})
+	out, _ := i.run(0, "usage", "p")
+	lines := strings.Split(out, "\n")
+	if len(lines) != 6 || !strings.HasSuffix(lines[2], "  ENQUEUED BY") || !strings.HasSuffix(lines[3], `  "shop\n"`) || strings.Contains(lines[4], "shop") {
+		t.Errorf("got %s", out)
+	}
+}
+
 // "Those that are not among the 40 of a scope … are told as one sum, as others."
 func TestInspectUsedByOthers(t *testing.T) {
 	t.Parallel()

@@ -146,7 +146,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err := limits.Settle(ctx); err != nil { // last: it tells other workers
 		return explain(ctx, explainLimits(err), url)
 	}
-	runSchedules, err := newSchedules(rdb, schedules, limits.Limiter(), o.methods, log)
+	runSchedules, err := newSchedules(rdb, schedules, limits.Limiter(), o.app, o.methods, log)
 	if err != nil {
 		return err
 	}

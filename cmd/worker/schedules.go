@@ -45,12 +45,12 @@ func faultySchedules(path string, err error) error {
 
 // newSchedules returns what enqueues the recurring tasks, or an error where the
 // limits could never run one of them, or this worker would not send it.
-func newSchedules(rdb redis.UniversalClient, f *schedule.File, limiter *throttle.Limiter, methods []string, log *slog.Logger) (func(context.Context), error) {
+func newSchedules(rdb redis.UniversalClient, f *schedule.File, limiter *throttle.Limiter, app string, methods []string, log *slog.Logger) (func(context.Context), error) {
 	if err := errors.Join(f.Check(limiter.Policy()), f.CheckMethods(methods)); err != nil {
 		return nil, faultySchedules(f.Name, err)
 	}
 	r, err := schedule.New(schedule.Config{
-		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, AllowMethods: methods}), Schedules: f.Schedules, Logger: log,
+		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, AllowMethods: methods, App: app}), Schedules: f.Schedules, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -206,7 +206,7 @@ func used(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	by := usage.By{Queue: "invoices", Type: "http"}
+	by := usage.By{Queue: "invoices", Type: "http", EnqueuedBy: "shop"}
 	for n := range 40 { // a 41st is one of the others
 		r.SpentCosts("payments/acme", by, policy.Costs{"requests": 3, "tokens": 1500})
 		by.Type = fmt.Sprint(n)

@@ -26,7 +26,7 @@
 // not sent.
 //
 // Everything is bounded. Between two flushes a process has at most 1000 scopes and 4000
-// combinations of scope, application, queue and type in memory. In Redis a provider has
+// combinations of scope, applications, queue and type in memory. In Redis a provider has
 // at most 1000 scopes in each slot of time, and a scope 40 combinations, those that spent
 // most; the units of others count as "other", and at the levels above. Of a scope a process
 // tells 8 units besides requests, and a slot has 328 sums by unit. Every key has

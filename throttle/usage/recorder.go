@@ -57,6 +57,8 @@ type Observer interface {
 // bytes the beginning counts.
 type By struct {
 	App, Queue, Type string
+	// EnqueuedBy is the application that enqueued the task, empty where that is not known. App ran it.
+	EnqueuedBy string
 }
 
 // Sum is what was spent.
@@ -335,14 +337,14 @@ func (p *period) open(scope string) *account {
 
 // enter makes a place for one who spends, if there is room; nil is one of the others.
 func (p *period) enter(a *account, by By) *spending {
-	by = By{App: begin(by.App), Queue: begin(by.Queue), Type: begin(by.Type)}
+	by = By{App: begin(by.App), Queue: begin(by.Queue), Type: begin(by.Type), EnqueuedBy: begin(by.EnqueuedBy)}
 	if sum := a.by[by]; sum != nil {
 		return sum
 	}
 	if len(a.by) >= mostBy || p.combos >= mostInMemory {
 		return nil
 	}
-	by = By{App: strings.Clone(by.App), Queue: strings.Clone(by.Queue), Type: strings.Clone(by.Type)}
+	by = By{strings.Clone(by.App), strings.Clone(by.Queue), strings.Clone(by.Type), strings.Clone(by.EnqueuedBy)}
 	sum := &spending{}
 	a.by[by] = sum
 	p.combos++

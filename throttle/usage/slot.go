@@ -48,16 +48,16 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 // usedKey is the hash of what was spent from a scope in a slot. scope is what the keys
 // of the scope begin with.
 //
-//	u, n                units and tasks of all
-//	u:app/queue/type    units of one who spent
-//	n:app/queue/type    tasks
-//	t:app/queue/type    when it was sent last, in unix seconds
+//	u, n    units and tasks of all
+//	u:by    units of one who spent; by is app/queue/type, and /enqueued-by where that is known
+//	n:by    tasks
+//	t:by    when it was sent last, in unix seconds
 func (g grain) usedKey(scope string, start int64) string { return g.key(scope, "!used:", start) }
 
 // unitsKey is the hash of what was spent by unit in a slot; units but for requests.
 //
-//	unit                of all
-//	unit:app/queue/type of one who spent
+//	unit       of all
+//	unit:by    of one who spent
 func (g grain) unitsKey(scope string, start int64) string { return g.key(scope, "!units:", start) }
 
 // shadowsKey is the hash of what the shadow rules that count at a scope said in a slot.
@@ -84,16 +84,22 @@ const (
 
 // name writes who spends as fields have it. Two never become one.
 func (b By) name() string {
-	return throttle.EscapeName(b.App) + "/" + throttle.EscapeName(b.Queue) + "/" + throttle.EscapeName(b.Type)
+	name := throttle.EscapeName(b.App) + "/" + throttle.EscapeName(b.Queue) + "/" + throttle.EscapeName(b.Type)
+	if b.EnqueuedBy != "" {
+		name += "/" + throttle.EscapeName(b.EnqueuedBy)
+	}
+	return name
 }
 
 // parseBy reads what name wrote.
 func parseBy(name string) (By, bool) {
 	parts := strings.Split(name, "/")
-	if len(parts) != 3 {
+	if len(parts) < 3 || len(parts) > 4 || len(parts) == 4 && parts[3] == "" {
 		return By{}, false
 	}
-	return By{
-		App: throttle.UnescapeName(parts[0]), Queue: throttle.UnescapeName(parts[1]), Type: throttle.UnescapeName(parts[2]),
-	}, true
+	by := By{App: throttle.UnescapeName(parts[0]), Queue: throttle.UnescapeName(parts[1]), Type: throttle.UnescapeName(parts[2])}
+	if len(parts) == 4 {
+		by.EnqueuedBy = throttle.UnescapeName(parts[3])
+	}
+	return by, true
 }

@@ -177,7 +177,7 @@ func TestNamesStayApart(t *testing.T) {
 	want := map[By]int64{}
 	for i, a := range names {
 		b := names[(i+7)%len(names)]
-		for _, by := range []By{{App: "x", Queue: a, Type: b}, {App: "x" + a, Queue: b}} {
+		for _, by := range []By{{App: "x", Queue: a, Type: b, EnqueuedBy: names[(i+3)%len(names)]}, {App: "x" + a, Queue: b}} {
 			if want[by] == 0 {
 				want[by] = int64(i + 1)
 				r.Spent("p", by, want[by])
@@ -224,8 +224,12 @@ func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 127)
 	for _, end := range []string{"é", "ü", "y", "yz"} {
 		r.Spent("p", By{Type: long + end}, 1)
+		r.Spent("q", By{EnqueuedBy: long + end}, 1)
 	}
 	flush(t, r)
+	if got := read(t, rdb, prefix, "q", time.Minute).Spenders; len(got) != 2 || got[0].EnqueuedBy != long || got[1].EnqueuedBy != long+"y" {
+		t.Errorf("got %+v", got)
+	}
 	if got, want := lines(read(t, rdb, prefix, "p", time.Minute)), []string{"app  " + long + " 2/2", "app  " + long + "y 2/2"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -492,7 +496,7 @@ func TestReadForeign(t *testing.T) {
 	r.Spent("p", By{Type: "t"}, 3)
 	flush(t, r)
 	for _, key := range rdb.Keys(t.Context(), prefix+":*!used:*").Val() {
-		rdb.HSet(t.Context(), key, "u:a/b", 5, "n:app//t", "x", "t:app//t", "1", "z", 4, "u:gone/q/t", 0)
+		rdb.HSet(t.Context(), key, "u:a/b", 5, "n:app//t", "x", "t:app//t", "1", "z", 4, "u:app//t/", 7, "u:app//t/b/c", 7, "u:gone/q/t", 0)
 	}
 	got := read(t, rdb, prefix, "p", time.Minute)
 	if want := []string{"app  t 3/0"}; !slices.Equal(lines(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) {

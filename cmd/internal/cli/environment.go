@@ -17,7 +17,7 @@ const variablePrefix = "HEADWAY_"
 // oneShot are the flags that commands which do one thing and end read from the environment
 // too: which Redis, limits and worker, as whom, within which bounds, and how to print. What they do
 // is typed: a variable that is set for a whole machine must not change a limit, or a task.
-var oneShot = []string{"redis", "limits", "listen", "as", "within", "max-priority", "max-timeout", "allow-method", "json"}
+var oneShot = []string{"redis", "limits", "app", "listen", "as", "within", "max-priority", "max-timeout", "allow-method", "json"}
 
 // Variable returns the environment variable of a flag: HEADWAY_MAX_TIMEOUT of max-timeout.
 func Variable(flagName string) string {
