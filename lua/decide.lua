@@ -9,7 +9,7 @@
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
 --                       attempt left there is written over.
--- KEYS[n+2]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+2]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -48,13 +48,13 @@
 local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
-local attempt, told = KEYS[n + 1], KEYS[n + 2]
-local provider, scope = sub(told, 1, -6), string.match(ARGV[3], '/.*$') or ''
-local heeds = call('EXISTS', told) == 1
+local attempt, upstream = KEYS[n + 1], KEYS[n + 2]
+local provider, scope = sub(upstream, 1, -10), string.match(ARGV[3], '/.*$') or ''
+local reported = call('EXISTS', upstream) == 1
 
 -- #include fastpath/upstream
 
-if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
+if not reported and byte(ARGV[3]) < 58 then -- a digit, and no lateness
   -- #include fastpath/decide
 end
 

@@ -7,7 +7,7 @@
 --
 -- KEYS[1]     batch     string, what the batch was answered and its id. What another one left there
 --                       is written over.
--- KEYS[2]     told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[2]     upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[3]     meta      hash of nodes. See include/fairshare/tree.lua.
 -- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua.
 -- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
@@ -56,8 +56,8 @@ end
 
 -- What stands in an attempt's way, if anything does anywhere: most batches need no more than to see that
 -- there is nothing.
-local told, meta, flight, parked = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
+local upstream, meta, flight, parked = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local there = call('EXISTS', upstream, parked, parked, flight, flight, flight, flight)
 local free
 if there > 0 or byte(calls, 2) == 1 then
   -- #include fastpath/free

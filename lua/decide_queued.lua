@@ -13,7 +13,7 @@
 -- KEYS[n+5]   meta      hash of nodes.
 -- KEYS[n+6]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+7]   overdue   sorted set of the same.
--- KEYS[n+8]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+8]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -55,7 +55,7 @@ local call, format = redis.call, string.format
 local member, ticket, again = ARGV[2], ARGV[4], sub(ARGV[5], 1, 1)
 local n, base = #KEYS - 9, 5
 local attempt, schedule, heap, meta = KEYS[n + 1], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local flight, overdue, told, parked = KEYS[n + 6], KEYS[n + 7], KEYS[n + 8], KEYS[n + 9]
+local flight, overdue, upstream, parked = KEYS[n + 6], KEYS[n + 7], KEYS[n + 8], KEYS[n + 9]
 local provider = sub(schedule, 1, -10)
 local scope = sub(KEYS[n + 2], #provider + 1, -7)
 local late = string.match(ARGV[5], '^.([LF]%d+)')
@@ -64,8 +64,8 @@ local late = string.match(ARGV[5], '^.([LF]%d+)')
 
 local field = scope .. '\0' .. ticket
 local value = call('HGET', flight, field)
-local there = call('EXISTS', told, parked, parked)
-local heeds, parks, quiet = there % 2 == 1, there >= 2, true
+local there = call('EXISTS', upstream, parked, parked)
+local reported, parks, quiet = there % 2 == 1, there >= 2, true
 do
   local names = {}
   for ends in string.gmatch(scope .. '/', '()/') do
@@ -78,7 +78,7 @@ end
 -- #include fastpath/upstream
 local was_parked = parks and call('ZSCORE', parked, field)
 
-if quiet and not value and not heeds and not late and not was_parked and again < '2' then
+if quiet and not value and not reported and not late and not was_parked and again < '2' then
   -- #include fastpath/decide
 end
 

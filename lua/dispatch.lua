@@ -11,7 +11,7 @@
 -- KEYS[n+3]   meta      hash of nodes.
 -- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+6]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
@@ -57,11 +57,11 @@
 local call = redis.call
 local n, base, from, edge = tonumber(ARGV[11]), 11, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+local upstream, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
 -- A key counts as often as it is named.
-local there = call('EXISTS', schedule, flight, flight, told, told, told, told, parked, parked, parked, parked, parked, parked,
+local there = call('EXISTS', schedule, flight, flight, upstream, upstream, upstream, upstream, parked, parked, parked, parked, parked, parked,
   parked, parked)
-local heeds, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
+local reported, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more, many = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 
@@ -153,7 +153,7 @@ local function take_out(l, ticket)
 end
 
 -- What became of one who was granted; `its` is the id of the grant that it is said of.
-local function heed_granted(what, l, field, ticket, its)
+local function news_of_granted(what, l, field, ticket, its)
   local value = flies and call('HGET', flight, field)
   if not value or not flights.is(value, its) then
     return
@@ -180,20 +180,20 @@ local function forget_claimed(fields, ids)
   in_parts('ZREM', overdue, gone)
 end
 
-local function heed_one(what, its, l, field, ticket)
+local function news_of_one(what, its, l, field, ticket)
   if what == 'b' then
     unpark(l, field, ticket)
   elseif what == 'f' then
-    heed_granted(what, l, field, ticket, '')
+    news_of_granted(what, l, field, ticket, '')
     call('ZREM', parked, field)
     take_out(l, ticket)
   else
-    heed_granted(what, l, field, ticket, its)
+    news_of_granted(what, l, field, ticket, its)
   end
 end
 
--- Those who have come are named first, and heeded before all others: nothing of theirs comes back.
-local function heed_news()
+-- Those who have come are named first, and taken in before all others: nothing of theirs comes back.
+local function take_news()
   local claimed, ids = {}, {}
   for i = 5 + #KEYS, #ARGV, 3 do
     local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
@@ -204,13 +204,13 @@ local function heed_news()
       mine = mine or {}
       mine[ticket] = true
     elseif #granted > 0 then
-      -- this call was sent before, and has heeded it
+      -- this call was sent before, and has taken it in
     elseif what == 'c' then
       claimed[#claimed + 1], ids[#ids + 1] = field, its
     else
       forget_claimed(claimed, ids)
       claimed, ids = {}, {}
-      heed_one(what, its, l, field, ticket)
+      news_of_one(what, its, l, field, ticket)
     end
   end
   forget_claimed(claimed, ids)
@@ -278,7 +278,7 @@ local function fetch()
     if not value then
       call('ZREM', overdue, field)
     elseif at < 0 and is_mine(ticket, l) and l and not l.unknown and flights.read(value).start < now then
-      heed_granted('u', l, field, ticket, '') -- it is granted anew
+      news_of_granted('u', l, field, ticket, '') -- it is granted anew
     elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
       add(granted, scope, ticket, value)
@@ -359,7 +359,7 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
     parking.park(l, { ticket, score })
     return queues.stand(l, head(l))
   elseif not free and by.corrected then
-    return block(l.scope, sig, now + TOLD_LOOK, by.cost, by.unit)
+    return block(l.scope, sig, now + UPSTREAM_LOOK, by.cost, by.unit)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = free and max(now + 1, free - early) or now + SUSPENDED
@@ -367,7 +367,7 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
     look = max(now + 1, edge)
   end
   if by.corrected then
-    look = min(look, now + TOLD_LOOK)
+    look = min(look, now + UPSTREAM_LOOK)
   end
   block(level_of(by.name), sig, look, by.cost, by.unit)
 end
@@ -557,7 +557,7 @@ end
 local beat = tonumber(was[1] or nil) or 0
 bring_leases_back(beat, tonumber(was[2] or nil))
 granted_before()
-heed_news()
+take_news()
 fetch()
 local anew = ARGV[7] == '1' or beat > now -- or the clock has stepped back
 if anew or was[3] then

@@ -10,7 +10,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// Rules that were used lately and admit their cost are decided on the express way
+// Rules that were used lately and admit their cost are decided on the fast path
 // alone; what it does not know, a calendar for one, is left to the general one, with
 // nothing written.
 func TestExpressWay(t *testing.T) {
@@ -38,7 +38,7 @@ func TestExpressWay(t *testing.T) {
 					keys = append(keys, prefix+"fixed")
 				}
 				whole := Decide.For(kinds).Source()
-				express, _, found := strings.Cut(whole, "-- The general way.")
+				fastPath, _, found := strings.Cut(whole, "-- The general way.")
 				if !found {
 					t.Fatal("decide.lua does not say where the general way begins")
 				}
@@ -50,23 +50,23 @@ func TestExpressWay(t *testing.T) {
 					if strings.Contains(kinds, "S") {
 						args = append(args, fixed, 2)
 					}
-					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id, prefix+"!told"), args...).Result()
+					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id, prefix+"!upstream"), args...).Result()
 					if err != nil {
 						t.Fatal(err)
 					}
 					return reply
 				}
 				took := func(id string, at int) bool {
-					list, ok := decide(express+"\nreturn 'left'", id, at, 0).([]any)
+					list, ok := decide(fastPath+"\nreturn 'left'", id, at, 0).([]any)
 					return ok && len(list) == 1+3*len(keys)
 				}
 				if kinds != "C" && took("new", start) {
-					t.Error("rules that were never used are decided on the express way")
+					t.Error("rules that were never used are decided on the fast path")
 				}
 				decide(whole, "first", start, 0)
 				if strings.Contains(kinds, "K") {
 					if took("second", start) {
-						t.Error("a calendar is decided on the express way")
+						t.Error("a calendar is decided on the fast path")
 					}
 					return
 				}
@@ -76,7 +76,7 @@ func TestExpressWay(t *testing.T) {
 					}
 				}
 				if took("third", start+5000) {
-					t.Error("an attempt that was sent before is decided on the express way")
+					t.Error("an attempt that was sent before is decided on the fast path")
 				}
 				if again := decide(whole, "third", start+5000, 0).([]any); again[1] != int64(1) {
 					t.Errorf("sent again, the third attempt gets %v", again)

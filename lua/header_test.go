@@ -253,7 +253,7 @@ func histories(prefix string) (runs []run, n int) {
 		return first
 	}
 	decide := func(id string, cost, at, ahead int) run {
-		return run{Decide, append(attempt(id), prefix+"!told"), rules(false, cost, at, id, fmt.Sprint(ahead, "/a"))}
+		return run{Decide, append(attempt(id), prefix+"!upstream"), rules(false, cost, at, id, fmt.Sprint(ahead, "/a"))}
 	}
 	giveBackOf := func(id string) run {
 		keys := append(attempt("mark"+id), prefix+"@"+id, prefix+"@"+id+"=", prefix+"!schedule", prefix+"!meta")
@@ -271,10 +271,10 @@ func histories(prefix string) (runs []run, n int) {
 	}
 	release := run{Release, []string{state[3], prefix + "!schedule", prefix + "!meta"}, []any{now, "b"}}
 	peek := func(at int) run {
-		return run{Decide, append(attempt("e"), prefix+"!told"), rules(false, 1, at, "e", "?/a")}
+		return run{Decide, append(attempt("e"), prefix+"!upstream"), rules(false, 1, at, "e", "?/a")}
 	}
 	tell := func(words ...any) run {
-		return run{ReportUpstream, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, append([]any{now}, words...)}
+		return run{ReportUpstream, []string{prefix + "!upstream", prefix + "!schedule", prefix + "!meta"}, append([]any{now}, words...)}
 	}
 	return []run{
 		decide("a", 1, now, 0), decide("a", 1, now, 0), decide("b", 2, now, 0), decide("c", 1, now, 0),

@@ -8,7 +8,7 @@
 -- KEYS[n+1]   heap      sorted set of listed nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
 -- KEYS[n+3]   flight    hash of what was granted. See include/fairshare/flight.lua.
--- KEYS[n+4]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+4]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -41,8 +41,8 @@
 
 local call = redis.call
 local n, base, under, from = tonumber(ARGV[2]), 5, ARGV[3], ARGV[4]
-local heap, meta, flight, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-local heeds, schedule = call('EXISTS', told) == 1, nil
+local heap, meta, flight, upstream = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local reported, schedule = call('EXISTS', upstream) == 1, nil
 local provider = sub(heap, 1, -6)
 
 -- #include core/numbers

@@ -10,7 +10,7 @@
 -- KEYS[n+3]   meta      hash of nodes.
 -- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+6]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
@@ -43,9 +43,9 @@ local call = redis.call
 local n, base = tonumber(ARGV[6]), 6
 local direct, id, lead, near = tonumber(ARGV[5]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
-local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
-local heeds, parks, flies = there % 2 == 1, floor(there / 2) % 2 == 1, there >= 4
+local upstream, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+local there = call('EXISTS', upstream, parked, parked, flight, flight, flight, flight)
+local reported, parks, flies = there % 2 == 1, floor(there / 2) % 2 == 1, there >= 4
 
 -- #include core/numbers
 local stale = false

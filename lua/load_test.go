@@ -55,7 +55,7 @@ type variant struct {
 func whole(s *Script, _ string) string     { return s.Source() }
 func small(s *Script, kinds string) string { return s.For(kinds).Source() }
 
-// general leaves the express way of decide no call.
+// general leaves the fast path of decide no call.
 func general(s *Script, kinds string) string {
 	return strings.Replace(s.For(kinds).Source(), "if passed == n then", "if passed < 0 then", 1)
 }
@@ -120,7 +120,7 @@ type randomCall struct {
 }
 
 func newHistory(random *rand.Rand, prefix string) *history {
-	h := &history{due: prefix + "!schedule", meta: prefix + "!meta", told: prefix + "!told"}
+	h := &history{due: prefix + "!schedule", meta: prefix + "!meta", told: prefix + "!upstream"}
 	const minute = 60_000_000
 	kinds := ""
 	for i := range 1 + random.IntN(5) {

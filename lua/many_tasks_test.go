@@ -15,7 +15,7 @@ import (
 // taskCall makes the call of decide_queued for an attempt with a ticket.
 func taskCall(a asking, now int, provider string) (keys []string, args []any) {
 	keys = append(slices.Clone(a.keys), provider+"@alone", provider+a.scope+"!queue")
-	for _, key := range []string{"!schedule", "!heap", "!meta", "!flight", "!overdue", "!told", "!parked"} {
+	for _, key := range []string{"!schedule", "!heap", "!meta", "!flight", "!overdue", "!upstream", "!parked"} {
 		keys = append(keys, provider+key)
 	}
 	args = []any{now, a.id, "0 0 0 0 " + a.scope, a.ticket, 0, ""}
@@ -43,11 +43,11 @@ func TestManyLooksAtItsOwnPaths(t *testing.T) {
 		"a task in flight":                 {"!flight", "/a/x\x00:t", "1 1 1 id", "/A/X"},
 		"another one in flight":            {"!flight", "/a/x\x00:u", "1 1 1 id", ""},
 		"a task parked":                    {"!parked", "/a\x00:t", "", "/A"},
-		"a pause":                          {"!told", "P/a", "anything", "/a /A /a/x /A/X"},
-		"the provider's pause":             {"!told", "P", "anything", "/a /A /a/x /A/X /ab /AB"},
-		"a rule's correction":              {"!told", "R/a:r", "anything", "/a /A /a/x /A/X"},
-		"a rule's below":                   {"!told", "R/a/x:r", "anything", "/a/x /A/X"},
-		"another one's":                    {"!told", "R/abc:r", "anything", ""},
+		"a pause":                          {"!upstream", "P/a", "anything", "/a /A /a/x /A/X"},
+		"the provider's pause":             {"!upstream", "P", "anything", "/a /A /a/x /A/X /ab /AB"},
+		"a rule's correction":              {"!upstream", "R/a:r", "anything", "/a /A /a/x /A/X"},
+		"a rule's below":                   {"!upstream", "R/a/x:r", "anything", "/a/x /A/X"},
+		"another one's":                    {"!upstream", "R/abc:r", "anything", ""},
 	}
 	clients := map[string]redis.UniversalClient{"redis": redistest.Client(t)}
 	_, clients["miniredis"] = redistest.Miniredis(t)

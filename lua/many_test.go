@@ -41,13 +41,13 @@ func (a asking) alone(now, ahead int) (keys []string, args []any) {
 	for _, r := range a.rules {
 		args = append(args, r, a.cost)
 	}
-	return append(slices.Clone(a.keys), a.record, toldOf(a.record)), args
+	return append(slices.Clone(a.keys), a.record, upstreamOf(a.record)), args
 }
 
-// toldOf is the key of what is told where a key stands.
-func toldOf(key string) string {
+// upstreamOf is the key of what is told where a key stands.
+func upstreamOf(key string) string {
 	provider, _, _ := strings.Cut(key, "@")
-	return provider + "!told"
+	return provider + "!upstream"
 }
 
 // together makes the call of decide_many for attempts, as a batch with an id and a
@@ -61,8 +61,8 @@ func together(now int, id, record string, all []asking) (keys []string, args []a
 		}
 		two(slices.Index(keys, k) + 1)
 	}
-	provider := strings.TrimSuffix(toldOf(record), "!told")
-	keys, args = []string{record, provider + "!told", provider + "!meta", provider + "!flight", provider + "!parked"}, []any{now, id, nil}
+	provider := strings.TrimSuffix(upstreamOf(record), "!upstream")
+	keys, args = []string{record, provider + "!upstream", provider + "!meta", provider + "!flight", provider + "!parked"}, []any{now, id, nil}
 	text := func(s string) {
 		if !slices.Contains(args, any(s)) {
 			args = append(args, s)
@@ -212,7 +212,7 @@ func TestManyIsOneAfterTheOther(t *testing.T) {
 		}
 		slices.Sort(all)
 		all = slices.Compact(all)
-		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone", prefix+"!told", prefix+"!meta", prefix+"!flight", prefix+"!parked")
+		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone", prefix+"!upstream", prefix+"!meta", prefix+"!flight", prefix+"!parked")
 		ways := []*manyWay{
 			{name: "redis, alone", rdb: alone, keys: alone},
 			{name: "redis, as a user of its keys", rdb: redistest.User(t, redistest.Literal(own...), grants...), keys: server, many: DecideMany.Source()},
@@ -396,7 +396,7 @@ func TestManyIsDecidedOnce(t *testing.T) {
 				}
 				return reply
 			}
-			run(Decide, append(slices.Clone(p.keys), prefix+"@first", prefix+"!told"), []any{now, "first", 0, p.rules[0], 1})
+			run(Decide, append(slices.Clone(p.keys), prefix+"@first", prefix+"!upstream"), []any{now, "first", 0, p.rules[0], 1})
 			rdb.PExpire(ctx, p.keys[0], 44*time.Second)
 			state, first, again := "", "", byte(0)
 			ask := func(what string, at int, id string, costs []int, changes bool) string {

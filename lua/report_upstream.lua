@@ -3,7 +3,7 @@
 -- Each word says one thing. Sent again it says nothing more, but for the time that has
 -- passed meanwhile.
 --
--- KEYS[1]     told      hash, what is known. See include/upstream/upstream.lua.
+-- KEYS[1]     upstream  hash, what is known. See include/upstream/upstream.lua.
 -- KEYS[2]     schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[3]     meta      hash of nodes.
 --
@@ -43,7 +43,7 @@
 -- #include fairshare/freed
 
 local call = redis.call
-local told, schedule, meta = KEYS[1], KEYS[2], KEYS[3]
+local upstream, schedule, meta = KEYS[1], KEYS[2], KEYS[3]
 
 -- What is over stays for so long, since those who waited for it are yet to be looked at; a
 -- rest for longer, since by it the next one is told to be in vain.
@@ -73,7 +73,7 @@ end
 
 -- How many are kept below a name.
 local function below(scope)
-  return tonumber(call('HGET', told, '#' .. scope) or 0) or 0
+  return tonumber(call('HGET', upstream, '#' .. scope) or 0) or 0
 end
 
 -- Counts so many more below the names above a level or a rule.
@@ -81,22 +81,22 @@ local function count(name, more)
   for _, scope in ipairs({ above(name) }) do
     local n = below(scope) + more
     if n > 0 then
-      call('HSET', told, '#' .. scope, whole(n))
+      call('HSET', upstream, '#' .. scope, whole(n))
     else
-      call('HDEL', told, '#' .. scope)
+      call('HDEL', upstream, '#' .. scope)
     end
   end
 end
 
 local function put(begins, name, value)
-  if call('HSET', told, begins .. name, value) == 1 then
+  if call('HSET', upstream, begins .. name, value) == 1 then
     count(name, 1)
   end
   wrote = true
 end
 
 local function forget(field)
-  if call('HDEL', told, field) == 1 then
+  if call('HDEL', upstream, field) == 1 then
     count(sub(field, 2), -1)
   end
 end
@@ -106,7 +106,7 @@ local function by_now(field, v)
   local stepped
   v, stepped = corrections.by_now(field, v)
   if stepped then
-    call('HSET', told, field, v)
+    call('HSET', upstream, field, v)
   end
   return v
 end
@@ -124,8 +124,8 @@ end
 -- is all of them the key lives as long as what is left; else as long as it was told to. A round of several calls
 -- may miss what is told meanwhile, or all that a failover puts elsewhere: the next one finds that.
 local function sweep(some, scope)
-  local cursor = string.match(call('HGET', told, '@') or '', '^%d+$') or '0'
-  local found, last = call('HSCAN', told, cursor, 'COUNT', some), now
+  local cursor = string.match(call('HGET', upstream, '@') or '', '^%d+$') or '0'
+  local found, last = call('HSCAN', upstream, cursor, 'COUNT', some), now
   for i = 1, #found[2], 2 do
     local field = found[2][i]
     if byte(field) == 80 or byte(field) == 82 then -- "P", "R"
@@ -137,13 +137,13 @@ local function sweep(some, scope)
     end
   end
   if found[1] ~= '0' then
-    if call('EXISTS', told) == 1 then
-      call('HSET', told, '@', found[1])
+    if call('EXISTS', upstream) == 1 then
+      call('HSET', upstream, '@', found[1])
     end
   elseif cursor ~= '0' then
-    call('HDEL', told, '@')
+    call('HDEL', upstream, '@')
   else
-    call('PEXPIRE', told, outlast(last - now))
+    call('PEXPIRE', upstream, outlast(last - now))
   end
 end
 
@@ -157,7 +157,7 @@ local function crowding(begins, name)
     end
     return below(second) >= 2 * BELOW_SECOND and second or nil
   end
-  local scope = second and not call('HGET', told, begins .. name) and full()
+  local scope = second and not call('HGET', upstream, begins .. name) and full()
   if scope and not swept then
     swept = true
     sweep(MANY, scope)
@@ -178,7 +178,7 @@ end
 
 -- When a pause ends, when it began, and how long it was where the API did not say; 0 for none.
 local function pause_of(level)
-  local v = by_now('P' .. level, call('HGET', told, 'P' .. level))
+  local v = by_now('P' .. level, call('HGET', upstream, 'P' .. level))
   if v then
     return unpack7(v, 1), unpack7(v, 8), unpack7(v, 15)
   end
@@ -228,7 +228,7 @@ function verbs.lift(level)
 end
 
 local function correction(name)
-  return corrections.read(by_now('R' .. name, call('HGET', told, 'R' .. name)))
+  return corrections.read(by_now('R' .. name, call('HGET', upstream, 'R' .. name)))
 end
 
 local function save(name, r)
@@ -293,7 +293,7 @@ for i = 2, #ARGV, 7 do
   end
   out[#out + 1], out[#out + 2], out[#out + 3] = changed, ends, its and #its or -1
   if ends > 0 then
-    keep(told, 2 * (ends - now) + RESTED)
+    keep(upstream, 2 * (ends - now) + RESTED)
   end
 end
 

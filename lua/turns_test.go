@@ -33,7 +33,7 @@ func waitingRuns(prefix string) []run {
 		Rule('S', [4]int64{9, 0, 60_000_000, 5000}), Rule('C', [4]int64{4, 60_000_000}),
 	}
 	names := func(prefix string) (state, shared []string) {
-		for _, name := range []string{"schedule", "heap", "meta", "flight", "overdue", "told", "parked"} {
+		for _, name := range []string{"schedule", "heap", "meta", "flight", "overdue", "upstream", "parked"} {
 			shared = append(shared, prefix+"!"+name)
 		}
 		return []string{prefix + ":t", prefix + ":s", prefix + ":f", prefix + ":c"}, shared
@@ -98,9 +98,9 @@ func waitingRuns(prefix string) []run {
 		dispatch(now+120_000_000, "s", "", "-low/"), dispatch(now+180_000_000, "s", "", "-low/"), dispatch(now+240_000_000, "s", "", "-low/"),
 		dispatch(now+300_000_000, "s", "", "-low/"), dispatch(now+360_000_000, "s", "", "-low/"), join(later, others...),
 		queued("-low/n1", 0, later, 0), dispatch(later, "b", "/0", ":-low/n2", "f", "/0", ":-low/n3"),
-		{Decide, []string{prefix + ":c", prefix + "@tz", prefix + "!told"}, []any{later, "tz", "0", rules[3], 1}},
-		{ReportUpstream, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, []any{later, "pause", "", 60_000_000, 0, 0, 0, 0}},
-		{ReportUpstream, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, []any{later, "look", ":t", 0, 0, 0, 0, 0}},
+		{Decide, []string{prefix + ":c", prefix + "@tz", prefix + "!upstream"}, []any{later, "tz", "0", rules[3], 1}},
+		{ReportUpstream, []string{prefix + "!upstream", prefix + "!schedule", prefix + "!meta"}, []any{later, "pause", "", 60_000_000, 0, 0, 0, 0}},
+		{ReportUpstream, []string{prefix + "!upstream", prefix + "!schedule", prefix + "!meta"}, []any{later, "look", ":t", 0, 0, 0, 0, 0}},
 		join(later, 1, ":o1", 0, 2, ":o2", 0, 3, ":o3", 0, 3, ":o4", 0),
 		dispatch(now-7_000_000_000, nothing...), // the clock has stepped back
 	}

@@ -103,7 +103,7 @@ func (a *attempt) arguments() []any {
 		return a.queuedArguments(a.queued)
 	}
 	c := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), 0)
-	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, p.ask(a.ahead, a.late)), a.cost)
+	return p.appendArgs(append(c.args, a.key(), p.upstream, a.limiter.clock(), a, p.ask(a.ahead, a.late)), a.cost)
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.

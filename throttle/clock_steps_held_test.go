@@ -160,7 +160,7 @@ func TestDamagedStep(t *testing.T) {
 func TestCutAfterAStepIsKeptByGrants(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}), func(b *bench) {
-		if _, err := b.tell(ctx, b.plan("p/x"), []signal{{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}}); err != nil {
+		if _, err := b.sendSignals(ctx, b.plan("p/x"), []signal{{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(-time.Hour)

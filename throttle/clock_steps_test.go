@@ -196,7 +196,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 			p := b.plan("p/x")
 			// Half of it is left, and grows back in ten seconds.
 			cut := signal{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}
-			if _, err := b.tell(ctx, p, []signal{cut}); err != nil {
+			if _, err := b.sendSignals(ctx, p, []signal{cut}); err != nil {
 				b.t.Fatal(err)
 			}
 			if n := b.admitted("p/x", 200); n != 50 {

@@ -87,7 +87,7 @@ func TestNotAdopted(t *testing.T) {
 				b.t.Errorf("%+v is heeded: %+v", a, out)
 			}
 		}
-		if n := b.rdb.Exists(ctx, toldKey(b.provider("p"))).Val(); n > 0 {
+		if n := b.rdb.Exists(ctx, upstreamKey(b.provider("p"))).Val(); n > 0 {
 			b.t.Error("something was kept")
 		}
 	})

@@ -234,7 +234,7 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *compiledScope, scopes, tic
 	for _, ticket := range tickets {
 		args = append(args, ticket)
 	}
-	keys := slices.Concat(t.ruleKey, []any{p.queue[2], p.queue[3], p.queue[4], p.told}, t.queues)
+	keys := slices.Concat(t.ruleKey, []any{p.queue[2], p.queue[3], p.queue[4], p.upstream}, t.queues)
 	reply, err := l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)
 	if err != nil && l.repaired(ctx, p.scope.Provider(), scopes, err) {
 		reply, err = l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)

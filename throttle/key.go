@@ -17,7 +17,7 @@ import (
 //	hw:{payments}!schedule, !heap     which scopes are blocked, and the order of the others
 //	hw:{payments}!meta                where scopes stand, and how much waits
 //	hw:{payments}!flight, !overdue    who was granted a start and has not come
-//	hw:{payments}!told                what the API has told of its limits
+//	hw:{payments}!upstream            what the API has told of its limits
 //	hw:{payments}!parked              the tasks that wait until their group goes on
 //	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
 //	hw:{payments}/acme!units:5m.17…   the same by unit, where tasks cost so
@@ -74,7 +74,7 @@ func (k keyspace) queue(s policy.Scope) string { return k.scope(s) + "!queue" }
 func queueShared(provider string) []any {
 	return []any{
 		scheduleKey(provider), provider + "!heap", metaKey(provider), flightKey(provider), overdueKey(provider),
-		toldKey(provider), parkedKey(provider),
+		upstreamKey(provider), parkedKey(provider),
 	}
 }
 
@@ -88,7 +88,7 @@ func flightKey(provider string) string { return provider + "!flight" }
 
 func parkedKey(provider string) string { return provider + "!parked" }
 
-func toldKey(provider string) string { return provider + "!told" }
+func upstreamKey(provider string) string { return provider + "!upstream" }
 
 func (k keyspace) members() string { return string(k) + ":members" }
 

@@ -130,7 +130,7 @@ type Limiter struct {
 	nexts   nextSets
 	slots   *slots
 	outage  *outage
-	heard   reportCache
+	reports reportCache
 	freed   freed
 	members memberCount
 	shadows *shadows
@@ -385,7 +385,7 @@ func (l *Limiter) peek(ctx context.Context, p *compiledScope, req Request) (Deci
 
 func (l *Limiter) peekOnce(ctx context.Context, p *compiledScope, req Request) (Decision, error) {
 	c, id := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds)), p.attemptID(&req)
-	c.args = p.appendArgs(append(c.args, p.attempt(id), p.told, l.clock(), id, "?"+p.path), p.price(&req))
+	c.args = p.appendArgs(append(c.args, p.attempt(id), p.upstream, l.clock(), id, "?"+p.path), p.price(&req))
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)

@@ -103,8 +103,8 @@ var plants = []plantedFault{
 	{"all: the last cell of a window lost when the algorithm changes", "limit changes", "  add(tail, unpack7(v, 44))", "  add(tail, 0)"},
 }
 
-// expressPlants are faults in the express way of decide alone.
-var expressPlants = []plantedFault{
+// fastPathPlants are faults in the fast path of decide alone.
+var fastPathPlants = []plantedFault{
 	{"bucket: one unit more than the burst", "plain", "(cost - cap) * q > 0", "(cost - cap - 1) * q > 0"},
 	{"bucket: a margin that is forgotten", "plain", "level + slack * p + (cost", "level + (cost"},
 	{"bucket: a level below empty", "plain", "    if level < 0 then\n      level = 0\n    end\n", ""},
@@ -151,8 +151,8 @@ type planted struct {
 	texts, shas map[string]string
 }
 
-// The express way is closed where the fault is in the general one.
-func plant(from, to string, express bool) planted {
+// The fast path is closed where the fault is in the general one.
+func plant(from, to string, fastPath bool) planted {
 	p := planted{texts: map[string]string{}, shas: map[string]string{}}
 	for _, whole := range lua.All() {
 		for set := range 1 << len(lua.Kinds) {
@@ -167,7 +167,7 @@ func plant(from, to string, express bool) planted {
 			if text == s.Source() {
 				continue
 			}
-			if !express {
+			if !fastPath {
 				text = strings.Replace(text, "if passed == n then", "if passed < 0 then", 1)
 			}
 			p.texts[s.Source()], p.shas[s.SHA()] = text, redis.NewScript(text).Hash()
@@ -192,7 +192,7 @@ func TestPlantsHaveTheirPlace(t *testing.T) {
 			t.Errorf("%s: no script holds %q any more", what, from)
 		}
 	}
-	for _, f := range append(slices.Clone(plants), expressPlants...) {
+	for _, f := range append(slices.Clone(plants), fastPathPlants...) {
 		look(f.what, f.from)
 	}
 	for _, f := range settlePlants {
@@ -246,15 +246,15 @@ func TestHistoriesFindPlantedFaults(t *testing.T) {
 	t.Parallel()
 	const seed = 1
 	var most atomic.Int64
-	for i, f := range append(slices.Clone(plants), expressPlants...) {
-		express := i >= len(plants)
+	for i, f := range append(slices.Clone(plants), fastPathPlants...) {
+		fastPath := i >= len(plants)
 		what := f.what
-		if express {
-			what = "express, " + what
+		if fastPath {
+			what = "fast path, " + what
 		}
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			p := plant(f.from, f.to, express)
+			p := plant(f.from, f.to, fastPath)
 			in := slices.IndexFunc(flavours, func(one flavour) bool { return one.name == f.in })
 			if len(p.texts) == 0 || in < 0 {
 				t.Fatalf("no script holds %q any more, or %q is no flavour", f.from, f.in)

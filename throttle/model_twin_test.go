@@ -29,10 +29,10 @@ return 1
 
 // generalParts returns the algorithms of decide, without what it does with them.
 func generalParts() string {
-	express, general, _ := strings.Cut(lua.Decide.Source(), "local call, format = ")
+	fastPath, general, _ := strings.Cut(lua.Decide.Source(), "local call, format = ")
 	_, general, _ = strings.Cut(general, "-- The general way.\n")
 	general, _, _ = strings.Cut(general, "local function read_rules()")
-	return express + "local call, told, heeds = redis.call, nil, false\n" + general
+	return fastPath + "local call, upstream, reported = redis.call, nil, false\n" + general
 }
 
 // charge charges the twins of a grant.
@@ -51,7 +51,7 @@ func twins(p *compiledScope) []string {
 
 // compare asks rules and twins alike.
 func (w *world) compare(p *compiledScope) {
-	twin := &compiledScope{scope: p.scope, provider: p.provider, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, told: p.told, path: p.path,
+	twin := &compiledScope{scope: p.scope, provider: p.provider, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, upstream: p.upstream, path: p.path,
 		from: p.from, until: p.until, hours: p.hours, ends: p.ends, pauses: p.pauses, open: p.open}
 	for _, cost := range []int64{1, 2, 7} {
 		a, b := w.peek(p, ask{cost, w.now})[0], w.peek(twin, ask{cost, w.now})[0]

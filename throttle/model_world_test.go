@@ -224,7 +224,7 @@ func (w *world) peek(p *compiledScope, asks ...ask) []Decision {
 	pipe := w.rdb.Pipeline()
 	script := scriptOf(lua.Decide, p.kinds)
 	for _, a := range asks {
-		script.EvalSha(ctx, pipe, append(slices.Clone(p.keys), p.attempt("nobody"), text(p.told)), w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody", "?"+p.path)...)
+		script.EvalSha(ctx, pipe, append(slices.Clone(p.keys), p.attempt("nobody"), text(p.upstream)), w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody", "?"+p.path)...)
 	}
 	replies, err := pipe.Exec(ctx)
 	must(err)

@@ -18,15 +18,15 @@ const (
 func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (paused bool, err error) {
 	left := time.Until(d.begins)
 	if left > 0 {
-		l.heard.waiting.Add(1)
-		defer l.heard.waiting.Add(-1)
+		l.reports.waiting.Add(1)
+		defer l.reports.waiting.Add(-1)
 	}
 	if left > 0 && req.OnWait != nil {
 		defer req.OnWait(left)()
 	}
 	look := d.Wait > pauseGrace
 	for {
-		heard, overtaken := l.heard.since(d)
+		heard, overtaken := l.reports.since(d)
 		if left = time.Until(d.begins); overtaken || left <= 0 {
 			return overtaken, ctx.Err()
 		}
@@ -47,7 +47,7 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 // heard of them who wait. It is asked once for all who want to know in the same moment, and
 // nobody is held up by it: where Redis does not answer, starts are as they were granted.
 func (l *Limiter) lookAtPauses(p *compiledScope) {
-	if !l.heard.looks(p) {
+	if !l.reports.looks(p) {
 		return
 	}
 	go func() {
@@ -58,7 +58,7 @@ func (l *Limiter) lookAtPauses(p *compiledScope) {
 		for i, level := range levels {
 			fields[i] = "P" + level
 		}
-		values, err := l.rdb.HMGet(ctx, toldKey(p.provider), fields...).Result()
+		values, err := l.rdb.HMGet(ctx, upstreamKey(p.provider), fields...).Result()
 		if err != nil {
 			return
 		}
@@ -69,7 +69,7 @@ func (l *Limiter) lookAtPauses(p *compiledScope) {
 				continue
 			}
 			if until := time.UnixMicro(number(v)); until.After(at) {
-				l.heard.pause(p.provider+levels[i], until, at)
+				l.reports.pause(p.provider+levels[i], until, at)
 				l.emptyBelow(p.provider, levels[i])
 			}
 		}
@@ -79,7 +79,7 @@ func (l *Limiter) lookAtPauses(p *compiledScope) {
 // denied notes a denial: where it is for an API's pause that is not known here, those who wait
 // for a start are told of that.
 func (l *Limiter) denied(p *compiledScope, d *Decision) {
-	if d.Paused && l.heard.waiting.Load() > 0 && l.heard.unknown(p) {
+	if d.Paused && l.reports.waiting.Load() > 0 && l.reports.unknown(p) {
 		l.lookAtPauses(p)
 	}
 }
@@ -125,10 +125,10 @@ func (h *reportCache) pause(key string, until, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pauses == nil || len(h.pauses) >= maxPlans {
-		h.pauses = map[string]heardPause{}
+		h.pauses = map[string]cachedPause{}
 	}
 	now := time.Now()
-	h.pauses[key] = heardPause{until: until, here: now.Add(until.Sub(at)), told: now, at: at}
+	h.pauses[key] = cachedPause{until: until, here: now.Add(until.Sub(at)), told: now, at: at}
 	if h.next != nil {
 		close(h.next)
 		h.next = nil

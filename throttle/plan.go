@@ -38,9 +38,9 @@ type compiledScope struct {
 	pauses   []int                // which are no rules but pauses
 	kinds    string               // in the order of lua.Kinds
 	decide   *lua.Script
-	queue    []any  // the keys of who waits: queue, schedule, heap, meta, flight, overdue, told, parked
-	told     any    // one of them: what the API has told
-	shared   [4]any // those that decide_many takes: told, meta, flight, parked
+	queue    []any  // the keys of who waits: queue, schedule, heap, meta, flight, overdue, upstream, parked
+	upstream any    // one of them: what the API has said
+	shared   [4]any // those that decide_many takes: upstream, meta, flight, parked
 	mark     string // of the scope, in attempt ids; see attemptID
 	path     string // of the scope, as scripts take it
 	atOnce   any    // what ask returns for one who starts now
@@ -148,8 +148,8 @@ func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, p
 	p.kinds = kindsOf(present)
 	p.decide = lua.Decide.For(p.kinds)
 	p.queue = append([]any{keys.queue(scope)}, queueShared(p.provider)...)
-	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
-	p.shared = [4]any{p.told, metaKey(p.provider), flightKey(p.provider), parkedKey(p.provider)}
+	p.upstream, p.path = upstreamKey(p.provider), scopePath(scope.String())
+	p.shared = [4]any{p.upstream, metaKey(p.provider), flightKey(p.provider), parkedKey(p.provider)}
 	p.atOnce = "0" + p.path
 	p.stock = newStock(p.bounds)
 	return p

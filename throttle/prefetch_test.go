@@ -819,7 +819,7 @@ func TestPrefetchedIsTold(t *testing.T) {
 		w := &way{}
 		rdb.AddHook(w)
 		w.there.Store(int64(ms))
-		o := &toldOf{}
+		o := &upstreamOf{}
 		p := newPrefetcher(t, rdb, Config{Observer: o}, policyOf(t, minuteOf(1000)))
 		prefetched := 0
 		for range 200 {
@@ -835,12 +835,12 @@ func TestPrefetchedIsTold(t *testing.T) {
 	})
 }
 
-type toldOf struct {
+type upstreamOf struct {
 	mu                     sync.Mutex
 	all, prefetched, wrong int
 }
 
-func (o *toldOf) Decided(d Decision, took time.Duration, err error) {
+func (o *upstreamOf) Decided(d Decision, took time.Duration, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all++

@@ -127,7 +127,7 @@ func damagesOf(b *bench) (all []damage) {
 	for _, key := range b.rdb.Keys(ctx, b.provider("p")+"*!*").Val() {
 		most := 2 // who was granted
 		switch {
-		case strings.HasSuffix(key, "!told"):
+		case strings.HasSuffix(key, "!upstream"):
 			continue
 		case strings.HasSuffix(key, "!queue"), strings.HasSuffix(key, "!parked"):
 			most = 4

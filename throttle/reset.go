@@ -34,7 +34,7 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 		return nil
 	})
 	if err == nil && len(words) > 0 {
-		_, err = l.tell(ctx, p, words)
+		_, err = l.sendSignals(ctx, p, words)
 	}
 	if err == nil {
 		err = l.forget(ctx, p, rule)

@@ -197,7 +197,7 @@ func TestToldWithoutScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("it runs again", func() bool { return s.ran("t") == 2 })
-	keys := s.rdb.Keys(t.Context(), "*!told").Val()
+	keys := s.rdb.Keys(t.Context(), "*!upstream").Val()
 	if len(keys) > 0 {
 		t.Errorf("%s was told", strings.Join(keys, " "))
 	}

@@ -306,7 +306,7 @@ func TestAPIPauses(t *testing.T) {
 	r.says("msg=ready")
 	rdb := open(t, l.url)
 	enqueue(t, rdb, a.task("payments", "first"))
-	redistest.WaitFor(t, "the refusal", bound, func() bool { return rdb.Exists(t.Context(), "hw:{payments}!told").Val() == 1 })
+	redistest.WaitFor(t, "the refusal", bound, func() bool { return rdb.Exists(t.Context(), "hw:{payments}!upstream").Val() == 1 })
 	for i := range 5 {
 		enqueue(t, rdb, a.task("payments", fmt.Sprint("more", i)))
 	}

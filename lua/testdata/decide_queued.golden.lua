@@ -13,7 +13,7 @@
 -- KEYS[n+5]   meta      hash of nodes.
 -- KEYS[n+6]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+7]   overdue   sorted set of the same.
--- KEYS[n+8]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+8]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -126,7 +126,7 @@ local call, format = redis.call, string.format
 local member, ticket, again = ARGV[2], ARGV[4], sub(ARGV[5], 1, 1)
 local n, base = #KEYS - 9, 5
 local attempt, schedule, heap, meta = KEYS[n + 1], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local flight, overdue, told, parked = KEYS[n + 6], KEYS[n + 7], KEYS[n + 8], KEYS[n + 9]
+local flight, overdue, upstream, parked = KEYS[n + 6], KEYS[n + 7], KEYS[n + 8], KEYS[n + 9]
 local provider = sub(schedule, 1, -10)
 local scope = sub(KEYS[n + 2], #provider + 1, -7)
 local late = string.match(ARGV[5], '^.([LF]%d+)')
@@ -152,8 +152,8 @@ end
 
 local field = scope .. '\0' .. ticket
 local value = call('HGET', flight, field)
-local there = call('EXISTS', told, parked, parked)
-local heeds, parks, quiet = there % 2 == 1, there >= 2, true
+local there = call('EXISTS', upstream, parked, parked)
+local reported, parks, quiet = there % 2 == 1, there >= 2, true
 do
   local names = {}
   for ends in string.gmatch(scope .. '/', '()/') do
@@ -164,8 +164,8 @@ do
   end
 end
 -- Whether an API has told anything of the rules or of a level of the call's own path: of another's it makes no
--- difference. It needs call, n, told, provider, scope and heeds.
-if heeds then
+-- difference. It needs call, n, upstream, provider, scope and reported.
+if reported then
   local fields = {}
   for ends in string.gmatch(scope .. '/', '()/') do
     fields[#fields + 1] = 'P' .. sub(scope, 1, ends - 1)
@@ -173,15 +173,15 @@ if heeds then
   for i = 1, n do
     fields[#fields + 1] = 'R' .. sub(KEYS[i], #provider + 1)
   end
-  heeds = false
-  for _, v in ipairs(call('HMGET', told, unpack(fields))) do
-    heeds = heeds or v
+  reported = false
+  for _, v in ipairs(call('HMGET', upstream, unpack(fields))) do
+    reported = reported or v
   end
 end
 local was_parked = parks and call('ZSCORE', parked, field)
 
-if quiet and not value and not heeds and not late and not was_parked and again < '2' then
--- The express way, which most calls go: every rule has been used lately under the
+if quiet and not value and not reported and not late and not was_parked and again < '2' then
+-- The fast path, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
@@ -1286,14 +1286,14 @@ local function denied(rules, now, start, binding)
   out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end
--- What an API has told of the scopes of a provider. It needs call, now and told, and
--- where heeds says that there is anything. Source: docs/vendor.md#pauses
+-- What an API has told of the scopes of a provider. It needs call, now and upstream, and
+-- where reported says that there is anything. Source: docs/vendor.md#pauses
 --
--- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+-- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
---        second or third level; @ how far tell has looked through them for what is over.
+--        second or third level; @ how far report_upstream has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
 -- is charged nothing, and has a round of its own, which no name of a rule can be. One that
@@ -1309,7 +1309,7 @@ algorithms.P = {
 
 -- While anything is told, who waits is looked at so soon: a correction may end, and will grow
 -- back, before its rule admits more by itself.
-local TOLD_LOOK = 1000000
+local UPSTREAM_LOOK = 1000000
 
 -- What an API has made of a rule: a part of its limit, which was cut when calls were refused
 -- and grows by the clock, and a limit of the API's own. It needs now.
@@ -1323,7 +1323,7 @@ local WHOLE = 1000000
 -- One table, since locals are few.
 local corrections = {}
 
--- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
@@ -1376,13 +1376,13 @@ local pauses, stepped = {}, {}
 
 local function save_stepped()
   if #stepped > 0 then
-    call('HSET', told, unpack(stepped))
+    call('HSET', upstream, unpack(stepped))
   end
 end
 
--- What a field of told holds by now, if anything.
-local function told_of(field)
-  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+-- What a field of upstream holds by now, if anything.
+local function upstream_field(field)
+  local v, is_new = corrections.by_now(field, call('HGET', upstream, field))
   if is_new then
     stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
@@ -1391,10 +1391,10 @@ end
 
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+  for ends in string.gmatch(reported and scope .. '/' or '', '()/') do
     local level = sub(scope, 1, ends - 1)
     if pauses[level] == nil then
-      local v = told_of('P' .. level)
+      local v = upstream_field('P' .. level)
       pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
     path[#path + 1] = pauses[level] or nil
@@ -1423,9 +1423,9 @@ local function counts(limit, own, part, most)
   return min(own, part_of(max(limit, own), min(part, WHOLE)))
 end
 
-if heeds then
+if reported then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = (kind == 'T' or kind == 'S') and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local v = (kind == 'T' or kind == 'S') and a > 0 and upstream_field('R' .. sub(key, #upstream - 8))
     local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b

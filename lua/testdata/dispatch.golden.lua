@@ -11,7 +11,7 @@
 -- KEYS[n+3]   meta      hash of nodes.
 -- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+6]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
@@ -128,11 +128,11 @@ local LONGEST_LEASE = 86400000000
 local call = redis.call
 local n, base, from, edge = tonumber(ARGV[11]), 11, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+local upstream, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
 -- A key counts as often as it is named.
-local there = call('EXISTS', schedule, flight, flight, told, told, told, told, parked, parked, parked, parked, parked, parked,
+local there = call('EXISTS', schedule, flight, flight, upstream, upstream, upstream, upstream, parked, parked, parked, parked, parked, parked,
   parked, parked)
-local heeds, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
+local reported, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more, many = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 
@@ -1074,14 +1074,14 @@ local function denied(rules, now, start, binding)
   out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end
--- What an API has told of the scopes of a provider. It needs call, now and told, and
--- where heeds says that there is anything. Source: docs/vendor.md#pauses
+-- What an API has told of the scopes of a provider. It needs call, now and upstream, and
+-- where reported says that there is anything. Source: docs/vendor.md#pauses
 --
--- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+-- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
---        second or third level; @ how far tell has looked through them for what is over.
+--        second or third level; @ how far report_upstream has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
 -- is charged nothing, and has a round of its own, which no name of a rule can be. One that
@@ -1097,7 +1097,7 @@ algorithms.P = {
 
 -- While anything is told, who waits is looked at so soon: a correction may end, and will grow
 -- back, before its rule admits more by itself.
-local TOLD_LOOK = 1000000
+local UPSTREAM_LOOK = 1000000
 
 -- What an API has made of a rule: a part of its limit, which was cut when calls were refused
 -- and grows by the clock, and a limit of the API's own. It needs now.
@@ -1111,7 +1111,7 @@ local WHOLE = 1000000
 -- One table, since locals are few.
 local corrections = {}
 
--- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
@@ -1164,13 +1164,13 @@ local pauses, stepped = {}, {}
 
 local function save_stepped()
   if #stepped > 0 then
-    call('HSET', told, unpack(stepped))
+    call('HSET', upstream, unpack(stepped))
   end
 end
 
--- What a field of told holds by now, if anything.
-local function told_of(field)
-  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+-- What a field of upstream holds by now, if anything.
+local function upstream_field(field)
+  local v, is_new = corrections.by_now(field, call('HGET', upstream, field))
   if is_new then
     stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
@@ -1179,10 +1179,10 @@ end
 
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+  for ends in string.gmatch(reported and scope .. '/' or '', '()/') do
     local level = sub(scope, 1, ends - 1)
     if pauses[level] == nil then
-      local v = told_of('P' .. level)
+      local v = upstream_field('P' .. level)
       pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
     path[#path + 1] = pauses[level] or nil
@@ -1211,9 +1211,9 @@ local function counts(limit, own, part, most)
   return min(own, part_of(max(limit, own), min(part, WHOLE)))
 end
 
-if heeds then
+if reported then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = (kind == 'T' or kind == 'S') and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local v = (kind == 'T' or kind == 'S') and a > 0 and upstream_field('R' .. sub(key, #upstream - 8))
     local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b
@@ -2307,7 +2307,7 @@ local function take_out(l, ticket)
 end
 
 -- What became of one who was granted; `its` is the id of the grant that it is said of.
-local function heed_granted(what, l, field, ticket, its)
+local function news_of_granted(what, l, field, ticket, its)
   local value = flies and call('HGET', flight, field)
   if not value or not flights.is(value, its) then
     return
@@ -2334,20 +2334,20 @@ local function forget_claimed(fields, ids)
   in_parts('ZREM', overdue, gone)
 end
 
-local function heed_one(what, its, l, field, ticket)
+local function news_of_one(what, its, l, field, ticket)
   if what == 'b' then
     unpark(l, field, ticket)
   elseif what == 'f' then
-    heed_granted(what, l, field, ticket, '')
+    news_of_granted(what, l, field, ticket, '')
     call('ZREM', parked, field)
     take_out(l, ticket)
   else
-    heed_granted(what, l, field, ticket, its)
+    news_of_granted(what, l, field, ticket, its)
   end
 end
 
--- Those who have come are named first, and heeded before all others: nothing of theirs comes back.
-local function heed_news()
+-- Those who have come are named first, and taken in before all others: nothing of theirs comes back.
+local function take_news()
   local claimed, ids = {}, {}
   for i = 5 + #KEYS, #ARGV, 3 do
     local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
@@ -2358,13 +2358,13 @@ local function heed_news()
       mine = mine or {}
       mine[ticket] = true
     elseif #granted > 0 then
-      -- this call was sent before, and has heeded it
+      -- this call was sent before, and has taken it in
     elseif what == 'c' then
       claimed[#claimed + 1], ids[#ids + 1] = field, its
     else
       forget_claimed(claimed, ids)
       claimed, ids = {}, {}
-      heed_one(what, its, l, field, ticket)
+      news_of_one(what, its, l, field, ticket)
     end
   end
   forget_claimed(claimed, ids)
@@ -2432,7 +2432,7 @@ local function fetch()
     if not value then
       call('ZREM', overdue, field)
     elseif at < 0 and is_mine(ticket, l) and l and not l.unknown and flights.read(value).start < now then
-      heed_granted('u', l, field, ticket, '') -- it is granted anew
+      news_of_granted('u', l, field, ticket, '') -- it is granted anew
     elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
       add(granted, scope, ticket, value)
@@ -2513,7 +2513,7 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
     parking.park(l, { ticket, score })
     return queues.stand(l, head(l))
   elseif not free and by.corrected then
-    return block(l.scope, sig, now + TOLD_LOOK, by.cost, by.unit)
+    return block(l.scope, sig, now + UPSTREAM_LOOK, by.cost, by.unit)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = free and max(now + 1, free - early) or now + SUSPENDED
@@ -2521,7 +2521,7 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
     look = max(now + 1, edge)
   end
   if by.corrected then
-    look = min(look, now + TOLD_LOOK)
+    look = min(look, now + UPSTREAM_LOOK)
   end
   block(level_of(by.name), sig, look, by.cost, by.unit)
 end
@@ -2711,7 +2711,7 @@ end
 local beat = tonumber(was[1] or nil) or 0
 bring_leases_back(beat, tonumber(was[2] or nil))
 granted_before()
-heed_news()
+take_news()
 fetch()
 local anew = ARGV[7] == '1' or beat > now -- or the clock has stepped back
 if anew or was[3] then

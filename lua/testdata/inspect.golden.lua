@@ -8,7 +8,7 @@
 -- KEYS[n+1]   heap      sorted set of listed nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
 -- KEYS[n+3]   flight    hash of what was granted. See include/fairshare/flight.lua.
--- KEYS[n+4]   told      hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+4]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
 -- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
@@ -112,8 +112,8 @@ local LONGEST_LEASE = 86400000000
 
 local call = redis.call
 local n, base, under, from = tonumber(ARGV[2]), 5, ARGV[3], ARGV[4]
-local heap, meta, flight, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-local heeds, schedule = call('EXISTS', told) == 1, nil
+local heap, meta, flight, upstream = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local reported, schedule = call('EXISTS', upstream) == 1, nil
 local provider = sub(heap, 1, -6)
 
 -- Numbers on their way out of and into Redis.
@@ -981,14 +981,14 @@ local function load_rule(i, rule, cost, member, now)
   r.corrected, r.cap, r.raises = changed, burst or r.cap, kind == 'T' and most_of(rule) > 1000000
   return r
 end
--- What an API has told of the scopes of a provider. It needs call, now and told, and
--- where heeds says that there is anything. Source: docs/vendor.md#pauses
+-- What an API has told of the scopes of a provider. It needs call, now and upstream, and
+-- where reported says that there is anything. Source: docs/vendor.md#pauses
 --
--- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+-- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
---        second or third level; @ how far tell has looked through them for what is over.
+--        second or third level; @ how far report_upstream has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
 -- is charged nothing, and has a round of its own, which no name of a rule can be. One that
@@ -1004,7 +1004,7 @@ algorithms.P = {
 
 -- While anything is told, who waits is looked at so soon: a correction may end, and will grow
 -- back, before its rule admits more by itself.
-local TOLD_LOOK = 1000000
+local UPSTREAM_LOOK = 1000000
 
 -- What an API has made of a rule: a part of its limit, which was cut when calls were refused
 -- and grows by the clock, and a limit of the API's own. It needs now.
@@ -1018,7 +1018,7 @@ local WHOLE = 1000000
 -- One table, since locals are few.
 local corrections = {}
 
--- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
@@ -1071,13 +1071,13 @@ local pauses, stepped = {}, {}
 
 local function save_stepped()
   if #stepped > 0 then
-    call('HSET', told, unpack(stepped))
+    call('HSET', upstream, unpack(stepped))
   end
 end
 
--- What a field of told holds by now, if anything.
-local function told_of(field)
-  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+-- What a field of upstream holds by now, if anything.
+local function upstream_field(field)
+  local v, is_new = corrections.by_now(field, call('HGET', upstream, field))
   if is_new then
     stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
@@ -1086,10 +1086,10 @@ end
 
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+  for ends in string.gmatch(reported and scope .. '/' or '', '()/') do
     local level = sub(scope, 1, ends - 1)
     if pauses[level] == nil then
-      local v = told_of('P' .. level)
+      local v = upstream_field('P' .. level)
       pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
     path[#path + 1] = pauses[level] or nil
@@ -1118,9 +1118,9 @@ local function counts(limit, own, part, most)
   return min(own, part_of(max(limit, own), min(part, WHOLE)))
 end
 
-if heeds then
+if reported then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = (kind == 'T' or kind == 'S') and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local v = (kind == 'T' or kind == 'S') and a > 0 and upstream_field('R' .. sub(key, #upstream - 8))
     local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b

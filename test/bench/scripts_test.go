@@ -96,7 +96,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 		all = append(all, "hw:{payments}@"+id, "hw:{payments}@"+id+"=", "hw:{payments}!schedule", "hw:{payments}!meta")
 		args = append(args, "", int64(1)<<53, 0, 0)
 	case "decide":
-		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
+		all, args = append(all, "hw:{payments}!upstream"), append(args, "0/acme")
 	}
 	for _, rule := range rules {
 		args = append(args, rule, 1)

@@ -250,7 +250,7 @@ func keysOf(w *world, scope, rule string) []string {
 	l := w.limiterOn(rdb, policy)
 	l.decide(throttle.Request{Scope: scope})
 	return slices.DeleteFunc(seen.keys(), func(key string) bool {
-		return strings.Contains(key, "}@") || strings.HasSuffix(key, "}!told") // a provider has one for all
+		return strings.Contains(key, "}@") || strings.HasSuffix(key, "}!upstream") // a provider has one for all
 	})
 }
 

@@ -1,4 +1,4 @@
--- The express way, which most calls go: every rule has been used lately under the
+-- The fast path, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the

@@ -1,8 +1,8 @@
 -- Which attempts of a batch nothing stands in the way of: free[i], for the one whose id begins at byte i
--- of calls; nil where nothing stands in any's way. It needs calls, there, told, meta, flight and parked, and reads each of
+-- of calls; nil where nothing stands in any's way. It needs calls, there, upstream, meta, flight and parked, and reads each of
 -- those once.
 do
-  local provider, heeds, parks, flies = sub(told, 1, -6), there % 2 == 1, there % 4 >= 2, there >= 4
+  local provider, reported, parks, flies = sub(upstream, 1, -10), there % 2 == 1, there % 4 >= 2, there >= 4
   local asked, levels, attempts, at = { P = {}, R = {}, n = {}, task = {} }, {}, {}, 3
 
   -- The levels of a path, from the provider's own.
@@ -31,7 +31,7 @@ do
 
   -- Whether an API has told anything of any level or rule here: what it has told of others is in nobody's way, and most
   -- batches are through with this.
-  local function is_told()
+  local function is_reported()
     for i = 6, #KEYS do
       asked.R[sub(KEYS[i], #provider + 1)] = false
     end
@@ -47,8 +47,8 @@ do
       end
       i = i + k * 256 + x + a * 256 + t
     end
-    fetch(told, 'P', asked.P)
-    fetch(told, 'R', asked.R)
+    fetch(upstream, 'P', asked.P)
+    fetch(upstream, 'R', asked.R)
     for _, its in ipairs({ asked.P, asked.R }) do
       for _, v in pairs(its) do
         if v then
@@ -59,8 +59,8 @@ do
     return false
   end
 
-  heeds = heeds and is_told()
-  if heeds or byte(calls, 2) == 1 then
+  reported = reported and is_reported()
+  if reported or byte(calls, 2) == 1 then
     free = {}
   end
   while free and at <= #calls do
@@ -76,7 +76,7 @@ do
         asked.n[level] = false
       end
     end
-    for i = 1, heeds and n or 0 do
+    for i = 1, reported and n or 0 do
       k, x = byte(calls, at + 6 + 4 * i, at + 7 + 4 * i)
       one.keys[i] = sub(KEYS[k * 256 + x], #provider + 1)
     end

@@ -10,7 +10,7 @@ local WHOLE = 1000000
 -- One table, since locals are few.
 local corrections = {}
 
--- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)

@@ -1,11 +1,11 @@
--- What an API has told of the scopes of a provider. It needs call, now and told, and
--- where heeds says that there is anything. Source: docs/vendor.md#pauses
+-- What an API has told of the scopes of a provider. It needs call, now and upstream, and
+-- where reported says that there is anything. Source: docs/vendor.md#pauses
 --
--- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+-- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
---        second or third level; @ how far tell has looked through them for what is over.
+--        second or third level; @ how far report_upstream has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
 -- is charged nothing, and has a round of its own, which no name of a rule can be. One that
@@ -21,7 +21,7 @@ algorithms.P = {
 
 -- While anything is told, who waits is looked at so soon: a correction may end, and will grow
 -- back, before its rule admits more by itself.
-local TOLD_LOOK = 1000000
+local UPSTREAM_LOOK = 1000000
 
 -- #include upstream/correction
 
@@ -31,13 +31,13 @@ local pauses, stepped = {}, {}
 
 local function save_stepped()
   if #stepped > 0 then
-    call('HSET', told, unpack(stepped))
+    call('HSET', upstream, unpack(stepped))
   end
 end
 
--- What a field of told holds by now, if anything.
-local function told_of(field)
-  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+-- What a field of upstream holds by now, if anything.
+local function upstream_field(field)
+  local v, is_new = corrections.by_now(field, call('HGET', upstream, field))
   if is_new then
     stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
@@ -46,10 +46,10 @@ end
 
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+  for ends in string.gmatch(reported and scope .. '/' or '', '()/') do
     local level = sub(scope, 1, ends - 1)
     if pauses[level] == nil then
-      local v = told_of('P' .. level)
+      local v = upstream_field('P' .. level)
       pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
     path[#path + 1] = pauses[level] or nil
@@ -78,9 +78,9 @@ local function counts(limit, own, part, most)
   return min(own, part_of(max(limit, own), min(part, WHOLE)))
 end
 
-if heeds then
+if reported then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = (kind == 'T' or kind == 'S') and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local v = (kind == 'T' or kind == 'S') and a > 0 and upstream_field('R' .. sub(key, #upstream - 8))
     local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b

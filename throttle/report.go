@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/headway-go/headway/lua"
@@ -22,10 +20,6 @@ const (
 	mostRest  = 5 * time.Minute
 )
 
-// heardFor is how long this process takes what it has told for what is known: somebody may
-// have had it forgotten meanwhile.
-const heardFor = 5 * time.Second
-
 // knownPause is by how much an answer must put a pause off to be worth telling: answers that
 // come together say the same in whole seconds.
 const knownPause = 250 * time.Millisecond
@@ -36,7 +30,7 @@ const knownPause = 250 * time.Millisecond
 const (
 	leastWindow = time.Second
 	mostWindow  = time.Hour
-	// An API's own limit holds for so long after it was heard of last, and for two of its
+	// An API's own limit holds for so long after it was reports of last, and for two of its
 	// windows, and so does it that calls go through; who hears the same again tells it when
 	// half of that is over.
 	adoptedFor = time.Hour
@@ -99,10 +93,10 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	if len(words) == 0 {
 		return out, nil
 	}
-	told, err := l.tell(ctx, p, words)
+	told, err := l.sendSignals(ctx, p, words)
 	if err != nil {
 		for _, w := range words {
-			l.heard.forget(p.provider, w.name) // it is to be told with the next answer
+			l.reports.forget(p.provider, w.name) // it is to be told with the next answer
 		}
 		return out, err
 	}
@@ -131,8 +125,8 @@ func (w signal) frees() bool {
 	return true
 }
 
-// toldWord is what became of a word.
-type toldWord struct {
+// notedSignal is what became of a word.
+type notedSignal struct {
 	changed bool
 	until   time.Time     // zero for nothing
 	left    time.Duration // until then
@@ -148,7 +142,7 @@ func (l *Limiter) pauses(p *compiledScope, a upstream.Hint) (words []signal, out
 		return nil, out, known
 	}
 	wait = min(wait, l.cfg.LongestPause)
-	if until, told := l.heard.until(p, time.Now(), wait); told {
+	if until, told := l.reports.until(p, time.Now(), wait); told {
 		return nil, ReportResult{Until: until}, known
 	}
 	if known {
@@ -220,7 +214,7 @@ func (l *Limiter) rises(p *compiledScope) (words []signal) {
 			continue
 		}
 		w := signal{"rise", p.ruleName(i), [5]int64{mostMillionths(b), growsBy(b), adoptedFor.Microseconds()}}
-		if l.heard.signalResult(p.keys[i], w, adoptedFor/2) {
+		if l.reports.signalResult(p.keys[i], w, adoptedFor/2) {
 			words = append(words, w)
 		}
 	}
@@ -276,7 +270,7 @@ func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) 
 			limit := adoptedOf(p.bounds[i], q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
 			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(r, l.cfg.StartTolerance).Microseconds(), holds.Microseconds()}}
-			if l.heard.signalResult(p.keys[i], w, holds/2) {
+			if l.reports.signalResult(p.keys[i], w, holds/2) {
 				words = append(words, w)
 			}
 			break
@@ -305,8 +299,8 @@ func countedIn(r policy.Rule, pad time.Duration) time.Duration {
 }
 
 // tell tells words; see lua/report_upstream.lua.
-func (l *Limiter) tell(ctx context.Context, p *compiledScope, words []signal) ([]toldWord, error) {
-	c := newCall(lua.ReportUpstream, []any{p.told, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
+func (l *Limiter) sendSignals(ctx context.Context, p *compiledScope, words []signal) ([]notedSignal, error) {
+	c := newCall(lua.ReportUpstream, []any{p.upstream, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
 	c.args = append(c.args, l.clock())
 	for _, w := range words {
 		c.args = append(c.args, w.verb, w.name)
@@ -318,7 +312,7 @@ func (l *Limiter) tell(ctx context.Context, p *compiledScope, words []signal) ([
 	if err != nil {
 		return nil, unavailable(ctx, "tell what the API said of", p.scope.String(), err)
 	}
-	out := make([]toldWord, len(words))
+	out := make([]notedSignal, len(words))
 	for i, w := range words {
 		changed, until, noted := reply[1+3*i], reply[2+3*i], reply[3+3*i]
 		if out[i].changed = changed == 1; until > 0 {
@@ -326,14 +320,14 @@ func (l *Limiter) tell(ctx context.Context, p *compiledScope, words []signal) ([
 		}
 		out[i].noted, out[i].full = w.name[:max(0, noted)], noted < 0
 	}
-	if slices.ContainsFunc(out, func(one toldWord) bool { return one.changed }) && slices.ContainsFunc(words, signal.frees) {
+	if slices.ContainsFunc(out, func(one notedSignal) bool { return one.changed }) && slices.ContainsFunc(words, signal.frees) {
 		l.tellFreed(p.scope.Provider())
 	}
 	return out, nil
 }
 
 // noted keeps what was told, and has what is new in the log.
-func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one toldWord, known bool) {
+func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one notedSignal, known bool) {
 	if o, ok := l.cfg.Observer.(UpstreamObserver); ok && one.changed {
 		o.UpstreamSignal(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}[w.verb])
 	}
@@ -344,9 +338,9 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one tol
 	scope := p.scope.String()
 	switch {
 	case one.full:
-		l.heard.unsaid(p.provider+w.name, w.verb)
+		l.reports.unsaid(p.provider+w.name, w.verb)
 	case w.verb == "pause" || w.verb == "rest":
-		l.heard.note(p, one)
+		l.reports.note(p, one)
 		l.emptyBelow(p.provider, one.noted)
 		scope = levelsOf(p.scope)[strings.Count(one.noted, "/")]
 		if one.changed {
@@ -386,233 +380,15 @@ func (l *Limiter) forget(ctx context.Context, p *compiledScope, rule string) err
 	for i, b := range p.bounds {
 		if b.Scope == p.scope && correctable(b.Rule) && (rule == "" || b.Rule.Name == rule) {
 			words = append(words, signal{verb: "free", name: p.ruleName(i)})
-			l.heard.forget(p.provider, p.ruleName(i))
+			l.reports.forget(p.provider, p.ruleName(i))
 		}
 	}
 	if len(words) == 0 {
 		return nil
 	}
-	_, err := l.tell(ctx, p, words)
+	_, err := l.sendSignals(ctx, p, words)
 	if err == nil && rule == "" {
-		l.heard.note(p, toldWord{})
+		l.reports.note(p, notedSignal{})
 	}
 	return err
-}
-
-// UpstreamState is what an API has told of a scope and of those above it, as far as it still holds.
-type UpstreamState struct {
-	// At is the Redis server's time.
-	At time.Time
-	// Pauses are outermost first.
-	Pauses []UpstreamPause
-	// Corrections are in the order of the rules.
-	Corrections []Correction
-}
-
-// UpstreamPause is how long nothing starts in a scope and below it, since its API said so.
-type UpstreamPause struct {
-	// Scope is the one that was told of: that asked for, or one above it.
-	Scope string
-	// Since and Until are by the Redis server's clock.
-	Since, Until time.Time
-	// Guessed says that the API did not tell for how long.
-	Guessed bool
-}
-
-// Correction is what counts in the place of a rule's limit.
-type Correction struct {
-	// Bound is the rule as the policy has it.
-	Bound policy.MatchedRule
-	// Limit is what counts now: Part of the configured limit, or the API's own.
-	Limit int64
-	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
-	// refusals, and more where it has grown since.
-	Part int64
-	// Own is the API's own limit in the rule's window as far as it is adopted, for a bucket what
-	// its rate comes to there, 0 where it has told none. Of one that is larger than the configured one refusals leave less, too.
-	Own int64
-	// Until is when the rule's limit is as configured again, if nothing more is told.
-	Until time.Time
-}
-
-// UpstreamState tells what holds for a scope. Costs one round trip. Its errors are those of Report.
-func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
-	p, err := l.scopes.of(scope)
-	if err != nil {
-		return UpstreamState{}, err
-	}
-	levels := levelsOf(p.scope)
-	fields := make([]string, 0, len(levels)+len(p.keys))
-	for _, level := range levels {
-		fields = append(fields, "P"+scopePath(level))
-	}
-	for i := range p.keys {
-		fields = append(fields, "R"+p.ruleName(i))
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	pipe := l.rdb.Pipeline()
-	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, toldKey(p.provider), fields...)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return UpstreamState{}, unavailable(ctx, "ask what was told of", scope, err)
-	}
-	out := UpstreamState{At: clock.Val()}
-	if fixed := l.clock(); fixed != "" {
-		out.At = time.UnixMicro(sum(fixed))
-	}
-	for i, v := range values.Val() {
-		if i < len(levels) {
-			out.addPause(levels[i], text(v))
-		} else {
-			out.addCorrection(p.bounds[i-len(levels)], text(v), l.cfg.StartTolerance)
-		}
-	}
-	return out, nil
-}
-
-// addPause reads a field of what was told; see lua/include/upstream/upstream.lua.
-func (t *UpstreamState) addPause(scope, v string) {
-	if len(v) < 3*packed {
-		return
-	}
-	one := UpstreamPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
-	if one.Until.After(t.At) {
-		t.Pauses = append(t.Pauses, one)
-	}
-}
-
-// addCorrection does too; see lua/include/upstream/correction.lua.
-func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.Duration) {
-	if len(v) < 9*packed || !correctable(b.Rule) {
-		return
-	}
-	n := make([]int64, len(v)/packed)
-	for i := range n {
-		n[i] = number(v[i*packed:])
-	}
-	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
-	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, reachOf(b, pad), int64(whole)
-	if raised > now {
-		top = most
-	}
-	if till > since { // no more than the whole while the API's own limit counts
-		part, since = min(whole, part+max(0, min(now, till)-since)*grows/1_000_000), till
-	}
-	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
-	c.Limit = max(1, mostOf(limit, c.Part))
-	window := countedIn(b.Rule, pad).Microseconds()
-	if b.Rule.Algorithm == policy.TokenBucket && own > 0 && per != window { // a rate
-		own, _ = mulDiv(own, window, per)
-		own, per = max(1, own), window
-	}
-	if till > now && own > 0 && per == window {
-		c.Own = min(own, mostOf(limit, most))
-		c.Limit = max(1, min(c.Own, mostOf(max(limit, c.Own), min(whole, c.Part))))
-	}
-	if ends > now && c.Limit != limit {
-		t.Corrections = append(t.Corrections, c)
-	}
-}
-
-// levelsOf returns the scope's own path and those above it, outermost first.
-func levelsOf(s policy.Scope) (all []string) {
-	path := s.String()
-	for i := range path {
-		if path[i] == '/' {
-			all = append(all, path[:i])
-		}
-	}
-	return append(all, path)
-}
-
-// reportCache is what this process has told, or was told, so that it says nothing twice: of up to
-// maxPlans scopes and rules.
-type reportCache struct {
-	waiting atomic.Int64 // for a start
-
-	mu     sync.Mutex
-	pauses map[string]heardPause // by the key of the scope
-	words  map[heardWord]heardNumbers
-	looked map[string]time.Time // at the pauses of scopes, by the same
-	next   chan struct{}        // closed when a pause is heard of; nil where nobody waits for that
-}
-
-type heardPause struct {
-	until time.Time // by the Redis server's clock
-	here  time.Time // the same by the clock of this process
-	told  time.Time
-	at    time.Time // when it was in force, by the Redis server's clock
-}
-
-// heardWord is a verb that tells of a rule, by its key.
-type heardWord struct{ rule, verb string }
-
-type heardNumbers struct {
-	numbers [5]int64
-	told    time.Time
-}
-
-// until tells whether an answer that asks for so long says nothing new.
-func (h *reportCache) until(p *compiledScope, now time.Time, wait time.Duration) (until time.Time, told bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	one, known := h.pauses[p.provider+p.path]
-	fresh := known && now.Before(one.here) && now.Sub(one.told) < heardFor
-	return one.until, fresh && !now.Add(wait-knownPause).After(one.here)
-}
-
-// note notes the pause that an answer to the scope's calls asked for: it may count for a level above,
-// which those beside the scope have to hear of too.
-func (h *reportCache) note(p *compiledScope, one toldWord) {
-	if !one.until.IsZero() {
-		at := one.until.Add(-one.left)
-		h.pause(p.provider+p.path, one.until, at)
-		if one.noted != p.path {
-			h.pause(p.provider+one.noted, one.until, at)
-		}
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.pauses, p.provider+p.path)
-}
-
-// signalResult tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
-// numbers at most once in limitsApart, since an API may tell the limits of its parts by turns, and
-// the same when so much time has passed.
-func (h *reportCache) signalResult(key string, w signal, again time.Duration) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now, its := time.Now(), heardWord{key, w.verb}
-	one, known := h.words[its]
-	if known && now.Sub(one.told) < limitsApart || known && one.numbers == w.numbers && now.Sub(one.told) < again {
-		return false
-	}
-	if h.words == nil || len(h.words) >= maxPlans {
-		h.words = map[heardWord]heardNumbers{}
-	}
-	h.words[its] = heardNumbers{w.numbers, now}
-	return true
-}
-
-const (
-	limitsApart = time.Second
-	roomApart   = 10 * time.Second
-)
-
-// unsaid notes that there was no room for what was told of a rule, by its key: it is told again with an
-// answer that comes in roomApart or later, since each time costs a look for room.
-func (h *reportCache) unsaid(key, verb string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if its := (heardWord{key, verb}); !h.words[its].told.IsZero() {
-		h.words[its] = heardNumbers{told: time.Now().Add(roomApart - limitsApart)}
-	}
-}
-
-func (h *reportCache) forget(provider, rule string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.words, heardWord{provider + rule, "adopt"})
-	delete(h.words, heardWord{provider + rule, "rise"})
 }

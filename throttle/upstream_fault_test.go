@@ -81,7 +81,7 @@ func TestToldIsSweptByPairs(t *testing.T) {
 			b.heed(fmt.Sprint("p/later", i), turnedDown(10*ms))
 			b.pass(time.Minute)
 		}
-		if n := b.rdb.HLen(ctx, toldKey(b.provider("p"))).Val(); n > 100 {
+		if n := b.rdb.HLen(ctx, upstreamKey(b.provider("p"))).Val(); n > 100 {
 			b.t.Errorf("%d fields are kept, of which few hold", n)
 		}
 	})
@@ -164,8 +164,8 @@ func TestToldOfABucketsOtherWindow(t *testing.T) {
 func TestSameLimitInAnotherWindow(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{StartTolerance: -1}, policyOf(t, bucket(100, 1)), func(b *bench) {
-		adopt := func(per time.Duration) toldWord {
-			out, err := b.tell(ctx, b.plan("p"), []signal{{"adopt", ":r", [5]int64{1, per.Microseconds(), time.Hour.Microseconds()}}})
+		adopt := func(per time.Duration) notedSignal {
+			out, err := b.sendSignals(ctx, b.plan("p"), []signal{{"adopt", ":r", [5]int64{1, per.Microseconds(), time.Hour.Microseconds()}}})
 			if err != nil {
 				b.t.Fatal(err)
 			}

@@ -23,7 +23,7 @@ func (b *bench) tellMany(verb, below string, n int, numbers [5]int64) {
 				args = append(args, number)
 			}
 		}
-		if err := b.rdb.Eval(ctx, lua.ReportUpstream.Source(), []string{toldKey(prefix), scheduleKey(prefix), metaKey(prefix)}, args...).Err(); err != nil {
+		if err := b.rdb.Eval(ctx, lua.ReportUpstream.Source(), []string{upstreamKey(prefix), scheduleKey(prefix), metaKey(prefix)}, args...).Err(); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -39,11 +39,11 @@ func (b *bench) starts(want map[string]bool) {
 	}
 }
 
-// toldOf is how many pauses and corrections are kept, and what counts them.
-func (b *bench) toldOf() (fields int, counts map[string]string) {
+// upstreamOf is how many pauses and corrections are kept, and what counts them.
+func (b *bench) upstreamOf() (fields int, counts map[string]string) {
 	b.t.Helper()
 	counts = map[string]string{}
-	for field, v := range b.rdb.HGetAll(ctx, toldKey(b.provider("p"))).Val() {
+	for field, v := range b.rdb.HGetAll(ctx, upstreamKey(b.provider("p"))).Val() {
 		switch field[0] {
 		case '#':
 			counts[field] = v
@@ -63,7 +63,7 @@ func TestToldIsBounded(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.heed("p/b/x", turnedDown(time.Hour))
 		const most = 40_000
-		b.rdb.HSet(ctx, toldKey(b.provider("p")), "#/a", most-1) // those would take their time
+		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "#/a", most-1) // those would take their time
 		b.heed("p/a/last", turnedDown(time.Minute))
 		b.starts(map[string]bool{"p/a": true, "p/a/new": true, "p/a/last": false})
 		heeded := b.heed("p/a/new", turnedDown(time.Minute))
@@ -71,14 +71,14 @@ func TestToldIsBounded(t *testing.T) {
 		if told, err := b.UpstreamState(ctx, "p/a/new"); err != nil || len(told.Pauses) != 1 || told.Pauses[0].Scope != "p/a" || !told.Pauses[0].Until.Equal(heeded.Until) {
 			b.t.Errorf("%+v, %v, after %+v", told, err, heeded)
 		}
-		if _, counts := b.toldOf(); counts["#/a"] != fmt.Sprint(most) || len(counts) != 2 {
+		if _, counts := b.upstreamOf(); counts["#/a"] != fmt.Sprint(most) || len(counts) != 2 {
 			b.t.Errorf("%v", counts)
 		}
-		b.heard.mu.Lock()
-		if _, known := b.heard.pauses[b.provider("p")+"/a"]; !known {
+		b.reports.mu.Lock()
+		if _, known := b.reports.pauses[b.provider("p")+"/a"]; !known {
 			b.t.Error("those beside the scope in this process do not hear of its pause")
 		}
-		b.heard.mu.Unlock()
+		b.reports.mu.Unlock()
 		b.heed("p/a/last", turnedDown(2*time.Minute)) // it has its room
 		b.pass(90 * sec)
 		b.starts(map[string]bool{"p/a": true, "p/a/last": false})
@@ -93,14 +93,14 @@ func TestToldIsForgotten(t *testing.T) {
 		b.heed("p/b/x", turnedDown(time.Hour))
 		b.tellMany("pause", "/a", 3000, [5]int64{time.Minute.Microseconds()})
 		b.tellMany("adopt", "/a/b/c:r", 10, [5]int64{5, sec.Microseconds(), time.Minute.Microseconds()})
-		if n, counts := b.toldOf(); n != 3011 || counts["#/a"] != "3010" {
+		if n, counts := b.upstreamOf(); n != 3011 || counts["#/a"] != "3010" {
 			b.t.Errorf("%d are kept, %v", n, counts)
 		}
 		b.pass(2 * time.Minute)
 		for i := range 100 { // which look through all
 			b.heed(fmt.Sprint("p/a/late", i), turnedDown(time.Minute))
 		}
-		if n, counts := b.toldOf(); n > 150 || counts["#/a"] != "100" {
+		if n, counts := b.upstreamOf(); n > 150 || counts["#/a"] != "100" {
 			b.t.Errorf("%d are kept of what is over, %v", n, counts)
 		}
 		b.pass(2 * time.Hour)
@@ -108,7 +108,7 @@ func TestToldIsForgotten(t *testing.T) {
 			b.heed("p/c", turnedDown(time.Minute))
 			b.pass(10 * sec)
 		}
-		if n, counts := b.toldOf(); n != 1 || len(counts) > 0 {
+		if n, counts := b.upstreamOf(); n != 1 || len(counts) > 0 {
 			b.t.Errorf("%d are kept when all of it is over, %v", n, counts)
 		}
 	})
@@ -120,7 +120,7 @@ func TestTenantsKeepTheirRoom(t *testing.T) {
 	t.Parallel()
 	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
-		b.rdb.HSet(ctx, toldKey(b.provider("p")), "#/eu", 20_000)
+		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "#/eu", 20_000)
 		b.heed("p/eu/b/x", turnedDown(time.Minute))
 		b.starts(map[string]bool{"p/eu": true, "p/eu/c": true, "p/eu/b": false})
 	})
@@ -143,7 +143,7 @@ func TestRoomSurvives(t *testing.T) {
 			}
 			b.pass(10 * sec)
 		}
-		b.rdb.HSet(ctx, toldKey(b.provider("p")), "@", "x", "#/eu", "y", "#/eu/a", "")
+		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "@", "x", "#/eu", "y", "#/eu/a", "")
 		b.heed("p/eu/a/late", turnedDown(time.Minute))
 		b.starts(map[string]bool{"p/eu/a": true, "p/eu/a/late": false})
 	})
@@ -170,7 +170,7 @@ func TestToldIsBoundedPerTenant(t *testing.T) {
 	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.tellMany("pause", "/eu/a", 3000, [5]int64{time.Minute.Microseconds()})
-		if n, counts := b.toldOf(); n != 2001 || counts["#/eu/a"] != "2000" || counts["#/eu"] != "2001" {
+		if n, counts := b.upstreamOf(); n != 2001 || counts["#/eu/a"] != "2000" || counts["#/eu"] != "2001" {
 			b.t.Errorf("%d are kept, %v", n, counts)
 		}
 		b.starts(map[string]bool{"p/eu/a": false, "p/eu/a/new": false, "p/eu/b": true, "p/eu/b/x": true, "p/eu": true})
@@ -221,9 +221,9 @@ limits:
 		if heed() {
 			b.t.Error("it was told again at once")
 		}
-		for its, one := range b.heard.words {
+		for its, one := range b.reports.words {
 			one.told = one.told.Add(-roomApart)
-			b.heard.words[its] = one
+			b.reports.words[its] = one
 		}
 		if !heed() || heed() {
 			b.t.Error("it was not told again ten seconds later, once")

@@ -27,7 +27,7 @@ func quotaLeft(unit string, remaining int64, reset time.Duration) upstream.Hint 
 }
 
 // anew makes the limiter forget what it has told, as another process's knows nothing of it.
-func (b *bench) anew() { b.heard.pauses, b.heard.words = nil, nil }
+func (b *bench) anew() { b.reports.pauses, b.reports.words = nil, nil }
 
 func (b *bench) heed(scope string, a upstream.Hint) ReportResult {
 	b.t.Helper()
@@ -192,19 +192,19 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// Who has it forgotten elsewhere is heard: what this process has told counts as known for
+// Who has it forgotten elsewhere is reports: what this process has told counts as known for
 // seconds only.
 func TestHeedAfterForget(t *testing.T) {
 	t.Parallel()
 	h, p, now := &reportCache{}, &compiledScope{provider: "p"}, time.Now()
-	h.note(p, toldWord{until: now.Add(time.Hour), left: time.Hour})
+	h.note(p, notedSignal{until: now.Add(time.Hour), left: time.Hour})
 	for after, want := range map[time.Duration]bool{0: true, 4 * sec: true, 6 * sec: false} {
 		if _, told := h.until(p, now.Add(after), 30*sec); told != want {
 			t.Errorf("after %v it is known: %t", after, told)
 		}
 	}
 	for i := range maxPlans + 10 {
-		h.note(&compiledScope{provider: "p", path: "/" + NewID()[:8] + string(rune('a'+i%26))}, toldWord{until: now.Add(time.Hour), left: time.Hour})
+		h.note(&compiledScope{provider: "p", path: "/" + NewID()[:8] + string(rune('a'+i%26))}, notedSignal{until: now.Add(time.Hour), left: time.Hour})
 	}
 	if len(h.pauses) > maxPlans {
 		t.Errorf("it keeps %d scopes", len(h.pauses))
@@ -251,11 +251,11 @@ func TestForget(t *testing.T) {
 			}
 		}
 		b.pass(4 * sec)
-		b.heed("p/c", turnedDown(1))                                                  // which looks through all
-		if keys := b.rdb.HKeys(ctx, toldKey(b.provider("p"))).Val(); len(keys) != 2 { // the pause, and what it has cut
+		b.heed("p/c", turnedDown(1))                                                      // which looks through all
+		if keys := b.rdb.HKeys(ctx, upstreamKey(b.provider("p"))).Val(); len(keys) != 2 { // the pause, and what it has cut
 			b.t.Errorf("%q is left", keys)
 		}
-		if ttl := b.rdb.PTTL(ctx, toldKey(b.provider("p"))).Val(); ttl > 10*sec {
+		if ttl := b.rdb.PTTL(ctx, upstreamKey(b.provider("p"))).Val(); ttl > 10*sec {
 			b.t.Errorf("it lives for %v", ttl)
 		}
 	})
@@ -272,7 +272,7 @@ func TestToldIsSwept(t *testing.T) {
 		for i := range 1000 {
 			b.heed("p/"+NewID()+string(rune('a'+i%26)), turnedDown(10*ms))
 			b.pass(100 * ms)
-			most = max(most, b.rdb.HLen(ctx, toldKey(b.provider("p"))).Val())
+			most = max(most, b.rdb.HLen(ctx, upstreamKey(b.provider("p"))).Val())
 		}
 		if most > 200 {
 			b.t.Errorf("%d scopes were kept, of which thirty were told of in the last seconds", most)
@@ -331,7 +331,7 @@ func TestNothingToldIsExpress(t *testing.T) {
 	if short() {
 		t.Error("a pause was told, and nobody looks for it")
 	}
-	rdb.Del(ctx, toldKey(b.provider("p")))
+	rdb.Del(ctx, upstreamKey(b.provider("p")))
 	short() // which counts in the rule's own parts again
 	if !short() {
 		t.Error("it is over, and it takes the long way")

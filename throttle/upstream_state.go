@@ -1,0 +1,134 @@
+package throttle
+
+import (
+	"context"
+	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// UpstreamState is what an API has told of a scope and of those above it, as far as it still holds.
+type UpstreamState struct {
+	// At is the Redis server's time.
+	At time.Time
+	// Pauses are outermost first.
+	Pauses []UpstreamPause
+	// Corrections are in the order of the rules.
+	Corrections []Correction
+}
+
+// UpstreamPause is how long nothing starts in a scope and below it, since its API said so.
+type UpstreamPause struct {
+	// Scope is the one that was told of: that asked for, or one above it.
+	Scope string
+	// Since and Until are by the Redis server's clock.
+	Since, Until time.Time
+	// Guessed says that the API did not tell for how long.
+	Guessed bool
+}
+
+// Correction is what counts in the place of a rule's limit.
+type Correction struct {
+	// Bound is the rule as the policy has it.
+	Bound policy.MatchedRule
+	// Limit is what counts now: Part of the configured limit, or the API's own.
+	Limit int64
+	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
+	// refusals, and more where it has grown since.
+	Part int64
+	// Own is the API's own limit in the rule's window as far as it is adopted, for a bucket what
+	// its rate comes to there, 0 where it has told none. Of one that is larger than the configured one refusals leave less, too.
+	Own int64
+	// Until is when the rule's limit is as configured again, if nothing more is told.
+	Until time.Time
+}
+
+// UpstreamState tells what holds for a scope. Costs one round trip. Its errors are those of Report.
+func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
+	p, err := l.scopes.of(scope)
+	if err != nil {
+		return UpstreamState{}, err
+	}
+	levels := levelsOf(p.scope)
+	fields := make([]string, 0, len(levels)+len(p.keys))
+	for _, level := range levels {
+		fields = append(fields, "P"+scopePath(level))
+	}
+	for i := range p.keys {
+		fields = append(fields, "R"+p.ruleName(i))
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	pipe := l.rdb.Pipeline()
+	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, upstreamKey(p.provider), fields...)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return UpstreamState{}, unavailable(ctx, "ask what was told of", scope, err)
+	}
+	out := UpstreamState{At: clock.Val()}
+	if fixed := l.clock(); fixed != "" {
+		out.At = time.UnixMicro(sum(fixed))
+	}
+	for i, v := range values.Val() {
+		if i < len(levels) {
+			out.addPause(levels[i], text(v))
+		} else {
+			out.addCorrection(p.bounds[i-len(levels)], text(v), l.cfg.StartTolerance)
+		}
+	}
+	return out, nil
+}
+
+// addPause reads a field of what was told; see lua/include/upstream/upstream.lua.
+func (t *UpstreamState) addPause(scope, v string) {
+	if len(v) < 3*packed {
+		return
+	}
+	one := UpstreamPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
+	if one.Until.After(t.At) {
+		t.Pauses = append(t.Pauses, one)
+	}
+}
+
+// addCorrection does too; see lua/include/upstream/correction.lua.
+func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.Duration) {
+	if len(v) < 9*packed || !correctable(b.Rule) {
+		return
+	}
+	n := make([]int64, len(v)/packed)
+	for i := range n {
+		n[i] = number(v[i*packed:])
+	}
+	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
+	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, reachOf(b, pad), int64(whole)
+	if raised > now {
+		top = most
+	}
+	if till > since { // no more than the whole while the API's own limit counts
+		part, since = min(whole, part+max(0, min(now, till)-since)*grows/1_000_000), till
+	}
+	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
+	c.Limit = max(1, mostOf(limit, c.Part))
+	window := countedIn(b.Rule, pad).Microseconds()
+	if b.Rule.Algorithm == policy.TokenBucket && own > 0 && per != window { // a rate
+		own, _ = mulDiv(own, window, per)
+		own, per = max(1, own), window
+	}
+	if till > now && own > 0 && per == window {
+		c.Own = min(own, mostOf(limit, most))
+		c.Limit = max(1, min(c.Own, mostOf(max(limit, c.Own), min(whole, c.Part))))
+	}
+	if ends > now && c.Limit != limit {
+		t.Corrections = append(t.Corrections, c)
+	}
+}
+
+// levelsOf returns the scope's own path and those above it, outermost first.
+func levelsOf(s policy.Scope) (all []string) {
+	path := s.String()
+	for i := range path {
+		if path[i] == '/' {
+			all = append(all, path[:i])
+		}
+	}
+	return append(all, path)
+}
