@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -42,9 +43,12 @@ a worker with -usage=false spends is not recorded. Requests that Go programs
 make without a task have no queue and no type.
 
 Flags:
-  -since DURATION   how far to look back, at most 24h. Default: 1h. The count
-                    begins with a slot of time: at most 5 minutes before, or 2
-                    hours before where it is more than an hour ago
+  -since DURATION   how far to look back, at most 31d. Default: 1h. The count
+                    begins with a slot of time: at most 5 minutes before, 2
+                    hours before where it is more than an hour ago, and with a
+                    day, by UTC, where it is more than a day ago
+  -by WHAT          day: a line for each day, by UTC, instead of who spent;
+                    day,spender: who spent on each day
   -redis URL        where it is recorded. Default: REDIS_URL from the
                     environment, else the embedded server of a worker on
                     127.0.0.1:6390
@@ -57,6 +61,7 @@ Exit codes: 0 done, nobody found included, 1 something failed, 2 bad usage,
 Examples:
   worker inspect usage payments
   worker inspect usage payments/acme -since 24h -json
+  worker inspect usage payments/acme -since 31d -by day
 `
 
 const inspectUsageHelp = "worker inspect usage -h"
@@ -64,6 +69,7 @@ const inspectUsageHelp = "worker inspect usage -h"
 // spenderReport is what "worker inspect usage -json" prints of each who spent, and
 // usageReport of all; docs/json.md has their fields.
 type spenderReport struct {
+	Day   string `json:"day,omitempty"`
 	App   string `json:"app"`
 	Queue string `json:"queue"`
 	Type  string `json:"type"`
@@ -102,6 +108,8 @@ type usageCommand struct {
 	url   string
 	since time.Duration
 	json  bool
+
+	days, spenders bool // -by: a line for each day, and for each who spent on it
 }
 
 // newInspectUsage returns the command "worker inspect usage", and what it reads.
@@ -113,6 +121,13 @@ func newInspectUsage() (*cli.Command, *usageCommand) {
 	c.Flags.Func("since", "", func(text string) (err error) {
 		u.since, err = queue.ParseDuration(text)
 		return err
+	})
+	c.Flags.Func("by", "", func(text string) error {
+		u.days, u.spenders = text == "day" || text == "day,spender", text == "day,spender"
+		if !u.days {
+			return errors.New("write day, or day,spender")
+		}
+		return nil
 	})
 	return c, u
 }
@@ -128,9 +143,9 @@ func runInspectUsage(ctx context.Context, args []string, getenv func(string) str
 		c.Fail(stderr, prog, err)
 		return cli.ExitUsage
 	}
-	report, err := readUsage(ctx, cmp.Or(u.url, cli.EmbeddedURL), words[0], u.since)
+	reports, err := u.read(ctx, words[0])
 	if err == nil {
-		err = printUsage(stdout, report, u.json)
+		err = u.print(stdout, reports)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -150,7 +165,7 @@ func checkUsage(words []string, since time.Duration) error {
 	case len(words) > 1:
 		return cli.Errorf(inspectUsageHelp, "one scope at a time, and %q is a second one; quote a name that has spaces", words[1])
 	case since <= 0 || since > usages.Longest:
-		return cli.Errorf("-since 1h", "-since %s is not within the %s that are kept", since, usages.Longest)
+		return cli.Errorf("-since 1h", "-since %s is not within the 31 days that are kept", since)
 	}
 	if _, err := policy.ParseScope(words[0]); err != nil {
 		return &cli.Error{What: plainly(err), Try: inspectUsageHelp, Err: err}
@@ -158,26 +173,37 @@ func checkUsage(words []string, since time.Duration) error {
 	return nil
 }
 
-func readUsage(ctx context.Context, url, scope string, since time.Duration) (usages.Report, error) {
+// read returns one report, or one for each day.
+func (u *usageCommand) read(ctx context.Context, scope string) (reports []usages.Report, err error) {
+	url := cmp.Or(u.url, cli.EmbeddedURL)
 	rdb, err := cli.OpenRedis(ctx, url)
 	if err != nil {
-		return usages.Report{}, err
+		return nil, err
 	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
-	report, err := usages.Read(ctx, rdb, usages.Config{}, scope, since)
-	if err != nil {
-		return report, explain(ctx, err, url)
+	if u.days {
+		reports, err = usages.ReadDays(ctx, rdb, usages.Config{}, scope, u.since)
+	} else {
+		reports = make([]usages.Report, 1)
+		reports[0], err = usages.Read(ctx, rdb, usages.Config{}, scope, u.since)
 	}
-	return report, nil
+	if err != nil {
+		return nil, explain(ctx, err, url)
+	}
+	return reports, nil
 }
 
-func printUsage(out io.Writer, r usages.Report, asJSON bool) error {
+func (u *usageCommand) print(out io.Writer, reports []usages.Report) (err error) {
 	var b bytes.Buffer
-	var err error
-	if asJSON {
-		err = usageObjects(&b, r)
-	} else {
-		err = usageTable(&b, r)
+	switch {
+	case u.days && u.json:
+		err = dayObjects(&b, reports, u.spenders)
+	case u.days:
+		err = dayTable(&b, reports, u.spenders)
+	case u.json:
+		err = usageObjects(&b, reports[0])
+	default:
+		err = usageTable(&b, reports[0])
 	}
 	if err == nil {
 		_, err = out.Write(cli.EscapeJSON(b.Bytes()))
@@ -192,19 +218,27 @@ func usageObjects(out io.Writer, r usages.Report) error {
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	for _, s := range r.Spenders {
-		if err := enc.Encode(spenderReport{s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.EnqueuedBy, s.ByUnit}); err != nil {
+		if err := enc.Encode(spenderObject(s)); err != nil {
 			return err
 		}
 	}
+	return enc.Encode(summaryObject(r))
+}
+
+func spenderObject(s usages.Spender) spenderReport {
+	return spenderReport{"", s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.EnqueuedBy, s.ByUnit}
+}
+
+func summaryObject(r usages.Report) usageReport {
 	var shadows []shadowUse
 	for _, s := range r.Shadows {
 		shadows = append(shadows, shadowUse(s))
 	}
-	return enc.Encode(usageReport{
+	return usageReport{
 		Summary: true, Scope: r.Scope.String(), From: stamp(r.From), To: stamp(r.To),
 		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks,
 		ByUnit: r.ByUnit, OtherByUnit: r.OtherByUnit, Shadows: shadows,
-	})
+	}
 }
 
 func usageTable(out io.Writer, r usages.Report) error {
@@ -227,23 +261,33 @@ func usageTable(out io.Writer, r usages.Report) error {
 	for _, unit := range kinds {
 		head = append(head, cli.Quote(strings.ToUpper(unit)))
 	}
-	who := []string{"APP", "QUEUE", "TYPE", "LAST"}
-	enqueuers := slices.ContainsFunc(r.Spenders, func(s usages.Spender) bool { return s.EnqueuedBy != "" })
-	if enqueuers {
-		who = append(who, "ENQUEUED BY")
-	}
-	row(append(append(head, "TASKS"), who...)...)
+	row(append(append(head, "TASKS"), spenderHead(r)...)...)
 	for _, s := range r.Spenders {
-		who := []string{cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last)}
-		if enqueuers && s.EnqueuedBy != "" {
-			who = append(who, cli.Quote(s.EnqueuedBy))
-		}
-		row(append(sums(s.Sum, kinds, s.ByUnit), who...)...)
+		row(append(sums(s.Sum, kinds, s.ByUnit), spenderColumns(s)...)...)
 	}
 	if r.Other != (usages.Sum{}) || r.OtherByUnit != nil {
 		row(append(sums(r.Other, kinds, r.OtherByUnit), "others")...)
 	}
 	return w.Flush()
+}
+
+// spenderHead names the columns of who spent, the last one only where it is known of any.
+func spenderHead(reports ...usages.Report) []string {
+	head := []string{"APP", "QUEUE", "TYPE", "LAST"}
+	for _, r := range reports {
+		if slices.ContainsFunc(r.Spenders, func(s usages.Spender) bool { return s.EnqueuedBy != "" }) {
+			return append(head, "ENQUEUED BY")
+		}
+	}
+	return head
+}
+
+func spenderColumns(s usages.Spender) []string {
+	columns := []string{cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last)}
+	if s.EnqueuedBy != "" {
+		columns = append(columns, cli.Quote(s.EnqueuedBy))
+	}
+	return columns
 }
 
 // sums are the columns of what was spent.

@@ -30,5 +30,6 @@
 // at most 1000 scopes in each slot of time, and a scope 40 combinations, those that spent
 // most; the units of others count as "other", and at the levels above. Of a scope a process
 // tells 8 units besides requests, and a slot has 328 sums by unit. Every key has
-// a TTL, of 26 hours at most. docs/operations.md says what that takes.
+// a TTL, of 32 days at most: slots are 5 minutes long for an hour, 2 hours for a day, and a day for 31 days.
+// docs/operations.md says what that takes.
 package usage

@@ -62,7 +62,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 // admit refuses a provider when the process has recorded so many that someone makes
 // them up: limits may have a "*" for the provider.
 func (r *Recorder) admit(provider string, now time.Time) error {
-	if start := grains[len(grains)-1].start(now); start != r.since || r.providers == nil {
+	if start := hours.start(now); start != r.since || r.providers == nil {
 		r.since, r.providers = start, map[string]struct{}{}
 	}
 	if _, known := r.providers[provider]; !known && len(r.providers) >= mostProviders {

@@ -18,13 +18,14 @@ import (
 )
 
 // Longest is how far back Read can look.
-const Longest = 24 * time.Hour
+const Longest = 31 * day
 
 // Report is what was spent from a scope and from those below it.
 type Report struct {
 	Scope policy.Scope
 	// From is where the count begins: where the first slot does, at most 5 minutes
-	// before what was asked for, and 2 hours where that is more than an hour ago.
+	// before what was asked for, 2 hours where that is more than an hour ago, and a day, by UTC, where that is more than a
+	// day ago.
 	From, To time.Time
 	// All is everything that was recorded, and Other what of it is not listed in
 	// Spenders, who are those that spent most.
@@ -48,51 +49,117 @@ type Spender struct {
 }
 
 // Read tells who spent from a scope within the time that has passed since, up to
-// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 42
+// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 96
 // commands. A scope that nothing is known of has an empty report: nothing was spent
 // from it, or too little to be among the thousand of its provider that are kept.
 //
 // The error is a *policy.ScopeError, tells what since may be, or wraps Redis's.
 func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) (Report, error) {
-	s, err := policy.ParseScope(scope)
+	of, err := openBook(rdb, cfg, scope)
+	if err == nil {
+		err = checkSince(since)
+	}
 	if err != nil {
 		return Report{}, err
+	}
+	now := time.Now()
+	slots, err := of.slots(ctx, grainFor(since), now.Add(-since), now)
+	if err != nil {
+		return Report{}, err
+	}
+	return of.report(slots, now), nil
+}
+
+// ReadDays is Read with a report for each day, by UTC, that the time since has a part in: oldest first, the last one until
+// now. Its errors and cost are those of Read.
+func ReadDays(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) ([]Report, error) {
+	of, err := openBook(rdb, cfg, scope)
+	if err == nil {
+		err = checkSince(since)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	slots, err := of.slots(ctx, days, now.Add(-since), now)
+	if err != nil {
+		return nil, err
+	}
+	reports := make([]Report, len(slots))
+	for i := range slots {
+		reports[i] = of.report(slots[i:i+1], now)
+		if ends := reports[i].From.Add(day); ends.Before(now) {
+			reports[i].To = ends
+		}
+	}
+	return reports, nil
+}
+
+func checkSince(since time.Duration) error {
+	if since <= 0 || since > Longest {
+		return fmt.Errorf("usage: cannot look back %s; use more than 0 and at most %s", since, Longest)
+	}
+	return nil
+}
+
+// book is where what was spent from a scope stands.
+type book struct {
+	rdb   redis.UniversalClient
+	scope policy.Scope
+	key   string // what the scope's keys begin with
+}
+
+func openBook(rdb redis.UniversalClient, cfg Config, scope string) (book, error) {
+	s, err := policy.ParseScope(scope)
+	if err != nil {
+		return book{}, err
 	}
 	prefix, err := cfg.prefix()
 	if err != nil {
-		return Report{}, err
+		return book{}, err
 	}
 	if rdb == nil {
-		return Report{}, errors.New("usage: Read needs a Redis client, got nil")
+		return book{}, errors.New("usage: a Redis client is needed to read, got nil")
 	}
-	if since <= 0 || since > Longest {
-		return Report{}, fmt.Errorf("usage: cannot look back %s; use more than 0 and at most %s", since, Longest)
-	}
-	g := grainFor(since)
-	now := time.Now()
-	first, last := g.start(now.Add(-since)), g.start(now)
-	key := throttle.ScopeKey(prefix, s)
-	pipe := rdb.Pipeline()
-	var slots, units, shadows []*redis.MapStringStringCmd
-	for start := first; start <= last; start += int64(g.every / time.Second) {
-		slots = append(slots, pipe.HGetAll(ctx, g.usedKey(key, start)))
-		units = append(units, pipe.HGetAll(ctx, g.unitsKey(key, start)))
-		shadows = append(shadows, pipe.HGetAll(ctx, g.shadowsKey(key, start)))
+	return book{rdb, s, throttle.ScopeKey(prefix, s)}, nil
+}
+
+func (b book) failed(err error) error {
+	return fmt.Errorf("usage: read who uses %q: %w", b.scope.String(), err)
+}
+
+// slot is what one slot of time has.
+type slot struct {
+	start                int64
+	used, units, shadows *redis.MapStringStringCmd
+}
+
+// slots reads the slots that the time from one moment to another has a part in.
+func (b book) slots(ctx context.Context, g grain, from, to time.Time) (slots []slot, err error) {
+	pipe := b.rdb.Pipeline()
+	for start := g.start(from); start <= g.start(to); start += int64(g.every / time.Second) {
+		slots = append(slots, slot{
+			start, pipe.HGetAll(ctx, g.usedKey(b.key, start)), pipe.HGetAll(ctx, g.unitsKey(b.key, start)), pipe.HGetAll(ctx, g.shadowsKey(b.key, start)),
+		})
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return Report{}, fmt.Errorf("usage: read who uses %q: %w", scope, err)
+		return nil, b.failed(err)
 	}
-	r := Report{Scope: s, From: time.Unix(first, 0), To: now}
-	by := map[By]*Spender{}
-	for _, slot := range slots {
-		r.read(slot.Val(), by)
+	return slots, nil
+}
+
+// report is what some slots have together.
+func (b book) report(slots []slot, to time.Time) Report {
+	r, by := Report{Scope: b.scope, From: time.Unix(slots[0].start, 0), To: to}, map[By]*Spender{}
+	for _, s := range slots {
+		r.read(s.used.Val(), by)
 	}
-	for _, slot := range units {
-		r.readUnits(slot.Val(), by)
+	for _, s := range slots {
+		r.readUnits(s.units.Val(), by)
 	}
 	r.finish(by)
-	r.Shadows = readShadows(shadows)
-	return r, nil
+	r.Shadows = readShadows(slots)
+	return r
 }
 
 // grainFor returns the finest slots that reach back so far.
@@ -133,10 +200,10 @@ func (r *Report) read(fields map[string]string, by map[By]*Spender) {
 	}
 }
 
-func readShadows(slots []*redis.MapStringStringCmd) (all []Shadow) {
+func readShadows(slots []slot) (all []Shadow) {
 	by := map[string]*Shadow{}
 	for _, slot := range slots {
-		for field, text := range slot.Val() {
+		for field, text := range slot.shadows.Val() {
 			n, err := strconv.ParseInt(text, 10, 64)
 			kind, name, of := strings.Cut(field, ":")
 			if err != nil || !of {

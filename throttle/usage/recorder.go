@@ -20,7 +20,7 @@ import (
 const (
 	mostInMemory  = 4000 // combinations, in all scopes together
 	mostAccounts  = 1000 // scopes
-	mostProviders = 100  // that a process records in one long slot of time
+	mostProviders = 100  // that a process records in two hours
 	mostNameBytes = 128  // of an application, a queue or a type
 
 	mostUnits = 1_000_000_000_000 // at once of one unit, as of a limit
@@ -102,7 +102,7 @@ type Recorder struct {
 
 	flushing  sync.Mutex
 	failing   bool
-	providers map[string]struct{} // recorded in the long slot that began at since
+	providers map[string]struct{} // recorded in the two hours that began at since
 	since     int64
 }
 

@@ -95,10 +95,10 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d commands before a flush", n)
 		}
 		pass(flushEvery)
-		// "12 commands for each scope, and 4 for each who spends from it", and four more
+		// "18 commands for each scope, and 6 for each who spends from it", and six more
 		// for a provider.
 		commands, pipelines := c.sent()
-		if want := 3*(12+4) + 2*4; pipelines != 2 || commands != want {
+		if want := 3*(18+6) + 2*6; pipelines != 2 || commands != want {
 			t.Errorf("%d commands in %d pipelines, want %d", commands, pipelines, want)
 		}
 		pass(time.Minute)
@@ -113,7 +113,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// "Every key has a TTL, of 26 hours at most", what is asked for is there, and what was
+// "Every key has a TTL, of 32 days at most", what is asked for is there, and what was
 // spent before is not.
 func TestExpires(t *testing.T) {
 	t.Parallel()
@@ -136,22 +136,39 @@ func TestExpires(t *testing.T) {
 			r.Spent("p/x", By{Type: "a"}, 1)
 			pass(5 * time.Minute)
 			run := int64(time.Since(began) / (5 * time.Minute))
-			for since, slot := range map[time.Duration]time.Duration{15 * time.Minute: 5 * time.Minute, time.Hour: 5 * time.Minute, Longest: 2 * time.Hour} {
+			for since, slot := range map[time.Duration]time.Duration{15 * time.Minute: 5 * time.Minute, time.Hour: 5 * time.Minute, day: 2 * time.Hour, Longest: day} {
 				least, most := min(run, int64(since/(5*time.Minute)))-1, int64((since+slot)/(5*time.Minute))+1
 				if got := units(since); got < least || got > most {
 					t.Fatalf("after %s, the last %s: %d units, want %d to %d", time.Since(began), since, got, least, most)
 				}
 			}
-			// "28 at most for each scope", p and p/x, and as many of the provider's scopes
-			if n := len(m.Keys()); n > 28*3 {
+			// 28 at most for each scope, p and p/x, and one a day, and as many of the provider's scopes
+			if n := len(m.Keys()); n > (28+3)*3 {
 				t.Fatalf("%d keys", n)
 			}
 		}
-		pass(Longest + 3*time.Hour)
+		for left := Longest + 2*day; left > 0; left -= day {
+			pass(day)
+		}
 		if n := len(m.Keys()); n != 0 {
 			t.Errorf("%d keys are left: %q", n, m.Keys())
 		}
 	})
+}
+
+// A report "costs one round trip with at most 96 commands", and 42 for a day at most.
+func TestReadCost(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c := &counted{}
+	rdb.AddHook(c)
+	for since, most := range map[time.Duration]int{time.Hour: 42, day: 42, Longest: 96} {
+		before, trips := c.sent()
+		read(t, rdb, redistest.Prefix(t), "p", since)
+		if n, all := c.sent(); n-before > most || all-trips != 1 {
+			t.Errorf("%s: %d commands in %d round trips", since, n-before, all-trips)
+		}
+	}
 }
 
 type failures []string

@@ -24,12 +24,16 @@ type grain struct {
 	reach time.Duration
 }
 
+const day = 24 * time.Hour
+
 // Slots of one length answer "the last quarter of an hour" too roughly or "the last
-// day" with too many keys.
-var grains = []grain{
-	{name: "5m", every: 5 * time.Minute, reach: time.Hour},
-	{name: "2h", every: 2 * time.Hour, reach: 24 * time.Hour},
-}
+// month" with too many keys. Days begin and end by UTC.
+var (
+	minutes = grain{name: "5m", every: 5 * time.Minute, reach: time.Hour}
+	hours   = grain{name: "2h", every: 2 * time.Hour, reach: day}
+	days    = grain{name: "1d", every: day, reach: 31 * day}
+	grains  = []grain{minutes, hours, days}
+)
 
 // spare is how much longer slots are kept, for clocks that differ.
 const spare = time.Minute

@@ -177,7 +177,7 @@ func TestFloodOfUnits(t *testing.T) {
 	}
 }
 
-// "4 more for the scope, 2 for each unit, and 2 for each unit of each who spent it."
+// "6 more for the scope, 3 for each unit, and 3 for each unit of each who spent it."
 func TestCommandsOfUnits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,8 +191,8 @@ func TestCommandsOfUnits(t *testing.T) {
 			r.SpentCosts("p", By{Type: "b"}, policy.Costs{"tokens": 5})
 		}
 		pass(flushEvery)
-		const plain = 12 + 2*4 + 4
-		if commands, pipelines := c.sent(); pipelines != 1 || commands != plain+4+2*2+3*2 {
+		const plain = 18 + 2*6 + 6
+		if commands, pipelines := c.sent(); pipelines != 1 || commands != plain+6+2*3+3*3 {
 			t.Errorf("%d commands in %d pipelines", commands, pipelines)
 		}
 	})

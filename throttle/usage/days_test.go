@@ -1,0 +1,195 @@
+package usage
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// spentAt is what the model knows of one flush.
+type spentAt struct {
+	at    time.Time
+	by    string
+	sum   Sum
+	words int64
+}
+
+// model is all that was spent from a scope, kept for ever and added up anew for each question.
+type model []spentAt
+
+// in adds up what was spent in a slot of time, by who spent.
+func (m model) in(from time.Time, width time.Duration) (all Sum, by map[string]Sum, words int64) {
+	by = map[string]Sum{}
+	for _, one := range m {
+		if one.at.Before(from) || !one.at.Before(from.Add(width)) {
+			continue
+		}
+		all.add(one.sum)
+		sum := by[one.by]
+		sum.add(one.sum)
+		by[one.by], words = sum, words+one.words
+	}
+	return all, by, words
+}
+
+// Days, hours and minutes are what a model that keeps everything says of them: over 40 days of two processes that spend and
+// refund at random times, at every level of the path.
+func TestDaysAgainstModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, rdb := redistest.Miniredis(t)
+				random := rand.New(rand.NewPCG(seed, 7))
+				recorders := []*Recorder{newRecorder(t, rdb, "", "a"), newRecorder(t, rdb, "", "b")}
+				models := map[string]model{}
+				pass(time.Duration(random.Int64N(int64(3 * day))))
+				for range 500 {
+					pass(time.Duration(random.Int64N(int64(4 * time.Hour))))
+					n := random.IntN(2)
+					r, kind, scope := recorders[n], fmt.Sprint(random.IntN(3)), fmt.Sprint("p/", random.IntN(2))
+					one := spentAt{at: time.Now(), by: r.app + " " + kind, sum: Sum{1 + random.Int64N(9), 1}, words: random.Int64N(50)}
+					r.SpentCosts(scope, By{Type: kind}, policy.Costs{"requests": one.sum.Units, "words": one.words})
+					if random.IntN(3) == 0 { // some of it is more, in the same slot
+						one.sum.Units, one.words = one.sum.Units+2, one.words+5
+						r.Settled(scope, By{Type: kind}, policy.Costs{"requests": 2, "words": 5})
+					}
+					flush(t, r)
+					for _, level := range []string{"p", scope} {
+						models[level] = append(models[level], one)
+					}
+					if random.IntN(10) == 0 {
+						for level, m := range models {
+							m.check(t, rdb, level, random)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func (m model) check(t *testing.T, rdb redis.UniversalClient, scope string, random *rand.Rand) {
+	t.Helper()
+	now, since := time.Now(), time.Duration(1+random.Int64N(int64(Longest)))
+	reports, err := ReadDays(t.Context(), rdb, Config{}, scope, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := now.Add(-since).UTC().Truncate(day)
+	for _, r := range reports {
+		all, by, words := m.in(from, day)
+		got := map[string]Sum{}
+		for _, s := range r.Spenders {
+			got[s.App+" "+s.Type] = s.Sum
+		}
+		if !r.From.Equal(from) || r.All != all || !maps.Equal(got, by) || r.ByUnit["words"] != words || r.Other != (Sum{}) {
+			t.Fatalf("%s on %s: %+v by %v, want %+v by %v with %d words", scope, from, r, got, all, by, words)
+		}
+		if want := from.Add(day); r.To.After(now) || want.Before(now) && !r.To.Equal(want) {
+			t.Fatalf("%s ends at %s", from, r.To)
+		}
+		from = from.Add(day)
+	}
+	if !from.After(now) || from.Add(-day).After(now) {
+		t.Fatalf("the last of %d days begins at %s, and it is %s", len(reports), from.Add(-day), now)
+	}
+	for _, g := range grains {
+		back := time.Duration(1 + random.Int64N(int64(g.reach)))
+		from := now.Add(-back)
+		to := from.Add(1 + time.Duration(random.Int64N(int64(back))))
+		points, err := Series(t.Context(), rdb, Config{}, scope, from, to, g.every)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := from.UTC().Truncate(g.every)
+		for _, p := range points {
+			if all, _, _ := m.in(at, g.every); !p.At.Equal(at) || p.Sum != all {
+				t.Fatalf("%s at %s by %s: %+v, want %+v", scope, at, g.every, p, all)
+			}
+			at = at.Add(g.every)
+		}
+		if at.Before(to) || !at.Add(-g.every).Before(to) {
+			t.Fatalf("by %s the points end before %s, and to is %s", g.every, at, to)
+		}
+	}
+}
+
+// Days are kept "for 31 days", by UTC, on every kind of Redis; a day without spending is there too.
+func TestDays(t *testing.T) {
+	t.Parallel()
+	_, mini := redistest.Miniredis(t)
+	for name, rdb := range map[string]redis.UniversalClient{"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix, now := redistest.Prefix(t), time.Now()
+			noon := now.UTC().Truncate(day).Add(12 * time.Hour)
+			for ago, units := range map[int]int64{30: 3, 29: 5, 1: 7} {
+				r := newRecorder(t, rdb, prefix, "shop")
+				r.now = func() time.Time { return noon.Add(-time.Duration(ago) * day) }
+				r.Spent("p/x", By{Type: "t", EnqueuedBy: "web"}, units)
+				r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "trial"}}, Outcome: throttle.ShadowAllowed})
+				flush(t, r)
+			}
+			reports, err := ReadDays(t.Context(), rdb, Config{Prefix: prefix}, "p", 30*day)
+			if err != nil {
+				t.Fatal(err)
+			}
+			points, err := Series(t.Context(), rdb, Config{Prefix: prefix}, "p", now.Add(-30*day), now, day)
+			if err != nil {
+				t.Fatal(err)
+			}
+			today := slices.IndexFunc(reports, func(r Report) bool { return r.From.Equal(now.UTC().Truncate(day)) })
+			if len(reports) < 31 || len(points) < 31 || today < 30 { // one more may begin during the test
+				t.Fatalf("%d days, %d points, today is %d", len(reports), len(points), today)
+			}
+			for i, r := range reports[:31] {
+				want := map[int]int64{0: 3, 1: 5, 29: 7}[i]
+				if r.All.Units != want || points[i].Units != want || len(r.Spenders) != int(min(want, 1)) || len(r.Shadows) != int(min(want, 1)) {
+					t.Errorf("day %d: %+v, %+v", i, r, points[i])
+				}
+			}
+			if all := read(t, rdb, prefix, "p", 30*day); all.All != (Sum{15, 3}) || len(all.Spenders) != 1 || all.Spenders[0].EnqueuedBy != "web" {
+				t.Errorf("%+v", all)
+			}
+		})
+	}
+}
+
+func TestSeriesRefuses(t *testing.T) {
+	t.Parallel()
+	rdb, now := redistest.Client(t), time.Now()
+	for name, c := range map[string]struct {
+		rdb      redis.UniversalClient
+		scope    string
+		from, to time.Time
+		step     time.Duration
+		want     string
+	}{
+		"another width": {rdb, "p", now.Add(-time.Hour), now, time.Minute, "no slots of 1m0s are kept; use a step of 5m0s, 2h0m0s or 24h0m0s"},
+		"too long ago":  {rdb, "p", now.Add(-2 * time.Hour), now, 5 * time.Minute, "slots of 5m0s are kept for 1h0m0s, and the series would begin 2h0m0s ago"},
+		"nothing":       {rdb, "p", now.Add(-time.Minute), now.Add(-time.Hour), 5 * time.Minute, "there is nothing from "},
+		"later":         {rdb, "p", now.Add(time.Hour), now.Add(2 * time.Hour), 5 * time.Minute, "there is nothing from "},
+		"a star":        {rdb, "p/*", now.Add(-time.Minute), now, 5 * time.Minute, "stands for every name"},
+		"no client":     {nil, "p", now.Add(-time.Minute), now, 5 * time.Minute, "a Redis client is needed"},
+	} {
+		if _, err := Series(t.Context(), c.rdb, Config{}, c.scope, c.from, c.to, c.step); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ReadDays(t.Context(), rdb, Config{}, "p", Longest+1); err == nil || !strings.Contains(err.Error(), "cannot look back") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,78 @@
+package usage
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Point is what was spent from a scope in a slot of time.
+type Point struct {
+	At  time.Time // when the slot begins
+	Sum           // of all who spent
+}
+
+// Series returns what was spent from a scope and from those below it over time, a point for each slot from the one that has
+// from up to the one before to; slots after now are left out, and one in which nothing was spent is a point with zeros.
+//
+// step is how wide the slots are, as they are kept: 5 minutes, for an hour; 2 hours, for a day; and 24 hours, which begin and
+// end by UTC, for 31 days. A quarter of an hour has 3 or 4 points, and a day 12 or 13. Of cfg it needs the Prefix.
+//
+// It costs one round trip with at most 32 commands. The error is a *policy.ScopeError, tells what step and from may be, or
+// wraps Redis's.
+func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, from, to time.Time, step time.Duration) ([]Point, error) {
+	of, err := openBook(rdb, cfg, scope)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	g, err := grainOf(step, now.Sub(from))
+	if err != nil {
+		return nil, err
+	}
+	if to.After(now) {
+		to = now.Add(1)
+	}
+	if !from.Before(to) {
+		return nil, fmt.Errorf("usage: there is nothing from %s to %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
+	}
+	pipe := rdb.Pipeline()
+	var points []Point
+	var sums []*redis.SliceCmd
+	for start := g.start(from); start <= g.start(to.Add(-1)); start += int64(g.every / time.Second) {
+		points = append(points, Point{At: time.Unix(start, 0)})
+		sums = append(sums, pipe.HMGet(ctx, g.usedKey(of.key, start), fieldUnits, fieldTasks))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, of.failed(err)
+	}
+	for i, one := range sums {
+		fields := one.Val()
+		points[i].Sum = Sum{Units: number(fields[0]), Tasks: number(fields[1])}.spent()
+	}
+	return points, nil
+}
+
+// grainOf returns the slots of a width, which must reach so far back.
+func grainOf(step, back time.Duration) (grain, error) {
+	for _, g := range grains {
+		switch {
+		case step != g.every:
+		case back > g.reach:
+			return g, fmt.Errorf("usage: slots of %s are kept for %s, and the series would begin %s ago", step, g.reach, back.Round(time.Second))
+		default:
+			return g, nil
+		}
+	}
+	return grain{}, fmt.Errorf("usage: no slots of %s are kept; use a step of %s, %s or %s", step, minutes.every, hours.every, days.every)
+}
+
+// number reads a field of a hash; what is none is 0.
+func number(field any) int64 {
+	text, _ := field.(string)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
