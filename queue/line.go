@@ -158,7 +158,7 @@ func (d *decoder) task(obj []byte) Task {
 			t.Delay = d.duration(name, value)
 		case "timeout":
 			if t.Timeout = d.duration(name, value); t.Timeout == 0 && !d.found.has(name) {
-				d.found.add(name, "0 is no time to run in; leave it out for the default")
+				d.found.add(name, "0 leaves no time to run; leave it out for the default")
 			}
 		case "deadline":
 			t.Deadline = d.time(name, value)
@@ -335,7 +335,7 @@ func (d *decoder) time(field string, value []byte) time.Time {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || at.IsZero() {
-		d.found.add(field, "%q is no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z", clip(text))
+		d.found.add(field, "%q is not an RFC 3339 time, such as 2030-01-31T12:00:00Z", clip(text))
 		return time.Time{}
 	}
 	return at.UTC()

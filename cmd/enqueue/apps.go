@@ -46,5 +46,5 @@ func (n *appNotes) warning(r queue.Result) string {
 	for i, app := range apps {
 		names[i] = cli.Quote(app)
 	}
-	return fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); they wait until one does\n", strings.Join(names, ", "), cli.Quote(r.AppScope))
+	return fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); the tasks wait for one of them\n", strings.Join(names, ", "), cli.Quote(r.AppScope))
 }

@@ -17,7 +17,7 @@ func TestWarnsWhereOnlySomeMaySpend(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)
 	limits := file(t, "limits.yaml", appsYAML)
-	const warning = "only workers of billing, refunds run tasks of payments (worker -app NAME); they wait until one does\n"
+	const warning = "only workers of billing, refunds run tasks of payments (worker -app NAME); the tasks wait for one of them\n"
 	http := func(scope string, args ...string) outcome {
 		return program(t, url, "", append(append([]string{"http", "-limits", limits, "-scope", scope}, args...), "http://h")...)
 	}

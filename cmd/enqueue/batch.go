@@ -146,9 +146,9 @@ func stopped(broken queue.Result, sum queue.Summary) error {
 
 // again tells what giving the same lines once more would do.
 func again(sum queue.Summary) string {
-	const skip = "run it again: what is enqueued already is reported as duplicate and left alone"
+	const skip = "run it again: tasks that are enqueued already are reported as duplicates and left alone"
 	if sum.Random == 0 {
 		return skip
 	}
-	return fmt.Sprintf("%s; but %d of the enqueued lines have no id and would be enqueued twice: take them out, and give every line an id", skip, sum.Random)
+	return fmt.Sprintf("%s; but %d enqueued lines have no id and would be enqueued twice: remove them, and give every line an id", skip, sum.Random)
 }

@@ -126,8 +126,8 @@ func numbered(from, to int) string {
 func TestBatchInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ extra, try string }{
-		"own ids":    {"", "try: run it again: what is enqueued already is reported as duplicate and left alone\n"},
-		"random ids": {`{"type":"mail","scope":"a","queue":"other"}` + "\n", "but 1 of the enqueued lines have no id and would be enqueued twice"},
+		"own ids":    {"", "try: run it again: tasks that are enqueued already are reported as duplicates and left alone\n"},
+		"random ids": {`{"type":"mail","scope":"a","queue":"other"}` + "\n", "but 1 enqueued lines have no id and would be enqueued twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -184,7 +184,7 @@ func TestBatchRedisFails(t *testing.T) {
 	if got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "line 101: failed: Redis at "+name+" is full") || !strings.Contains(got.stdout, "101 lines: 100 enqueued, 0 duplicate, 0 invalid, 1 failed in ") {
 		t.Errorf("%+v", got)
 	}
-	if !strings.Contains(got.stderr, "enqueue batch: stopped at line 101: Redis at "+name+" is full") || !strings.Contains(got.stderr, "try: raise maxmemory") || !strings.HasSuffix(got.stderr, "try: run it again: what is enqueued already is reported as duplicate and left alone\n") {
+	if !strings.Contains(got.stderr, "enqueue batch: stopped at line 101: Redis at "+name+" is full") || !strings.Contains(got.stderr, "try: raise maxmemory") || !strings.HasSuffix(got.stderr, "try: run it again: tasks that are enqueued already are reported as duplicates and left alone\n") {
 		t.Errorf("stderr %s", got.stderr)
 	}
 }

@@ -117,23 +117,23 @@ func TestForecastForPeople(t *testing.T) {
 		"line 22: invalid: not JSON at byte 2: invalid character 'o' in literal null (expecting 'u')\n" +
 		"line 23: invalid: scope: \"search\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n" +
 		"23 lines: 20 valid, 1 duplicate, 2 invalid in N\n" +
-		"nothing was enqueued; if it were now: done at T, bound by payments/acme tenant\n"
+		"nothing was enqueued. If it were enqueued now: done at T, bound by payments/acme tenant\n"
 	if got.stdout = elapsed(got.stdout); got != (outcome{code: cli.ExitFailed, stdout: want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
 	got = program(t, url, tasksOf("payments/paused", 3), "batch", "-dry-run", "-limits", limits, "-")
 	want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\n" +
-		"nothing was enqueued; if it were now: when it is done cannot be told: no clock says when 3 of them start\n"
+		"nothing was enqueued. If it were enqueued now: done at an unknown time: the starts of 3 are unknown\n"
 	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
 	paused := file(t, "paused.yaml", tenantsYAML+"  stopped: {paused: true}\n  later: {paused: true, paused_until: 2200-01-31T12:00:00.5Z}\n")
 	when := time.Date(2200, 1, 31, 12, 0, 1, 0, time.UTC).Local().Format(time.DateTime)
 	for scope, want := range map[string]string{
-		"stopped/a": "when it is done cannot be told: no clock says when 3 of them start\nstopped is paused\n",
+		"stopped/a": "done at an unknown time: the starts of 3 are unknown\nstopped is paused\n",
 		"later":     "done at " + when + ", bound by the pause of later\nlater is paused until " + when + "\n",
 	} {
-		want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\nnothing was enqueued; if it were now: " + want
+		want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\nnothing was enqueued. If it were enqueued now: " + want
 		got := program(t, url, tasksOf(scope, 3), "batch", "-dry-run", "-limits", paused, "-")
 		if got.stdout = inN(got.stdout); got != (outcome{stdout: want}) {
 			t.Errorf("got  %+v\nwant %s", got, want)
@@ -141,7 +141,7 @@ func TestForecastForPeople(t *testing.T) {
 	}
 	got = program(t, url, numbered(0, 2), "batch", "-dry-run", "-")
 	want = "2 lines: 2 valid, 0 duplicate, 0 invalid in N\n" +
-		"nothing was enqueued; if it were now: no limits are known here that would tell when\n"
+		"nothing was enqueued. If it were enqueued now: without limits the starts are unknown\n"
 	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want, stderr: "enqueue batch: " + noPolicy}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
@@ -151,7 +151,7 @@ func TestForecastForPeople(t *testing.T) {
 	denied, client := private(t)
 	client.Do(t.Context(), "acl", "setuser", "default", "-hmget")
 	got = program(t, denied, tasks, "batch", "-dry-run", "-limits", limits, "-")
-	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "does not permit its user what is needed\ntry: ") {
+	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "refuses its user a command or a key that is needed\ntry: ") {
 		t.Errorf("without a right: %+v", got)
 	}
 }
@@ -164,9 +164,9 @@ func TestDoneText(t *testing.T) {
 		"": {Enqueued: 1},
 		"done at 14:32:10, bound by payments/acme tenant\n": {DoneAt: now.Add(2*time.Hour + 32*time.Minute + 9100*time.Millisecond), Binding: rule},
 		"done at 12:00:00\n": {DoneAt: now},
-		"done at 2030-02-01 00:00:00, bound by payments/acme tenant\n":         {DoneAt: now.Add(12*time.Hour - time.Millisecond), Binding: rule},
-		"done at 12:00:00 at the earliest, the starts of 2 cannot be told\n":   {DoneAt: now, Untold: 2},
-		"when it is done cannot be told: no clock says when 2 of them start\n": {Untold: 2},
+		"done at 2030-02-01 00:00:00, bound by payments/acme tenant\n":    {DoneAt: now.Add(12*time.Hour - time.Millisecond), Binding: rule},
+		"done at 12:00:00 at the earliest; the starts of 2 are unknown\n": {DoneAt: now, Untold: 2},
+		"done at an unknown time: the starts of 2 are unknown\n":          {Untold: 2},
 	} {
 		if got := doneText(sum, now); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)

@@ -116,7 +116,7 @@ func newHTTPFlags(name string) *httpFlags {
 	f.set.Func("timeout", "", func(text string) error {
 		d, err := queue.ParseDuration(text)
 		if err == nil && d == 0 {
-			err = errors.New("0 is no time to run in")
+			err = errors.New("0 leaves no time to run")
 		}
 		f.task.Timeout = d
 		return err
@@ -124,7 +124,7 @@ func newHTTPFlags(name string) *httpFlags {
 	f.set.Func("deadline", "", func(text string) error {
 		at, err := time.Parse(time.RFC3339Nano, text)
 		if err != nil {
-			return errors.New("no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z")
+			return errors.New("not an RFC 3339 time, such as 2030-01-31T12:00:00Z")
 		}
 		f.task.Deadline = at
 		return nil
@@ -143,7 +143,7 @@ func (f *httpFlags) read() (queue.Task, error) {
 		return queue.Task{}, err
 	}
 	if name := emptyFlag(f.set); name != "" {
-		return queue.Task{}, cli.Errorf("leave -"+name+" out for its default, or look whether a variable is unset", "-%s is empty", name)
+		return queue.Task{}, cli.Errorf("leave -"+name+" out for its default, or check for an unset variable", "-%s is empty", name)
 	}
 	if f.task.Scope == "" {
 		return queue.Task{}, cli.Errorf(httpExample, "-scope is required: the path that the request spends from")

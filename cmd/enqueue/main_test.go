@@ -85,7 +85,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-const noPolicy = "no worker has published its limits yet: scopes and costs are not checked before the worker does\ntry: -limits FILE to check them here\n"
+const noPolicy = "no worker has published limits yet: scopes and costs stay unchecked until a worker takes the tasks\ntry: -limits FILE to check them here\n"
 
 // TestBadUsage holds that bad usage is told as what and try on stderr, with exit
 // code 2, nothing on stdout, and without reaching for Redis.
@@ -102,10 +102,10 @@ func TestBadUsage(t *testing.T) {
 
 		"http without URL":   {[]string{"http", "-scope", "a"}, "enqueue http: no URL given\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},
 		"http without scope": {[]string{"http", url}, "enqueue http: -scope is required: the path that the request spends from\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},
-		"flag after URL":     {[]string{"http", "-scope", "a", url, "-cost", "2"}, "enqueue http: -cost stands after the URL, and flags come before it\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},
+		"flag after URL":     {[]string{"http", "-scope", "a", url, "-cost", "2"}, "enqueue http: -cost comes after the URL; put flags before it\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},
 		"two URLs":           {[]string{"http", "-scope", "a", url, "b"}, "enqueue http: one URL at a time, and \"b\" is a second one\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},
 		"unknown flag":       {[]string{"http", "-prio", "1", url}, "enqueue http: flag provided but not defined: -prio\ntry: enqueue http -h\n"},
-		"empty id":           {[]string{"http", "-scope", "a", "-id", "", url}, "enqueue http: -id is empty\ntry: leave -id out for its default, or look whether a variable is unset\n"},
+		"empty id":           {[]string{"http", "-scope", "a", "-id", "", url}, "enqueue http: -id is empty\ntry: leave -id out for its default, or check for an unset variable\n"},
 		"cost 0":             {[]string{"http", "-cost", "0", url}, "enqueue http: invalid value \"0\" for flag -cost: below 1\ntry: enqueue http -h\n"},
 		"cost of a bad unit": {[]string{"http", "-cost", "Tokens=1", url}, "enqueue http: invalid value \"Tokens=1\" for flag -cost: unit \"Tokens\" is no unit's name; write lower-case letters, digits, '-' and '_'\ntry: enqueue http -h\n"},
 		"cost negative":      {[]string{"http", "-cost", "-1", url}, "enqueue http: invalid value \"-1\" for flag -cost: below 1\ntry: enqueue http -h\n"},
@@ -117,8 +117,8 @@ func TestBadUsage(t *testing.T) {
 		"priority low":       {[]string{"http", "-priority", "-1000001", url}, "enqueue http: invalid value \"-1000001\" for flag -priority: below -1000000\ntry: enqueue http -h\n"},
 		"priority in words":  {[]string{"http", "-priority", "high", url}, "enqueue http: invalid value \"high\" for flag -priority: not a whole number in plain digits\ntry: enqueue http -h\n"},
 		"delay":              {[]string{"http", "-delay", "5", url}, "enqueue http: invalid value \"5\" for flag -delay: \"5\" is no duration, such as 500ms, 90s, 24h or 30d\ntry: enqueue http -h\n"},
-		"timeout":            {[]string{"http", "-timeout", "0", url}, "enqueue http: invalid value \"0\" for flag -timeout: 0 is no time to run in\ntry: enqueue http -h\n"},
-		"deadline":           {[]string{"http", "-deadline", "noon", url}, "enqueue http: invalid value \"noon\" for flag -deadline: no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z\ntry: enqueue http -h\n"},
+		"timeout":            {[]string{"http", "-timeout", "0", url}, "enqueue http: invalid value \"0\" for flag -timeout: 0 leaves no time to run\ntry: enqueue http -h\n"},
+		"deadline":           {[]string{"http", "-deadline", "noon", url}, "enqueue http: invalid value \"noon\" for flag -deadline: not an RFC 3339 time, such as 2030-01-31T12:00:00Z\ntry: enqueue http -h\n"},
 		"header":             {[]string{"http", "-scope", "a", "-header", "Authorization Bearer geheim", url}, "enqueue http: -header number 1 is not NAME: VALUE, or its name was given before\ntry: enqueue http -header \"X-Tenant: acme\" …\n"},
 		"header twice":       {[]string{"http", "-scope", "a", "-header", "X: geheim", "-header", "X: geheim", url}, "enqueue http: -header number 2 is not NAME: VALUE, or its name was given before\ntry: enqueue http -header \"X-Tenant: acme\" …\n"},
 		"every fault": {
@@ -133,7 +133,7 @@ func TestBadUsage(t *testing.T) {
 		},
 
 		"batch without FILE": {[]string{"batch"}, "enqueue batch: no FILE given\ntry: enqueue batch tasks.ndjson, or enqueue batch - for standard input\n"},
-		"flag after FILE":    {[]string{"batch", "x", "-json"}, "enqueue batch: -json stands after the FILE, and flags come before it\ntry: enqueue batch tasks.ndjson, or enqueue batch - for standard input\n"},
+		"flag after FILE":    {[]string{"batch", "x", "-json"}, "enqueue batch: -json comes after the FILE; put flags before it\ntry: enqueue batch tasks.ndjson, or enqueue batch - for standard input\n"},
 		"two FILEs":          {[]string{"batch", "x", "-"}, "enqueue batch: one FILE at a time, and \"-\" is a second one\ntry: enqueue batch tasks.ndjson, or enqueue batch - for standard input\n"},
 		"remember":           {[]string{"batch", "-remember", "-1s", "x"}, "enqueue batch: invalid value \"-1s\" for flag -remember: \"-1s\" is negative\ntry: enqueue batch -h\n"},
 	} {
@@ -156,7 +156,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		args []string
 		want []string // parts of stderr
 	}{
-		"no limits":   {[]string{"batch", "-limits", dir + "/none.yaml", tasks}, []string{"cannot read the limits: ", "no such file or directory\ntry: -limits FILE, or none"}},
+		"no limits":   {[]string{"batch", "-limits", dir + "/none.yaml", tasks}, []string{"cannot read the limits: ", "no such file or directory\ntry: -limits FILE, or no -limits"}},
 		"bad limits":  {[]string{"batch", "-limits", limits, tasks}, []string{"limits.yaml:4:", "colour", "-1"}},
 		"no tasks":    {[]string{"batch", dir + "/none"}, []string{"cannot read the tasks: open " + dir + "/none: no such file or directory\ntry: check the path"}},
 		"no body":     {[]string{"http", "-scope", "a", "-body", "@" + dir + "/none", "http://h"}, []string{"cannot read the body: open " + dir + "/none: no such file or directory\ntry: check the path"}},
@@ -200,9 +200,9 @@ func TestRedisThatCannotBeUsed(t *testing.T) {
 		"needs a password":  {locked, "needs a password", "REDIS_URL"},
 		"read-only":         {replica, "is a read-only replica", "master"},
 		"full":              {full, "is full", "maxmemory"},
-		"wrong type":        {typed, "another program keeps something", "a database of its own"},
-		"damaged policy":    {policy, "the limits that a worker published at", "-limits FILE"},
-		"policy wrong type": {policyTyped, "another program keeps something", "a database of its own"},
+		"wrong type":        {typed, "holds another program's data", "a database of its own"},
+		"damaged policy":    {policy, "the limits in Redis at", "-limits FILE"},
+		"policy wrong type": {policyTyped, "holds another program's data", "a database of its own"},
 	} {
 		for command, args := range commands {
 			got := program(t, tt.url, "", args...)

@@ -197,8 +197,8 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 	}
 	r.write(fmt.Appendf(nil, " in %s\n", elapsed.Round(time.Millisecond)))
 	if done := doneText(sum, time.Now()); r.dry {
-		r.write([]byte("nothing was enqueued; if it were now: "))
-		r.write([]byte(cmp.Or(done, "no limits are known here that would tell when\n")))
+		r.write([]byte("nothing was enqueued. If it were enqueued now: "))
+		r.write([]byte(cmp.Or(done, "without limits the starts are unknown\n")))
 	} else {
 		r.write([]byte(done))
 	}

@@ -79,11 +79,11 @@ func doneText(sum queue.Summary, now time.Time) string {
 		if sum.Untold == 0 {
 			return ""
 		}
-		return fmt.Sprintf("when it is done cannot be told: no clock says when %d of them start\n", sum.Untold) + pausedText(sum.Paused, now)
+		return fmt.Sprintf("done at an unknown time: the starts of %d are unknown\n", sum.Untold) + pausedText(sum.Paused, now)
 	}
 	text := "done at " + clock(sum.DoneAt, now)
 	if sum.Untold > 0 {
-		text += fmt.Sprintf(" at the earliest, the starts of %d cannot be told", sum.Untold)
+		text += fmt.Sprintf(" at the earliest; the starts of %d are unknown", sum.Untold)
 	}
 	if sum.Binding != (queue.Binding{}) {
 		text += ", bound by " + cli.Escape(sum.Binding.String())

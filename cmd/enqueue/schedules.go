@@ -39,7 +39,7 @@ func newSchedulesFlags(name string) *schedulesFlags {
 	cli.AllowMethodFlag(f.set, &f.allowMethods)
 	f.set.Func("from", "", func(text string) (err error) {
 		if f.from, err = time.Parse(time.RFC3339, text); err != nil {
-			return errors.New("no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z")
+			return errors.New("not an RFC 3339 time, such as 2030-01-31T12:00:00Z")
 		}
 		return nil
 	})

@@ -84,7 +84,7 @@ func TestSchedulesRefuses(t *testing.T) {
 		"no file":      {nil, cli.ExitUsage, []string{"no FILE given", "try: enqueue schedules schedules.yaml"}},
 		"two files":    {[]string{good, good}, cli.ExitUsage, []string{"one FILE at a time"}},
 		"no runs":      {[]string{"-n", "0", good}, cli.ExitUsage, []string{"-n 0 is not from 1 to 10000", "try: -n 5"}},
-		"a bad time":   {[]string{"-from", "tomorrow", good}, cli.ExitUsage, []string{"no time as RFC 3339 writes it"}},
+		"a bad time":   {[]string{"-from", "tomorrow", good}, cli.ExitUsage, []string{"not an RFC 3339 time"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -98,9 +98,9 @@ func explainFile(what string, err error) error {
 	pe, ok := errors.AsType[*fs.PathError](err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		try = "check the path; it is relative to the directory that this runs in"
+		try = "check the path; it is relative to the current directory"
 	case errors.Is(err, fs.ErrPermission):
-		try = "give this user the right to read it"
+		try = "give this user permission to read it"
 	case ok && pe.Op == "read":
 		try = "name a file; - reads standard input"
 	}

@@ -108,7 +108,7 @@ func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url 
 	switch {
 	case errors.As(err, new(*policystore.DamagedError)):
 		return nil, &cli.Error{
-			What: "the limits that a worker published at " + cli.RedisName(url) + " cannot be read:\n" + policyFaults(err),
+			What: "the limits in Redis at " + cli.RedisName(url) + " cannot be read:\n" + policyFaults(err),
 			Try:  "-limits FILE, or restart the worker with the same version as this program",
 			Err:  err,
 		}
@@ -116,7 +116,7 @@ func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url 
 		return nil, cli.Explain(err, url)
 	case policy == nil:
 		c.typed.Fail(c.stderr, c.name, cli.Errorf("-limits FILE to check them here",
-			"no worker has published its limits yet: scopes and costs are not checked before the worker does"))
+			"no worker has published limits yet: scopes and costs stay unchecked until a worker takes the tasks"))
 	}
 	return policy, nil
 }
@@ -134,7 +134,7 @@ func explainLimits(err error) error {
 	if errors.As(err, new(*policy.Error)) {
 		return &cli.Error{What: policyFaults(err), Err: err}
 	}
-	return &cli.Error{What: "cannot read the limits: " + err.Error(), Try: "-limits FILE, or none to use what the workers publish", Err: err}
+	return &cli.Error{What: "cannot read the limits: " + err.Error(), Try: "-limits FILE, or no -limits to use the limits that workers publish", Err: err}
 }
 
 // argument returns the one argument that follows the flags.
@@ -151,7 +151,7 @@ func argument(fs *flag.FlagSet, what, example string) (string, error) {
 func tooMany(extra []string, what, example string) error {
 	for _, text := range extra {
 		if len(text) > 1 && text[0] == '-' {
-			return cli.Errorf(example, "%s stands after the %s, and flags come before it", text, what)
+			return cli.Errorf(example, "%s comes after the %s; put flags before it", text, what)
 		}
 	}
 	return cli.Errorf(example, "one %s at a time, and %q is a second one", what, extra[0])

@@ -21,6 +21,6 @@ func (n *timeoutNote) warning(r queue.Result) string {
 		return ""
 	}
 	n.told = true
-	return fmt.Sprintf("the timeout of %s is %s; workers end a run after %s (-max-timeout of worker, and of enqueue to say so)\n",
+	return fmt.Sprintf("the timeout of %s is %s, but workers end a run after %s; if their -max-timeout is longer, give it to enqueue too\n",
 		cli.Quote(r.ID), r.Timeout, n.most)
 }

@@ -11,7 +11,7 @@ func TestLongTimeoutIsTold(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)
 	limits := file(t, "limits.yaml", appsYAML)
-	const told = " is 87600h0m0s; workers end a run after 10m0s (-max-timeout of worker, and of enqueue to say so)\n"
+	const told = " is 87600h0m0s, but workers end a run after 10m0s; if their -max-timeout is longer, give it to enqueue too\n"
 	http := func(args ...string) outcome {
 		return program(t, url, "", append(append([]string{"http", "-limits", limits, "-scope", "search", "-id"}, args...), "http://h")...)
 	}

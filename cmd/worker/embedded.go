@@ -110,7 +110,7 @@ func (e *embedded) dispatch(peer *server.Peer, command string, args ...string) (
 	defer e.busy.Delete(peer)
 	defer func() {
 		if x := recover(); x != nil {
-			e.log.Error("the embedded Redis failed at a command", "command", command, "args", len(args), "panic", fmt.Sprint(x))
+			e.log.Error("the embedded Redis failed to run a command", "command", command, "args", len(args), "panic", fmt.Sprint(x))
 			peer.WriteError("ERR the embedded Redis failed at this command")
 			done = true
 		}

@@ -82,7 +82,7 @@ func TestLimitsEnvironment(t *testing.T) {
 	says(t, limits(0, "show", "payments/acme"), `limit: 100, per: 1s, burst: 5}","from":"set","created_by":"carla"`, `!"until"`)
 	says(t, limits(0, "list"), `"rule":"account"`)
 	says(t, limits(0, "check", limitsFile(t, liveLimits)), "!does not go with")
-	says(t, limits(1, "pause", "shop"), "the limits do not know shop")
+	says(t, limits(1, "pause", "shop"), "the limits do not name shop")
 	says(t, limits(0, "set", "-as", "dora", "-json=false", "payments/acme", "tenant", "limit=101"), "by dora (user")
 }
 

@@ -27,25 +27,25 @@ const inspectUsage = `Usage: worker inspect [flags] scope SCOPE
        worker inspect [flags] task ID
        worker inspect usage SCOPE [flags]    see worker inspect usage -h
 
-Tells who waits, and changes nothing.
+Shows which tasks wait, and changes nothing.
 
   scope   how many tasks of SCOPE, and of all scopes below it, wait for their
-          turn, have been released and are on their way to a worker, and are with
-          a worker, held there until their start comes or running; when the next
-          is expected to start, and which rule that one waits for; how the shadow
-          rules stand that SCOPE meets, and whether rules hold that do so only in
-          certain hours
-  task    where the task is: its state, its place in the line of its scope, which
-          rule it waits for and when it is expected to start. An id that several
-          queues have is told once for each
+          turn, are dispatched and on their way to a worker, or are active: held
+          in a worker until their start, or running. When the next task is
+          expected to start, and which rule it waits for. What the shadow rules
+          of SCOPE have left. Whether rules with hours hold now
+  task    the state of the task, its position in the queue of its scope, the rule
+          that it waits for and its expected start. If several queues have the
+          id, each task is shown
 
-A start is what the limits and those who wait say now. It cannot be told where
-only a run that ends frees a place, or of a rule that is suspended (limit 0).
+An expected start is an estimate from the limits and the tasks that wait now. A
+task has none while it waits for a place under a concurrency rule, or for a rule
+that is suspended (limit 0).
 
 Flags:
   -redis URL        where the tasks are. Default: REDIS_URL from the environment,
                     else the embedded server of a worker on 127.0.0.1:6390
-  -limits FILE      the limits to go by. Default: those that workers published
+  -limits FILE      the limits to go by. Default: the limits in Redis
   -json             print one object, or one for each queue that has the task
   -h                print this
 
@@ -79,7 +79,7 @@ type inspection struct {
 // newInspect returns the command "worker inspect", and what it reads.
 func newInspect() (*cli.Command, *inspection) {
 	c, i := cli.NewCommand(prog+" inspect", inspectUsage), &inspection{now: time.Now}
-	c.Mixed, c.About, c.Words = true, "tell who waits, for what", []string{"scope", "task"}
+	c.Mixed, c.About, c.Words = true, "show who waits, for what", []string{"scope", "task"}
 	c.Flags.StringVar(&i.url, "redis", "", "")
 	cli.FileVar(c.Flags, &i.limits, "limits")
 	c.Flags.BoolVar(&i.json, "json", false, "")
@@ -190,7 +190,7 @@ func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (
 		return nil, explain(ctx, err, i.url)
 	case pol == nil:
 		return nil, cli.Errorf("-limits FILE, with the limits that the workers run under",
-			"there are no limits to go by: -limits is not given, and no worker has published any in the last 24 hours")
+			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
 	}
 	return pol, nil
 }
@@ -225,7 +225,7 @@ func (i *inspection) start(at time.Time, b policy.MatchedRule) string {
 		by = fmt.Sprintf(", by rule %s of %s", cli.Quote(b.Rule.Name), cli.Quote(b.Scope.String()))
 	}
 	if at.IsZero() {
-		return "no clock tells" + by
+		return "unknown" + by
 	}
 	return i.moment(at) + by
 }

@@ -27,7 +27,7 @@ func (u usedBy) lines() [][2]string {
 	if u.AppsScope == "" {
 		return nil
 	}
-	who := "nobody: no application may spend from " + cli.Quote(u.AppsScope)
+	who := "none: no application may spend from " + cli.Quote(u.AppsScope)
 	if len(u.Apps) > 0 {
 		who = quoted(u.Apps) + " alone may spend from " + cli.Quote(u.AppsScope) + "; tasks wait for a worker of one of them"
 	}

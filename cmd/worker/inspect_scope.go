@@ -67,7 +67,7 @@ func (i *inspection) shadows(ctx context.Context) (list []shadowReport, lines []
 	states, err := i.limiter.PeekShadows(ctx, i.name)
 	for _, s := range states {
 		list = append(list, shadowReport{s.Rule, s.Scope, s.Limit, s.Remaining})
-		lines = append(lines, [2]string{"shadow", fmt.Sprintf("rule %s of %s, which stops nobody: %d of %d left",
+		lines = append(lines, [2]string{"shadow", fmt.Sprintf("rule %s of %s, which stops no task: %d of %d left",
 			cli.Quote(s.Rule), cli.Quote(s.Scope), s.Remaining, s.Limit)})
 	}
 	return list, lines, err
@@ -103,14 +103,14 @@ func (i *inspection) scope(ctx context.Context) error {
 		pausedBy: i.pausedBy(i.name), usedBy: i.usedBy(i.name),
 	}
 	r.told(told)
-	next := "nobody waits"
+	next := "no task waits"
 	if got.Waiting > 0 {
 		at := expected(got.At, got.NextStart, got.Binding)
 		r.NextStart, next = stamp(at), i.start(at, got.Binding)+paused(got.Paused)
 	}
 	waiting := fmt.Sprint(r.Waiting)
 	if r.Lines > 1 {
-		waiting += fmt.Sprintf(" in the lines of %d scopes", r.Lines)
+		waiting += fmt.Sprintf(" in the queues of %d scopes", r.Lines)
 	}
 	head := append([][2]string{{"scope", cli.Quote(r.Scope)}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
 	head = append(head, [][2]string{
@@ -142,7 +142,7 @@ func paused(is bool) string {
 // toldLines are what an API has told, one thing a line.
 func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 	for _, p := range told.Pauses {
-		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s, until %s, by what the API said", cli.Quote(p.Scope), stamp(p.Until))})
+		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s until %s, as the API asked", cli.Quote(p.Scope), stamp(p.Until))})
 	}
 	for _, c := range told.Corrections {
 		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %s", cli.Quote(c.Bound.Rule.Name), cli.Quote(c.Bound.Scope.String()), corrected(c))})
@@ -152,7 +152,7 @@ func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 
 // corrected tells what counts in the place of a rule's limit.
 func corrected(c throttle.Correction) string {
-	return fmt.Sprintf("%d of %d, until %s, by what the API said", c.Limit, c.Bound.Rule.Limit, stamp(c.Until))
+	return fmt.Sprintf("%d of %d until %s, from the API's answers", c.Limit, c.Bound.Rule.Limit, stamp(c.Until))
 }
 
 // pageSize is how many tasks asynq is asked for at once.

@@ -143,7 +143,7 @@ func (i *inspection) tell(ctx context.Context, info *asynq.TaskInfo) error {
 func (i *inspection) due(r taskReport, at time.Time) string {
 	text := i.moment(at)
 	if r.Turn != turnNone {
-		text += ", should its turn not come before"
+		text += ", unless its turn comes before"
 	}
 	return text
 }
@@ -154,7 +154,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
 	if err != nil {
 		r.Error = plainly(err)
-		return [][2]string{{"scope", "none that its headers name"}}, nil
+		return [][2]string{{"scope", "none in its headers"}}, nil
 	}
 	scope := ""
 	if limited {
@@ -162,7 +162,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	} else if spec.Scope, r.ScopeFrom, err = i.found(ctx, info); err != nil {
 		return nil, explain(ctx, err, i.url)
 	} else if spec.Scope == "" {
-		return [][2]string{{"scope", "not known yet: no header names it, and a worker's Spends, if it has one, decides it at pick-up"}}, nil
+		return [][2]string{{"scope", "not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up"}}, nil
 	} else {
 		scope = cli.Quote(spec.Scope) + ", as a worker's Spends decided"
 	}
@@ -194,15 +194,15 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	switch {
 	case got.Released && waitingState(info.State):
 		r.Turn = turnReleased
-		return append(lines, [2]string{"turn", "released, on its way to a worker"}), nil
+		return append(lines, [2]string{"turn", "dispatched, on its way to a worker"}), nil
 	case got.Parked:
 		r.Turn = turnParked
-		return append(lines, [2]string{"turn", "its place is kept until " + i.parked(spec, info.Queue)}), nil
+		return append(lines, [2]string{"turn", "parked in its place until " + i.parked(spec, info.Queue)}), nil
 	case got.Waits:
 		at := expected(got.At, got.Expected, got.Binding)
 		r.Turn, r.Place, r.Start = turnWaiting, got.Ahead+1, stamp(at)
 		r.Rule, r.RuleScope = got.Binding.Rule.Name, got.Binding.Scope.String()
-		return append(lines, [2]string{"place", fmt.Sprintf("%d in the line of its scope", r.Place)},
+		return append(lines, [2]string{"place", fmt.Sprintf("%d in the queue of its scope", r.Place)},
 			[2]string{"start", i.start(at, got.Binding) + paused(got.Paused)}), nil
 	}
 	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
@@ -224,7 +224,7 @@ func (i *inspection) maxPriority(name string) *int {
 // parked says until when a task's place is kept, and why.
 func (i *inspection) parked(spec queue.Spec, name string) string {
 	if err := i.tooDear(spec); err != nil {
-		return "limits change: it costs too much now. " + plainly(err)
+		return "the limits change: it costs too much now. " + plainly(err)
 	}
 	return "its queue goes on: " + i.standstill(name)
 }
@@ -252,7 +252,7 @@ func (i *inspection) standstill(name string) string {
 	if err == nil && info.Paused {
 		return "asynq has paused it"
 	}
-	return "no live worker serves it, or one just began to"
+	return "no live worker serves it, or one has just begun to"
 }
 
 // costText writes a cost as enqueue's -cost takes it.
@@ -274,7 +274,7 @@ func noTurn(state asynq.TaskState) string {
 	case asynq.TaskStateActive:
 		return "with a worker, held until its start or running"
 	case asynq.TaskStatePending:
-		return "not asked for yet, a worker takes it next"
+		return "none yet; a worker takes the task next"
 	default:
 		return "does not wait for one"
 	}

@@ -146,7 +146,7 @@ func TestInspectScope(t *testing.T) {
 	const provider, hostile = "p {*}", "p {*}/a:b!line %2F"
 	none := map[string]any{"waiting": 0.0, "lines": 0.0, "released": 0.0, "active": 0.0, "next_start": nil, "rule": nil, "rule_scope": nil}
 	want(t, i.objects("scope", provider)[0], none)
-	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "next      nobody waits\n") {
+	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "next      no task waits\n") {
 		t.Errorf("got %s", out)
 	}
 
@@ -166,14 +166,14 @@ func TestInspectScope(t *testing.T) {
 			t.Errorf("no %q in\n%s", line, out)
 		}
 	}
-	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "waiting   3 in the lines of 2 scopes\n") || !strings.Contains(out, ", by rule account of p {*}\n") {
+	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "waiting   3 in the queues of 2 scopes\n") || !strings.Contains(out, ", by rule account of p {*}\n") {
 		t.Errorf("got %s", out)
 	}
 
 	i.use("runs")
 	i.enqueue(queue.Task{Scope: "runs", ID: "r"})
 	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "next_start": nil, "rule": "parallel", "rule_scope": "runs"})
-	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "next      no clock tells, by rule parallel of runs\n") {
+	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "next      unknown, by rule parallel of runs\n") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -205,7 +205,7 @@ func TestInspectActive(t *testing.T) {
 	}
 }
 
-// "Where the task is: its state, its place in the line of its scope, which rule it
+// "The state of the task, its position in the queue of its scope, the rule
 // waits for and when it is expected to start."
 func TestInspectTask(t *testing.T) {
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestInspectTask(t *testing.T) {
 		}
 	}
 	out, _ := i.run(0, "task", ids[1])
-	for _, line := range []string{"place     2 in the line of its scope\n", "start     in ", ", by rule account of p {*}\n", "due       in ", ", should its turn not come before\n"} {
+	for _, line := range []string{"place     2 in the queue of its scope\n", "start     in ", ", by rule account of p {*}\n", "due       in ", ", unless its turn comes before\n"} {
 		if !strings.Contains(out, line) {
 			t.Errorf("no %q in\n%s", line, out)
 		}
@@ -265,7 +265,7 @@ func TestInspectTaskWithoutTurn(t *testing.T) {
 		want map[string]any
 		text string
 	}{
-		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn      not asked for yet, a worker takes it next\n"},
+		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn      none yet; a worker takes the task next\n"},
 		"later":             {map[string]any{"state": "scheduled", "scope": "free", "error": nil}, "due       in "},
 		"foreign\n\x1b[31m": {map[string]any{"state": "pending", "scope": nil, "cost": nil, "error": nil}, `task      "foreign\n\x1b[31m"`},
 		"foreign":           {map[string]any{"scope": nil}, "scope     not known yet: no header names it"},
@@ -322,7 +322,7 @@ func TestInspectReleased(t *testing.T) {
 	}
 	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "released": 1.0})
 	want(t, i.objects("task", "r")[0], map[string]any{"turn": "released", "place": nil})
-	if out, _ := i.run(0, "task", "r"); !strings.Contains(out, "turn      released, on its way to a worker\n") {
+	if out, _ := i.run(0, "task", "r"); !strings.Contains(out, "turn      dispatched, on its way to a worker\n") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -346,7 +346,7 @@ func TestInspectTooDear(t *testing.T) {
 	}
 	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "place": nil})
 	out, _ := i.run(0, "task", "waits")
-	for _, words := range []string{"kept until limits change", "cost 100000 can never pass", `rule "r" admits 10 at most`} {
+	for _, words := range []string{"parked in its place until the limits change", "cost 100000 can never pass", `rule "r" admits 10 at most`} {
 		if !strings.Contains(out, words) {
 			t.Errorf("%q is not in %s", words, out)
 		}
@@ -369,7 +369,7 @@ func TestInspectFaults(t *testing.T) {
 		"no task":        {i, 1, []string{"task", "inv-1"}, "there is no task inv-1 (there is no queue yet)"},
 		"hostile task":   {i, 1, []string{"task", "a\nb"}, `there is no task "a\nb"`},
 		"unknown scope":  {i, 1, []string{"scope", "nobody/knows"}, `scope "nobody/knows" meets no rule`},
-		"no policy":      {bare, 1, []string{"scope", "free"}, "there are no limits to go by"},
+		"no policy":      {bare, 1, []string{"scope", "free"}, "there are no limits: -limits is not given"},
 		"no file":        {i, 1, []string{"-limits", "none.yaml", "scope", "free"}, "there is no limits file"},
 		"Redis is down":  {gone, 1, []string{"scope", "free"}, "nothing listens at"},
 		"down, a task":   {gone, 1, []string{"task", "x"}, "nothing listens at"},
@@ -399,7 +399,7 @@ func TestInspectFaults(t *testing.T) {
 func TestInspectLimitsFile(t *testing.T) {
 	t.Parallel()
 	bare := &inspected{t: t, server: redistest.NewServer(t)}
-	if out, _ := bare.run(0, "scope", "free", "-limits", limitsFile(t, inspectLimits)); !strings.Contains(out, "nobody waits") {
+	if out, _ := bare.run(0, "scope", "free", "-limits", limitsFile(t, inspectLimits)); !strings.Contains(out, "no task waits") {
 		t.Errorf("got %s", out)
 	}
 }

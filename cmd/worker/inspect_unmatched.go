@@ -32,7 +32,7 @@ func (i *inspection) unmatched(ctx context.Context, scope string) (unmatched, er
 		u.UnmatchedSince = since.Number
 		u.text += fmt.Sprintf(" since version %d of the limits, by %s at %s", since.Number, cli.Quote(since.By), stamp(since.At))
 	default:
-		u.text += ", nor did one in any version of the limits that is kept"
+		u.text += ", in no stored version of the limits"
 	}
 	return u, nil
 }
@@ -80,7 +80,7 @@ func (i *inspection) unmatchedScope(ctx context.Context, refused error) error {
 	return i.print(r, [][2]string{
 		{"scope", cli.Quote(r.Scope)},
 		{"waits", u.text + "; add a rule, or delete its tasks"},
-		{"waiting", fmt.Sprintf("%d in line; those that workers have put back since then are counted by headway_refused_tasks", r.Waiting)},
+		{"waiting", fmt.Sprintf("%d in the queue; headway_refused_tasks counts those that workers have put back since then", r.Waiting)},
 		{"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)},
 	})

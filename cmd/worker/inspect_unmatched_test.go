@@ -49,7 +49,7 @@ func TestInspectUnmatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, i.objects("task", "misspelt")[0], map[string]any{"unmatched": true, "unmatched_since": nil})
-	if out, _ := i.run(0, "task", "misspelt"); !strings.Contains(out, "waits     no rule matches the scope, nor did one in any version") {
+	if out, _ := i.run(0, "task", "misspelt"); !strings.Contains(out, "waits     no rule matches the scope, in no stored version") {
 		t.Errorf("inspect says\n%s", out)
 	}
 }
@@ -73,7 +73,7 @@ func TestInspectTaskOfSpends(t *testing.T) {
 	}
 	const scope = "p {*}/a, rule b"
 	add("waits")
-	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope     not known yet: no header names it, and a worker's Spends, if it has one, decides it at pick-up\n") {
+	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope     not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up\n") {
 		t.Errorf("before a worker saw it, inspect says\n%s", out)
 	}
 	i.use(scope)

@@ -25,37 +25,37 @@ import (
 // testdata/inspect_usage.golden holds the same text.
 const inspectUsageUsage = `Usage: worker inspect usage SCOPE [flags]
 
-Tells who spent from SCOPE, and from all scopes below it: which applications,
-queues and task types, how many units in how many tasks, and when last, most
-units first. Those that are not among the 40 of a scope that spent most in a
-slot of time are told as one sum, as others. APP ran the tasks, and ENQUEUED BY
-is there where tasks say who enqueued them, as those of enqueue -app do.
+Shows who spent from SCOPE, and from all scopes below it: applications, queues
+and task types, with their units, their tasks and the time of the last one. The
+largest spenders come first. A scope has 40 spenders in each slot of time. The
+sum of all others is the line "others". APP ran the tasks. ENQUEUED BY enqueued
+them, if the tasks name it, as those of enqueue -app do.
 
-Of tasks that cost by unit the units are requests, and each other unit, such as
-tokens, has a column of its own: what they were estimated to cost, corrected by
-what their handlers settled.
+For tasks that cost by unit the units are requests. Each other unit, such as
+tokens, has a column of its own: the estimates, corrected by what handlers
+settled.
 
-For each shadow rule that counts at SCOPE itself it tells of how many starts,
-and how many of them would have waited.
+For each shadow rule of SCOPE itself it shows how many tasks started, and how
+many of them would have waited.
 
-It is recorded by workers when tasks start, and is here ten seconds later. What
-a worker with -usage=false spends is not recorded. Requests that Go programs
-make without a task have no queue and no type.
+Workers record a task when it starts. It is shown within ten seconds. A worker
+with -usage=false records nothing. Requests that Go programs make without a task
+have no queue and no type.
 
 Flags:
   -since DURATION   how far to look back, at most 31d. Default: 1h. The count
-                    begins with a slot of time: at most 5 minutes before, 2
-                    hours before where it is more than an hour ago, and with a
-                    day, by UTC, where it is more than a day ago
+                    begins with a slot of time: up to 5 minutes earlier, 2
+                    hours if DURATION is more than an hour, and a day, by UTC,
+                    if it is more than a day
   -by WHAT          day: a line for each day, by UTC, instead of who spent;
                     day,spender: who spent on each day
   -redis URL        where it is recorded. Default: REDIS_URL from the
                     environment, else the embedded server of a worker on
                     127.0.0.1:6390
-  -json             print one object for each who spent, and one for all
+  -json             print one object for each spender, and one for all
   -h                print this
 
-Exit codes: 0 done, nobody found included, 1 something failed, 2 bad usage,
+Exit codes: 0 done, also if no task has spent, 1 something failed, 2 bad usage,
 130 interrupted.
 
 Examples:
@@ -115,7 +115,7 @@ type usageCommand struct {
 // newInspectUsage returns the command "worker inspect usage", and what it reads.
 func newInspectUsage() (*cli.Command, *usageCommand) {
 	c, u := cli.NewCommand(prog+" inspect usage", inspectUsageUsage), &usageCommand{since: time.Hour}
-	c.Mixed, c.About = true, "tell who spent from a scope"
+	c.Mixed, c.About = true, "show who spent from a scope"
 	c.Flags.StringVar(&u.url, "redis", "", "")
 	c.Flags.BoolVar(&u.json, "json", false, "")
 	c.Flags.Func("since", "", func(text string) (err error) {
@@ -165,7 +165,7 @@ func checkUsage(words []string, since time.Duration) error {
 	case len(words) > 1:
 		return cli.Errorf(inspectUsageHelp, "one scope at a time, and %q is a second one; quote a name that has spaces", words[1])
 	case since <= 0 || since > usages.Longest:
-		return cli.Errorf("-since 1h", "-since %s is not within the 31 days that are kept", since)
+		return cli.Errorf("-since 1h", "-since %s is not above 0 and at most 31 days, which is how long usage is kept", since)
 	}
 	if _, err := policy.ParseScope(words[0]); err != nil {
 		return &cli.Error{What: plainly(err), Try: inspectUsageHelp, Err: err}
@@ -247,7 +247,7 @@ func usageTable(out io.Writer, r usages.Report) error {
 		_, _ = fmt.Fprintf(out, "shadow rule %s of %s: of %d starts since %s %d would have waited\n", cli.Quote(s.Rule), scope, s.Starts, since, s.Waits)
 	}
 	if r.All.Tasks == 0 {
-		_, err := fmt.Fprintf(out, "nobody is known to have spent from %s since %s\n", scope, since)
+		_, err := fmt.Fprintf(out, "no spending from %s is recorded since %s\n", scope, since)
 		return err
 	}
 	kinds, all := slices.Sorted(maps.Keys(r.ByUnit)), fmt.Sprintf("%d units", r.All.Units)

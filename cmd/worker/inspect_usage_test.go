@@ -71,7 +71,7 @@ func TestInspectUsed(t *testing.T) {
 		!strings.HasPrefix(lines[3], "9      3      billing <é>  default  http  20") || strings.Contains(out, "others") {
 		t.Errorf("got %s", out)
 	}
-	if out, _ := i.run(0, "usage", "p/other"); !strings.HasPrefix(out, "nobody is known to have spent from p/other since ") {
+	if out, _ := i.run(0, "usage", "p/other"); !strings.HasPrefix(out, "no spending from p/other is recorded since ") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -249,8 +249,8 @@ func TestInspectUsageFaults(t *testing.T) {
 		"an empty one": {2, []string{"usage", ""}, "no scope given"},
 		"two":          {2, []string{"usage", "a", "b"}, `one scope at a time, and "b" is a second one`},
 		"a star":       {2, []string{"usage", "p/*"}, "stands for every name"},
-		"too long":     {2, []string{"usage", "p", "-since", "32d"}, "-since 768h0m0s is not within the 31 days that are kept"},
-		"no time":      {2, []string{"usage", "p", "-since", "0s"}, "-since 0s is not within"},
+		"too long":     {2, []string{"usage", "p", "-since", "32d"}, "-since 768h0m0s is not above 0 and at most 31 days"},
+		"no time":      {2, []string{"usage", "p", "-since", "0s"}, "-since 0s is not above 0"},
 		"a word":       {2, []string{"usage", "p", "-since", "x"}, "-since"},
 		"flags first":  {2, []string{"-json", "usage", "p"}, "try: worker inspect usage SCOPE [flags]"},
 		"no Redis":     {1, []string{"usage", "-redis", "redis://127.0.0.1:1", "p"}, "127.0.0.1:1"},
@@ -289,7 +289,7 @@ func TestInspectShadows(t *testing.T) {
 	out := ""
 	redistest.WaitFor(t, "the shadow to be charged", bound, func() bool {
 		out, _ = i.run(0, "scope", "p/acme")
-		return strings.Contains(out, "shadow    rule trial of p, which stops nobody: 0 of 2 left\n")
+		return strings.Contains(out, "shadow    rule trial of p, which stops no task: 0 of 2 left\n")
 	})
 	r.stop()
 	r.ends(cli.ExitOK)

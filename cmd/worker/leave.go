@@ -19,17 +19,18 @@ import (
 // leaveUsage is what "worker leave -h" prints; testdata/leave.golden holds the same text.
 const leaveUsage = `Usage: worker leave [flags]
 
-Gives the waiting tasks of Headway's making back the plain form that asynq has
-without it: their max retry is what is left of their budget, their time-out and
-deadline are asynq's. It is for leaving Headway, or for letting programs without
-it run what is queued. Stop every worker first. If it is cut off, run it again.
+Returns waiting tasks to the plain form that asynq has without Headway. Their max
+retry is then the number of attempts that are left, and their timeout and
+deadline are asynq's own. Use it when you remove Headway, or when programs
+without it are to run the queued tasks. Stop every worker first. If it is
+interrupted, run it again.
 
-What is lost: how often a task had failed, and the text of its last error.
+A task loses the number of its failures and the text of its last error.
 
 Flags:
   -redis URL        where the tasks are. Default: REDIS_URL from the environment,
                     else the embedded server of a worker on 127.0.0.1:6390
-  -queues NAME,…    the queues to change. Default: all that there are
+  -queues NAME,…    the queues to change. Default: all queues
   -json             print one object a queue
   -h                print this
 
@@ -48,7 +49,7 @@ type leaveCommand struct {
 // newLeave returns the command "worker leave", and what it reads.
 func newLeave() (*cli.Command, *leaveCommand) {
 	c, l := cli.NewCommand(prog+" leave", leaveUsage), &leaveCommand{}
-	c.About = "give waiting tasks back their plain asynq form"
+	c.About = "return waiting tasks to their plain asynq form"
 	c.Flags.StringVar(&l.url, "redis", "", "")
 	c.Flags.StringVar(&l.queues, "queues", "", "")
 	c.Flags.BoolVar(&l.json, "json", false, "")
@@ -89,7 +90,7 @@ func leaveQueues(list string) ([]string, error) {
 	for i, name := range names {
 		names[i] = strings.TrimSpace(name)
 		if !validQueue(names[i]) {
-			return nil, cli.Errorf("-queues default,low", "-queues: %q is no name of a queue", name)
+			return nil, cli.Errorf("-queues default,low", "-queues: %q is not a queue name", name)
 		}
 	}
 	return names, nil
@@ -125,7 +126,7 @@ func queuesToLeave(rdb redis.UniversalClient, queues []string) ([]string, error)
 	}
 	if len(servers) > 0 {
 		return nil, cli.Errorf("stop them, wait ten seconds and run worker leave again",
-			"%d workers are still at these queues, the first on host %s, pid %d", len(servers), servers[0].Host, servers[0].PID)
+			"%d workers still serve these queues, the first on host %s, pid %d", len(servers), servers[0].Host, servers[0].PID)
 	}
 	if queues != nil {
 		return queues, nil
@@ -144,6 +145,6 @@ func writeLeft(w io.Writer, queue string, changed int, asJSON bool) error {
 		}
 		return err
 	}
-	_, err := fmt.Fprintf(w, "queue %s: %d tasks have their plain form back\n", cli.Quote(queue), changed)
+	_, err := fmt.Fprintf(w, "queue %s: %d tasks are in their plain form\n", cli.Quote(queue), changed)
 	return err
 }

@@ -58,7 +58,7 @@ func TestLeaveWhileServing(t *testing.T) {
 	})
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{"leave", "-redis", "redis://" + server.Addr()}, noEnv, &out, &errs)
-	if code != 1 || !strings.Contains(errs.String(), "1 workers are still") || !strings.Contains(errs.String(), "\ntry: ") || out.Len() > 0 {
+	if code != 1 || !strings.Contains(errs.String(), "1 workers still serve") || !strings.Contains(errs.String(), "\ntry: ") || out.Len() > 0 {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, out.String(), errs.String())
 	}
 }

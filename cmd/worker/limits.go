@@ -45,65 +45,66 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
        worker limits reset SCOPE [RULE] [flags]
        worker limits pause | resume | drain SCOPE [flags]
 
-Shows and changes the limits that all workers run under, while they run. Each
-change is a version of its own, with who made it and when, and comes into force
-in all workers at one moment, within a second: it says in how many. What is set here stands over the
-file that a worker was started with. What has been spent stays spent.
+Shows and changes the limits of all workers, while they run. Each change is a
+version of its own, with its author and time. It comes into force in all workers
+at one moment, within a second, and the command prints in how many. A change
+overrides the file that a worker was started with. Units that were spent stay
+spent.
 
   list      every rule, where it stands and who set it
   show      the rules that a task of SCOPE meets, and which processes follow
-  set       write a rule of SCOPE, payments/acme or payments/*. The fields are
-            those of limits.yaml; those not given keep their value, and KEY=
-            takes one away. One that SCOPE inherits becomes its own
-  assign    say who answers for SCOPE, and which applications may spend from it,
-            how much it gets among those beside it while all wait, the classes
-            below it, each with its part, weight or both, the highest priority
-            that counts, and what follows from an API's answers, as limits.yaml
-            has it: pause, {most: 150%}; owner=, apps=, hosts=, weight=, shares=,
-            max_priority= and answers= take it away
-  remove    take a rule of SCOPE away, the file's too
-  unset     take back what was set and removed of a rule, of SCOPE or at all: the
-            file counts again
-  import    set every rule of FILE. With -replace, FILE stands in place of the
-            file that workers were started with, and all that was set is gone
+  set       write a rule of SCOPE: payments/acme or payments/*. KEY is a field of
+            limits.yaml. Fields that are not given keep their value, and KEY=
+            removes one. An inherited rule becomes a rule of SCOPE's own
+  assign    set what SCOPE has besides rules, as in limits.yaml: its owner, the
+            applications that may spend from it, the hosts that its requests may
+            go to, its weight among its siblings, the shares of the classes below
+            it, its highest priority, and what an API's answers may change
+            (answers=pause, answers={most: 150%}). owner=, apps=, hosts=,
+            weight=, shares=, max_priority= and answers= remove it
+  remove    remove a rule of SCOPE, also one of the file
+  unset     undo all changes to a rule, to SCOPE or to everything: the file
+            applies again
+  import    set every rule of FILE. With -replace, FILE takes the place of the
+            file that workers were started with, and all changes are undone
   export    print the limits as a limits.yaml
-  diff      print what is different in FILE, or in VERSION, from the limits in
-            force, or from another one; the exit code is then 1
-  check     print every fault of each FILE, and what is odd: an override that
-            changes nothing, a rule that can never bind. It asks no Redis
+  diff      print how FILE or VERSION differs from the limits in force, or from
+            another version; the exit code is then 1
+  check     print every fault of each FILE, and warnings: an override that
+            changes nothing, a rule that can never bind. It needs no Redis
   convert   print as limits.yaml a tree of limits for redis-cell: names under
-            children, and under limits [burst, count, seconds]. It asks no Redis
-  history   the versions that are kept, newest last, with what each has changed
-  verify    check that no version was rewritten since, and print the newest hash;
-            the exit code is 1 if one was, and the first that does not fit is told
-  rollback  make the limits what they were in VERSION
-  reset     forget what has been spent under the rules of SCOPE, or one of them
-  pause     let no task of SCOPE start, nor of what lies below it: they wait in
-            their order. payments/* pauses each name under payments
-  resume    take the pause of SCOPE back; payments/acme goes on under a pause of
-            payments/*, and not under one of payments
-  drain     pause, then wait until no task of SCOPE runs any more
+            children, and under limits [burst, count, seconds]. It needs no Redis
+  history   the stored versions, newest last, and what each has changed
+  verify    check that no stored version was rewritten, and print the newest
+            hash. If one was, print the first that does not match and exit with 1
+  rollback  return to the limits of VERSION
+  reset     forget the spending under the rules of SCOPE, or under one of them
+  pause     let no task of SCOPE or below it start. They wait in their order.
+            payments/* pauses each name under payments
+  resume    end the pause of SCOPE. resume payments/acme also exempts it from a
+            pause of payments/*, and not from a pause of payments
+  drain     pause, then wait until no task of SCOPE runs
 
 Flags:
   -redis URL        where the limits are. Default: REDIS_URL from the environment,
                     else the embedded server of a worker on 127.0.0.1:6390
-  -as NAME          who changes them, for the history: a label, beside which stands
-                    the Redis user. Default: the user's name
+  -as NAME          the author, for the history. It is a label: the history has the
+                    Redis user besides. Default: the user's name
   -reason TEXT      why, for the history: up to 500 bytes on one line
   -if-version N     change nothing unless the limits are at version N
   -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
-                    7d; then what was there before counts again. Default: for good
+                    7d. Then the earlier state applies again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
-  -force            of set, assign, pause and drain: whatever the limits know of SCOPE
+  -force            of set, assign, pause and drain: also if the limits have no SCOPE
   -all              of history: every rule that a version has changed, however many
-  -replace          of import: take back what was set, and the file of the workers
-  -strict           of check: the exit code is 1 for what is odd too
-  -hash HEX         of verify: a hash that was noted before, which a version must have
+  -replace          of import: undo all changes, and replace the workers' file
+  -strict           of check: the exit code is 1 for warnings too
+  -hash HEX         of verify: a hash noted earlier, which one version must have
   -json             print objects, one a line
   -h                print this
 
-Two people who change limits at once cannot silently undo each other: a change
-of the same rule, made meanwhile, is told, and nothing is changed.
+If another person changes the same rule at the same time, the second change is
+refused with a message, and changes nothing.
 
 Exit codes: 0 done, 1 something failed or is different, 2 bad usage, 130
 interrupted.
@@ -189,7 +190,7 @@ func newLimits() (*cli.Command, *limitsCommand) {
 	fs.BoolVar(&c.replace, "replace", false, "")
 	fs.Func("hash", "", func(text string) error {
 		if c.hash = text; !isHash(text) {
-			return errors.New("no hash as worker limits verify prints it: 64 digits from 0 to f")
+			return errors.New("not a hash as worker limits verify prints it, of 64 digits from 0 to f")
 		}
 		return nil
 	})
@@ -199,13 +200,13 @@ func newLimits() (*cli.Command, *limitsCommand) {
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {
 		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
-			err = errors.New("0 is no time; without -for it is for good")
+			err = errors.New("0 is too short; without -for the change is permanent")
 		}
 		return err
 	})
 	fs.Func("timeout", "", func(text string) (err error) {
 		if c.timeout, err = queue.ParseDuration(text); err == nil && c.timeout <= 0 {
-			err = errors.New("it is how long to wait; without -timeout there is no bound")
+			err = errors.New("not above 0; without -timeout drain waits without a bound")
 		}
 		return err
 	})
@@ -291,7 +292,7 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 		}
 	})
 	if err == nil && c.version < 0 {
-		err = cli.Errorf("worker limits history", "-if-version %d is no version", c.version)
+		err = cli.Errorf("worker limits history", "-if-version %d is not a version", c.version)
 	}
 	return err
 }
@@ -323,9 +324,9 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
 	case errors.Is(err, policystore.ErrNotPermitted):
 		return &cli.Error{What: "the user of Redis at " + cli.RedisName(c.url) + " may not change limits; nothing was changed",
-			Try: "a user in -redis who may; docs/operations.md has its ACL rule", Err: err}
+			Try: "a -redis URL with a user that may; docs/operations.md has its ACL rule", Err: err}
 	case errors.As(err, new(*policystore.ConflictError)):
-		return &cli.Error{What: plainly(err), Try: "worker limits history; then change what is there by now", Err: err}
+		return &cli.Error{What: plainly(err), Try: "worker limits history, then make your change to the newest version", Err: err}
 	case errors.As(err, new(*policystore.VersionError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
 	case errors.As(err, new(*policystore.DamagedError)):
@@ -359,7 +360,7 @@ func (c *limitsCommand) set(ctx context.Context) error {
 	for _, word := range c.words[2:] {
 		key, value, found := strings.Cut(word, "=")
 		if _, twice := fields[key]; !found || key == "" || twice {
-			return &cli.Error{What: fmt.Sprintf("%q is no KEY=VALUE, or the second of its key", word), Try: "worker limits set payments/acme tenant limit=100 per=1s"}
+			return &cli.Error{What: fmt.Sprintf("%q is not KEY=VALUE, or repeats a key", word), Try: "worker limits set payments/acme tenant limit=100 per=1s"}
 		}
 		fields[key] = value
 	}
@@ -374,7 +375,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 	var as policystore.Assigned
 	for _, word := range c.words[1:] {
 		if !assigned(&as, word) {
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 	}
 	if err := c.known(ctx, true); err != nil {
@@ -483,7 +484,7 @@ func readLimits(path string) (*policy.Policy, error) {
 	}
 	p, err := limitsyaml.Parse(name, text)
 	if err != nil {
-		return nil, &cli.Error{What: err.Error(), Try: "mend these lines; nothing was changed", Err: err}
+		return nil, &cli.Error{What: err.Error(), Try: "correct these lines; nothing was changed", Err: err}
 	}
 	return p, nil
 }
@@ -511,7 +512,7 @@ func (c *limitsCommand) convert(context.Context) error {
 	}
 	p, err := celltree.Parse(name, text)
 	if err != nil {
-		return &cli.Error{What: err.Error(), Try: "mend these lines; docs/from-redis-rate.md has an example", Err: err}
+		return &cli.Error{What: err.Error(), Try: "correct these lines; docs/from-redis-rate.md has an example", Err: err}
 	}
 	yaml := string(limitsyaml.Format(p))
 	return c.print(struct {
@@ -522,7 +523,7 @@ func (c *limitsCommand) convert(context.Context) error {
 func (c *limitsCommand) rollback(ctx context.Context) error {
 	number, is := versionOf(c.words[0])
 	if !is {
-		return cli.Errorf("worker limits history", "%q is no number of a version", c.words[0])
+		return cli.Errorf("worker limits history", "%q is not a version number", c.words[0])
 	}
 	made, err := c.store.Rollback(ctx, c.edit(), number)
 	return c.tell(ctx, made, err)
@@ -561,7 +562,7 @@ func (c *limitsCommand) reset(ctx context.Context) error {
 			Rule  string `json:"rule"`
 			Reset bool   `json:"reset"`
 		}{c.words[0], name, true}
-		line := fmt.Sprintf("%s %s is as if unused", cli.Quote(r.Scope), cli.Quote(name))
+		line := fmt.Sprintf("%s %s is reset, as if it had not been used", cli.Quote(r.Scope), cli.Quote(name))
 		if name == "" {
 			line = cli.Quote(r.Scope) + " is no longer paused"
 		}

@@ -57,8 +57,8 @@ func TestUnknownNames(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"pause paymnets", cli.ExitFailed, []string{"the limits do not know paymnets; did you mean payments?", "-force"}},
-		{"pause nobody", cli.ExitFailed, []string{"the limits do not know nobody, and no task can spend from it", "-force"}},
+		{"pause paymnets", cli.ExitFailed, []string{"the limits do not name paymnets; did you mean payments?", "-force"}},
+		{"pause nobody", cli.ExitFailed, []string{"the limits do not name nobody, and no task can spend from it", "-force"}},
 		{"drain paymnets -timeout 1s", cli.ExitFailed, []string{"did you mean payments?"}},
 		{"set paymnets account algorithm=sliding-window limit=1 per=1s", cli.ExitFailed, []string{"did you mean payments?"}},
 		{"assign paymnets owner=anna", cli.ExitFailed, []string{"did you mean payments?"}},

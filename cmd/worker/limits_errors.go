@@ -26,7 +26,7 @@ func limitsUnread(path string, err error) error {
 	case errors.Is(err, limitsfile.ErrBusy), errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, new(*policy.Error)):
-		return &cli.Error{What: err.Error(), Try: "mend these lines of " + path + "; nothing was started", Err: err}
+		return &cli.Error{What: err.Error(), Try: "correct these lines of " + path + "; nothing was started", Err: err}
 	case errors.Is(err, fs.ErrNotExist):
 		return &cli.Error{What: "there is no limits file " + path, Try: "-limits examples/quickstart/limits.yaml", Err: err}
 	case errors.Is(err, fs.ErrPermission):
@@ -42,10 +42,10 @@ func explainLimits(err error) error {
 			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
 	}
 	if errors.As(err, new(*policystore.DamagedError)) {
-		return &cli.Error{What: plainly(err), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
+		return &cli.Error{What: plainly(err), Try: "the newest version of this program; DEL hw:limits removes every live change", Err: err}
 	}
 	if errors.As(err, new(*policy.Error)) {
-		return &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes a good one", Err: err}
+		return &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes valid limits", Err: err}
 	}
 	return err
 }

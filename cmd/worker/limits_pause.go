@@ -45,11 +45,11 @@ func (c *limitsCommand) known(ctx context.Context, mayBeNew bool) error {
 	near := diag.Nearest(name, slices.Sorted(maps.Keys(tree)))
 	switch {
 	case near != "":
-		return cli.Errorf("worker limits "+c.verb+" … -force, if "+cli.Quote(name)+" is meant", "the limits do not know %s; did you mean %s?", cli.Quote(name), near)
+		return cli.Errorf("worker limits "+c.verb+" … -force, if "+cli.Quote(name)+" is meant", "the limits do not name %s; did you mean %s?", cli.Quote(name), near)
 	case mayBeNew:
 		return nil
 	}
-	return cli.Errorf("worker limits list; -force insists", "the limits do not know %s, and no task can spend from it", cli.Quote(name))
+	return cli.Errorf("worker limits list, or -force to do it anyway", "the limits do not name %s, and no task can spend from it", cli.Quote(name))
 }
 
 func (c *limitsCommand) resume(ctx context.Context) error {
@@ -101,9 +101,9 @@ func (c *limitsCommand) drain(ctx context.Context) error {
 	name := cli.Quote(r.Scope)
 	switch {
 	case err == nil:
-		return c.print(r, "no task of "+name+" runs any more; it stays paused: worker limits resume "+name+" lifts that")
+		return c.print(r, "no task of "+name+" runs; it stays paused until worker limits resume "+name)
 	case ctx.Err() != nil:
-		_, _ = fmt.Fprintf(c.errs, "%s: interrupted; %s stays paused: worker limits resume %s lifts that\n", prog, name, name)
+		_, _ = fmt.Fprintf(c.errs, "%s: interrupted; %s stays paused until worker limits resume %s\n", prog, name, name)
 		return err
 	case waits.Err() != nil:
 		if err := c.printJSON(r); err != nil {

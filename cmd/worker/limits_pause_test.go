@@ -70,7 +70,7 @@ func TestLimitsPause(t *testing.T) {
 		"pause":                           "worker limits pause takes SCOPE",
 		"resume payments -for 1h":         "-for does not go with worker limits resume",
 		"pause payments -timeout 1h":      "-timeout does not go with worker limits pause",
-		"drain payments -timeout 0s":      "without -timeout there is no bound",
+		"drain payments -timeout 0s":      "without -timeout drain waits without a bound",
 		"drain payments -timeout forever": `"forever" is no duration`,
 	} {
 		_, errs := l.run(2, strings.Fields(args)...)
@@ -135,7 +135,7 @@ func TestLimitsDrain(t *testing.T) {
 	if code := <-ended; code != cli.ExitInterrupted {
 		t.Errorf("exit %d", code)
 	}
-	says(t, b.errs.String(), "interrupted; payments/* stays paused: worker limits resume payments/* lifts that")
+	says(t, b.errs.String(), "interrupted; payments/* stays paused until worker limits resume payments/*")
 	out, _ := l.run(0, "list")
 	says(t, out, "payments/* paused")
 
@@ -145,7 +145,7 @@ func TestLimitsDrain(t *testing.T) {
 	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("exit %d: %s", code, b.errs.String())
 	}
-	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs any more; it stays paused: worker limits resume payments/a lifts that\n")
+	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs; it stays paused until worker limits resume payments/a\n")
 
 	b, ended = l.drains(t.Context(), "payments/*", "-json") // it is paused already
 	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/* still runs") })

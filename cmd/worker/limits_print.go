@@ -50,7 +50,7 @@ func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err err
 		line += "\n" + differenceLines(d, "  ")
 	}
 	if len(changes) == 0 {
-		line += "\n  no rule is another one by it"
+		line += "\n  no rule has changed"
 	}
 	if c.json {
 		r.Reach = c.awaitReach(ctx, v)

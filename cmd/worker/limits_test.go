@@ -192,13 +192,13 @@ func TestLimitsRefuse(t *testing.T) {
 	l := newLimited(t)
 	for _, c := range []struct{ args, want string }{
 		{"set payments/acme tenant limit=-4", "the least is 0"},
-		{"set payments/acme tenant limit", `"limit" is no KEY=VALUE`},
-		{"set payments/acme tenant limit=4 limit=5", `"limit=5" is no KEY=VALUE, or the second`},
+		{"set payments/acme tenant limit", `"limit" is not KEY=VALUE`},
+		{"set payments/acme tenant limit=4 limit=5", `"limit=5" is not KEY=VALUE, or repeats a key`},
 		{"set payments/acme tenant limit=4 -if-version 9", "meant for version 9, and the limits are at version 1"},
 		{"remove payments/acme tenant", "payments/acme has no rule \"tenant\" of its own, and inherits {name: tenant"},
 		{"unset payments/acme", "it is so already"},
 		{"set payments/acme tenant limit=4 -for 100ms", "for 100ms is too short"},
-		{"rollback x", `"x" is no number of a version`},
+		{"rollback x", `"x" is not a version number`},
 		{"rollback 12", "version 12 of the limits is not kept any more"},
 		{"show other/x", "meets no rule"},
 		{"show payments/*/x", "the limits have no rules at payments/*/x"},
@@ -253,7 +253,7 @@ func TestLimitsMaxPriority(t *testing.T) {
 	}
 	for _, twice := range [][]string{{"max_priority=1", "max_priority="}, {"max_priority=", "max_priority=1"}} {
 		_, errs := l.run(1, append([]string{"assign", "payments/acme"}, twice...)...)
-		says(t, errs, "or the second of its kind")
+		says(t, errs, "or repeats one of them")
 	}
 	l.run(0, "verify")
 }
@@ -322,7 +322,7 @@ func TestAPIPauses(t *testing.T) {
 	if show["admits"] != 85.0 || show["admits_until"] == nil {
 		t.Errorf("%v", show)
 	}
-	if out, _ := l.run(0, "show", "payments"); !strings.Contains(out, "; now 85 of 100, until ") {
+	if out, _ := l.run(0, "show", "payments"); !strings.Contains(out, "; now 85 of 100 until ") {
 		t.Errorf("%s", out)
 	}
 	inspect := func(args ...string) string {
@@ -332,8 +332,8 @@ func TestAPIPauses(t *testing.T) {
 		}
 		return out.String()
 	}
-	if out := inspect("scope", "payments"); !strings.Contains(out, "paused    payments, until ") || !strings.Contains(out, ", when its pause is over\n") ||
-		!strings.Contains(out, "corrected rule r of payments, 85 of 100, until ") {
+	if out := inspect("scope", "payments"); !strings.Contains(out, "paused    payments until ") || !strings.Contains(out, ", when its pause is over\n") ||
+		!strings.Contains(out, "corrected rule r of payments, 85 of 100 until ") {
 		t.Errorf("%s", out)
 	}
 	var scope map[string]any

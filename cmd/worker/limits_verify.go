@@ -32,7 +32,7 @@ func (c *limitsCommand) verify(ctx context.Context) error {
 		if err := c.printJSON(r); err != nil {
 			return err
 		}
-		return &cli.Error{What: plainly(err), Try: "worker limits history, and who may write the key: docs/operations.md", Err: err}
+		return &cli.Error{What: plainly(err), Try: "worker limits history; docs/operations.md says who may write the key", Err: err}
 	}
 	if err != nil {
 		return err

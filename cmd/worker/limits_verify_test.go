@@ -30,7 +30,7 @@ func TestLimitsVerify(t *testing.T) {
 	out, _ = l.run(0, "verify", "-hash", hash)
 	says(t, out, "3 versions are sound, from version 1 to 3\n", "version 2 has the hash that was noted")
 	_, errs := l.run(2, "verify", "-hash", hash[:63])
-	says(t, errs, "no hash as worker limits verify prints it")
+	says(t, errs, "not a hash as worker limits verify prints it")
 
 	rdb := open(t, l.url)
 	text := rdb.HGet(t.Context(), "hw:limits", "v:2").Val()

@@ -247,7 +247,7 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 		log.InfoContext(ctx, "listening", "addr", s.status.addr(), "token", o.listen.token != "")
 	}
 	if len(o.queues) > manyQueues {
-		log.WarnContext(ctx, "many queues: tasks are found one queue after the other, which gets slow", "queues", len(o.queues), "better", manyQueues)
+		log.WarnContext(ctx, "many queues: the worker looks into one after the other, which is slow", "queues", len(o.queues), "better", manyQueues)
 	}
 	pauses := make(chan os.Signal, 1)
 	if len(pauseSignals) > 0 { // none would be all
@@ -263,7 +263,7 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 		select {
 		case <-pauses:
 			s.health.stopping.Store(true)
-			log.WarnContext(ctx, "no new tasks are taken, as SIGTSTP says; those running go on. SIGTERM ends the worker, and one that is started anew takes tasks again")
+			log.WarnContext(ctx, "no new tasks are taken, after SIGTSTP; running tasks go on. To take tasks again, end this worker with SIGTERM and start another")
 			s.system.Stop()
 		case <-ctx.Done():
 			stopped = true
@@ -271,7 +271,7 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	}
 	began := time.Now()
 	s.health.stopping.Store(true)
-	log.InfoContext(ctx, "stopping: no new tasks, waiting for those running; a second signal kills", "cause", context.Cause(ctx))
+	log.InfoContext(ctx, "stopping: no new tasks, waiting for running tasks; a second signal kills", "cause", context.Cause(ctx))
 	s.system.Shutdown()
 	log.InfoContext(ctx, "stopped", "took_ms", time.Since(began).Milliseconds())
 	return nil

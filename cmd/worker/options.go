@@ -189,7 +189,7 @@ func parsePatience(s string) (worker.MaxWaitPolicy, error) {
 		return worker.MoveTo(to), nil
 	case moves:
 		return nil, cli.Errorf("-patience move=slow",
-			"-patience: %q is no queue name: 1 to %d letters, digits, _, - and . are", to, maxQueueName)
+			"-patience: %q is not a queue name: 1 to %d letters, digits, _, - and . are", to, maxQueueName)
 	}
 	return nil, cli.Errorf("-patience wait, fail, drop or move=QUEUE", "-patience %q is unknown", s)
 }

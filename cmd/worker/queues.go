@@ -52,7 +52,7 @@ func parseQueue(part string) (string, int, error) {
 		return "", 0, cli.Errorf(fmt.Sprintf("-queues %s=1", part), "-queues: %q has no weight", part)
 	case !validQueue(name):
 		return "", 0, cli.Errorf(tryQueues,
-			"-queues: %q is no queue name: 1 to %d letters, digits, _, - and . are", name, maxQueueName)
+			"-queues: %q is not a queue name: 1 to %d letters, digits, _, - and . are", name, maxQueueName)
 	}
 	weight, err := strconv.Atoi(digits)
 	if err != nil || weight < 1 || weight > maxWeight {

@@ -102,7 +102,7 @@ func TestUsageErrors(t *testing.T) {
 		"concurrency word": {[]string{"-concurrency", "x"}, nil, []string{`invalid value "x" for flag -concurrency`}},
 		"patience": {[]string{"-patience", "hope"}, nil,
 			[]string{`-patience "hope" is unknown`, "try: -patience wait, fail, drop or move=QUEUE"}},
-		"patience to nowhere": {[]string{"-patience", "move=a b"}, nil, []string{`-patience: "a b" is no queue name`, "try: -patience move=slow"}},
+		"patience to nowhere": {[]string{"-patience", "move=a b"}, nil, []string{`-patience: "a b" is not a queue name`, "try: -patience move=slow"}},
 		"queue":               {[]string{"-queues", "a=1,b"}, nil, []string{`-queues: "b" has no weight`, "try: -queues b=1"}},
 		"level":               {[]string{"-log-level", "loud"}, nil, []string{`-log-level "loud" is unknown`}},
 		"summary":             {[]string{"-summary", "-1m"}, nil, []string{"-summary -1m0s is below 1s", "try: -summary 1m"}},
@@ -173,13 +173,13 @@ func TestStartErrors(t *testing.T) {
 		"no limits": {with(newFakeSystem()), nil, []string{"worker: there are no limits", "try: worker -limits limits.yaml"}},
 		"no file":   {with(newFakeSystem()), []string{"-limits", "/nowhere/l.yaml"}, []string{"worker: there is no limits file /nowhere/l.yaml"}},
 		"bad file": {with(newFakeSystem()), []string{"-limits", bad}, []string{
-			"worker: " + bad + ":4:", "limit", "try: mend these lines"}},
+			"worker: " + bad + ":4:", "limit", "try: correct these lines"}},
 		"redis down":      {with(newFakeSystem()), []string{"-limits", good, "-redis", "redis://:geheim@127.0.0.1:1"}, []string{"worker: nothing listens at 127.0.0.1:1", "try: start it"}},
 		"bad URL":         {with(newFakeSystem()), []string{"-limits", good, "-redis", "localhost"}, []string{"worker: the Redis URL has no scheme"}},
 		"embedded in use": {inUse, []string{"-limits", good}, []string{"worker: the embedded Redis cannot listen on " + busy + ": the port is in use", "try: another worker? stop it"}},
 		"-listen in use":  {with(newFakeSystem()), []string{"-limits", good, "-listen", busy}, []string{"worker: -listen cannot listen on " + busy + ": the port is in use", "try: "}},
 		"system fails":    {with(failing), []string{"-limits", good}, []string{"worker: no engine"}},
-		"damaged policy":  {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: the limits in Redis are damaged: its version is", "try: this program's newest version"}},
+		"damaged policy":  {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: the limits in Redis are damaged: its version is", "try: the newest version of this program"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

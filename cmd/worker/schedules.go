@@ -40,7 +40,7 @@ func loadSchedules(ctx context.Context, path string, log *slog.Logger) (*schedul
 }
 
 func faultySchedules(path string, err error) error {
-	return &cli.Error{What: err.Error(), Try: "mend these lines of " + path + "; nothing was started", Err: err}
+	return &cli.Error{What: err.Error(), Try: "correct these lines of " + path + "; nothing was started", Err: err}
 }
 
 // newSchedules returns what enqueues the recurring tasks, or an error where the

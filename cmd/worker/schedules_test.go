@@ -95,7 +95,7 @@ func TestSchedulesThatCannotRun(t *testing.T) {
 			path := limitsFile(t, tt.text)
 			r := start(t, with(newFakeSystem()), nil, "-redis", ownRedis(t), "-limits", limitsFile(t, someLimits), "-schedules", path)
 			r.ends(cli.ExitFailed)
-			for _, want := range []string{"worker: " + path + tt.want, "try: mend these lines of " + path + "; nothing was started"} {
+			for _, want := range []string{"worker: " + path + tt.want, "try: correct these lines of " + path + "; nothing was started"} {
 				if !strings.Contains(r.stderr.String(), want) {
 					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
 				}

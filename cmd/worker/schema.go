@@ -14,9 +14,9 @@ import (
 // schemaUsage is what "worker schema -h" prints; testdata/schema.golden holds the same text.
 const schemaUsage = `Usage: worker schema limits | schedules
 
-Prints the JSON Schema of limits.yaml or of schedules.yaml, by which an editor
-completes and checks such a file while it is written. What a schema cannot say,
-worker limits check and enqueue schedules tell.
+Prints the JSON Schema of limits.yaml or schedules.yaml. An editor uses it to
+complete and check the file. A schema cannot express every check: worker limits
+check and enqueue schedules report all faults.
 
 Exit codes: 0 done, 1 it could not be written, 2 bad usage.
 

@@ -124,9 +124,9 @@ func (c *Command) Help() string {
 		b.WriteByte('\n')
 	}
 	if found {
-		b.WriteString("\n[NAME] is the environment variable that is read where the flag is not given.\n")
+		b.WriteString("\n[NAME] is the environment variable that stands for the flag if it is not given.\n")
 		if c.hasList() {
-			b.WriteString("It holds a list with commas where the flag may be given more than once.\n")
+			b.WriteString("If a flag may be given more than once, its variable holds a list with commas.\n")
 		}
 	}
 	return b.String()

@@ -168,8 +168,8 @@ func TestHelp(t *testing.T) {
 Example:
   p -n 1
 
-[NAME] is the environment variable that is read where the flag is not given.
-It holds a list with commas where the flag may be given more than once.
+[NAME] is the environment variable that stands for the flag if it is not given.
+If a flag may be given more than once, its variable holds a list with commas.
 `
 	for service, want := range map[bool]string{
 		true: `Usage: p [flags]

@@ -17,8 +17,8 @@ var Shells = []string{"bash", "zsh", "fish"}
 func CompletionUsage(prog string) string {
 	return strings.ReplaceAll(`Usage: PROG completion bash | zsh | fish
 
-Prints a script that completes the subcommands, flags and values of PROG, and
-of headway-PROG, as a release calls it.
+Prints a script that completes the subcommands, flags and values of PROG. It
+also completes headway-PROG, the program's name in a release.
 
   bash   source <(PROG completion bash), in ~/.bashrc
   zsh    source <(PROG completion zsh), in ~/.zshrc after compinit; or write it

@@ -89,7 +89,7 @@ func TestOpenRedisFaults(t *testing.T) {
 		"wrong":        {"redis://:geheim2@" + locked, "refuses the user name or password", "percent-encode"},
 		"wrong user":   {"redis://geheim:geheim@" + locked, "refuses the user name or password", "percent-encode"},
 		"not wanted":   {"redis://:geheim@" + fake(map[string]string{"AUTH": "-ERR AUTH <password> called without any password configured for the default user.\r\n"}), "has no password, and the URL gives one", "leave it out"},
-		"may not ping": {"redis://" + pingless.Username + ":" + pingless.Password + "@" + open, "does not permit", "ACL"},
+		"may not ping": {"redis://" + pingless.Username + ":" + pingless.Password + "@" + open, "refuses its user", "ACL"},
 		"replica":      {"redis://" + replica, "is a read-only replica", "master"},
 		"full":         {"redis://" + full, "is full", "maxmemory"},
 		"database":     {"redis://" + open + "/99", "does not have the database number", "smaller"},
@@ -176,7 +176,7 @@ func TestExplain(t *testing.T) {
 	}
 	limited := redistest.User(t, []string{"*"}, "+@all", "-get")
 	err = Explain(limited.Eval(t.Context(), "return redis.call('GET', KEYS[1])", []string{"k"}).Err(), "redis://"+full.Addr())
-	if !strings.Contains(err.Error(), "does not permit its user") {
+	if !strings.Contains(err.Error(), "refuses its user") {
 		t.Errorf("refused in a script: %v", err)
 	}
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}

@@ -56,28 +56,28 @@ var replies = []struct{ prefix, what, try string }{
 		"leave it out of the URL, or set one on the server (requirepass)"},
 	{"ERR Client sent AUTH, but no password is set", "Redis at %s has no password, and the URL gives one",
 		"leave it out of the URL, or set one on the server (requirepass)"},
-	{"NOPERM", "Redis at %s does not permit its user what is needed",
-		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG tells what was refused)"},
-	{"ERR The user executing the script", "Redis at %s does not permit its user what is needed",
-		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG tells what was refused)"},
-	{"ERR ACL failure in script", "Redis at %s does not permit its user what is needed",
-		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG tells what was refused)"},
+	{"NOPERM", "Redis at %s refuses its user a command or a key that is needed",
+		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG shows what was refused)"},
+	{"ERR The user executing the script", "Redis at %s refuses its user a command or a key that is needed",
+		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG shows what was refused)"},
+	{"ERR ACL failure in script", "Redis at %s refuses its user a command or a key that is needed",
+		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG shows what was refused)"},
 	{"READONLY", "Redis at %s is a read-only replica",
 		"the master's address, or redis-sentinel://…?master=NAME, which finds it and follows it"},
-	{"WRONGTYPE", "another program keeps something of its own under a key of asynq's or Headway's in Redis at %s",
-		"a database of its own (redis://HOST:PORT/1)"},
+	{"WRONGTYPE", "a key of asynq or Headway holds another program's data in Redis at %s",
+		"use a database of its own (redis://HOST:PORT/1)"},
 	{"LOADING", "Redis at %s is still loading its data from disk",
-		"again in a moment; redis-cli INFO persistence tells how far it is"},
+		"try again in a moment; redis-cli INFO persistence shows the progress"},
 	{"MASTERDOWN", "Redis at %s is a replica that has lost its master",
 		"the master's address, or redis-sentinel://…?master=NAME"},
 	{"OOM", "Redis at %s is full: it refuses writes",
 		"raise maxmemory (redis-cli CONFIG SET maxmemory …) or make room; maxmemory-policy must stay noeviction"},
 	{"MISCONF", "Redis at %s cannot save to disk and refuses writes",
-		"make room on its disk, or see its log; redis-cli INFO persistence tells the last error"},
+		"make room on its disk, or see its log; redis-cli INFO persistence shows the last error"},
 	{"NOREPLICAS", "Redis at %s has too few replicas and refuses writes",
 		"bring its replicas back, or lower min-replicas-to-write"},
 	{"CLUSTERDOWN", "Redis Cluster at %s is down: not all slots are served",
-		"redis-cli CLUSTER INFO tells which nodes are missing"},
+		"redis-cli CLUSTER INFO shows which nodes are missing"},
 	{"MOVED", "Redis at %s is a node of a cluster, and the URL is for a single server",
 		"-redis redis+cluster://HOST:PORT"},
 	{"ERR SELECT is not allowed in cluster mode", "Redis at %s is a node of a cluster, and the URL is for a single server",
@@ -85,9 +85,9 @@ var replies = []struct{ prefix, what, try string }{
 	{"ERR This instance has cluster support disabled", "Redis at %s is a single server, and the URL is for a cluster",
 		"-redis redis://HOST:PORT"},
 	{"ERR DB index is out of range", "Redis at %s does not have the database number of the URL",
-		"a smaller number at the end of the URL, or raise databases in redis.conf"},
+		"use a smaller number at the end of the URL, or raise databases in redis.conf"},
 	{"ERR invalid DB index", "Redis at %s does not have the database number of the URL",
-		"a smaller number at the end of the URL, or raise databases in redis.conf"},
+		"use a smaller number at the end of the URL, or raise databases in redis.conf"},
 	{"ERR max number of clients", "Redis at %s has no connection left",
 		"raise maxclients on the server, or add ?pool_size=N to the URL"},
 	{"DENIED", "Redis at %s is in protected mode and refuses other machines",
@@ -129,9 +129,9 @@ func (t *target) advise(prefix, try string) string {
 	switch {
 	case prefix == "NOAUTH" && t.sentinel != nil:
 		return "redis-sentinel://[SENTINEL-USER:SENTINEL-PASSWORD@]HOST:PORT/DB?master=NAME&username=U&password=P: " +
-			"what stands before @ is for the sentinels, the options are for the master"
+			"the part before @ is for the sentinels, the options are for the master"
 	case prefix == "NOAUTH" && t.user != "" && !t.password:
-		return "redis://:PASSWORD@HOST:PORT, with a colon: what stands alone before @ is read as a user name"
+		return "redis://:PASSWORD@HOST:PORT, with a colon: without one, the part before @ is the user name"
 	}
 	return try
 }
@@ -169,7 +169,7 @@ func (t *target) transport(err error) (what, try string) {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		return at + " closed the connection without an answer", t.tryOtherProtocol()
 	case strings.Contains(err.Error(), "can't parse"), strings.Contains(err.Error(), "invalid reply"):
-		return "what listens at " + t.name + " does not answer like Redis", t.tryOtherProtocol()
+		return "the server at " + t.name + " does not answer like Redis", t.tryOtherProtocol()
 	case errors.As(err, &op):
 		return at + " cannot be reached: " + rootText(op.Err), t.tryStart()
 	}

@@ -116,7 +116,7 @@ func address(s, port string) (string, error) {
 	case err == nil:
 		port = given
 	case strings.Contains(s, ":") && !strings.HasPrefix(s, "["):
-		return "", Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses stand in brackets)")
+		return "", Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses need brackets)")
 	default:
 		host = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 	}

@@ -51,7 +51,7 @@ var (
 		"timezone":       "of resets and active, such as America/Los_Angeles (default UTC)",
 		"rollover":       "how much of what a period left over the next one gets at most (default 0)",
 		"spread":         "true spreads what is left of a period over the time that is left",
-		"shadow":         "true decides and counts, and stops nobody",
+		"shadow":         "true decides and counts, and stops no task",
 		"unit":           "what it counts, such as tokens (default requests)",
 		"unlimited":      "true removes an inherited rule of this name",
 	}
