@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	mailer "github.com/headway-go/headway/examples/testing"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/throttletest"
 	"github.com/headway-go/headway/worker"
 )
@@ -113,7 +109,8 @@ func TestOutage(t *testing.T) {
 func TestLimitedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := throttletest.Policy(t, limitsYAML)
-		rdb := redisInMemory(t, rules)
+		_, memory := throttletest.NewWithRedis(t, rules)
+		rdb := memory.Client()
 		limits, err := worker.New(rdb, worker.Config{
 			Limits:    rules,
 			Spends:    func(*asynq.Task) (scope string, cost int64) { return "mail/acme", 1 },
@@ -146,17 +143,4 @@ func TestLimitedTasks(t *testing.T) {
 			}
 		}
 	})
-}
-
-// redisInMemory returns a client of a Redis that works in a bubble: no socket is dialled.
-func redisInMemory(t *testing.T, rules *policy.Policy) *redis.Client {
-	t.Helper()
-	_, server := throttletest.NewWithRedis(t, rules)
-	rdb := redis.NewClient(&redis.Options{
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, // it looks up a host
-	})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
 }

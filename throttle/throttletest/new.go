@@ -1,12 +1,7 @@
 package throttletest
 
 import (
-	"context"
-	"net"
-
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -45,19 +40,10 @@ func NewWithRedis(t TB, policy *policy.Policy, cfg ...throttle.Config) (*throttl
 	if len(cfg) > 1 {
 		t.Fatalf("throttletest: New takes at most one Config, got %d", len(cfg))
 	}
-	server := &Redis{Miniredis: miniredis.NewMiniRedis()}
+	server := &Redis{Miniredis: miniredis.NewMiniRedis(), t: t}
 	server.ClockTTL(true)
 	t.Cleanup(server.Close)
-	rdb := redis.NewClient(&redis.Options{
-		Addr:                     "miniredis:0", // never dialled
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.dial() },
-		DialerRetries:            1, // what is down stays so
-		ContextTimeoutEnabled:    true,
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	t.Cleanup(func() { _ = rdb.Close() })
-	limiter, err := throttle.New(rdb, policy, append(cfg, throttle.Config{})[0])
+	limiter, err := throttle.New(server.Client(), policy, append(cfg, throttle.Config{})[0])
 	if err != nil {
 		t.Fatalf("throttletest: %v", err)
 	}

@@ -1,12 +1,15 @@
 package throttletest
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Redis is the server in memory that a limiter of [NewWithRedis] keeps its state
@@ -14,6 +17,7 @@ import (
 // answer every command with an error, Keys lists what it holds.
 type Redis struct {
 	*miniredis.Miniredis
+	t TB
 
 	mu   sync.RWMutex
 	down bool
@@ -62,6 +66,21 @@ func (r *Redis) SetTime(t time.Time) {
 	defer r.mu.Unlock()
 	r.now = t
 	r.Miniredis.SetTime(t)
+}
+
+// Client returns a client of the server that is closed when the test ends, such as asynq and policystore take. It
+// dials no socket, so it works in a bubble. Each call makes another one.
+func (r *Redis) Client() *redis.Client {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                     "miniredis:0", // never dialled
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return r.dial() },
+		DialerRetries:            1, // what is down stays so
+		ContextTimeoutEnabled:    true,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, // it looks up a host
+	})
+	r.t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
 }
 
 func (r *Redis) dial() (net.Conn, error) {
