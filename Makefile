@@ -18,7 +18,7 @@ BENCHTIME ?= 1s
 COUNT ?= 1
 ## the bench's scenarios: all (half an hour) or short; with BENCHTIME=1x always short
 SCENARIOS ?= all
-## WRITE=1 writes the bench's table into docs/benchmarks.md and draws docs/starts.svg
+## WRITE=1 writes the bench's table into docs/benchmarks.md, with a BENCH only its rows, and draws docs/starts.svg
 WRITE ?=
 ## how long each fuzz target runs
 FUZZTIME ?= 30s

@@ -3,6 +3,8 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -95,6 +97,11 @@ func (r *results) document(text string) error {
 	if err != nil {
 		return err
 	}
+	if some := flag.Lookup("test.bench").Value.String(); some != all {
+		if text, err = r.merged(string(old), some); err != nil {
+			return err
+		}
+	}
 	anew, err := figures.Replace(string(old), pageBegin, pageEnd, "\n"+text+"\n")
 	if err != nil {
 		return err
@@ -107,6 +114,34 @@ func (r *results) document(text string) error {
 		return nil
 	}
 	return writeFile(picture, chart.SVG())
+}
+
+// all is the BENCH of a run of every benchmark.
+const all = "."
+
+// merged returns the page's table with the rows of a run of some benchmarks, and on what these were measured below the line
+// that says so of the others.
+func (r *results) merged(old, some string) (string, error) {
+	text, err := figures.Between(old, pageBegin, pageEnd)
+	if err != nil {
+		return "", err
+	}
+	about, lines, found := strings.Cut(text, "\n| ")
+	if !found {
+		return "", errors.New("the page has no table: measure all with WRITE=1 first")
+	}
+	begins := "Measured later by BENCH=" + some + ": "
+	var out strings.Builder
+	for line := range strings.Lines(about) {
+		if line != "\n" && !strings.HasPrefix(line, begins) {
+			out.WriteString(line + "\n")
+		}
+	}
+	out.WriteString(begins + machine() + "\n\n")
+	if err := figures.Merge(&out, "| "+strings.TrimSuffix(lines, "\n"), r.byMeasure()); err != nil {
+		return "", err
+	}
+	return out.String(), nil
 }
 
 // machine says where and on what the figures were measured.

@@ -211,6 +211,42 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// Rows that were measured later take the place of those of their measure, or follow; the others stay to the byte.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	row := func(measure, who string, rate float64) Row {
+		r := NewRow(measure, who)
+		r.Rate = rate
+		return r
+	}
+	table := func(rows ...Row) string {
+		var out strings.Builder
+		if err := WriteTable(&out, rows); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	old := table(row("first", "a", 1), row("first", "b, with a long name", 2), row("second", "a", 3), row("third", "a", 4))
+	for name, c := range map[string]struct {
+		rows []Row
+		want string
+	}{
+		"none":    {nil, old},
+		"another": {[]Row{row("fourth", "a", 5), row("fourth", "b", 6)}, table(row("first", "a", 1), row("first", "b, with a long name", 2), row("second", "a", 3), row("third", "a", 4), row("fourth", "a", 5), row("fourth", "b", 6))},
+		"anew":    {[]Row{row("first", "c", 7), row("third", "a", 8)}, table(row("first", "c", 7), row("second", "a", 3), row("third", "a", 8))},
+	} {
+		var out strings.Builder
+		if err := Merge(&out, old, c.rows); err != nil || out.String() != c.want {
+			t.Errorf("%s: %v\n%swant\n%s", name, err, out.String(), c.want)
+		}
+	}
+	for _, strange := range []string{"", "no table\n", "| a | b |\n|---|---|\n| 1 | 2 |\n", strings.Replace(old, "| used", "| more", 1)} {
+		if err := Merge(io.Discard, strange, nil); err == nil {
+			t.Errorf("%q was taken for a table", strange)
+		}
+	}
+}
+
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	got, err := Replace("a\n<1>\nold\n<2>\nb\n", "<1>", "<2>", "new\n")

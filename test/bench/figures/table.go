@@ -88,6 +88,11 @@ func WriteTable(w io.Writer, rows []Row) error {
 		lines = append(lines, cells(row, before))
 		before = row.Measure
 	}
+	return writeLines(w, lines)
+}
+
+// writeLines writes a table whose first line has the titles.
+func writeLines(w io.Writer, lines [][]string) error {
 	widths := make([]int, len(columns))
 	for _, line := range lines {
 		for i, cell := range line {
@@ -192,16 +197,25 @@ func milliseconds(d time.Duration) string {
 	return decimals(ms, 0, "")
 }
 
-// Replace returns a page with what stands between two lines, begin and end, put
-// anew. The error says which of them the page lacks.
-func Replace(page, begin, end, text string) (string, error) {
-	head, rest, found := strings.Cut(page, begin+"\n")
+// Between returns what stands between two lines of a page, begin and end. The error says which of them the page lacks.
+func Between(page, begin, end string) (string, error) {
+	_, rest, found := strings.Cut(page, begin+"\n")
 	if !found {
 		return "", fmt.Errorf("figures: the page has no line %q", begin)
 	}
-	_, tail, found := strings.Cut(rest, end+"\n")
+	text, _, found := strings.Cut(rest, end+"\n")
 	if !found {
 		return "", fmt.Errorf("figures: the page has no line %q after %q", end, begin)
 	}
-	return head + begin + "\n" + text + end + "\n" + tail, nil
+	return text, nil
+}
+
+// Replace returns a page with what stands between two lines, begin and end, put
+// anew. The error is that of Between.
+func Replace(page, begin, end, text string) (string, error) {
+	old, err := Between(page, begin, end)
+	if err != nil {
+		return "", err
+	}
+	return strings.Replace(page, begin+"\n"+old+end+"\n", begin+"\n"+text+end+"\n", 1), nil
 }
