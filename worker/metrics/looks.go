@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// looks tells for how long it has not been looked whose turn it is. It is worked out
-// when it is asked for, so that it grows also where all that would tell is stuck.
+// looks is the age of the last poll of each provider's queues. A scrape computes it, so
+// that it grows even if every dispatcher is stuck.
 type looks struct {
 	desc   *prometheus.Desc
 	labels *labelSet
@@ -25,7 +25,7 @@ type look struct {
 func newLooks() *looks {
 	return &looks{
 		desc: prometheus.NewDesc(namespace+"_dispatcher_last_poll_age_seconds",
-			"How long ago it was last looked whose turn it is of those who wait for the provider; absent where nobody waits.",
+			"Seconds since the last poll of the provider's queues; absent if no task waits.",
 			[]string{"provider"}, nil),
 		labels: newLabelSet(maxQueues),
 		last:   map[string]look{},
@@ -45,8 +45,8 @@ func (l *looks) note(provider, label string, again bool) {
 // Describe implements prometheus.Collector.
 func (l *looks) Describe(ch chan<- *prometheus.Desc) { ch <- l.desc }
 
-// Collect implements prometheus.Collector: of providers with one label the one that
-// has not been looked at for longest counts.
+// Collect implements prometheus.Collector. If providers share a label, the oldest poll
+// among them counts.
 func (l *looks) Collect(ch chan<- prometheus.Metric) {
 	for label, longest := range l.longest() {
 		ch <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, longest.Seconds(), label)

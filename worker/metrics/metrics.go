@@ -37,11 +37,11 @@ const (
 
 // Config is how a Metrics is made. The zero value works.
 type Config struct {
-	// MaxRules is how many rules are told apart. Each costs about 25 series.
-	// Defaults to 1000.
+	// MaxRules is how many rules have a label of their own. Each costs about 25
+	// series. Defaults to 1000.
 	MaxRules int
-	// Version is told by headway_build_info. Defaults to none, and then that
-	// metric is absent.
+	// Version is the label of headway_build_info. Without a version that metric
+	// is absent.
 	Version string
 }
 
@@ -109,13 +109,13 @@ func New(cfg Config) *Metrics {
 
 func (m *Metrics) makeRuleMetrics() {
 	m.decisions = counters(m, "decisions_total",
-		"Decisions that met the rule, by what the rule said: allowed or denied, degraded when Redis could not answer and the failure policy spoke; error when nothing was decided.",
+		"Decisions under the rule, by outcome: allowed, denied, degraded (Redis could not answer, and the failure policy decided) or error (nothing was decided).",
 		"rule", "outcome")
-	m.denials = counters(m, "denials_total", "Decisions in which this rule had no room.", "rule")
+	m.denials = counters(m, "denials_total", "Decisions that the rule denied.", "rule")
 	m.waits = histograms(m, "wait_seconds", "How long a denial by this rule asked the task to wait.", waitBuckets, "rule")
 	m.leases = gauges(m, "leases", "Places under a concurrency rule that this process holds.", "rule")
 	m.shadows = counters(m, "shadow_decisions_total",
-		"What shadow rules said of starts: allowed, denied (it would have waited), dropped (too many were asked at once) or error.",
+		"Starts under the shadow rule, by outcome: allowed, denied (the start would have waited), dropped (too many starts at once to count) or error.",
 		"rule", "outcome")
 	m.shadowed = histograms(m, "shadow_wait_seconds", "How long a start would have had to wait for the shadow rule.", waitBuckets, "rule")
 	m.deciding = histogram(m, "decision_seconds", "How long a decision took, round trip included.", decisionBuckets)
@@ -123,24 +123,24 @@ func (m *Metrics) makeRuleMetrics() {
 
 func (m *Metrics) makeTaskMetrics() {
 	m.pickups = counters(m, "pickups_total", "Times that a task was taken from the queue.", "queue")
-	m.runs = counters(m, "runs_total", "Runs of a handler, by how they ended.", "queue", "outcome")
+	m.runs = counters(m, "runs_total", "Runs of a handler, by outcome.", "queue", "outcome")
 	m.running = histograms(m, "run_seconds", "How long a handler ran.", runBuckets, "queue")
-	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back until its moment.", "queue")
+	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back, to come again later.", "queue")
 	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
 	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
 	m.away = add(m, newAway())
-	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what became of them.", "queue", "outcome")
+	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what then happened to them.", "queue", "outcome")
 	m.lead = gauge(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.")
-	m.holding = gauge(m, "held", "Tasks waiting in a handler for a moment that is near.")
+	m.holding = gauge(m, "held", "Tasks that wait in a handler for a start that is near.")
 	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)
 }
 
 func (m *Metrics) makeHealthMetrics(version string) {
-	m.errors = counters(m, "errors_total", "What went wrong inside Headway, by kind.", "kind")
+	m.errors = counters(m, "errors_total", "Errors inside Headway, by kind.", "kind")
 	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
 	m.polls = add(m, newLooks())
-	m.signals = counters(m, "upstream_signals_total", "What followed from APIs' answers and was new: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
+	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
 	if version != "" {
 		info := gauges(m, "build_info", "Always 1; the version is the label.", "version")
 		info.WithLabelValues(label(version)).Set(1)
