@@ -158,6 +158,7 @@ func TestOnSpentCountsOnce(t *testing.T) {
 
 // oneOf asks in one of many ways, and returns what was spent.
 func oneOf(t *testing.T, l *Limiter, random *rand.Rand) Spent {
+	t.Helper()
 	cost := 1 + random.Int64N(3)
 	var d Decision
 	var err error

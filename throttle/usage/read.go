@@ -242,7 +242,7 @@ func (s Sum) spent() Sum { return Sum{max(s.Units, 0), max(s.Tasks, 0)} }
 func (r *Report) finish(by map[By]*Spender) {
 	r.All, r.ByUnit = r.All.spent(), spentOf(r.ByUnit)
 	for _, s := range by {
-		s.Sum, s.ByUnit = s.Sum.spent(), spentOf(s.ByUnit)
+		s.Sum, s.ByUnit = s.spent(), spentOf(s.ByUnit)
 	}
 	r.Other = r.All
 	for _, s := range slices.SortedFunc(maps.Values(by), func(a, b *Spender) int {
