@@ -315,16 +315,27 @@ func (l *Limits) settle(ctx context.Context) error {
 		return nil
 	}
 	rules, err := l.source.Settle(ctx)
-	if errors.Is(err, policystore.ErrNone) {
-		return fmt.Errorf("worker: there are no limits: Config has neither LimitsFile nor Limits, and nobody has published any in the last 24 hours: %w", err)
-	}
 	if err != nil {
-		return err
+		return noLimits(err)
 	}
 	l.Limiter().SetPolicy(rules)
 	l.warnOfUnits(ctx, rules)
 	l.settled = true
 	return nil
+}
+
+// Preview returns the limits that Settle would put in force, and publishes nothing: check against them whatever else could keep a
+// process from starting, so that a start that fails changes nobody's limits. Its error is that of Settle.
+func (l *Limits) Preview(ctx context.Context) (*policy.Policy, error) {
+	p, err := l.source.Preview(ctx)
+	return p, noLimits(err)
+}
+
+func noLimits(err error) error {
+	if errors.Is(err, policystore.ErrNone) {
+		return fmt.Errorf("worker: there are no limits: Config has neither LimitsFile nor Limits, and nobody has published any in the last 24 hours: %w", err)
+	}
+	return err
 }
 
 // warnOfUnits says where Spends gives tasks a scope whose rule counts a unit, and nothing says how many of it they cost.

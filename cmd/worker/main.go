@@ -143,16 +143,23 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer status.close()
-	if err := limits.Settle(ctx); err != nil { // last: it tells other workers
+	rules, err := limits.Preview(ctx)
+	if err != nil {
 		return explain(ctx, explainLimits(err), url)
 	}
-	runSchedules, err := newSchedules(rdb, schedules, limits.Limiter(), o.app, o.methods, log)
+	runSchedules, err := newSchedules(rdb, schedules, rules, limits.Limiter(), o.app, o.methods, log)
 	if err != nil {
 		return err
 	}
 	sys, err := p.assemble(parts{limits: limits, options: o, log: limits.Logger()})
 	if err != nil {
 		return explain(ctx, err, url)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := limits.Settle(ctx); err != nil { // last: it changes the limits of all workers
+		return explain(ctx, explainLimits(err), url)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsfile"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // loadSchedules reads the file of -schedules, when nobody is writing it any more; "" is none.
@@ -44,9 +45,9 @@ func faultySchedules(path string, err error) error {
 }
 
 // newSchedules returns what enqueues the recurring tasks, or an error where the
-// limits could never run one of them, or this worker would not send it.
-func newSchedules(rdb redis.UniversalClient, f *schedule.File, limiter *throttle.Limiter, app string, methods []string, log *slog.Logger) (func(context.Context), error) {
-	if err := errors.Join(f.Check(limiter.Policy()), f.CheckMethods(methods)); err != nil {
+// rules that will be in force could never run one of them, or this worker would not send it.
+func newSchedules(rdb redis.UniversalClient, f *schedule.File, rules *policy.Policy, limiter *throttle.Limiter, app string, methods []string, log *slog.Logger) (func(context.Context), error) {
+	if err := errors.Join(f.Check(rules), f.CheckMethods(methods)); err != nil {
 		return nil, faultySchedules(f.Name, err)
 	}
 	r, err := schedule.New(schedule.Config{

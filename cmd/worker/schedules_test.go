@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // schedulesKey is where package schedule keeps its records.
@@ -107,5 +110,49 @@ func TestSchedulesThatCannotRun(t *testing.T) {
 	r.ends(cli.ExitFailed)
 	if want := "worker: there is no schedules file " + path; !strings.Contains(r.stderr.String(), want) {
 		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+	}
+}
+
+// docs/limits.md: "A start that fails changes nobody's limits": the version in Redis stays, whatever the worker's own file is.
+func TestFailedStartPublishesNothing(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	schedules := func(scope string) string {
+		return limitsFile(t, "schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: "+scope+", http: {url: 'http://a/'}}\n")
+	}
+	older, err := loadPolicy(limitsFile(t, "limits: {older: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := limitsFile(t, "limits: {newer: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}")
+	for name, flags := range map[string][]string{
+		"an unknown scope in schedules.yaml": {"-schedules", schedules("older")},
+		"a port that is taken":               {"-schedules", schedules("newer"), "-listen", taken.Addr().String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := ownRedis(t)
+			store := policystore.New(open(t, url), policystore.Config{})
+			if _, _, err := store.PublishFile(t.Context(), "another worker", older, nil); err != nil {
+				t.Fatal(err)
+			}
+			args := slices.Concat([]string{"-redis", url, "-limits", newer}, flags)
+			start(t, with(newFakeSystem()), nil, args...).ends(cli.ExitFailed)
+			if v, err := store.Current(t.Context()); err != nil || v.Number != 1 {
+				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
+			}
+			// The same without the fault publishes it.
+			r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", newer, "-schedules", schedules("newer"))
+			r.says("msg=ready")
+			r.stop()
+			r.ends(cli.ExitOK)
+			if v, err := store.Current(t.Context()); err != nil || v.Number != 2 {
+				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
+			}
+		})
 	}
 }

@@ -148,6 +148,15 @@ func (l *Source) Settle(ctx context.Context) (*policy.Policy, error) {
 	return now, nil
 }
 
+// Preview returns the policy that Settle would return, and publishes nothing: a program checks against it what else could keep it
+// from starting. The error is that of Settle.
+func (l *Source) Preview(ctx context.Context) (*policy.Policy, error) {
+	l.mu.Lock()
+	file := l.read.policy
+	l.mu.Unlock()
+	return l.store.Preview(ctx, file)
+}
+
 // begin publishes the file of a worker that starts. One whose Redis user may not goes by what stands
 // in Redis.
 func (l *Source) begin(ctx context.Context) error {
