@@ -21,19 +21,6 @@ func charged(costs policy.Costs, r policy.Rule) int64 {
 	return costs.Under(r)
 }
 
-// price is what a request takes under each rule of its plan.
-type price struct {
-	each int64   // under every rule, where by is nil
-	by   []int64 // rule by rule
-}
-
-func (c price) at(i int) int64 {
-	if c.by == nil {
-		return c.each
-	}
-	return c.by[i]
-}
-
 // price is what a request takes under each rule of the plan that decides it.
 func (p *compiledScope) price(r *Request) price {
 	if len(r.Costs) == 0 {

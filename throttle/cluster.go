@@ -34,7 +34,7 @@ const (
 // moving says whether a call was refused because its slot is on its way from one master to
 // another, with keys on both. Nothing was done then. go-redis itself gives up within 50 ms.
 func moving(err error) bool {
-	return err != nil && (redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "ASK "))
+	return redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "ASK ")
 }
 
 // whileMoving sends a call again, after pauses that double. Its caller waits in its own

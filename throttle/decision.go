@@ -195,7 +195,7 @@ func fromReply(p *compiledScope, reply []int64) (d Decision) {
 // read fills a decision that is empty: it is too large to be handed on again and again.
 func (p *compiledScope) read(reply []int64, d *Decision) {
 	d.Allowed, d.At, d.Binding = reply[0] == 1, time.UnixMicro(reply[2]), int(reply[4])-1
-	d.Rules, d.Position = slices.Clone(p.states), readTurn(p, reply)
+	d.Rules, d.Position = slices.Clone(p.states), noTurn
 	if d.Allowed {
 		d.replayed = reply[1] == 1
 		start := time.Duration(reply[3]) * time.Microsecond
@@ -207,14 +207,19 @@ func (p *compiledScope) read(reply []int64, d *Decision) {
 		state, r := &d.Rules[i], reply[replyHead+replyRule*i:]
 		state.Limited, state.Remaining, state.RetryAfter, state.ResetAfter = r[0] == 1, r[1], wait(r[2]), wait(r[3])
 	}
+	if turn := reply[replyHead+replyRule*len(d.Rules):]; len(turn) >= turnReply {
+		d.Position = readTurn(turn)
+	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
 	} else if d.Binding >= len(d.Rules) {
 		d.Binding, d.Paused = -1, true
 	}
-	p.clip(d)
-	p.heedPauses(d, max(0, us(-1-reply[3])))
-	p.shown(d)
+	if !p.plain() {
+		p.clip(d)
+		p.heedPauses(d, max(0, us(-1-reply[3])))
+		p.shown(d)
+	}
 }
 
 // wait reads a time of a reply: whole microseconds, -1 for what no clock tells.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -12,108 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
-
-// Config is how a Limiter works. The zero Config is ready to use.
-type Config struct {
-	// Prefix begins every key, so that several systems can share a Redis: letters,
-	// digits, '-', '_' and '.'. Defaults to "hw".
-	Prefix string
-	// StartTolerance is how late a run may always start after the moment it was granted for: timers
-	// wake late and replies take time. It widens every rate rule's window, so that a run that
-	// is late by no more is still within its limits; it costs StartTolerance/Per of the limit, and
-	// twice that of a token bucket that lets 1000 units through within it. A run that is later
-	// than that is decided anew where a rule of its path could be exceeded: a sliding window,
-	// another token bucket, a fixed window or a calendar's period that has ended. A
-	// concurrency rule minds no later start, nor do those others. All processes that share
-	// limits should have the same. A rule whose Per is shorter loses half of its rate or more, and
-	// Logger is told of it. At most 1s and at least 1ms, since no timer keeps less;
-	// negative means none, and that no start is ever too late. Defaults to 5ms.
-	// Source: docs/algorithms.md#late-starts
-	StartTolerance time.Duration
-	// Timeout bounds one decision, retries included. It is kept as exactly as the
-	// client's ContextTimeoutEnabled lets it be; a wait for a free connection of the
-	// client's is bounded by its PoolTimeout. Defaults to 3s.
-	Timeout time.Duration
-	// App is the name of this application, for scopes whose policy names those that may
-	// spend from them. Defaults to none, which may spend where nobody is named.
-	App string
-	// LongestPause bounds what an API can ask for, see Limiter.Report: no pause is longer, but
-	// it may be told again. 1s to 31 days. Defaults to 24h.
-	LongestPause time.Duration
-	// Unbatched sends each decision as a command of its own, at once. Otherwise
-	// decisions asked for while one is on the way go out together with the next,
-	// those of one provider as one script call: nobody waits for company, and many
-	// callers share round trips.
-	// Defaults to false.
-	Unbatched bool
-	// Observer is told of every decision. Defaults to none.
-	Observer Observer
-	// OnShadow is told what each shadow rule says of each start that was granted. It is
-	// called in several goroutines at once, for what was dropped in the caller's, and must
-	// not block. Defaults to none.
-	OnShadow func(Shadowed)
-	// OnSpent is told what is spent: of each request that is allowed and takes anything, of each that is refunded, and what
-	// settling corrects. Requests with a waiter id are left to the program that lets them wait, such as package worker; so is a
-	// request that is answered with what its own ID was granted before. It is called in the caller's goroutine
-	// and must not block. Defaults to none. See usage.Recorder.Record.
-	OnSpent func(Spent)
-	// Logger gets a line when Redis stops and starts answering, when damaged values of those who
-	// wait were dropped, and once a minute, for each
-	// shadow rule, one of how many starts it would have made wait, if any. New and SetPolicy write
-	// one at level warn, once for each rule, where StartTolerance is longer than a rule's Per.
-	// Defaults to none.
-	Logger *slog.Logger
-}
-
-// Observer is told what a Limiter does. Its methods are called in the caller's
-// goroutine and must not block.
-type Observer interface {
-	// Decided tells of a decision asked of Redis, how long the answer took and
-	// its error, if any. d.Rules is set only when err is nil. Of one that Dispatch had granted,
-	// Decision.Handed, and of one that was prefetched, nobody was asked, and took is 0.
-	Decided(d Decision, took time.Duration, err error)
-}
-
-// UpstreamObserver is an Observer that is also told what follows from APIs' answers.
-type UpstreamObserver interface {
-	// UpstreamSignal tells of something new that an answer has brought about: a "pause", a "cut" of a
-	// rule, or a "limit" of the API's own.
-	UpstreamSignal(what string)
-}
-
-const (
-	defaultPrefix  = "hw"
-	defaultPad     = 5 * time.Millisecond
-	defaultTimeout = 3 * time.Second
-	longestPause   = 24 * time.Hour
-
-	// MaxDelayLimit is the furthest ahead that a start may be granted.
-	MaxDelayLimit = time.Minute
-
-	maxIDBytes = 128
-)
-
-func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	if c.StartTolerance == 0 {
-		c.StartTolerance = defaultPad
-	}
-	c.StartTolerance = max(c.StartTolerance, 0)
-	if c.Timeout <= 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.LongestPause <= 0 {
-		c.LongestPause = longestPause
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c
-}
 
 // Limiter decides under one policy, with its state in Redis. Any number of them,
 // in any number of processes, share their limits by sharing Redis and the names
@@ -152,18 +50,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		faults = append(faults, errors.New("throttle: New needs a policy, got nil; see limitsyaml.Load and policy.PerSecond"))
 	}
 	cfg = cfg.withDefaults()
-	for i := range len(cfg.Prefix) {
-		if c := cfg.Prefix[i]; !keepsItsByte(c) || c == '~' || c >= 0x80 {
-			faults = append(faults, fmt.Errorf("throttle: Config.Prefix %q holds %q; use letters, digits, '-', '_' and '.'", cfg.Prefix, c))
-			break
-		}
-	}
-	if cfg.StartTolerance != 0 && (cfg.StartTolerance < time.Millisecond || cfg.StartTolerance > time.Second) {
-		faults = append(faults, fmt.Errorf("throttle: Config.StartTolerance is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.StartTolerance))
-	}
-	if cfg.LongestPause < time.Second || cfg.LongestPause > upstream.MaxWait {
-		faults = append(faults, fmt.Errorf("throttle: Config.LongestPause is %s; at least 1s and at most %s", cfg.LongestPause, upstream.MaxWait))
-	}
+	faults = append(faults, cfg.faults()...)
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
@@ -269,7 +156,10 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.decideOnly(ctx, req, &d)
-	l.evaluateShadows(&d, &req, d.Wait)
+	if d.under != nil && len(d.under.shadows) > 0 {
+		l.evaluateShadows(&d, &req, d.Wait)
+	}
+	d.under = nil
 	if l.cfg.OnSpent != nil && d.Allowed {
 		l.reportSpent(&d, &req)
 	}
@@ -288,20 +178,79 @@ func (l *Limiter) decideOnly(ctx context.Context, req Request, d *Decision) erro
 	if err := ended(ctx); err != nil {
 		return err
 	}
-	if len(p.bounds) == 0 {
+	switch {
+	case p.plain() && len(req.Costs) == 0:
+	case len(p.bounds) == 0:
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
-	}
-	if req.takesNothing() {
+	case req.takesNothing():
 		*d, err = l.decideNothing(ctx, p, &req)
 		return err
-	}
-	if p.stocks(&req) {
+	case p.stocks(&req):
 		return l.fromStock(ctx, p, &req, d)
 	}
 	return l.decide(ctx, p, &req, d)
 }
 
+// prepare fills in what req leaves out and refuses what can never be granted.
+func (l *Limiter) prepare(req *Request) (*compiledScope, error) {
+	p, err := l.scopes.of(req.Scope)
+	if err != nil {
+		return nil, err
+	}
+	if p.refusal != nil && req.standing != rejoins { // which spends nothing
+		return nil, p.refusal
+	}
+	if len(req.Costs) > 0 && req.takesNothing() {
+		err = req.Costs.CheckUnits()
+	} else {
+		p, err = l.withCost(p, req)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if req.ID == "" {
+		req.ID = NewID()
+	}
+	if len(req.ID) > maxIDBytes {
+		return nil, fmt.Errorf("throttle: Request.ID is %d bytes long; the most is %d", len(req.ID), maxIDBytes)
+	}
+	if req.Turn != (Turn{}) {
+		if err := req.checkTicket(); err != nil {
+			return nil, err
+		}
+	}
+	if req.MaxDelay != 0 || req.late.leeway != 0 {
+		l.boundDelay(p, req)
+	}
+	return p, nil
+}
+
+// withCost returns the plan of the rules that req takes anything of, unless they can never
+// admit it.
+func (l *Limiter) withCost(p *compiledScope, req *Request) (*compiledScope, error) {
+	if len(req.Costs) > 0 {
+		if err := p.checkCosts(req.Costs); err != nil {
+			return nil, err
+		}
+		return l.scopes.counted(p, req.Costs), nil
+	}
+	if req.Cost == 0 {
+		req.Cost = defaultCost
+	}
+	return p, p.check(req.Cost)
+}
+
+// boundDelay has a start be asked for no further ahead than one may be, and notes how far that was.
+func (l *Limiter) boundDelay(p *compiledScope, req *Request) {
+	req.MaxDelay = p.reach(min(max(req.MaxDelay, 0), MaxDelayLimit), l.serverTime)
+	req.MaxDelay = min(req.MaxDelay, MaxDelayLimit-req.late.leeway)
+	if reach := int64(req.MaxDelay + req.late.leeway); reach > l.ahead.Load() {
+		l.ahead.Store(reach) // of two at once either will do
+	}
+}
+
+// decide sends the attempt that a request is by now, and makes the decision of what becomes of it.
 func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d *Decision) error {
 	a := l.attempt(p, req)
 	c := a.call()
@@ -310,30 +259,20 @@ func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d 
 		reply, err = l.runner.run(ctx, c)
 	}
 	replied := time.Now()
-	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)
 	if err == nil {
 		err = l.answered(ctx, a, reply, replied, d)
 		d.leeway = req.late.leeway
-		if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
-			req.renewed, *d = true, Decision{}
-			return l.decide(ctx, fresh, req, d)
-		}
-		if p.stock != nil && err == nil && !d.Allowed && req.Turn.WaiterID == "" && !req.renewed {
-			if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
-				l.giveBackDraws(gone)
-				req.renewed, *d = true, Decision{}
-				return l.decide(ctx, p, req, d)
+		if !p.plain() {
+			if again, err := l.decideAgain(ctx, p, req, d, err == nil); again {
+				return err
 			}
-		}
-		if p.misses(d) {
-			return l.retryInWindow(ctx, p, req, d)
 		}
 	} else {
 		*d, err = l.withoutRedis(ctx, p, req, err)
 	}
 	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(*d, took, err)
+		l.cfg.Observer.Decided(*d, replied.Sub(a.sent), err)
 	}
 	return err
 }
@@ -343,15 +282,39 @@ func (l *Limiter) answered(ctx context.Context, a *attempt, reply []int64, repli
 	p := a.plan
 	a.replied = replied
 	a.answered()
-	l.outage.over(p)
+	if l.outage.on.Load() {
+		l.outage.over(p)
+	}
 	err := a.answer(ctx, reply, d)
 	d.under = p
-	l.denied(p, d)
+	if d.Paused {
+		l.deniedByPause(p)
+	}
 	d.begins = p.clock(&l.skews).begins(a.sent, replied, time.UnixMicro(reply[2]), d.Wait-d.overdue)
 	if p.stock != nil && err == nil {
 		p.stock.saw(d)
 	}
 	return err
+}
+
+// decideAgain decides once more what was decided under the rules of another time, or denied though the stock of this process
+// has units. It says whether that was so.
+func (l *Limiter) decideAgain(ctx context.Context, p *compiledScope, req *Request, d *Decision, read bool) (again bool, err error) {
+	if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
+		req.renewed, *d = true, Decision{}
+		return true, l.decide(ctx, fresh, req, d)
+	}
+	if p.stock != nil && read && !d.Allowed && req.Turn.WaiterID == "" && !req.renewed {
+		if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
+			l.giveBackDraws(gone)
+			req.renewed, *d = true, Decision{}
+			return true, l.decide(ctx, p, req, d)
+		}
+	}
+	if p.misses(d) {
+		return true, l.retryInWindow(ctx, p, req, d)
+	}
+	return false, nil
 }
 
 // Peek says what Decide would answer now, and changes nothing. Its errors and
@@ -391,55 +354,6 @@ func (l *Limiter) peekOnce(ctx context.Context, p *compiledScope, req Request) (
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)
 	}
 	return fromReply(p, reply), nil
-}
-
-// prepare fills in what req leaves out and refuses what can never be granted.
-func (l *Limiter) prepare(req *Request) (*compiledScope, error) {
-	p, err := l.scopes.of(req.Scope)
-	if err != nil {
-		return nil, err
-	}
-	if p.refusal != nil && req.standing != rejoins { // which spends nothing
-		return nil, p.refusal
-	}
-	if req.takesNothing() {
-		err = req.Costs.CheckUnits()
-	} else {
-		p, err = l.withCost(p, req)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if req.ID == "" {
-		req.ID = NewID()
-	}
-	if len(req.ID) > maxIDBytes {
-		return nil, fmt.Errorf("throttle: Request.ID is %d bytes long; the most is %d", len(req.ID), maxIDBytes)
-	}
-	if err := req.checkTicket(); err != nil {
-		return nil, err
-	}
-	req.MaxDelay = p.reach(min(max(req.MaxDelay, 0), MaxDelayLimit), l.serverTime)
-	req.MaxDelay = min(req.MaxDelay, MaxDelayLimit-req.late.leeway)
-	if reach := int64(req.MaxDelay + req.late.leeway); reach > l.ahead.Load() {
-		l.ahead.Store(reach) // of two at once either will do
-	}
-	return p, nil
-}
-
-// withCost returns the plan of the rules that req takes anything of, unless they can never
-// admit it.
-func (l *Limiter) withCost(p *compiledScope, req *Request) (*compiledScope, error) {
-	if len(req.Costs) > 0 {
-		if err := p.checkCosts(req.Costs); err != nil {
-			return nil, err
-		}
-		return l.scopes.counted(p, req.Costs), nil
-	}
-	if req.Cost == 0 {
-		req.Cost = defaultCost
-	}
-	return p, p.check(req.Cost)
 }
 
 // NewID draws an attempt id: 96 random bits in 16 letters.

@@ -40,12 +40,9 @@ func (o *outage) began(err error) {
 	}
 }
 
-// over notes that Redis decided under the rules of a plan, and tells when that
+// over notes that Redis decided under the rules of a plan while it was on, and tells when that
 // ends the outage.
 func (o *outage) over(p *compiledScope) {
-	if !o.on.Load() {
-		return
-	}
 	if lasted, done := o.decided(p); done {
 		o.logger.Info("redis decides again", "outage", lasted.Round(time.Millisecond))
 	}

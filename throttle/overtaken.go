@@ -76,10 +76,10 @@ func (l *Limiter) lookAtPauses(p *compiledScope) {
 	}()
 }
 
-// denied notes a denial: where it is for an API's pause that is not known here, those who wait
-// for a start are told of that.
-func (l *Limiter) denied(p *compiledScope, d *Decision) {
-	if d.Paused && l.reports.waiting.Load() > 0 && l.reports.unknown(p) {
+// deniedByPause notes a denial for an API's pause: where that is not known here, those who wait
+// for a start are told of it.
+func (l *Limiter) deniedByPause(p *compiledScope) {
+	if l.reports.waiting.Load() > 0 && l.reports.unknown(p) {
 		l.lookAtPauses(p)
 	}
 }

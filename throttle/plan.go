@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"math"
-	"math/bits"
 	"slices"
 	"strconv"
 	"sync"
@@ -63,6 +62,13 @@ type compiledScope struct {
 	stock  *stock                      // what is charged before it is asked for; nil where nothing may be
 }
 
+// plain says that nothing but its rules decides about the scope, and that they are the same at all times: there is
+// no pause, no hours and no calendar, nothing is charged ahead, and no shadow rule watches. Most scopes are plain, and most
+// of what this package knows is then out of a decision's way.
+func (p *compiledScope) plain() bool {
+	return len(p.bounds) > 0 && p.until == 0 && p.pauses == nil && p.stock == nil && p.shadows == nil && !p.open
+}
+
 // settings are what the policy has for a scope beside its rules. They are the same in all
 // plans of the scope, whichever of its rules hold.
 type settings struct {
@@ -79,28 +85,6 @@ func settingsOf(p *policy.Policy, s policy.Scope, app string) settings {
 	its.maxPriority, its.capped = p.MaxPriority(s)
 	return its
 }
-
-// The sliding window counts in cells of a grain, and a unit leaves less than a
-// grain late. So many cells to a window leave at least 99 % of the limit usable
-// (the default pad of a one-second window included, with fineCells) in at most
-// 1 KB, whatever comes: the larger the limit, the more bytes a cell may need. Up
-// to exactLimit units there can never be more cells than units, and a grain is a
-// microsecond, or so fine that every number still fits.
-const (
-	exactLimit = 128
-	exactCells = 1 << 35
-	fineLimit  = 10_000_000
-	fineCells  = 200
-	wideCells  = 128
-)
-
-// A token bucket's numbers stay below 2^53, where the scripts' doubles are exact:
-// its burst in parts below maxParts, and what drains in a minute, of which there
-// may be two (a start ahead, a clock that stepped back), below maxDrain times that.
-const (
-	maxParts = 1<<52 - 1
-	maxDrain = 1 << 25
-)
 
 func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, pad time.Duration, at time.Time) *compiledScope {
 	p := &compiledScope{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider()), mark: scopeMark(scope)}
@@ -175,135 +159,6 @@ func (p *compiledScope) pause(i int) {
 	}
 }
 
-// unitText is what follows a rule's numbers: its unit, unless that is the usual one, and
-// "*" where each task counts, whatever it costs.
-func unitText(r policy.Rule) string {
-	if everybodys(r) {
-		return "*"
-	}
-	if unit := r.Unit; unit != policy.Requests && unit != "" {
-		return unit
-	}
-	return ""
-}
-
-// kindsOf puts kinds in the order of lua.Kinds.
-func kindsOf(present map[byte]bool) (kinds string) {
-	for i := range len(lua.Kinds) {
-		if present[lua.Kinds[i]] {
-			kinds += string(lua.Kinds[i])
-		}
-	}
-	return kinds
-}
-
-// params are the kind and the numbers of a rule, as lua.Rule takes them.
-type params struct {
-	kind    byte
-	numbers [4]int64
-}
-
-// after returns what a rule that has been charged at now says then: what remains, and
-// how long until it is as if unused. The charge was put in place, and the rule holds
-// so much with it; of a concurrency rule place is when its last lease ends. It is what decide works out itself; see lua/include/fastpath/decide.lua.
-func (r params) after(now, place, holds int64) (remaining, reset int64) {
-	switch n := r.numbers; r.kind {
-	case 'T':
-		rate, unit, burst, slack := n[0], n[1], n[2], n[3]
-		level := holds + (place-now)*rate
-		remaining = max(0, (burst*unit-level-slack*rate)/unit)
-		return remaining, int64(math.Ceil(float64(level)/float64(rate) + float64(slack)))
-	case 'C':
-		return n[0] - holds, place - now
-	default:
-		return n[0] - holds, place + n[1] - now
-	}
-}
-
-// ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them.
-// The pad, the rule's margin and its prefetch widen its window: what starts or arrives late by no
-// more than they are is still within the bound.
-//
-// A token bucket has no window. The pad slows it by pad/per, which keeps its
-// bound over any per and longer; a margin or a prefetch, which are to keep it over any length
-// of time, is demanded before a unit is, pad included, and leaves the rate alone. A bucket
-// that minds no late start is slowed once more for those.
-func ruleParams(r policy.Rule, pad time.Duration) (kind byte, numbers [4]int64) {
-	slack := (pad + widened(r)).Microseconds()
-	per := r.Per.Microseconds()
-	switch r.Algorithm {
-	case policy.TokenBucket:
-		if widened(r) == 0 {
-			per, slack = per+slack, 0
-		}
-		if manyFit(r, pad, 1) {
-			per += pad.Microseconds() // for what is later than the pad
-		}
-		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
-		return 'T', [4]int64{rate, unit, min(r.Capacity(), maxParts/unit), slack}
-	case policy.SlidingWindow:
-		window := per + slack
-		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window), slack}
-	case policy.FixedWindow:
-		return 'S', [4]int64{r.Limit, 0, per, min(slack, per/2)} // a cell that leaves at its end
-	case policy.Calendar:
-		return 'K', numbers // which depend on the time: see calendarParams
-	default:
-		return 'C', [4]int64{r.Limit, r.Lease.Microseconds()}
-	}
-}
-
-// grain returns the length of a sliding window's cells in microseconds.
-func grain(limit, window int64) int64 {
-	cells := int64(wideCells)
-	switch {
-	case limit <= exactLimit:
-		cells = exactCells
-	case limit <= fineLimit:
-		cells = fineCells
-	}
-	return (window + cells - 1) / cells
-}
-
-// bucketRate returns p and q so that a bucket drains p parts a microsecond and a
-// unit is q parts: exactly limit/per where the numbers allow, otherwise as near
-// as they do, never faster.
-func bucketRate(limit, per, slack, burst int64) (p, q int64) {
-	if limit == 0 {
-		return 0, 1
-	}
-	d := gcd(limit, per)
-	p, q = limit/d, per/d
-	most, drain := maxParts/burst, min(maxDrain, maxParts/max(slack, 1))
-	if p <= drain && q <= most {
-		return p, q
-	}
-	// The finest parts that fit, what those drain in a microsecond, and then no
-	// finer than that needs.
-	q, _ = mulDiv(drain, per, limit)
-	p, _ = mulDiv(max(min(q, most), 1), limit, per)
-	p = min(max(p, 1), drain)
-	q, rest := mulDiv(p, per, limit)
-	return p, q + min(rest, 1)
-}
-
-// mulDiv returns a*b/c, at most the largest int64, and the remainder.
-func mulDiv(a, b, c int64) (quo, rest int64) {
-	high, low := bits.Mul64(uint64(a), uint64(b))
-	if high >= uint64(c) {
-		return math.MaxInt64, 0
-	}
-	q, r := bits.Div64(high, low, uint64(c))
-	return int64(min(q, math.MaxInt64)), int64(r) //nolint:gosec // bounded
-}
-
-func gcd(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
 // clock is that of the server which decides for the plan.
 func (p *compiledScope) clock(all *skews) *clockOffset {
 	s := p.server.Load()
@@ -317,12 +172,23 @@ func (p *compiledScope) clock(all *skews) *clockOffset {
 // ask is how far ahead an attempt may start, and its scope, as decide reads them.
 func (p *compiledScope) ask(ahead time.Duration, after lateness) any {
 	switch {
+	case ahead == 0 && after == lateness{}:
+		return p.atOnce
 	case after.any():
 		return after.text() + " " + strconv.FormatInt(ahead.Microseconds(), 10) + p.path
-	case ahead == 0:
-		return p.atOnce
 	}
 	return strconv.FormatInt(ahead.Microseconds(), 10) + p.path
+}
+
+// check refuses a cost that no wait could admit.
+func (p *compiledScope) check(cost int64) error {
+	if cost < 1 {
+		return &policy.CostError{Scope: p.scope, Cost: cost}
+	}
+	if cost <= p.most {
+		return nil
+	}
+	return policy.CheckMatched(p.scope, p.bounds, func(policy.Rule) int64 { return cost })
 }
 
 // attemptID is the id under which Redis knows an attempt. An id of the caller's own is one of
@@ -479,7 +345,7 @@ func (c *scopeCache) of(scope string) (*compiledScope, error) {
 	c.mu.RLock()
 	p, pol, turn := c.known[scope], c.policy, c.turn
 	c.mu.RUnlock()
-	if p != nil && p.holds(c.now) {
+	if p != nil && (p.plain() || p.holds(c.now)) {
 		return p, nil
 	}
 	s, err := policy.ParseScope(scope)
@@ -518,15 +384,4 @@ func (c *scopeCache) forget(p *compiledScope) {
 	if c.known[p.key] == p {
 		delete(c.known, p.key)
 	}
-}
-
-// check refuses a cost that no wait could admit.
-func (p *compiledScope) check(cost int64) error {
-	if cost < 1 {
-		return &policy.CostError{Scope: p.scope, Cost: cost}
-	}
-	if cost <= p.most {
-		return nil
-	}
-	return policy.CheckMatched(p.scope, p.bounds, func(policy.Rule) int64 { return cost })
 }

@@ -44,7 +44,7 @@ func newRunner(rdb redis.UniversalClient, timeout time.Duration, unbatched bool)
 // call's slot it is sent again, for movingFor at most.
 func (r *runner) run(ctx context.Context, c call) ([]int64, error) {
 	reply, err := r.once(ctx, c)
-	if moving(err) {
+	if err != nil && moving(err) {
 		return r.whileMoving(ctx, c, err)
 	}
 	return reply, err

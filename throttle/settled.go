@@ -16,21 +16,6 @@ import (
 // word for it.
 type settled struct{ known atomic.Pointer[settlements] }
 
-// few is what most grants need besides, in one piece.
-type few struct {
-	told   settled
-	places [4]int64
-}
-
-// newPlaces makes room for where so many rules put a grant's units, and for what is settled of it.
-func newPlaces(rules int) ([]int64, *settled) {
-	f := new(few)
-	if rules > len(f.places) {
-		return make([]int64, rules), &f.told
-	}
-	return f.places[:rules:rules], &f.told
-}
-
 type settlements struct {
 	mu    sync.Mutex
 	rules map[string]held // by key, those that were settled

@@ -198,12 +198,7 @@ func (r *Request) starts() bool { return r.standing == comes || r.standing == ag
 
 // readTurn reads the end of a reply; decide's, and one to a request that was granted
 // while nobody waited, have none.
-func readTurn(p *compiledScope, reply []int64) QueuePosition {
-	head := replyHead + replyRule*len(p.bounds)
-	if len(reply) < head+turnReply {
-		return noTurn
-	}
-	t := reply[head:]
+func readTurn(t []int64) QueuePosition {
 	turn := QueuePosition{Waits: t[0] >= 0, Ahead: max(0, t[0]), Expected: wait(t[1]), Look: -1}
 	if t[2] >= 0 {
 		turn.Look = time.Duration(t[2]) * time.Microsecond
