@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -159,7 +160,7 @@ func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *next
 	defer cancel()
 	var first, flying *redis.ZSliceCmd
 	prefix := keyspace(l.cfg.Prefix).provider(provider)
-	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+	err = redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		first, flying = pipe.ZRangeWithScores(ctx, scheduleKey(prefix), 0, 0), pipe.ZRangeWithScores(ctx, overdueKey(prefix), 0, 0)
 		return nil
 	})

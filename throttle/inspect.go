@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -176,7 +177,7 @@ func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool
 	var line *redis.FloatCmd
 	var out *redis.BoolCmd
 	var parked *redis.FloatCmd
-	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+	err = redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		line = pipe.ZScore(ctx, keys.queue(scope), p.ticket())
 		out = pipe.HExists(ctx, flightKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
 		parked = pipe.ZScore(ctx, parkedKey(keys.provider(scope.Provider())), parkedMember(p))

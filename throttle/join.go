@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -255,7 +256,7 @@ func (w Waitlist) ActiveProviders(ctx context.Context, since time.Time) (map[str
 		since = day
 	}
 	var list *redis.ZSliceCmd
-	err := ReadFromMaster(ctx, w.l.rdb, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, w.l.rdb, func(pipe redis.Pipeliner) error {
 		list = pipe.ZRangeByScoreWithScores(ctx, keyspace(w.l.cfg.Prefix).turns(), &redis.ZRangeBy{
 			Min: strconv.FormatInt(since.UnixMicro(), 10), Max: "+inf",
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -95,7 +96,7 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 	key := l.keptKey(p.scope, id)
 	var text *redis.StringCmd
 	var left *redis.DurationCmd
-	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+	err = redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		text, left = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 		return nil
 	})

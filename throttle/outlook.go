@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/redisread"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Forecast is what the next task of a scope meets: how its rules stand, how fast they
@@ -91,7 +93,7 @@ func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forec
 		fields = append(fields, "n"+level)
 	}
 	var sums *redis.SliceCmd
-	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		sums = pipe.HMGet(ctx, metaKey(p.provider), fields...)
 		return nil
 	})

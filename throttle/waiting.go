@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // Waiting reads who stands in line for a provider, a part at a time, so that whoever hands
@@ -77,7 +79,7 @@ func (w *Waiting) readEntries(ctx context.Context) error {
 		from = "(" + w.entry
 	}
 	var read *redis.StringSliceCmd
-	err := ReadFromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
 		read = pipe.ZRangeByLex(ctx, w.listKey(), &redis.ZRangeBy{Min: from, Max: "+", Count: waitingEntries})
 		return nil
 	})
@@ -107,7 +109,7 @@ func (w *Waiting) readLines(ctx context.Context) (places []WaiterRef, err error)
 		some, rest, most = w.open, nil, waitingFirst
 	}
 	parts := make([]*redis.ZSliceCmd, len(some))
-	err = ReadFromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
+	err = redisread.FromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
 		for i, line := range some {
 			by := &redis.ZRangeBy{Min: line.from, Max: "+inf", Count: int64(most)}
 			parts[i] = pipe.ZRangeByScoreWithScores(ctx, w.lineKey(line.scope), by)

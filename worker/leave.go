@@ -13,8 +13,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 )
 
 // plain is a waiting task in the form that asynq has without Headway.
@@ -172,7 +172,7 @@ func (l *leaving) restore(ctx context.Context, p plain) error {
 // finish enqueues what an earlier Leave took out and did not put back.
 func (l *leaving) finish(ctx context.Context) error {
 	var records *redis.MapStringStringCmd
-	err := throttle.ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		records = pipe.HGetAll(ctx, l.journal())
 		return nil
 	})

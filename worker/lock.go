@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // asynq's Unique option keeps a lock for a time fixed when the task is enqueued.
@@ -41,7 +41,7 @@ func (t *Middleware) keepLock(ctx context.Context, j *job, at time.Time) {
 func (t *Middleware) lockLeft(ctx context.Context, j *job) time.Duration {
 	var holder *redis.StringCmd
 	var left *redis.DurationCmd
-	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		holder, left = pipe.Get(ctx, lockKey(j)), pipe.PTTL(ctx, lockKey(j))
 		return nil
 	})
@@ -58,7 +58,7 @@ func (t *Middleware) keepLocks(ctx context.Context, jobs []*job, until []time.Ti
 		return
 	}
 	holders, left := make([]*redis.StringCmd, len(jobs)), make([]*redis.DurationCmd, len(jobs))
-	_ = throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	_ = redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, j := range jobs {
 			holders[i], left[i] = pipe.Get(ctx, lockKey(j)), pipe.PTTL(ctx, lockKey(j)) // one that fails is nobody's
 		}

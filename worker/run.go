@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -178,7 +179,7 @@ func (t *Middleware) checkExpired(ctx context.Context, j *job) error {
 		return nil
 	}
 	var marked *redis.IntCmd
-	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		marked = pipe.Exists(ctx, markKey(j))
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
@@ -232,7 +233,7 @@ func (w *waker) states(ctx context.Context, name string, its []inQueue, carried 
 	}
 	key := func(id string) string { return "asynq:{" + name + "}:t:" + id }
 	carriers, states := make([]*redis.IntCmd, len(its)), make([]*redis.StringCmd, len(its))
-	err := throttle.ReadFromMaster(ctx, w.t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, w.t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, one := range its {
 			if carried { // first: the carrier is there before its task goes, and until that is back
 				carriers[i] = pipe.Exists(ctx, key(carrierID(one.id)))

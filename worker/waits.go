@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // What a waiting task does not carry itself is kept beside it, and not in the text of its last error: that may
@@ -49,7 +49,7 @@ func (t *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 // known of it, and notes the deferrals in the job.
 func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 	var kept *redis.StringCmd
-	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		kept = pipe.Get(ctx, waitKey(j))
 		return nil
 	})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // Chain is what Verify found of the history.
@@ -60,7 +60,7 @@ func (s *Store) Verify(ctx context.Context, noted string) (Chain, error) {
 // all returns the fields of the key.
 func (s *Store) all(ctx context.Context) (map[string]string, error) {
 	var all *redis.MapStringStringCmd
-	err := throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
 		all = pipe.HGetAll(ctx, s.key)
 		return nil
 	})

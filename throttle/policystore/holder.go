@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -230,7 +230,7 @@ type leases map[string]time.Time
 // held returns the leases of limits files.
 func (s *Store) held(ctx context.Context) (leases, error) {
 	var all *redis.ZSliceCmd
-	err := throttle.ReadFromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
 		all = p.ZRangeWithScores(ctx, s.filesKey(), 0, -1)
 		return nil
 	})

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // Process is a running process that decides under limits, as Store.Processes has it.
@@ -55,7 +55,7 @@ func (s *Store) Processes(ctx context.Context) ([]Process, error) {
 		return nil, err
 	}
 	var all *redis.StringSliceCmd
-	err = throttle.ReadFromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
+	err = redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
 		all = p.ZRangeByScore(ctx, s.processes, &redis.ZRangeBy{Min: "(" + strconv.FormatInt(now.UnixMilli(), 10), Max: "+inf"})
 		return nil
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -197,7 +198,7 @@ func (s *Store) field(ctx context.Context, c redis.Cmdable, name string) (text *
 	if c != redis.Cmdable(s.rdb) {
 		return c.HGet(ctx, s.key, name)
 	}
-	_ = throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+	_ = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
 		text = pipe.HGet(ctx, s.key, name)
 		return nil
 	}) // the command has its error
@@ -364,7 +365,7 @@ func (s *Store) renew(ctx context.Context, v Version) error {
 // left is how long what stands there stays if nobody renews it.
 func (s *Store) left(ctx context.Context) (left time.Duration, err error) {
 	var ttl *redis.DurationCmd
-	err = throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+	err = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
 		ttl = pipe.PTTL(ctx, s.key)
 		return nil
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // Client is the Redis client under a server. asynq tells Redis what became of a
@@ -108,7 +108,7 @@ func NewClient(cfg ClientConfig) *Client {
 // the error.
 func (g *Client) pends(ctx context.Context, queue string) bool {
 	var pending *redis.IntCmd
-	err := throttle.ReadFromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
 		pending = pipe.Exists(ctx, queue+"pending")
 		return nil
 	})

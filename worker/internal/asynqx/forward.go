@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/redisread"
 )
 
 // forwards tells the script by which asynq moves tasks that are due into pending, and returns the prefix of their queue's keys.
@@ -38,7 +38,7 @@ func (g *Client) due(ctx context.Context, set string, now any) bool {
 		return true
 	}
 	var due *redis.StringSliceCmd
-	err := throttle.ReadFromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
 		due = pipe.ZRangeByScore(ctx, set, &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(seconds, 10), Count: 1})
 		return nil
 	})
