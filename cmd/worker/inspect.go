@@ -8,13 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -66,14 +65,10 @@ type inspection struct {
 	json        bool
 	what, name  string // scope or task, and which
 
-	out       io.Writer
-	now       func() time.Time // of this host: what "in 3s" is told from
-	inspector *asynq.Inspector
-	limiter   *throttle.Limiter
-	rdb       redis.UniversalClient
-	store     *policystore.Store   // nil where a file says what the limits are
-	version   *policystore.Version // what stands in Redis; nil where that is not known, or not gone by
-	ahead     time.Duration        // the server's clock less this host's, as far as known
+	out     io.Writer
+	now     func() time.Time // of this host: what "in 3s" is told from
+	limiter *throttle.Limiter
+	answers *control.Service
 }
 
 // newInspect returns the command "worker inspect", and what it reads.
@@ -139,13 +134,7 @@ func (i *inspection) read(words []string) error {
 }
 
 // plainly is an error without the name of the package that it comes from.
-func plainly(err error) string {
-	text := err.Error()
-	for _, name := range []string{"throttle: ", "queue: ", "policystore: "} {
-		text = strings.TrimPrefix(text, name)
-	}
-	return text
-}
+func plainly(err error) string { return control.Plain(err) }
 
 func (i *inspection) run(ctx context.Context) error {
 	var policy *policy.Policy
@@ -160,18 +149,18 @@ func (i *inspection) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
+	asked := control.Config{Redis: rdb, Now: i.now}
 	if policy == nil {
 		if policy, err = i.published(ctx, rdb); err != nil {
 			return err
 		}
-		i.store = policystore.New(rdb, policystore.Config{})
-		i.lookUp(ctx, rdb)
+		asked.Store = policystore.New(rdb, policystore.Config{})
 	}
-	i.rdb = rdb
 	if i.limiter, err = throttle.New(rdb, policy, throttle.Config{}); err != nil {
 		return err
 	}
-	i.inspector = asynq.NewInspectorFromRedisClient(rdb)
+	asked.Limiter = i.limiter
+	i.answers = control.New(asked)
 	if i.what == "scope" {
 		return i.scope(ctx)
 	}
@@ -215,14 +204,18 @@ func (i *inspection) print(object any, lines [][2]string) error {
 	return nil
 }
 
-// start tells when a task is expected to start, and what it waits for.
-func (i *inspection) start(at time.Time, b policy.MatchedRule) string {
-	if b.Paused() {
-		return i.resumes(at, b)
-	}
+// start says when a task is expected to start, and what it waits for.
+func (i *inspection) start(at control.Time, why control.Reason, rule, scope string) string {
 	by := ""
-	if b.Rule.Name != "" {
-		by = fmt.Sprintf(", by rule %s of %s", cli.Quote(b.Rule.Name), cli.Quote(b.Scope.String()))
+	switch {
+	case why == control.ReasonPaused && at.IsZero():
+		return "when " + cli.Quote(scope) + " is resumed"
+	case why == control.ReasonPaused:
+		return i.moment(at) + ", when the pause of " + cli.Quote(scope) + " ends"
+	case why == control.ReasonUpstream:
+		by = ", when its pause is over"
+	case rule != "":
+		by = fmt.Sprintf(", by rule %s of %s", cli.Quote(rule), cli.Quote(scope))
 	}
 	if at.IsZero() {
 		return "unknown" + by
@@ -230,35 +223,10 @@ func (i *inspection) start(at time.Time, b policy.MatchedRule) string {
 	return i.moment(at) + by
 }
 
-// resumes tells when a pause is expected to end.
-func (i *inspection) resumes(at time.Time, b policy.MatchedRule) string {
-	if at.IsZero() {
-		return "when " + cli.Quote(b.Scope.String()) + " is resumed"
-	}
-	return i.moment(at) + ", when the pause of " + cli.Quote(b.Scope.String()) + " ends"
-}
-
-// moment tells a time, and how far away it is.
-func (i *inspection) moment(at time.Time) string {
-	return fmt.Sprintf("in %s, at %s", max(0, at.Sub(i.now())).Round(time.Millisecond), stamp(at))
-}
-
-// expected is the moment so long after at; zero where no clock tells. The end of a pause is
-// told as it is.
-func expected(at time.Time, in time.Duration, b policy.MatchedRule) time.Time {
-	if b.Paused() {
-		return b.Until
-	}
-	if in == throttle.Never {
-		return time.Time{}
-	}
-	return at.Add(in)
+// moment says when a time is, and how far away.
+func (i *inspection) moment(at control.Time) string {
+	return fmt.Sprintf("in %s, at %s", max(0, at.Sub(i.now())).Round(time.Millisecond), at)
 }
 
 // stamp writes a time as RFC 3339 does, with milliseconds; none is "".
-func stamp(at time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-}
+func stamp(at time.Time) string { return control.At(at).String() }

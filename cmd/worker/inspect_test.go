@@ -438,9 +438,6 @@ func TestShown(t *testing.T) {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
-	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Never, policy.MatchedRule{}).IsZero()); got != "true" {
-		t.Error("no clock tells, and yet there is a time")
-	}
 }
 
 // "Whether rules hold that do so only in certain hours", and when that changes.

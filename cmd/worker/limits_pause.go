@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -184,7 +183,7 @@ type drained struct {
 func (d *drained) count() int { return len(d.running) }
 
 func (d *drained) look() error {
-	active, err := activeTasks(d.inspector, d.pauses)
+	active, err := control.ActiveTasks(d.inspector, d.pauses)
 	if err != nil {
 		return err
 	}
@@ -266,102 +265,4 @@ func (r ruleReport) pauseLine() string {
 		line += ", since " + r.CreatedAt
 	}
 	return line + reasonText(r.Reason)
-}
-
-// pausedBy is the pause of a scope as inspect tells it.
-type pausedBy struct {
-	Scope string `json:"paused_scope,omitempty"`
-	Since string `json:"paused_since,omitempty"`
-	Until string `json:"paused_until,omitempty"`
-	By    string `json:"paused_by,omitempty"`
-	User  string `json:"paused_user,omitempty"`
-}
-
-// lookUp learns who made the pauses of the limits in Redis.
-func (i *inspection) lookUp(ctx context.Context, rdb redis.UniversalClient) {
-	store := policystore.New(rdb, policystore.Config{})
-	v, err := store.Current(ctx)
-	if err != nil {
-		return
-	}
-	i.version = &v
-	if at, err := store.Time(ctx); err == nil {
-		i.ahead = at.Sub(i.now())
-	}
-}
-
-// serverTime is the time by which pauses end.
-func (i *inspection) serverTime() time.Time { return i.now().Add(i.ahead) }
-
-// pausedBy tells of the pause that a scope is under, of several the outermost.
-func (i *inspection) pausedBy(scope string) (by pausedBy) {
-	s, err := policy.ParseScope(scope)
-	if err != nil {
-		return by
-	}
-	bounds, _ := i.limiter.Policy().Match(s) // no rule is no pause
-	for _, b := range bounds {
-		if !b.Paused() || !b.Until.IsZero() && !i.serverTime().Before(b.Until) {
-			continue
-		}
-		by = pausedBy{Scope: b.Scope.String(), Until: stamp(b.Until)}
-		if i.version != nil {
-			r := pauseReport(*i.version, b.Pattern, policy.ScopeConfig{Pause: policy.PauseOn}, i.serverTime())
-			by.By, by.User, by.Since = r.UpdatedBy, r.UpdatedUser, r.CreatedAt
-			if by.Since == "" {
-				by.Since = r.UpdatedAt
-			}
-		}
-		return by
-	}
-	return by
-}
-
-// lines tells it to people: "payments/acme, since …, by anna, until …".
-func (p pausedBy) lines() [][2]string {
-	if p.Scope == "" {
-		return nil
-	}
-	text := cli.Quote(p.Scope)
-	if p.Since != "" {
-		text += ", since " + p.Since
-	}
-	if p.By != "" {
-		text += ", by " + author(p.By, p.User)
-	}
-	if p.Until != "" {
-		text += ", until " + p.Until
-	}
-	return [][2]string{{"paused", text}}
-}
-
-// activeTasks are the tickets of those tasks that are with a worker, and whose headers name
-// a scope that is wanted. It costs two calls for each queue and each page of active tasks, of
-// which there are as many as workers have slots.
-func activeTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[string]bool, error) {
-	queues, err := inspector.Queues()
-	if err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	for _, name := range queues {
-		for page := 1; ; page++ {
-			tasks, err := inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
-			if errors.Is(err, asynq.ErrQueueNotFound) {
-				break // removed just now
-			}
-			if err != nil {
-				return nil, err
-			}
-			for _, task := range tasks {
-				if !task.IsOrphaned && wanted(task.Headers[queue.HeaderScope]) {
-					seen[queue.Ticket(name, task.ID)] = true // a task may be on two pages
-				}
-			}
-			if len(tasks) < pageSize {
-				break
-			}
-		}
-	}
-	return seen, nil
 }

@@ -1,4 +1,4 @@
-package main
+package control
 
 import (
 	"context"
@@ -24,14 +24,14 @@ const (
 
 // found returns the scope that a worker's Spends gave to a task: its place in line has it, or its last error. Both are empty where
 // no worker has put the task back yet.
-func (i *inspection) found(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
+func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
 	if scope, is := worker.WaitingScope(info.LastErr); is {
 		return scope, fromLastError, nil
 	}
-	if !waitingState(info.State) {
+	if !waits(info.State.String()) {
 		return "", "", nil
 	}
-	scope, err = i.placeOf(ctx, queue.Ticket(info.Queue, info.ID))
+	scope, err = s.placeOf(ctx, queue.Ticket(info.Queue, info.ID))
 	if err != nil || scope == "" {
 		return "", "", err
 	}
@@ -39,14 +39,14 @@ func (i *inspection) found(ctx context.Context, info *asynq.TaskInfo) (scope, fr
 }
 
 // placeOf looks for a ticket among those who stand in line.
-func (i *inspection) placeOf(ctx context.Context, ticket string) (scope string, err error) {
-	providers, err := i.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+func (s *Service) placeOf(ctx context.Context, ticket string) (scope string, err error) {
+	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
 		return "", err
 	}
 	searched := 0
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		some, err := i.limiter.Waitlist().Waiting(provider).Next(ctx, mostSearched-searched)
+		some, err := s.limiter.Waitlist().Waiting(provider).Next(ctx, mostSearched-searched)
 		if err != nil {
 			return "", err
 		}

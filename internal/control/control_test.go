@@ -1,0 +1,169 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+const limits = `limits:
+  daily:
+    rules: [{name: plan, algorithm: fixed-window, limit: 1, per: 30d}]
+    scopes:
+      "*": {rules: [{name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}
+  runs: {rules: [{name: parallel, algorithm: concurrency, limit: 1}]}
+  off: {rules: [{name: plan, algorithm: sliding-window, limit: 0, per: 1s}]}
+  free: {rules: [{name: plan, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}
+`
+
+// asked is a Redis with tasks in it, and the Service that is asked about them.
+type asked struct {
+	*Service
+	t      *testing.T
+	rdb    *redis.Client
+	queue  *queue.Client
+	limits *throttle.Limiter
+	store  *policystore.Store
+}
+
+func newAsked(t *testing.T, text string) *asked {
+	t.Helper()
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &asked{t: t, rdb: redistest.NewServer(t).Client(t)}
+	if a.limits, err = throttle.New(a.rdb, p, throttle.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	a.store = policystore.New(a.rdb, policystore.Config{})
+	if _, _, err := a.store.PublishFile(t.Context(), "worker", p, nil); err != nil {
+		t.Fatal(err)
+	}
+	a.queue = queue.NewClient(a.rdb, queue.ClientConfig{Limiter: a.limits})
+	a.Service = New(Config{Redis: a.rdb, Limiter: a.limits, Store: a.store})
+	return a
+}
+
+// follow has the limiter go by what is published.
+func (a *asked) follow() {
+	a.t.Helper()
+	p, err := a.store.Now(a.t.Context())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.limits.SetPolicy(p)
+}
+
+// use takes one unit.
+func (a *asked) use(scope string) {
+	a.t.Helper()
+	if d, err := a.limits.Allow(a.t.Context(), scope); err != nil || !d.Allowed {
+		a.t.Fatalf("%+v, %v", d, err)
+	}
+}
+
+func (a *asked) enqueue(tasks ...queue.Task) {
+	a.t.Helper()
+	for _, task := range tasks {
+		task.Type = "work"
+		if _, err := a.queue.Enqueue(a.t.Context(), task); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// task returns the one task of an id.
+func (a *asked) task(id string) Task {
+	a.t.Helper()
+	list, err := a.Task(a.t.Context(), id)
+	if err != nil || len(list) != 1 {
+		a.t.Fatalf("%s: %v, %v", id, list, err)
+	}
+	return list[0]
+}
+
+func (a *asked) scope(name string) Scope {
+	a.t.Helper()
+	r, err := a.Scope(a.t.Context(), name)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return r
+}
+
+// A task and its scope say what it waits for: docs/json.md#reasons.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, limits)
+	a.use("daily/x")
+	a.use("runs")
+	for _, scope := range []string{"daily/x", "runs", "off"} {
+		a.enqueue(queue.Task{Scope: scope, ID: scope})
+	}
+	for scope, want := range map[string]struct {
+		why   Reason
+		rule  string
+		timed bool
+	}{"daily/x": {ReasonRule, "plan", true}, "runs": {ReasonRun, "parallel", false}, "off": {ReasonSuspended, "plan", false}} {
+		one, all := a.task(scope), a.scope(scope)
+		if one.Reason != want.why || one.Rule != want.rule || one.Start.IsZero() == want.timed || one.Turn != TurnWaiting || one.Place != 1 {
+			t.Errorf("task of %s: %+v", scope, one)
+		}
+		if all.Reason != want.why || all.Rule != want.rule || all.NextStart.IsZero() == want.timed || all.Waiting != 1 {
+			t.Errorf("scope %s: %+v", scope, all)
+		}
+	}
+	if free := a.scope("free"); free.Reason != "" || free.Waiting != 0 {
+		t.Errorf("no task waits in free: %+v", free)
+	}
+
+	if _, err := a.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "daily"); err != nil {
+		t.Fatal(err)
+	}
+	a.follow()
+	one := a.task("daily/x")
+	if one.Reason != ReasonPaused || one.PausedScope != "daily" || one.PausedBy != "anna" || one.PausedSince.IsZero() || !one.Start.Equal(one.PausedUntil.Time) {
+		t.Errorf("paused by anna for an hour: %+v", one)
+	}
+	if _, err := a.store.Remove(t.Context(), policystore.Edit{By: "bert"}, "runs", "parallel"); err != nil {
+		t.Fatal(err)
+	}
+	a.follow()
+	if one := a.task("runs"); one.Reason != ReasonUnmatched || one.UnmatchedBy != "bert" || one.UnmatchedAt.IsZero() || one.UnmatchedSince == 0 {
+		t.Errorf("no rule matches it since bert removed one: %+v", one)
+	}
+}
+
+func TestNoTask(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, limits)
+	a.enqueue(queue.Task{Scope: "free", ID: "a", Queue: "low"})
+	_, err := a.Task(t.Context(), "b")
+	if none := new(NoTaskError); !errors.As(err, &none) || none.ID != "b" || len(none.Queues) != 1 || none.Queues[0] != "low" {
+		t.Errorf("got %#v", err)
+	}
+}
+
+// The moments of an answer are in UTC, with milliseconds; one that is not known is "".
+func TestTime(t *testing.T) {
+	t.Parallel()
+	zone := time.FixedZone("", 3600)
+	got, err := json.Marshal([]Time{At(time.Date(2030, 1, 31, 13, 0, 0, 150_999_999, zone)), {}})
+	if want := `["2030-01-31T12:00:00.150Z",""]`; err != nil || string(got) != want {
+		t.Errorf("got %s, %v; want %s", got, err, want)
+	}
+	if !expected(time.Unix(5, 0), throttle.Never, policy.MatchedRule{}).IsZero() {
+		t.Error("no clock tells, and yet there is a time")
+	}
+}

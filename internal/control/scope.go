@@ -1,0 +1,103 @@
+package control
+
+import (
+	"context"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Scope is who waits in a scope and below it, and for what; docs/json.md has its fields.
+type Scope struct {
+	Scope     string `json:"scope"`
+	At        Time   `json:"at"`
+	Waiting   int64  `json:"waiting"`
+	Lines     int    `json:"lines"`
+	Released  int64  `json:"released"`
+	Active    int    `json:"active"`
+	NextStart Time   `json:"next_start,omitzero"`
+	Reason    Reason `json:"reason,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	RuleScope string `json:"rule_scope,omitempty"`
+
+	// The pause that ends last, by what the API said.
+	ToldUntil Time   `json:"told_until,omitzero"`
+	ToldScope string `json:"told_scope,omitempty"`
+
+	Shadows []Shadow `json:"shadows,omitempty"`
+	Hours   []Hours  `json:"hours,omitempty"`
+	Pause
+	Users
+	NoRule
+
+	// Upstream is all that the API has told of the scope.
+	Upstream throttle.UpstreamState `json:"-"`
+}
+
+// Hours is a rule that holds in certain hours; docs/json.md has its fields.
+type Hours struct {
+	Rule      string `json:"rule"`
+	RuleScope string `json:"rule_scope"`
+	Holds     bool   `json:"holds"`
+	Changes   Time   `json:"changes"`
+}
+
+// Shadow is a shadow rule that tasks of the scope meet; docs/json.md has its fields.
+type Shadow struct {
+	Rule      string `json:"rule"`
+	RuleScope string `json:"rule_scope"`
+	Limit     int64  `json:"limit"`
+	Remaining int64  `json:"remaining"`
+}
+
+// Scope answers who waits in a scope and below it. The error is that of Limiter.Inspect, or Redis's.
+// IsUnmatched tells of a scope that no rule matches, and none ever did.
+func (s *Service) Scope(ctx context.Context, name string) (Scope, error) {
+	got, err := s.limiter.Inspect(ctx, name)
+	if IsUnmatched(err) {
+		return s.unmatchedScope(ctx, name, err)
+	}
+	if err != nil {
+		return Scope{}, err
+	}
+	r := Scope{
+		Scope: name, At: At(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released,
+		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Users: s.users(name),
+	}
+	if got.Waiting > 0 {
+		r.NextStart, r.Reason = expected(got.At, got.NextStart, got.Binding), reasonOf(got.Binding, got.Paused)
+	}
+	v, now := s.current(ctx)
+	r.Pause = s.pause(name, v, now)
+	if r.Upstream, err = s.limiter.UpstreamState(ctx, name); err != nil {
+		return r, err
+	}
+	for _, p := range r.Upstream.Pauses {
+		if p.Until.After(r.ToldUntil.Time) {
+			r.ToldUntil, r.ToldScope = At(p.Until), p.Scope
+		}
+	}
+	if r.Active, err = s.active(name); err != nil {
+		return r, err
+	}
+	if r.Shadows, err = s.shadows(ctx, name); err != nil {
+		return r, err
+	}
+	r.Hours, err = s.hours(name)
+	return r, err
+}
+
+func (s *Service) hours(name string) (list []Hours, err error) {
+	all, err := s.limiter.Hours(name)
+	for _, h := range all {
+		list = append(list, Hours{h.Rule.Name, h.Scope.String(), h.Holds, At(h.Changes)})
+	}
+	return list, err
+}
+
+func (s *Service) shadows(ctx context.Context, name string) (list []Shadow, err error) {
+	states, err := s.limiter.PeekShadows(ctx, name)
+	for _, state := range states {
+		list = append(list, Shadow{state.Rule, state.Scope, state.Limit, state.Remaining})
+	}
+	return list, err
+}

@@ -1,0 +1,195 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Task is where a task is, and what it waits for; docs/json.md has its fields.
+type Task struct {
+	ID            string       `json:"id"`
+	Queue         string       `json:"queue"`
+	Type          string       `json:"type"`
+	State         string       `json:"state"`
+	Scope         string       `json:"scope,omitempty"`
+	ScopeFrom     string       `json:"scope_from,omitempty"`
+	Cost          int64        `json:"cost,omitempty"`
+	Costs         policy.Costs `json:"costs,omitempty"`
+	Priority      int          `json:"priority,omitempty"`
+	MaxPriority   *int         `json:"max_priority,omitempty"`
+	Turn          string       `json:"turn"`
+	Place         int64        `json:"place,omitempty"`
+	Start         Time         `json:"start,omitzero"`
+	Reason        Reason       `json:"reason,omitempty"`
+	Rule          string       `json:"rule,omitempty"`
+	RuleScope     string       `json:"rule_scope,omitempty"`
+	NextProcessAt Time         `json:"next_process_at,omitzero"`
+	LastError     string       `json:"last_error,omitempty"`
+	Error         string       `json:"error,omitempty"`
+	Pause
+	Users
+	NoRule
+}
+
+// What a task's turn can be.
+const (
+	TurnNone     = "none"
+	TurnWaiting  = "waiting"
+	TurnReleased = "released"
+	TurnParked   = "parked"
+)
+
+// Task answers where the tasks of an id are, one for each queue that has one. It costs two calls for each queue, and some more for
+// each task. It returns a *NoTaskError if no queue has one.
+func (s *Service) Task(ctx context.Context, id string) ([]Task, error) {
+	found, queues, err := s.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, &NoTaskError{ID: id, Queues: queues}
+	}
+	list := make([]Task, len(found))
+	for n, info := range found {
+		if list[n], err = s.task(ctx, info); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// NoTaskError says that no queue has a task of an id.
+type NoTaskError struct {
+	ID     string
+	Queues []string // those that were searched
+}
+
+func (e *NoTaskError) Error() string { return "no queue has a task " + e.ID }
+
+// find looks for the task in every queue, two calls for each.
+func (s *Service) find(ctx context.Context, id string) (found []*asynq.TaskInfo, queues []string, err error) {
+	if queues, err = s.inspector.Queues(); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range queues {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		info, err := s.inspector.GetTaskInfo(name, id)
+		switch {
+		case err == nil:
+			found = append(found, info)
+		case !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
+			return nil, nil, err
+		}
+	}
+	return found, queues, nil
+}
+
+func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) {
+	r := Task{
+		ID: info.ID, Queue: info.Queue, Type: info.Type, State: info.State.String(), Turn: TurnNone,
+		NextProcessAt: At(info.NextProcessAt), LastError: info.LastErr,
+	}
+	return r, s.turn(ctx, info, &r)
+}
+
+// turn learns what the task spends and where it stands. What is wrong with the task
+// itself is a part of the answer and no error.
+func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error {
+	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+	if err != nil {
+		r.Error = Plain(err)
+		return nil
+	}
+	if !limited {
+		if spec.Scope, r.ScopeFrom, err = s.found(ctx, info); err != nil || spec.Scope == "" {
+			return err
+		}
+	}
+	r.Scope, r.Cost, r.Costs, r.Priority = spec.Scope, spec.Cost, spec.Costs, spec.Priority
+	r.MaxPriority, r.Users = s.maxPriority(spec.Scope), s.users(spec.Scope)
+	v, now := s.current(ctx)
+	r.Pause = s.pause(spec.Scope, v, now)
+	got, err := s.limiter.Waitlist().InspectWaiter(ctx, throttle.Waiter{
+		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
+	})
+	if IsUnmatched(err) {
+		r.Error = Plain(err)
+		if r.NoRule, err = s.noRule(ctx, spec.Scope); r.Waits() {
+			r.Reason = ReasonUnmatched
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case got.Released && r.Waits():
+		r.Turn = TurnReleased
+	case got.Parked:
+		r.Turn = TurnParked
+		s.parked(spec, r)
+	case got.Waits:
+		r.Turn, r.Place, r.Start = TurnWaiting, got.Ahead+1, expected(got.At, got.Expected, got.Binding)
+		r.Rule, r.RuleScope, r.Reason = got.Binding.Rule.Name, got.Binding.Scope.String(), reasonOf(got.Binding, got.Paused)
+	}
+	return nil
+}
+
+// maxPriority returns the highest priority that counts for tasks of a scope, nil for any.
+func (s *Service) maxPriority(name string) *int {
+	scope, err := policy.ParseScope(name)
+	if err != nil {
+		return nil // InspectWaiter reports it
+	}
+	limit, limited := s.limiter.Policy().MaxPriority(scope)
+	if !limited {
+		return nil
+	}
+	return &limit
+}
+
+// parked says why a task's place is only kept.
+func (s *Service) parked(spec queue.Spec, r *Task) {
+	if err := s.tooDear(spec); err != nil {
+		r.Reason, r.Error = ReasonCost, Plain(err)
+		return
+	}
+	r.Reason = ReasonNoWorker
+	if info, err := s.inspector.GetQueueInfo(r.Queue); err == nil && info.Paused {
+		r.Reason = ReasonQueuePaused
+	}
+}
+
+// tooDear returns a *policy.CostError for a task that the limits can never admit.
+func (s *Service) tooDear(spec queue.Spec) (err error) {
+	scope, err := policy.ParseScope(spec.Scope)
+	switch policy := s.limiter.Policy(); {
+	case err != nil:
+		return nil //nolint:nilerr // InspectWaiter has reported it
+	case len(spec.Costs) > 0:
+		err = policy.CheckCosts(scope, spec.Costs)
+	default:
+		err = policy.Check(scope, spec.Cost)
+	}
+	if !errors.As(err, new(*policy.CostError)) {
+		return nil
+	}
+	return err
+}
+
+// Waits tells whether a worker may still take the task: by its own scheduled time, or now.
+func (t *Task) Waits() bool { return waits(t.State) }
+
+func waits(state string) bool {
+	waiting := []asynq.TaskState{asynq.TaskStatePending, asynq.TaskStateScheduled, asynq.TaskStateRetry}
+	return slices.ContainsFunc(waiting, func(one asynq.TaskState) bool { return one.String() == state })
+}
