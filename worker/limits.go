@@ -99,6 +99,7 @@ type Limits struct {
 	settled bool
 	faults  sync.Mutex
 	fault   error // why the limits in Redis are not in force
+	ofFile  error // why the limits file cannot be used
 	end     context.CancelFunc
 	beside  *sync.WaitGroup // what goes on beside the servers
 }
@@ -177,7 +178,7 @@ func (l *Limits) build(file limitsfile.File) error {
 		},
 	})
 	calm := l.health.Calm(l.log)
-	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, App: l.cfg.App, Worker: true, Prefix: l.cfg.Throttle.Prefix, Logger: l.log})
+	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, App: l.cfg.App, Worker: true, Prefix: l.cfg.Throttle.Prefix, Logger: l.log, OnFault: l.fileFault})
 	if !l.cfg.NoUsage {
 		recorder, err := usage.New(l.rdb, usage.Config{Prefix: l.cfg.Throttle.Prefix, App: cmp.Or(l.cfg.App, filepath.Base(os.Args[0])), Observer: l.metrics, Logger: calm})
 		if err != nil {
@@ -278,6 +279,21 @@ func (l *Limits) refused(err error) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	l.fault = err
+}
+
+// FileErr returns why the limits file, as somebody has changed it since it was read last, cannot be used, nil while it can: until it
+// is mended the limits of before stay in force.
+func (l *Limits) FileErr() error {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return l.ofFile
+}
+
+func (l *Limits) fileFault(err error) {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	l.ofFile = err
+	l.metrics.LimitsFileFaulty(err != nil)
 }
 
 // Workers returns how many servers of asynq are live on the Redis, -1 while that is unknown.

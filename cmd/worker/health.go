@@ -26,6 +26,7 @@ type health struct {
 type wellbeing interface {
 	RedisErr(ctx context.Context, maxAge time.Duration) error
 	LimitsErr() error
+	FileErr() error
 	Workers() int
 }
 
@@ -36,7 +37,8 @@ type healthAnswer struct {
 	Workers       *int           `json:"workers,omitempty"` // live workers on this Redis; absent while unknown
 	Concurrency   int            `json:"concurrency"`
 	Queues        map[string]int `json:"queues"`
-	Limits        string         `json:"limits"` // ok, or why those in Redis are not in force
+	Limits        string         `json:"limits"`      // ok, or why those in Redis are not in force
+	LimitsFile    string         `json:"limits_file"` // ok, or why the changed file cannot be used
 	UptimeSeconds int64          `json:"uptime_seconds"`
 	Version       string         `json:"version"`
 }
@@ -45,12 +47,15 @@ type healthAnswer struct {
 // Redis does not answer or the worker is stopping.
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := healthAnswer{
-		Status: "ok", Redis: "ok", Limits: "ok", Concurrency: h.concurrency, Queues: h.queues, Version: h.version,
+		Status: "ok", Redis: "ok", Limits: "ok", LimitsFile: "ok", Concurrency: h.concurrency, Queues: h.queues, Version: h.version,
 		UptimeSeconds: int64(time.Since(h.started).Seconds()),
 	}
 	code := http.StatusOK
 	if err := h.of.LimitsErr(); err != nil {
 		a.Limits = err.Error()
+	}
+	if err := h.of.FileErr(); err != nil {
+		a.LimitsFile = err.Error()
 	}
 	if err := h.of.RedisErr(r.Context(), healthAge); err != nil {
 		a.Status, a.Redis, code = "unavailable", err.Error(), http.StatusServiceUnavailable

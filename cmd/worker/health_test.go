@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/redistest"
 )
 
 type fakeHealth struct {
@@ -18,6 +21,7 @@ type fakeHealth struct {
 
 func (f fakeHealth) RedisErr(context.Context, time.Duration) error { return f.redis }
 func (f fakeHealth) LimitsErr() error                              { return f.limits }
+func (fakeHealth) FileErr() error                                  { return nil }
 func (f fakeHealth) Workers() int                                  { return f.workers }
 
 func TestHealth(t *testing.T) {
@@ -68,4 +72,31 @@ func TestStatusRoutes(t *testing.T) {
 			t.Errorf("%s: %d, want %d", request, w.Code, want)
 		}
 	}
+}
+
+// docs/operations.md: "the limits of before stay in force until the file is mended": /healthz and a metric say so, and the log does
+// not say that nothing was started.
+func TestFaultyEdit(t *testing.T) {
+	t.Parallel()
+	path := limitsFile(t, someLimits)
+	r := start(t, whole, nil, "-redis", ownRedis(t), "-limits", path, "-listen", "127.0.0.1:0")
+	r.says("msg=ready")
+	base := "http://" + r.found("addr")
+	is := func(faulty int, parts ...string) {
+		t.Helper()
+		redistest.WaitFor(t, "the metric to be there", bound, func() bool {
+			return strings.Contains(get(t, base+"/metrics", http.StatusOK), fmt.Sprintf("\nheadway_limits_file_faulty %d\n", faulty))
+		})
+		a := getHealth(t, base, http.StatusOK)
+		if a.Status != "ok" || a.Limits != "ok" {
+			t.Errorf("%+v", a)
+		}
+		says(t, a.LimitsFile, parts...)
+	}
+	is(0, "ok")
+	write(t, path, someLimits+"      - {name: other, algorithm: later}\n")
+	is(1, "the limits file cannot be used; the limits in force stay: "+path+":5:", ", and 1 more; the log has all")
+	says(t, r.stderr.String(), "!nothing was started")
+	write(t, path, strings.Replace(someLimits, "200", "300", 1))
+	is(0, "ok")
 }

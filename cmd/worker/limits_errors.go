@@ -26,7 +26,7 @@ func limitsUnread(path string, err error) error {
 	case errors.Is(err, limitsfile.ErrBusy), errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, new(*policy.Error)):
-		return &cli.Error{What: err.Error(), Try: "correct these lines of " + path + "; nothing was started", Err: err}
+		return &cli.Error{What: err.Error(), Try: "correct these lines of " + path, Err: err}
 	case errors.Is(err, fs.ErrNotExist):
 		return &cli.Error{What: "there is no limits file " + path, Try: "-limits examples/quickstart/limits.yaml", Err: err}
 	case errors.Is(err, fs.ErrPermission):

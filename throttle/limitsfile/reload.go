@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -40,6 +41,9 @@ func (l *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 		if err == nil && !stands.regular() {
 			err = errNoFile
 		}
+		if err == nil && stands.same(l.read.stood) {
+			l.mended() // what was taken last stands there again
+		}
 		switch {
 		case err != nil && asked:
 			asked = false
@@ -68,6 +72,30 @@ var errNoFile = errors.New("it is no file")
 
 func (l *Source) unread(ctx context.Context, err error) {
 	l.log.ErrorContext(ctx, "the limits file cannot be read; the limits in force stay", "file", l.read.path, "error", err)
+	l.fault(fmt.Errorf("the limits file %s cannot be read; the limits in force stay: %w", l.read.path, err))
+}
+
+// fault notes that what stands there cannot be used.
+func (l *Source) fault(err error) {
+	l.faulty = true
+	l.onFault(err)
+}
+
+// mended notes that it can be used.
+func (l *Source) mended() {
+	if l.faulty {
+		l.faulty = false
+		l.onFault(nil)
+	}
+}
+
+// firstOf is an error in one line: of many faults the first, and how many more there are.
+func firstOf(err error) string {
+	first, rest, _ := strings.Cut(err.Error(), "\n")
+	if rest == "" {
+		return first
+	}
+	return fmt.Sprintf("%s, and %d more; the log has all", first, 1+strings.Count(rest, "\n"))
 }
 
 // take publishes what the file says. It returns false where Redis has to be asked again.
@@ -81,11 +109,14 @@ func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool
 	case !asked && !says && cutOff(before.text, text):
 		l.log.WarnContext(ctx, "the limits file ends in the middle of what it said before, and is not taken; write it to its end, or send SIGHUP to take it as it stands",
 			"file", l.read.path, "bytes", len(text), "before", len(before.text))
+		l.fault(fmt.Errorf("the limits file %s ends in the middle of what it said before, and is not taken; the limits in force stay", l.read.path))
 		return true
 	case err != nil:
 		l.log.ErrorContext(ctx, "the limits file cannot be used; the limits in force stay", "file", l.read.path, "error", err)
+		l.fault(fmt.Errorf("the limits file cannot be used; the limits in force stay: %s", firstOf(err)))
 		return true
 	}
+	l.mended()
 	l.writable = l.writable || WarnOfMode(ctx, l.log, l.read.path, stands)
 	l.read.text, l.read.stood = text, stands
 	if says {

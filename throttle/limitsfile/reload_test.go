@@ -26,6 +26,7 @@ type reloading struct {
 	path    string
 	out     *output
 	signals chan os.Signal
+	fault   error // that OnFault was told last
 }
 
 const twoTenants = `limits:
@@ -66,7 +67,7 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 		_, rdb := redistest.Miniredis(t)
 		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &output{}, signals: make(chan os.Signal)}
 		inPlace(t, r.path, twoTenants)
-		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil))})
+		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil)), OnFault: func(err error) { r.fault = err }})
 		if _, err := r.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -322,4 +323,45 @@ func TestPipeIsReadOnce(t *testing.T) {
 	if read := readOf(t, path); string(read.text) != twoTenants || read.stood.regular() {
 		t.Errorf("%q", read.text)
 	}
+}
+
+// "OnFault is called when the file was changed into one that cannot be used, and with nil when it was mended", also where what was
+// there before comes back as it was.
+func TestFaultsAreToldUntilMended(t *testing.T) {
+	t.Parallel()
+	reloads(t, func(t *testing.T, r *reloading) {
+		is := func(parts ...string) {
+			t.Helper()
+			later(2 * time.Second)
+			if r.fault == nil {
+				t.Fatalf("no fault, and %q is wanted", parts)
+			}
+			expect(t, r.fault.Error(), parts...)
+		}
+		mended := func() {
+			t.Helper()
+			later(2 * time.Second)
+			if r.fault != nil {
+				t.Fatal(r.fault)
+			}
+		}
+		inPlace(t, r.path, "limits: {p: {}, q: {x: 1}, r: {x: 1}}\n")
+		is("the limits file cannot be used; the limits in force stay: "+r.path+":1:", "x is not a field", ", and 1 more; the log has all", "!\n")
+		inPlace(t, r.path, twoTenants)
+		mended()
+		inPlace(t, r.path, twoTenants[:len(twoTenants)-40])
+		is("ends in the middle of what it said before")
+		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
+		mended()
+		if err := os.Rename(r.path, r.path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		mended() // it may be being replaced
+		r.signals <- syscall.SIGHUP
+		is("the limits file " + r.path + " cannot be read; the limits in force stay")
+		if err := os.Rename(r.path+".away", r.path); err != nil {
+			t.Fatal(err)
+		}
+		mended()
+	})
 }

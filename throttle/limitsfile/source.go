@@ -79,6 +79,8 @@ type Source struct {
 	told     bool      // that it could not be published
 	writable bool      // it was told that others may write it
 	again    time.Time // when a file that may not be published is tried again
+	faulty   bool      // what stands there by now cannot be used
+	onFault  func(error)
 }
 
 // Config is how a Source works. The zero Config is ready to use.
@@ -92,6 +94,9 @@ type Config struct {
 	Prefix string
 	// Logger gets what becomes of the file and of changes. Defaults to none.
 	Logger *slog.Logger
+	// OnFault is called by Reload with the reason when the file was changed into one that cannot be used, so that the limits of
+	// before stay, and with nil when it was mended. Defaults to none.
+	OnFault func(error)
 }
 
 // New returns a Source of a file that was read. It does no I/O.
@@ -106,10 +111,13 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.OnFault == nil {
+		cfg.OnFault = func(error) {}
+	}
 	store := policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix})
 	return &Source{
 		store: store, holder: policystore.NewHolder(store, cfg.By), read: read, log: cfg.Logger,
-		self: policystore.Process{App: cfg.App, Worker: cfg.Worker},
+		self: policystore.Process{App: cfg.App, Worker: cfg.Worker}, onFault: cfg.OnFault,
 	}
 }
 

@@ -68,6 +68,7 @@ type Metrics struct {
 	holds      prometheus.Histogram
 	errors     *prometheus.CounterVec
 	up         prometheus.Gauge
+	faulty     prometheus.Gauge
 	outages    prometheus.Counter
 	polls      *looks
 	signals    *prometheus.CounterVec
@@ -138,6 +139,7 @@ func (m *Metrics) makeTaskMetrics() {
 func (m *Metrics) makeHealthMetrics(version string) {
 	m.errors = counters(m, "errors_total", "Errors inside Headway, by kind.", "kind")
 	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
+	m.faulty = gauge(m, "limits_file_faulty", "1 while the limits file was changed into one that cannot be used, 0 otherwise.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
 	m.polls = add(m, newLooks())
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")

@@ -126,6 +126,15 @@ type redisState struct {
 	up    bool
 }
 
+// LimitsFileFaulty notes whether the limits file was changed into one that cannot be used.
+func (m *Metrics) LimitsFileFaulty(faulty bool) {
+	if faulty {
+		m.faulty.Set(1)
+		return
+	}
+	m.faulty.Set(0)
+}
+
 // RedisUp tells whether Redis answers. An outage is counted once, when it
 // begins.
 func (m *Metrics) RedisUp(up bool) {
