@@ -36,7 +36,7 @@ func newOutage(logger *slog.Logger) *outage {
 // began notes that Redis did not decide, and tells it once.
 func (o *outage) began(err error) {
 	if o.failed() {
-		o.logger.Warn("redis does not decide; the rules' failure policies do", "error", err)
+		o.logger.Warn("redis unavailable; applying on_redis_error", "error", err)
 	}
 }
 
@@ -44,7 +44,7 @@ func (o *outage) began(err error) {
 // ends the outage.
 func (o *outage) over(p *compiledScope) {
 	if lasted, done := o.decided(p); done {
-		o.logger.Info("redis decides again", "outage", lasted.Round(time.Millisecond))
+		o.logger.Info("redis available again; on_redis_error no longer applies", "outage", lasted.Round(time.Millisecond))
 	}
 }
 

@@ -227,9 +227,9 @@ func TestOutageIsToldOnce(t *testing.T) {
 	stopped, started := 0, 0
 	for _, line := range log.lines {
 		switch {
-		case line == "WARN redis does not decide; the rules' failure policies do":
+		case line == "WARN redis unavailable; applying on_redis_error":
 			stopped++
-		case strings.HasPrefix(line, "INFO redis decides again "):
+		case strings.HasPrefix(line, "INFO redis available again; on_redis_error no longer applies "):
 			started++
 		default:
 			t.Errorf("it says %q", line)

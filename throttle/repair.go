@@ -64,7 +64,7 @@ func (l *Limiter) repaired(ctx context.Context, provider string, scopes []string
 		return false
 	}
 	if tells {
-		l.cfg.Logger.WarnContext(ctx, "a damaged value was met, and the order of those who wait was made anew from their queues",
+		l.cfg.Logger.WarnContext(ctx, "damaged value found; the order of waiters was rebuilt from their queues",
 			"provider", provider, "dropped", dropped, "error", cause)
 	}
 	return true

@@ -344,19 +344,19 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one not
 		l.emptyBelow(p.provider, one.noted)
 		scope = levelsOf(p.scope)[strings.Count(one.noted, "/")]
 		if one.changed {
-			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)
+			l.cfg.Logger.WarnContext(ctx, "the API asked to stop calling; scope paused", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)
 		}
 	case !one.changed:
 	case w.verb == "cut":
-		l.cfg.Logger.InfoContext(ctx, "the API refuses calls; a limit is cut and grows back until then", "scope", scope, "rule", w.name, "until", until)
+		l.cfg.Logger.InfoContext(ctx, "the API rejects calls; limit reduced", "scope", scope, "rule", w.name, "until", until)
 	case w.verb == "rise":
-		l.cfg.Logger.InfoContext(ctx, "the API refuses no calls; a limit grows above the configured one until then", "scope", scope, "rule", w.name,
+		l.cfg.Logger.InfoContext(ctx, "the API rejects no calls; limit raised above the configured one", "scope", scope, "rule", w.name,
 			"percent", w.numbers[0]/onePercent, "until", until)
 	case w.verb == "adopt" && w.numbers[0] > 0:
-		l.cfg.Logger.WarnContext(ctx, "the API's own limit is not the configured one, and counts until then",
+		l.cfg.Logger.WarnContext(ctx, "the API's limit differs from the configured one; using the API's",
 			"scope", scope, "rule", w.name, "limit", w.numbers[0], "until", until)
 	case w.verb == "adopt":
-		l.cfg.Logger.InfoContext(ctx, "the API's own limit is as large as the configured one, which counts again", "scope", scope, "rule", w.name)
+		l.cfg.Logger.InfoContext(ctx, "the API's limit is at least the configured one; using the configured one", "scope", scope, "rule", w.name)
 	}
 }
 

@@ -172,7 +172,7 @@ func TestHeedCosts(t *testing.T) {
 			t.Errorf("answer %d: %d calls, want %d; %v", i, counted.n, step.calls, err)
 		}
 	}
-	if n := strings.Count(log.String(), "the API says to stay away"); n != 2 {
+	if n := strings.Count(log.String(), "the API asked to stop calling"); n != 2 {
 		t.Errorf("it is logged %d times:\n%s", n, log.String())
 	}
 }

@@ -181,7 +181,7 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 	switch {
 	case err != nil:
 		if !s.of.failed.Swap(true) {
-			s.of.log.Warn("shadow rules are not counted; nothing else depends on them", "error", err)
+			s.of.log.Warn("cannot evaluate shadow rules; enforced limits are not affected", "error", err)
 		}
 		s.of.heard(r, req, d, ShadowFailed)
 		return
@@ -414,6 +414,6 @@ func (s *shadowSums) flush(at ruleAt) {
 	if sum.longest == Never {
 		longest = "no clock tells"
 	}
-	s.log.Info("a shadow rule would have made tasks wait", "rule", at.pattern+":"+at.name,
+	s.log.Info("shadow rule would have delayed tasks", "rule", at.pattern+":"+at.name,
 		"starts", sum.starts, "would_have_waited", sum.waits, "longest", longest, "within", shadowLogEvery)
 }

@@ -354,7 +354,7 @@ func TestShadowInAnOutage(t *testing.T) {
 				t.Errorf("got %v", by)
 			}
 			redistest.WaitFor(t, "what is on its way", bound, func() bool { return l.shadows.out.Load() == 0 })
-			if got := strings.Count(log.String(), "shadow rules are not counted"); got != lines {
+			if got := strings.Count(log.String(), "cannot evaluate shadow rules"); got != lines {
 				t.Errorf("%d lines:\n%s", got, log)
 			}
 		})
@@ -470,8 +470,8 @@ func TestShadowIsTold(t *testing.T) {
 			<-time.After(1010 * time.Millisecond) // none at the very end of the minute, before it or after
 		}
 		<-time.After(time.Hour)
-		const want = `level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=60 would_have_waited=60 within=1m0s
-level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=10 would_have_waited=10 within=1m0s
+		const want = `level=INFO msg="shadow rule would have delayed tasks" rule=p:slow starts=60 would_have_waited=60 within=1m0s
+level=INFO msg="shadow rule would have delayed tasks" rule=p:slow starts=10 would_have_waited=10 within=1m0s
 `
 		if got := log.String(); got != want {
 			t.Errorf("got:\n%swant:\n%s", got, want)

@@ -40,7 +40,7 @@ func (s *hastyRules) in(p *policy.Policy) {
 	}
 	s.mu.Unlock() // a handler may be slow, or ask the limiter itself
 	for _, r := range short {
-		s.logger.Warn("a rule's per is shorter than Config.StartTolerance: it loses half of its rate or more",
+		s.logger.Warn("rule's per is shorter than Config.StartTolerance: the rule loses at least half of its rate",
 			"scope", r.pattern, "rule", r.name, "per", r.per, "start_tolerance", s.tolerance)
 	}
 }

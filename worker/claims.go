@@ -70,7 +70,7 @@ func (c *claims) send(name string) {
 		if err := c.t.cfg.Limiter.Waitlist().ReportClaimed(context.Background(), name, one.places); err != nil {
 			c.t.observer.Failed("claim")
 			if more, due := c.t.repeats.Due("claim", time.Now()); due {
-				c.t.log.Warn("redis was not told of tasks that have started; it is with the next call", "provider", name, "more", more, "error", err)
+				c.t.log.Warn("cannot report started tasks to redis; retrying with the next call", "provider", name, "more", more, "error", err)
 			}
 			c.t.waker.claimed(name, one.places)
 		}

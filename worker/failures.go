@@ -39,15 +39,15 @@ func (l *Limits) logFailure(ctx context.Context, task *asynq.Task, err error) {
 	scope := l.scopeOf(ctx, task)
 	about := []any{"task_id", id, "scope", scope, "type", task.Type(), "queue", name, "retried", retried, "error", withoutSecrets(err.Error())}
 	if errors.Is(err, asynq.SkipRetry) || retried >= most {
-		l.log.ErrorContext(ctx, "task failed for good and is archived", about...)
+		l.log.ErrorContext(ctx, "task failed and is archived", about...)
 		return
 	}
 	more, due := l.failures.Due(scope, time.Now())
 	if !due {
-		l.log.DebugContext(ctx, "task failed and is tried again", about...)
+		l.log.DebugContext(ctx, "task failed and will be retried", about...)
 		return
 	}
-	l.log.Log(ctx, slog.LevelInfo, "task failed and is tried again", append(about, "more", more)...)
+	l.log.Log(ctx, slog.LevelInfo, "task failed and will be retried", append(about, "more", more)...)
 }
 
 // scopeOf is what a task spends from, empty where that cannot be told.

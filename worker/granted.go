@@ -148,7 +148,7 @@ func (w *waker) tellUnreleased(name string, err error) {
 		return
 	}
 	if more, due := w.t.repeats.Due("release "+name, time.Now()); due {
-		w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "more", more, "error", err)
+		w.t.log.Warn("cannot release tasks that are due; they run at their fallback time", "queue", name, "more", more, "error", err)
 	}
 }
 

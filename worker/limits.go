@@ -361,7 +361,7 @@ func (l *Limits) warnOfUnits(ctx context.Context, rules *policy.Policy) {
 	}
 	for pattern, r := range rules.Rules() {
 		if !r.Unlimited && r.Algorithm != policy.Concurrency && r.Unit != policy.Requests {
-			l.log.WarnContext(ctx, "a rule counts a unit that the tasks of Spends do not cost, since Config.Costs is nil: it does not limit them; set Costs",
+			l.log.WarnContext(ctx, "rule does not limit tasks of Spends: Config.Costs is nil, so they cost none of its unit; set Costs",
 				"scope", pattern, "rule", r.Name, "unit", r.Unit)
 			return
 		}
@@ -443,7 +443,7 @@ func (l *Limits) End() {
 	}
 	if l.owned {
 		if err := l.rdb.Close(); err != nil {
-			l.log.Warn("the client of Redis could not be closed", "error", err)
+			l.log.Warn("cannot close the Redis client", "error", err)
 		}
 	}
 }

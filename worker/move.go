@@ -29,11 +29,11 @@ func MoveTo(name string) MaxWaitPolicy {
 		return Action{becameMoved, func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
 			if err := t.move(ctx, j, name); err != nil {
 				t.observer.Failed("move")
-				t.log.WarnContext(ctx, "a task whose patience has ended could not be moved and waits on",
+				t.log.WarnContext(ctx, "max wait exceeded, but the task cannot be moved; it keeps waiting",
 					"queue", j.queue, "task_id", j.id, "to", name, "error", err)
 				return false, nil
 			}
-			t.log.InfoContext(ctx, "a task was moved: its patience has ended", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
+			t.log.InfoContext(ctx, "task moved: max wait exceeded", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
 				"to", name, "why", w.String())
 			t.moves.Go(func() { t.followMove(j.queue, name, j.id) })
 			// Limited, so that no ErrorHandler is told.

@@ -95,7 +95,7 @@ func Fail() MaxWaitPolicy {
 // the task as processed.
 func Drop(record func(Expired)) MaxWaitPolicy {
 	return always(Action{"dropped", func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
-		t.log.InfoContext(ctx, "a task was dropped: its patience has ended", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
+		t.log.InfoContext(ctx, "task dropped: max wait exceeded", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
 		t.leaveResult(j, w)
 		if record != nil {
 			record(w)
@@ -174,7 +174,7 @@ func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 	defer func() {
 		if x := recover(); x != nil {
 			t.observer.Failed("patience")
-			t.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task waits on", "queue", w.Queue, "task_id", w.ID,
+			t.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task keeps waiting", "queue", w.Queue, "task_id", w.ID,
 				"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 			verdict = Action{}
 		}

@@ -158,7 +158,7 @@ func (p *planner) run(name string, b *backlog) {
 	err := errPanicked
 	defer func() {
 		if x := recover(); x != nil && !b.told {
-			p.t.log.Error("planning a backlog failed", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+			p.t.log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		}
 		b.told = err != nil
 		rest := planRest
@@ -172,7 +172,7 @@ func (p *planner) run(name string, b *backlog) {
 	}()
 	err = p.plan(p.t.serving, name, b)
 	if err != nil && !b.told && !p.t.stopped() {
-		p.t.log.Warn("a backlog could not be planned: its tasks are picked up once to wait", "queue", name, "error", err)
+		p.t.log.Warn("cannot plan a backlog; each task is picked up once to join its queue", "queue", name, "error", err)
 	}
 }
 

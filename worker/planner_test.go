@@ -272,7 +272,7 @@ func TestPlannerFails(t *testing.T) {
 	if rest := time.Until(b.rested); rest < planFault/2 {
 		t.Errorf("it rests for %s", rest)
 	}
-	if n := strings.Count(said.String(), "could not be planned"); n != 1 {
+	if n := strings.Count(said.String(), "cannot plan a backlog"); n != 1 {
 		t.Errorf("told %d times: %s", n, &said)
 	}
 }

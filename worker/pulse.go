@@ -125,7 +125,7 @@ func (p *watchdog) takeBack() woken {
 func (p *watchdog) tellBack(back woken) {
 	if len(back.providers) > 0 {
 		first := slices.Min(back.providers)
-		p.t.log.Info("waiting tasks are woken again", "provider", first, "after", back.after, "more", len(back.providers)-1)
+		p.t.log.Info("dispatch resumed in this process", "provider", first, "after", back.after, "more", len(back.providers)-1)
 	}
 }
 
@@ -173,7 +173,7 @@ func (p *watchdog) check() {
 		back = p.takeBack()
 	}
 	p.mu.Unlock()
-	const text = "waiting tasks are not woken by this process: they come when another does, or asynq brings them"
+	const text = "dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time"
 	if len(away) > 0 {
 		p.t.log.Warn(text, away...)
 	}

@@ -40,7 +40,7 @@ func (h *told) WithGroup(string) slog.Handler          { return h }
 
 func (h *told) Handle(_ context.Context, r slog.Record) error {
 	text := r.Message
-	if !h.all && !strings.HasPrefix(text, "waiting tasks are") {
+	if !h.all && !strings.HasPrefix(text, "dispatch stalled") && !strings.HasPrefix(text, "dispatch resumed") {
 		return nil
 	}
 	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })

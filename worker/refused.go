@@ -134,10 +134,10 @@ func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, er
 	}
 	about := []any{"queue", j.queue, "task_id", j.id, "scope", j.scope, "more", n, "reason", err}
 	if why == "app" {
-		t.log.WarnContext(ctx, "tasks wait for a worker of an application that may spend from their scope; this one may not", about...)
+		t.log.WarnContext(ctx, "this worker's application may not spend from the scope; its tasks wait for another worker", about...)
 		return
 	}
-	t.log.WarnContext(ctx, "a waiting task can never pass under the limits as they are now; it waits until they change", about...)
+	t.log.WarnContext(ctx, "waiting task can never pass under the current limits; it waits for new limits", about...)
 }
 
 // returns spaces out when refused tasks come back. It is safe for concurrent use.

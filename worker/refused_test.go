@@ -110,7 +110,7 @@ func TestOtherAppsTasksWait(t *testing.T) {
 			t.Errorf("%s is %+v", id, i)
 		}
 	}
-	if n := log.times("tasks wait for a worker of an application"); n != 1 || log.times("p is for billing") != 1 {
+	if n := log.times("this worker's application may not spend from the scope"); n != 1 || log.times("p is for billing") != 1 {
 		t.Errorf("it was told %d times", n)
 	}
 	other := s.as("billing")
@@ -308,7 +308,7 @@ func TestUnmatchedWarnings(t *testing.T) {
 		}
 		<-time.After(2 * unmatchedGather)
 		synctest.Wait()
-		if n := log.times("scope=misspelt/"); n != mostUnmatched || log.times("tasks of further scopes wait") != 1 {
+		if n := log.times("scope=misspelt/"); n != mostUnmatched || log.times("tasks of more scopes wait") != 1 {
 			t.Errorf("there are %d lines of 100 scopes", n)
 		}
 	})

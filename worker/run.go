@@ -42,7 +42,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		if err := lease.Release(ctx); err != nil {
 			t.observer.Failed("release")
 			if more, due := t.repeats.Due("place", time.Now()); due {
-				t.log.WarnContext(ctx, "redis did not take the release of a place; it is tried again until the place's lease ends", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
+				t.log.WarnContext(ctx, "cannot release a lease in redis; retrying until it expires", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
 			}
 		}
 	}()
@@ -134,7 +134,7 @@ func (t *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
 		return
 	}
 	if x := recover(); x != nil {
-		t.log.ErrorContext(ctx, "a handler panicked", "queue", j.queue, "task_id", j.id,
+		t.log.ErrorContext(ctx, "handler panicked", "queue", j.queue, "task_id", j.id,
 			"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		*err = &finalError{fmt.Errorf("panic: %v", x)}
 	}

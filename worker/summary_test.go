@@ -92,7 +92,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		secret := errors.New(`Get "https://user:hunter2@api.example.com/v1/mail?key=hunter2": EOF`)
 		fail("mail", fmt.Errorf("%w: %w", secret, asynq.SkipRetry))
 		fail("mail", asynq.RevokeTask)
-		if log.times(`level=ERROR msg="task failed for good and is archived"`) != 1 || log.times("scope=mail/acme") != 1 || log.times("api.example.com/v1/mail?…") != 1 {
+		if log.times(`level=ERROR msg="task failed and is archived"`) != 1 || log.times("scope=mail/acme") != 1 || log.times("api.example.com/v1/mail?…") != 1 {
 			t.Errorf("the log is %s", log.b.String())
 		}
 		if strings.Contains(log.b.String(), "hunter2") {
@@ -128,7 +128,7 @@ func TestRetriesAreLoggedOnceAMinute(t *testing.T) {
 	for range 10 {
 		<-failed
 	}
-	if log.times(`level=INFO msg="task failed and is tried again" task_id=t`) != 1 || log.times("error=boom") != 1 {
+	if log.times(`level=INFO msg="task failed and will be retried" task_id=t`) != 1 || log.times("error=boom") != 1 {
 		t.Errorf("the log is %s", log.b.String())
 	}
 }
@@ -148,7 +148,7 @@ func TestUnitsThatSpendsDoesNotCost(t *testing.T) {
 		if err == nil {
 			err = limits.Settle(t.Context())
 		}
-		if warned := log.times("since Config.Costs is nil") == 1 && log.times("scope=llm rule=tokens unit=tokens") == 1; err != nil || warned != (costs == nil) {
+		if warned := log.times("Config.Costs is nil") == 1 && log.times("scope=llm rule=tokens unit=tokens") == 1; err != nil || warned != (costs == nil) {
 			t.Errorf("Costs are %s: %v, and the log is %s", name, err, bytes.TrimSpace(log.b.Bytes()))
 		}
 	}

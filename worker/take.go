@@ -137,7 +137,7 @@ func (w *waker) giveBack(list []*asynqx.Handout) {
 	defer cancel()
 	for _, g := range slices.Backward(groups) { // each goes before what is in pending
 		if err := w.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
-			w.t.log.Warn("tasks that were taken and not started could not be put back; asynq brings them when their lease is over",
+			w.t.log.Warn("cannot put back tasks that were not started; asynq recovers them when their lease ends",
 				"queue", g.queue, "tasks", len(ids[g]), "error", err)
 			if asynqx.MayPass(err) {
 				break // Redis is still away

@@ -38,12 +38,12 @@ func (u *unmatched) waits(ctx context.Context, log *slog.Logger, j *job, at time
 	ctx, scope, queue, id := context.WithoutCancel(ctx), j.scope, j.queue, j.id
 	if !u.warns(now) {
 		if _, due := u.lines.Due("", now); due { // no scope is empty
-			log.WarnContext(ctx, "tasks of further scopes wait, whose scopes meet no rule; headway_refused_tasks counts them", "scope", scope, "queue", queue, "task_id", id)
+			log.WarnContext(ctx, "tasks of more scopes wait: no rule matches; headway_refused_tasks counts them", "scope", scope, "queue", queue, "task_id", id)
 		}
 		return
 	}
 	time.AfterFunc(unmatchedGather, func() {
-		log.WarnContext(ctx, "no rule matches the scope, and its tasks wait; give it a rule, or delete them",
+		log.WarnContext(ctx, "no rule matches the scope; its tasks wait until you add a rule, or delete them",
 			"scope", scope, "tasks", max(u.away.Of(scope, time.Now()), 1), "queue", queue, "task_id", id)
 	})
 }

@@ -176,7 +176,7 @@ func (w *waker) guarded(what string, loop func()) {
 			defer func() {
 				if x := recover(); x != nil {
 					w.t.observer.Failed("wake")
-					w.t.log.Error("waking tasks failed and begins anew", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+					w.t.log.Error("dispatcher panicked; restarting", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 					again = asynqx.Sleep(w.t.serving, askAround)
 				}
 			}()

@@ -204,7 +204,7 @@ func TestWorkerAccess(t *testing.T) {
 	r := g.works("worker", func() { g.limits("changer").run(0, "set", "payments", "account", "limit=15", "-as", "anna") })
 	r.says(`change="set payments account limit=15" by=anna`)
 	for line := range strings.Lines(r.stderr.String()) {
-		if !strings.Contains(line, "level=INFO") && !strings.Contains(line, "failed for good") && !strings.Contains(line, "the API says to stay away") {
+		if !strings.Contains(line, "level=INFO") && !strings.Contains(line, "failed and is archived") && !strings.Contains(line, "the API asked to stop calling") {
 			t.Errorf("logged %s", line)
 		}
 	}
@@ -275,12 +275,12 @@ func TestWorkerMayNotPublish(t *testing.T) {
 	worker := func(path string) *running {
 		return start(t, with(newFakeSystem()), nil, "-redis", g.url("worker"), "-limits", path)
 	}
-	const none, different = "goes by its own file until there are", "which is not the one in Redis; those in Redis count"
+	const none, different = "using the limits file until Redis has limits", "which differs from the one in Redis; using the limits in Redis"
 
 	// Nothing in Redis: it runs under its own file, and by the next text of it.
 	r := worker(own)
 	r.says("msg=ready")
-	says(t, r.stderr.String(), none, "worker limits import -replace publishes it", "level=WARN")
+	says(t, r.stderr.String(), none, "run worker limits import -replace", "level=WARN")
 	write(t, own, strings.Replace(someLimits, "200", "300", 1))
 	redistest.WaitFor(t, "the next text to be told", bound, func() bool { return strings.Count(r.stderr.String(), none) == 2 })
 
@@ -300,7 +300,7 @@ func TestWorkerMayNotPublish(t *testing.T) {
 	}
 	says(t, same.stderr.String(), "!level=WARN", "!level=ERROR")
 	for _, r := range []*running{r, differs} {
-		says(t, r.stderr.String(), "!trying again", "!level=ERROR")
+		says(t, r.stderr.String(), "!retrying", "!level=ERROR")
 		if n := strings.Count(r.stderr.String(), different); n != 1 {
 			t.Errorf("told %d times\n%s", n, r.stderr.String())
 		}
@@ -319,7 +319,7 @@ func TestPublisherAccess(t *testing.T) {
 	g.rule(strings.Fields(strings.Replace(rule, "SETUSER worker", "SETUSER publisher", 1))...)
 	path := limitsFile(t, accessLimits)
 	r := g.works("publisher", func() { write(t, path, strings.Replace(accessLimits, "limit: 10,", "limit: 15,", 1)) }, "-limits", path)
-	r.says(`msg="the limits file is published"`)
+	r.says(`msg="limits file published"`)
 	r.says("version=2")
 	if all := g.refused(); len(all) > 0 {
 		t.Errorf("refused were %q", all)

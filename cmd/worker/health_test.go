@@ -95,7 +95,7 @@ func TestFaultyEdit(t *testing.T) {
 	}
 	is(0, "ok")
 	write(t, path, someLimits+"      - {name: other, algorithm: later}\n")
-	is(1, "the limits file cannot be used; the limits in force stay: "+path+":5:", ", and 1 more; the log has all")
+	is(1, "invalid limits file; keeping the current limits: "+path+":5:", ", and 1 more; the log has all")
 	says(t, r.stderr.String(), "!nothing was started")
 	write(t, path, strings.Replace(someLimits, "200", "300", 1))
 	is(0, "ok")

@@ -199,7 +199,7 @@ func TestWorkersPause(t *testing.T) {
 	l.run(0, "import", "-replace", limitsFile(t, "limits: {payments: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}}"))
 	l.run(0, "pause", "payments/acme", "-as", "anna")
 	r := start(t, whole, nil, "-redis", l.url, "-allow-host", a.host())
-	r.says(`msg="somebody has paused what tasks spend from; worker limits list shows it" paused=1 first=payments/acme`)
+	r.says(`msg="scopes are paused; worker limits list shows them" paused=1 first=payments/acme`)
 	r.says("msg=ready")
 	rdb := open(t, l.url)
 	enqueue(t, rdb, a.task("payments/acme", "paused"))

@@ -370,11 +370,11 @@ func TestWorkersChange(t *testing.T) {
 	}
 
 	write(t, path, someLimits+"      - {name: account, algorithm: later}\n")
-	first.says("the limits file cannot be used; the limits in force stay")
+	first.says("invalid limits file; keeping the current limits")
 	first.says("algorithm is \\\"later\\\"")
 	write(t, path, strings.Replace(someLimits, "per: 1s", "per: 2s", 1))
-	first.says("the limits file is published")
-	first.says("rules that were set live stand over the file")
+	first.says("limits file published")
+	first.says("rules set live override the limits file")
 	for _, r := range []*running{first, second} {
 		r.says(`msg="limits in force" version=3 change="publish a limits file"`)
 	}

@@ -61,7 +61,7 @@ func TestRenamedScopeWaits(t *testing.T) {
 	enqueue(t, rdb, a.task("payments/a", "first"), a.task("never/known", "never"))
 	redistest.WaitFor(t, "the unknown one to be archived", 30*time.Second, func() bool { return state("never") == asynq.TaskStateArchived })
 	waits("first")
-	r.says(`no rule matches the scope, and its tasks wait; give it a rule, or delete them" scope=payments/a tasks=1`)
+	r.says(`no rule matches the scope; its tasks wait until you add a rule, or delete them" scope=payments/a tasks=1`)
 	if page := get(t, "http://"+r.found("addr")+"/metrics", http.StatusOK); !strings.Contains(page, `headway_refused_total{queue="default",why="unmatched"} 1`) ||
 		!strings.Contains(page, `headway_refused_tasks{queue="default",why="unmatched"} 1`) {
 		t.Error("the metrics do not tell")
@@ -95,7 +95,7 @@ func TestAssignedToOthersWaits(t *testing.T) {
 	prints(t, "limits", "-redis", url, "-as", "anna", "assign", "payments", "apps=billing,refunds")
 	mail.says(`msg="limits in force" version=2`)
 	enqueue(t, rdb, a.task("payments/a", "t"))
-	mail.says("tasks wait for a worker of an application that may spend from their scope")
+	mail.says("this worker's application may not spend from the scope; its tasks wait for another worker")
 	redistest.WaitFor(t, "the metrics to tell", 30*time.Second, func() bool {
 		return strings.Contains(get(t, "http://"+mail.found("addr")+"/metrics", http.StatusOK), `headway_refused_total{queue="default",why="app"}`)
 	})

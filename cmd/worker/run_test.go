@@ -329,7 +329,7 @@ func TestPublishedPolicy(t *testing.T) {
 	}
 	second := start(t, p, env)
 	second.says("msg=ready")
-	second.says("running under the limits that another worker has published")
+	second.says("using the limits in Redis")
 	if !strings.Contains(got, "account") {
 		t.Errorf("runs under\n%s", got)
 	}
@@ -340,7 +340,7 @@ func TestPublishedPolicy(t *testing.T) {
 		r.says(`msg="limits in force" version=2`)
 	}
 	older := start(t, with(newFakeSystem()), env, "-limits", limitsFile(t, someLimits))
-	older.says("the limits file is an older one, which was superseded")
+	older.says("limits file superseded by a newer one")
 	older.stop()
 	for _, r := range []*running{first, second, third} {
 		r.stop()
@@ -357,14 +357,14 @@ func TestRedisLost(t *testing.T) {
 	r.says("msg=ready")
 	base := "http://" + regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(r.stderr.String())[1]
 	server.Kill9()
-	r.says("redis does not answer")
+	r.says("redis unavailable; tasks wait")
 	if a := getHealth(t, base, http.StatusServiceUnavailable); a.Status != "unavailable" || !strings.Contains(a.Redis, "nothing listens at "+server.Addr()) {
 		t.Errorf("health %+v", a)
 	}
 	server.Restart(t)
-	r.says("redis answers again")
-	if n := strings.Count(r.stderr.String(), "redis does not answer"); n != 1 {
-		t.Errorf("said %d times that redis does not answer:\n%s", n, r.stderr.String())
+	r.says("redis available again")
+	if n := strings.Count(r.stderr.String(), "redis unavailable; tasks wait"); n != 1 {
+		t.Errorf("said %d times that redis unavailable; tasks wait:\n%s", n, r.stderr.String())
 	}
 	getHealth(t, base, http.StatusOK)
 	r.stop()

@@ -309,10 +309,10 @@ func TestKeepsRunning(t *testing.T) {
 	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-log-level", "debug")
 	r.says("msg=ready")
 	server.Kill9()
-	r.says("redis does not answer")
+	r.says("redis unavailable; tasks wait")
 	r.says("level=DEBUG msg=asynq message=\"Dequeue error") // asynq complains, quietly
 	server.Restart(t)
-	r.says("redis answers again")
+	r.says("redis available again")
 	enqueue(t, open(t, "redis://"+server.Addr()), a.task("payments/a", "x"))
 	redistest.WaitFor(t, "a task to run", bound, func() bool { return a.calls.Load() == 1 })
 	// One for each part of asynq, two of Redis, two of waking if it was away for long, and eight
@@ -331,7 +331,7 @@ func TestStopsWhileRedisIsAway(t *testing.T) {
 	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits))
 	r.says("msg=ready")
 	server.Kill9()
-	r.says("redis does not answer")
+	r.says("redis unavailable; tasks wait")
 	r.stop()
 	r.ends(cli.ExitOK)
 }
@@ -353,8 +353,8 @@ func TestTellsFailures(t *testing.T) {
 	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits),
 		"-allow-host", strings.TrimPrefix(broken.URL, "http://"), "-log-level", "debug")
 	for id, want := range map[string]string{
-		"again": `level=INFO msg="task failed and is tried again"`,
-		"last":  `level=ERROR msg="task failed for good and is archived"`,
+		"again": `level=INFO msg="task failed and will be retried"`,
+		"last":  `level=ERROR msg="task failed and is archived"`,
 	} {
 		r.says(want + " task_id=" + id + " scope=payments/a type=http queue=default")
 		r.says(`level=DEBUG msg="outbound request" method=GET host=` + strings.TrimPrefix(broken.URL, "http://"))

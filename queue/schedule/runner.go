@@ -105,9 +105,9 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) tell(ctx context.Context, err error) {
 	switch {
 	case err != nil && !r.failing:
-		r.log.WarnContext(ctx, "schedules wait: their runs could not be enqueued; trying until they are", "error", err)
+		r.log.WarnContext(ctx, "cannot enqueue scheduled runs; retrying", "error", err)
 	case err == nil && r.failing:
-		r.log.InfoContext(ctx, "schedules are enqueued again")
+		r.log.InfoContext(ctx, "scheduled runs are enqueued again")
 	}
 	r.failing = err != nil
 }
@@ -184,7 +184,7 @@ func (r *Runner) enqueue(ctx context.Context, e *entry, run time.Time) (bool, er
 	result, err := r.client.Enqueue(step, task)
 	if result.State == queue.Invalid {
 		// It would be refused each time, and must not hold up the later ones.
-		r.log.ErrorContext(ctx, "a scheduled task was refused; this run is left out",
+		r.log.ErrorContext(ctx, "scheduled task rejected; run skipped",
 			"schedule", e.Name, "run", run, "error", err)
 		return false, nil
 	}
@@ -203,7 +203,7 @@ func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, 
 		return
 	}
 	zone := e.runs.Location()
-	r.log.WarnContext(ctx, "runs of a schedule were missed and are left out",
+	r.log.WarnContext(ctx, "missed runs of a schedule are skipped",
 		"schedule", e.Name, "left_out", left, "enqueued", enqueued, "catch_up", e.CatchUp,
 		"since", done.In(zone), "until", now.In(zone))
 }
@@ -213,8 +213,8 @@ func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, 
 func (r *Runner) tellAhead(ctx context.Context, e *entry, st state, done time.Time) {
 	ahead := done.After(st.now.Add(overtaken))
 	if ahead && !e.ahead {
-		r.log.ErrorContext(ctx, "a schedule rests: its record is ahead of Redis's clock, which was wrong or is; "+
-			"if it was, remove the record (ZREM)", "schedule", e.Name, "until", done, "key", recordsKey, "member", e.member)
+		r.log.ErrorContext(ctx, "schedule suspended: its record is ahead of Redis's clock; "+
+			"if the clock was wrong before, remove the record (ZREM)", "schedule", e.Name, "until", done, "key", recordsKey, "member", e.member)
 	}
 	e.ahead = ahead
 }

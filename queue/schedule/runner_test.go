@@ -464,7 +464,7 @@ func TestRefusedTask(t *testing.T) {
 		pass(5 * time.Minute)
 		stop()
 		w.want("s")
-		if log := w.log.String(); strings.Count(log, "a scheduled task was refused") != 2 {
+		if log := w.log.String(); strings.Count(log, "scheduled task rejected") != 2 {
 			t.Errorf("the log is %q", log)
 		}
 	})

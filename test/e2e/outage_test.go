@@ -45,7 +45,7 @@ func TestOutageIsAFewLines(t *testing.T) {
 			outage.begin(between)
 			<-time.After(5 * time.Second)
 			outage.end(between)
-			w.Says("redis answers again")
+			w.Says("redis available again")
 			s.until(n)
 			text := strings.TrimSpace(w.Stderr.String()[before:])
 			if lines := strings.Count(text, "\n") + 1; lines > 10 {
@@ -54,8 +54,8 @@ func TestOutageIsAFewLines(t *testing.T) {
 			if n := strings.Count(text, "level=ERROR"); n > 1 {
 				t.Errorf("%d lines at level error; it mends itself", n)
 			}
-			over := regexp.MustCompile(`msg="redis answers again" down_seconds=(\d+\.?\d*) failed_calls=(\d+)`).FindStringSubmatch(text)
-			if !strings.Contains(text, `level=ERROR msg="redis does not answer; tasks wait until it does"`) || over == nil || over[1] == "0" || over[2] == "0" {
+			over := regexp.MustCompile(`msg="redis available again" down_seconds=(\d+\.?\d*) failed_calls=(\d+)`).FindStringSubmatch(text)
+			if !strings.Contains(text, `level=ERROR msg="redis unavailable; tasks wait"`) || over == nil || over[1] == "0" || over[2] == "0" {
 				t.Error("want a line that it began, and one that it is over, with how long and how many calls failed")
 			}
 			t.Logf("\n%s", text)

@@ -141,7 +141,7 @@ func (m *Middleware) fail(w http.ResponseWriter, r *http.Request, scope string, 
 		if logger == nil {
 			logger = slog.Default()
 		}
-		logger.ErrorContext(r.Context(), "a request cannot be limited as it was asked for", "scope", scope, "error", err)
+		logger.ErrorContext(r.Context(), "cannot limit a request", "scope", scope, "error", err)
 		m.answer(w, r, http.StatusInternalServerError)
 	}
 }

@@ -117,7 +117,7 @@ func WarnOfMode(ctx context.Context, log *slog.Logger, path string, stands Stamp
 	if !fileModes || !stands.regular() || stands.info.Mode().Perm()&others == 0 {
 		return false
 	}
-	log.WarnContext(ctx, "users beside its owner may write a file that this worker goes by; chmod go-w keeps them out",
+	log.WarnContext(ctx, "file is writable by users other than its owner; run chmod go-w",
 		"file", path, "mode", stands.info.Mode().String())
 	return true
 }

@@ -71,8 +71,8 @@ func (l *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 var errNoFile = errors.New("it is no file")
 
 func (l *Source) unread(ctx context.Context, err error) {
-	l.log.ErrorContext(ctx, "the limits file cannot be read; the limits in force stay", "file", l.read.path, "error", err)
-	l.fault(fmt.Errorf("the limits file %s cannot be read; the limits in force stay: %w", l.read.path, err))
+	l.log.ErrorContext(ctx, "cannot read the limits file; keeping the current limits", "file", l.read.path, "error", err)
+	l.fault(fmt.Errorf("cannot read the limits file %s; keeping the current limits: %w", l.read.path, err))
 }
 
 // fault notes that what stands there cannot be used.
@@ -107,13 +107,13 @@ func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool
 	says := err == nil && bytes.Equal(limitsyaml.Format(rules), limitsyaml.Format(before.policy))
 	switch {
 	case !asked && !says && cutOff(before.text, text):
-		l.log.WarnContext(ctx, "the limits file ends in the middle of what it said before, and is not taken; write it to its end, or send SIGHUP to take it as it stands",
+		l.log.WarnContext(ctx, "limits file is truncated and was not loaded; complete it, or send SIGHUP to load it as it is",
 			"file", l.read.path, "bytes", len(text), "before", len(before.text))
-		l.fault(fmt.Errorf("the limits file %s ends in the middle of what it said before, and is not taken; the limits in force stay", l.read.path))
+		l.fault(fmt.Errorf("the limits file %s is truncated and was not loaded; keeping the current limits", l.read.path))
 		return true
 	case err != nil:
-		l.log.ErrorContext(ctx, "the limits file cannot be used; the limits in force stay", "file", l.read.path, "error", err)
-		l.fault(fmt.Errorf("the limits file cannot be used; the limits in force stay: %s", firstOf(err)))
+		l.log.ErrorContext(ctx, "invalid limits file; keeping the current limits", "file", l.read.path, "error", err)
+		l.fault(fmt.Errorf("invalid limits file; keeping the current limits: %s", firstOf(err)))
 		return true
 	}
 	l.mended()
@@ -121,7 +121,7 @@ func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool
 	l.read.text, l.read.stood = text, stands
 	if says {
 		if asked {
-			l.log.InfoContext(ctx, "the limits file says what it said before", "file", l.read.path)
+			l.log.InfoContext(ctx, "limits file unchanged", "file", l.read.path)
 		}
 		return true
 	}
@@ -133,7 +133,7 @@ func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool
 	if err != nil {
 		l.read = before
 		if !l.told {
-			l.log.WarnContext(ctx, "the limits file has changed and could not be published; trying again", "file", l.read.path, "error", err)
+			l.log.WarnContext(ctx, "cannot publish the changed limits file; retrying", "file", l.read.path, "error", err)
 		}
 		l.told = true
 		return false
@@ -162,7 +162,7 @@ func (l *Source) tellGone(ctx context.Context, before, after *policy.Policy) {
 		return
 	}
 	const most = 20
-	l.log.WarnContext(ctx, "the new limits file lacks what the one before had",
+	l.log.WarnContext(ctx, "the new limits file removes rules or settings",
 		"file", l.read.path, "gone", len(gone), "names", strings.Join(gone[:min(most, len(gone))], ", "))
 }
 

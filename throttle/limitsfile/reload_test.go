@@ -117,7 +117,7 @@ func TestCutOffFileIsNotTaken(t *testing.T) {
 		for _, part := range []string{half, "", twoTenants[:len(twoTenants)-40]} {
 			inPlace(t, r.path, part)
 			later(time.Minute)
-			r.says([]string{"limit: 200", "limit: 5"}, []string{"level=WARN", "ends in the middle of what it said before", "!level=ERROR"})
+			r.says([]string{"limit: 200", "limit: 5"}, []string{"level=WARN", "limits file is truncated", "!level=ERROR"})
 		}
 		if n := strings.Count(r.out.String(), "\n"); n != 4 {
 			t.Errorf("%d lines for three files, and the one of the start:\n%s", n, r.out)
@@ -126,7 +126,7 @@ func TestCutOffFileIsNotTaken(t *testing.T) {
 		later(time.Minute)
 		r.signals <- syscall.SIGHUP
 		later(time.Second)
-		r.says([]string{"limit: 200", "!limit: 5"}, []string{`the new limits file lacks what the one before had`, `gone=1 names="payments/acme tenant"`})
+		r.says([]string{"limit: 200", "!limit: 5"}, []string{`the new limits file removes rules or settings`, `gone=1 names="payments/acme tenant"`})
 	})
 }
 
@@ -164,7 +164,7 @@ func TestMissingFileIsTold(t *testing.T) {
 		expect(t, r.out.String(), "!level=ERROR")
 		r.signals <- syscall.SIGHUP
 		later(time.Second)
-		expect(t, r.out.String(), "level=ERROR", "the limits file cannot be read; the limits in force stay", "no such file")
+		expect(t, r.out.String(), "level=ERROR", "cannot read the limits file; keeping the current limits", "no such file")
 		if err := os.Mkdir(r.path, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +284,7 @@ func TestWritableFileIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 			later(2 * time.Second)
-			if n, want := strings.Count(r.out.String(), "may write a file"), min(i, 1); n != want {
+			if n, want := strings.Count(r.out.String(), "file is writable by users other than its owner"), min(i, 1); n != want {
 				t.Errorf("%v: told %d times, want %d:\n%s", mode, n, want, r.out)
 			}
 		}
@@ -300,7 +300,7 @@ func TestWritableFileIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		WarnOfMode(t.Context(), slog.New(slog.NewTextHandler(&out, nil)), path, stands)
-		expect(t, out.String(), "may write a file", "mode=-rw-----w-")
+		expect(t, out.String(), "file is writable by users other than its owner", "mode=-rw-----w-")
 	})
 }
 
@@ -346,11 +346,11 @@ func TestFaultsAreToldUntilMended(t *testing.T) {
 			}
 		}
 		inPlace(t, r.path, "limits: {p: {}, q: {x: 1}, r: {x: 1}}\n")
-		is("the limits file cannot be used; the limits in force stay: "+r.path+":1:", "x is not a field", ", and 1 more; the log has all", "!\n")
+		is("invalid limits file; keeping the current limits: "+r.path+":1:", "x is not a field", ", and 1 more; the log has all", "!\n")
 		inPlace(t, r.path, twoTenants)
 		mended()
 		inPlace(t, r.path, twoTenants[:len(twoTenants)-40])
-		is("ends in the middle of what it said before")
+		is("is truncated and was not loaded")
 		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
 		mended()
 		if err := os.Rename(r.path, r.path+".away"); err != nil {
@@ -358,7 +358,7 @@ func TestFaultsAreToldUntilMended(t *testing.T) {
 		}
 		mended() // it may be being replaced
 		r.signals <- syscall.SIGHUP
-		is("the limits file " + r.path + " cannot be read; the limits in force stay")
+		is("cannot read the limits file " + r.path + "; keeping the current limits")
 		if err := os.Rename(r.path+".away", r.path); err != nil {
 			t.Fatal(err)
 		}

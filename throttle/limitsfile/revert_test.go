@@ -122,7 +122,7 @@ func TestRollingDeploy(t *testing.T) {
 		b.crash() // and comes back before its deploy
 		b = f.start(allows("1"))
 		later(10 * time.Minute)
-		expect(f.t, b.out.String(), "level=WARN", "the limits file is an older one, which was superseded")
+		expect(f.t, b.out.String(), "level=WARN", "limits file superseded by a newer one")
 		f.under("2", a, b, c)
 
 		a.stop() // the only one with the newer file restarts
@@ -160,7 +160,7 @@ func TestRevertByRollingDeploy(t *testing.T) {
 		f.under("1", a, b)
 		v := f.versions(3)
 		expect(f.t, v.Change, "again", "no process has the newer one any more")
-		expect(f.t, b.out.String(), "the limits file counts again", "!older")
+		expect(f.t, b.out.String(), "limits file applies again", "!older")
 		later(time.Hour)
 		f.versions(3)
 	})
@@ -184,7 +184,7 @@ func TestRevertWhenTheLastHasGone(t *testing.T) {
 				later(51 * time.Second) // 45 to the end of its lease, 30 to see that nobody comes, and 1 to follow
 				f.under("1", a)
 				f.versions(3)
-				expect(f.t, a.out.String(), "superseded", "the limits file counts again")
+				expect(f.t, a.out.String(), "superseded", "limits file applies again")
 			})
 		})
 	}

@@ -150,7 +150,7 @@ func (l *Source) Settle(ctx context.Context) (*policy.Policy, error) {
 	case err != nil:
 		return nil, err
 	case l.read.policy == nil:
-		l.log.InfoContext(ctx, "running under the limits that another worker has published, or somebody has set")
+		l.log.InfoContext(ctx, "using the limits in Redis")
 	}
 	l.tellPauses(ctx, now)
 	return now, nil
@@ -189,8 +189,8 @@ func (l *Source) notPermitted(ctx context.Context, cause error) error {
 	v, err := l.store.Current(ctx)
 	switch {
 	case errors.Is(err, policystore.ErrNone):
-		l.log.WarnContext(ctx, "this Redis user may not publish limits, and there are none in Redis: this worker goes by its own file until there are; "+
-			"worker limits import -replace publishes it, run as a user that may change limits", "file", l.read.path, "error", cause)
+		l.log.WarnContext(ctx, "no permission to publish limits, and Redis has none: using the limits file until Redis has limits; "+
+			"to publish it, run worker limits import -replace as a user that may change limits", "file", l.read.path, "error", cause)
 		l.told = true
 		if l.apply != nil {
 			l.apply(l.read.policy)
@@ -199,8 +199,8 @@ func (l *Source) notPermitted(ctx context.Context, cause error) error {
 	case err != nil:
 		return err
 	case !v.RestsOn(l.read.policy):
-		l.log.WarnContext(ctx, "this Redis user may not publish the limits file, which is not the one in Redis; those in Redis count; "+
-			"worker limits import -replace publishes it, run as a user that may change limits", "file", l.read.path, "version", v.Number, "error", cause)
+		l.log.WarnContext(ctx, "no permission to publish the limits file, which differs from the one in Redis; using the limits in Redis; "+
+			"to publish it, run worker limits import -replace as a user that may change limits", "file", l.read.path, "version", v.Number, "error", cause)
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func (l *Source) tellPauses(ctx context.Context, pol *policy.Policy) {
 		}
 	}
 	if len(paused) > 0 {
-		l.log.WarnContext(ctx, "somebody has paused what tasks spend from; worker limits list shows it", "paused", len(paused), "first", paused[0])
+		l.log.WarnContext(ctx, "scopes are paused; worker limits list shows them", "paused", len(paused), "first", paused[0])
 	}
 }
 
@@ -254,29 +254,29 @@ func (l *Source) became(ctx context.Context, became policystore.Published, v pol
 	l.older, l.gone = became == policystore.FileSuperseded, time.Time{}
 	switch {
 	case l.older:
-		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded; it counts again when no process has the newer one any more, "+
-			"and worker limits import -replace brings it back at once", "file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
+		l.log.WarnContext(ctx, "limits file superseded by a newer one; it applies again when no process has the newer one, "+
+			"or at once after worker limits import -replace", "file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
 	case v.Imported != nil:
-		l.log.WarnContext(ctx, "the limits that were imported stand in place of the file; worker limits unset lets it count again",
+		l.log.WarnContext(ctx, "imported limits override the limits file; run worker limits unset to apply the file",
 			"file", l.read.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
 	case became == policystore.FileNew:
-		l.log.InfoContext(ctx, "the limits file is published", "file", l.read.path, "version", v.Number)
+		l.log.InfoContext(ctx, "limits file published", "file", l.read.path, "version", v.Number)
 	case became == policystore.FileAgain:
-		l.log.InfoContext(ctx, "the limits file counts again: no process has the newer one any more", "file", l.read.path, "version", v.Number)
+		l.log.InfoContext(ctx, "limits file applies again: no process has the newer one", "file", l.read.path, "version", v.Number)
 	}
 	if became == policystore.FileNew || became == policystore.FileAgain {
 		l.tellGone(ctx, stood, l.read.policy)
 		l.tellOdd(ctx)
 	}
 	if n := len(v.Rules); n > 0 {
-		l.log.InfoContext(ctx, "rules that were set live stand over the file; worker limits list shows them", "rules", n, "version", v.Number)
+		l.log.InfoContext(ctx, "rules set live override the limits file; worker limits list shows them", "rules", n, "version", v.Number)
 	}
 }
 
 // tellOdd says that a file that is published has what is most likely not meant, and the first of it.
 func (l *Source) tellOdd(ctx context.Context) {
 	if odd := l.read.policy.Lint(); len(odd) > 0 {
-		l.log.WarnContext(ctx, "the limits file has what is most likely not meant; worker limits check lists it",
+		l.log.WarnContext(ctx, "limits file has warnings; worker limits check lists them",
 			"file", l.read.path, "warnings", len(odd), "first", odd[0].String())
 	}
 }
@@ -327,7 +327,7 @@ func (l *Source) hold(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound)
 	defer cancel()
 	if err := l.holder.Release(ctx); err != nil {
-		l.log.DebugContext(ctx, "could not say that this process has its limits file no more; others learn it within a minute", "error", err)
+		l.log.DebugContext(ctx, "cannot release the limits file; its lease ends within a minute", "error", err)
 	}
 }
 
@@ -374,9 +374,9 @@ func (l *Source) restore(ctx context.Context) {
 	err := l.publish(ctx, nil, nil)
 	switch {
 	case err == nil:
-		l.log.WarnContext(ctx, "the limits were gone from Redis; the file was published again", "file", l.read.path)
+		l.log.WarnContext(ctx, "limits were missing in Redis; limits file published again", "file", l.read.path)
 	case !l.told && ctx.Err() == nil:
-		l.log.WarnContext(ctx, "the limits are gone from Redis, and the file could not be published; trying again", "error", err)
+		l.log.WarnContext(ctx, "limits are missing in Redis, and the limits file cannot be published; retrying", "error", err)
 	}
 	l.told = err != nil
 	if errors.Is(err, policystore.ErrNotPermitted) {

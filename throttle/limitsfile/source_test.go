@@ -38,7 +38,7 @@ func TestSignalReads(t *testing.T) {
 	go func() { defer close(done); l.Reload(ctx, signals) }()
 	signals <- syscall.SIGHUP
 	redistest.WaitFor(t, "the file to be read", time.Minute, func() bool {
-		return strings.Contains(out.String(), "says what it said before")
+		return strings.Contains(out.String(), "limits file unchanged")
 	})
 	cancel()
 	<-done
@@ -76,7 +76,7 @@ func TestOddFileIsTold(t *testing.T) {
 	if _, err := l.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, out.String(), "level=WARN", "worker limits check lists it", "warnings=1", "tasks that do not say how many tokens they cost are not limited by it")
+	expect(t, out.String(), "level=WARN", "worker limits check lists them", "warnings=1", "tasks that do not say how many tokens they cost are not limited by it")
 }
 
 // A worker whose file was superseded does not bring it back where Redis was emptied.

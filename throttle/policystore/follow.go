@@ -123,7 +123,7 @@ func (f *follower) look(ctx context.Context) {
 	}
 	if f.failed {
 		f.failed = false
-		f.cfg.Logger.InfoContext(ctx, "the limits in Redis can be asked for again")
+		f.cfg.Logger.InfoContext(ctx, "limits in Redis readable again")
 	}
 	f.keep(ctx)
 }
@@ -143,10 +143,10 @@ func (f *follower) keep(ctx context.Context) {
 	case err != nil:
 		f.renew = time.Now().Add(renewAgain)
 		if !f.stale && ctx.Err() == nil {
-			f.cfg.Logger.WarnContext(ctx, "the limits in Redis could not be renewed, and may go when their time is over; trying each minute", "error", err)
+			f.cfg.Logger.WarnContext(ctx, "cannot renew the limits in Redis, and they may expire; retrying each minute", "error", err)
 		}
 	case f.stale:
-		f.cfg.Logger.InfoContext(ctx, "the limits in Redis can be renewed again")
+		f.cfg.Logger.InfoContext(ctx, "limits in Redis renewed again")
 	}
 	f.stale = err != nil
 }
@@ -157,8 +157,8 @@ func (f *follower) expiring(ctx context.Context) {
 	left, err := f.store.left(ctx)
 	ends := err == nil && left > 0 && left < min(f.read.stays()/2, expiryNotice)
 	if ends && !f.ends {
-		f.cfg.Logger.WarnContext(ctx, "the limits in Redis expire soon, and this Redis user may not renew them; "+
-			"worker limits list renews them, run as a user that may change limits", "expire_in", left.Round(time.Second))
+		f.cfg.Logger.WarnContext(ctx, "limits in Redis expire soon, and this Redis user may not renew them; "+
+			"to renew them, run worker limits list as a user that may change limits", "expire_in", left.Round(time.Second))
 	}
 	f.ends = ends
 }
@@ -166,13 +166,13 @@ func (f *follower) expiring(ctx context.Context) {
 func (f *follower) silent(ctx context.Context, err error) {
 	if !f.failed && ctx.Err() == nil {
 		f.failed = true
-		f.cfg.Logger.WarnContext(ctx, "the limits in Redis cannot be asked for; those in force stay", "error", err)
+		f.cfg.Logger.WarnContext(ctx, "cannot read the limits in Redis; keeping the current limits", "error", err)
 	}
 }
 
 func (f *follower) refuse(ctx context.Context, err error) {
 	f.read, f.next = nil, time.Time{}
-	f.cfg.Logger.ErrorContext(ctx, "the limits in Redis are not understood; those in force stay", "error", err)
+	f.cfg.Logger.ErrorContext(ctx, "invalid limits in Redis; keeping the current limits", "error", err)
 	if f.cfg.OnRefused != nil {
 		f.cfg.OnRefused(err)
 	}
@@ -232,7 +232,7 @@ func (f *follower) turn(ctx context.Context) {
 		f.limiter.SetPolicy(p)
 	}
 	if f.begun {
-		f.cfg.Logger.InfoContext(ctx, "limits that were set for a time have ended", "version", v.Number)
+		f.cfg.Logger.InfoContext(ctx, "temporary limits expired", "version", v.Number)
 	} else {
 		f.cfg.Logger.InfoContext(ctx, "limits in force", "version", v.Number, "change", v.Change, "by", v.By)
 	}

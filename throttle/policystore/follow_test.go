@@ -118,7 +118,7 @@ func TestWhatEndsEndsEverywhere(t *testing.T) {
 		f.says("limit: 100")
 		pass(4 * time.Millisecond)
 		f.says("!limit: 100")
-		has(t, f.log.String(), "have ended")
+		has(t, f.log.String(), "temporary limits expired")
 	})
 }
 
@@ -133,7 +133,7 @@ func TestKeepsWhatItUnderstands(t *testing.T) {
 		m.HSet("hw:limits", "version", "3")
 		pass(3 * time.Second)
 		f.says("limit: 100")
-		if f.bad != 1 || strings.Count(f.log.String(), "not understood") != 1 {
+		if f.bad != 1 || strings.Count(f.log.String(), "invalid limits in Redis") != 1 {
 			t.Errorf("told %d times:\n%s", f.bad, f.log)
 		}
 		m.HSet("hw:limits", "v:4", strings.Replace(m.HGet("hw:limits", "v:2"), `"version":2`, `"version":4`, 1))
@@ -154,14 +154,14 @@ func TestKeepsWhatItHas(t *testing.T) {
 		m.SetError("LOADING")
 		pass(5 * time.Second)
 		f.says("limit: 100")
-		if strings.Count(f.log.String(), "cannot be asked") != 1 {
+		if strings.Count(f.log.String(), "cannot read the limits in Redis") != 1 {
 			t.Errorf("%s", f.log)
 		}
 		m.SetError("")
 		m.FlushAll()
 		pass(time.Second)
 		f.says("limit: 100")
-		has(t, f.log.String(), "can be asked for again")
+		has(t, f.log.String(), "limits in Redis readable again")
 		if f.none == 0 {
 			t.Error("not told that there is nothing")
 		}
@@ -267,12 +267,12 @@ func TestFollowKeeps(t *testing.T) {
 			t.Errorf("it was renewed %d times", met)
 		}
 		pass(time.Hour)
-		if n := refused.refuse(nil) - met; n < 25 || n > 61 || strings.Count(f.log.String(), "could not be renewed") != 1 {
+		if n := refused.refuse(nil) - met; n < 25 || n > 61 || strings.Count(f.log.String(), "cannot renew the limits in Redis") != 1 {
 			t.Errorf("tried %d times, told\n%s", n, f.log)
 		}
 		pass(2 * time.Minute)
 		stays(fileStays)
-		has(t, f.log.String(), "can be renewed again")
+		has(t, f.log.String(), "limits in Redis renewed again")
 		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
 		m.SetTTL(s.key, time.Hour) // somebody who had read the version before was late
 		pass(2 * time.Second)

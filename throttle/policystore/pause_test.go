@@ -256,6 +256,6 @@ func TestPauseIsFollowed(t *testing.T) {
 		f.says("paused: true")
 		pass(4 * time.Millisecond)
 		f.says("!paused")
-		has(t, f.log.String(), "have ended")
+		has(t, f.log.String(), "temporary limits expired")
 	})
 }

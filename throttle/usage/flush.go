@@ -79,9 +79,9 @@ func (r *Recorder) tell(ctx context.Context, err error) {
 	}
 	switch {
 	case err != nil && !r.failing:
-		r.log.WarnContext(ctx, "who uses the limits is not recorded; limits are kept as ever", "error", err)
+		r.log.WarnContext(ctx, "cannot record usage; limits are not affected", "error", err)
 	case err == nil && r.failing:
-		r.log.InfoContext(ctx, "who uses the limits is recorded again", "lost_units", r.Lost())
+		r.log.InfoContext(ctx, "usage is recorded again", "lost_units", r.Lost())
 	}
 	r.failing = err != nil
 }

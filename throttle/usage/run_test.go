@@ -193,7 +193,7 @@ func TestFault(t *testing.T) {
 		spend()
 		pass(time.Minute)
 		spend()
-		if r.Lost() != 14 || len(failed) != 2 || failed[0] != "usage" || strings.Count(log.String(), "not recorded") != 1 {
+		if r.Lost() != 14 || len(failed) != 2 || failed[0] != "usage" || strings.Count(log.String(), "cannot record usage") != 1 {
 			t.Errorf("%d units are lost, %q\n%s", r.Lost(), failed, log.String())
 		}
 		c.fail(nil)

@@ -140,7 +140,7 @@ func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	return err
 }
 
-var errSettling = errors.New("redis answers again, and calls of the outage may still fail")
+var errSettling = errors.New("redis is available again, but calls of the outage may still fail")
 
 // Outage returns why calls fail at the moment, as far as that is known, nil where nothing
 // is wrong: Check's error, or that an outage was over only just now.
@@ -197,9 +197,9 @@ func (w *Watch) changed(first bool, now time.Time) {
 	w.up(w.err == nil)
 	switch {
 	case w.err != nil:
-		w.log.Error("redis does not answer; tasks wait until it does", "error", w.err)
+		w.log.Error("redis unavailable; tasks wait", "error", w.err)
 	case !first:
-		w.log.Info("redis answers again", "down_seconds", float64(now.Sub(since).Milliseconds())/1000, "failed_calls", w.calls)
+		w.log.Info("redis available again", "down_seconds", float64(now.Sub(since).Milliseconds())/1000, "failed_calls", w.calls)
 	}
 }
 

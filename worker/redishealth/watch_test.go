@@ -111,7 +111,7 @@ func TestWatchKnowsOfFailedCalls(t *testing.T) {
 		}
 		f.down.Store(true)
 		fails(io.EOF)
-		if !strings.Contains(out.String(), "redis does not answer") {
+		if !strings.Contains(out.String(), "redis unavailable; tasks wait") {
 			t.Errorf("said %q when a call had failed", out.String())
 		}
 		for range 99 {

@@ -90,7 +90,7 @@ func (g *Client) giveBackLost(queue string, lease *ownLease, brought string) {
 		ids, err = g.under(queue, lease.text)
 	}
 	if err != nil {
-		g.cfg.Log.Warn("a task that was taken and not brought could not be looked for; asynq brings it when its lease is over", "queue", QueueName(queue), "error", err)
+		g.cfg.Log.Warn("cannot look for a task lost in a dequeue; asynq recovers it when its lease ends", "queue", QueueName(queue), "error", err)
 		return
 	}
 	var lost []*Handout

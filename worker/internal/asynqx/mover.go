@@ -73,7 +73,7 @@ func NewMover(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slog.L
 	info, _ := debug.ReadBuildInfo()
 	fault := schemaFault(info, recordSchema())
 	if fault != nil {
-		log.Warn("this asynq is not known: "+dearly, "error", fault)
+		log.Warn("unknown asynq version: "+dearly, "error", fault)
 	}
 	return &Mover{rdb: rdb, inspector: inspector, log: log, failed: failed, Known: fault == nil}
 }
@@ -123,7 +123,7 @@ func (r *Mover) note(ctx context.Context, err error) {
 	}
 	r.failed("release_task")
 	if !r.refused.Swap(true) {
-		r.log.WarnContext(ctx, "redis refuses the script that wakes tasks: "+dearly, "error", err)
+		r.log.WarnContext(ctx, "redis rejects the script that releases tasks: "+dearly, "error", err)
 	}
 }
 

@@ -331,7 +331,7 @@ func TestReleaserCost(t *testing.T) {
 	}
 }
 
-// "this asynq is not known": another release, other keys or another script, told by
+// "unknown asynq version": another release, other keys or another script, told by
 // one line that says what it costs.
 func TestSchemaFault(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func (u *untaken) failed(waits untakenTask, err error) untakenTask {
 	u.since = time.Now()
 	more, due := u.repeats.Due("untaken", u.since)
 	if u.told = due; due {
-		u.log.Warn("redis does not take what becomes of tasks; trying until it does", "more", more, "error", err)
+		u.log.Warn("cannot write task results to redis; retrying", "more", more, "error", err)
 	}
 	return true
 }
@@ -65,8 +65,8 @@ func (u *untaken) ends(waited untakenTask, err error) {
 	u.since, u.tasks, u.calls, u.given = time.Time{}, 0, 0, 0
 	switch {
 	case given > 0:
-		u.log.Warn("redis did not take what became of some tasks; asynq brings them back", "tasks", given, "of", tasks, "failed_calls", calls, "after", after)
+		u.log.Warn("some task results were not written to redis; asynq recovers these tasks", "tasks", given, "of", tasks, "failed_calls", calls, "after", after)
 	case told:
-		u.log.Info("redis has taken what became of all tasks", "tasks", tasks, "failed_calls", calls, "after", after)
+		u.log.Info("all task results are written to redis", "tasks", tasks, "failed_calls", calls, "after", after)
 	}
 }

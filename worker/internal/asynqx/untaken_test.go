@@ -32,7 +32,7 @@ func TestUntakenEndsAgainAndAgain(t *testing.T) {
 		log.Reset()
 		waits := u.failed(false, errGone)
 		u.ends(waits, errGone)
-		if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "level=WARN") || !strings.Contains(line, "asynq brings them back") {
+		if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "level=WARN") || !strings.Contains(line, "asynq recovers these tasks") {
 			t.Errorf("of one that was given up logged %q", line)
 		}
 	})
