@@ -26,8 +26,6 @@ import (
 // then the task is revoked; then the carrier, when it runs, enqueues the task
 // anew. Wherever a crash comes between, the task or its carrier is still there.
 const (
-	carryType = "headway:carry"
-
 	// neverCut and neverByAsynq keep asynq from ending what waits; see package queue.
 	neverCut     = 10 * 365 * 24 * time.Hour
 	neverByAsynq = math.MaxInt32
@@ -77,9 +75,6 @@ func (t *Middleware) reenqueue(ctx context.Context, j *job, limited *Limited) er
 	}
 }
 
-// carrierID is the id of what carries a task.
-func carrierID(id string) string { return carryType + ":" + id }
-
 func (t *Middleware) send(ctx context.Context, j *job, limited *Limited) error {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
@@ -87,14 +82,14 @@ func (t *Middleware) send(ctx context.Context, j *job, limited *Limited) error {
 	}
 	c := carried{
 		ID: j.id, Type: j.task.Type(), Payload: j.task.Payload(), At: limited.At,
-		Headers: ownHeaders(j, info), Retention: info.Retention, Unique: t.lockLeft(ctx, j),
+		Headers: ownHeaders(j, info), Retention: info.Retention, Unique: j.lock().Left(ctx, t.cfg.Redis),
 	}
 	payload, err := json.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("encode task %s: %w", j.id, err)
 	}
-	_, err = t.client.EnqueueContext(ctx, asynq.NewTask(carryType, payload),
-		asynq.TaskID(carrierID(j.id)), asynq.Queue(j.queue), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut))
+	_, err = t.client.EnqueueContext(ctx, asynq.NewTask(asynqx.CarrierType, payload),
+		asynq.TaskID(asynqx.CarrierID(j.id)), asynq.Queue(j.queue), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut))
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
 		return nil // sent before, by a run that a crash cut off
 	}
@@ -135,7 +130,7 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 	if err := json.Unmarshal(carrier.Payload(), &c); err != nil {
 		return permanent(fmt.Errorf("headway: a carrier's payload can't be read: %w", err))
 	}
-	if id, _ := asynq.GetTaskID(ctx); id != carrierID(c.ID) {
+	if id, _ := asynq.GetTaskID(ctx); id != asynqx.CarrierID(c.ID) {
 		return permanent(fmt.Errorf("headway: carrier %q says that it carries task %q; Headway did not make it", id, c.ID))
 	}
 	if err := c.check(); err != nil {

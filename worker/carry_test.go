@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // lostArrival is a hook that loses the reply to the first call that enqueues a carried task anew.
@@ -67,7 +68,7 @@ func TestArrivalsReplyIsLost(t *testing.T) {
 			s.addForeign("foreign", asynq.MaxRetry(0))
 			<-s.ended
 			s.until("its carrier has ended", func() bool {
-				return s.info(carrierID("foreign")) == nil && s.info("foreign") == nil
+				return s.info(asynqx.CarrierID("foreign")) == nil && s.info("foreign") == nil
 			})
 			if !lost.lost.Load() {
 				t.Fatal("no reply was lost: the test tested nothing")

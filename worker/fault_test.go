@@ -171,7 +171,7 @@ func TestShutdownWhileHolding(t *testing.T) {
 			t.Errorf("%s is %+v after the shutdown", id, info)
 		}
 	}
-	if s.info("last") == nil && s.info(carryType+":last") == nil {
+	if s.info("last") == nil && s.info(asynqx.CarrierType+":last") == nil {
 		t.Error("the task on its last attempt is lost")
 	}
 	if n, failed := s.counters(); failed != 0 || n > 2 {

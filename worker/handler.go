@@ -28,7 +28,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 		slot, leave := t.takeSlot(ctx)
 		defer leave()
 		t.waker.pulse.check()
-		if task.Type() == carryType {
+		if task.Type() == asynqx.CarrierType {
 			return t.finishReenqueue(ctx, task)
 		}
 		j, err := t.read(ctx, task)
@@ -433,7 +433,9 @@ func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time
 		return t.reenqueue(ctx, j, limited)
 	}
 	if !j.own {
-		t.keepLock(ctx, j, at)
+		if err := j.lock().Extend(ctx, t.cfg.Redis, at); err != nil {
+			t.observer.Failed("lock")
+		}
 	}
 	if j.retried > 0 {
 		t.keepText(j, limited)

@@ -77,6 +77,11 @@ func (t *Middleware) spends(j *job) error {
 	return nil
 }
 
+// lock is what the task holds where it was enqueued with asynq's Unique option.
+func (j *job) lock() asynqx.Lock {
+	return asynqx.NewLock(j.queue, j.id, j.task.Type(), j.task.Payload())
+}
+
 // ask is how the task gets its place in line.
 func (j *job) ask() throttle.Waiter {
 	return throttle.Waiter{

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // plain is a waiting task in the form that asynq has without Headway.
@@ -106,7 +107,7 @@ func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOptio
 
 // plainOf returns the plain form of a task, false for one that has it already.
 func plainOf(info *asynq.TaskInfo) (plain, bool, error) {
-	if info.Type == carryType {
+	if info.Type == asynqx.CarrierType {
 		var c carried
 		if err := json.Unmarshal(info.Payload, &c); err != nil {
 			return plain{}, false, fmt.Errorf("carrier %s: %w", info.ID, err)

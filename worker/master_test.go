@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // What became of a task's last attempt, and whose lock it is, the master knows, whatever the
@@ -40,12 +41,15 @@ func TestMarksComeFromTheMaster(t *testing.T) {
 	if states, err := th.waker.states(ctx, "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
 		t.Errorf("the task is there: %q, %v", states, err)
 	}
-	reads.Set(ctx, lockKey(j), j.id, time.Minute)
-	if left := th.lockLeft(ctx, j); left <= 0 {
+	lock := j.lock()
+	reads.Set(ctx, lock.Key, j.id, time.Minute)
+	if left := lock.Left(ctx, reads); left <= 0 {
 		t.Error("its lock is not seen")
 	}
-	th.keepLocks(ctx, []*job{j}, []time.Time{time.Now().Add(time.Hour)})
-	if left := th.lockLeft(ctx, j); left < time.Hour {
+	if err := asynqx.ExtendLocks(ctx, reads, []asynqx.Lock{lock}, []time.Time{time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if left := lock.Left(ctx, reads); left < time.Hour {
 		t.Errorf("its lock stays for %v", left)
 	}
 }

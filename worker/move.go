@@ -65,7 +65,7 @@ func (t *Middleware) move(ctx context.Context, j *job, to string) error {
 	}
 	c := carried{
 		ID: j.id, Type: j.task.Type(), Payload: j.task.Payload(), At: time.Now().Add(moveStay),
-		Headers: movedHeaders(j, info), Retention: info.Retention, Unique: t.lockLeft(ctx, j),
+		Headers: movedHeaders(j, info), Retention: info.Retention, Unique: j.lock().Left(ctx, t.cfg.Redis),
 	}
 	err = t.enqueue(ctx, to, c)
 	if !errors.Is(err, asynq.ErrTaskIDConflict) {

@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // A task that can't start before its deadline fails with that reason; waiting
@@ -89,7 +90,7 @@ func TestUniqueWhileWaiting(t *testing.T) {
 		if err := unique(id, retries); err != nil {
 			t.Fatal(err)
 		}
-		key := lockKey(&job{queue: "default", task: asynq.NewTask("work", []byte(id[:1]))})
+		key := asynqx.NewLock("default", id, "work", []byte(id[:1])).Key
 		s.until("the lock of "+id+" is put off", func() bool { return s.rdb.PTTL(t.Context(), key).Val() > time.Minute })
 		if err := unique(id[:1]+"2", retries); !errors.Is(err, asynq.ErrDuplicateTask) {
 			t.Errorf("a duplicate of %s got in: %v", id, err)

@@ -358,7 +358,7 @@ func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) (waits *j
 	p.mu.Lock()
 	known := b.types[info.Type]
 	p.mu.Unlock()
-	if !known || info.ID == "" || info.Group != "" || info.Type == carryType || !info.Deadline.IsZero() {
+	if !known || info.ID == "" || info.Group != "" || info.Type == asynqx.CarrierType || !info.Deadline.IsZero() {
 		return nil
 	}
 	j := &job{
@@ -451,17 +451,19 @@ func (p *planner) keep(ctx context.Context, name string, jobs []*job, until []ti
 	if len(jobs) == 0 {
 		return nil
 	}
-	var foreign []*job // whose locks, if they have any, asynq would let run out
+	var foreign []asynqx.Lock // which asynq would let run out
 	var its []time.Time
 	nets := make([]redis.Z, len(jobs))
 	for i, j := range jobs {
 		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: j.id}
 		p.t.observer.Rescheduled(name, time.Until(until[i]))
 		if !j.own {
-			foreign, its = append(foreign, j), append(its, until[i])
+			foreign, its = append(foreign, j.lock()), append(its, until[i])
 		}
 	}
 	err := p.t.cfg.Redis.ZAddXX(ctx, "asynq:{"+name+"}:scheduled", nets...).Err()
-	p.t.keepLocks(ctx, foreign, its)
+	if err := asynqx.ExtendLocks(ctx, p.t.cfg.Redis, foreign, its); err != nil {
+		p.t.observer.Failed("lock")
+	}
 	return err
 }

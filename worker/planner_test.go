@@ -45,7 +45,7 @@ func (s *system) states(ids ...string) (out []string) {
 // pageOf plans one page of the default queue.
 func (s *system) pageOf(size int) page {
 	s.t.Helper()
-	b := &backlog{types: map[string]bool{"work": true, carryType: true}, size: size}
+	b := &backlog{types: map[string]bool{"work": true, asynqx.CarrierType: true}, size: size}
 	got, err := s.throttle.planner.page(s.t.Context(), "default", b)
 	if err != nil {
 		s.t.Fatal(err)
@@ -140,7 +140,7 @@ func TestPlannerLeavesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.foreign("no such scope", map[string]string{queue.HeaderScope: "q"})
-	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders(carryType, nil, limited), asynq.TaskID("carrier")); err != nil {
+	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders(asynqx.CarrierType, nil, limited), asynq.TaskID("carrier")); err != nil {
 		t.Fatal(err)
 	}
 	s.foreign("of a group", limited, asynq.Group("g"))
@@ -208,7 +208,7 @@ func TestPlannerKeepsLocks(t *testing.T) {
 	s.foreign("another", limited)
 	s.pageOf(mostPage)
 	j := &job{task: asynq.NewTask("work", []byte("unique")), id: "unique", queue: "default"}
-	if left := s.throttle.lockLeft(t.Context(), j); left < time.Hour {
+	if left := j.lock().Left(t.Context(), s.rdb); left < time.Hour {
 		t.Errorf("its lock ends in %s, and it waits for an hour", left)
 	}
 }

@@ -236,7 +236,7 @@ func (w *waker) states(ctx context.Context, name string, its []inQueue, carried 
 	err := redisread.FromMaster(ctx, w.t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, one := range its {
 			if carried { // first: the carrier is there before its task goes, and until that is back
-				carriers[i] = pipe.Exists(ctx, key(carrierID(one.id)))
+				carriers[i] = pipe.Exists(ctx, key(asynqx.CarrierID(one.id)))
 			}
 			states[i] = pipe.HGet(ctx, key(one.id), "state")
 		}

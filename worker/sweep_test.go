@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // waiting is how many are said to wait of a scope and those below, in lines and in the sums that
@@ -332,7 +333,7 @@ func TestCarriedKeepsItsPlace(t *testing.T) {
 	s.planned(jobs(3, "p/a")...)
 	s.onlyWait(3)
 	msg := s.rdb.HGetAll(t.Context(), "asynq:{default}:t:p/a 001").Val()
-	carrier := "asynq:{default}:t:" + carrierID("p/a 001")
+	carrier := "asynq:{default}:t:" + asynqx.CarrierID("p/a 001")
 	must(t, s.rdb.HSet(t.Context(), carrier, "state", "pending").Err())
 	must(t, s.inspector.DeleteTask("default", "p/a 001"))
 	must(t, s.inspector.DeleteTask("default", "p/a 002"))

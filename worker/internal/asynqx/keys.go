@@ -22,6 +22,12 @@ func QueueName(prefix string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(prefix, "asynq:{"), "}:")
 }
 
+// CarrierType is the type of the tasks that carry others over into the form that package queue makes.
+const CarrierType = "headway:carry"
+
+// CarrierID is the id of what carries a task.
+func CarrierID(id string) string { return CarrierType + ":" + id }
+
 // WaitingText begins the text of a task that waits and has not failed before.
 const WaitingText = "headway: waiting"
 
