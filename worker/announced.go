@@ -8,34 +8,34 @@ import (
 )
 
 // around looks into what other processes announce, and exchanges weights with them.
-func (w *waker) around(beat *beat) {
+func (d *Dispatcher) around(beat *beat) {
 	var said, all, last time.Time
 	for first := true; ; first = false {
 		if time.Since(said) >= sayWeights {
 			said = time.Now()
-			if err := w.t.weights.publish(w.t.serving, w.t.cfg.Redis); err != nil && !w.t.stopped() {
-				w.t.observer.Failed("weights")
+			if err := d.weights.publish(d.cfg.Serving, d.cfg.Redis); err != nil && !d.stopped() {
+				d.cfg.Observer.Failed("weights")
 			}
 		}
 		since, now := last.Add(-skewed), time.Now()
 		if now.Sub(all) >= askAll {
 			since = time.Time{}
 		}
-		turns, err := w.t.cfg.Limiter.Waitlist().ActiveProviders(w.t.serving, since)
+		turns, err := d.cfg.Limiter.Waitlist().ActiveProviders(d.cfg.Serving, since)
 		if err == nil {
 			if since.IsZero() {
 				all = now
 			}
 			last = now
-			w.pulse.nothingDue()
+			d.watchdog.nothingDue()
 			for provider, said := range turns {
-				w.announced(provider, said, first)
+				d.announced(provider, said, first)
 			}
-		} else if w.t.serving.Err() == nil {
-			w.t.observer.Failed("wake")
+		} else if d.cfg.Serving.Err() == nil {
+			d.cfg.Observer.Failed("wake")
 		}
-		w.pulse.looked(beat, err)
-		if !asynqx.Sleep(w.t.serving, askAround) {
+		d.watchdog.looked(beat, err)
+		if !asynqx.Sleep(d.cfg.Serving, askAround) {
 			return
 		}
 	}
@@ -47,43 +47,44 @@ type announcement struct {
 	looked time.Time
 }
 
-func (w *waker) announced(provider string, said time.Time, first bool) {
-	w.mu.Lock()
-	last, known := w.seen[provider]
+func (d *Dispatcher) announced(provider string, said time.Time, first bool) {
+	d.mu.Lock()
+	last, known := d.seen[provider]
 	news := !known || !said.Equal(last.said)
-	one := w.watches[provider]
+	one := d.watches[provider]
 	if one != nil && news {
 		one.nudge()
 	} else if one != nil || !news && time.Since(last.looked) < lookAnyway {
-		w.mu.Unlock()
+		d.mu.Unlock()
 		return
 	}
-	w.seen[provider] = announcement{said, time.Now()}
-	w.mu.Unlock()
+	d.seen[provider] = announcement{said, time.Now()}
+	d.mu.Unlock()
 	if one == nil {
-		w.look(provider, hint{all: first, said: said})
+		d.look(provider, hint{all: first, said: said})
 	}
 }
 
-// heard heeds what a decision says of those who wait: one who was denied has the
+// Decided heeds what a decision says of those who wait in the scope's line: one who was denied has the
 // provider looked at in time, and one who was granted knows only that others may
 // wait, or be about to come.
-func (w *waker) heard(provider string, d throttle.Decision) {
-	if d.Allowed && w.wellKnown(provider) {
+func (d *Dispatcher) Decided(scope string, decision throttle.Decision) {
+	provider := Provider(scope)
+	if decision.Allowed && d.wellKnown(provider) {
 		return
 	}
-	w.look(provider, hint{in: d.Position.Look})
+	d.look(provider, hint{in: decision.Position.Look})
 }
 
 // wellKnown says whether a provider is looked at without anybody's hint. In a lull
 // it is when that ends.
-func (w *waker) wellKnown(provider string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if one := w.watches[provider]; one != nil && !one.idle {
+func (d *Dispatcher) wellKnown(provider string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if one := d.watches[provider]; one != nil && !one.idle {
 		return true
 	}
-	l := w.lulls[provider]
+	l := d.lulls[provider]
 	if l != nil {
 		l.hinted = true
 	}
@@ -97,30 +98,30 @@ type backoff struct{ hinted bool }
 // lullOf is how long a lull is, by how long the look before took.
 const lullOf = 20
 
-// rests begins a lull. w.mu is held.
-func (w *waker) rests(one *watch) {
+// rests begins a lull. d.mu is held.
+func (d *Dispatcher) rests(one *watch) {
 	l := &backoff{}
-	w.lulls[one.provider] = l
+	d.lulls[one.provider] = l
 	time.AfterFunc(min(lullOf*one.took, lookAgain), func() {
-		w.mu.Lock()
-		delete(w.lulls, one.provider)
+		d.mu.Lock()
+		delete(d.lulls, one.provider)
 		hinted := l.hinted
-		w.mu.Unlock()
+		d.mu.Unlock()
 		if hinted {
-			w.look(one.provider, hint{})
+			d.look(one.provider, hint{})
 		}
 	})
 }
 
 // announce lets other processes know that somebody waits, once for each watch, unless
 // they know already, and again while it is a long one: a process may start meanwhile.
-func (w *waker) announce(one *watch) {
+func (d *Dispatcher) announce(one *watch) {
 	if time.Since(one.said) < announceAgain {
 		return
 	}
-	if err := w.t.cfg.Limiter.Waitlist().PublishActive(w.t.serving, one.provider); err == nil {
+	if err := d.cfg.Limiter.Waitlist().PublishActive(d.cfg.Serving, one.provider); err == nil {
 		one.said = time.Now()
-	} else if !w.t.stopped() {
-		w.t.observer.Failed("wake")
+	} else if !d.stopped() {
+		d.cfg.Observer.Failed("wake")
 	}
 }

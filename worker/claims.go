@@ -11,7 +11,7 @@ import (
 // claims tells Redis which tasks have taken the starts that they were granted here, those of a provider together: what is
 // to be told while a call is under way goes out with the next. It is safe for concurrent use.
 type claims struct {
-	t  *Middleware
+	d  *Dispatcher
 	mu sync.Mutex
 	// next are those to be told by the next call of a provider. One that has a call under way is there, with nil if there
 	// are none.
@@ -24,7 +24,7 @@ type claim struct {
 	told   chan struct{} // closed when the call has ended
 }
 
-func newClaims(t *Middleware) *claims { return &claims{t: t, next: map[string]*claim{}} }
+func newClaims(d *Dispatcher) *claims { return &claims{d: d, next: map[string]*claim{}} }
 
 // tell has it told that a task has its start. It takes no lock itself, so that no run waits for others that begin: a
 // goroutine that is stopped while it holds one would have all of them start late. What it returns waits until it was
@@ -40,7 +40,7 @@ func (c *claims) tell(place throttle.WaiterRef) (wait func()) {
 
 // add has a task told by the next call.
 func (c *claims) add(place throttle.WaiterRef) *claim {
-	name := provider(place.Scope)
+	name := Provider(place.Scope)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one, sends := c.next[name]
@@ -67,12 +67,12 @@ func (c *claims) send(name string) {
 		}
 		c.next[name] = nil
 		c.mu.Unlock()
-		if err := c.t.cfg.Limiter.Waitlist().ReportClaimed(context.Background(), name, one.places); err != nil {
-			c.t.observer.Failed("claim")
-			if more, due := c.t.repeats.Due("claim", time.Now()); due {
-				c.t.log.Warn("cannot report started tasks to redis; retrying with the next call", "provider", name, "more", more, "error", err)
+		if err := c.d.cfg.Limiter.Waitlist().ReportClaimed(context.Background(), name, one.places); err != nil {
+			c.d.cfg.Observer.Failed("claim")
+			if more, due := c.d.repeats.Due("claim", time.Now()); due {
+				c.d.cfg.Log.Warn("cannot report started tasks to redis; retrying with the next call", "provider", name, "more", more, "error", err)
 			}
-			c.t.waker.claimed(name, one.places)
+			c.d.claimed(name, one.places)
 		}
 		close(one.told)
 	}

@@ -35,8 +35,6 @@ const (
 // first time it is called, and what queues weigh from Queues and StrictPriority each
 // time: among tasks that wait for their limits they count as they do in asynq.
 func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
-	t.size(concurrency(cfg))
-	t.weights.serves(queue.NewWeights(cfg.Queues, cfg.StrictPriority))
 	t.queues.Serve(cfg.Queues)
 	if cfg.IsFailure != nil {
 		t.isFailure = cfg.IsFailure
@@ -77,7 +75,7 @@ func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
 	if cfg.TaskCheckInterval == 0 {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
-	t.check = cfg.TaskCheckInterval
+	t.dispatcher.AddServer(concurrency(cfg), queue.NewWeights(cfg.Queues, cfg.StrictPriority), cfg.TaskCheckInterval)
 	if cfg.DelayedTaskCheckInterval == 0 {
 		cfg.DelayedTaskCheckInterval = delayedCheckInterval
 	}
@@ -112,9 +110,9 @@ type Server struct {
 func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
 	g := asynqx.NewClient(asynqx.ClientConfig{
-		Redis: t.cfg.Redis, Serving: t.serving, Mover: t.waker.mover, Log: t.log,
+		Redis: t.cfg.Redis, Serving: t.serving, Mover: t.mover, Log: t.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
-		GiveBack: t.waker.giveBack, Looks: t.waker.pulse.check, Forwarded: t.planner.forwarded, Moves: &t.moves,
+		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog, Forwarded: t.dispatcher.Forwarded, Moves: &t.moves,
 	})
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
 	t.servers.Add(g.Pacer, g.Slots)
@@ -142,7 +140,7 @@ func (s *Server) Start(handler asynq.Handler) error {
 	}
 	s.middleware.serves.Store(true)
 	s.middleware.join()
-	s.middleware.waker.start()
+	s.middleware.dispatcher.Start()
 	err := s.Server.Start(s.client.Handler(s.middleware.Handler(handler)))
 	if err != nil {
 		s.ended()
@@ -178,7 +176,7 @@ func (s *Server) Stop() {
 	s.client.Pacer.Stop() // first: asynq waits for a look that is held back
 	s.middleware.moves.Go(func() {
 		if left := s.client.Pacer.Withdraw(); len(left) > 0 {
-			s.middleware.waker.giveBack(left)
+			s.middleware.dispatcher.GiveBack(left)
 		}
 	})
 	s.Server.Stop()
@@ -196,7 +194,7 @@ func (s *Server) Shutdown() {
 	s.client.Retire()
 	if s.middleware.servers.None() {
 		s.middleware.Stop()
-		s.middleware.planner.wait()
+		s.middleware.dispatcher.Wait()
 	}
 	s.client.Stop()
 	s.Server.Shutdown()

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -19,29 +20,35 @@ type sent struct {
 }
 
 // granted notes who has been granted a start.
-func (w *waker) granted(one *watch, list []throttle.Granted, had capacity, asked time.Time) []throttle.Granted {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.taken -= had.ahead
+func (d *Dispatcher) granted(one *watch, list []throttle.Granted, had capacity, asked time.Time) []throttle.Granted {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.taken -= had.ahead
 	list = slices.DeleteFunc(list, func(g throttle.Granted) bool { // the next look tells that it has ended meanwhile
 		return slices.ContainsFunc(one.over, func(p throttle.WaiterRef) bool { return p.ID == g.ID })
 	})
 	for _, g := range list {
 		one.out[g.ID] = sent{place: g.WaiterRef, at: time.Now(), asked: asked, granted: &g}
 	}
-	if w.starved.Load() && len(list) < had.ahead {
-		w.kickStarved()
+	if d.starved.Load() && len(list) < had.ahead {
+		d.kickStarved()
 	}
 	return list
 }
 
-// arrived notes that a task has come: it has not ended, whatever was noted of it before. It returns what
-// it was granted here, nil if it was not.
-func (w *waker) arrived(provider, ticket string) *throttle.Granted {
-	w.start()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	one := w.watches[provider]
+// Arrived notes that a task has come: it has not ended, whatever was noted of it before. It returns what
+// it was granted here, nil if it was not. The first of a provider's tasks waits until it is known how far its Redis is.
+func (d *Dispatcher) Arrived(ctx context.Context, task throttle.WaiterRef) *throttle.Granted {
+	d.learn(ctx, Provider(task.Scope))
+	return d.arrived(Provider(task.Scope), task.ID)
+}
+
+// arrived is Arrived for a provider whose distance need not be known.
+func (d *Dispatcher) arrived(provider, ticket string) *throttle.Granted {
+	d.Start()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.watches[provider]
 	if one == nil {
 		return nil
 	}
@@ -51,7 +58,7 @@ func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 	its := one.out[ticket]
 	delete(one.out, ticket)
 	if !its.hands.IsZero() {
-		w.reach.pickup.note(time.Since(its.hands))
+		d.reach.pickup.note(time.Since(its.hands))
 	}
 	if time.Since(its.asked) > handedStays+mostReach {
 		return nil
@@ -60,34 +67,34 @@ func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 }
 
 // isOut forgets a task that was granted its start here, and says whether it has not come.
-func (w *waker) isOut(one *watch, ticket string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *Dispatcher) isOut(one *watch, ticket string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	_, is := one.out[ticket]
 	delete(one.out, ticket)
 	return is
 }
 
 // claimed has the next dispatch tell that tasks have taken their starts.
-func (w *waker) claimed(provider string, places []throttle.WaiterRef) {
-	if w.t.stopped() {
+func (d *Dispatcher) claimed(provider string, places []throttle.WaiterRef) {
+	if d.stopped() {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	one := w.ensureLoop(provider, hint{in: lookAgain})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.ensureLoop(provider, hint{in: lookAgain})
 	one.runs = append(one.runs, places...)
 }
 
 // heedOverdue finds out what became of tasks that were granted a while ago and have not come. What waits in asynq goes
 // back to its place; any other may have started, and nothing of its grant comes back. What could not be asked is told
 // again.
-func (w *waker) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
+func (d *Dispatcher) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 	for name, its := range byQueue(overdue) {
-		states, err := w.askStates(name, its)
+		states, err := d.askStates(name, its)
 		if err != nil {
-			if !w.t.stopped() {
-				w.t.observer.Failed("wake")
+			if !d.stopped() {
+				d.cfg.Observer.Failed("wake")
 			}
 			continue
 		}
@@ -96,9 +103,9 @@ func (w *waker) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 			case "pending", "scheduled", "retry":
 				one.news.Unused = append(one.news.Unused, p.WaiterRef)
 			default:
-				w.mu.Lock()
+				d.mu.Lock()
 				one.runs = append(one.runs, p.WaiterRef)
-				w.mu.Unlock()
+				d.mu.Unlock()
 			}
 		}
 	}
@@ -106,7 +113,7 @@ func (w *waker) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 
 // run brings granted tasks to a server of this process, or into pending where others serve their queue: those of each
 // queue in one call.
-func (w *waker) run(one *watch, list []throttle.Granted) {
+func (d *Dispatcher) run(one *watch, list []throttle.Granted) {
 	byQueue := map[string][]throttle.Granted{}
 	ids := map[string][]string{}
 	var order []string
@@ -122,33 +129,33 @@ func (w *waker) run(one *watch, list []throttle.Granted) {
 		byQueue[name], ids[name] = append(byQueue[name], g), append(ids[name], id)
 	}
 	if len(order) > 0 {
-		far := slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.Owns(name) })
-		w.mu.Lock()
+		far := slices.ContainsFunc(order, func(name string) bool { return !d.cfg.Queues.Owns(name) })
+		d.mu.Lock()
 		one.far = far
-		one.yield.granted(order, w.t.queues.Owns)
-		w.mu.Unlock()
+		one.yield.granted(order, d.cfg.Queues.Owns)
+		d.mu.Unlock()
 	}
 	for _, name := range order {
-		if g := w.t.servers.Serving(name); g != nil && w.mover.Takes() && !w.queues.Stands(name) {
-			w.t.moves.Go(func() { w.takeGranted(one, g, name, byQueue[name], ids[name]) })
+		if g := d.cfg.Servers.Serving(name); g != nil && d.cfg.Mover.Takes() && !d.cfg.Queues.Stands(name) {
+			d.cfg.Moves.Go(func() { d.takeGranted(one, g, name, byQueue[name], ids[name]) })
 			continue
 		}
-		outcomes, err := w.releaseInto(name, ids[name])
-		w.t.servers.Kick()
-		w.tellUnreleased(name, err)
+		outcomes, err := d.releaseInto(name, ids[name])
+		d.cfg.Servers.Kick()
+		d.tellUnreleased(name, err)
 		for i, g := range byQueue[name] {
-			w.handleOutcome(one, answer{g.WaiterRef, name, ids[name][i], outcomes[i]})
+			d.handleOutcome(one, answer{g.WaiterRef, name, ids[name][i], outcomes[i]})
 		}
 	}
 }
 
 // tellUnreleased logs that granted tasks did not come, if they did not.
-func (w *waker) tellUnreleased(name string, err error) {
-	if err == nil || w.t.stopped() {
+func (d *Dispatcher) tellUnreleased(name string, err error) {
+	if err == nil || d.stopped() {
 		return
 	}
-	if more, due := w.t.repeats.Due("release "+name, time.Now()); due {
-		w.t.log.Warn("cannot release tasks that are due; they run at their fallback time", "queue", name, "more", more, "error", err)
+	if more, due := d.repeats.Due("release "+name, time.Now()); due {
+		d.cfg.Log.Warn("cannot release tasks that are due; they run at their fallback time", "queue", name, "more", more, "error", err)
 	}
 }
 
@@ -161,13 +168,13 @@ type answer struct {
 }
 
 // handleOutcome notes what became of a task that was to be put into pending.
-func (w *waker) handleOutcome(one *watch, a answer) {
-	again := w.wasMissed(one, a)
+func (d *Dispatcher) handleOutcome(one *watch, a answer) {
+	again := d.wasMissed(one, a)
 	switch a.became {
 	case asynqx.Moved, asynqx.Pending, asynqx.Unknown:
 		return
 	case asynqx.Active:
-		go w.retry(one, a)
+		go d.retry(one, a)
 		return
 	case asynqx.Gone:
 		if again {
@@ -178,15 +185,15 @@ func (w *waker) handleOutcome(one *watch, a answer) {
 	case asynqx.Elsewhere:
 		one.news.Deleted = append(one.news.Deleted, a.place)
 	case asynqx.StandsStill:
-		w.heedStill(one, a)
+		d.heedStill(one, a)
 	}
-	w.arrived(one.provider, a.place.ID)
+	d.arrived(one.provider, a.place.ID)
 }
 
 // wasMissed says whether a task was not there before, and notes whether it is not there now: twice in a row it is gone.
-func (w *waker) wasMissed(one *watch, a answer) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	was := one.missed[a.place.ID]
 	switch {
 	case a.became == asynqx.Gone && !was:
@@ -199,43 +206,43 @@ func (w *waker) wasMissed(one *watch, a answer) bool {
 
 // heedEnded notes who has ended since the last look, where they stood or after they were
 // released.
-func (w *waker) heedEnded(one *watch) {
-	w.mu.Lock()
+func (d *Dispatcher) heedEnded(one *watch) {
+	d.mu.Lock()
 	later := one.later
 	one.later = nil
 	n := min(portion(one.over), max(0, mostGone-len(one.news.Deleted)))
 	one.news.Deleted = append(one.news.Deleted, one.over[:n]...)
 	one.over = slices.Delete(one.over, 0, n)
-	w.mu.Unlock()
+	d.mu.Unlock()
 	for _, a := range later {
-		w.handleOutcome(one, a)
+		d.handleOutcome(one, a)
 	}
 }
 
 // retry releases a task that was active when its turn came. Most often it is on
 // its way back to its queue, where it does not know yet that its turn has come; or it
 // has ended by then, as one does that has lost its patience.
-func (w *waker) retry(one *watch, a answer) {
+func (d *Dispatcher) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {
-		if !asynqx.Sleep(w.t.serving, pause) {
+		if !asynqx.Sleep(d.cfg.Serving, pause) {
 			return
 		}
-		w.mu.Lock()
+		d.mu.Lock()
 		_, waiting := one.out[a.place.ID]
-		w.mu.Unlock()
+		d.mu.Unlock()
 		if !waiting {
 			return // it has come
 		}
-		got, _ := w.mover.Release(w.t.serving, a.queue, []string{a.id})
+		got, _ := d.cfg.Mover.Release(d.cfg.Serving, a.queue, []string{a.id})
 		if a.became = got[0]; a.became != asynqx.Active {
-			w.t.servers.Kick()
+			d.cfg.Servers.Kick()
 			break
 		}
 		pause *= 2
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	switch a.became {
 	case asynqx.Active:
 		delete(one.out, a.place.ID)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -24,10 +23,10 @@ import (
 // through Config.
 func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		t.size(1)
-		slot, leave := t.takeSlot(ctx)
+		t.dispatcher.Size(1)
+		slot, leave := t.dispatcher.TakeSlot(ctx)
 		defer leave()
-		t.waker.pulse.check()
+		t.dispatcher.CheckWatchdog()
 		if task.Type() == asynqx.CarrierType {
 			return t.finishReenqueue(ctx, task)
 		}
@@ -36,7 +35,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 		t.observer.PickedUp(j.queue)
 		if err == nil {
 			if err = t.checkExpired(ctx, j); err != nil && j.scope != "" {
-				t.waker.leaves(j)
+				t.dispatcher.Ended(j.ask().Ref())
 			}
 		}
 		if err != nil {
@@ -108,7 +107,7 @@ func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 // in one, until it comes again.
 func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 	if j.scope != "" && t.stands(ctx, j) {
-		t.waker.leaves(j)
+		t.dispatcher.Ended(j.ask().Ref())
 	}
 	if t.cfg.FailUnknownTypes {
 		return permanent(err)
@@ -119,13 +118,11 @@ func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it. One whose tenant has its share of the slots goes to its line instead.
 func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
-	t.asking.Add(1)
-	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
+	decided := t.dispatcher.Deciding()
 	defer decided()
 	req := t.request(j)
 	t.queues.Came(j.queue)
-	t.waker.learn(ctx, provider(j.scope))
-	req.Turn.Granted = t.waker.arrived(provider(j.scope), req.Turn.WaiterID)
+	req.Turn.Granted = t.dispatcher.Arrived(ctx, j.ask().Ref())
 	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Turn.Granted != nil); j.crowded {
 		d, err := t.cfg.Limiter.Waitlist().Queue(ctx, req)
 		t.hear(j, d, err)
@@ -155,7 +152,7 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 // hear heeds what a decision says of those who wait.
 func (t *Middleware) hear(j *job, d throttle.Decision, err error) {
 	if err == nil && d.Position.Look >= 0 {
-		t.waker.heard(provider(j.scope), d)
+		t.dispatcher.Decided(j.scope, d)
 	}
 }
 
@@ -163,54 +160,26 @@ func (t *Middleware) hear(j *job, d throttle.Decision, err error) {
 // the request how long it may. leave gives the place back.
 func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
 	ahead := t.ahead(ctx, j)
-	if ahead <= 0 || !t.holds() {
+	if ahead <= 0 || !t.dispatcher.Holds() {
 		return func() {}
 	}
-	req.MaxDelay, req.Turn.MaxDelayQueued, req.OnWait = ahead, ahead, t.hold
-	select {
-	case t.holders <- struct{}{}:
-		return t.endHold
-	default:
-		// Another process released more than it could take. A task whose turn has
-		// come waits nevertheless, or it would only be released again; but the last
-		// slot is for those that need not wait.
-		req.Turn.MaxDelayQueued = 0
-		if int(t.surplus.Add(1))+cap(t.holders) >= t.slots {
-			req.MaxDelay = 0
-		}
-		return func() { t.surplus.Add(-1) }
+	queued, dispatched, leave := t.dispatcher.Hold()
+	if queued {
+		req.Turn.MaxDelayQueued = ahead
 	}
+	if dispatched {
+		req.MaxDelay = ahead
+	}
+	req.OnWait = t.hold
+	return leave
 }
 
 // request asks for a task, which can wait for its turn.
 func (t *Middleware) request(j *job) throttle.Request {
 	return throttle.Request{
 		Scope: j.scope, Cost: j.cost, Costs: j.costs, Turn: throttle.Turn{WaiterID: queue.Ticket(j.queue, j.id),
-			Priority: j.priority, Lane: j.lane, Stride: j.stride, DispatchLead: t.lead()},
+			Priority: j.priority, Lane: j.lane, Stride: j.stride, DispatchLead: t.dispatcher.Lead()},
 	}
-}
-
-func provider(scope string) string {
-	name, _, _ := strings.Cut(scope, "/")
-	return name
-}
-
-// takeSlot counts a task that has come to a slot. leave frees it: another may be released.
-func (t *Middleware) takeSlot(ctx context.Context) (one *asynqx.Slot, leave func()) {
-	t.running.Add(1)
-	one = asynqx.ClientOf(ctx).TakeSlot(ctx)
-	once := sync.OnceFunc(func() {
-		ran := one.Ran() // what was put back says nothing of how soon runs end
-		relieves := one.Leave()
-		t.running.Add(-1)
-		if ran {
-			t.ended.Add(1)
-		}
-		t.waker.slotFreed(relieves)
-	})
-	// asynq ends a task whose time is over, and takes another, whatever the handler does.
-	over := context.AfterFunc(ctx, once)
-	return one, func() { over(); once() }
 }
 
 // tenant is whose slots tasks of a scope take, empty where it is nobody's.
@@ -221,12 +190,6 @@ func (t *Middleware) tenant(scope string) string {
 	_, rest, _ := strings.Cut(scope, "/")
 	name, _, _ := strings.Cut(rest, "/")
 	return name
-}
-
-// endHold ends a task's wait in the handler: another may be released.
-func (t *Middleware) endHold() {
-	<-t.holders
-	t.waker.slotFreed(false)
 }
 
 // ahead is how far ahead the task may be granted its start: never past its
@@ -292,7 +255,7 @@ func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decisio
 	}
 	d, err := t.cfg.Limiter.Waitlist().RequeueFront(ctx, req)
 	if err == nil && d.Position.Waits {
-		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, provider(j.scope))
+		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, Provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")
@@ -322,7 +285,7 @@ func (t *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) er
 		return with
 	}
 	if !deadline.IsZero() {
-		t.waker.leaves(j)
+		t.dispatcher.Ended(j.ask().Ref())
 		return permanent(fmt.Errorf("headway: %s, after its deadline of %s", tooLate(j.scope, d, wait, by), deadline.UTC().Format(time.RFC3339)))
 	}
 	return t.putBack(ctx, j, d)
@@ -347,15 +310,15 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 	rule, _ := d.BindingRule()
 	at := time.Now().Add(d.RetryDelay(0))
 	if d.Position.Waits {
-		if d.Position.Again && !j.crowded && t.waker.dispatches(provider(j.scope)) {
-			t.nets.came()
+		if d.Position.Again && !j.crowded {
+			t.dispatcher.CameByItself(j.scope)
 		}
 		at = time.Now().Add(t.safetyNet(d))
 		if j.crowded { // no clock tells when a run ends, and others of the queue may start
 			j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
 			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.FallbackDelay(throttle.Never)+rand.N(pausedNet))))
 		}
-		t.planner.met(j.queue, j.task.Type())
+		t.dispatcher.PutBack(j.queue, j.task.Type())
 	}
 	return t.wait(ctx, j, rule.Rule, t.heeding(j, at))
 }
@@ -365,7 +328,7 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 // as failed, heeds no more what its handler returns, and brings it back after a delay of its
 // own: until then it does not stand in line.
 func (t *Middleware) cutOff(ctx context.Context, j *job) error {
-	t.waker.leaves(j)
+	t.dispatcher.Ended(j.ask().Ref())
 	return ctx.Err()
 }
 
@@ -381,7 +344,7 @@ func (t *Middleware) failed(ctx context.Context, task *asynq.Task) {
 		}
 	}()
 	if j, err := t.read(ctx, task); err == nil && j.scope != "" {
-		t.waker.leaves(j)
+		t.dispatcher.Ended(j.ask().Ref())
 	}
 }
 
@@ -395,7 +358,7 @@ func (t *Middleware) safetyNet(d throttle.Decision) time.Duration {
 	if rule, _ := d.BindingRule(); rule.Paused && d.Position.Expected == throttle.Never {
 		return pausedNet + rand.N(pausedNet/2) // not all at once
 	}
-	return t.nets.of(d.Position.Expected)
+	return t.dispatcher.FallbackDelay(d.Position.Expected)
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The

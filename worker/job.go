@@ -73,8 +73,31 @@ func (t *Middleware) spends(j *job) error {
 			j.costs = t.cfg.Costs(j.task)
 		}
 	}
-	t.weights.rank(j)
+	j.priority, j.lane, j.stride = t.dispatcher.Rank(j.queue, j.priority)
 	return nil
+}
+
+// readPending reads a pending task for those who let it wait where it stands. waits is false for one that has to be picked up
+// to be judged.
+func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task Task, waits bool) {
+	defer func() {
+		if recover() != nil { // Spends is the user's own, and may want what only a handler has
+			waits = false
+		}
+	}()
+	j := &job{
+		task: asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers),
+		id:   info.ID, queue: name, retried: info.Retried, allowed: info.MaxRetry,
+	}
+	err := t.spends(j)
+	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
+		return Task{}, false
+	}
+	task = Task{ID: j.id, Waiter: j.ask(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
+	if j.carriesDue() {
+		task.Due = j.due
+	}
+	return task, true
 }
 
 // lock is what the task holds where it was enqueued with asynq's Unique option.

@@ -243,21 +243,14 @@ func TestNothingHoldsAStartUp(t *testing.T) {
 func startsUnderLocks(t *testing.T, enqueue func(*system, queue.Task)) {
 	t.Helper()
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 3 * time.Second}}, MiddlewareConfig{Hold: 10 * time.Second})
-	waker := s.throttle.waker
-	locks := []*sync.Mutex{&waker.mu, &s.throttle.claims.mu}
-	var unlockServers func()
+	var unlockServers, unlockDispatcher func()
 	lock := sync.OnceFunc(func() {
-		waker.starved.Store(true)
 		unlockServers = s.throttle.servers.LockAll()
-		for _, mu := range locks {
-			mu.Lock()
-		}
+		unlockDispatcher = s.throttle.dispatcher.LockAll()
 	})
 	unlock := sync.OnceFunc(func() {
 		unlockServers()
-		for _, mu := range locks {
-			mu.Unlock()
-		}
+		unlockDispatcher()
 	})
 	var held atomic.Bool
 	s.seen.onHold = func() { lock(); held.Store(true) }

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
@@ -21,15 +20,15 @@ func TestHintsAreFollowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const took = 5 * time.Millisecond
-		w := newWard(t)
-		defer w.limits.Stop()
-		w.limits.size(4)
+		w := newBench(t)
+		defer w.stop()
+		w.d.Size(4)
 		var looks atomic.Int64
-		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 			looks.Add(1)
 			<-time.After(took)
 			return throttle.Dispatched{}, nil
-		}
+		})
 		after := func(pass time.Duration, want int64, why string) {
 			t.Helper()
 			<-time.After(pass)
@@ -39,17 +38,17 @@ func TestHintsAreFollowed(t *testing.T) {
 			}
 		}
 		granted := throttle.Decision{Allowed: true}
-		w.limits.waker.heard("p", granted)
+		w.d.Decided("p", granted)
 		after(2*took, 1, "a grant said that others may wait")
 		for range 10 {
-			w.limits.waker.heard("p", granted)
+			w.d.Decided("p", granted)
 		}
 		after(lullOf*took/2, 1, "a look has just found nobody")
 		after(lullOf*took, 2, "the hints have not been followed")
 		after(lullOf*took, 2, "nothing has been heard since")
-		w.limits.waker.heard("p", granted)
+		w.d.Decided("p", granted)
 		after(2*took, 3, "it has been quiet")
-		w.limits.waker.heard("p", throttle.Decision{})
+		w.d.Decided("p", throttle.Decision{})
 		after(took/2, 4, "one was denied, and waits")
 		after(took, 4, "nothing has been heard since")
 	})
@@ -60,23 +59,20 @@ func TestHintsAreFollowed(t *testing.T) {
 func TestProcessesAtRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		second, err := NewMiddleware(w.limits.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := newBench(t)
+		defer w.stop()
 		var looks atomic.Int64
-		for _, one := range []*Middleware{w.limits, second} {
-			ask := one.waker.dispatch
-			one.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-				looks.Add(1)
-				return ask(ctx, req)
-			}
-			one.waker.start()
-			defer one.Stop()
+		for _, one := range []*Dispatcher{w.d, NewDispatcher(w.cfg)} {
+			one.Intercept(func(next DispatchFunc) DispatchFunc {
+				return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+					looks.Add(1)
+					return next(ctx, req)
+				}
+			})
+			one.Start()
 			<-time.After(askAround / 2)
 		}
-		limiter := w.limits.cfg.Limiter
+		limiter := w.cfg.Limiter
 		if err := limiter.Waitlist().PublishActive(t.Context(), "p"); err != nil {
 			t.Fatal(err)
 		}
@@ -100,16 +96,16 @@ func TestProcessesAtRest(t *testing.T) {
 func TestLooksGoOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		defer w.limits.Stop()
-		w.limits.size(4)
+		w := newBench(t)
+		defer w.stop()
+		w.d.Size(4)
 		var looks atomic.Int64
-		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 			next := []time.Duration{-time.Microsecond, time.Hour, -time.Hour}[looks.Add(1)%3]
 			<-time.After(time.Millisecond)
 			return throttle.Dispatched{Waiting: true, Next: next}, nil
-		}
-		w.limits.waker.look("p", hint{})
+		})
+		w.d.look("p", hint{})
 		<-time.After(time.Minute)
 		if n := looks.Load(); n < 120 { // two of three come at once, the third within 1.5 s
 			t.Errorf("%d looks in a minute", n)
@@ -134,20 +130,20 @@ func TestEndedWhileReleased(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWard(t)
-				defer w.limits.Stop()
-				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
+				w := newBench(t)
+				defer w.stop()
+				w.serves()
 				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
 				asked := make(chan throttle.DispatchRequest, 10)
-				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+				w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					asked <- req
 					if len(asked) == 1 {
 						return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
 					}
 					return throttle.Dispatched{}, nil
-				}
-				w.limits.waker.heard("p", throttle.Decision{})
+				})
+				w.d.Decided("p", throttle.Decision{})
 				<-time.After(activePause / 2)
 				if n := len(asked); n != 1 {
 					t.Fatalf("%d looks, want one: the task is active", n)
@@ -178,12 +174,12 @@ func TestLooksShareTheRoom(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const took = 5 * time.Millisecond
-				w := newWard(t)
-				defer w.limits.Stop()
-				w.limits.size(4)
+				w := newBench(t)
+				defer w.stop()
+				w.d.Size(4)
 				var without, with, came atomic.Int64 // looks at q, and when it was looked at with room
 				began := time.Now()
-				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+				w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					switch {
 					case req.Provider == "p":
 						<-time.After(took)
@@ -194,10 +190,10 @@ func TestLooksShareTheRoom(t *testing.T) {
 						came.Store(int64(time.Since(began)))
 					}
 					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-				}
-				w.limits.waker.look("p", hint{})
+				})
+				w.d.look("p", hint{})
 				synctest.Wait() // it has all the room
-				w.limits.waker.look("q", hint{})
+				w.d.look("q", hint{})
 				<-time.After(lookAgain - took) // until which nobody looks anyway
 				if n := without.Load(); n != 1 {
 					t.Errorf("%d looks without room", n)
@@ -218,34 +214,34 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 	far, near := throttle.Decision{}, throttle.Decision{}
 	far.Position.Look, near.Position.Look = time.Minute, 100*time.Millisecond
 	for name, tt := range map[string]struct {
-		hear func(*waker)
+		hear func(*Dispatcher)
 		saw  throttle.Dispatched // by the look that was on its way
 		want time.Duration       // from its end to the next
 	}{
-		"its turn is far":         {func(w *waker) { w.heard("p", far) }, throttle.Dispatched{}, lookAgain},
-		"its turn is near":        {func(w *waker) { w.heard("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Position.Look - took/2},
-		"and others are parked":   {func(w *waker) { w.heard("p", far) }, throttle.Dispatched{Parked: true}, lookAgain},
-		"a place was given back":  {func(w *waker) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: time.Hour}, 0},
-		"but another turn is due": {func(w *waker) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: spread / 2}, spread / 2},
+		"its turn is far":         {func(w *Dispatcher) { w.Decided("p", far) }, throttle.Dispatched{}, lookAgain},
+		"its turn is near":        {func(w *Dispatcher) { w.Decided("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Position.Look - took/2},
+		"and others are parked":   {func(w *Dispatcher) { w.Decided("p", far) }, throttle.Dispatched{Parked: true}, lookAgain},
+		"a place was given back":  {func(w *Dispatcher) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: time.Hour}, 0},
+		"but another turn is due": {func(w *Dispatcher) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: spread / 2}, spread / 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWard(t)
-				defer w.limits.Stop()
-				w.limits.size(4)
+				w := newBench(t)
+				defer w.stop()
+				w.d.Size(4)
 				var looks []time.Time
-				w.limits.waker.dispatch = func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
+				w.grants(func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
 					looks = append(looks, time.Now())
 					asynqx.Sleep(ctx, took)
 					if len(looks) == 1 {
 						return tt.saw, nil
 					}
 					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-				}
-				w.limits.waker.look("p", hint{})
+				})
+				w.d.look("p", hint{})
 				<-time.After(took / 2)
-				tt.hear(w.limits.waker)
+				tt.hear(w.d)
 				<-time.After(lookAgain + took)
 				synctest.Wait()
 				if len(looks) < 2 {
@@ -265,20 +261,20 @@ func TestReleasedWhilePutBack(t *testing.T) {
 	t.Parallel()
 	const key = "asynq:{default}:t:one"
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		defer w.limits.Stop()
-		w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
+		w := newBench(t)
+		defer w.stop()
+		w.serves()
 		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 		one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
 		var looks, running atomic.Int64
-		w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			running.Add(int64(len(req.Claimed)))
 			if looks.Add(1) == 1 {
 				return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
 			}
 			return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-		}
-		w.limits.waker.heard("p", throttle.Decision{})
+		})
+		w.d.Decided("p", throttle.Decision{})
 		<-time.After(time.Second)
 		w.rdb.HSet(t.Context(), key, "state", "scheduled")
 		w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: float64(time.Now().Add(time.Hour).Unix()), Member: "one"})

@@ -37,10 +37,6 @@ func TestMarksComeFromTheMaster(t *testing.T) {
 	if err := th.checkExpired(ctx, j); err == nil {
 		t.Error("killed in its last attempt, it may run again")
 	}
-	reads.HSet(ctx, "asynq:{default}:t:t", "state", "scheduled")
-	if states, err := th.waker.states(ctx, "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
-		t.Errorf("the task is there: %q, %v", states, err)
-	}
 	lock := j.lock()
 	reads.Set(ctx, lock.Key, j.id, time.Minute)
 	if left := lock.Left(ctx, reads); left <= 0 {

@@ -157,7 +157,7 @@ func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision,
 	}
 	// One that is retried keeps its place, and so does one that is put off or carried on.
 	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
-		t.waker.leaves(j)
+		t.dispatcher.Ended(j.ask().Ref())
 	}
 	return ended, with
 }

@@ -599,9 +599,16 @@ func TestWhoLeavesTheLine(t *testing.T) {
 			tt.verdict.end = func(context.Context, *Middleware, *job, Expired) (bool, error) { return true, tt.with }
 			s := newSystem(t, full(0), MiddlewareConfig{OnMaxWait: always(tt.verdict)})
 			defer s.throttle.Stop()
-			s.throttle.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
-				return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil // or a look could be over before it is seen
-			}
+			looks := make(chan throttle.DispatchRequest, 10)
+			s.throttle.dispatcher.Intercept(func(DispatchFunc) DispatchFunc {
+				return func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+					select {
+					case looks <- req:
+					default:
+					}
+					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
+				}
+			})
 			j := &job{
 				task: asynq.NewTask("work", nil), id: "a", queue: "default", scope: "p/a", own: true,
 				maxWait: time.Second, due: time.Now().Add(-time.Minute),
@@ -610,10 +617,9 @@ func TestWhoLeavesTheLine(t *testing.T) {
 			if !ended || !errors.Is(with, tt.with) {
 				t.Fatalf("%t, %v", ended, with)
 			}
-			s.throttle.waker.mu.Lock()
-			defer s.throttle.waker.mu.Unlock()
-			if leaves := s.throttle.waker.watches["p"] != nil; leaves != tt.leaves {
-				t.Errorf("somebody looks for it: %t", leaves)
+			s.throttle.dispatcher.Decided("p", throttle.Decision{}) // a look comes in any case
+			if leaves := len((<-looks).Deleted) > 0; leaves != tt.leaves {
+				t.Errorf("it leaves its line: %t", leaves)
 			}
 		})
 	}

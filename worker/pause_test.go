@@ -34,7 +34,7 @@ func TestSafetyNetOfAPause(t *testing.T) {
 		"a suspended rule": {false, throttle.Never, time.Minute, time.Minute},
 	} {
 		d := throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Paused: tt.paused}}}, Position: throttle.QueuePosition{Waits: true, Expected: tt.expected}}
-		if got := (&Middleware{}).safetyNet(d); got < tt.least || got > tt.most {
+		if got := (&Middleware{dispatcher: new(Dispatcher)}).safetyNet(d); got < tt.least || got > tt.most {
 			t.Errorf("%s: %s, want %s to %s", name, got, tt.least, tt.most)
 		}
 	}

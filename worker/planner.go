@@ -19,7 +19,7 @@ import (
 // that each need not be picked up once to learn that it must wait, and nobody waits
 // behind them all. See docs/decisions/0016. It is safe for concurrent use.
 type planner struct {
-	t *Middleware
+	d *Dispatcher
 
 	mu     sync.Mutex
 	queues map[string]*backlog
@@ -74,14 +74,14 @@ const (
 	maxTypes            = 1000
 )
 
-func newPlanner(t *Middleware) *planner {
-	return &planner{t: t, queues: map[string]*backlog{}}
+func newPlanner(d *Dispatcher) *planner {
+	return &planner{d: d, queues: map[string]*backlog{}}
 }
 
-// met notes that a task of a queue was picked up and put back, and plans the queue when
+// putBack notes that a task of a queue was picked up and put back, and plans the queue when
 // there were several. It does not block.
-func (p *planner) met(name, kind string) {
-	if !p.t.waker.mover.Parks() {
+func (p *planner) putBack(name, kind string) {
+	if !p.d.cfg.Mover.Parks() {
 		return
 	}
 	p.mu.Lock()
@@ -98,7 +98,7 @@ func (p *planner) met(name, kind string) {
 		b.since, b.met = now, 0
 	}
 	b.met++
-	if b.met < planAfter || b.busy || now.Before(b.rested) || p.t.stopped() {
+	if b.met < planAfter || b.busy || now.Before(b.rested) || p.d.stopped() {
 		return
 	}
 	p.begin(name, b)
@@ -119,12 +119,12 @@ func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 // them came by themselves, and stand in line. It returns when that is done, so that few of them are picked up before, or
 // after mostForward: asynq has other queues to look after.
 func (p *planner) forwarded(name string, n int) {
-	if n < planAfter || !p.t.waker.mover.Parks() || p.t.queues.Stands(name) {
+	if n < planAfter || !p.d.cfg.Mover.Parks() || p.d.cfg.Queues.Stands(name) {
 		return
 	}
 	p.mu.Lock()
 	b := p.queues[name]
-	if b == nil || b.busy || b.told && time.Now().Before(b.rested) || p.t.stopped() {
+	if b == nil || b.busy || b.told && time.Now().Before(b.rested) || p.d.stopped() {
 		p.mu.Unlock()
 		return
 	}
@@ -158,21 +158,21 @@ func (p *planner) run(name string, b *backlog) {
 	err := errPanicked
 	defer func() {
 		if x := recover(); x != nil && !b.told {
-			p.t.log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+			p.d.cfg.Log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		}
 		b.told = err != nil
 		rest := planRest
-		if err != nil && !p.t.stopped() {
+		if err != nil && !p.d.stopped() {
 			rest = planFault
-			p.t.observer.Failed("plan")
+			p.d.cfg.Observer.Failed("plan")
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		b.busy, b.rested = false, time.Now().Add(rest)
 	}()
-	err = p.plan(p.t.serving, name, b)
-	if err != nil && !b.told && !p.t.stopped() {
-		p.t.log.Warn("cannot plan a backlog; each task is picked up once to join its queue", "queue", name, "error", err)
+	err = p.plan(p.d.cfg.Serving, name, b)
+	if err != nil && !b.told && !p.d.stopped() {
+		p.d.cfg.Log.Warn("cannot plan a backlog; each task is picked up once to join its queue", "queue", name, "error", err)
 	}
 }
 
@@ -184,13 +184,13 @@ func (p *planner) plan(ctx context.Context, name string, b *backlog) error {
 	} else if !free {
 		return p.leave(ctx, name, b)
 	}
-	defer p.t.cfg.Redis.Del(context.WithoutCancel(ctx), planKey(name))
+	defer p.d.cfg.Redis.Del(context.WithoutCancel(ctx), planKey(name))
 	for {
 		page, err := p.page(ctx, name, b)
 		if b.size = page.next(b.size); err != nil || !page.more() {
 			return err
 		}
-		p.t.cfg.Redis.PExpire(ctx, planKey(name), planLock)
+		p.d.cfg.Redis.PExpire(ctx, planKey(name), planLock)
 	}
 }
 
@@ -199,7 +199,7 @@ func planKey(name string) string { return "hw:plan:{" + name + "}" }
 // lock keeps other processes from planning the queue. One that loses it, since a page took
 // so long, only has another do what it does itself.
 func (p *planner) lock(ctx context.Context, name string) (free bool, err error) {
-	err = p.t.cfg.Redis.SetArgs(ctx, planKey(name), 1, redis.SetArgs{Mode: "NX", TTL: planLock}).Err()
+	err = p.d.cfg.Redis.SetArgs(ctx, planKey(name), 1, redis.SetArgs{Mode: "NX", TTL: planLock}).Err()
 	if err == redis.Nil { //nolint:errorlint // as the client returns it
 		return false, nil
 	}
@@ -209,7 +209,7 @@ func (p *planner) lock(ctx context.Context, name string) (free bool, err error) 
 // leave takes no tasks of a queue that another process plans, for a while: most would have to be put back.
 func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
 	for p.shut(name, b); time.Now().Before(b.shut.until) && asynqx.Sleep(ctx, shutPause); {
-		if there, err := p.t.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
+		if there, err := p.d.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
 			return err
 		}
 	}
@@ -223,7 +223,7 @@ func (p *planner) shut(name string, b *backlog) {
 		return
 	}
 	p.open(b)
-	open, settled := p.t.servers.Shut(name)
+	open, settled := p.d.cfg.Servers.Shut(name)
 	timer := time.AfterFunc(mostShut, open) // before anything that may hang
 	b.shut = shutting{time.Now().Add(mostShut), func() { timer.Stop(); open() }}
 	settled()
@@ -270,9 +270,9 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 	jobs, placed, err := p.place(ctx, name, b, jobs)
 	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
 	if err != nil {
-		return out, errors.Join(err, p.putBack(ctx, name, jobs))
+		return out, errors.Join(err, p.release(ctx, name, jobs))
 	}
-	var parked, back []*job
+	var parked, back []*Task
 	var until []time.Time
 	for i, j := range jobs {
 		at, waits := p.net(j, placed[i])
@@ -283,7 +283,7 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 		}
 	}
 	out.parked = len(parked)
-	err = p.putBack(ctx, name, back)
+	err = p.release(ctx, name, back)
 	if len(back) > 0 {
 		p.open(b) // they may run
 	}
@@ -293,20 +293,23 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 // net is until when asynq keeps a task that was given a place, and whether it may: one
 // whose turn has come may not, nor one whose wait is bounded, but not known to have begun
 // or over, since that is judged when it is picked up.
-func (p *planner) net(j *job, at throttle.Joined) (until time.Time, waits bool) {
+func (p *planner) net(j *Task, at throttle.Joined) (until time.Time, waits bool) {
 	if at.Err != nil || !at.Waits || at.Expected == 0 {
 		return until, false
 	}
-	if at.Again && p.t.waker.dispatches(provider(j.scope)) {
-		p.t.nets.came()
+	if at.Again {
+		p.d.CameByItself(j.Waiter.Scope)
 	}
-	until = time.Now().Add(p.t.nets.of(at.Expected))
-	for _, most := range []time.Duration{j.maxWait, at.MaxWait} {
-		if p.t.cfg.OnMaxWait == nil || most == 0 {
+	until = time.Now().Add(p.d.FallbackDelay(at.Expected))
+	for _, most := range []time.Duration{j.MaxWait, at.MaxWait} {
+		if p.d.cfg.Expires == nil || most == 0 {
 			continue
 		}
-		ends := p.t.ours(j.scope, j.due.Add(most))
-		if !j.carriesDue() || !ends.After(time.Now()) {
+		if j.Due.IsZero() {
+			return until, false
+		}
+		ends := p.d.cfg.Expires(j.Waiter.Scope, j.Due, most)
+		if !ends.After(time.Now()) {
 			return until, false
 		}
 		if ends.Before(until) {
@@ -317,8 +320,8 @@ func (p *planner) net(j *job, at throttle.Joined) (until time.Time, waits bool) 
 }
 
 // read returns those of the tasks that are taken next that may wait, of a few providers.
-func (p *planner) read(name string, b *backlog) (out page, jobs []*job, err error) {
-	infos, err := p.t.inspector.ListPendingTasks(name, asynq.PageSize(b.size))
+func (p *planner) read(name string, b *backlog) (out page, jobs []*Task, err error) {
+	infos, err := p.d.cfg.Inspector.ListPendingTasks(name, asynq.PageSize(b.size))
 	if err != nil {
 		return out, nil, err
 	}
@@ -331,7 +334,7 @@ func (p *planner) read(name string, b *backlog) (out page, jobs []*job, err erro
 		if j == nil {
 			continue
 		}
-		if providers[provider(j.scope)] = true; len(providers) > mostProviders {
+		if providers[Provider(j.Waiter.Scope)] = true; len(providers) > mostProviders {
 			break // the rest is for the next page, or to be picked up
 		}
 		jobs = append(jobs, j)
@@ -349,33 +352,24 @@ func bytesOf(info *asynq.TaskInfo) int {
 
 // waits reads a pending task, if it is one that may wait where nobody sees it: nil for
 // one that has to be picked up to be judged.
-func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) (waits *job) {
-	defer func() {
-		if recover() != nil { // Spends is the user's own, and may want what only a handler has
-			waits = nil
-		}
-	}()
+func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *Task {
 	p.mu.Lock()
 	known := b.types[info.Type]
 	p.mu.Unlock()
 	if !known || info.ID == "" || info.Group != "" || info.Type == asynqx.CarrierType || !info.Deadline.IsZero() {
 		return nil
 	}
-	j := &job{
-		task: asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers),
-		id:   info.ID, queue: name, retried: info.Retried, allowed: info.MaxRetry,
-	}
-	err := p.t.spends(j)
-	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
+	task, waits := p.d.cfg.Read(name, info)
+	if !waits {
 		return nil
 	}
-	return j
+	return &task
 }
 
 // claim takes tasks out of pending, and returns those that were there. Should this
 // process end, asynq brings them back in a while.
-func (p *planner) claim(ctx context.Context, name string, jobs []*job) (claimed []*job, err error) {
-	moved, err := p.t.waker.mover.Park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
+func (p *planner) claim(ctx context.Context, name string, jobs []*Task) (claimed []*Task, err error) {
+	moved, err := p.d.cfg.Mover.Park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
 	if err != nil {
 		return jobs, err // any of them may have been
 	}
@@ -387,16 +381,16 @@ func (p *planner) claim(ctx context.Context, name string, jobs []*job) (claimed 
 	return claimed, nil
 }
 
-func idsOf(jobs []*job) (ids []string) {
+func idsOf(jobs []*Task) (ids []string) {
 	for _, j := range jobs {
-		ids = append(ids, j.id)
+		ids = append(ids, j.ID)
 	}
 	return ids
 }
 
 // place claims tasks and gives them places. Meanwhile nobody here takes others of their queue: some that
 // stand behind the page would be in line before it.
-func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*job) (claimed []*job, placed []throttle.Joined, err error) {
+func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*Task) (claimed []*Task, placed []throttle.Joined, err error) {
 	p.shut(name, b)
 	claimed, err = p.claim(ctx, name, jobs)
 	if err != nil || len(claimed) == 0 {
@@ -410,44 +404,44 @@ func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*jo
 // settle waits, not for long, until those that this process has taken before the page have
 // their places: they are before it. What other processes have taken is not waited for.
 func (p *planner) settle() {
-	busy := func() bool { return p.t.asking.Load() > 0 || p.t.servers.AtHand() }
+	busy := func() bool { return p.d.load.asking.Load() > 0 || p.d.cfg.Servers.AtHand() }
 	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
-		if !asynqx.Sleep(p.t.serving, settlePause) {
+		if !asynqx.Sleep(p.d.cfg.Serving, settlePause) {
 			return
 		}
 	}
 }
 
 // lineUp gives tasks their places, and has their providers looked at.
-func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Joined, error) {
+func (p *planner) lineUp(ctx context.Context, jobs []*Task) ([]throttle.Joined, error) {
 	asks := make([]throttle.Waiter, len(jobs))
 	for i, j := range jobs {
-		asks[i] = j.ask()
+		asks[i] = j.Waiter
 	}
-	placed, err := p.t.cfg.Limiter.Waitlist().Join(ctx, asks, p.t.lead(), throttle.QueueAll)
+	placed, err := p.d.cfg.Limiter.Waitlist().Join(ctx, asks, p.d.Lead(), throttle.QueueAll)
 	looked := map[string]bool{}
 	for i, j := range jobs {
-		if name := provider(j.scope); err == nil && placed[i].Waits && !looked[name] {
+		if name := Provider(j.Waiter.Scope); err == nil && placed[i].Waits && !looked[name] {
 			looked[name] = true
-			p.t.waker.look(name, hint{})
+			p.d.look(name, hint{})
 		}
 	}
 	return placed, err
 }
 
-// putBack puts claimed tasks before all others in pending.
-func (p *planner) putBack(ctx context.Context, name string, jobs []*job) error {
+// release puts claimed tasks before all others in pending.
+func (p *planner) release(ctx context.Context, name string, jobs []*Task) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	_, err := p.t.waker.mover.Release(ctx, name, idsOf(jobs))
-	p.t.servers.Kick()
+	_, err := p.d.cfg.Mover.Release(ctx, name, idsOf(jobs))
+	p.d.cfg.Servers.Kick()
 	return err
 }
 
 // keep has asynq keep claimed tasks until their safety net, those whose turn has not come
 // meanwhile.
-func (p *planner) keep(ctx context.Context, name string, jobs []*job, until []time.Time) error {
+func (p *planner) keep(ctx context.Context, name string, jobs []*Task, until []time.Time) error {
 	if len(jobs) == 0 {
 		return nil
 	}
@@ -455,15 +449,15 @@ func (p *planner) keep(ctx context.Context, name string, jobs []*job, until []ti
 	var its []time.Time
 	nets := make([]redis.Z, len(jobs))
 	for i, j := range jobs {
-		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: j.id}
-		p.t.observer.Rescheduled(name, time.Until(until[i]))
-		if !j.own {
-			foreign, its = append(foreign, j.lock()), append(its, until[i])
+		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: j.ID}
+		p.d.cfg.Observer.Rescheduled(name, time.Until(until[i]))
+		if !j.Own {
+			foreign, its = append(foreign, j.Lock), append(its, until[i])
 		}
 	}
-	err := p.t.cfg.Redis.ZAddXX(ctx, "asynq:{"+name+"}:scheduled", nets...).Err()
-	if err := asynqx.ExtendLocks(ctx, p.t.cfg.Redis, foreign, its); err != nil {
-		p.t.observer.Failed("lock")
+	err := p.d.cfg.Redis.ZAddXX(ctx, "asynq:{"+name+"}:scheduled", nets...).Err()
+	if err := asynqx.ExtendLocks(ctx, p.d.cfg.Redis, foreign, its); err != nil {
+		p.d.cfg.Observer.Failed("lock")
 	}
 	return err
 }

@@ -15,7 +15,7 @@ import (
 // completed, and those who handle tasks ask in passing whether one is overdue. It is
 // safe for concurrent use.
 type watchdog struct {
-	t     *Middleware
+	d     *Dispatcher
 	asked atomic.Int64 // when it was last asked, in ns since the epoch
 	mu    sync.Mutex
 	beats map[*beat]struct{}
@@ -47,7 +47,7 @@ const (
 	anyProvider = "*"
 )
 
-func newPulse(t *Middleware) *watchdog { return &watchdog{t: t, beats: map[*beat]struct{}{}} }
+func newWatchdog(d *Dispatcher) *watchdog { return &watchdog{d: d, beats: map[*beat]struct{}{}} }
 
 // begins notes a loop whose first look is about to be made.
 func (p *watchdog) begins(provider string) *beat {
@@ -125,7 +125,7 @@ func (p *watchdog) takeBack() woken {
 func (p *watchdog) tellBack(back woken) {
 	if len(back.providers) > 0 {
 		first := slices.Min(back.providers)
-		p.t.log.Info("dispatch resumed in this process", "provider", first, "after", back.after, "more", len(back.providers)-1)
+		p.d.cfg.Log.Info("dispatch resumed in this process", "provider", first, "after", back.after, "more", len(back.providers)-1)
 	}
 }
 
@@ -145,10 +145,10 @@ func (p *watchdog) ends(b *beat) {
 // observe tells the observer of a look. p.mu is held.
 func (p *watchdog) observe(provider string, again bool) {
 	label := anyProvider
-	if p.t.cfg.Limiter.Policy().Names(provider) {
+	if p.d.cfg.Limiter.Policy().Names(provider) {
 		label = provider
 	}
-	p.t.observer.DispatcherPolled(provider, label, again)
+	p.d.cfg.Observer.DispatcherPolled(provider, label, again)
 }
 
 // well says whether a loop does its work.
@@ -163,7 +163,7 @@ func (p *watchdog) well(b *beat) bool {
 // next to nothing more often than once a second.
 func (p *watchdog) check() {
 	now, asked := time.Now(), p.asked.Load()
-	if now.UnixNano()-asked < int64(askPulse) || !p.asked.CompareAndSwap(asked, now.UnixNano()) || p.t.stopped() {
+	if now.UnixNano()-asked < int64(askPulse) || !p.asked.CompareAndSwap(asked, now.UnixNano()) || p.d.stopped() {
 		return
 	}
 	p.mu.Lock()
@@ -175,10 +175,10 @@ func (p *watchdog) check() {
 	p.mu.Unlock()
 	const text = "dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time"
 	if len(away) > 0 {
-		p.t.log.Warn(text, away...)
+		p.d.cfg.Log.Warn(text, away...)
 	}
 	if len(stuck) > 0 {
-		p.t.log.Error(text, stuck...)
+		p.d.cfg.Log.Error(text, stuck...)
 	}
 	p.tellBack(back)
 }

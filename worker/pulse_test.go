@@ -122,13 +122,14 @@ func newWard(t *testing.T) *ward {
 	if w.limits, err = NewMiddleware(MiddlewareConfig{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
 		t.Fatal(err)
 	}
-	ask := w.limits.waker.dispatch
-	w.limits.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-		if fault := w.broken.Load(); fault != nil {
-			return throttle.Dispatched{}, (*fault)(ctx)
+	w.limits.dispatcher.Intercept(func(next DispatchFunc) DispatchFunc {
+		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+			if fault := w.broken.Load(); fault != nil {
+				return throttle.Dispatched{}, (*fault)(ctx)
+			}
+			return next(ctx, req)
 		}
-		return ask(ctx, req)
-	}
+	})
 	return w
 }
 
@@ -212,16 +213,16 @@ func TestStuckWakerIsTold(t *testing.T) {
 					began := time.Now()
 					w.broken.Store(&fault)
 					<-time.After(time.Minute)
-					w.wantTold(test.level, began, overdue-askAround-spread, overdue+pollMost*5/4+askPulse+wardServer.TaskCheckInterval*2, test.words)
-					if age := w.looks.age("p as p"); age < time.Minute-pollMost*5/4 {
+					w.wantTold(test.level, began, noticed-600*time.Millisecond, noticed+quietPoll+time.Second+wardServer.TaskCheckInterval*2, test.words)
+					if age := w.looks.age("p as p"); age < time.Minute-quietPoll {
 						t.Errorf("the observer knows of a look %s ago", age)
 					}
 					began = time.Now()
 					w.broken.Store(nil)
 					close(mended)
 					<-time.After(time.Minute)
-					w.wantTold(slog.LevelInfo, began, 0, askAround, "provider=p after=1m")
-					if age := w.looks.age("p as p"); age < 0 || age > lookAgain {
+					w.wantTold(slog.LevelInfo, began, 0, time.Second/2, "provider=p after=1m")
+					if age := w.looks.age("p as p"); age < 0 || age > time.Second/2 {
 						t.Errorf("the observer knows of a look %s ago", age)
 					}
 				}
@@ -232,6 +233,11 @@ func TestStuckWakerIsTold(t *testing.T) {
 		})
 	}
 }
+
+const (
+	// noticed is how long nobody looks before it is told, and quietPoll how seldom a quiet provider is looked at.
+	noticed, quietPoll = 3 * time.Second, 1500 * time.Millisecond
+)
 
 var errAway = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 
@@ -249,11 +255,11 @@ func TestStuckWakersAreOneLine(t *testing.T) {
 		began := time.Now()
 		w.broken.Store(&fault)
 		<-time.After(time.Minute)
-		w.wantTold(slog.LevelWarn, began, overdue-askAround-spread, overdue+pollMost*5/4+askPulse+wardServer.TaskCheckInterval*2, "provider=p ", "more=3")
+		w.wantTold(slog.LevelWarn, began, noticed-600*time.Millisecond, noticed+quietPoll+time.Second+wardServer.TaskCheckInterval*2, "provider=p ", "more=3")
 		began = time.Now()
 		w.broken.Store(nil)
 		<-time.After(time.Minute)
-		w.wantTold(slog.LevelInfo, began, 0, askAround, "provider=p after=1m", "more=3")
+		w.wantTold(slog.LevelInfo, began, 0, time.Second/2, "provider=p after=1m", "more=3")
 	})
 }
 
@@ -293,11 +299,11 @@ func TestStuckAskingAroundIsTold(t *testing.T) {
 		began := time.Now()
 		w.serve()
 		<-time.After(time.Minute)
-		w.wantTold(slog.LevelWarn, began, overdue, overdue+askPulse+wardServer.TaskCheckInterval*2, "provider=*")
+		w.wantTold(slog.LevelWarn, began, noticed, noticed+time.Second+wardServer.TaskCheckInterval*2, "provider=*")
 		began = time.Now()
 		close(stuck.mended)
 		<-time.After(time.Minute)
-		w.wantTold(slog.LevelInfo, began, 0, askAround, "provider=*")
+		w.wantTold(slog.LevelInfo, began, 0, time.Second/2, "provider=*")
 	})
 }
 
@@ -342,7 +348,7 @@ func TestLooksAreObserved(t *testing.T) {
 		w.waits("p/a")
 		w.waits("a customer")
 		for _, name := range []string{"p as p", "a customer as *", "* as *"} {
-			if age := w.looks.age(name); age < 0 || age > askAround {
+			if age := w.looks.age(name); age < 0 || age > time.Second/2 {
 				t.Errorf("%s: a look %s ago", name, age)
 			}
 		}

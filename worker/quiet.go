@@ -21,21 +21,21 @@ const (
 	wholeEach = 30
 )
 
-// pollEach is in how long a provider is looked at again, if nothing is due or heard before. w.mu is held.
-func (w *waker) pollEach(one *watch, got throttle.Dispatched) time.Duration {
+// pollEach is in how long a provider is looked at again, if nothing is due or heard before. d.mu is held.
+func (d *Dispatcher) pollEach(one *watch, got throttle.Dispatched) time.Duration {
 	if !got.Waiting || len(got.Granted)+len(one.out) > 0 {
 		return lookAgain
 	}
-	each := max(pollMost, time.Duration(len(w.watches))*pollShare)
+	each := max(pollMost, time.Duration(len(d.watches))*pollShare)
 	return each*3/4 + rand.N(each/2) // those of many begin together
 }
 
 // dispatches says whether this process grants a provider's tasks their starts, as far as it knows.
-func (w *waker) dispatches(provider string) bool {
-	w.mu.Lock()
-	one := w.watches[provider]
-	w.mu.Unlock()
-	return one != nil && w.pulse.well(one.beat)
+func (d *Dispatcher) dispatches(provider string) bool {
+	d.mu.Lock()
+	one := d.watches[provider]
+	d.mu.Unlock()
+	return one != nil && d.watchdog.well(one.beat)
 }
 
 // nudge has a quiet provider looked at: there may be news, which a look that is on its way may have come too soon for.
@@ -53,8 +53,8 @@ func (o *watch) nudge() {
 }
 
 // lacksRoom says whether tasks were due that there was no room for here.
-func (w *waker) lacksRoom(one *watch) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *Dispatcher) lacksRoom(one *watch) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return one.starved
 }

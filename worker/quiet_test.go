@@ -9,12 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hibiken/asynq"
-
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "Looks at quiet providers need not be many": a process that has 500 makes some 50 a second in all, most of them
@@ -22,11 +17,11 @@ import (
 func TestQuietProviders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		defer w.limits.Stop()
+		w := newBench(t)
+		defer w.stop()
 		var mu sync.Mutex
 		looks, whole, busy := 0, 0, 0
-		w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if req.Provider == "busy" {
@@ -37,13 +32,13 @@ func TestQuietProviders(t *testing.T) {
 				whole++
 			}
 			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil
-		}
+		})
 		const many = 500
 		for i := range many {
-			w.limits.waker.look(fmt.Sprint("quiet ", i), hint{})
+			w.d.look(fmt.Sprint("quiet ", i), hint{})
 			synctest.Wait()
 		}
-		w.limits.waker.look("busy", hint{})
+		w.d.look("busy", hint{})
 		<-time.After(time.Minute)
 		mu.Lock()
 		looks, whole, busy = 0, 0, 0
@@ -65,23 +60,23 @@ func TestQuietProviders(t *testing.T) {
 func TestQuietIsAnnounced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		defer w.limits.Stop()
-		w.limits.waker.start()
+		w := newBench(t)
+		defer w.stop()
+		w.d.Start()
 		var mu sync.Mutex
 		looked := map[string]time.Time{}
-		w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			looked[req.Provider] = time.Now()
 			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil
-		}
+		})
 		for i := range 500 {
-			w.limits.waker.look(fmt.Sprint("quiet ", i), hint{})
+			w.d.look(fmt.Sprint("quiet ", i), hint{})
 			synctest.Wait()
 		}
 		<-time.After(time.Minute)
-		other, err := throttle.New(w.rdb, w.limits.cfg.Limiter.Policy(), throttle.Config{})
+		other, err := throttle.New(w.rdb, w.cfg.Limiter.Policy(), throttle.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,27 +101,27 @@ func TestQuietIsAnnounced(t *testing.T) {
 func TestOthersAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		defer w.limits.Stop()
+		w := newBench(t)
+		defer w.stop()
 		next := make(chan throttle.Dispatched, 1)
-		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 			select {
 			case d := <-next:
 				return d, nil
 			default:
 				return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 			}
-		}
+		})
 		said := func() time.Time {
 			t.Helper()
 			synctest.Wait()
-			turns, err := w.limits.cfg.Limiter.Waitlist().ActiveProviders(t.Context(), time.Time{})
+			turns, err := w.cfg.Limiter.Waitlist().ActiveProviders(t.Context(), time.Time{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return turns["p"]
 		}
-		w.limits.waker.look("p", hint{})
+		w.d.look("p", hint{})
 		<-time.After(time.Minute)
 		before := said()
 		next <- throttle.Dispatched{Waiting: true, Next: time.Hour, ForOthers: 3}
@@ -135,13 +130,13 @@ func TestOthersAreTold(t *testing.T) {
 			t.Error("others were told of what was due, which they know")
 		}
 		for soon := true; soon; <-time.After(spread / 2) { // a look that is near needs nobody's hint
-			w.limits.waker.mu.Lock()
-			soon = time.Until(w.limits.waker.watches["p"].next) <= 2*spread
-			w.limits.waker.mu.Unlock()
+			w.d.mu.Lock()
+			soon = time.Until(w.d.watches["p"].next) <= 2*spread
+			w.d.mu.Unlock()
 		}
 		next <- throttle.Dispatched{Waiting: true, Next: time.Hour, ForOthers: 3}
 		began := time.Now()
-		w.limits.waker.capacityFreed("p")
+		w.d.capacityFreed("p")
 		if at := said(); at.UnixMicro() < began.UnixMicro() {
 			t.Error("something came free here, others' tasks were granted, and they were not told")
 		}
@@ -152,17 +147,17 @@ func TestOthersAreTold(t *testing.T) {
 func TestAnnouncedWhileLooking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		defer w.limits.Stop()
-		w.limits.waker.start()
+		w := newBench(t)
+		defer w.stop()
+		w.d.Start()
 		<-time.After(2 * time.Second)
-		other, err := throttle.New(w.rdb, w.limits.cfg.Limiter.Policy(), throttle.Config{})
+		other, err := throttle.New(w.rdb, w.cfg.Limiter.Policy(), throttle.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var joined atomic.Int64 // when
 		var found atomic.Int64
-		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 			if joined.Load() != 0 { // somebody waits
 				if found.Load() == 0 {
 					found.Store(time.Now().UnixNano())
@@ -176,8 +171,8 @@ func TestAnnouncedWhileLooking(t *testing.T) {
 			}
 			<-time.After(askAround + 10*time.Millisecond) // Redis is slow, or the process busy
 			return throttle.Dispatched{}, nil
-		}
-		w.limits.waker.look("p", hint{})
+		})
+		w.d.look("p", hint{})
 		<-time.After(5 * time.Minute)
 		if found.Load() == 0 {
 			t.Fatal("never looked at again in 5 minutes")
@@ -186,50 +181,4 @@ func TestAnnouncedWhileLooking(t *testing.T) {
 			t.Errorf("looked at %v after it was announced", late)
 		}
 	})
-}
-
-// What comes free in a process that has no slot for who waits is taken by another that has.
-func TestFreedWhereThereIsNoRoom(t *testing.T) {
-	t.Parallel()
-	for _, many := range []int{0, 2000} {
-		synctest.Test(t, func(t *testing.T) {
-			rules := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
-			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, rdb := redistest.Miniredis(t)
-			a, b := newSystemOn(t, rdb, pol, MiddlewareConfig{}), newSystemOn(t, rdb, pol, MiddlewareConfig{})
-			settle, started := make(chan struct{}), make(chan time.Time, 1)
-			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
-				<-settle
-				if _, err := Settle(ctx, policy.Costs{"requests": 0}); err != nil {
-					t.Error(err)
-				}
-				<-time.After(time.Minute)
-				return nil
-			})
-			a.add(queue.Task{})
-			<-time.After(time.Second)
-			b.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error {
-				started <- time.Now()
-				return nil
-			})
-			a.add(queue.Task{})
-			<-time.After(10 * time.Second)
-			b.throttle.waker.mu.Lock()
-			for i := range many { // quiet ones
-				b.throttle.waker.watches[fmt.Sprint("other ", i)] = &watch{out: map[string]sent{}}
-			}
-			b.throttle.waker.mu.Unlock()
-			<-time.After(10 * time.Second)
-			began := time.Now()
-			close(settle)
-			at := <-started
-			if at.Sub(began) > 700*time.Millisecond {
-				t.Errorf("%d more providers: started %v after units came free", many, at.Sub(began))
-			}
-			<-time.After(2 * time.Minute)
-		})
-	}
 }

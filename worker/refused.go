@@ -64,7 +64,7 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 		t.restore(ctx, j)
 	case why == "unmatched" && t.cfg.Limiter.Policy().Unmatched() == policy.UnmatchedFail:
 		if t.stands(ctx, j) {
-			t.waker.leaves(j)
+			t.dispatcher.Ended(j.ask().Ref())
 		}
 		return false, nil
 	case t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
@@ -119,7 +119,7 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 func (t *Middleware) restore(ctx context.Context, j *job) {
 	restored, err := t.cfg.Limiter.Waitlist().Restore(ctx, t.request(j))
 	if err == nil && restored {
-		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, provider(j.scope))
+		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, Provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")

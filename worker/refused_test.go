@@ -149,8 +149,8 @@ func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
 	if err := billing.throttle.cfg.Limiter.Refund(t.Context(), held.Grant); err != nil {
 		t.Fatal(err)
 	}
-	billing.throttle.size(4)
-	billing.throttle.waker.start() // releases, and takes nothing yet
+	billing.throttle.dispatcher.Size(4)
+	billing.throttle.dispatcher.Start() // releases, and takes nothing yet
 	s.serve(asynq.Config{}, nil)
 	s.until("the first was released and met the wrong worker", func() bool { return s.refusals("app") >= 2 })
 	var order []string

@@ -18,34 +18,34 @@ type capacity struct {
 	lent bool
 }
 
-// capacity is what this process can take: nothing once its servers take no more tasks. w.mu is
+// capacity is what this process can take: nothing once its servers take no more tasks. d.mu is
 // held.
-func (w *waker) capacity() capacity {
-	if w.t.retired() {
+func (d *Dispatcher) capacity() capacity {
+	if d.cfg.Retired() {
 		return capacity{}
 	}
-	out := w.taken
-	for _, one := range w.watches {
+	out := d.taken
+	for _, one := range d.watches {
 		out += one.coming()
 	}
-	slots, lent := w.t.slots-int(w.t.running.Load())-out, w.t.servers.Lent()
+	slots, lent := d.load.slots-int(d.load.running.Load())-out, d.cfg.Servers.Lent()
 	borrows := lent > 0 && slots <= 0
 	if borrows {
 		slots += lent
 	}
 	ahead := slots
-	if w.t.holds() && !w.t.gated(false) { // else they wait at the pacer, and take no slots meanwhile
-		ahead = min(slots, cap(w.t.holders)-len(w.t.holders)-out)
+	if d.Holds() && !d.gated(false) { // else they wait at the pacer, and take no slots meanwhile
+		ahead = min(slots, cap(d.load.holders)-len(d.load.holders)-out)
 	}
 	// Those who are out beyond the free slots wait for those that leave theirs.
-	now := w.leaving() + min(slots, 0)
+	now := d.leaving() + min(slots, 0)
 	if lent > 0 { // those that leave their slots may not be who makes room
 		now = 0
 	}
 	return capacity{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
 }
 
-// coming is how many tasks that were granted here have not come, as far as they are on their way. waker.mu is held.
+// coming is how many tasks that were granted here have not come, as far as they are on their way. Dispatcher.mu is held.
 func (o *watch) coming() int {
 	for ticket, its := range o.out {
 		if time.Since(its.at) > outStays {
@@ -56,39 +56,39 @@ func (o *watch) coming() int {
 }
 
 // leaving is how many tasks have left their slots lately, up to some for each slot.
-// w.mu is held.
-func (w *waker) leaving() int {
-	ended, age := w.t.ended.Load(), time.Since(w.sampled)
+// d.mu is held.
+func (d *Dispatcher) leaving() int {
+	ended, age := d.load.ended.Load(), time.Since(d.sampled)
 	if age > lately {
-		w.recent = 0
+		d.recent = 0
 		if age < 2*lately {
-			w.recent = ended - w.sample
+			d.recent = ended - d.sample
 		}
-		w.sample, w.sampled = ended, time.Now()
+		d.sample, d.sampled = ended, time.Now()
 	}
-	return min(int(max(w.recent, ended-w.sample)), burstOf*w.t.slots)
+	return min(int(max(d.recent, ended-d.sample)), burstOf*d.load.slots)
 }
 
 // take sets the room that a look may use aside until it has been taken.
-func (w *waker) take() capacity {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	r := w.capacity()
-	if w.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
+func (d *Dispatcher) take() capacity {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.capacity()
+	if d.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
 		r.ahead = min(r.ahead, nearAtOnce)
 		r.now = min(r.now, nearAtOnce-r.ahead)
 	}
-	w.taken += r.ahead
+	d.taken += r.ahead
 	return r
 }
 
 // worthALook says whether there is room for several tasks: one look releases them
 // in hardly more commands than one. In a burst it is for as many as go out while the
-// others are taken. w.mu is held.
-func (w *waker) worthALook() bool {
-	r, several := w.capacity(), max(1, min(cap(w.t.holders), w.t.slots)/3)
-	if w.burst {
-		return r.ahead+r.now >= max(several, w.leaving()/2)
+// others are taken. d.mu is held.
+func (d *Dispatcher) worthALook() bool {
+	r, several := d.capacity(), max(1, min(cap(d.load.holders), d.load.slots)/3)
+	if d.burst {
+		return r.ahead+r.now >= max(several, d.leaving()/2)
 	}
 	return r.ahead >= several
 }
@@ -96,55 +96,55 @@ func (w *waker) worthALook() bool {
 // slotFreed notes that a task has left its slot or its place to wait in: where tasks
 // had to wait for one, the providers are looked at again, in a moment if few are
 // free; and at once where a tenant had its share of the slots, and has not any more.
-func (w *waker) slotFreed(relieves bool) {
+func (d *Dispatcher) slotFreed(relieves bool) {
 	if relieves {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.kickAll()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.kickAll()
 		return
 	}
-	if !w.starved.Load() {
+	if !d.starved.Load() {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	switch {
-	case w.worthALook():
-		w.kickAll()
-	case w.soon == nil:
+	case d.worthALook():
+		d.kickAll()
+	case d.soon == nil:
 		var timer *time.Timer
-		timer = time.AfterFunc(w.t.lead()/2, func() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.soon == timer { // else they were looked at before it was over
-				w.kickAll()
+		timer = time.AfterFunc(d.Lead()/2, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if d.soon == timer { // else they were looked at before it was over
+				d.kickAll()
 			}
 		})
-		w.soon = timer
+		d.soon = timer
 	}
 }
 
 // kickStarved has those looked at for whose tasks there was no room while other looks had
-// it. w.mu is held.
-func (w *waker) kickStarved() {
-	if !w.worthALook() {
+// it. d.mu is held.
+func (d *Dispatcher) kickStarved() {
+	if !d.worthALook() {
 		return
 	}
-	for _, one := range w.watches {
+	for _, one := range d.watches {
 		if one.starved {
 			one.kick()
 		}
 	}
 }
 
-// kickAll has every provider looked at. w.mu is held.
-func (w *waker) kickAll() {
-	w.starved.Store(false)
-	if w.soon != nil {
-		w.soon.Stop()
-		w.soon = nil
+// kickAll has every provider looked at. d.mu is held.
+func (d *Dispatcher) kickAll() {
+	d.starved.Store(false)
+	if d.soon != nil {
+		d.soon.Stop()
+		d.soon = nil
 	}
-	for _, one := range w.watches {
+	for _, one := range d.watches {
 		one.kick()
 	}
 }

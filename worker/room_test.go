@@ -21,14 +21,15 @@ import (
 func TestFewAtOnceBesideRedis(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, steady(1000), func(s *system) {
-		const n = 400
+		const n, atOnce = 400, 18
 		var most atomic.Int64
-		dispatch := s.throttle.waker.dispatch
-		s.throttle.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-			got, err := dispatch(ctx, req)
-			most.Store(max(most.Load(), int64(len(got.Granted)), int64(req.Max+req.MaxReady)))
-			return got, err
-		}
+		s.throttle.dispatcher.Intercept(func(dispatch DispatchFunc) DispatchFunc {
+			return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+				got, err := dispatch(ctx, req)
+				most.Store(max(most.Load(), int64(len(got.Granted)), int64(req.Max+req.MaxReady)))
+				return got, err
+			}
+		})
 		tasks := make([]queue.Task, n)
 		for i := range tasks {
 			tasks[i] = queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i)}
@@ -38,8 +39,8 @@ func TestFewAtOnceBesideRedis(t *testing.T) {
 		for range n {
 			<-s.ended
 		}
-		if got := most.Load(); got == 0 || got > nearAtOnce {
-			s.t.Errorf("up to %d were granted in one call, want some and no more than %d", got, nearAtOnce)
+		if got := most.Load(); got == 0 || got > atOnce {
+			s.t.Errorf("up to %d were granted in one call, want some and no more than %d", got, atOnce)
 		}
 	})
 }
@@ -63,17 +64,18 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 				const n = 60
 				var looks, granted atomic.Int64
 				var ahead atomic.Int64
-				dispatch := s.throttle.waker.dispatch
-				s.throttle.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-					got, err := dispatch(ctx, req)
-					for _, g := range got.Granted {
-						ahead.Store(max(ahead.Load(), int64(g.Wait)))
+				s.throttle.dispatcher.Intercept(func(dispatch DispatchFunc) DispatchFunc {
+					return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+						got, err := dispatch(ctx, req)
+						for _, g := range got.Granted {
+							ahead.Store(max(ahead.Load(), int64(g.Wait)))
+						}
+						if len(got.Granted) > 0 && granted.Add(int64(len(got.Granted))) > 10 { // it is known how many there are
+							looks.Add(1)
+						}
+						return got, err
 					}
-					if len(got.Granted) > 0 && granted.Add(int64(len(got.Granted))) > 10 { // it is known how many there are
-						looks.Add(1)
-					}
-					return got, err
-				}
+				})
 				s.planned(jobs(n, "p/a")...)
 				s.serve(asynq.Config{Concurrency: 10}, nil)
 				s.finish(n)
@@ -124,4 +126,61 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 			t.Errorf("the quick one's tasks took %v, and %v would do", took, seconds*time.Second)
 		}
 	})
+}
+
+// What comes free in a process that has no slot for who waits is taken by another that has.
+func TestFreedWhereThereIsNoRoom(t *testing.T) {
+	t.Parallel()
+	for _, many := range []int{0, 200} {
+		synctest.Test(t, func(t *testing.T) {
+			rules := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
+			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rdb := redistest.Miniredis(t)
+			a, b := newSystemOn(t, rdb, pol, MiddlewareConfig{}), newSystemOn(t, rdb, pol, MiddlewareConfig{})
+			for _, s := range []*system{a, b} {
+				s.throttle.dispatcher.Intercept(quietly)
+			}
+			settle, started := make(chan struct{}), make(chan time.Time, 1)
+			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
+				<-settle
+				if _, err := Settle(ctx, policy.Costs{"requests": 0}); err != nil {
+					t.Error(err)
+				}
+				<-time.After(time.Minute)
+				return nil
+			})
+			a.add(queue.Task{})
+			<-time.After(time.Second)
+			b.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error {
+				started <- time.Now()
+				return nil
+			})
+			a.add(queue.Task{})
+			<-time.After(10 * time.Second)
+			for i := range many {
+				must(t, b.throttle.cfg.Limiter.Waitlist().PublishActive(t.Context(), fmt.Sprint("quiet ", i)))
+			}
+			<-time.After(2 * time.Minute)
+			began := time.Now()
+			close(settle)
+			at := <-started
+			if at.Sub(began) > 700*time.Millisecond {
+				t.Errorf("%d more providers: started %v after units came free", many, at.Sub(began))
+			}
+			<-time.After(2 * time.Minute)
+		})
+	}
+}
+
+// quietly is a Dispatch under which tasks wait for all providers whose names begin so, and none is due.
+func quietly(next DispatchFunc) DispatchFunc {
+	return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+		if strings.HasPrefix(req.Provider, "quiet ") {
+			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil
+		}
+		return next(ctx, req)
+	}
 }

@@ -25,7 +25,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	j.slot.Runs()
 	told := func() {} // before anybody may meet the task again
 	if d.Handed {
-		told = t.claims.tell(j.ask().Ref().WithGrant(d.Grant))
+		told = t.dispatcher.Claim(j.ask().Ref().WithGrant(d.Grant))
 	}
 	defer func() { told() }()
 	ended := t.started(ctx, j)

@@ -67,11 +67,12 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
-	ask := s.throttle.waker.dispatch
-	s.throttle.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-		defer looks.Add(1)
-		return ask(ctx, req)
-	}
+	s.throttle.dispatcher.Intercept(func(ask DispatchFunc) DispatchFunc {
+		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+			defer looks.Add(1)
+			return ask(ctx, req)
+		}
+	})
 	let := make(chan struct{})
 	server := s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { <-let; return nil })
 	s.add(queue.Task{ID: "runs"})

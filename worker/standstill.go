@@ -31,23 +31,23 @@ const (
 
 // heedStandstill asks whether queues that stand still go on, and prepares what the next look
 // is told of them.
-func (w *waker) heedStandstill(one *watch, hours bool) {
-	names, _ := w.queues.Standing()
-	w.queues.Ask(w.t.serving, asynqx.StateStays, names...)
-	names, changes := w.queues.Standing()
+func (d *Dispatcher) heedStandstill(one *watch, hours bool) {
+	names, _ := d.cfg.Queues.Standing()
+	d.cfg.Queues.Ask(d.cfg.Serving, asynqx.StateStays, names...)
+	names, changes := d.cfg.Queues.Standing()
 	p := &one.parked
-	w.mu.Lock()
+	d.mu.Lock()
 	if changes != p.changes || one.changed || hours {
 		p.changes, p.offset, p.all, p.from, p.back = changes, 0, true, time.Time{}, nil
 		one.all, one.changed = true, false // those who were behind them may start
 	}
-	w.mu.Unlock()
+	d.mu.Unlock()
 	one.news.StalledGroups, one.news.Unpark = nil, nil
 	for _, name := range names {
 		one.news.StalledGroups = append(one.news.StalledGroups, queue.TicketGroups(name)...)
 	}
 	if p.any && (p.atOnce() || time.Since(p.paged) >= asynqx.StateStays) {
-		one.news.Unpark = w.goOn(p, one.provider)
+		one.news.Unpark = d.goOn(p, one.provider)
 	}
 }
 
@@ -60,19 +60,19 @@ func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.f
 
 // goOn returns parked tasks whose queues do not stand still, of one page. It reads on while all are gone
 // through and a page has none of them, and past a page that was tried the last time.
-func (w *waker) goOn(p *parked, provider string) []throttle.WaiterRef {
+func (d *Dispatcher) goOn(p *parked, provider string) []throttle.WaiterRef {
 	for range parkedPages {
 		tried := len(p.back) > 0
-		page, err := w.t.cfg.Limiter.Waitlist().Parked(w.t.serving, provider, p.offset, parkedPage)
+		page, err := d.cfg.Limiter.Waitlist().Parked(d.cfg.Serving, provider, p.offset, parkedPage)
 		p.paged = time.Now()
 		if err != nil {
 			p.from = p.paged.Add(asynqx.StateStays)
-			if !w.t.stopped() {
-				w.t.observer.Failed("wake")
+			if !d.stopped() {
+				d.cfg.Observer.Failed("wake")
 			}
 			return nil
 		}
-		read := w.sortPage(p, page)
+		read := d.sortPage(p, page)
 		if read == len(page) && len(page) < parkedPage {
 			p.offset, p.all = 0, false
 		}
@@ -85,7 +85,7 @@ func (w *waker) goOn(p *parked, provider string) []throttle.WaiterRef {
 
 // sortPage notes which of a page go back, and returns how much of it was read. Those that were
 // to go back before and are still there, since no rules are known for them, stay.
-func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
+func (d *Dispatcher) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 	tried, scopes, names := map[throttle.WaiterRef]bool{}, map[string]bool{}, make([]string, len(page))
 	for _, place := range p.back {
 		tried[place] = true
@@ -93,12 +93,12 @@ func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 	p.back = nil
 	for i, place := range page {
 		names[i], _, _ = queue.ReadTicket(place.ID)
-		if names[i] != "" && !w.queues.Stands(names[i]) {
-			w.queues.Ask(w.t.serving, asynqx.StateStays, names[i])
+		if names[i] != "" && !d.cfg.Queues.Stands(names[i]) {
+			d.cfg.Queues.Ask(d.cfg.Serving, asynqx.StateStays, names[i])
 		}
 	}
 	for i, place := range page {
-		if names[i] != "" && w.queues.Stands(names[i]) || tried[place] {
+		if names[i] != "" && d.cfg.Queues.Stands(names[i]) || tried[place] {
 			p.offset++
 			continue
 		}
@@ -111,12 +111,12 @@ func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 }
 
 // releaseInto puts tasks of a queue into pending, unless the queue stands still.
-func (w *waker) releaseInto(name string, ids []string) ([]asynqx.Outcome, error) {
-	if !w.queues.Owns(name) {
-		w.queues.Ask(w.t.serving, asynqx.ServedStays, name)
+func (d *Dispatcher) releaseInto(name string, ids []string) ([]asynqx.Outcome, error) {
+	if !d.cfg.Queues.Owns(name) {
+		d.cfg.Queues.Ask(d.cfg.Serving, asynqx.ServedStays, name)
 	}
-	if !w.queues.Stands(name) {
-		return w.mover.Release(w.t.serving, name, ids)
+	if !d.cfg.Queues.Stands(name) {
+		return d.cfg.Mover.Release(d.cfg.Serving, name, ids)
 	}
 	outcomes := make([]asynqx.Outcome, len(ids))
 	for i := range outcomes {
@@ -127,13 +127,13 @@ func (w *waker) releaseInto(name string, ids []string) ([]asynqx.Outcome, error)
 
 // heedStill notes that the queue of a granted task stands still: the next look, which is
 // at once, puts it back to its place, and parks it.
-func (w *waker) heedStill(one *watch, a answer) {
-	w.queues.Note(a.queue, true)
-	if w.isOut(one, a.place.ID) {
+func (d *Dispatcher) heedStill(one *watch, a answer) {
+	d.cfg.Queues.Note(a.queue, true)
+	if d.isOut(one, a.place.ID) {
 		one.news.Unused = append(one.news.Unused, a.place)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	one.kick()
 }
 
@@ -151,20 +151,20 @@ func (s sent) late() bool {
 
 // heedSlow asks of queues of which tasks were granted and do not come whether they stand still. Then these
 // tasks go back to their places.
-func (w *waker) heedSlow(one *watch) {
+func (d *Dispatcher) heedSlow(one *watch) {
 	slow := map[string][]throttle.WaiterRef{}
-	w.mu.Lock()
+	d.mu.Lock()
 	for ticket, its := range one.out {
 		if name, _, ok := queue.ReadTicket(ticket); ok && its.late() {
 			slow[name] = append(slow[name], its.place)
 		}
 	}
-	w.mu.Unlock()
+	d.mu.Unlock()
 	for name, places := range slow {
-		w.queues.Ask(w.t.serving, asynqx.StateStays, name)
-		if w.queues.Stands(name) {
+		d.cfg.Queues.Ask(d.cfg.Serving, asynqx.StateStays, name)
+		if d.cfg.Queues.Stands(name) {
 			for _, p := range places {
-				if w.isOut(one, p.ID) { // else it has come meanwhile
+				if d.isOut(one, p.ID) { // else it has come meanwhile
 					one.news.Unused = append(one.news.Unused, p)
 				}
 			}

@@ -23,7 +23,7 @@ import (
 // has its place in line before it is enqueued, and none of its forms exists for a moment
 // while it is carried over. So it is looked for twice.
 type sweep struct {
-	busy   bool      // one is under way; under waker.mu
+	busy   bool      // one is under way; under Dispatcher.mu
 	began  time.Time // the last one
 	whole  time.Time // the last one that read lines
 	line   *throttle.Waiting
@@ -50,60 +50,60 @@ const (
 )
 
 // sweep begins one, if it is time to and none is under way. It does not block.
-func (w *waker) sweep(one *watch) {
-	if !w.mover.Known || w.t.stopped() {
+func (d *Dispatcher) sweep(one *watch) {
+	if !d.cfg.Mover.Known || d.stopped() {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	s, now := &one.sweep, time.Now()
-	if s.busy || now.Sub(s.whole) < sweepEach && (now.Sub(s.began) < sweepAgain || len(s.missed)+len(w.late(one.provider)) == 0) {
+	if s.busy || now.Sub(s.whole) < sweepEach && (now.Sub(s.began) < sweepAgain || len(s.missed)+len(d.late(one.provider)) == 0) {
 		return
 	}
 	s.busy, s.began, s.parks = true, now, one.parked.any
-	go w.guarded("sweep", func() {
-		err := w.sweepOnce(w.t.serving, one)
-		w.mu.Lock()
+	go d.guarded("sweep", func() {
+		err := d.sweepOnce(d.cfg.Serving, one)
+		d.mu.Lock()
 		s.busy = false
-		w.mu.Unlock()
-		if err != nil && !w.t.stopped() {
-			w.t.observer.Failed("sweep")
+		d.mu.Unlock()
+		if err != nil && !d.stopped() {
+			d.cfg.Observer.Failed("sweep")
 		}
 	})
 }
 
 // sweepOnce looks for those that were missed, for those that were released and have not
 // come, and, where it is due, for a part of those that stand in line.
-func (w *waker) sweepOnce(ctx context.Context, one *watch) error {
+func (d *Dispatcher) sweepOnce(ctx context.Context, one *watch) error {
 	s := &one.sweep
-	w.mu.Lock()
-	missed, late := s.missed, w.late(one.provider)
-	w.mu.Unlock()
+	d.mu.Lock()
+	missed, late := s.missed, d.late(one.provider)
+	d.mu.Unlock()
 	s.missed = nil
-	gone, _, err := w.ended(ctx, missed, true)
+	gone, _, err := d.ended(ctx, missed, true)
 	places := late
 	if now := time.Now(); err == nil && now.Sub(s.whole) >= sweepEach {
 		s.whole = now
 		var some []throttle.WaiterRef
-		some, err = w.readLine(ctx, one)
+		some, err = d.readLine(ctx, one)
 		places = append(places, some...)
 	}
 	if err != nil {
 		return err
 	}
-	over, missing, err := w.ended(ctx, places, false)
+	over, missing, err := d.ended(ctx, places, false)
 	known := map[throttle.WaiterRef]bool{} // to be gone by now, or to be there
 	for _, p := range missed {
 		known[p] = true
 	}
 	s.missed = slices.DeleteFunc(missing, func(p throttle.WaiterRef) bool { return known[p] })
-	return errors.Join(err, w.bury(ctx, one, append(gone, over...)))
+	return errors.Join(err, d.bury(ctx, one, append(gone, over...)))
 }
 
 // late are the tasks of a provider that were released here some time ago and have not come.
-// w.mu is held.
-func (w *waker) late(name string) (places []throttle.WaiterRef) {
-	one := w.watches[name]
+// d.mu is held.
+func (d *Dispatcher) late(name string) (places []throttle.WaiterRef) {
+	one := d.watches[name]
 	if one == nil {
 		return nil
 	}
@@ -116,8 +116,8 @@ func (w *waker) late(name string) (places []throttle.WaiterRef) {
 }
 
 // readLine returns some of those who stand in line, if this process is the one to read them.
-func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
-	s, limiter := &one.sweep, w.t.cfg.Limiter
+func (d *Dispatcher) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
+	s, limiter := &one.sweep, d.cfg.Limiter
 	if now := time.Now(); now.Add(sweepEach).After(s.until) {
 		mine, err := limiter.Waitlist().Claim(ctx, one.provider, sweepClaim, s.mine)
 		if s.mine = mine; err != nil || !mine {
@@ -132,14 +132,14 @@ func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef,
 	if err != nil || !s.parks {
 		return places, err
 	}
-	parked, err := w.readParked(ctx, one)
+	parked, err := d.readParked(ctx, one)
 	return append(places, parked...), err
 }
 
 // readParked returns some of those who are parked, the next time those behind them.
-func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
+func (d *Dispatcher) readParked(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s := &one.sweep
-	page, err := w.t.cfg.Limiter.Waitlist().Parked(ctx, one.provider, s.offset, sweepParked)
+	page, err := d.cfg.Limiter.Waitlist().Parked(ctx, one.provider, s.offset, sweepParked)
 	s.offset += len(page)
 	if len(page) < sweepParked {
 		s.offset = 0
@@ -153,14 +153,14 @@ func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.WaiterRe
 // ended returns those of the places whose tasks have ended, where they are kept, and those
 // whose tasks are not there. With again these have ended too, but for those that are being
 // carried over.
-func (w *waker) ended(ctx context.Context, places []throttle.WaiterRef, again bool) (ended, missing []throttle.WaiterRef, err error) {
+func (d *Dispatcher) ended(ctx context.Context, places []throttle.WaiterRef, again bool) (ended, missing []throttle.WaiterRef, err error) {
 	for name, its := range byQueue(places) {
 		for some := range slices.Chunk(its, sweepBatch) {
-			some, err = w.notWaiting(ctx, name, some)
+			some, err = d.notWaiting(ctx, name, some)
 			if err != nil {
 				return ended, missing, err
 			}
-			states, err := w.states(ctx, name, some, again)
+			states, err := d.states(ctx, name, some, again)
 			if err != nil {
 				return ended, missing, err
 			}
@@ -199,7 +199,7 @@ func byQueue(places []throttle.WaiterRef) map[string][]inQueue {
 
 // notWaiting leaves out those that stand in asynq's sets of tasks that wait, as most do: two
 // commands for many.
-func (w *waker) notWaiting(ctx context.Context, name string, its []inQueue) ([]inQueue, error) {
+func (d *Dispatcher) notWaiting(ctx context.Context, name string, its []inQueue) ([]inQueue, error) {
 	for _, set := range []string{"scheduled", "retry"} {
 		if len(its) <= fewTasks {
 			break
@@ -208,7 +208,7 @@ func (w *waker) notWaiting(ctx context.Context, name string, its []inQueue) ([]i
 		for i, one := range its {
 			ids[i] = one.id
 		}
-		scores, err := w.t.cfg.Redis.ZMScore(ctx, "asynq:{"+name+"}:"+set, ids...).Result()
+		scores, err := d.cfg.Redis.ZMScore(ctx, "asynq:{"+name+"}:"+set, ids...).Result()
 		if asynqx.MayPass(err) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil || len(scores) != len(its) {
@@ -227,13 +227,13 @@ func (w *waker) notWaiting(ctx context.Context, name string, its []inQueue) ([]i
 
 // states returns asynq's states of tasks, "" for one that is not there. With carried one that
 // is carried over is there.
-func (w *waker) states(ctx context.Context, name string, its []inQueue, carried bool) ([]string, error) {
+func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, carried bool) ([]string, error) {
 	if len(its) == 0 {
 		return nil, nil
 	}
 	key := func(id string) string { return "asynq:{" + name + "}:t:" + id }
 	carriers, states := make([]*redis.IntCmd, len(its)), make([]*redis.StringCmd, len(its))
-	err := redisread.FromMaster(ctx, w.t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, d.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, one := range its {
 			if carried { // first: the carrier is there before its task goes, and until that is back
 				carriers[i] = pipe.Exists(ctx, key(asynqx.CarrierID(one.id)))
@@ -256,19 +256,19 @@ func (w *waker) states(ctx context.Context, name string, its []inQueue, carried 
 }
 
 // bury has places forgotten, some at a time.
-func (w *waker) bury(ctx context.Context, one *watch, places []throttle.WaiterRef) error {
+func (d *Dispatcher) bury(ctx context.Context, one *watch, places []throttle.WaiterRef) error {
 	for len(places) > 0 {
 		n := portion(places)
-		if _, err := w.dispatch(ctx, throttle.DispatchRequest{Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Deleted: places[:n]}); err != nil {
+		if _, err := d.dispatch(ctx, throttle.DispatchRequest{Provider: one.provider, Lead: d.Lead(), Spread: d.spread(), Deleted: places[:n]}); err != nil {
 			return err
 		}
 		for _, p := range places[:n] {
-			w.arrived(one.provider, p.ID)
+			d.arrived(one.provider, p.ID)
 		}
-		w.mu.Lock()
+		d.mu.Lock()
 		one.kick()
-		w.mu.Unlock()
-		if err := w.revive(ctx, places[:n]); err != nil {
+		d.mu.Unlock()
+		if err := d.revive(ctx, places[:n]); err != nil {
 			return err
 		}
 		places = places[n:]
@@ -290,31 +290,31 @@ func portion(places []throttle.WaiterRef) int {
 // revive sees that nobody waits without a place whose id was enqueued again just before it
 // was forgotten: a task that was planned then is picked up, and goes to the end of its line.
 // One that is to wait for a time of its own is left to wait.
-func (w *waker) revive(ctx context.Context, places []throttle.WaiterRef) error {
+func (d *Dispatcher) revive(ctx context.Context, places []throttle.WaiterRef) error {
 	for name, its := range byQueue(places) {
-		states, err := w.states(ctx, name, its, false)
+		states, err := d.states(ctx, name, its, false)
 		if err != nil {
 			return err
 		}
 		var again []string
 		for i, state := range states {
-			if state == "scheduled" && w.wasDue(name, its[i].id) {
+			if state == "scheduled" && d.wasDue(name, its[i].id) {
 				again = append(again, its[i].id)
 			}
 		}
 		if len(again) > 0 {
-			if _, err := w.mover.Release(ctx, name, again); err != nil {
+			if _, err := d.cfg.Mover.Release(ctx, name, again); err != nil {
 				return err
 			}
-			w.t.servers.Kick()
+			d.cfg.Servers.Kick()
 		}
 	}
 	return nil
 }
 
 // wasDue tells whether a task could start when it was enqueued, but for its limits.
-func (w *waker) wasDue(name, id string) bool {
-	info, err := w.t.inspector.GetTaskInfo(name, id)
+func (d *Dispatcher) wasDue(name, id string) bool {
+	info, err := d.cfg.Inspector.GetTaskInfo(name, id)
 	if err != nil {
 		return false
 	}

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
@@ -254,52 +252,6 @@ func policyOfP(t *testing.T, rules []policy.Rule) *policy.Policy {
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	must(t, err)
 	return policy
-}
-
-// A task that is deleted, or archived, when it has been released and nobody has picked it up
-// counts as released for about a second more: others have its units then.
-func TestEndedOnItsWay(t *testing.T) {
-	t.Parallel()
-	const key = "asynq:{default}:t:one"
-	for name, end := range map[string][]any{"deleted": {"DEL", key}, "archived": {"HSET", key, "state", "archived"}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newWard(t)
-				defer w.limits.Stop()
-				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
-				w.rdb.HSet(t.Context(), key, "state", "scheduled", "msg", "as asynq leaves it")
-				w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: 1, Member: "one"})
-				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
-				var looks int
-				told := make(chan throttle.DispatchRequest, 100)
-				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-					if len(req.Deleted) > 0 {
-						told <- req
-						return throttle.Dispatched{}, nil
-					}
-					if looks++; looks == 1 {
-						return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
-					}
-					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-				}
-				w.limits.waker.heard("p", throttle.Decision{})
-				synctest.Wait()
-				if state := w.rdb.HGet(t.Context(), key, "state").Val(); state != "pending" {
-					t.Fatalf("it is %q", state)
-				}
-				must(t, w.rdb.Do(t.Context(), end...).Err())
-				select {
-				case req := <-told:
-					if len(req.Deleted) != 1 || req.Deleted[0] != one {
-						t.Errorf("told %+v", req.Deleted)
-					}
-				case <-time.After(2*lookAgain + sweepAgain):
-					t.Error("nobody is told that it has gone")
-				}
-			})
-		})
-	}
 }
 
 // "One process of all does it for a provider", and another when that has ended.

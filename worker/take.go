@@ -15,13 +15,13 @@ import (
 
 // askStates returns what asynq says tasks of a queue are, "" where it has no such task: all in one round trip where its keys
 // are known, and each in two where they are not.
-func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
-	if w.mover.Known {
-		return w.states(w.t.serving, name, tasks, false)
+func (d *Dispatcher) askStates(name string, tasks []inQueue) ([]string, error) {
+	if d.cfg.Mover.Known {
+		return d.states(d.cfg.Serving, name, tasks, false)
 	}
 	out := make([]string, len(tasks))
 	for i, p := range tasks {
-		info, err := w.t.inspector.GetTaskInfo(name, p.id)
+		info, err := d.cfg.Inspector.GetTaskInfo(name, p.id)
 		if err == nil {
 			out[i] = info.State.String()
 		} else if !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound) {
@@ -33,32 +33,32 @@ func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
 
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
 // is asked again: some may be taken already.
-func (w *waker) takeGranted(one *watch, g *asynqx.Pacer, name string, list []throttle.Granted, ids []string) {
-	if list, ids = w.stillOut(one, list, ids); len(ids) == 0 {
+func (d *Dispatcher) takeGranted(one *watch, g *asynqx.Pacer, name string, list []throttle.Granted, ids []string) {
+	if list, ids = d.stillOut(one, list, ids); len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqx.LeaseFor/2)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.LeaseFor/2)
 	defer cancel()
 	lease := asynqx.NewLease()
-	messages, out, err := w.mover.Take(ctx, name, lease, ids)
+	messages, out, err := d.cfg.Mover.Take(ctx, name, lease, ids)
 	if err == nil {
-		w.reach.hand.note(time.Since(list[0].Starts().Add(-list[0].Wait)))
+		d.reach.hand.note(time.Since(list[0].Starts().Add(-list[0].Wait)))
 	}
-	for pause := asynqx.TryPause; asynqx.MayPass(err) && !w.t.stopped() && asynqx.Sleep(ctx, pause); pause = min(2*pause, asynqx.TryMaxPause) {
-		messages, out, err = w.mover.Take(ctx, name, lease, ids)
+	for pause := asynqx.TryPause; asynqx.MayPass(err) && !d.stopped() && asynqx.Sleep(ctx, pause); pause = min(2*pause, asynqx.TryMaxPause) {
+		messages, out, err = d.cfg.Mover.Take(ctx, name, lease, ids)
 	}
 	if err != nil {
-		w.tellUnreleased(name, err)
-		out, messages = w.untake(name, lease, ids), nil
+		d.tellUnreleased(name, err)
+		out, messages = d.untake(name, lease, ids), nil
 	}
-	w.handOut(one, g, name, lease, list, messages)
-	w.answered(one, name, list, ids, out)
+	d.handOut(one, g, name, lease, list, messages)
+	d.answered(one, name, list, ids, out)
 }
 
 // stillOut leaves out those that have ended since they were granted: asynq has counted a failure, and would count another.
-func (w *waker) stillOut(one *watch, list []throttle.Granted, ids []string) (out []throttle.Granted, its []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *Dispatcher) stillOut(one *watch, list []throttle.Granted, ids []string) (out []throttle.Granted, its []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i, g := range list {
 		if _, is := one.out[g.ID]; is {
 			out, its = append(out, g), append(its, ids[i])
@@ -68,23 +68,23 @@ func (w *waker) stillOut(one *watch, list []throttle.Granted, ids []string) (out
 }
 
 // untake puts tasks into pending of which it is not known whether they were taken: those that were, and those that wait.
-func (w *waker) untake(name, lease string, ids []string) []asynqx.Outcome {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqx.TryFor)
+func (d *Dispatcher) untake(name, lease string, ids []string) []asynqx.Outcome {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.TryFor)
 	defer cancel()
-	if err := w.mover.GiveBack(ctx, name, lease, ids); err == nil {
-		w.t.servers.Kick()
+	if err := d.cfg.Mover.GiveBack(ctx, name, lease, ids); err == nil {
+		d.cfg.Servers.Kick()
 		return nil // what is not there any more is named again when it is overdue
 	}
-	out, _ := w.mover.Release(ctx, name, ids)
-	w.t.servers.Kick()
+	out, _ := d.cfg.Mover.Release(ctx, name, ids)
+	d.cfg.Servers.Kick()
 	return out
 }
 
 // handOut has a server hand out what was taken, each at its time.
-func (w *waker) handOut(one *watch, g *asynqx.Pacer, name, lease string, list []throttle.Granted, messages []string) {
-	now, early := time.Now(), w.reach.early()
+func (d *Dispatcher) handOut(one *watch, g *asynqx.Pacer, name, lease string, list []throttle.Granted, messages []string) {
+	now, early := time.Now(), d.reach.early()
 	var taken []*asynqx.Handout
-	w.mu.Lock()
+	d.mu.Lock()
 	for i, message := range messages {
 		if message == "" {
 			continue
@@ -97,17 +97,17 @@ func (w *waker) handOut(one *watch, g *asynqx.Pacer, name, lease string, list []
 			one.out[list[i].ID] = sent
 		}
 	}
-	w.mu.Unlock()
-	w.t.observer.DispatchLead(w.reach.lead())
+	d.mu.Unlock()
+	d.cfg.Observer.DispatchLead(d.reach.lead())
 	if len(taken) > 0 && !g.Put(taken...) {
-		w.giveBack(taken)
+		d.GiveBack(taken)
 	}
 }
 
 // answered notes what became of those that could not be taken, for the next look.
-func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids []string, out []asynqx.Outcome) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *Dispatcher) answered(one *watch, name string, list []throttle.Granted, ids []string, out []asynqx.Outcome) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i, became := range out {
 		if became != asynqx.Moved || one.missed[list[i].ID] {
 			one.later = append(one.later, answer{list[i].WaiterRef, name, ids[i], became})
@@ -116,45 +116,45 @@ func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids [
 	}
 }
 
-// giveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
-func (w *waker) giveBack(list []*asynqx.Handout) {
+// GiveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
+func (d *Dispatcher) GiveBack(list []*asynqx.Handout) {
 	type group struct{ queue, lease string }
 	var groups []group
 	ids := map[group][]string{}
-	w.mu.Lock()
+	d.mu.Lock()
 	for _, its := range list {
 		name := asynqx.QueueName(its.Queue)
 		if ids[group{name, its.Lease}] == nil {
 			groups = append(groups, group{name, its.Lease})
 		}
 		ids[group{name, its.Lease}] = append(ids[group{name, its.Lease}], its.ID)
-		for _, one := range w.watches {
+		for _, one := range d.watches {
 			delete(one.out, queue.Ticket(name, its.ID)) // others may see to it, and there is room for another
 		}
 	}
-	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqx.LeaseFor)
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.LeaseFor)
 	defer cancel()
 	for _, g := range slices.Backward(groups) { // each goes before what is in pending
-		if err := w.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
-			w.t.log.Warn("cannot put back tasks that were not started; asynq recovers them when their lease ends",
+		if err := d.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
+			d.cfg.Log.Warn("cannot put back tasks that were not started; asynq recovers them when their lease ends",
 				"queue", g.queue, "tasks", len(ids[g]), "error", err)
 			if asynqx.MayPass(err) {
 				break // Redis is still away
 			}
 		}
 	}
-	w.t.servers.Kick()
+	d.cfg.Servers.Kick()
 }
 
-// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A Middleware
+// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A process
 // that ends tries once.
-func (w *waker) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
+func (d *Dispatcher) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
 	for pause := asynqx.TryPause; ; pause = min(2*pause, asynqx.TryMaxPause) {
 		bounded, done := context.WithTimeout(ctx, asynqx.TryFor)
-		err := w.mover.GiveBack(bounded, name, lease, ids)
+		err := d.cfg.Mover.GiveBack(bounded, name, lease, ids)
 		done()
-		if !asynqx.MayPass(err) || w.t.stopped() || !asynqx.Sleep(ctx, pause) {
+		if !asynqx.MayPass(err) || d.stopped() || !asynqx.Sleep(ctx, pause) {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func (t *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.
 	d, err := t.rejoin(ctx, j, started)
 	if err == nil && d.Position.Waits {
 		at = time.Now().Add(throttle.FallbackDelay(d.Position.Expected))
-		t.waker.heard(provider(j.scope), d)
+		t.dispatcher.Decided(j.scope, d)
 	}
 	return t.wait(ctx, j, "", at)
 }

@@ -5,45 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
-
-// waker brings waiting tasks when their turns are near, for every provider that
-// tasks wait for: it has the limiter grant those whose turn it is, and puts them into
-// pending. Every process that runs tasks has one, and each turn is given once,
-// whichever asks first; there is no leader.
-//
-// It polls nothing that it knows: a provider is looked at when the limiter said to, and
-// when a task of this process joins a line or frees what others wait for. Twice a second it asks which providers
-// other processes have announced, since tasks of theirs have begun to wait or something has come free; see quiet.go
-// for how often the others are looked at.
-type waker struct {
-	t        *Middleware
-	mover    *asynqx.Mover
-	queues   *asynqx.QueueStates
-	pulse    *watchdog
-	reach    *reach
-	dispatch func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) // grants those whose turn it is
-	begin    sync.Once
-	mu       sync.Mutex
-	watches  map[string]*watch
-	seen     map[string]announcement  // those that have been looked into
-	learned  map[string]chan struct{} // closed when it is known how far away a provider's Redis is
-	lulls    map[string]*backoff      // after looks that found that nobody waits
-	taken    int                      // places that calls under way may fill
-
-	sample  int64 // how many tasks had ended when they were last counted
-	recent  int64 // how many ended in the time before
-	sampled time.Time
-	soon    *time.Timer // when it is over they will be looked at
-	starved atomic.Bool // a watch had no place to release a task for
-	burst   bool        // its tasks' starts had come
-}
 
 const (
 	// gatedLead is how long before its start a task is released to a server whose
@@ -79,15 +45,6 @@ const (
 	activePause = 2 * time.Millisecond
 )
 
-func newWaker(t *Middleware) *waker {
-	w := &waker{
-		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Waitlist().Dispatch,
-		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
-	}
-	w.mover = asynqx.NewMover(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
-	return w
-}
-
 // watch is one provider's loop.
 type watch struct {
 	provider string
@@ -121,63 +78,63 @@ type watch struct {
 	sweep    sweep
 }
 
-// start begins to look around, once, until Stop is called.
-func (w *waker) start() {
-	w.begin.Do(func() {
-		beat := w.pulse.begins(anyProvider)
+// Start begins to look around, once, until Config.Serving is over.
+func (d *Dispatcher) Start() {
+	d.begin.Do(func() {
+		beat := d.watchdog.begins(anyProvider)
 		go func() {
-			defer w.pulse.ends(beat)
-			w.guarded("ask around", func() { w.around(beat) })
+			defer d.watchdog.ends(beat)
+			d.guarded("ask around", func() { d.around(beat) })
 		}()
-		context.AfterFunc(w.t.serving, w.t.cfg.Limiter.Waitlist().OnCapacityFreed(w.capacityFreed))
-		changed := w.t.cfg.Limiter.PolicyChanged()
-		go w.guarded("heed changes", func() { w.heedChanges(changed) })
+		context.AfterFunc(d.cfg.Serving, d.cfg.Limiter.Waitlist().OnCapacityFreed(d.capacityFreed))
+		changed := d.cfg.Limiter.PolicyChanged()
+		go d.guarded("heed changes", func() { d.heedChanges(changed) })
 	})
 }
 
 // heedChanges has every provider looked at that somebody waits for, each time that the
 // limiter gets another policy: their turns may have come.
-func (w *waker) heedChanges(changed <-chan struct{}) {
+func (d *Dispatcher) heedChanges(changed <-chan struct{}) {
 	for {
 		select {
-		case <-w.t.serving.Done():
+		case <-d.cfg.Serving.Done():
 			return
 		case <-changed:
 		}
-		changed = w.t.cfg.Limiter.PolicyChanged() // first: it may change again meanwhile
-		w.t.join()
-		w.lookAtAll()
+		changed = d.cfg.Limiter.PolicyChanged() // first: it may change again meanwhile
+		d.cfg.PolicyChanged()
+		d.lookAtAll()
 	}
 }
 
 // lookAtAll has all nodes looked at, of every provider that this process looks at or
 // that others have announced.
-func (w *waker) lookAtAll() {
-	w.mu.Lock()
-	for _, one := range w.watches {
+func (d *Dispatcher) lookAtAll() {
+	d.mu.Lock()
+	for _, one := range d.watches {
 		one.all, one.changed = true, true
 		one.kick()
 	}
-	w.mu.Unlock()
-	turns, err := w.t.cfg.Limiter.Waitlist().ActiveProviders(w.t.serving, time.Time{})
-	if err != nil && !w.t.stopped() {
-		w.t.observer.Failed("wake") // who is announced is looked at within a minute
+	d.mu.Unlock()
+	turns, err := d.cfg.Limiter.Waitlist().ActiveProviders(d.cfg.Serving, time.Time{})
+	if err != nil && !d.stopped() {
+		d.cfg.Observer.Failed("wake") // who is announced is looked at within a minute
 	}
 	for provider, said := range turns {
-		w.look(provider, hint{all: true, said: said})
+		d.look(provider, hint{all: true, said: said})
 	}
 }
 
 // guarded runs a loop, and runs it again should it panic.
-func (w *waker) guarded(what string, loop func()) {
+func (d *Dispatcher) guarded(what string, loop func()) {
 	for again := true; again; {
 		again = false
 		func() {
 			defer func() {
 				if x := recover(); x != nil {
-					w.t.observer.Failed("wake")
-					w.t.log.Error("dispatcher panicked; restarting", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
-					again = asynqx.Sleep(w.t.serving, askAround)
+					d.cfg.Observer.Failed("wake")
+					d.cfg.Log.Error("dispatcher panicked; restarting", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+					again = asynqx.Sleep(d.cfg.Serving, askAround)
 				}
 			}()
 			loop()
@@ -193,28 +150,28 @@ type hint struct {
 }
 
 // look has a provider looked at.
-func (w *waker) look(provider string, why hint) {
-	if w.t.stopped() {
+func (d *Dispatcher) look(provider string, why hint) {
+	if d.stopped() {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ensureLoop(provider, why)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ensureLoop(provider, why)
 }
 
-// ensureLoop is look for who holds w.mu, and returns who does.
-func (w *waker) ensureLoop(provider string, why hint) *watch {
-	one := w.watches[provider]
-	at := time.Now().Add(max(0, why.in-w.t.beyond(one != nil && one.far)))
+// ensureLoop is look for who holds d.mu, and returns who does.
+func (d *Dispatcher) ensureLoop(provider string, why hint) *watch {
+	one := d.watches[provider]
+	at := time.Now().Add(max(0, why.in-d.beyond(one != nil && one.far)))
 	if one == nil {
 		one = &watch{
 			provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at, all: why.all, said: why.said,
-			beat: w.pulse.begins(provider), parked: newlyParked(), out: map[string]sent{},
+			beat: d.watchdog.begins(provider), parked: newlyParked(), out: map[string]sent{},
 		}
-		w.watches[provider] = one
+		d.watches[provider] = one
 		go func() {
-			defer w.pulse.ends(one.beat)
-			w.guarded("provider", func() { w.watch(one) })
+			defer d.watchdog.ends(one.beat)
+			d.guarded("provider", func() { d.watch(one) })
 		}()
 		return one
 	}
@@ -230,15 +187,15 @@ func (w *waker) ensureLoop(provider string, why hint) *watch {
 
 // capacityFreed notes that something has come free that tasks of a provider wait for, as a run's places: no clock told when, so
 // that the next look may be far. Where it is near that will do: many runs end while a rate is what is waited for.
-func (w *waker) capacityFreed(provider string) {
-	if w.t.stopped() {
+func (d *Dispatcher) capacityFreed(provider string) {
+	if d.stopped() {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	one := w.watches[provider]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.watches[provider]
 	if one == nil {
-		w.ensureLoop(provider, hint{})
+		d.ensureLoop(provider, hint{})
 		return
 	}
 	one.vacant = true
@@ -247,17 +204,17 @@ func (w *waker) capacityFreed(provider string) {
 	}
 }
 
-// leaves notes that a task ends that may stand in line: those behind it need not wait until
+// Ended notes that a task ends that may stand in line: those behind it need not wait until
 // its turn tells that it is not there.
-func (w *waker) leaves(j *job) {
-	if w.t.stopped() {
+func (d *Dispatcher) Ended(task throttle.WaiterRef) {
+	if d.stopped() {
 		return // it is forgotten when its turn comes
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	one := w.ensureLoop(provider(j.scope), hint{in: lookAgain})
-	one.over = append(one.over, j.ask().Ref())
-	delete(one.out, j.ask().ID) // nobody waits for it to come
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.ensureLoop(Provider(task.Scope), hint{in: lookAgain})
+	one.over = append(one.over, task)
+	delete(one.out, task.ID) // nobody waits for it to come
 	if time.Until(one.next) > spread {
 		one.kick()
 	}
@@ -272,19 +229,19 @@ func (o *watch) kick() {
 }
 
 // watch looks at a provider for as long as somebody waits for it.
-func (w *waker) watch(one *watch) {
-	w.learn(w.t.serving, one.provider)
+func (d *Dispatcher) watch(one *watch) {
+	d.learn(d.cfg.Serving, one.provider)
 	for {
-		w.heedEnded(one)
-		hours := w.heedHours(one)
-		w.heedStandstill(one, hours)
-		room := w.take()
+		d.heedEnded(one)
+		hours := d.heedHours(one)
+		d.heedStandstill(one, hours)
+		room := d.take()
 		req := throttle.DispatchRequest{
-			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: max(w.t.window(one.far), one.wide), MinLead: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
+			Provider: one.provider, Lead: d.leadOf(one.far), Spread: max(d.window(one.far), one.wide), MinLead: d.from(one.far), Max: room.ahead, MaxReady: room.now,
 			Deleted: one.news.Deleted, NotFound: one.news.NotFound, Unused: one.news.Unused, StalledGroups: one.news.StalledGroups, Unpark: one.news.Unpark,
-			Skip: func(scope string) bool { return w.t.servers.Refuse(w.t.tenant(scope), room.lent) },
+			Skip: func(scope string) bool { return d.cfg.Servers.Refuse(d.cfg.Tenant(scope), room.lent) },
 		}
-		w.mu.Lock()
+		d.mu.Lock()
 		one.early = one.early || one.kicked || one.vacant
 		req.OnlyIfDue = one.quiet && !one.kicked
 		kicked := one.kicked
@@ -294,33 +251,33 @@ func (w *waker) watch(one *watch) {
 		}
 		one.wanted, one.vacant = time.Time{}, false
 		req.Claimed, one.runs = one.runs, nil
-		w.mu.Unlock()
-		got, err := w.dispatched(one, req, room)
+		d.mu.Unlock()
+		got, err := d.dispatched(one, req, room)
 		if err == nil {
 			one.news, one.parked.any = throttle.DispatchRequest{}, got.Parked
 			one.yield.looked(got.Granted, kicked)
-			w.heedOverdue(one, got.Overdue)
-			w.heedSlow(one)
-			w.widen(one, len(got.Granted))
+			d.heedOverdue(one, got.Overdue)
+			d.heedSlow(one)
+			d.widen(one, len(got.Granted))
 		} else {
 			one.parked.back = nil // they have not been tried
-			w.mu.Lock()
+			d.mu.Lock()
 			one.runs = append(req.Claimed, one.runs...)
-			w.mu.Unlock()
+			d.mu.Unlock()
 		}
 		if got.Waiting || got.Parked {
-			w.announce(one)
+			d.announce(one)
 		}
-		w.run(one, got.Granted)
-		w.sweep(one)
-		w.pulse.looked(one.beat, err)
-		wait, waits := w.pause(one, got, room, err)
-		lacks := got.ForOthers > 0 || w.lacksRoom(one)
+		d.run(one, got.Granted)
+		d.sweep(one)
+		d.watchdog.looked(one.beat, err)
+		wait, waits := d.pause(one, got, room, err)
+		lacks := got.ForOthers > 0 || d.lacksRoom(one)
 		if one.early && lacks {
-			w.t.cfg.Limiter.Waitlist().PublishActiveSoon(one.provider) // others cannot know of this look, and may start what this process cannot
+			d.cfg.Limiter.Waitlist().PublishActiveSoon(one.provider) // others cannot know of this look, and may start what this process cannot
 		}
 		one.early = one.early && !lacks && (err != nil || wait == 0) // else it is known what came of it
-		if !waits || !w.rest(one, wait) {
+		if !waits || !d.rest(one, wait) {
 			return
 		}
 	}
@@ -328,36 +285,36 @@ func (w *waker) watch(one *watch) {
 
 // learn measures how far a provider's Redis is, and learns what time it is there, before the first of its tasks starts
 // here. Whoever comes meanwhile waits for it.
-func (w *waker) learn(ctx context.Context, provider string) {
-	w.mu.Lock()
-	learned, known := w.learned[provider]
+func (d *Dispatcher) learn(ctx context.Context, provider string) {
+	d.mu.Lock()
+	learned, known := d.learned[provider]
 	if !known {
-		if len(w.learned) >= asynqx.MostStates {
-			clear(w.learned)
+		if len(d.learned) >= asynqx.MostStates {
+			clear(d.learned)
 		}
 		learned = make(chan struct{})
-		w.learned[provider] = learned
+		d.learned[provider] = learned
 	}
-	w.mu.Unlock()
+	d.mu.Unlock()
 	if known {
 		select {
 		case <-learned:
 		case <-ctx.Done():
-		case <-w.t.serving.Done():
+		case <-d.cfg.Serving.Done():
 		}
 		return
 	}
 	defer close(learned)
-	ctx, cancel := context.WithTimeout(w.t.serving, learnsFor) // not the task's: others wait for it too
+	ctx, cancel := context.WithTimeout(d.cfg.Serving, learnsFor) // not the task's: others wait for it too
 	defer cancel()
-	w.t.cfg.Limiter.Waitlist().SyncClock(ctx, provider)
-	w.reach.learn(func() error { return w.t.cfg.Redis.Ping(ctx).Err() })
+	d.cfg.Limiter.Waitlist().SyncClock(ctx, provider)
+	d.reach.learn(func() error { return d.cfg.Redis.Ping(ctx).Err() })
 }
 
 // heedHours says whether rules have begun or ended to hold since the last look. Turns may
 // have come by it, as by other limits.
-func (w *waker) heedHours(one *watch) bool {
-	at, in := w.t.cfg.Limiter.Waitlist().NextHoursChange(one.provider)
+func (d *Dispatcher) heedHours(one *watch) bool {
+	at, in := d.cfg.Limiter.Waitlist().NextHoursChange(one.provider)
 	passed := !one.hours.IsZero() && at.After(one.hours)
 	one.hours, one.edge = at, time.Time{}
 	if !at.IsZero() {
@@ -370,58 +327,58 @@ var errPanicked = errors.New("it panicked")
 
 // dispatched grants those whose turn it is. Whatever happens, the room that was set aside for them
 // is free again.
-func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had capacity) (got throttle.Dispatched, err error) {
+func (d *Dispatcher) dispatched(one *watch, req throttle.DispatchRequest, had capacity) (got throttle.Dispatched, err error) {
 	err = errPanicked // what a panic leaves behind
 	began := time.Now()
 	defer func() {
 		one.took = time.Since(began)
 		if len(got.Granted) > 0 {
-			w.reach.dispatch.note(one.took)
+			d.reach.dispatch.note(one.took)
 			first := &got.Granted[0]
-			w.reach.ask.note(first.Starts().Add(-first.Wait).Sub(began))
+			d.reach.ask.note(first.Starts().Add(-first.Wait).Sub(began))
 		}
 		if errors.Is(err, errPanicked) {
-			w.pulse.looked(one.beat, err)
+			d.watchdog.looked(one.beat, err)
 		}
-		got.Granted = w.granted(one, got.Granted, had, began)
+		got.Granted = d.granted(one, got.Granted, had, began)
 	}()
-	return w.dispatch(w.t.serving, req)
+	return d.dispatch(d.cfg.Serving, req)
 }
 
 // pause returns how long the next look can wait, if there is to be one.
-func (w *waker) pause(one *watch, got throttle.Dispatched, had capacity, err error) (wait time.Duration, waits bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	poll := w.pollEach(one, got)
-	wait = max(0, min(one.yield.due(w.due(got, one.far), got.Next), poll))
+func (d *Dispatcher) pause(one *watch, got throttle.Dispatched, had capacity, err error) (wait time.Duration, waits bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	poll := d.pollEach(one, got)
+	wait = max(0, min(one.yield.due(d.due(got, one.far), got.Next), poll))
 	if !one.edge.IsZero() {
 		wait = min(wait, max(0, time.Until(one.edge)))
 	}
-	one.quiet = err == nil && w.due(got, one.far) > wait && time.Since(one.whole) < wholeEach*poll
+	one.quiet = err == nil && d.due(got, one.far) > wait && time.Since(one.whole) < wholeEach*poll
 	one.kicked, one.idle = one.kicked || len(one.runs) > 0, false
 	switch {
-	case w.t.stopped():
+	case d.stopped():
 		return 0, false
 	case err != nil:
-		w.t.observer.Failed("wake")
+		d.cfg.Observer.Failed("wake")
 		wait = lookAgain
 	case len(one.news.Deleted)+len(one.news.NotFound)+len(one.news.Unused)+len(one.over) > 0, one.parked.atOnce():
 		wait = 0
 	case got.Waiting && len(got.Granted) >= had.ahead && got.Next <= 0:
 		one.starved = true
-		w.starved.Store(true)
-		w.burst = len(got.Granted) > had.ahead
+		d.starved.Store(true)
+		d.burst = len(got.Granted) > had.ahead
 		wait = lookAgain // or when places are free
-		if w.worthALook() {
+		if d.worthALook() {
 			wait = 0
 		}
 	case !got.Waiting && got.Parked && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		one.idle = true // until their queues go on
-		w.rests(one)
+		d.rests(one)
 		wait = asynqx.StateStays
 	case !got.Waiting && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
-		delete(w.watches, one.provider)
-		w.rests(one)
+		delete(d.watches, one.provider)
+		d.rests(one)
 		return 0, false
 	case !got.Waiting:
 		wait = lookAgain // those who are out may not come
@@ -431,15 +388,15 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had capacity, err err
 	}
 	one.next = time.Now().Add(wait)
 	if err == nil {
-		w.pulse.rests(one.beat, wait)
+		d.watchdog.rests(one.beat, wait)
 	}
 	return wait, true
 }
 
 // due is in how long to look again for those who are next: as much sooner than whoever is beside Redis as this process is
 // farther away.
-func (w *waker) due(got throttle.Dispatched, far bool) time.Duration {
-	in := got.Next - w.t.beyond(far)
+func (d *Dispatcher) due(got throttle.Dispatched, far bool) time.Duration {
+	in := got.Next - d.beyond(far)
 	if in < gatedLead && len(got.Granted) == 0 { // what no clock tells is not to be looked at again and again
 		return min(got.Next, gatedLead)
 	}
@@ -458,13 +415,13 @@ func (o *watch) sooner(wait time.Duration) time.Duration {
 	return min(wait, max(0, time.Until(o.wanted)))
 }
 
-func (w *waker) rest(one *watch, wait time.Duration) bool {
+func (d *Dispatcher) rest(one *watch, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-one.wake:
-	case <-w.t.serving.Done():
+	case <-d.cfg.Serving.Done():
 		return false
 	}
 	return true

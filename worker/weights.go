@@ -47,10 +47,10 @@ func (w *weights) publish(ctx context.Context, rdb redis.UniversalClient) error 
 	return nil
 }
 
-// rank gives a task its priority and its lane.
-func (w *weights) rank(j *job) {
+// rank returns the priority, the lane and the stride of a task of a queue, by the priority of its own.
+func (w *weights) rank(name string, own int) (priority int, lane string, stride int) {
 	w.mu.Lock()
 	all := w.all
 	w.mu.Unlock()
-	j.priority, j.lane, j.stride = all.Rank(j.queue, j.priority)
+	return all.Rank(name, own)
 }

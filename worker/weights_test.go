@@ -244,13 +244,12 @@ func TestWeightsOfOtherWorkers(t *testing.T) {
 	t.Cleanup(other.Stop)
 	other.Config(asynq.Config{Queues: map[string]int{"low": 5}})
 	stride := func() int {
-		j := &job{queue: "low"}
-		other.weights.rank(j)
-		return j.stride
+		_, _, stride := other.dispatcher.Rank("low", 0)
+		return stride
 	}
 	if n := stride(); n != 0 {
 		t.Errorf("a stride of %d, and it knows nothing of others", n)
 	}
-	other.waker.start()
+	other.dispatcher.Start()
 	s.until("it knows the weights", func() bool { return stride() == 6 })
 }

@@ -163,29 +163,18 @@ type Middleware struct {
 	observer  Observer
 	log       *slog.Logger
 
-	servers   asynqx.Servers // of the servers, to be kicked when a task was woken
-	queues    *asynqx.QueueStates
-	waker     *waker
-	planner   *planner
-	nets      nets
-	claims    *claims
-	weights   weights
-	holders   chan struct{}   // a place for each task that may wait in a handler
-	returns   returns         // of tasks that the limits refuse as they are
-	repeats   ratelog.Repeats // of lines of the log
-	unmatched unmatched       // tasks whose scopes meet no rule
-	surplus   atomic.Int64    // tasks that wait without a place, since their turn has come
-	slots     int             // how many tasks run at a time
-	running   atomic.Int64    // of them now, those that wait included
-	asking    atomic.Int64    // of these, those that are not decided on yet
-	ended     atomic.Int64    // how many ever
-	check     time.Duration   // how often a server without a pacer looks for tasks
-	sized     sync.Once
-	serves    atomic.Bool // a Server of its own was started
-	joined    sync.Once
-	moves     sync.WaitGroup  // of tasks to other queues
-	serving   context.Context //nolint:containedctx // over when Stop is called
-	stop      context.CancelFunc
+	servers    asynqx.Servers // of the servers, to be kicked when a task was woken
+	queues     *asynqx.QueueStates
+	mover      *asynqx.Mover
+	dispatcher *Dispatcher
+	returns    returns         // of tasks that the limits refuse as they are
+	repeats    ratelog.Repeats // of lines of the log
+	unmatched  unmatched       // tasks whose scopes meet no rule
+	serves     atomic.Bool     // a Server of its own was started
+	joined     sync.Once
+	moves      sync.WaitGroup  // of tasks to other queues
+	serving    context.Context //nolint:containedctx // over when Stop is called
+	stop       context.CancelFunc
 
 	isFailure func(error) bool // the user's own, set by Config
 }
@@ -231,26 +220,31 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 		t.log = slog.New(slog.DiscardHandler)
 	}
 	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
-	t.waker, t.planner, t.claims = newWaker(t), newPlanner(t), newClaims(t)
+	t.mover = asynqx.NewMover(cfg.Redis, t.inspector, t.log, t.observer.Failed)
+	t.dispatcher = NewDispatcher(t.dispatchConfig())
 	return t, nil
+}
+
+func (t *Middleware) dispatchConfig() DispatchConfig {
+	cfg := DispatchConfig{
+		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Inspector: t.inspector,
+		Mover: t.mover, Queues: t.queues, Servers: &t.servers,
+		Observer: t.observer, Log: t.log, Serving: t.serving, Moves: &t.moves,
+		Hold: t.cfg.Hold, MaxHolds: t.cfg.MaxHolds,
+		Tenant: t.tenant, Retired: t.retired, PolicyChanged: t.join, Read: t.readPending,
+	}
+	if t.cfg.OnMaxWait != nil {
+		cfg.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {
+			return t.ours(scope, due.Add(maxWait))
+		}
+	}
+	return cfg
 }
 
 // Stop makes the tasks that wait in handlers go back to their queues, and lets
 // none wait any more. Running tasks are not touched. Server.Shutdown calls it. It is for good: nothing
 // that is limited starts under t from then on, on any of its servers.
 func (t *Middleware) Stop() { t.stop() }
-
-// size makes the places for tasks that wait in handlers, once it is known how
-// many run at a time.
-func (t *Middleware) size(concurrency int) {
-	t.sized.Do(func() {
-		n := t.cfg.MaxHolds
-		if n == 0 {
-			n = concurrency * 3 / 4
-		}
-		t.holders, t.slots = make(chan struct{}, n), max(concurrency, n)
-	})
-}
 
 type nobody struct{}
 

@@ -1,0 +1,333 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// "One process at a time plans a queue."
+func TestPlanner(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	const n = 3 * mostPage
+	for i := range n {
+		s.add(fmt.Sprintf("%03d", i), "p/a")
+	}
+	pending := func() int64 { return s.rdb.LLen(t.Context(), "asynq:{default}:pending").Val() }
+	p, b := s.d.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
+	if free, err := p.lock(t.Context(), "default"); err != nil || !free {
+		t.Fatal(free, err)
+	}
+	p.run("default", b)
+	if left := pending(); left != n {
+		t.Errorf("%d of %d are left in pending, and another process plans", left, n)
+	}
+	s.rdb.Del(t.Context(), planKey("default"))
+	p.run("default", b)
+	if left := pending(); left > mostPage {
+		t.Errorf("%d are left in pending", left)
+	}
+	if held := s.rdb.Exists(t.Context(), planKey("default")).Val(); held != 0 {
+		t.Error("the lock was kept")
+	}
+	if b.size != mostPage || b.busy || !b.rested.After(time.Now()) {
+		t.Errorf("%+v after a pass", b)
+	}
+}
+
+// Where a backlog can't be planned its tasks are where they were, one line says so, and it
+// is left alone for longer.
+func TestPlannerFails(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	ids := []string{"a", "b", "c"}
+	for _, id := range ids {
+		s.add(id, "p/a")
+	}
+	var said bytes.Buffer
+	s.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+	s.cfg.Limiter = s.limiterOn(s.server.User(t, []string{"hw:*"}, "-@all"))
+	s.build()
+	p, b := s.d.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
+	for range 2 {
+		p.run("default", b)
+		if got := s.rdb.LRange(t.Context(), "asynq:{default}:pending", 0, -1).Val(); !slices.Equal(got, []string{"c", "b", "a"}) {
+			t.Errorf("pending is %q", got)
+		}
+	}
+	if rest := time.Until(b.rested); rest < planFault/2 {
+		t.Errorf("it rests for %s", rest)
+	}
+	if n := strings.Count(said.String(), "cannot plan a backlog"); n != 1 {
+		t.Errorf("told %d times: %s", n, &said)
+	}
+}
+
+// A pass ends with the backlog, and where less than half of a page waits; pages grow as
+// far as their messages allow.
+func TestPlannerPages(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		page
+		size int
+		more bool
+		next int
+	}{
+		{page{32, 32 << 10, true, 32}, 32, true, 64},
+		{page{64, 64 << 10, true, 32}, 64, true, 128},
+		{page{128, 128 << 10, true, 128}, 128, true, 128},
+		{page{32, 4 << 20, true, 32}, 32, true, 8},
+		{page{1, 8 << 20, true, 1}, 1, true, 1},
+		{page{32, 0, true, 32}, 32, true, 64},
+		{page{20, 1 << 10, true, 10}, 32, true, 64},
+		{page{31, 1 << 10, false, 31}, 32, false, 32},
+		{page{32, 1 << 10, true, 15}, 32, false, 32},
+		{page{128, 256 << 20, true, 15}, 128, false, 1},
+		{page{3, 1 << 10, true, 1}, 3, false, 16},
+		{page{1, 1 << 10, true, 0}, 1, false, 16},
+		{page{1, 8 << 20, true, 0}, 1, false, 1},
+		{page{}, 32, false, 32},
+	} {
+		if more, next := test.page.more(), test.page.next(test.size); more != test.more || next != test.next {
+			t.Errorf("%+v of %d: %t, %d; want %t, %d", test.page, test.size, more, next, test.more, test.next)
+		}
+	}
+}
+
+// "a server that shuts down sees first to what it has claimed"
+func TestPlannerStops(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	for _, id := range []string{"starts", "waits"} {
+		s.add(id, "p/a")
+	}
+	slow := &slowly{entered: make(chan struct{})}
+	rdb := s.server.Client(t)
+	rdb.AddHook(slow)
+	s.cfg.Limiter = s.limiterOn(rdb)
+	s.build()
+	for range planAfter {
+		s.d.planner.putBack("default", "work")
+	}
+	<-slow.entered
+	if got := s.states("starts", "waits"); !slices.Equal(got, []string{"scheduled", "scheduled"}) {
+		t.Errorf("claimed, and %q", got)
+	}
+	s.stop()
+	s.d.planner.wait()
+	if got := s.states("starts", "waits"); !slices.Equal(got, []string{"scheduled", "scheduled"}) {
+		t.Errorf("stopped, and %q", got)
+	}
+	if info, err := s.inspector.GetTaskInfo("default", "waits"); err != nil || time.Until(info.NextProcessAt) < 10*time.Minute {
+		t.Errorf("stopped, and parked: %+v, %v", info, err)
+	}
+}
+
+// "For 100 ms at most: a Redis that hangs then costs the order, and not other tasks."
+func TestPlannerShutsBriefly(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	s.add("a", "p/a")
+	hangs := &slowly{entered: make(chan struct{}), until: make(chan struct{})}
+	rdb := s.server.Client(t)
+	rdb.AddHook(hangs)
+	s.cfg.Limiter = s.limiterOn(rdb)
+	s.build()
+	one := asynqx.NewPacer(time.Hour)
+	defer one.Stop()
+	s.cfg.Servers.Add(one, asynqx.NewSlots(4))
+	for range planAfter {
+		s.d.planner.putBack("default", "work")
+	}
+	<-hangs.entered
+	redistest.WaitFor(t, "tasks are taken while the limiter hangs", time.Minute, func() bool { return !one.IsShut("default") })
+	close(hangs.until)
+	s.d.planner.wait()
+}
+
+// "While another process plans a queue, no task of it is taken, for 100 ms at most": they would have to be put back.
+func TestPlannedByAnother(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{true, false} {
+		t.Run(fmt.Sprint("it ends: ", ends), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { leftToAnother(newBench(t), ends) })
+		})
+	}
+}
+
+// leftToAnother has another process plan a queue, which ends or does not, and looks how long no task is taken.
+func leftToAnother(s *bench, ends bool) {
+	s.Helper()
+	defer s.stop()
+	one := asynqx.NewPacer(time.Hour)
+	s.cfg.Servers.Add(one, asynqx.NewSlots(4))
+	s.rdb.Set(s.Context(), planKey("default"), 1, planLock)
+	for range planAfter {
+		s.d.planner.putBack("default", "work")
+	}
+	synctest.Wait()
+	took := time.Duration(0)
+	for shut := true; shut && took < time.Second; took += time.Millisecond {
+		if ends && took == 20*time.Millisecond {
+			s.rdb.Del(s.Context(), planKey("default"))
+		}
+		<-time.After(time.Millisecond)
+		synctest.Wait()
+		shut = one.IsShut("default")
+	}
+	if least, most := 20*time.Millisecond, 21*time.Millisecond+shutPause; ends && (took < least || took > most) {
+		s.Errorf("it ended after %s, and was heeded after %s", least, took)
+	}
+	if most := mostShut + shutPause; !ends && (took < mostShut || took > most) {
+		s.Errorf("shut for %s", took)
+	}
+	s.d.planner.wait()
+}
+
+// "Should the process die, asynq brings them back."
+func TestPlannerDies(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	for _, id := range []string{"a", "b", "c"} {
+		s.add(id, "p/a")
+	}
+	p, b := s.d.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
+	_, read, err := p.read("default", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claimed, err := p.claim(t.Context(), "default", read); err != nil || len(claimed) != 3 {
+		t.Fatal(claimed, err)
+	}
+	if got := s.states("a", "b", "c"); !slices.Equal(got, []string{"scheduled", "scheduled", "scheduled"}) {
+		t.Errorf("claimed, and %q", got)
+	}
+	ran := make(chan string, 3)
+	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, DelayedTaskCheckInterval: 100 * time.Millisecond})
+	if err := server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error { ran <- string(task.Payload()); return nil })); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Shutdown()
+	for range 3 {
+		select {
+		case <-ran:
+		case <-time.After(time.Minute):
+			t.Fatal("not all have run")
+		}
+	}
+}
+
+// A page is of a few providers: each costs round trips while nothing else is taken.
+func TestPlannerBoundsProviders(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	for i := range 3 * mostProviders {
+		s.add(fmt.Sprint(i), fmt.Sprintf("p%d/a", i))
+	}
+	b := &backlog{types: map[string]bool{"work": true}, size: mostPage}
+	if _, read, err := s.d.planner.read("default", b); err != nil || len(read) != mostProviders {
+		t.Errorf("a page of %d providers, %v", len(read), err)
+	}
+}
+
+// slowly answers the first call of a script late: after a while, or when it may.
+type slowly struct {
+	entered, until chan struct{}
+	first          sync.Once
+}
+
+func (*slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *slowly) hold() {
+	l.first.Do(func() {
+		close(l.entered)
+		if l.until != nil {
+			<-l.until
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+	})
+}
+
+func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			l.hold()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (l *slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "evalsha" {
+			l.hold()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A claim whose reply was lost is sent again, and claims the same; one that fails has what
+// it took put back.
+func TestPlannerClaimsAgain(t *testing.T) {
+	t.Parallel()
+	s := newServedBench(t)
+	for _, lost := range []string{"once", "for good"} {
+		ids := []string{lost + " a", lost + " b"}
+		for _, id := range ids {
+			s.add(id, "p/a")
+		}
+		rdb := s.server.Client(t)
+		rdb.AddHook(&lossy{again: lost == "once"})
+		s.cfg.Mover = asynqx.NewMover(rdb, s.inspector, s.cfg.Log, s.noted.Failed)
+		s.build()
+		b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
+		got, err := s.d.planner.page(t.Context(), "default", b)
+		states := s.states(ids...)
+		switch {
+		case lost == "once" && (err != nil || got.parked != 2 || !slices.Equal(states, []string{"scheduled", "scheduled"})):
+			t.Errorf("lost once: %+v, %v, %q", got, err, states)
+		case lost == "for good" && (err == nil || !slices.Equal(states, []string{"pending", "pending"})):
+			t.Errorf("lost for good: %+v, %v, %q", got, err, states)
+		}
+	}
+}
+
+// lossy loses the reply of each defer_tasks, and, if it is to, sends it again.
+type lossy struct{ again bool }
+
+func (*lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); len(args) > 1 && (args[1] == lua.DeferTasks.SHA() || args[1] == lua.DeferTasks.Source()) && err == nil {
+			if l.again {
+				return next(ctx, cmd)
+			}
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return io.ErrUnexpectedEOF
+		}
+		return err
+	}
+}
+
+func (*lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

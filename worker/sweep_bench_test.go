@@ -1,0 +1,72 @@
+package worker
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/redis/go-redis/v9"
+)
+
+// A task that is deleted, or archived, when it has been released and nobody has picked it up
+// counts as released for about a second more: others have its units then.
+func TestEndedOnItsWay(t *testing.T) {
+	t.Parallel()
+	const key = "asynq:{default}:t:one"
+	for name, end := range map[string][]any{"deleted": {"DEL", key}, "archived": {"HSET", key, "state", "archived"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newBench(t)
+				defer w.stop()
+				w.serves()
+				w.rdb.HSet(t.Context(), key, "state", "scheduled", "msg", "as asynq leaves it")
+				w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: 1, Member: "one"})
+				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
+				var looks int
+				told := make(chan throttle.DispatchRequest, 100)
+				w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+					if len(req.Deleted) > 0 {
+						told <- req
+						return throttle.Dispatched{}, nil
+					}
+					if looks++; looks == 1 {
+						return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
+					}
+					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
+				})
+				w.d.Decided("p", throttle.Decision{})
+				synctest.Wait()
+				if state := w.rdb.HGet(t.Context(), key, "state").Val(); state != "pending" {
+					t.Fatalf("it is %q", state)
+				}
+				if err := w.rdb.Do(t.Context(), end...).Err(); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case req := <-told:
+					if len(req.Deleted) != 1 || req.Deleted[0] != one {
+						t.Errorf("told %+v", req.Deleted)
+					}
+				case <-time.After(2*lookAgain + sweepAgain):
+					t.Error("nobody is told that it has gone")
+				}
+			})
+		})
+	}
+}
+
+// What a task's state is the master knows, whatever the client does with other reads.
+func TestStatesComeFromTheMaster(t *testing.T) {
+	t.Parallel()
+	reads, _, _ := redistest.LaggingReplica(t)
+	b := newBenchOn(t, reads)
+	reads.HSet(t.Context(), "asynq:{default}:t:t", "state", "scheduled")
+	if states, err := b.d.states(t.Context(), "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
+		t.Errorf("the task is there: %q, %v", states, err)
+	}
+}
