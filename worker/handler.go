@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // Handler wraps next: a task runs when every rule on its scope's path admits it,
@@ -255,7 +256,7 @@ func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decisio
 	}
 	d, err := t.cfg.Limiter.Waitlist().RequeueFront(ctx, req)
 	if err == nil && d.Position.Waits {
-		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, Provider(j.scope))
+		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, dispatch.Provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")

@@ -10,6 +10,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // job is one pick-up of a task: what it spends, and what asynq says of it.
@@ -79,7 +80,7 @@ func (t *Middleware) spends(j *job) error {
 
 // readPending reads a pending task for those who let it wait where it stands. waits is false for one that has to be picked up
 // to be judged.
-func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task Task, waits bool) {
+func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task dispatch.Task, waits bool) {
 	defer func() {
 		if recover() != nil { // Spends is the user's own, and may want what only a handler has
 			waits = false
@@ -91,9 +92,9 @@ func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task Task, 
 	}
 	err := t.spends(j)
 	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
-		return Task{}, false
+		return dispatch.Task{}, false
 	}
-	task = Task{ID: j.id, Waiter: j.ask(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
+	task = dispatch.Task{ID: j.id, Waiter: j.ask(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
 	if j.carriesDue() {
 		task.Due = j.due
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
+var errCrashed = errors.New("it panicked")
+
 // dies is a hook of a process that is killed when its first run has ended: whatever it would
 // tell Redis of that run from then on does not get there.
 type dies struct{ dead atomic.Bool }
@@ -49,7 +51,7 @@ func TestKilledAfterItsRun(t *testing.T) {
 	}{
 		"succeeded": {nil, 1},
 		"failed":    {errors.New("refused"), 1},
-		"panicked":  {errPanicked, 1},
+		"panicked":  {errCrashed, 1},
 		"put off":   {busy{wait: time.Millisecond, known: true}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +59,7 @@ func TestKilledAfterItsRun(t *testing.T) {
 			s := newSystem(t, perHour(100), MiddlewareConfig{})
 			s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 			s.servedBy(&dies{}, func(context.Context, *asynq.Task) error {
-				if errors.Is(tt.ends, errPanicked) {
+				if errors.Is(tt.ends, errCrashed) {
 					panic(tt.ends)
 				}
 				return tt.ends

@@ -18,6 +18,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // short is a patience that a test can wait for, and spent a rule that one task uses up
@@ -600,7 +601,7 @@ func TestWhoLeavesTheLine(t *testing.T) {
 			s := newSystem(t, full(0), MiddlewareConfig{OnMaxWait: always(tt.verdict)})
 			defer s.throttle.Stop()
 			looks := make(chan throttle.DispatchRequest, 10)
-			s.throttle.dispatcher.Intercept(func(DispatchFunc) DispatchFunc {
+			s.throttle.dispatcher.Intercept(func(dispatch.DispatchFunc) dispatch.DispatchFunc {
 				return func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					select {
 					case looks <- req:

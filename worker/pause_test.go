@@ -7,6 +7,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // The last error that asynq keeps of a task says that its scope is paused.
@@ -34,7 +35,7 @@ func TestSafetyNetOfAPause(t *testing.T) {
 		"a suspended rule": {false, throttle.Never, time.Minute, time.Minute},
 	} {
 		d := throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Paused: tt.paused}}}, Position: throttle.QueuePosition{Waits: true, Expected: tt.expected}}
-		if got := (&Middleware{dispatcher: new(Dispatcher)}).safetyNet(d); got < tt.least || got > tt.most {
+		if got := (&Middleware{dispatcher: new(dispatch.Dispatcher)}).safetyNet(d); got < tt.least || got > tt.most {
 			t.Errorf("%s: %s, want %s to %s", name, got, tt.least, tt.most)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // told is a slog.Handler that keeps what was said of waking, or all, and when.
@@ -122,7 +123,7 @@ func newWard(t *testing.T) *ward {
 	if w.limits, err = NewMiddleware(MiddlewareConfig{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
 		t.Fatal(err)
 	}
-	w.limits.dispatcher.Intercept(func(next DispatchFunc) DispatchFunc {
+	w.limits.dispatcher.Intercept(func(next dispatch.DispatchFunc) dispatch.DispatchFunc {
 		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			if fault := w.broken.Load(); fault != nil {
 				return throttle.Dispatched{}, (*fault)(ctx)

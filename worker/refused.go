@@ -10,6 +10,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // A task that the limits refuse as they are, or that is for another application, is not lost:
@@ -119,7 +120,7 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 func (t *Middleware) restore(ctx context.Context, j *job) {
 	restored, err := t.cfg.Limiter.Waitlist().Restore(ctx, t.request(j))
 	if err == nil && restored {
-		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, Provider(j.scope))
+		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, dispatch.Provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")

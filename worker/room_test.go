@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // A call beside Redis grants no more than a few tasks, however many slots there are and however many tasks wait.
@@ -23,7 +24,7 @@ func TestFewAtOnceBesideRedis(t *testing.T) {
 	inFakeTime(t, steady(1000), func(s *system) {
 		const n, atOnce = 400, 18
 		var most atomic.Int64
-		s.throttle.dispatcher.Intercept(func(dispatch DispatchFunc) DispatchFunc {
+		s.throttle.dispatcher.Intercept(func(dispatch dispatch.DispatchFunc) dispatch.DispatchFunc {
 			return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 				got, err := dispatch(ctx, req)
 				most.Store(max(most.Load(), int64(len(got.Granted)), int64(req.Max+req.MaxReady)))
@@ -64,7 +65,7 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 				const n = 60
 				var looks, granted atomic.Int64
 				var ahead atomic.Int64
-				s.throttle.dispatcher.Intercept(func(dispatch DispatchFunc) DispatchFunc {
+				s.throttle.dispatcher.Intercept(func(dispatch dispatch.DispatchFunc) dispatch.DispatchFunc {
 					return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 						got, err := dispatch(ctx, req)
 						for _, g := range got.Granted {
@@ -176,7 +177,7 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 }
 
 // quietly is a Dispatch under which tasks wait for all providers whose names begin so, and none is due.
-func quietly(next DispatchFunc) DispatchFunc {
+func quietly(next dispatch.DispatchFunc) dispatch.DispatchFunc {
 	return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 		if strings.HasPrefix(req.Provider, "quiet ") {
 			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil

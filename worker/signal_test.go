@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // "SIGTSTP stops it from taking tasks, as Stop does", and SIGTERM ends it.
@@ -67,7 +68,7 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
-	s.throttle.dispatcher.Intercept(func(ask DispatchFunc) DispatchFunc {
+	s.throttle.dispatcher.Intercept(func(ask dispatch.DispatchFunc) dispatch.DispatchFunc {
 		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			defer looks.Add(1)
 			return ask(ctx, req)

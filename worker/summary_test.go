@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // The log has a line each half a minute, or what else is asked for, with what tasks have done, and none where nothing happened.
@@ -86,7 +87,7 @@ func TestFailuresAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log says
 		heard := 0
-		l := &Limits{log: logTo(&log), Middleware: &Middleware{dispatcher: new(Dispatcher), cfg: MiddlewareConfig{Spends: func(task *asynq.Task) (string, int64) { return task.Type() + "/acme", 0 }}}}
+		l := &Limits{log: logTo(&log), Middleware: &Middleware{dispatcher: new(dispatch.Dispatcher), cfg: MiddlewareConfig{Spends: func(task *asynq.Task) (string, int64) { return task.Type() + "/acme", 0 }}}}
 		handler := l.logFailures(asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { heard++ }))
 		fail := func(kind string, err error) { handler.HandleError(t.Context(), asynq.NewTask(kind, nil), err) }
 		secret := errors.New(`Get "https://user:hunter2@api.example.com/v1/mail?key=hunter2": EOF`)

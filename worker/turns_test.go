@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // planned enqueues tasks that have their turns before they are in their queue.
@@ -240,7 +241,7 @@ func hangs(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched
 func TestNobodyWakes(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perSecond(2), MiddlewareConfig{})
-	s.throttle.dispatcher.Intercept(func(DispatchFunc) DispatchFunc { return hangs })
+	s.throttle.dispatcher.Intercept(func(dispatch.DispatchFunc) dispatch.DispatchFunc { return hangs })
 	s.planned(jobs(3, "p/a")...)
 	s.serve(asynq.Config{Concurrency: 8}, nil)
 	for range 3 {

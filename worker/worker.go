@@ -30,6 +30,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
@@ -166,7 +167,7 @@ type Middleware struct {
 	servers    asynqx.Servers // of the servers, to be kicked when a task was woken
 	queues     *asynqx.QueueStates
 	mover      *asynqx.Mover
-	dispatcher *Dispatcher
+	dispatcher *dispatch.Dispatcher
 	returns    returns         // of tasks that the limits refuse as they are
 	repeats    ratelog.Repeats // of lines of the log
 	unmatched  unmatched       // tasks whose scopes meet no rule
@@ -221,12 +222,12 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
 	t.mover = asynqx.NewMover(cfg.Redis, t.inspector, t.log, t.observer.Failed)
-	t.dispatcher = NewDispatcher(t.dispatchConfig())
+	t.dispatcher = dispatch.NewDispatcher(t.dispatchConfig())
 	return t, nil
 }
 
-func (t *Middleware) dispatchConfig() DispatchConfig {
-	cfg := DispatchConfig{
+func (t *Middleware) dispatchConfig() dispatch.DispatchConfig {
+	cfg := dispatch.DispatchConfig{
 		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Inspector: t.inspector,
 		Mover: t.mover, Queues: t.queues, Servers: &t.servers,
 		Observer: t.observer, Log: t.log, Serving: t.serving, Moves: &t.moves,

@@ -1,4 +1,4 @@
-package worker
+package dispatch
 
 import (
 	"math/rand/v2"
