@@ -601,7 +601,7 @@ func TestWhoLeavesTheLine(t *testing.T) {
 			s := newSystem(t, full(0), MiddlewareConfig{OnMaxWait: always(tt.verdict)})
 			defer s.throttle.Stop()
 			looks := make(chan throttle.DispatchRequest, 10)
-			s.throttle.dispatcher.Intercept(func(dispatch.DispatchFunc) dispatch.DispatchFunc {
+			s.throttle.dispatcher.Intercept(func(dispatch.Func) dispatch.Func {
 				return func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					select {
 					case looks <- req:

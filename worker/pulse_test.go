@@ -123,7 +123,7 @@ func newWard(t *testing.T) *ward {
 	if w.limits, err = NewMiddleware(MiddlewareConfig{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
 		t.Fatal(err)
 	}
-	w.limits.dispatcher.Intercept(func(next dispatch.DispatchFunc) dispatch.DispatchFunc {
+	w.limits.dispatcher.Intercept(func(next dispatch.Func) dispatch.Func {
 		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			if fault := w.broken.Load(); fault != nil {
 				return throttle.Dispatched{}, (*fault)(ctx)

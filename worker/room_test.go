@@ -24,7 +24,7 @@ func TestFewAtOnceBesideRedis(t *testing.T) {
 	inFakeTime(t, steady(1000), func(s *system) {
 		const n, atOnce = 400, 18
 		var most atomic.Int64
-		s.throttle.dispatcher.Intercept(func(dispatch dispatch.DispatchFunc) dispatch.DispatchFunc {
+		s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
 			return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 				got, err := dispatch(ctx, req)
 				most.Store(max(most.Load(), int64(len(got.Granted)), int64(req.Max+req.MaxReady)))
@@ -65,7 +65,7 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 				const n = 60
 				var looks, granted atomic.Int64
 				var ahead atomic.Int64
-				s.throttle.dispatcher.Intercept(func(dispatch dispatch.DispatchFunc) dispatch.DispatchFunc {
+				s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
 					return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 						got, err := dispatch(ctx, req)
 						for _, g := range got.Granted {
@@ -177,7 +177,7 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 }
 
 // quietly is a Dispatch under which tasks wait for all providers whose names begin so, and none is due.
-func quietly(next dispatch.DispatchFunc) dispatch.DispatchFunc {
+func quietly(next dispatch.Func) dispatch.Func {
 	return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 		if strings.HasPrefix(req.Provider, "quiet ") {
 			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil

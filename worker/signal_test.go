@@ -68,7 +68,7 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
-	s.throttle.dispatcher.Intercept(func(ask dispatch.DispatchFunc) dispatch.DispatchFunc {
+	s.throttle.dispatcher.Intercept(func(ask dispatch.Func) dispatch.Func {
 		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			defer looks.Add(1)
 			return ask(ctx, req)

@@ -241,7 +241,7 @@ func hangs(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched
 func TestNobodyWakes(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perSecond(2), MiddlewareConfig{})
-	s.throttle.dispatcher.Intercept(func(dispatch.DispatchFunc) dispatch.DispatchFunc { return hangs })
+	s.throttle.dispatcher.Intercept(func(dispatch.Func) dispatch.Func { return hangs })
 	s.planned(jobs(3, "p/a")...)
 	s.serve(asynq.Config{Concurrency: 8}, nil)
 	for range 3 {

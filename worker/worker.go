@@ -222,12 +222,12 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
 	t.mover = asynqx.NewMover(cfg.Redis, t.inspector, t.log, t.observer.Failed)
-	t.dispatcher = dispatch.NewDispatcher(t.dispatchConfig())
+	t.dispatcher = dispatch.New(t.dispatchConfig())
 	return t, nil
 }
 
-func (t *Middleware) dispatchConfig() dispatch.DispatchConfig {
-	cfg := dispatch.DispatchConfig{
+func (t *Middleware) dispatchConfig() dispatch.Config {
+	cfg := dispatch.Config{
 		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Inspector: t.inspector,
 		Mover: t.mover, Queues: t.queues, Servers: &t.servers,
 		Observer: t.observer, Log: t.log, Serving: t.serving, Moves: &t.moves,

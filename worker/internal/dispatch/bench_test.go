@@ -22,7 +22,7 @@ type bench struct {
 	*testing.T
 	server    *redistest.Server // nil in fake time
 	rdb       redis.UniversalClient
-	cfg       DispatchConfig
+	cfg       Config
 	d         *Dispatcher
 	stop      context.CancelFunc
 	client    *asynq.Client
@@ -72,7 +72,7 @@ func newBenchOn(t *testing.T, rdb redis.UniversalClient) *bench {
 	b.stop, b.inspector = stop, inspector
 	t.Cleanup(stop)
 	log := slog.New(slog.DiscardHandler)
-	b.cfg = DispatchConfig{
+	b.cfg = Config{
 		Redis: rdb, Limiter: b.limiterOn(rdb), Inspector: inspector,
 		Mover: asynqx.NewMover(rdb, inspector, log, b.noted.Failed), Queues: asynqx.NewQueueStates(rdb, inspector, b.noted.Failed), Servers: &asynqx.Servers{},
 		Observer: b.noted, Log: log, Serving: ctx, Moves: &sync.WaitGroup{}, Hold: 250 * time.Millisecond,
@@ -99,11 +99,11 @@ func (b *bench) limiterOn(rdb redis.UniversalClient) *throttle.Limiter {
 }
 
 // build makes the Dispatcher anew, after a change of cfg.
-func (b *bench) build() { b.d = NewDispatcher(b.cfg) }
+func (b *bench) build() { b.d = New(b.cfg) }
 
 // grants has the Dispatcher ask f, and not the limiter, whose turn it is.
-func (b *bench) grants(f DispatchFunc) {
-	b.d.Intercept(func(DispatchFunc) DispatchFunc { return f })
+func (b *bench) grants(f Func) {
+	b.d.Intercept(func(Func) Func { return f })
 }
 
 // serves has a server of the process serve the default queue, which never takes a task.

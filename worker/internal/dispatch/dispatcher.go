@@ -1,3 +1,8 @@
+// Package dispatch keeps the turns of tasks that wait for their limits: a [Dispatcher] asks the limiter whose turn it is, at
+// the right moment and for as many tasks as the process has room for, and brings them to a server. It plans backlogs where they
+// stand, sweeps what has gone, and notices when it does its work no more.
+//
+// It knows nothing of handlers. Package worker is its one user.
 package dispatch
 
 import (
@@ -17,8 +22,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
-// DispatchConfig is what a Dispatcher needs. All but Expires is required.
-type DispatchConfig struct {
+// Config is what a Dispatcher needs. All but Expires is required.
+type Config struct {
 	// Redis is where asynq keeps its tasks, Limiter what they wait for.
 	Redis   redis.UniversalClient
 	Limiter *throttle.Limiter
@@ -30,7 +35,7 @@ type DispatchConfig struct {
 	Queues    *asynqx.QueueStates
 	Servers   *asynqx.Servers
 
-	Observer DispatchObserver
+	Observer Observer
 	Log      *slog.Logger
 	// Serving is over when nothing is dispatched any more. Moves are tasks on their way, for which the process waits then.
 	Serving context.Context //nolint:containedctx // of the loops
@@ -55,8 +60,8 @@ type DispatchConfig struct {
 	Expires func(scope string, due time.Time, maxWait time.Duration) time.Time
 }
 
-// DispatchObserver is told what a Dispatcher does, as worker.Observer says. Its methods must not block.
-type DispatchObserver interface {
+// Observer is told what a Dispatcher does, as worker.Observer says. Its methods must not block.
+type Observer interface {
 	Rescheduled(queue string, wait time.Duration)
 	DispatcherPolled(provider, label string, again bool)
 	DispatchLead(lead time.Duration)
@@ -85,8 +90,8 @@ type Task struct {
 // other processes have announced, since tasks of theirs have begun to wait or something has come free; see quiet.go
 // for how often the others are looked at.
 type Dispatcher struct {
-	cfg      DispatchConfig
-	dispatch DispatchFunc // grants those whose turn it is
+	cfg      Config
+	dispatch Func // grants those whose turn it is
 	watchdog *watchdog
 	reach    *reach
 	planner  *planner
@@ -112,11 +117,11 @@ type Dispatcher struct {
 	burst   bool        // its tasks' starts had come
 }
 
-// DispatchFunc is throttle.Waitlist.Dispatch.
-type DispatchFunc func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error)
+// Func is throttle.Waitlist.Dispatch.
+type Func func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error)
 
-// NewDispatcher returns a Dispatcher. It does no I/O.
-func NewDispatcher(cfg DispatchConfig) *Dispatcher {
+// New returns a Dispatcher. It does no I/O.
+func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, dispatch: cfg.Limiter.Waitlist().Dispatch, reach: newReach(),
 		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
@@ -169,7 +174,7 @@ func (d *Dispatcher) Forwarded(name string, n int) { d.planner.forwarded(name, n
 func (d *Dispatcher) Wait() { d.planner.wait() }
 
 // Intercept has each call of Dispatch go through wrap, for tests. It is called before Start.
-func (d *Dispatcher) Intercept(wrap func(next DispatchFunc) DispatchFunc) {
+func (d *Dispatcher) Intercept(wrap func(next Func) Func) {
 	d.dispatch = wrap(d.dispatch)
 }
 

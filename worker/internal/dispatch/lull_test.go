@@ -62,8 +62,8 @@ func TestProcessesAtRest(t *testing.T) {
 		w := newBench(t)
 		defer w.stop()
 		var looks atomic.Int64
-		for _, one := range []*Dispatcher{w.d, NewDispatcher(w.cfg)} {
-			one.Intercept(func(next DispatchFunc) DispatchFunc {
+		for _, one := range []*Dispatcher{w.d, New(w.cfg)} {
+			one.Intercept(func(next Func) Func {
 				return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					looks.Add(1)
 					return next(ctx, req)

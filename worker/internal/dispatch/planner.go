@@ -2,16 +2,13 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -138,7 +135,7 @@ func (p *planner) forwarded(name string, n int) {
 	}
 }
 
-// wait returns when the passes that Stop ends have seen to what they have claimed, or after
+// wait returns when the passes that end with Config.Serving have seen to what they have claimed, or after
 // a while.
 func (p *planner) wait() {
 	p.mu.Lock()
@@ -235,229 +232,4 @@ func (p *planner) open(b *backlog) {
 		b.shut.open()
 	}
 	b.shut = shutting{}
-}
-
-// page is what became of the first tasks in pending.
-type page struct {
-	tasks, bytes int // that were read
-	full         bool
-	parked       int
-}
-
-// more says whether another page is worth it: this one was full, and half of it waits.
-func (p page) more() bool { return p.full && p.parked > 0 && 2*p.parked >= p.tasks }
-
-// next returns how many tasks to plan after a page of size, in this pass or another.
-func (p page) next(size int) int {
-	if p.more() {
-		size *= 2
-	}
-	size = min(max(size, firstPage), mostPage)
-	if p.bytes > 0 {
-		size = max(1, min(size, p.tasks*pageBytes/p.bytes))
-	}
-	return size
-}
-
-// page plans the tasks that are taken next. They are claimed first, so that nobody picks
-// up, or grants, what is about to be given a place; then they are given their places; then
-// those that have none, or whose turn has come already, go back to where they were.
-func (p *planner) page(ctx context.Context, name string, b *backlog) (page, error) {
-	out, jobs, err := p.read(name, b)
-	if err != nil || len(jobs) == 0 {
-		return out, err
-	}
-	jobs, placed, err := p.place(ctx, name, b, jobs)
-	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
-	if err != nil {
-		return out, errors.Join(err, p.release(ctx, name, jobs))
-	}
-	var parked, back []*Task
-	var until []time.Time
-	for i, j := range jobs {
-		at, waits := p.net(j, placed[i])
-		if waits {
-			parked, until = append(parked, j), append(until, at)
-		} else {
-			back = append(back, j)
-		}
-	}
-	out.parked = len(parked)
-	err = p.release(ctx, name, back)
-	if len(back) > 0 {
-		p.open(b) // they may run
-	}
-	return out, errors.Join(err, p.keep(ctx, name, parked, until))
-}
-
-// net is until when asynq keeps a task that was given a place, and whether it may: one
-// whose turn has come may not, nor one whose wait is bounded, but not known to have begun
-// or over, since that is judged when it is picked up.
-func (p *planner) net(j *Task, at throttle.Joined) (until time.Time, waits bool) {
-	if at.Err != nil || !at.Waits || at.Expected == 0 {
-		return until, false
-	}
-	if at.Again {
-		p.d.CameByItself(j.Waiter.Scope)
-	}
-	until = time.Now().Add(p.d.FallbackDelay(at.Expected))
-	for _, most := range []time.Duration{j.MaxWait, at.MaxWait} {
-		if p.d.cfg.Expires == nil || most == 0 {
-			continue
-		}
-		if j.Due.IsZero() {
-			return until, false
-		}
-		ends := p.d.cfg.Expires(j.Waiter.Scope, j.Due, most)
-		if !ends.After(time.Now()) {
-			return until, false
-		}
-		if ends.Before(until) {
-			until = ends
-		}
-	}
-	return until, true
-}
-
-// read returns those of the tasks that are taken next that may wait, of a few providers.
-func (p *planner) read(name string, b *backlog) (out page, jobs []*Task, err error) {
-	infos, err := p.d.cfg.Inspector.ListPendingTasks(name, asynq.PageSize(b.size))
-	if err != nil {
-		return out, nil, err
-	}
-	out.full = len(infos) >= b.size
-	providers := map[string]bool{}
-	for _, info := range infos {
-		out.tasks++
-		out.bytes += bytesOf(info)
-		j := p.waits(name, info, b)
-		if j == nil {
-			continue
-		}
-		if providers[Provider(j.Waiter.Scope)] = true; len(providers) > mostProviders {
-			break // the rest is for the next page, or to be picked up
-		}
-		jobs = append(jobs, j)
-	}
-	return out, jobs, nil
-}
-
-func bytesOf(info *asynq.TaskInfo) int {
-	n := len(info.Payload)
-	for key, value := range info.Headers {
-		n += len(key) + len(value)
-	}
-	return n
-}
-
-// waits reads a pending task, if it is one that may wait where nobody sees it: nil for
-// one that has to be picked up to be judged.
-func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *Task {
-	p.mu.Lock()
-	known := b.types[info.Type]
-	p.mu.Unlock()
-	if !known || info.ID == "" || info.Group != "" || info.Type == asynqx.CarrierType || !info.Deadline.IsZero() {
-		return nil
-	}
-	task, waits := p.d.cfg.Read(name, info)
-	if !waits {
-		return nil
-	}
-	return &task
-}
-
-// claim takes tasks out of pending, and returns those that were there. Should this
-// process end, asynq brings them back in a while.
-func (p *planner) claim(ctx context.Context, name string, jobs []*Task) (claimed []*Task, err error) {
-	moved, err := p.d.cfg.Mover.Park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
-	if err != nil {
-		return jobs, err // any of them may have been
-	}
-	for i := range moved {
-		if moved[i] {
-			claimed = append(claimed, jobs[i])
-		}
-	}
-	return claimed, nil
-}
-
-func idsOf(jobs []*Task) (ids []string) {
-	for _, j := range jobs {
-		ids = append(ids, j.ID)
-	}
-	return ids
-}
-
-// place claims tasks and gives them places. Meanwhile nobody here takes others of their queue: some that
-// stand behind the page would be in line before it.
-func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*Task) (claimed []*Task, placed []throttle.Joined, err error) {
-	p.shut(name, b)
-	claimed, err = p.claim(ctx, name, jobs)
-	if err != nil || len(claimed) == 0 {
-		return claimed, nil, err
-	}
-	p.settle()
-	placed, err = p.lineUp(context.WithoutCancel(ctx), claimed)
-	return claimed, placed, err
-}
-
-// settle waits, not for long, until those that this process has taken before the page have
-// their places: they are before it. What other processes have taken is not waited for.
-func (p *planner) settle() {
-	busy := func() bool { return p.d.load.asking.Load() > 0 || p.d.cfg.Servers.AtHand() }
-	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
-		if !asynqx.Sleep(p.d.cfg.Serving, settlePause) {
-			return
-		}
-	}
-}
-
-// lineUp gives tasks their places, and has their providers looked at.
-func (p *planner) lineUp(ctx context.Context, jobs []*Task) ([]throttle.Joined, error) {
-	asks := make([]throttle.Waiter, len(jobs))
-	for i, j := range jobs {
-		asks[i] = j.Waiter
-	}
-	placed, err := p.d.cfg.Limiter.Waitlist().Join(ctx, asks, p.d.Lead(), throttle.QueueAll)
-	looked := map[string]bool{}
-	for i, j := range jobs {
-		if name := Provider(j.Waiter.Scope); err == nil && placed[i].Waits && !looked[name] {
-			looked[name] = true
-			p.d.look(name, hint{})
-		}
-	}
-	return placed, err
-}
-
-// release puts claimed tasks before all others in pending.
-func (p *planner) release(ctx context.Context, name string, jobs []*Task) error {
-	if len(jobs) == 0 {
-		return nil
-	}
-	_, err := p.d.cfg.Mover.Release(ctx, name, idsOf(jobs))
-	p.d.cfg.Servers.Kick()
-	return err
-}
-
-// keep has asynq keep claimed tasks until their safety net, those whose turn has not come
-// meanwhile.
-func (p *planner) keep(ctx context.Context, name string, jobs []*Task, until []time.Time) error {
-	if len(jobs) == 0 {
-		return nil
-	}
-	var foreign []asynqx.Lock // which asynq would let run out
-	var its []time.Time
-	nets := make([]redis.Z, len(jobs))
-	for i, j := range jobs {
-		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: j.ID}
-		p.d.cfg.Observer.Rescheduled(name, time.Until(until[i]))
-		if !j.Own {
-			foreign, its = append(foreign, j.Lock), append(its, until[i])
-		}
-	}
-	err := p.d.cfg.Redis.ZAddXX(ctx, "asynq:{"+name+"}:scheduled", nets...).Err()
-	if err := asynqx.ExtendLocks(ctx, p.d.cfg.Redis, foreign, its); err != nil {
-		p.d.cfg.Observer.Failed("lock")
-	}
-	return err
 }

@@ -13,11 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/worker/internal/asynqx"
-	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 )
 
 // "One process at a time plans a queue."

@@ -6,10 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/redis/go-redis/v9"
 )
 
 // A task that is deleted, or archived, when it has been released and nobody has picked it up

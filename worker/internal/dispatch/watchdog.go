@@ -10,7 +10,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// watchdog tells whether the waker's loops do their work. A loop that hangs in a call,
+// watchdog tells whether the Dispatcher's loops do their work. A loop that hangs in a call,
 // or never comes back, cannot tell of itself: so each notes the looks that it has
 // completed, and those who handle tasks ask in passing whether one is overdue. It is
 // safe for concurrent use.
