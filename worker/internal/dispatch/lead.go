@@ -26,8 +26,7 @@ func (d *Dispatcher) hasPlenty() bool {
 	return 2*taken <= d.load.slots
 }
 
-// lead is how long before its start a task is released, and spread how much earlier
-// it may be: never so early that it would not be held.
+// Lead is how long before its start a task is released: never so early that it would not be held.
 func (d *Dispatcher) Lead() time.Duration { return d.leadOf(d.cfg.Servers.None()) }
 
 // leadOf is the lead for servers whose looks this process can bring about or, far, cannot: they look by themselves.
@@ -42,6 +41,7 @@ func (d *Dispatcher) leadOf(far bool) time.Duration {
 	return max(0, min(lead, d.cfg.Hold*2/3))
 }
 
+// spread is how much earlier than that it may be, so that a call serves several tasks.
 func (d *Dispatcher) spread() time.Duration {
 	if !d.Holds() {
 		return 0
