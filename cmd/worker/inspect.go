@@ -22,7 +22,7 @@ import (
 
 // inspectUsage is what "worker inspect -h" prints; testdata/inspect.golden holds the
 // same text.
-const inspectUsage = `Usage: worker inspect [flags] scope SCOPE
+const inspectUsage = `Usage: worker inspect [flags] scope [SCOPE]
        worker inspect [flags] task ID
        worker inspect usage SCOPE [flags]    see worker inspect usage -h
 
@@ -31,8 +31,10 @@ Shows which tasks wait, and changes nothing.
   scope   how many tasks of SCOPE, and of all scopes below it, wait for their
           turn, are dispatched and on their way to a worker, or are active: held
           in a worker until their start, or running. When the next task is
-          expected to start, and which rule it waits for. What the shadow rules
-          of SCOPE have left. Whether rules with hours hold now
+          expected to start, and which rule it waits for. What is used and left
+          of each rule, and when it resets. What the shadow rules of SCOPE have
+          left. Whether rules with hours hold now. Without SCOPE: the scopes in
+          which most tasks wait, of the 10,000 first scopes of each provider
   task    the state of the task, its position in the queue of its scope, the rule
           that it waits for and its expected start. If several queues have the
           id, each task is shown
@@ -45,13 +47,16 @@ Flags:
   -redis URL        where the tasks are. Default: REDIS_URL from the environment,
                     else the embedded server of a worker on 127.0.0.1:6390
   -limits FILE      the limits to go by. Default: the limits in Redis
-  -json             print one object, or one for each queue that has the task
+  -limit N          how many scopes to list without SCOPE, 1 to 1000. Default: 20
+  -json             print one object, or one for each queue that has the task, or
+                    one for each scope in which tasks wait and one for all
   -h                print this
 
 Exit codes: 0 done, 1 something failed or there is no such task, 2 bad usage,
 130 interrupted.
 
 Examples:
+  worker inspect scope
   worker inspect scope payments/acme
   worker inspect -json task inv-1
   worker inspect task -- -an-id-with-a-dash
@@ -63,7 +68,8 @@ const inspectHelp = "worker inspect -h"
 type inspection struct {
 	url, limits string
 	json        bool
-	what, name  string // scope or task, and which
+	what, name  string // scope or task, and which; no name for all scopes
+	most        int    // of those scopes
 
 	out     io.Writer
 	now     func() time.Time // of this host: what "in 3s" is told from
@@ -78,6 +84,7 @@ func newInspect() (*cli.Command, *inspection) {
 	c.Flags.StringVar(&i.url, "redis", "", "")
 	cli.FileVar(c.Flags, &i.limits, "limits")
 	c.Flags.BoolVar(&i.json, "json", false, "")
+	c.Flags.IntVar(&i.most, "limit", 20, "")
 	ofUsage, _ := newInspectUsage()
 	c.Commands = []*cli.Command{ofUsage}
 	return c, i
@@ -118,6 +125,11 @@ func (i *inspection) read(words []string) error {
 		return cli.Errorf(`worker inspect usage SCOPE [flags]`, `"usage" has flags of its own, which follow it`)
 	case words[0] != "scope" && words[0] != "task":
 		return cli.Errorf(inspectHelp, "%q can't be inspected: name a scope or a task", words[0])
+	case i.most < 1 || i.most > mostListed:
+		return cli.Errorf("-limit 20", "-limit %d is not from 1 to %d", i.most, mostListed)
+	case len(words) == 1 && words[0] == "scope":
+		i.what = words[0]
+		return nil
 	case len(words) == 1 || words[1] == "":
 		return cli.Errorf(inspectHelp, "no %s given", words[0])
 	case len(words) > 2:
@@ -161,10 +173,13 @@ func (i *inspection) run(ctx context.Context) error {
 	}
 	asked.Limiter = i.limiter
 	i.answers = control.New(asked)
-	if i.what == "scope" {
-		return i.scope(ctx)
+	switch {
+	case i.what == "task":
+		return i.task(ctx)
+	case i.name == "":
+		return i.waiting(ctx)
 	}
-	return i.task(ctx)
+	return i.scope(ctx)
 }
 
 // published returns the policy that workers published.
@@ -186,19 +201,28 @@ func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (
 
 // print writes an object, or lines of a label and a text each.
 func (i *inspection) print(object any, lines [][2]string) error {
-	var b bytes.Buffer
 	if i.json {
-		enc := json.NewEncoder(&b)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(object); err != nil {
-			return err
-		}
-	} else {
-		for _, line := range lines {
-			fmt.Fprintf(&b, "%-9s %s\n", line[0], cli.Escape(line[1]))
-		}
+		return i.printObject(object)
 	}
-	if _, err := i.out.Write(cli.EscapeJSON(b.Bytes())); err != nil {
+	var b bytes.Buffer
+	for _, line := range lines {
+		fmt.Fprintf(&b, "%-9s %s\n", line[0], cli.Escape(line[1]))
+	}
+	return i.write(b.Bytes())
+}
+
+func (i *inspection) printObject(object any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(object); err != nil {
+		return err
+	}
+	return i.write(cli.EscapeJSON(b.Bytes()))
+}
+
+func (i *inspection) write(text []byte) error {
+	if _, err := i.out.Write(text); err != nil {
 		return fmt.Errorf("cannot write the result: %w", err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func (i *inspection) scope(ctx context.Context) error {
@@ -34,7 +35,7 @@ func (i *inspection) scope(ctx context.Context) error {
 		{"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
 	}...)
-	return i.print(r, slices.Concat(head, shadowLines(r.Shadows), hourLines(r.Hours), toldLines(r.Upstream)))
+	return i.print(r, slices.Concat(head, i.ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), toldLines(r.Upstream)))
 }
 
 // unmatchedLines is the report of a scope that no rule matches any more.
@@ -46,6 +47,46 @@ func unmatchedLines(r control.Scope) [][2]string {
 		{"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)},
 	}
+}
+
+// ruleLines say how the rules of a scope stand.
+func (i *inspection) ruleLines(rules []control.Rule) (lines [][2]string) {
+	for _, r := range rules {
+		text := fmt.Sprintf("%s of %s: %s", cli.Quote(r.Rule), cli.Quote(r.RuleScope), ruleState(r))
+		if !r.Reset.IsZero() {
+			text += " " + i.moment(r.Reset)
+		}
+		lines = append(lines, [2]string{"rule", text})
+	}
+	return lines
+}
+
+// ruleState says what is used and left of a rule; when it resets follows, if that is known.
+func ruleState(r control.Rule) string {
+	limit := r.Limit
+	if r.Admits > 0 {
+		limit = r.Admits
+	}
+	text := fmt.Sprintf("%d of %d used, %d left", r.Used, limit, r.Remaining)
+	switch {
+	case r.Algorithm == policy.Concurrency:
+		text = fmt.Sprintf("%d of %d places taken, %d free", r.Used, limit, r.Remaining)
+	case r.Algorithm == policy.TokenBucket:
+		text = fmt.Sprintf("%d of a burst of %d used, %d left", r.Used, r.Limit, r.Remaining)
+	}
+	switch {
+	case r.VendorLimit > 0:
+		text += fmt.Sprintf("; the API has a limit of %d, %d apply", r.VendorLimit, r.Admits)
+	case r.Admits > 0:
+		text += fmt.Sprintf("; %d apply, from the API's answers", r.Admits)
+	}
+	if r.Waiting > 0 {
+		text += fmt.Sprintf("; %d waiting", r.Waiting)
+	}
+	if !r.Reset.IsZero() {
+		text += "; resets"
+	}
+	return text
 }
 
 func hourLines(hours []control.Hours) (lines [][2]string) {

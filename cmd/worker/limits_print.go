@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -117,6 +118,11 @@ type ruleReport struct {
 	Until       string `json:"until,omitempty"`
 	Admits      int64  `json:"admits,omitempty"` // show: what counts in the place of the limit
 	AdmitsTo    string `json:"admits_until,omitempty"`
+	Vendor      int64  `json:"vendor_limit,omitempty"` // show, like the next
+	Used        *int64 `json:"used,omitempty"`
+	Remaining   *int64 `json:"remaining,omitempty"`
+	Reset       string `json:"reset,omitempty"`
+	Waiting     int64  `json:"waiting,omitempty"`
 }
 
 // origin tells where a rule of a version comes from.
@@ -217,7 +223,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	told, err := c.told(ctx, p)
+	states, err := c.states(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -242,10 +248,9 @@ func (c *limitsCommand) show(ctx context.Context) error {
 			report.Weight = strconv.FormatFloat(weight, 'g', 4, 64)
 		}
 		line := report.line()
-		for _, one := range told.Corrections {
-			if one.Bound.Scope == b.Scope && one.Bound.Rule.Name == b.Rule.Name {
-				report.Admits, report.AdmitsTo = one.Limit, stamp(one.Until)
-				line += "; now " + corrected(one)
+		for _, state := range states {
+			if state.RuleScope == report.At && state.Rule == b.Rule.Name {
+				line += report.state(state)
 			}
 		}
 		if err := c.print(report, line); err != nil {
@@ -267,13 +272,24 @@ func (c *limitsCommand) showReach(ctx context.Context, v policystore.Version) er
 	}{v.Number, reached}, fmt.Sprintf("version %d: %s", v.Number, reached.line()))
 }
 
-// told is what an API has told of the scope.
-func (c *limitsCommand) told(ctx context.Context, p *policy.Policy) (throttle.UpstreamState, error) {
+// states is how the rules of the scope stand.
+func (c *limitsCommand) states(ctx context.Context, p *policy.Policy) ([]control.Rule, error) {
 	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
 	if err != nil {
-		return throttle.UpstreamState{}, err
+		return nil, err
 	}
-	return limiter.UpstreamState(ctx, c.words[0])
+	return control.New(control.Config{Redis: c.rdb, Limiter: limiter, Store: c.store}).Rules(ctx, c.words[0])
+}
+
+// state adds how the rule stands, and returns it as text.
+func (r *ruleReport) state(s control.Rule) string {
+	r.Used, r.Remaining, r.Reset, r.Waiting = &s.Used, &s.Remaining, s.Reset.String(), s.Waiting
+	r.Admits, r.AdmitsTo, r.Vendor = s.Admits, s.AdmitsUntil.String(), s.VendorLimit
+	text := "; " + ruleState(s)
+	if r.Reset != "" {
+		text += " at " + r.Reset
+	}
+	return text
 }
 
 // showPattern shows the rules that the limits have at a place, such as payments/*, which

@@ -23,6 +23,7 @@ type Scope struct {
 	ToldUntil Time   `json:"told_until,omitzero"`
 	ToldScope string `json:"told_scope,omitempty"`
 
+	Rules   []Rule   `json:"rules,omitempty"`
 	Shadows []Shadow `json:"shadows,omitempty"`
 	Hours   []Hours  `json:"hours,omitempty"`
 	Pause
@@ -75,6 +76,9 @@ func (s *Service) Scope(ctx context.Context, name string) (Scope, error) {
 		if p.Until.After(r.ToldUntil.Time) {
 			r.ToldUntil, r.ToldScope = At(p.Until), p.Scope
 		}
+	}
+	if r.Rules, err = s.rules(ctx, name, r.Upstream); err != nil {
+		return r, err
 	}
 	if r.Active, err = s.active(name); err != nil {
 		return r, err

@@ -175,6 +175,13 @@ func inspected(t *testing.T, url string) {
 	if got, want := seen(t, before+ask("scope", "w")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
 		t.Errorf("worker inspect scope: docs/json.md has %v, the program prints %v", want, got)
 	}
+	listed := strings.SplitAfter(strings.TrimSuffix(ask("scope"), "\n"), "\n")
+	listed = []string{strings.Join(listed[:len(listed)-1], ""), listed[len(listed)-1]}
+	for i, want := range tables(t, "worker inspect -json scope, without a scope") { // of the scopes, and of all
+		if got := seen(t, listed[i]); !maps.Equal(got, want) {
+			t.Errorf("worker inspect scope, without a scope: docs/json.md has %v, the program prints %v", want, got)
+		}
+	}
 	want := tables(t, "worker inspect -json task")[0]
 	got := seen(t, tasks+pausedTask)
 	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
@@ -245,7 +252,9 @@ func changedLimits(t *testing.T, url string) {
 		ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
 	made += ask(0, "assign", "p/x", "weight=2", "-reason", "a trial")
 	refused(t, url, file, "p")
-	shown := ask(0, "list") + ask(0, "show", "p/x")
+	shown := seen(t, ask(0, "list")+ask(0, "show", "p/x"))
+	shown["reset"] = "string"        // of a rule with units taken: TestInspectRules sees it
+	shown["vendor_limit"] = "number" // that an API has reported: TestVendorLimit sees it
 	table := tables(t, "worker limits -json")
 	made += ask(0, "set", "p", "r", "limit=9", "-for", "1h") + ask(0, "set", "p", "r", "limit=8") + ask(0, "set", "p", "r", "limit=6", "-for", "3h")
 	versions := regexp.MustCompile(`"version":(\d+)`).FindAllStringSubmatch(made, -1)
@@ -256,7 +265,7 @@ func changedLimits(t *testing.T, url string) {
 	hash := regexp.MustCompile("[0-9a-f]{64}").FindString(ask(0, "history"))
 	verified := ask(0, "verify", "-hash", hash) + ask(1, "verify", "-hash", strings.Repeat("0", 64)) + damagedHistory(t, url, ask)
 	for what, c := range map[string]struct{ want, got map[string]string }{
-		"list and show": {table[0], seen(t, shown)},
+		"list and show": {table[0], shown},
 		"a change":      {change, seen(t, made)},
 		"history":       {history, seen(t, ask(0, "history"))},
 		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}"))+ask(1, "diff", first, last))},

@@ -1,0 +1,83 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Rule is how a rule stands that tasks of a scope meet now; docs/json.md has its fields.
+type Rule struct {
+	Rule      string           `json:"rule"`
+	RuleScope string           `json:"rule_scope"`
+	Algorithm policy.Algorithm `json:"algorithm"`
+	Unit      string           `json:"unit,omitempty"` // none for places of Concurrency
+	Limit     int64            `json:"limit"`          // the most at once: the burst of a token bucket
+	Used      int64            `json:"used"`
+	Remaining int64            `json:"remaining"`
+	Reset     Time             `json:"reset,omitzero"`
+	Waiting   int64            `json:"waiting"` // units, in the queues of all scopes under the rule
+
+	// What the API said counts in the place of the limit.
+	Admits      int64 `json:"admits,omitempty"`
+	AdmitsUntil Time  `json:"admits_until,omitzero"`
+	VendorLimit int64 `json:"vendor_limit,omitempty"` // what it called its own limit
+}
+
+// Rules answers how the rules stand that tasks of a scope meet now, outermost first. Its errors are those of Limiter.Forecast.
+// It costs three round trips.
+func (s *Service) Rules(ctx context.Context, scope string) ([]Rule, error) {
+	told, err := s.limiter.UpstreamState(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	return s.rules(ctx, scope, told)
+}
+
+func (s *Service) rules(ctx context.Context, scope string, told throttle.UpstreamState) (list []Rule, err error) {
+	now, err := s.limiter.Forecast(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	for _, state := range now.Rules {
+		if state.RuleInfo.Paused {
+			continue
+		}
+		r := Rule{
+			Rule: state.Rule, RuleScope: state.Scope, Algorithm: state.Algorithm, Unit: state.Unit, Limit: state.Limit,
+			Used: max(0, state.Limit-state.Remaining), Remaining: state.Remaining, Waiting: state.Waiting, Reset: resets(state, now.At),
+		}
+		for _, c := range told.Corrections {
+			if c.Bound.Scope.String() == state.Scope && c.Bound.Rule.Name == state.Rule {
+				r.correct(c)
+			}
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// correct notes what counts in the place of the limit. The burst of a bucket is corrected with its rate, in the scripts: of a
+// bucket, used stays what is missing from the burst of the limits.
+func (r *Rule) correct(c throttle.Correction) {
+	r.Admits, r.AdmitsUntil, r.VendorLimit = c.Limit, At(c.Until), c.Own
+	if r.Algorithm != policy.TokenBucket {
+		r.Used = max(0, c.Limit-r.Remaining)
+	}
+}
+
+// resets is when a rule next gives units back of its own: at the end of the period of a calendar or a fixed window. Of other rules it
+// is when everything is back, zero if nothing was taken or if only runs that end give back.
+func resets(r throttle.RuleForecast, at time.Time) Time {
+	switch {
+	case r.Algorithm == policy.Calendar && r.Rest > 0:
+		return At(at.Add(r.Rest))
+	case r.Algorithm == policy.FixedWindow && r.Per > 0:
+		return At(at.Add(r.Per - time.Duration(at.UnixNano()%int64(r.Per))))
+	case r.Algorithm == policy.Concurrency, r.ResetAfter <= 0, r.ResetAfter == throttle.Never:
+		return Time{}
+	}
+	return At(at.Add(r.ResetAfter))
+}

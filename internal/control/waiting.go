@@ -1,0 +1,84 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// WaitingScope is a scope in whose own queue tasks wait; docs/json.md has its fields.
+type WaitingScope struct {
+	Scope      string `json:"scope"`
+	At         Time   `json:"at,omitzero"`
+	Waiting    int64  `json:"waiting"`
+	FirstSince Time   `json:"first_since,omitzero"` // when the wait of its first task began
+	NextStart  Time   `json:"next_start,omitzero"`
+	Reason     Reason `json:"reason,omitempty"`
+	Rule       string `json:"rule,omitempty"`
+	RuleScope  string `json:"rule_scope,omitempty"`
+}
+
+// Waiting is where tasks wait.
+type Waiting struct {
+	// Fullest are the scopes in which most tasks wait, fullest first.
+	Fullest []WaitingScope
+	// Scopes is how many scopes were counted. More says that a provider has more, which were not.
+	Scopes int
+	More   bool
+}
+
+// Waiting answers in which scopes tasks wait, at most as many scopes as asked for. It counts at most 10,000 scopes of each provider:
+// see Waitlist.Fullest for what that costs. Each scope of the answer costs a call of asynq's besides.
+func (s *Service) Waiting(ctx context.Context, most int) (Waiting, error) {
+	var all Waiting
+	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+	if err != nil {
+		return all, err
+	}
+	var list []throttle.ScopeQueue
+	for _, provider := range slices.Sorted(maps.Keys(providers)) {
+		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, most)
+		if err != nil {
+			return all, err
+		}
+		list, all.Scopes, all.More = append(list, some...), all.Scopes+counted, all.More || more
+	}
+	slices.SortStableFunc(list, func(a, b throttle.ScopeQueue) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	for _, q := range list[:min(most, len(list))] {
+		all.Fullest = append(all.Fullest, s.waitingScope(q))
+	}
+	return all, nil
+}
+
+func (s *Service) waitingScope(q throttle.ScopeQueue) WaitingScope {
+	w := WaitingScope{Scope: q.Scope, At: At(q.At), Waiting: q.Waiting, FirstSince: s.since(q.First.ID)}
+	if q.Unmatched {
+		w.Reason = ReasonUnmatched
+		return w
+	}
+	w.NextStart, w.Reason = expected(q.At, q.NextStart, q.Binding), reasonOf(q.Binding, q.Paused)
+	w.Rule, w.RuleScope = q.Binding.Rule.Name, q.Binding.Scope.String()
+	return w
+}
+
+// since is when the wait of a task began, as far as its headers know.
+func (s *Service) since(ticket string) Time {
+	name, id, is := queue.ReadTicket(ticket)
+	if !is {
+		return Time{}
+	}
+	info, err := s.inspector.GetTaskInfo(name, id)
+	if err != nil {
+		return Time{} // it is gone
+	}
+	at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue])
+	if err != nil {
+		return Time{}
+	}
+	return At(at)
+}
