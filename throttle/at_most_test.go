@@ -17,9 +17,7 @@ type asks struct{ atomic.Int64 }
 
 func (a *asks) Decided(Decision, time.Duration, error) { a.Add(1) }
 
-// "takes as many units from scope as there are now, n at most"; "taken is 0 where not even one is to be had: then
-// the Decision is a denial, whose RetryAfter is that of one unit"; "one round trip to Redis where there are n units, two
-// as a rule where there are fewer".
+// "takes as many units from scope as are available now, at most n"; "taken is 0 if not even one unit is available: the Decision is then a denial, and its RetryAfter is that of one unit"; "one round trip if n units are available, usually two if fewer are".
 func TestAllowAtMost(t *testing.T) {
 	t.Parallel()
 	window := policy.Rule{Name: "w", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
@@ -94,7 +92,7 @@ func TestAllowAtMostIsGivenBack(t *testing.T) {
 	})
 }
 
-// "never more is taken than the rules admit, whoever asks at the same time": and all that they admit is.
+// "concurrent callers never take more than the rules admit": and all that they admit is.
 func TestAllowAtMostAtOnce(t *testing.T) {
 	t.Parallel()
 	rules := []policy.Rule{{Name: "w", Algorithm: policy.SlidingWindow, Limit: 1000, Per: sec}, bucket(10, 997)}
@@ -137,7 +135,7 @@ func (q *quicker) Decided(d Decision, _ time.Duration, _ error) {
 	}
 }
 
-// "Where others are quicker three times in a row it takes one unit, though there may be more"; "five at most".
+// "If others are faster three times in a row, it takes one unit, though more may be available"; "five at most".
 func TestAllowAtMostBehindOthers(t *testing.T) {
 	t.Parallel()
 	hundred := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}
@@ -152,7 +150,7 @@ func TestAllowAtMostBehindOthers(t *testing.T) {
 	})
 }
 
-// "The error is one of Decide, and nothing was taken; an n below 1 is a *policy.CostError."
+// "The error is one of Decide, and nothing was taken; for an n below 1 it is a *policy.CostError."
 func TestAllowAtMostErrors(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, window10()), func(b *bench) {

@@ -203,7 +203,7 @@ func TestGiveBackOnceThroughSlots(t *testing.T) {
 	}
 }
 
-// "Giving back twice does nothing the second time, for a minute", also when the
+// "A second Refund within a minute does nothing", also when the
 // attempt is sent again in between.
 func TestGivenBackStaysKnown(t *testing.T) {
 	t.Parallel()

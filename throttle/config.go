@@ -8,71 +8,69 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// Config is how a Limiter works. The zero Config is ready to use.
+// Config configures a Limiter. The zero Config is ready to use.
 type Config struct {
-	// Prefix begins every key, so that several systems can share a Redis: letters,
-	// digits, '-', '_' and '.'. Defaults to "hw".
+	// Prefix begins every key, so that several systems can share a Redis. It holds letters, digits, '-',
+	// '_' and '.'. Defaults to "hw".
 	Prefix string
-	// StartTolerance is how late a run may always start after the moment it was granted for: timers
-	// wake late and replies take time. It widens every rate rule's window, so that a run that
-	// is late by no more is still within its limits; it costs StartTolerance/Per of the limit, and
-	// twice that of a token bucket that lets 1000 units through within it. A run that is later
-	// than that is decided anew where a rule of its path could be exceeded: a sliding window,
-	// another token bucket, a fixed window or a calendar's period that has ended. A
-	// concurrency rule minds no later start, nor do those others. All processes that share
-	// limits should have the same. A rule whose Per is shorter loses half of its rate or more, and
-	// Logger is told of it. At most 1s and at least 1ms, since no timer keeps less;
-	// negative means none, and that no start is ever too late. Defaults to 5ms.
+	// StartTolerance is how late a run may always begin after its granted start: timers fire late and
+	// replies take time. It widens the window of every rate rule, so that a run that is late by no more is
+	// still within its limits. This costs StartTolerance/Per of the limit, and twice that for a token
+	// bucket that admits 1000 units within StartTolerance.
+	//
+	// A run that is later is decided again if a rule of its path could be exceeded: a sliding window, any
+	// other token bucket, a fixed window or a calendar whose period has ended. A concurrency rule admits
+	// any later start, and so does a token bucket that admits 1000 units within StartTolerance.
+	//
+	// All processes that share limits should use the same value. A rule whose Per is shorter than
+	// StartTolerance loses half of its rate or more, and Logger gets a warning. 1ms to 1s; negative for no
+	// tolerance, and no start then counts as too late. Defaults to 5ms.
 	// Source: docs/algorithms.md#late-starts
 	StartTolerance time.Duration
-	// Timeout bounds one decision, retries included. It is kept as exactly as the
-	// client's ContextTimeoutEnabled lets it be; a wait for a free connection of the
-	// client's is bounded by its PoolTimeout. Defaults to 3s.
+	// Timeout bounds one decision, retries included. It is exact only if the client's
+	// ContextTimeoutEnabled is set. The client's PoolTimeout bounds the wait for a free connection.
+	// Defaults to 3s.
 	Timeout time.Duration
-	// App is the name of this application, for scopes whose policy names those that may
-	// spend from them. Defaults to none, which may spend where nobody is named.
+	// App is the name of this application, for scopes whose policy lists the applications that may spend
+	// from them. Defaults to none, which may spend only from scopes without such a list.
 	App string
-	// LongestPause bounds what an API can ask for, see Limiter.Report: no pause is longer, but
-	// it may be told again. 1s to 31 days. Defaults to 24h.
+	// LongestPause is the longest pause that an API's answer can cause, see Limiter.Report. Another answer
+	// can extend the pause. 1s to 31 days. Defaults to 24h.
 	LongestPause time.Duration
-	// Unbatched sends each decision as a command of its own, at once. Otherwise
-	// decisions asked for while one is on the way go out together with the next,
-	// those of one provider as one script call: nobody waits for company, and many
-	// callers share round trips.
-	// Defaults to false.
+	// Unbatched sends each decision as a command of its own, at once. By default, decisions that are
+	// requested while another is in flight are sent together after it, those of one provider as one script
+	// call. A decision waits for no company, and many callers share round trips. Defaults to false.
 	Unbatched bool
-	// Observer is told of every decision. Defaults to none.
+	// Observer receives every decision. Defaults to none.
 	Observer Observer
-	// OnShadow is told what each shadow rule says of each start that was granted. It is
-	// called in several goroutines at once, for what was dropped in the caller's, and must
-	// not block. Defaults to none.
+	// OnShadow receives the answer of each shadow rule to each granted start. It is called from several
+	// goroutines at once, and from the caller's for ShadowDropped. It must not block. Defaults to none.
 	OnShadow func(Shadowed)
-	// OnSpent is told what is spent: of each request that is allowed and takes anything, of each that is refunded, and what
-	// settling corrects. Requests with a waiter id are left to the program that lets them wait, such as package worker; so is a
-	// request that is answered with what its own ID was granted before. It is called in the caller's goroutine
-	// and must not block. Defaults to none. See usage.Recorder.Record.
+	// OnSpent receives each grant that takes anything, each refund, and each correction by Settle. It does
+	// not receive requests with a waiter id, which the program that queues them reports, such as package
+	// worker; nor a repeated request that is answered with the first grant of its ID. It is called in the
+	// caller's goroutine and must not block. Defaults to none. See usage.Recorder.Record.
 	OnSpent func(Spent)
-	// Logger gets a line when Redis stops and starts answering, when damaged values of those who
-	// wait were dropped, and once a minute, for each
-	// shadow rule, one of how many starts it would have made wait, if any. New and SetPolicy write
-	// one at level warn, once for each rule, where StartTolerance is longer than a rule's Per.
-	// Defaults to none.
+	// Logger gets a line when Redis becomes unavailable and when it is available again, when damaged data
+	// of waiters was dropped, and once a minute for each shadow rule that would have delayed starts, with
+	// their number. New and SetPolicy log one warning for each rule whose Per is shorter than
+	// StartTolerance. Defaults to none.
 	Logger *slog.Logger
 }
 
-// Observer is told what a Limiter does. Its methods are called in the caller's
-// goroutine and must not block.
+// Observer receives what a Limiter decides. Its methods are called in the caller's goroutine and must
+// not block.
 type Observer interface {
-	// Decided tells of a decision asked of Redis, how long the answer took and
-	// its error, if any. d.Rules is set only when err is nil. Of one that Dispatch had granted,
-	// Decision.Handed, and of one that was prefetched, nobody was asked, and took is 0.
+	// Decided reports one decision, how long the answer took, and its error, if any. d.Rules is set only
+	// if err is nil. took is 0 for a decision that made no call: one that Dispatch had granted
+	// (Decision.Handed), and one that was prefetched.
 	Decided(d Decision, took time.Duration, err error)
 }
 
-// UpstreamObserver is an Observer that is also told what follows from APIs' answers.
+// UpstreamObserver is an Observer that also receives the effects of APIs' answers.
 type UpstreamObserver interface {
-	// UpstreamSignal tells of something new that an answer has brought about: a "pause", a "cut" of a
-	// rule, or a "limit" of the API's own.
+	// UpstreamSignal reports a new effect of an answer: "pause", "cut" for a reduced rule, or "limit" for
+	// the API's own limit.
 	UpstreamSignal(what string)
 }
 
@@ -82,7 +80,8 @@ const (
 	defaultTimeout = 3 * time.Second
 	longestPause   = 24 * time.Hour
 
-	// MaxDelayLimit is the furthest ahead that a start may be granted.
+	// MaxDelayLimit is the furthest ahead that a start can be granted; a larger Request.MaxDelay counts as
+	// this.
 	MaxDelayLimit = time.Minute
 
 	maxIDBytes = 128

@@ -228,8 +228,7 @@ func TestIgnoreOutlivesAPeriod(t *testing.T) {
 }
 
 // "A refusal also cuts the limits of the rules at the lowest level of the scope's path that has
-// any to 85 % of what they are, a tenth of what the policy says at the least; they grow back by
-// 2 % in each window." Refusals of one burst cut once.
+// any to 85 % of what they are, a tenth of what the policy says at the least; They grow back by 2 % in each window." Refusals of one burst cut once.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	own := []policy.Rule{{Name: "s", Algorithm: policy.SlidingWindow, Limit: 100, Per: 10 * sec}, {Name: "f", Algorithm: policy.FixedWindow, Limit: 1000, Per: time.Hour},

@@ -7,48 +7,47 @@ import (
 	"time"
 )
 
-// Never is the wait of a decision that no clock can end: a rule whose limit is
-// 0 waits until it is raised. Where a place in line is told, so is the wait for a full
-// concurrency rule, until a run ends. It is longer than any other wait, so
-// "RetryAfter <= patience" needs no special case.
+// Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. In
+// the position of a queued waiter it also stands for the wait for a full concurrency rule, which ends
+// with a run. It is longer than any other wait, so "RetryAfter <= patience" needs no special case.
 const Never = time.Duration(math.MaxInt64)
 
 // Decision is the answer to one request. The zero Decision is a denial.
 type Decision struct {
-	// Allowed says that the request was granted, under every rule; otherwise it
-	// was under none, and nothing was charged.
+	// Allowed says that the request was granted under every rule. If it is false, nothing was charged
+	// under any.
 	Allowed bool
-	// Wait is how long after now the granted start is, at most Request.MaxDelay; the
-	// charge counts at that start. 0 for a denial.
+	// Wait is the time from now to the granted start, at most Request.MaxDelay. The charge counts at that
+	// start. 0 for a denial.
 	Wait time.Duration
-	// RetryAfter is, for a denial, how long until the request would be allowed if
-	// nobody else came, rounded up to a microsecond; Never when no clock tells.
-	// For a full concurrency rule it is when its first lease ends at the latest.
-	// 0 when allowed.
+	// RetryAfter is, for a denial, the time until the request would be allowed if there were no other
+	// requests, rounded up to a microsecond. It is Never if no clock can tell. For a full concurrency rule
+	// it is the time until its first lease expires at the latest. 0 if allowed.
 	RetryAfter time.Duration
 	// Rules has one entry for each rule on the scope's path, outermost first.
 	Rules []RuleState
-	// Binding is the index in Rules of the rule that decides: on denial the one
-	// that asks for the longest wait, otherwise the one with the fewest units
-	// left. -1 when the scope has no rules, or is Paused.
+	// Binding is the index in Rules of the rule that decides: for a denial the rule with the longest wait,
+	// otherwise the rule with the fewest units left. -1 if the scope has no rules, or is Paused.
 	Binding int
-	// Paused says, for a denial, that the API has told to stay away from the scope, or
-	// from one above it, and that it is not over: no rule binds before that. Binding is -1.
+	// Paused says, for a denial, that an API's answer has paused the scope or one above it, and that the
+	// pause has not ended. Binding is then -1.
 	Paused bool
 	// At is the Redis server's time of the decision.
 	At time.Time
-	// Degraded says that Redis did not answer and the rules' failure policies
-	// decided. Such a grant is not in Redis.
+	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no
+	// record of such a grant.
 	Degraded bool
-	// Handed says that Dispatch had granted it, see Turn.Granted: once the run begins that is to be told by
-	// Waitlist.ReportClaimed. Where it doesn't begin the grant is still in flight.
+	// Handed says that Dispatch had granted the start, see Turn.Granted. Report it with
+	// Waitlist.ReportClaimed once the run has begun. If the run does not begin, the grant is still in
+	// flight.
 	Handed bool
-	// Prefetched says that this process had charged its units before they were asked for, see Rule.Prefetch: no call
-	// was made. At is when they were charged, and Rules is what Redis said then, less what was handed out since.
+	// Prefetched says that the units came from this process's stock, without a call; see
+	// policy.Rule.Prefetch. At is when they were charged, and Rules is Redis's answer at that time, less
+	// the units handed out since.
 	Prefetched bool
-	// Position is what it says to one who asked with a ticket.
+	// Position is the waiter's place in its queue, for a request with a waiter id.
 	Position QueuePosition
-	// Grant is what was taken, for Refund and Hold. Zero for a denial.
+	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
 
 	overdue  time.Duration  // how long ago the start of a repeated attempt was
@@ -58,48 +57,46 @@ type Decision struct {
 	under    *compiledScope // by which it was decided
 }
 
-// RuleState is what one rule says in a decision.
+// RuleState is the state of one rule in a decision.
 type RuleState struct {
-	// RuleInfo is which rule it is. Never nil in what a Limiter returns.
+	// RuleInfo identifies the rule. It is never nil in what a Limiter returns.
 	*RuleInfo
 	// Limited says that this rule alone would not have admitted the request now.
 	Limited bool
-	// Remaining is how many units are left after the decision, rounded down. It may be more
-	// than Limit: of a calendar that rolls over, and where an API's answers raise the rule.
+	// Remaining is the number of units left after the decision, rounded down. It can exceed Limit: for a
+	// calendar that rolls over, and while an API's answers raise the rule.
 	Remaining int64
-	// RetryAfter is how long until this rule alone would admit the request, 0 when
-	// not Limited, Never when no clock tells.
+	// RetryAfter is the time until this rule alone would admit the request: 0 if not Limited, Never if no
+	// clock can tell.
 	RetryAfter time.Duration
-	// ResetAfter is how long until the rule is as if nothing had been taken.
+	// ResetAfter is the time until the rule is as if nothing had been taken.
 	ResetAfter time.Duration
 }
 
-// RuleInfo is a rule where it counts. All decisions under it share one, which is not to be
-// changed.
+// RuleInfo describes a rule at the scope where it counts. All decisions under the rule share one; do
+// not change it.
 type RuleInfo struct {
-	// Scope is the level at which the rule counts, Rule its name there, and
-	// Pattern where the policy has it: payments/*:tenant. Only Pattern is free of
-	// names that tasks bring.
+	// Scope is the level at which the rule counts, Rule its name there, and Pattern its place in the
+	// policy: payments/*:tenant. Only Pattern is free of names that tasks bring.
 	Scope, Rule, Pattern string
 	Algorithm            policy.Algorithm
-	// Unit is what the rule counts, Requests unless it says otherwise: Limit and
-	// Remaining are of it. Empty for Concurrency, which counts places.
+	// Unit is what the rule counts, and what Limit and Remaining are in. Defaults to Requests. Empty for
+	// Concurrency, which counts places.
 	Unit string
-	// Limit is the most units that the rule admits at once: the burst of a token
-	// bucket, the limit of any other rule.
+	// Limit is the most units that the rule admits at once: the burst of a token bucket, the limit of any
+	// other rule.
 	Limit int64
-	// MaxWait is the longest that anybody waits for the rule, 0 where it has no bound.
+	// MaxWait is the longest that a request waits for the rule, 0 for no bound.
 	MaxWait time.Duration
-	// Paused says that it is no rule of the policy's: the level is paused. RetryAfter is
-	// then until the pause ends, and MaxWait the shortest of the rules that it keeps.
+	// Paused says that this entry is no rule of the policy: the policy pauses the level. RetryAfter is
+	// then the time until the pause ends, and MaxWait the shortest of the level's rules.
 	Paused bool
 
 	window time.Duration // how long the limit takes to come back in full
 }
 
-// Tuple is the answer in five whole numbers that many limiters give: whether the
-// caller is limited (1 or 0), the limit, what remains of it, after how many
-// seconds to try again (-1 when not limited) and after how many the limit is
+// Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit,
+// the units that remain, seconds until a retry (-1 if not limited), and seconds until the limit is
 // whole again. Seconds are rounded up, so that no caller comes back too early.
 type Tuple [5]int64
 
@@ -112,11 +109,10 @@ func (r RuleState) Tuple() Tuple {
 	return five
 }
 
-// Tuple returns the binding rule's own five numbers, never a mix of several rules.
-// Whether the caller is limited, and for how long, is the whole decision's: a
-// grant ahead is not limited, and where rules must agree on a moment that none of
-// them asked for alone, it is that moment. A scope without rules is not limited
-// and has no limit: {0, 0, 0, -1, 0}.
+// Tuple returns the binding rule's own five numbers, never a mix of several rules. Only whether the
+// caller is limited, and for how long, is that of the whole decision: a grant ahead is not limited,
+// and if several rules agree only on a later moment than each of them asks for, it is that moment. For
+// a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
 func (d Decision) Tuple() Tuple {
 	five := Tuple{0, 0, 0, -1, 0}
 	if r, ok := d.BindingRule(); ok {
@@ -129,7 +125,7 @@ func (d Decision) Tuple() Tuple {
 	return five
 }
 
-// BindingRule returns the state of the rule that decides, if there is one.
+// BindingRule returns the state of the rule that decides, and false if there is none. It does no I/O.
 func (d Decision) BindingRule() (RuleState, bool) {
 	if d.Binding < 0 || d.Binding >= len(d.Rules) {
 		return RuleState{RuleInfo: new(RuleInfo)}, false
@@ -137,11 +133,10 @@ func (d Decision) BindingRule() (RuleState, bool) {
 	return d.Rules[d.Binding], true
 }
 
-// Rule returns what a rule says, by the level and the name that it has in limits.yaml: the level as the
-// scope has it, payments/acme, or as the policy does, payments/*. An empty level stands for all of them: of
-// rules with the same name it is the innermost one that answers. ok is false where no such rule was asked:
-// there is none on the path, it does not hold at this hour, or it counts a unit that costs nothing. It does
-// no I/O.
+// Rule returns the state of a rule, by its level and name in limits.yaml. The level is that of the
+// scope, payments/acme, or of the policy, payments/*. An empty level stands for all: the innermost
+// rule of that name is returned. ok is false if the decision has no such rule: the path has none, it
+// does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
 func (d Decision) Rule(level, name string) (state RuleState, ok bool) {
 	for i := len(d.Rules) - 1; i >= 0; i-- {
 		if r := d.Rules[i]; r.Rule == name && (level == "" || level == r.Scope || level == r.Pattern) {

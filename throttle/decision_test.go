@@ -6,8 +6,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// "by the level and the name that it has in limits.yaml"; "the innermost one that answers";
-// "ok is false where no such rule was asked".
+// "by its level and name in limits.yaml"; "the innermost rule of that name is returned";
+// "ok is false if the decision has no such rule".
 func TestDecisionRule(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, parsedPolicy(t, `

@@ -15,52 +15,56 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// DispatchRequest asks for the grants of those of a provider whose turn is near.
+// DispatchRequest asks for the grants of a provider's waiters whose turn is near.
 type DispatchRequest struct {
 	// Provider is the first name of the scopes. Required.
 	Provider string
-	// Lead is how long before its start a task is granted at the latest. Spread is how much earlier it may be granted, so that
-	// one call serves several.
+	// Lead is how long before its start a waiter is granted at the latest. Spread is how much earlier it
+	// may be granted, so that one call serves several.
 	Lead, Spread time.Duration
-	// MinLead is how far ahead starts are at least. A caller far from Redis cannot have a task at hand sooner.
+	// MinLead is how far ahead starts are at least. A caller far from Redis cannot have a task at hand
+	// sooner.
 	MinLead time.Duration
-	// Max is how many tasks to grant at most. MaxReady is how many to grant beyond Max if they are due already.
+	// Max is how many waiters to grant at most. MaxReady is how many to grant beyond Max if they are
+	// already due.
 	Max, MaxReady int
 	// CheckAll checks every waiter, whatever it waits for: limits may have changed.
 	CheckAll bool
-	// OnlyIfDue says that the caller knows of no change since the last call, and that Next of that call has not come. Two cheap
-	// commands in one round trip then see whether anything came up sooner; only if so the whole call is made.
+	// OnlyIfDue says that the caller knows of no change since its last call, and that Next of that call
+	// has not passed. Two cheap commands in one round trip then check whether anything is due sooner; only
+	// then the full call is made.
 	OnlyIfDue bool
-	// Claimed are granted tasks that have started without asking. Until Claimed or ReportClaimed names them, their grants can
-	// still be given back.
+	// Claimed are granted tasks that have started without asking. Their grants can be given back until
+	// Claimed or ReportClaimed names them.
 	Claimed []WaiterRef
-	// Unused are granted tasks that will not start: they are refunded, and go back to their places. NotFound are those that do not
-	// exist yet: they go behind eight others.
+	// Unused are granted tasks that will not start: they are refunded and get their places back. NotFound
+	// are granted tasks that do not exist yet: they go behind eight others.
 	Unused, NotFound []WaiterRef
-	// Deleted are tasks that exist no more, granted or waiting: some hundreds at most.
+	// Deleted are tasks that no longer exist, granted or waiting: some hundreds at most.
 	Deleted []WaiterRef
-	// StalledGroups are groups of which no task can start, such as those of a paused queue. A group is what its waiters' ids
-	// begin with, up to and with the first slash: "-low/" of "-low/17". A task of such a group is parked when its turn
-	// comes: it takes no units, and nobody waits behind it, until Unpark names it.
+	// StalledGroups are groups of which no task can start, such as the group of a paused queue. A group is
+	// the beginning of its waiters' ids, up to and including the first slash: "-low/" of "-low/17". A task
+	// of such a group is parked when its turn comes. It takes no units, and no other waiter waits behind
+	// it, until Unpark names it.
 	StalledGroups []string
-	// Unpark are parked tasks that go back to their places. A task that costs more than a rule can admit is parked too, and stays
-	// parked as long as it does.
+	// Unpark are parked tasks that get their places back. A task that costs more than a rule can admit is
+	// parked too, and stays parked as long as it does.
 	Unpark []WaiterRef
-	// Groups are the groups of which this caller can start tasks. Tasks of other groups are granted for whoever serves them.
-	// Defaults to all.
+	// Groups are the groups of which this caller can start tasks. Tasks of other groups are granted to the
+	// callers that serve them. Defaults to all.
 	Groups []string
-	// Skip reports scopes of which this caller can start no task now. They are left to others, as are scopes that the
-	// application (Config.App) may not spend from; tasks behind them do not wait. It is called in Dispatch's goroutine and must
-	// be quick. Defaults to none.
+	// Skip reports scopes of which this caller can start no task now. They are left to other callers, as
+	// are scopes that Config.App may not spend from; tasks behind them do not wait. It is called in
+	// Dispatch's goroutine and must be quick. Defaults to none.
 	Skip func(scope string) bool
 }
 
-// Granted is a task whose turn has come, with its grant.
+// Granted is a waiter that was granted its start.
 type Granted struct {
 	WaiterRef
-	// Grant is what it took.
+	// Grant is what was taken.
 	Grant Grant
-	// Wait is how long its start was ahead when the call was made; below 0 where it was over.
+	// Wait is the time from the call to the start; negative if the start had passed.
 	Wait time.Duration
 
 	at     time.Time      // the call, by the server's clock
@@ -68,28 +72,32 @@ type Granted struct {
 	under  *compiledScope // nil where the policy does not know the scope any more
 }
 
-// Dispatched is what Dispatch answers.
+// Dispatched is the result of Dispatch.
 type Dispatched struct {
-	// Granted are the tasks whose turn it is, in order. Name each in Claimed or Unused of a later call, within 3 s.
+	// Granted are the waiters that were granted their starts, in order. Name each in Claimed or Unused of
+	// a later call, within 3 s.
 	Granted []Granted
-	// Overdue are tasks that were granted 3 s ago or longer, and that nobody has reported since. Find out what became of them, and
-	// name them in Claimed, Unused or Deleted.
+	// Overdue are tasks that were granted at least 3 s ago and have not been reported since. Find out what
+	// became of them, and name them in Claimed, Unused or Deleted.
 	Overdue []WaiterRef
-	// Waiting says that tasks wait, or were granted a start and have not come. Next is in how long to call Dispatch again.
+	// Waiting says that tasks wait, or were granted a start and have not begun. Next is the time until the
+	// next call of Dispatch.
 	Waiting bool
 	Next    time.Duration
-	// Parked says that tasks are parked, as of the last call that was made whole.
+	// Parked says that tasks are parked, as of the last full call.
 	Parked bool
-	// ForOthers is how many tasks were granted for groups that this caller does not serve, or were left to others. Those
-	// callers have to call Dispatch.
+	// ForOthers is the number of tasks that were granted for groups that this caller does not serve, or
+	// that were left to other callers. Those callers have to call Dispatch.
 	ForOthers int
 }
 
-// Dispatch grants starts to the waiters whose turn is near, in the order of their turns. Each is charged for its start, at most
-// Lead and Spread ahead. Any number of processes may call it: each turn is given once.
+// Dispatch grants starts to the waiters whose turn is near, in the order of their turns. Each is
+// charged at its start, at most Lead and Spread ahead. Any number of processes may call it: each turn
+// is granted once.
 //
-// Costs one round trip, one more where OnlyIfDue finds something due, and another where scopes come up that this Limiter has not
-// met lately. The error wraps ErrUnavailable, or is ctx's; report the news again then.
+// Costs one round trip, one more if OnlyIfDue finds something due, and another if the reply names
+// scopes that this Limiter has not met recently. The error wraps ErrUnavailable, or is ctx's; then
+// report Claimed, Unused, NotFound, Deleted and Unpark again.
 func (w Waitlist) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
 	scopes := w.l.nexts.of(req.Provider)
 	if req.OnlyIfDue && !req.news() {
@@ -370,9 +378,9 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 	return d, true
 }
 
-// ReportClaimed says of tasks that were granted their starts by Dispatch that they have taken them, without asking: see
-// Turn.Granted. They are in flight no more, and nothing of their grants comes back by itself. Costs one round trip. The
-// error wraps ErrUnavailable, or is ctx's; they may be told again.
+// ReportClaimed reports granted tasks that have started without asking, see Turn.Granted. They are no
+// longer in flight, and their grants do not come back by themselves. Costs one round trip. The error
+// wraps ErrUnavailable, or is ctx's; the same tasks may be reported again.
 func (w Waitlist) ReportClaimed(ctx context.Context, provider string, claimed []WaiterRef) error {
 	prefix := keyspace(w.l.cfg.Prefix).provider(provider)
 	fields := make([]string, len(claimed))

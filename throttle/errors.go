@@ -3,17 +3,17 @@ package throttle
 import "errors"
 
 var (
-	// ErrUnavailable is in every error that says Redis could not decide: it was
-	// down, too slow, full, read-only or refused the call. Nothing was decided,
-	// and the rules' failure policies had no answer of their own.
+	// ErrUnavailable is wrapped by every error that says that Redis could not decide: it was down, too
+	// slow, full, read-only, or refused the call. Nothing was decided, and the rules' failure policies had
+	// no answer either.
 	ErrUnavailable = errors.New("throttle: Redis cannot decide")
 
-	// ErrLeaseLost is the cause of a run's context when its places under a
-	// concurrency rule could not be renewed in time: somebody else may have them.
+	// ErrLeaseLost is the cause of a run's context whose lease could not be renewed in time: another run
+	// may have its places under a concurrency rule.
 	ErrLeaseLost = errors.New("throttle: the run's lease is lost")
 
-	// ErrMaxWait is in every error that says a wait would be longer than a
-	// rule's max_wait or the context's deadline allows. Nothing was charged.
+	// ErrMaxWait is wrapped by every error that says that a wait would be longer than a rule's max_wait or
+	// the context's deadline allows. Nothing was charged.
 	ErrMaxWait = errors.New("throttle: the wait is longer than allowed")
 )
 

@@ -19,10 +19,11 @@ type announcing struct{ again bool } // more has come free since
 // announcedEach is how often a provider is announced at most.
 const announcedEach = 250 * time.Millisecond
 
-// OnCapacityFreed has f called with each provider of which something comes free, by this Limiter, that tasks wait for: places
-// that a run gives back, units that are settled or given back, a pause that ends, a rule that is reset. It may be called
-// by several goroutines at once and must be quick. The result ends that. A Limiter that has nobody to call announces the
-// provider, as PublishActive does, four times a second at most.
+// OnCapacityFreed calls f with a provider when this Limiter frees something that tasks wait for: a
+// released place, settled or refunded units, an ended pause, a reset rule. f may be called from
+// several goroutines at once and must be quick. The returned function ends the calls. A Limiter
+// without such an f announces the provider instead, as PublishActive does, at most four times a
+// second.
 func (w Waitlist) OnCapacityFreed(f func(provider string)) (end func()) {
 	w.l.freed.mu.Lock()
 	defer w.l.freed.mu.Unlock()
@@ -37,7 +38,8 @@ func (w Waitlist) OnCapacityFreed(f func(provider string)) (end func()) {
 	}
 }
 
-// PublishActiveSoon is PublishActive in the background, four times a second at most for each provider: at once, or as soon as it may.
+// PublishActiveSoon is PublishActive in the background, at most four times a second for each provider.
+// It does not wait.
 func (w Waitlist) PublishActiveSoon(provider string) {
 	w.l.freed.mu.Lock()
 	defer w.l.freed.mu.Unlock()

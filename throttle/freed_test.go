@@ -75,7 +75,7 @@ func TestFreedIsTold(t *testing.T) {
 	})
 }
 
-// "A Limiter that has nobody to call announces the provider, as PublishActive does, four times a second at most."
+// "A Limiter without such an f announces the provider instead, as PublishActive does, at most four times a second."
 func TestFreedIsAnnounced(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: leaseTime}), nil, func(t *testing.T, _ *wire, l *Limiter) {

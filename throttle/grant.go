@@ -11,8 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Grant is what an allowed decision took: a value that can be kept, copied and
-// given back once. The zero Grant took nothing.
+// Grant is what an allowed decision took. It can be stored, copied, and refunded once. The zero Grant
+// took nothing.
 type Grant struct {
 	scope  string
 	id     string         // as Redis knows it; see plan.attemptID
@@ -31,8 +31,8 @@ type Grant struct {
 	local  bool          // taken from this process's share during an outage
 }
 
-// NewGrant returns a grant that took nothing, for what stands in for a Limiter in
-// tests: giving it back or holding it does nothing.
+// NewGrant returns a grant that took nothing, for test doubles of a Limiter. To refund or lease it
+// does nothing.
 func NewGrant(scope, id string) Grant { return Grant{scope: scope, id: id, local: true} }
 
 // ID returns the attempt id under which it was granted.
@@ -46,16 +46,14 @@ func (g Grant) ID() string {
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 
-// Refund takes a grant back: a run that did not happen spends nothing. Window
-// rules give back exactly, in the place of the grant; a token bucket never holds
-// more than it would had the units not been taken, and so may give back less;
-// places of concurrency rules are freed. What comes back can be spent at once. Under a rule
-// whose algorithm was changed meanwhile, or that is gone, no units come back.
+// Refund gives a grant back: a run that did not happen spends nothing. Window rules get exactly the
+// grant's units back, at the grant's time. A token bucket gets at most what it would hold if the units
+// had not been taken, which may be less. Places of concurrency rules are freed. What comes back can be
+// spent at once. A rule that is gone, or whose algorithm has changed meanwhile, gets no units back.
 //
-// Giving back twice does nothing the second time, for a minute. The error wraps
-// ErrUnavailable when Redis could not be told; then the units stay spent, which
-// is safe. A context that has ended does not stop it: it has its own time-out.
-// Costs one round trip, two for a grant that LoadGrant has found.
+// A second Refund within a minute does nothing. The error wraps ErrUnavailable if Redis could not be
+// reached; the units then stay spent, which is safe. It runs even if ctx has ended: it has its own
+// time-out. Costs one round trip, two for a grant from LoadGrant.
 func (l *Limiter) Refund(ctx context.Context, g Grant) error {
 	err := l.giveBack(ctx, g, true)
 	if err == nil {

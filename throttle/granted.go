@@ -2,7 +2,7 @@ package throttle
 
 import "time"
 
-// Starts is when the start of a granted task comes, by this process's clock.
+// Starts returns when the granted start comes, by this process's clock.
 func (g *Granted) Starts() time.Time {
 	if g.begins.IsZero() { // its scope has no rules any more
 		return time.Now().Add(g.Wait)

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// Header returns the fields that tell an HTTP caller of the decision: RateLimit
-// and RateLimit-Policy of the IETF draft "RateLimit header fields for HTTP"
-// (draft-ietf-httpapi-ratelimit-headers), one item for each rule; and
-// Retry-After, in whole seconds rounded up, for a denial whose end a clock can
-// tell. A rule is named by its place in the policy, payments/*:tenant, so that
-// no name that a task brought leaves by a header. LegacyHeader has the older fields. It does no I/O.
+// Header returns the fields that report the decision to an HTTP caller: RateLimit and RateLimit-Policy
+// of the IETF draft "RateLimit header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers), with
+// one item for each rule; and Retry-After, in whole seconds rounded up, for a denial that a clock
+// ends. It names a rule by its place in the policy, payments/*:tenant, so that no name from a task
+// appears in a header. LegacyHeader returns the older fields. It does no I/O.
 func (d Decision) Header() http.Header {
 	h := http.Header{}
 	var limits, policies []string
@@ -44,11 +43,11 @@ func (d Decision) Header() http.Header {
 	return h
 }
 
-// LegacyHeader returns the older fields that many callers still read, of the binding rule alone:
-// X-RateLimit-Limit and X-RateLimit-Remaining in the rule's own unit, and X-RateLimit-Reset, after how
-// many seconds from now the rule is as if nothing had been taken, rounded up. The last is left out where no
-// clock tells, and all are where no rule binds: the scope has no rules, or its API said to stay away.
-// They name no rule, and no Retry-After, which Header has. It does no I/O.
+// LegacyHeader returns the older fields that many callers still read, for the binding rule alone:
+// X-RateLimit-Limit and X-RateLimit-Remaining in the rule's own unit, and X-RateLimit-Reset, the
+// seconds from now until the rule is as if nothing had been taken, rounded up. X-RateLimit-Reset is
+// left out if no clock can tell. All are left out if no rule binds: the scope has no rules, or an
+// API's answer has paused it. They name no rule, and Retry-After is only in Header. It does no I/O.
 func (d Decision) LegacyHeader() http.Header {
 	h := http.Header{}
 	r, ok := d.BindingRule()

@@ -106,7 +106,7 @@ func listOf(parameters string) *regexp.Regexp {
 	return regexp.MustCompile("^" + item + "(, " + item + ")*$")
 }
 
-// "no name that a task brought leaves by a header"
+// "no name from a task appears in a header"
 func TestHeaderNamesNoTenant(t *testing.T) {
 	t.Parallel()
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
@@ -124,7 +124,7 @@ func TestHeaderNamesNoTenant(t *testing.T) {
 	})
 }
 
-// "of the binding rule alone"; "rounded up"; "left out where no clock tells, and all are where no rule binds"
+// "for the binding rule alone"; "rounded up"; "left out if no clock can tell. All are left out if no rule binds"
 func TestLegacyHeader(t *testing.T) {
 	t.Parallel()
 	r := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: 60 * sec}

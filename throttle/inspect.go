@@ -14,53 +14,55 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// QueueStats says who waits in a scope and in the scopes below it.
+// QueueStats counts the waiters in a scope and the scopes below it.
 type QueueStats struct {
-	// At is Redis's time.
+	// At is the Redis server's time.
 	At time.Time
-	// Waiting is how many waiters are queued, and Lines in how many queues: one for each scope in which somebody waits.
+	// Waiting is the number of queued waiters. Lines is the number of their queues: one for each scope
+	// with waiters.
 	Waiting int64
 	Lines   int
-	// Released is how many were granted a start and have not asked yet.
+	// Released is the number of waiters that were granted a start and have not asked yet.
 	Released int64
-	// NextStart is when the first waiter is expected to start, from At: Never where no clock tells. It means nothing when nobody
-	// waits.
+	// NextStart is the estimated time from At until the first waiter starts; Never if no clock can tell.
+	// It means nothing if there are no waiters.
 	NextStart time.Duration
-	// Binding is the rule that the first waiter waits for, or the pause of a policy. It is zero when nobody waits, or when
-	// Paused.
+	// Binding is the rule that the first waiter waits for, or a pause by the policy. It is zero if there
+	// are no waiters, or when Paused.
 	Binding policy.MatchedRule
-	// Paused says that the first waiter waits until an API wants to be called again; see UpstreamState.
+	// Paused says that the first waiter waits for the end of a pause by an API's answer; see
+	// UpstreamState.
 	Paused bool
 }
 
-// WaiterStatus says where one waiter stands.
+// WaiterStatus is the state of one waiter.
 type WaiterStatus struct {
-	// At is Redis's time.
+	// At is the Redis server's time.
 	At time.Time
-	// Waits says that it is queued. Released says that it was granted a start and has not asked yet. Parked says that it keeps its
-	// place while its group stands still, see DispatchRequest.StalledGroups, or while it costs more than its limits can ever
-	// admit. At most one is true. None is for a waiter that was not denied, that has started, or that is not known.
+	// Waits says that it is queued. Released says that it was granted a start and has not asked yet.
+	// Parked says that it keeps its place while its group is stalled, see DispatchRequest.StalledGroups,
+	// or while it costs more than its limits can ever admit. At most one is true. None is true for a
+	// waiter that was not denied, that has started, or that is unknown.
 	Waits, Released, Parked bool
-	// Ahead is how many waiters of its own scope are before it.
+	// Ahead is the number of waiters of its own scope that are before it.
 	Ahead int64
-	// Expected is when its start is expected, from At: Never where no clock tells. It is an estimate, and means nothing unless it
-	// waits.
+	// Expected is the estimated time from At until its start: Never if no clock can tell. It means nothing
+	// unless it waits.
 	Expected time.Duration
-	// Binding is the rule that it waits for: the one that asks for the longest wait, by what is before it now. It is zero unless
-	// it waits, or when Paused.
+	// Binding is the rule that it waits for: the one with the longest wait, given the waiters before it.
+	// It is zero unless it waits, or when Paused.
 	Binding policy.MatchedRule
-	// Paused says that it waits until an API wants to be called again; see UpstreamState.
+	// Paused says that it waits for the end of a pause by an API's answer; see UpstreamState.
 	Paused bool
 }
 
-// Inspect tells who waits in a scope and below it, and changes nothing but damaged values,
-// which are dropped (docs/turns.md#what-is-damaged). The rules
-// that count are those of the Limiter's policy.
+// Inspect counts the waiters in a scope and below it, under the rules of the Limiter's policy. It
+// changes nothing, but drops damaged data (docs/turns.md#what-is-damaged).
 //
-// The scope's own line, and those below it where they are few, are seen in one
-// moment. Costs one round trip, and where others wait of the provider one more for
-// each 64 lines below the scope and for each 1000 of the provider. The error is a
-// *ScopeError or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
+// The scope's own queue, and those below it if they are few, are read at one moment. Costs one round
+// trip. If other waiters of the provider exist, it costs one more for each 64 queues below the scope
+// and for each 1000 of the provider. The error is a *policy.ScopeError or *policy.UnmatchedError,
+// wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Inspect(ctx context.Context, scope string) (QueueStats, error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {
@@ -114,9 +116,8 @@ func (i *QueueStats) add(lines []inspected) {
 	}
 }
 
-// InspectWaiter tells how one stands who asks, or was lined up, with a ticket: its
-// scope, id and cost are those of the Waiter. It changes nothing. Its errors are
-// those of Inspect; costs one round trip, and one more where it is not found.
+// InspectWaiter returns the state of a waiter, by its scope, id and cost. It changes nothing. Its
+// errors are those of Inspect. Costs one round trip, and one more if it is not found.
 func (w Waitlist) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, error) {
 	p, err := w.l.scopes.of(ask.Scope)
 	if err != nil {
@@ -157,9 +158,9 @@ func (l *Limiter) parked(ctx context.Context, scope policy.Scope, p WaiterRef) (
 	return err == nil, nil
 }
 
-// IsQueued tells whether one who asked, or was lined up, with a ticket has a place in line,
-// is parked, or was released and has not come, whatever the policy says of its scope by now. Costs one
-// round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
+// IsQueued reports whether a waiter is queued, is parked, or was granted a start and has not asked
+// yet, whatever the present policy says of its scope. Costs one round trip. The error is a
+// *policy.ScopeError, wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
 	waits, released, err := w.l.stands(ctx, ask.Ref())
 	return waits || released, err
@@ -189,10 +190,10 @@ func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool
 	return line.Err() == nil || parked.Err() == nil, out.Val(), nil
 }
 
-// Restore gives one who was released, and came to an application that may not spend from its
-// scope, its place in line back: it is the first again. Of one who was not released it changes
-// nothing. Nothing is charged. Costs one round trip, and another for one who was released. The
-// error is that of IsQueued or Decide.
+// Restore puts a waiter that was granted a start back at the front of its queue, if it came to an
+// application that may not spend from its scope. It changes nothing for a waiter that was not granted
+// a start. Nothing is charged. Costs one round trip, and another for a waiter that was granted a
+// start. The error is that of IsQueued or Decide.
 func (w Waitlist) Restore(ctx context.Context, req Request) (restored bool, err error) {
 	_, released, err := w.l.stands(ctx, req.place())
 	if err != nil || !released {

@@ -15,7 +15,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Waiter is who asks for a place in the queue of a scope.
+// Waiter is a task that joins the queue of a scope.
 type Waiter struct {
 	Scope    string
 	ID       string
@@ -26,7 +26,8 @@ type Waiter struct {
 	Stride   int          // as Turn.Stride
 }
 
-// Check is Policy.Check, or CheckCosts, for one who asks. The error may also be a *ScopeError.
+// Check returns the error of Policy.Check, or of CheckCosts if Costs are set, for the waiter; or a
+// *ScopeError. It does no I/O.
 func (a Waiter) Check(p *policy.Policy) error {
 	scope, err := policy.ParseScope(a.Scope)
 	if err != nil {
@@ -38,34 +39,37 @@ func (a Waiter) Check(p *policy.Policy) error {
 	return p.Check(scope, max(a.Cost, defaultCost))
 }
 
-// Joined is what Join answers for one Waiter.
+// Joined is the result of Join for one Waiter.
 type Joined struct {
-	// Waits says that it is queued. Otherwise run it at once: its start is near, and nobody is before it.
+	// Waits says that it is queued. If it is not, run it at once: its start is near, and no other waiter
+	// is before it.
 	Waits bool
-	// Again says that it was queued before.
+	// Again says that it was queued before this call.
 	Again bool
-	// Expected is in how long its start is expected; Never where no clock tells.
+	// Expected is the estimated time until its start; Never if no clock can tell.
 	Expected time.Duration
-	// MaxWait is the shortest max_wait of the rules on its path, 0 where none has one.
+	// MaxWait is the shortest max_wait of the rules on its path, 0 for none.
 	MaxWait time.Duration
-	// Err is set when it can never be granted: a *policy.ScopeError, *policy.UnmatchedError or *policy.CostError, a priority out of
-	// bounds or a lane that is too long. It has no place then.
+	// Err is set if it can never be granted: a *policy.ScopeError, *policy.UnmatchedError or
+	// *policy.CostError, a priority out of bounds or a lane that is too long. It is then not queued.
 	Err error
 }
 
-// QueueAll has Join queue all waiters, as if no start were near.
+// QueueAll, as the near argument of Join, queues all waiters, even those that could start now.
 const QueueAll time.Duration = -1
 
-// Join gives places in their queues to waiters that are about to be enqueued, in their order. A waiter whose rules have units for it
-// now, and that nobody is before, is charged and may run at once; any other is queued, as if it had asked and been denied.
-// At most 16 of each 512 of a provider run at once, and others start no sooner than near: more would not be picked up before
-// their starts are over. The answer has one Joined for each.
+// Join puts waiters that are about to be enqueued in their queues, in order. A waiter that its rules
+// admit now, and that no other waiter precedes, is charged and may run at once. Any other is queued,
+// as if it had asked and been denied. Of each 512 waiters of a provider, at most 16 run at once, and
+// further ones start no sooner than near from now: more would not be picked up before their starts
+// have passed. The result has one Joined for each waiter.
 //
-// With QueueAll for near none runs at once. It is for waiters that are enqueued already: those that could start are the first to be
-// dispatched.
+// With QueueAll for near none runs at once. Use it for tasks that are enqueued already: those that
+// could start are the first to be dispatched.
 //
-// A waiter that may run at once is in flight until it asks. lead is that of DispatchRequest. Costs one round trip for each 512 of a
-// provider. The error wraps ErrUnavailable, or is ctx's; some waiters may be queued nevertheless.
+// A waiter that may run at once is in flight until it asks. lead is the DispatchRequest.Lead of the
+// program's calls. Costs one round trip for each 512 waiters of a provider. The error wraps
+// ErrUnavailable, or is ctx's; some waiters may be queued nevertheless.
 func (w Waitlist) Join(ctx context.Context, asks []Waiter, lead, near time.Duration) ([]Joined, error) {
 	out := make([]Joined, len(asks))
 	groups := map[string][]int{}
@@ -248,9 +252,10 @@ func (c *joinCall) read(asks []Waiter, out []Joined) (waits bool) {
 	return waits
 }
 
-// ActiveProviders tells the providers that tasks wait for, or have waited for within a day,
-// as far as processes have said so with PublishActive or Join since then, and when it was said
-// last, by the clock of who did. Costs one round trip.
+// ActiveProviders returns the providers with waiters, now or within a day, that processes have
+// announced by PublishActive or Join since the given time, each with the time of its last
+// announcement, by the announcing process's clock. Costs one round trip. The error wraps
+// ErrUnavailable, or is ctx's.
 func (w Waitlist) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
 	if day := time.Now().Add(-announced); since.Before(day) {
 		since = day
@@ -273,8 +278,8 @@ func (w Waitlist) ActiveProviders(ctx context.Context, since time.Time) (map[str
 	return turns, nil
 }
 
-// PublishActive lets other processes know that tasks wait for a provider, so that they
-// call Dispatch for it too. Costs one round trip.
+// PublishActive announces to other processes that tasks wait for a provider, so that they call
+// Dispatch for it too. Costs one round trip. The error wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) PublishActive(ctx context.Context, provider string) error {
 	if err := w.l.announce(ctx, provider); err != nil {
 		return unavailable(ctx, "announce", provider, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// ErrGrantNotFound says that no grant is kept under an id of a scope: it never was, its time is
-// over, or it was given back.
+// ErrGrantNotFound says that no grant is stored under an id of a scope: none was saved, its time has
+// ended, or it was refunded.
 var ErrGrantNotFound = errors.New("throttle: no grant is kept under this id")
 
 // kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they
@@ -38,15 +38,15 @@ type keptRule struct {
 	Over  int64  `json:"over,omitempty"` // see held
 }
 
-// SaveGrant lets a grant be found by LoadGrant under an id, such as a task's, from any process, for
-// so long: for who learns only later what was spent, by a webhook or a batch API. What is
-// never settled stays charged as it was estimated, and comes back by the clock. Another
-// grant that is kept under the id takes its place. Units come back for a day at most,
-// however long it is kept, and what is settled counts for as long as it is. Places of
-// concurrency rules are not kept.
+// SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any
+// process can find it with LoadGrant. It is for costs that become known later, by a webhook or a batch
+// API. A grant that is never settled stays charged as estimated, and its units come back by the clock.
+// It replaces another grant that is stored under the id. Units can be given back for a day at most,
+// however long the grant is stored; what is settled counts as long as the grant is stored. Places of
+// concurrency rules are not stored.
 //
-// The id has 1 to 1024 bytes. The error says what is wrong, or wraps ErrUnavailable. Costs
-// one round trip, none for a grant that took nothing or was made in an outage.
+// The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round
+// trip, none for a grant that took nothing or was made in an outage.
 func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
 	if id == "" || len(id) > maxTicketBytes {
 		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
@@ -82,9 +82,9 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	return nil
 }
 
-// LoadGrant finds a grant that was kept under an id of a scope, in any process, to Settle it or
-// to Refund it; to give it back ends its being kept. Rules that are gone, or count
-// otherwise by now, have no part in it. The error is a *ScopeError, *UnmatchedError or
+// LoadGrant returns a grant that SaveGrant, in any process, has stored under an id of a scope, to
+// Settle or Refund it. A Refund also ends its storage. It leaves out rules that are gone or have
+// another algorithm by now. The error is a *policy.ScopeError, *policy.UnmatchedError or
 // ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
 func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error) {
 	p, err := l.scopes.of(scope)

@@ -99,7 +99,7 @@ func (b *bench) kept(id string) Grant {
 	return g
 }
 
-// "Rules that are gone, or count otherwise by now, have no part in it."
+// "It leaves out rules that are gone or have another algorithm by now."
 func TestKeptUnderOtherRules(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {

@@ -42,16 +42,15 @@ func (k keyspace) rule(b policy.MatchedRule) string {
 	return key
 }
 
-// ScopeKey returns what the keys of a scope begin with, hw:{payments}/acme, under
-// the Prefix of a Config, for what others keep of it beside the limiter: "!" and a
-// word of their own follow.
+// ScopeKey returns the beginning of a scope's keys, such as hw:{payments}/acme, for a Config.Prefix. A
+// program that keeps data of its own beside the limiter's appends "!" and a word of its own.
 func ScopeKey(prefix string, s policy.Scope) string { return keyspace(prefix).scope(s) }
 
-// EscapeName writes a name as it stands in keys, and UnescapeName reads it. Two
-// names never become one, and none holds a character that divides parts of keys.
+// EscapeName returns a name as it is written in keys. Different names have different escapes, and an
+// escaped name holds no character that divides the parts of a key. UnescapeName reverses it.
 func EscapeName(name string) string { return escape(name) }
 
-// UnescapeName reads what EscapeName wrote.
+// UnescapeName returns the name that EscapeName was given.
 func UnescapeName(text string) string { return unescape(text) }
 
 // scope returns what the keys of a scope begin with.

@@ -83,7 +83,7 @@ func TestKeysNeverCollide(t *testing.T) {
 	}
 }
 
-// "Two names never become one, and none holds a character that divides parts of keys",
+// "Different names have different escapes, and an escaped name holds no character that divides the parts of a key",
 // also for those who keep something of a scope beside the limiter.
 func TestKeysForOthers(t *testing.T) {
 	t.Parallel()

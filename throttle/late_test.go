@@ -25,7 +25,7 @@ func (o *late) Decided(Decision, time.Duration, error) {
 	}
 }
 
-// "A run that is later than that is decided anew where a rule of its path could be exceeded",
+// "A run that is later is decided again if a rule of its path could be exceeded",
 // under a new attempt, with the old one given back.
 func TestLateStart(t *testing.T) {
 	t.Parallel()
@@ -90,7 +90,7 @@ func TestLateStart(t *testing.T) {
 	}
 }
 
-// "That is done again until one is in time or limits are in the way: being late is no denial."
+// "This repeats until a start is in time or a limit denies it: lateness is never a denial."
 func TestLateForEver(t *testing.T) {
 	t.Parallel()
 	o := &late{by: slices.Repeat([]time.Duration{sec}, 1000)}
@@ -106,7 +106,7 @@ func TestLateForEver(t *testing.T) {
 	})
 }
 
-// "negative means none, and that no start is ever too late"
+// "negative for no tolerance, and no start then counts as too late"
 func TestNoPad(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{StartTolerance: -1, Observer: &late{by: []time.Duration{sec}}}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {

@@ -8,9 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SyncClock asks a provider's server what time it is: once, or several times where it is far away. The quickest of some
-// replies says when starts come, and the first alone may be a slow one. It is to be called before the first start. Costs one
-// round trip, and a second one to a server that is far; what does not answer is let be.
+// SyncClock measures the offset of a provider's server clock: with one reply, or with several if the
+// server is far away, of which the quickest counts. Call it before the first start, since a single
+// first reply may be slow. Costs one round trip, and a second one to a server that is far away. It
+// ignores errors.
 func (w Waitlist) SyncClock(ctx context.Context, provider string) {
 	clock := w.l.skews.of(keyspace(w.l.cfg.Prefix).provider(provider))
 	if _, cluster := w.l.rdb.(*redis.ClusterClient); cluster || w.l.clock() != "" {

@@ -11,8 +11,7 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Lease is the places that a run holds under the concurrency rules of its scope.
-// It is safe for concurrent use.
+// Lease holds a run's places under the concurrency rules of its scope. It is safe for concurrent use.
 type Lease struct {
 	limiter *Limiter
 	grant   Grant
@@ -30,16 +29,14 @@ type Lease struct {
 	renew *time.Timer
 }
 
-// Lease keeps the places of an allowed decision while a run lasts: it renews them
-// every third of the shortest lease, and the context it returns ends with cause
-// ErrLeaseLost at the moment when they have run out unrenewed, whatever Redis or
-// the network do meanwhile. A handler that ignores its context may then overlap
-// with whoever got the place.
+// Lease holds the places of an allowed decision while a run lasts. It renews them every third of the
+// shortest lease. The returned context ends with cause ErrLeaseLost when the places have expired
+// without a renewal, whatever Redis or the network do meanwhile. A handler that ignores its context
+// may then overlap with the next run that got the place.
 //
-// The Lease must be released, which ends the context too. For a grant without
-// concurrency rules there is nothing to hold: the context is ctx itself and
-// Release does nothing. Hold costs no round trip and a renewal one; between
-// renewals it keeps no goroutine.
+// The Lease must be released, which also ends the context. For a grant without concurrency rules there
+// is nothing to hold: the context is ctx itself, and Release does nothing. Lease costs no round trip,
+// and each renewal costs one. No goroutine runs between renewals.
 func (l *Limiter) Lease(ctx context.Context, g Grant) (context.Context, *Lease) {
 	held, lease := l.hold(ctx, g)
 	lease.shadow = g.shadow
@@ -115,11 +112,10 @@ func (s *Lease) end(cause error) {
 	s.lost(cause)
 }
 
-// Release ends the lease, and its context, and frees its places for whoever
-// waits. It may be called more than once, and with a context that has ended: it
-// has its own time-out. The error wraps ErrUnavailable when Redis did not take it; it
-// is then sent again in the background, until Redis takes it or the lease has run
-// out and the places are free anyway. Costs one round trip.
+// Release ends the lease and its context, and frees its places for other runs. It may be called more
+// than once, and with a context that has ended: it has its own time-out. The error wraps
+// ErrUnavailable if Redis did not take the release. It is then sent again in the background, until
+// Redis takes it or the lease has expired, which frees the places anyway. Costs one round trip.
 func (s *Lease) Release(ctx context.Context) error {
 	s.shadow.release()
 	switch {

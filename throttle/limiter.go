@@ -13,13 +13,12 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Limiter decides under one policy, with its state in Redis. Any number of them,
-// in any number of processes, share their limits by sharing Redis and the names
-// in the policy. It is safe for concurrent use.
+// Limiter decides under one policy, with its state in Redis. Any number of limiters, in any number of
+// processes, share their limits if they share the Redis and the names in the policy. It is safe for
+// concurrent use.
 //
-// Most callers want [Limiter.Wait], or package worker, which waits without
-// holding a goroutine. [Limiter.Allow] is for callers that turn away instead of
-// waiting, [Limiter.Peek] for those that only look.
+// Most callers want Limiter.Wait, or package worker, which waits without holding a goroutine.
+// Limiter.Allow is for callers that reject work instead of waiting. Limiter.Peek only looks.
 type Limiter struct {
 	cfg     Config
 	scopes  *scopeCache
@@ -38,9 +37,9 @@ type Limiter struct {
 	clock   func() string // what scripts get for the time: "", or a test's own
 }
 
-// New returns a Limiter that keeps its state in rdb: a single server, Sentinel,
-// Cluster or Ring client. It does no I/O and takes no ownership: closing rdb
-// stays with the caller. The error names each field of cfg that is wrong.
+// New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring
+// client. It does no I/O, and the caller still has to close rdb. The error names each invalid field of
+// cfg.
 func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter, error) {
 	var faults []error
 	if rdb == nil {
@@ -72,18 +71,18 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 	return l, nil
 }
 
-// Policy returns the policy that the limiter decides under.
+// Policy returns the policy that the limiter decides under. It does no I/O.
 func (l *Limiter) Policy() *policy.Policy {
 	policy, _ := l.scopes.current()
 	return policy
 }
 
-// SetPolicy makes the limiter decide under another policy from now on. What has been
-// spent stays spent, under rules of the same name at the same level, whatever else of
-// them has changed; a decision that is under way may still be made under the policy
-// before. Package worker lets those who wait know at once. Other processes keep theirs:
-// package policystore carries one to all of them. It costs one look at each rule, and that scopes are
-// worked out anew. A nil policy changes nothing.
+// SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of
+// the same name at the same level, whatever else of them has changed. A decision in flight may still
+// be made under the previous policy. Package worker applies the new policy to waiting tasks at once.
+// It changes this limiter only: package policystore distributes a policy to all processes. It does no
+// I/O; it visits each rule, and scopes are compiled again when they are next used. A nil policy
+// changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
@@ -92,11 +91,11 @@ func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	}
 }
 
-// EarlierPolicies returns the policies that the limiter had before this one, the latest last: 16 at
-// most. It does no I/O.
+// EarlierPolicies returns the limiter's previous policies, the latest last: 16 at most. It does no
+// I/O.
 func (l *Limiter) EarlierPolicies() []*policy.Policy { return l.scopes.earlier() }
 
-// PolicyChanged returns a channel that is closed when SetPolicy is called the next time.
+// PolicyChanged returns a channel that the next call of SetPolicy closes.
 func (l *Limiter) PolicyChanged() <-chan struct{} {
 	_, changed := l.scopes.current()
 	return changed
@@ -106,29 +105,31 @@ func (l *Limiter) PolicyChanged() <-chan struct{} {
 type Request struct {
 	// Scope is the path to spend from, such as payments/acme/refunds. Required.
 	Scope string
-	// Cost is how many units it takes under each rate rule. A concurrency rule
-	// always counts one place. Defaults to 1: to take nothing, say so by unit in Costs.
+	// Cost is the number of units that the request takes under each rate rule. A concurrency rule always
+	// counts one place. Defaults to 1; to take nothing, use Costs.
 	Cost int64
-	// Costs is what it takes by unit, instead of Cost. A rule that counts none of it is
-	// left out of the decision. Where all are 0, policy.Costs{policy.Requests: 0}, nothing is taken, no place
-	// either, and no limit is in the way: the request is allowed, unless its scope is paused. Decision.Rules
-	// then says how all rules stand: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs one round
-	// trip, and two where one unit would be denied. Config.Observer and shadow rules are not asked. With a
-	// WaiterID it is an error: what takes nothing need not wait in line. Defaults to none.
+	// Costs is the request's cost by unit, instead of Cost. A rule that counts none of these units is left
+	// out of the decision. Defaults to none.
+	//
+	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no
+	// limit applies: the request is allowed unless its scope is paused. Decision.Rules then has the state
+	// of all rules: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs
+	// one round trip, and two if one unit would be denied. Config.Observer and shadow rules get no such
+	// request. With a WaiterID it is an error.
 	Costs policy.Costs
-	// ID is the attempt id: a request sent again for the same Scope under the same ID within
-	// half a minute is not charged again but answered with the first grant. 1 to 128
-	// bytes; draw a new one for each attempt. Defaults to a random one.
+	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is
+	// not charged again: it is answered with the first grant. 1 to 128 bytes; use a new one for each
+	// attempt. Defaults to a random one.
 	ID string
-	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit: the charge
-	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
-	// now or never.
+	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit. The charge counts at that
+	// start, and the caller must wait for Decision.Wait. Defaults to 0: the start is now, or the request
+	// is denied.
 	MaxDelay time.Duration
-	// Turn is what a program says besides whose requests wait in line, see [Waitlist]. Defaults to none: the request is for
-	// now and is not remembered.
+	// Turn lets the request wait in a queue, see [Waitlist]. Defaults to none: a denied request is not
+	// remembered.
 	Turn Turn
-	// OnWait is called by Start and Wait when a granted start is still ahead, with
-	// how far; what it returns is called when that wait is over. Defaults to none.
+	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
+	// function it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
 
 	slot     *slot    // of an ID that the Limiter drew and asks for again
@@ -139,21 +140,20 @@ type Request struct {
 	missed   int      // how often it was granted a start at which other rules hold
 }
 
-// Allow decides whether one unit may be spent from scope now, and takes it if so.
-// It is shorthand for Decide with a Request of that scope.
+// Allow takes one unit from scope if all rules admit it now. It is Decide with a Request of that
+// scope.
 func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 	return l.Decide(ctx, Request{Scope: scope})
 }
 
-// Decide decides whether req may be spent, under all rules on its scope's path,
-// and takes it from all of them if so and from none otherwise.
+// Decide takes req's cost under all rules on its scope's path if all of them admit it, and otherwise
+// takes nothing.
 //
-// A denial is a Decision, never an error, and changes nothing. An error means
-// that nothing was decided: *ScopeError, *UnmatchedError, *AppError or *CostError (which no
-// wait will mend), ctx's own error, or one that wraps ErrUnavailable. Units that
-// a cancelled call may have taken are given back. Costs one round trip to Redis,
-// shared with other callers where it can be; none where its units are charged already, see
-// Rule.Prefetch.
+// A denial is a Decision, never an error, and changes nothing. An error means that nothing was
+// decided: *policy.ScopeError, *policy.UnmatchedError, *policy.AppError or *policy.CostError, which no
+// wait will mend; ctx's own error; or one that wraps ErrUnavailable. Units that a cancelled call may
+// have taken are given back. Costs one round trip, shared with other callers where possible, or none
+// if the units are prefetched, see policy.Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.decideOnly(ctx, req, &d)
 	if d.under != nil && len(d.under.shadows) > 0 {
@@ -317,8 +317,8 @@ func (l *Limiter) decideAgain(ctx context.Context, p *compiledScope, req *Reques
 	return false, nil
 }
 
-// Peek says what Decide would answer now, and changes nothing. Its errors and
-// cost are those of Decide; while Redis cannot answer it is always an error.
+// Peek returns what Decide would answer now, and changes nothing. Its errors and cost are those of
+// Decide, but it always returns an error while Redis is unavailable.
 func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 	p, err := l.prepare(&req)
 	if err != nil {
@@ -356,7 +356,7 @@ func (l *Limiter) peekOnce(ctx context.Context, p *compiledScope, req Request) (
 	return fromReply(p, reply), nil
 }
 
-// NewID draws an attempt id: 96 random bits in 16 letters.
+// NewID returns a random attempt id: 96 bits in 16 letters.
 func NewID() string {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	var id [16]byte

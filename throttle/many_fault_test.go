@@ -187,8 +187,7 @@ func TestScriptOfManyComesBack(t *testing.T) {
 	}
 }
 
-// "With +setrange besides, decisions of many callers go out as one call; without
-// it they are decided one by one", and the next batches too for a while; what was
+// "With +setrange besides, decisions of many callers go out as one call; without it they are sent one by one", and the next batches too for a while; what was
 // refused is not charged.
 func TestRefusedManyIsDecidedSingly(t *testing.T) {
 	t.Parallel()

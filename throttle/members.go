@@ -18,11 +18,10 @@ type memberCount struct{ seen atomic.Int64 }
 // live is how many processes were last seen, 0 when none ever was.
 func (m *memberCount) live() int64 { return m.seen.Load() }
 
-// Heartbeat counts this process among those that share the limits, until ctx ends: a
-// rule whose failure policy is share divides its limit by their number when
-// Redis cannot answer. Without Join such a rule is closed. It blocks; run it in
-// a goroutine. Errors of Redis are waited out: the last count stays. Costs one
-// round trip every five seconds.
+// Heartbeat counts this process among those that share the limits, until ctx ends. When Redis is
+// unavailable, a rule whose failure policy is share divides its limit by the number of these
+// processes; without Heartbeat it is closed. Heartbeat blocks: run it in a goroutine. It retries after
+// errors, and the last count stays. Costs one round trip every five seconds.
 func (l *Limiter) Heartbeat(ctx context.Context) {
 	id := NewID()
 	ticker := time.NewTicker(memberBeat)

@@ -235,7 +235,7 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// "Changing a limit keeps what has been spent", also when the algorithm changes;
+// "A changed limit keeps what has been spent", also when the algorithm changes;
 // and whoever then comes back when told to is let in.
 func TestAlgorithmChanged(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 
 var free = policy.Costs{policy.Requests: 0, "tokens": 0}
 
-// "nothing is taken, no place either, and no limit is in the way"; "Remaining and ResetAfter as they are, Limited and
-// RetryAfter as for one unit"; "one round trip, and two where one unit would be denied".
+// "nothing is taken, no place either, and no limit applies"; "Remaining and ResetAfter as they are, Limited and
+// RetryAfter as for one unit"; "one round trip, and two if one unit would be denied".
 func TestCostsOfNothing(t *testing.T) {
 	t.Parallel()
 	rules := append([]policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}}, twoUnits...)

@@ -86,7 +86,7 @@ func noPassword(t *testing.T) redis.UniversalClient {
 
 // "When Redis cannot answer, the rule's policy decides: closed (default: the task
 // waits), open, or a local share of the limit. Never silently open." A closed
-// rule on the path outweighs the others; share without Join is closed.
+// rule on the path outweighs the others; Without Heartbeat it is closed.
 func TestFailurePolicies(t *testing.T) {
 	t.Parallel()
 	for outage, rdb := range outages(t) {
@@ -97,13 +97,13 @@ func TestFailurePolicies(t *testing.T) {
 				members int64
 				allowed bool
 			}{
-				"default":                    {[]policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}}, 1, false},
-				"closed":                     {[]policy.Rule{failing(policy.FailClosed)}, 1, false},
-				"open":                       {[]policy.Rule{failing(policy.FailOpen)}, 0, true},
-				"closed outweighs open":      {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailClosed)}, 1, false},
-				"closed outweighs share":     {[]policy.Rule{failing(policy.FailShare), failing(policy.FailClosed)}, 1, false},
-				"share without Join":         {[]policy.Rule{failing(policy.FailShare)}, 0, false},
-				"share without Join or open": {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailShare)}, 0, false},
+				"default":                         {[]policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}}, 1, false},
+				"closed":                          {[]policy.Rule{failing(policy.FailClosed)}, 1, false},
+				"open":                            {[]policy.Rule{failing(policy.FailOpen)}, 0, true},
+				"closed outweighs open":           {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailClosed)}, 1, false},
+				"closed outweighs share":          {[]policy.Rule{failing(policy.FailShare), failing(policy.FailClosed)}, 1, false},
+				"share without Heartbeat":         {[]policy.Rule{failing(policy.FailShare)}, 0, false},
+				"share without Heartbeat or open": {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailShare)}, 0, false},
 			}
 			for name, test := range tests {
 				l, err := New(rdb, policyOf(t, test.rules...), Config{Prefix: redistest.Prefix(t), Timeout: sec})
@@ -183,7 +183,7 @@ func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// "Logger gets a line when Redis stops and starts answering": one each, however
+// "Logger gets a line when Redis becomes unavailable and when it is available again": one each, however
 // many calls fail, and although some keys answer meanwhile.
 func TestOutageIsToldOnce(t *testing.T) {
 	t.Parallel()

@@ -12,44 +12,43 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Forecast is what the next task of a scope meets: how its rules stand, how fast they
-// go on, and who waits for them.
+// Forecast is what the next task of a scope meets: the state of its rules, their pace, and the waiters
+// before it.
 type Forecast struct {
 	// At is the Redis server's time.
 	At time.Time
-	// Waiting is how many requests stand in the scope's own queue: the sum of its tasks'
-	// costs, of those by unit their requests.
+	// Waiting is the number of requests in the scope's own queue: the sum of its tasks' costs, or for
+	// costs by unit, of their requests.
 	Waiting int64
-	// Rules has one entry for each rule on the scope's path that holds now, outermost first.
+	// Rules has one entry for each rule on the scope's path that applies now, outermost first.
 	Rules []RuleForecast
-	// Until is when other rules hold, by the server's clock; zero where none holds in
-	// certain hours only.
+	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is
+	// limited to certain hours.
 	Until time.Time
 }
 
-// RuleForecast is one rule of a Forecast.
+// RuleForecast is the state and the pace of one rule of a Forecast.
 type RuleForecast struct {
-	// RuleState is what Peek says for one unit.
+	// RuleState is what Peek returns for one unit.
 	RuleState
-	// Units come back every Per while tasks wait for them, the pad and the margin
-	// included. Units is 0 where no clock gives any: a suspended rule, a concurrency
-	// rule.
+	// Units become available every Per while tasks wait for them, with the start tolerance and the margin
+	// included. Units is 0 if no clock gives any: for a suspended rule and a concurrency rule.
 	Units int64
 	Per   time.Duration
-	// Rest is how long the period of a Calendar still lasts, and Spread that what it has
-	// left is spread over that. Without meaning with any other rule.
+	// Rest is the time until the period of a Calendar ends. Spread says that its remaining units are
+	// spread over that time. Both mean nothing for other rules.
 	Rest   time.Duration
 	Spread bool
-	// Own is how many of the rule's units stand in the scope's own queue.
+	// Own is the number of the rule's units in the scope's own queue.
 	Own int64
-	// Waiting is how many units stand in queues under the rule, and Lines how many
-	// queues those are, the scope's own included. Those who were granted a start, and have
-	// not come, are charged already.
+	// Waiting is the number of units in the queues under the rule, and Lines the number of these queues,
+	// the scope's own included. Tasks that were granted a start and have not begun are not counted: they
+	// are already charged.
 	Waiting, Lines int64
 }
 
-// Forecast returns what the next task of a scope meets, and changes nothing. It costs
-// two round trips. Its errors are those of Peek.
+// Forecast returns what the next task of a scope meets. It changes nothing. Costs two round trips. Its
+// errors are those of Peek.
 func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {

@@ -51,7 +51,7 @@ func refusedFor(wait time.Duration) upstream.Hint {
 	return upstream.Hint{Limited: true, RetryKnown: true, Retry: wait}
 }
 
-// "A scope that is paused during the wait takes back": docs/vendor.md says how soon, and of
+// "If the scope is paused during the wait": docs/vendor.md says how soon, and of
 // whose starts.
 func TestAPIPauseTakesStartsBack(t *testing.T) {
 	t.Parallel()

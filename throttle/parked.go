@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Parked returns up to n of a provider who are parked, from the one at an offset on: higher
-// priorities first, and of each those first who asked first. Some have a group for a ticket, or
-// none: they stand for the last place in a scope of the group, or of those without one, and are
-// named in DispatchRequest.Unpark like all others. Costs one round trip. The error wraps ErrUnavailable,
-// or is ctx's.
+// Parked returns up to n parked waiters of a provider, from an offset on: higher priorities first, and
+// among those of one priority in the order in which they asked. Some results have a group as their ID,
+// or none: they stand for the last place in a scope of that group, or of waiters without a group. Name
+// them in DispatchRequest.Unpark like all others. Costs one round trip. The error wraps
+// ErrUnavailable, or is ctx's.
 func (w Waitlist) Parked(ctx context.Context, provider string, offset, n int) ([]WaiterRef, error) {
 	places, err := w.l.readParked(ctx, provider, offset, n)
 	if err != nil && w.l.repaired(ctx, provider, nil, err) {

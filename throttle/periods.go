@@ -120,9 +120,9 @@ func (l *Limiter) renewed(p *compiledScope, d *Decision) *compiledScope {
 	return l.scopes.refresh(p, d.At)
 }
 
-// ServerNow is what the clock of the Redis server shows that keeps a scope's limits, as far as its replies have told:
-// late by the shortest delay of a reply, and whatever the clock of this process is set to. Before the first
-// reply it is this process's own clock. It asks nothing.
+// ServerNow returns the estimated time of the Redis server that keeps a scope's limits, from its
+// replies so far. It is behind by the shortest delay of a reply, and does not depend on how this
+// process's clock is set. Before the first reply it is this process's own clock. It does no I/O.
 func (w Waitlist) ServerNow(scope string) time.Time {
 	name, _, _ := strings.Cut(scope, "/")
 	return w.l.serverTime(keyspace(w.l.cfg.Prefix).provider(name))

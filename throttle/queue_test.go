@@ -10,7 +10,7 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// "Queue gives a waiter its place in line, whatever its limits would admit now": it is charged nothing, and
+// "Queue puts a waiter in its queue, whatever its limits would admit now": it is charged nothing, and
 // stands behind those who came before it.
 func TestQueue(t *testing.T) {
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// "A scope that no rule concerns has no line."
+// "A scope that meets no rule has no queue."
 func TestQueueWithoutRules(t *testing.T) {
 	t.Parallel()
 	limits, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"q": {}})

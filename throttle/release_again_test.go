@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// "The error wraps ErrUnavailable when Redis did not take it; it is then sent again in the
-// background": the place is free soon after Redis is back, however long its lease.
+// "The error wraps ErrUnavailable if Redis did not take the release. It is then sent again in the background": the place is free soon after Redis is back, however long its lease.
 func TestReleaseIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(w *wire, on bool){

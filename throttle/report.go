@@ -38,38 +38,37 @@ const (
 	whole, onePercent = 1_000_000, 10_000
 )
 
-// ReportResult is what followed from an answer.
+// ReportResult is the effect of an answer.
 type ReportResult struct {
-	// Until is when the scope's pause ends, by the Redis server's clock; zero where the answer
-	// asks for none.
+	// Until is when the scope's pause ends, by the Redis server's clock; zero if the answer asks for none.
 	Until time.Time
-	// Changed says that nobody had told it before.
+	// Changed says that the answer was the first to report this.
 	Changed bool
 }
 
-// Report notes what an API's answer says about its limits, for all who spend from a scope and
-// from those below it, in every process: nobody starts there before the API wants to be
-// called again. Those of other scopes go on.
+// Report applies what an API's answer says about its limits to all that spend from a scope and from
+// the scopes below it, in every process: nothing starts there before the API accepts calls again.
+// Other scopes go on.
 //
-// A refusal pauses the scope for as long as it says, or, where it does not, for a second, and
-// for twice as long each time that it is refused again soon after, up to five minutes. So
-// does any other answer by which no request is left, until that is over. No pause is longer
-// than Config.LongestPause.
+// A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for
+// a second, and for twice as long after each further refusal that follows soon, up to five minutes.
+// Any other answer that leaves no request pauses the scope until requests are available again. No
+// pause is longer than Config.LongestPause.
 //
-// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: what
-// one tenant is answered slows no other, unless the policy says that the answers speak for all. A
-// refusal cuts the limits of the rules at the lowest of these levels that has any by 15 % of what they
-// are, a tenth of what the policy says is left in any case; they grow back by 2 % in each window, or by
-// what Corrects of the policy says. An API's own limit that is smaller than that of the lowest rule
-// of the same unit and window is taken for it until an answer says otherwise, or for an hour. Nothing is ever admitted that the
-// policy would not admit; how far limits may grow above the configured ones is for it to say.
+// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one
+// tenant's answers do not slow other tenants unless the policy says that they apply to all. A refusal
+// reduces the limits of the rules at the lowest of these levels that has any by 15 % of their present
+// value, but never below a tenth of the configured limit. They grow back by 2 % in each window, or as
+// Corrects of the policy says. If the API's own limit is smaller than the lowest rule of the same unit
+// and window, it replaces that rule's limit until an answer says otherwise, or for an hour. Nothing is
+// admitted that the policy would not admit; only the policy lets limits grow above the configured
+// ones.
 //
-// It is for those who call APIs themselves, and may be called with every answer: one that
-// says nothing, or what is known here, costs nothing, any other a round trip; where limits may
-// grow, so does one that refuses nothing, once in half an hour. Where
-// limits.yaml says "answers: ignore", or names hosts that the answer's Host is none of, or the scope
-// meets no rule, nothing follows. A context
-// that has ended does not stop it. The error is a *ScopeError or *UnmatchedError, or wraps
+// Programs that call APIs themselves may call it with every answer. An answer that says nothing, or
+// nothing new to this process, costs nothing; any other costs one round trip. Where limits may grow,
+// an answer that refuses nothing costs one too, once in half an hour. Report does nothing if the scope
+// meets no rule, or if limits.yaml says "answers: ignore" or names hosts other than the answer's Host.
+// It runs even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
@@ -360,9 +359,9 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one not
 	}
 }
 
-// ResetUpstream ends the pause of a scope, and all corrections of the rules at its level, at once, and
-// those who wait for them come. What has been told of scopes above and below it stays. Costs
-// one round trip. Its errors are those of Report.
+// ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that
+// they held up are dispatched at once. Scopes above and below it keep their pauses and corrections.
+// Costs one round trip. Its errors are those of Report.
 func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 	p, err := l.scopes.of(scope)
 	if err != nil || len(p.bounds) == 0 {

@@ -41,7 +41,7 @@ func TestAdoptedForItsWindowAlone(t *testing.T) {
 	}
 }
 
-// A pause by hand and one that an API asks for: "how long until the request would be allowed"
+// A pause by hand and one that an API asks for: "the time until the request would be allowed"
 // is the longer of the two, which binds.
 func TestRetryAfterBothPauses(t *testing.T) {
 	t.Parallel()

@@ -90,8 +90,7 @@ func TestPauseEndsAhead(t *testing.T) {
 	})
 }
 
-// "A refusal pauses the scope for as long as it says, or, where it does not, for a second, and
-// for twice as long each time that it is refused again soon after, up to five minutes."
+// "A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for a second, and for twice as long after each further refusal that follows soon, up to five minutes."
 func TestHeed(t *testing.T) {
 	t.Parallel()
 	type step struct {

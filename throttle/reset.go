@@ -7,12 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Reset forgets what has been spent under the rate rules that the policy has at one level,
-// scope itself, or under the one that is named: they are as if unused, and those who wait
-// for them come at once. What an API has told of them is forgotten too, and the scope's pause
-// unless a rule is named. Runs keep their places under concurrency rules. It returns the
-// names of the rules that it was done for. Costs two round trips. The error is a *ScopeError
-// or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
+// Reset clears what has been spent under the rate rules that the policy has at one level, scope
+// itself, or under the named one. These rules are then as if unused, and their waiters are dispatched
+// at once. It also clears what an API has answered about them, and the scope's pause unless a rule is
+// named. Runs keep their places under concurrency rules. It returns the names of the rules that it has
+// reset. Costs two round trips. The error is a *policy.ScopeError or *policy.UnmatchedError, wraps
+// ErrUnavailable, or is ctx's.
 func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string, err error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {

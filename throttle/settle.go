@@ -11,49 +11,48 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Settlement is what became of the difference between what a grant was charged and what
-// was spent.
+// Settlement is the result of Settle: what came back and what was charged, by rule.
 type Settlement struct {
-	// Rules has one entry for each rule that was settled, outermost first.
+	// Rules has one entry for each settled rule, outermost first.
 	Rules []SettledRule
 }
 
-// SettledRule is one rule of a Settlement. All numbers are in its own unit.
+// SettledRule is one rule of a Settlement. All numbers are in the rule's own unit.
 type SettledRule struct {
 	// Scope is the level at which the rule counts, Rule its name there.
 	Scope, Rule string
 	// Unit is what the rule counts.
 	Unit string
-	// Spent is what is recorded from now on, as it was given.
+	// Spent is the amount that counts from now on, as given to Settle.
 	Spent int64
-	// Back is how much came back now, and Debt how much was charged now besides.
+	// Back is the amount that came back now, and Debt the amount that was charged now in addition.
 	Back, Debt int64
-	// Over is how much of Spent is charged to nobody, since the rule would hold more
-	// than twice its capacity with it: by so much the API's own limit may be exceeded.
+	// Over is the part of Spent that is not charged, since the rule would hold more than twice its
+	// capacity with it. The API's own limit may be exceeded by this amount.
 	Over int64
 }
 
-// Over tells whether anything was spent that is charged to nobody.
+// Over reports whether any spent units could not be charged.
 func (s Settlement) Over() bool {
 	return slices.ContainsFunc(s.Rules, func(r SettledRule) bool { return r.Over > 0 })
 }
 
-// Settle makes what a grant was charged what it has spent: costs, of the units that they
-// name; all others stay as they are. What was spent less comes back as by Refund, and
-// can be spent at once. What was spent more is charged now, as a debt, even where it does
-// not fit: nobody starts until it is paid. No rule ever holds more than twice its capacity;
-// what is above that is not charged, and told. Concurrency rules are left alone.
+// Settle corrects the charge of a grant to what was spent: costs, for the units that it names; other
+// units stay as they are. Units that were not spent come back as by Refund, and can be spent at once.
+// Units that were spent beyond the charge are charged now, as a debt, even if they do not fit: nothing
+// starts until the debt is paid. No rule ever holds more than twice its capacity; units beyond that
+// are not charged, and the Settlement has them as Over. Concurrency rules do not change.
 //
-// It can be called again, as more is known, however much later: what counts is what was settled
-// last by this process, or, of a grant that is kept, by any. Units of
-// a grant come back for as long as a rule holds them, a day at most. Of rules that have
-// another algorithm or unit by now none come back. Refund of a grant that was settled
-// gives back what was recorded; settling one that was given back does nothing, for a minute.
+// It may be called again as more becomes known, however much later. The last settlement by this
+// process counts, or for a stored grant, the last by any process. Units of a grant can come back as
+// long as a rule holds them, a day at most. No units of a rule that has another algorithm or unit by
+// now come back. Refund of a settled grant gives back what was settled. Settle of a refunded grant
+// does nothing, for a minute.
 //
-// The error says which of costs is wrong, or wraps ErrUnavailable when Redis could not be
-// told; then what was charged stays charged. A context that has ended does not stop it.
-// Costs one round trip, none where no rule counts any of costs or the grant was not made by
-// Redis. Source: docs/algorithms.md#settling
+// The error says which of costs is invalid, or wraps ErrUnavailable if Redis could not be reached; the
+// charge then stays. It runs even if ctx has ended. Costs one round trip, none if no rule counts any
+// of costs or the grant was not made by Redis.
+// Source: docs/algorithms.md#settling
 func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
 	s, err := l.settle(ctx, g, costs)
 	if err == nil {
@@ -179,8 +178,8 @@ func (p *compiledScope) settles() time.Duration {
 // settled returns the key of what was settled of an attempt. No id is written with an '='.
 func (p *compiledScope) settled(id string) string { return p.attempt(id) + "=" }
 
-// String tells of rules at which something came back, was charged or is over, for logs:
-// "tokens of llm: 1830 spent, 330 charged".
+// String describes the rules with units that came back, were charged or are over, for logs: "tokens of
+// llm: 1830 spent, 330 charged".
 func (s Settlement) String() string {
 	text := ""
 	for _, r := range s.Rules {

@@ -43,7 +43,7 @@ func (b *bench) left() string {
 }
 
 // "What was spent less comes back, what was spent more is charged now as a debt, no rule
-// ever holds more than twice its capacity; what is above that is not charged, and told."
+// ever holds more than twice its capacity; units beyond that are not charged."
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	words := func(algorithm policy.Algorithm) policy.Rule {
@@ -115,8 +115,7 @@ func TestSettleWhatWasNotAskedFor(t *testing.T) {
 	})
 }
 
-// "Refund of a grant that was settled gives back what was recorded; settling one that was
-// given back does nothing."
+// "Refund of a settled grant gives back what was settled; Settle of a refunded grant does nothing."
 func TestSettleAndGiveBack(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {

@@ -12,29 +12,30 @@ import (
 	"time"
 )
 
-// Shadowed is what a shadow rule said of one start that was granted without it.
+// Shadowed is the answer of a shadow rule to one start that was granted without it.
 type Shadowed struct {
-	// RuleState is the rule's. Limited says that it would have made the start wait, and
-	// RetryAfter how long. Without an answer it names the rule and nothing more.
+	// RuleState is the rule's state. Limited says that it would have delayed the start, and RetryAfter for
+	// how long. Without an answer it only identifies the rule.
 	RuleState
-	// Outcome is what became of the question.
+	// Outcome says whether the rule answered, and what.
 	Outcome ShadowOutcome
-	// Cost is what the start asked for, in the rule's unit.
+	// Cost is the start's cost, in the rule's unit.
 	Cost int64
 }
 
-// ShadowOutcome is a word for counting.
+// ShadowOutcome is the outcome of asking a shadow rule about a start.
 type ShadowOutcome string
 
-// What becomes of the question what a shadow rule says of a start.
+// Outcomes of asking a shadow rule about a start.
 const (
-	// ShadowAllowed: it would have let it start, and was charged.
+	// ShadowAllowed means that the rule would have admitted the start, and was charged.
 	ShadowAllowed ShadowOutcome = "allowed"
-	// ShadowDenied: it would have made it wait.
+	// ShadowDenied means that the rule would have delayed the start.
 	ShadowDenied ShadowOutcome = "denied"
-	// ShadowDropped: it was not asked, since too many were on their way.
+	// ShadowDropped means that the rule was not asked, since too many calls to shadow rules were in
+	// flight.
 	ShadowDropped ShadowOutcome = "dropped"
-	// ShadowFailed: Redis did not answer.
+	// ShadowFailed means that Redis did not answer.
 	ShadowFailed ShadowOutcome = "error"
 )
 
@@ -332,9 +333,8 @@ func (s *shadow) freeAll() {
 	s.leases = nil
 }
 
-// PeekShadows returns how the shadow rules of a scope stand: for each what it would say to
-// one unit now. It changes nothing. Its errors are those of Peek; costs one round trip for
-// each of the rules.
+// PeekShadows returns the state of each shadow rule of a scope, for one unit now. It changes nothing.
+// Its errors are those of Peek. Costs one round trip for each shadow rule.
 func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Spent is what a request has spent by a grant, or a correction of that.
+// Spent is the amount that a grant took, or a correction of it.
 type Spent struct {
-	// Scope is what it spends from, as the request named it.
+	// Scope is the scope as the request named it.
 	Scope string
-	// Tasks is 1 for a grant, -1 for one that was refunded and 0 for one that was settled.
+	// Tasks is 1 for a grant, -1 for a refund and 0 for a settlement.
 	Tasks int64
-	// Units is Request.Cost, or the requests of Request.Costs. Below 0 it is taken back.
+	// Units is Request.Cost, or the requests of Request.Costs. It is negative for units that come back.
 	Units int64
-	// Costs is the same by unit, requests included where they are named; nil of a request without Costs. It is not to be
-	// changed, nor kept.
+	// Costs is the amount by unit, requests included if the request named them; nil for a request without
+	// Costs. Do not change or keep it.
 	Costs policy.Costs
 }
 

@@ -49,8 +49,7 @@ func (s *spentSums) since() string {
 	return text
 }
 
-// OnSpent "is told what is spent: of each request that is allowed and takes anything, of each that is refunded, and what
-// settling corrects. Requests with a waiter id are left to the program that lets them wait".
+// OnSpent "receives each grant that takes anything, each refund, and each correction by Settle. It does not receive requests with a waiter id".
 func TestOnSpent(t *testing.T) {
 	t.Parallel()
 	told := map[string]*spentSums{"redis": {}, "miniredis": {}}

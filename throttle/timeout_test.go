@@ -36,8 +36,7 @@ func contextTimeout(opts *redis.Options) { opts.ContextTimeoutEnabled = true }
 
 func readTimeout(opts *redis.Options) { opts.ReadTimeout = 2 * sec }
 
-// "Timeout bounds one decision, retries included. It is kept as exactly as the
-// client's ContextTimeoutEnabled lets it be."
+// "Timeout bounds one decision, retries included. It is exact only if the client's ContextTimeoutEnabled is set."
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * ms

@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// "New and SetPolicy write one at level warn, once for each rule, where StartTolerance is longer than a rule's Per."
+// "New and SetPolicy log one warning for each rule whose Per is shorter than StartTolerance."
 func TestHastyRulesAreTold(t *testing.T) {
 	t.Parallel()
 	const limits = `

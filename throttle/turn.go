@@ -11,8 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// WaiterRef names a waiter of a scope. That of a Granted, and of one that is Overdue, names its grant too: what is reported of it
-// counts for no other grant of the same task.
+// WaiterRef identifies a waiter of a scope. The WaiterRef of a Granted or Overdue task also identifies
+// its grant: what is reported about it applies to no other grant of the same task.
 type WaiterRef struct {
 	Scope string
 	ID    string
@@ -22,33 +22,34 @@ type WaiterRef struct {
 	grant string // the id of the grant that it is spoken of; "" for whichever it has
 }
 
-// WithGrant returns the place with the grant that it is spoken of: what is said of it counts for no other grant of the
-// same task.
+// WithGrant returns the reference for one grant of the waiter: what is reported about it applies to no
+// other grant of the same task.
 func (p WaiterRef) WithGrant(g Grant) WaiterRef {
 	p.grant = g.id
 	return p
 }
 
-// QueuePosition is where a waiter stands after a decision.
+// QueuePosition is a waiter's place in its queue after a decision.
 type QueuePosition struct {
-	// Waits says that it stands in the queue of its scope. Whoever dispatches grants it its start, by Waitlist.Dispatch, when that
-	// is near.
+	// Waits says that it is in the queue of its scope. Waitlist.Dispatch grants its start when that is
+	// near.
 	Waits bool
-	// Ahead is how many waiters of its own scope are before it.
+	// Ahead is the number of waiters of its own scope that are before it.
 	Ahead int64
-	// Expected is in how long its start is expected; Never where no clock tells. It is an estimate, and nothing depends on it.
+	// Expected is the estimated time until its start; Never if no clock can tell. Nothing depends on it.
 	Expected time.Duration
-	// Look is in how long Waitlist.Dispatch should be called at the latest, since somebody waits; below 0 where this decision
-	// gives no reason to.
+	// Look is the time within which Waitlist.Dispatch should be called, since waiters wait. It is negative
+	// if this decision gives no reason for a call.
 	Look time.Duration
-	// Again says that it stood there before it asked: nobody has granted it its start, and it came by itself.
+	// Again says that it was in the queue before this request: it asked by itself, before it was
+	// dispatched.
 	Again bool
 }
 
-// FallbackDelay is in how long one who waits should ask again by itself if nobody wakes
-// it: half as long again after its start is expected, and 3 s, or, where no clock tells when that is,
-// in a minute. Where starts are later than expected, since workers cannot keep up with the limits, each who came by itself
-// would make them later yet: so it is not soon.
+// FallbackDelay returns after how long a waiter should ask again by itself if it was not dispatched:
+// 1.5 times the expected wait plus 3 s, or a minute if expected is Never. It is late on purpose. When
+// starts lag behind the limits because workers cannot keep up, waiters that ask by themselves would
+// delay them further.
 func FallbackDelay(expected time.Duration) time.Duration {
 	const unknown, slack = time.Minute, 3 * time.Second
 	if expected > Never/2 {
@@ -129,7 +130,7 @@ func (r *Request) place() WaiterRef {
 	return WaiterRef{Scope: r.Scope, ID: r.Turn.WaiterID, cost: r.Cost, costs: r.Costs.String()}
 }
 
-// Ref is where the one who asks stands in line.
+// Ref returns the reference of the waiter.
 func (a Waiter) Ref() WaiterRef {
 	return WaiterRef{Scope: a.Scope, ID: a.ID, cost: a.Cost, costs: a.Costs.String()}
 }
@@ -207,18 +208,19 @@ func readTurn(t []int64) QueuePosition {
 	return turn
 }
 
-// RequeueFront puts one whose turn had come, and who could not use it, back before those in its line:
-// a run that was granted and given back because its process stops, say. Several stand in
-// the order of the starts that they missed, req.Missed, whichever comes back first. Nothing is charged. Costs one round trip.
+// RequeueFront puts a waiter that was granted a start and could not use it back to the front of its
+// queue: for example a run that was granted and refunded because its process stops. Several such
+// waiters are ordered by the starts that they missed, req.Turn.MissedStart, whichever comes back
+// first. Nothing is charged. Costs one round trip. The error is that of Decide.
 func (w Waitlist) RequeueFront(ctx context.Context, req Request) (Decision, error) {
 	req.standing = rejoins
 	return w.l.Decide(ctx, req)
 }
 
-// Queue gives a waiter its place in line, whatever its limits would admit now: its caller cannot run
-// it yet. One that was dispatched has the place back that it had, and one that stands in line keeps its own.
-// Nothing is charged. A scope that no rule concerns has no line: its waiter is allowed to start. Costs one round
-// trip. The error is that of Decide.
+// Queue puts a waiter in its queue, whatever its limits would admit now: its caller cannot run it yet.
+// A waiter that was dispatched gets its former place back, and a queued one keeps its place. Nothing
+// is charged. A scope that meets no rule has no queue, and its waiter is allowed to start. Costs one
+// round trip. The error is that of Decide.
 func (w Waitlist) Queue(ctx context.Context, req Request) (Decision, error) {
 	req.standing = queues
 	return w.l.Decide(ctx, req)

@@ -7,43 +7,46 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// UpstreamState is what an API has told of a scope and of those above it, as far as it still holds.
+// UpstreamState is what APIs have answered about a scope and the scopes above it, as far as it still
+// applies.
 type UpstreamState struct {
 	// At is the Redis server's time.
 	At time.Time
-	// Pauses are outermost first.
+	// Pauses are the pauses that apply, outermost first.
 	Pauses []UpstreamPause
-	// Corrections are in the order of the rules.
+	// Corrections are the corrected limits, in the order of the rules.
 	Corrections []Correction
 }
 
-// UpstreamPause is how long nothing starts in a scope and below it, since its API said so.
+// UpstreamPause is a pause of a scope, and of the scopes below it, that an API's answer asked for.
 type UpstreamPause struct {
-	// Scope is the one that was told of: that asked for, or one above it.
+	// Scope is the paused scope: the requested one, or one above it.
 	Scope string
-	// Since and Until are by the Redis server's clock.
+	// Since and Until are the begin and the end of the pause, by the Redis server's clock.
 	Since, Until time.Time
-	// Guessed says that the API did not tell for how long.
+	// Guessed says that the API gave no duration.
 	Guessed bool
 }
 
-// Correction is what counts in the place of a rule's limit.
+// Correction is the limit that applies in place of a rule's configured one.
 type Correction struct {
-	// Bound is the rule as the policy has it.
+	// Bound is the rule as configured in the policy.
 	Bound policy.MatchedRule
-	// Limit is what counts now: Part of the configured limit, or the API's own.
+	// Limit is the limit that applies now: Part of the configured limit, or the API's own.
 	Limit int64
-	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
-	// refusals, and more where it has grown since.
+	// Part is the fraction of the configured limit that applies, in millionths: less than 1,000,000 after
+	// refusals, and more after the limit has grown above the configured one.
 	Part int64
-	// Own is the API's own limit in the rule's window as far as it is adopted, for a bucket what
-	// its rate comes to there, 0 where it has told none. Of one that is larger than the configured one refusals leave less, too.
+	// Own is the API's own limit in the rule's window, as far as it is adopted; for a bucket, what its
+	// rate comes to in that window. 0 if the API has given none. Refusals reduce an own limit that is
+	// larger than the configured one, too.
 	Own int64
-	// Until is when the rule's limit is as configured again, if nothing more is told.
+	// Until is when the configured limit applies again, if no further answers come.
 	Until time.Time
 }
 
-// UpstreamState tells what holds for a scope. Costs one round trip. Its errors are those of Report.
+// UpstreamState returns what APIs have answered about a scope and the scopes above it. Costs one round
+// trip. Its errors are those of Report.
 func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {

@@ -9,21 +9,19 @@ import (
 	"time"
 )
 
-// Start decides and, if granted, waits for the start moment: when it returns an
-// allowed decision the run may begin, and must begin at once. A start that came too
-// late for a rule on its path (see Config.StartTolerance), because a timer, a reply or a processor
-// was late, is given back and decided anew under a new attempt id, so Decision.Grant
-// and not req.ID names it. That is done again until one is in time or limits are in the way:
-// being late is no denial. Each time costs two round trips.
+// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run
+// must begin at once. A start that came too late for a rule on its path (see Config.StartTolerance),
+// because a timer, a reply or a processor was late, is refunded and decided again under a new attempt
+// id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or
+// a limit denies it: lateness is never a denial. Each repetition costs two round trips.
 //
-// A denial, or a start further away than req.MaxDelay, is a Decision and changes
-// nothing but the place of a waiter. A scope that is paused during the wait takes
-// back a start that was granted for more than 250 ms ahead, and any start where this process
-// has told of an API's pause: a waiter goes back to the front of its queue. Errors are
-// those of Decide; when ctx ends during the wait the units are given back and the error is ctx's;
-// the Decision then has At and Wait of the start that was missed.
-// Costs what Decide does, and one round trip besides for a start granted for more than 250 ms
-// ahead, which those of one scope share and nobody waits for.
+// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing but the
+// waiter's place. If the scope is paused during the wait, a start that was granted more than 250 ms
+// ahead is taken back, and any start if this process has reported the API's pause; a waiter goes back
+// to the front of its queue. Errors are those of Decide. If ctx ends during the wait, the units are
+// given back and the error is ctx's; At and Wait of the Decision are then those of the missed start.
+// Costs what Decide costs, and for a start that is granted more than 250 ms ahead one more round trip,
+// which the starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
 		d, handed := l.handed(&req)
@@ -75,16 +73,14 @@ func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 	return l.giveBack(ctx, d.Grant, tells)
 }
 
-// Wait blocks until req is granted and its start has come. It is for callers
-// that have a goroutine to spare for the wait; tasks of asynq are better off
-// with package worker.
+// Wait blocks until req is granted and its start has come. It holds a goroutine during the wait; for
+// asynq tasks use package worker instead.
 //
-// It returns an error that wraps ErrMaxWait, at once and charging nothing, when
-// the wait is known to outlast ctx's deadline or a rule's max_wait; ctx's error
-// when it ends first, with the units given back; otherwise the errors of Decide.
-// An outage under a closed rule is waited out, for as long as max_wait allows. A policy
-// that changes meanwhile counts at once.
-// Costs one round trip for each time it has to ask again.
+// It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to
+// outlast ctx's deadline or a rule's max_wait. If ctx ends first, it returns ctx's error, and the
+// units are given back. Other errors are those of Decide. It waits out an outage under a closed rule,
+// as long as max_wait allows. A changed policy applies at once. Costs one round trip for each time it
+// asks.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	if req.ID == "" {
 		req.slot = l.slots.take()
@@ -142,10 +138,10 @@ const (
 	recheck = 500 * time.Millisecond
 )
 
-// RetryDelay returns when a denied request is worth asking again, by a caller that
-// can take a start granted that far ahead: a little before RetryAfter where a
-// clock tells it, and about half a second where only a raised limit or a run
-// that ends does. Callers who come together are spread over a tenth of it.
+// RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied
+// request: a little before RetryAfter if a clock ends the denial. If only a raised limit or the end of
+// a run ends it, the delay is about half a second, of which a tenth is random, so that callers do not
+// come back together. It does no I/O.
 func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
 	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never {

@@ -226,7 +226,7 @@ func TestMaxWaitOfAnotherRule(t *testing.T) {
 	})
 }
 
-// "ctx's error when it ends first, with the units given back".
+// "If ctx ends first, it returns ctx's error, and the units are given back".
 func TestCancelledWaitGivesBack(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
@@ -251,7 +251,7 @@ func TestCancelledWaitGivesBack(t *testing.T) {
 	})
 }
 
-// "An outage under a closed rule is waited out, for as long as max_wait allows."
+// "It waits out an outage under a closed rule, as long as max_wait allows."
 func TestWaitOutlastsOutage(t *testing.T) {
 	t.Parallel()
 	t.Run("outlasts", func(t *testing.T) {
@@ -300,8 +300,7 @@ func TestWaitOutlastsOutage(t *testing.T) {
 	})
 }
 
-// "OnWait is called by Start and Wait when a granted start is still ahead, with
-// how far; what it returns is called when that wait is over."
+// "OnWait is called by Start and Wait before they wait for a granted start, with the time until it; The function it returns is called when that wait is over."
 func TestOnWait(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {

@@ -12,9 +12,9 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// Waiting reads who stands in line for a provider, a part at a time, so that whoever hands
-// out tickets can see which of them mean nothing any more, and say so in DispatchRequest.Deleted.
-// It begins anew when it has come to the end. Not safe for concurrent use.
+// Waiting iterates over the waiters of a provider, in parts, so that the program that uses waiter ids
+// can find those that no longer exist, and name them in DispatchRequest.Deleted. It starts over after
+// the end. Not safe for concurrent use.
 type Waiting struct {
 	limiter  *Limiter
 	provider string
@@ -39,18 +39,18 @@ const (
 	lowestScore    = "-inf"
 )
 
-// Waiting returns a reader of who stands in line for a provider, whatever the policy says of
-// their scopes. It does no I/O.
+// Waiting returns an iterator over the waiters of a provider, whatever the policy says of their
+// scopes. It does no I/O.
 func (w Waitlist) Waiting(provider string) *Waiting {
 	return &Waiting{limiter: w.l, provider: provider}
 }
 
-// Next returns about so many who stand in line, at least one unless nobody does or all have
-// been returned: then it is to begin anew. Those who join, or leave, while others are read
-// may be left out until then, or come twice.
+// Next returns about most waiters, and starts over after the last one. It returns none only if none
+// are left or there are none. Waiters that join or leave during the iteration may be left out, or
+// returned twice.
 //
-// Costs a round trip for each 64 lines, and one more for each further 500 who stand in one.
-// The error wraps ErrUnavailable, or is ctx's; the next call goes on where this one did.
+// Costs one round trip for each 64 queues, and one more for each further 500 waiters of a queue. The
+// error wraps ErrUnavailable, or is ctx's; the next call continues where this one began.
 func (w *Waiting) Next(ctx context.Context, most int) (places []WaiterRef, err error) {
 	for len(places) < most && (!w.last || len(w.open) > 0) {
 		if len(w.open) == 0 {
@@ -165,9 +165,9 @@ func leafScope(member string) (path string, is bool) {
 	return strings.CutSuffix(parts[2][rank:], "/")
 }
 
-// Claim makes this Limiter the one of all that share its Redis to look after those who wait
-// for a provider, for so long: true for one at a time. One that has claimed it says again
-// before the time is over, or lets it go. Costs one round trip. The error wraps
+// Claim makes this Limiter the one that looks after a provider's waiters, among all that share its
+// Redis, for the time stay. It returns true for one Limiter at a time. With again, the holder extends
+// its claim before the time is over; otherwise it lapses. Costs one round trip. The error wraps
 // ErrUnavailable, or is ctx's.
 func (w Waitlist) Claim(ctx context.Context, provider string, stay time.Duration, again bool) (mine bool, err error) {
 	set := redis.SetArgs{Mode: "NX", TTL: stay}

@@ -41,7 +41,7 @@ func lineUpAll(b *bench, asks []Waiter) {
 	}
 }
 
-// "Next returns about so many who stand in line": all of them, whatever the line, the level,
+// "Next returns about most waiters": all of them, whatever the line, the level,
 // the priority, the cost, and however small the part, under a policy that knows none of them.
 func TestWaitingNamesAll(t *testing.T) {
 	t.Parallel()

@@ -129,16 +129,17 @@ func (p *compiledScope) clip(d *Decision) {
 	}
 }
 
-// RuleHours is a rule that holds in certain hours.
+// RuleHours is a rule that applies in certain hours.
 type RuleHours struct {
 	policy.MatchedRule
-	// Holds says that it holds now, and Changes when that changes.
+	// Holds says that it applies now. Changes is when that changes.
 	Holds   bool
 	Changes time.Time
 }
 
-// Hours returns the rules of a scope that hold in certain hours, by the clock of Redis as far
-// as it is known. It does no I/O. The error is a *ScopeError or *UnmatchedError.
+// Hours returns the rules of a scope that apply in certain hours only, and whether they apply now, by
+// Redis's clock as far as it is known. It does no I/O. The error is a *policy.ScopeError or
+// *policy.UnmatchedError.
 func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {
@@ -154,9 +155,9 @@ func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 	return list, nil
 }
 
-// NextHoursChange returns when any rule of the policy begins or ends to hold next, and in how
-// long that is as far as the clock of the provider's server is known; the zero time where all
-// always hold. It is for those who call Dispatch: they then ask for all. It costs next to nothing.
+// NextHoursChange returns when a rule of the policy begins or ends to apply next, by the clock of the
+// provider's server, and the time until then as far as that clock is known. The time is zero if all
+// rules always apply. A program that calls Dispatch then checks all waiters. It does no I/O.
 func (w Waitlist) NextHoursChange(provider string) (at time.Time, in time.Duration) {
 	policy, _ := w.l.scopes.current()
 	now := w.l.serverTime(keyspace(w.l.cfg.Prefix).provider(provider))
