@@ -386,7 +386,9 @@ func (r *ruleSum) after(units int64) (time.Duration, bool) {
 	switch r.Algorithm {
 	case policy.TokenBucket:
 		return r.spans(float64(units-r.Limit)/float64(r.Units), r.ResetAfter)
-	case policy.FixedWindow, policy.Calendar:
+	case policy.Calendar:
+		return r.period((units - free - 1) / r.Limit)
+	case policy.FixedWindow:
 		next := r.window
 		if r.Limited {
 			next = r.RetryAfter
@@ -406,7 +408,26 @@ func (r *ruleSum) spread(units, free int64) (time.Duration, bool) {
 		return first + time.Duration(float64(r.window-first)*float64(units-1)/float64(free)), true
 	}
 	periods, place := (units-free-1)/r.Limit, (units-free-1)%r.Limit
-	return r.spans(float64(periods)+float64(place)/float64(r.Limit), r.window)
+	begins, ends := r.Period(periods+1), r.Period(periods+2)
+	if begins > math.MaxInt64/2 || ends > math.MaxInt64/2 {
+		return 0, false
+	}
+	return begins + time.Duration(float64(ends-begins)*float64(place)/float64(r.Limit)), true
+}
+
+// period returns how long it is until a calendar gives units again, and so many periods later.
+func (r *ruleSum) period(later int64) (time.Duration, bool) {
+	first := int64(1)
+	switch {
+	case r.Limited && r.RetryAfter == throttle.Never:
+		return 0, false
+	case r.Limited && later == 0:
+		return max(0, r.RetryAfter), true
+	case r.Limited && r.RetryAfter > r.Period(1): // the next period is used up, too
+		first = 2
+	}
+	d := r.Period(first + later)
+	return max(0, d), d <= math.MaxInt64/2
 }
 
 // leave returns when the unit at a place among those that a sliding window holds

@@ -204,6 +204,9 @@ func (p *compiledScope) read(reply []int64, d *Decision) {
 	}
 	if turn := reply[replyHead+replyRule*len(d.Rules):]; len(turn) >= turnReply {
 		d.Position = readTurn(turn)
+		if d.Position.Waits {
+			d.Position.Expected = p.realStart(-1, d.At, d.Position.Expected)
+		}
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)

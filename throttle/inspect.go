@@ -299,6 +299,8 @@ func (i *inspected) heed(p *compiledScope, number int, at time.Time) {
 		i.binding, i.expected = p.paused(at)
 	case i.binding.Rule == openRule:
 		i.binding = policy.MatchedRule{}
+	default:
+		i.expected = p.realStart(number-1, at, i.expected)
 	}
 }
 

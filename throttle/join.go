@@ -245,8 +245,13 @@ func (c *joinCall) read(asks []Waiter, out []Joined) (waits bool) {
 		expected, _ := c.reply[3+2*k].(int64)
 		out[i].Waits, out[i].Again, out[i].Expected = placed > 0, placed == 2, wait(expected)
 		waits = waits || out[i].Waits
-		if p := c.table.plans[c.number[asks[i].Scope]-1]; out[i].Waits && p != nil && len(p.pauses) > 0 {
+		p := c.table.plans[c.number[asks[i].Scope]-1]
+		switch {
+		case !out[i].Waits || p == nil:
+		case len(p.pauses) > 0:
 			_, out[i].Expected = p.paused(c.now())
+		default:
+			out[i].Expected = p.realStart(-1, c.now(), out[i].Expected)
 		}
 	}
 	return waits

@@ -39,6 +39,7 @@ type RuleForecast struct {
 	// spread over that time. Both mean nothing for other rules.
 	Rest   time.Duration
 	Spread bool
+	resets *resetTimes
 	// Own is the number of the rule's units in the scope's own queue.
 	Own int64
 	// Waiting is the number of units in the queues under the rule, and Lines the number of these queues,
@@ -144,6 +145,19 @@ func sum(v any) int64 {
 	return max(0, n)
 }
 
+// Period returns how long it is from Forecast.At until the n-th period after the one at hand begins, Never for one that is further away than a
+// Duration can say: months and days differ in length. It is without meaning but of a Calendar, and for n below 1. Not safe for concurrent
+// use. It looks each of the first 10,000 periods up once, and takes later ones to be as long as the last of those.
+func (r *RuleForecast) Period(n int64) time.Duration {
+	if r.resets != nil {
+		return r.resets.begin(n)
+	}
+	if r.Per > 0 && n-1 > int64((Never-r.Rest)/r.Per) {
+		return Never
+	}
+	return r.Rest + time.Duration(n-1)*r.Per
+}
+
 // calendar tells of a calendar's periods.
 func (r *RuleForecast) calendar(rule policy.Rule, at time.Time) {
 	if rule.Algorithm != policy.Calendar || rule.Limit == 0 {
@@ -152,6 +166,7 @@ func (r *RuleForecast) calendar(rule policy.Rule, at time.Time) {
 	of := periodsOf(rule, at)
 	r.Units, r.Per, r.Spread = rule.Limit, us(of.next-of.to), rule.Spread
 	r.Rest = us(of.to - at.UnixMicro())
+	r.resets = &resetTimes{of: rule.Resets, at: at}
 }
 
 // pace returns how many units a rule admits in how long while tasks wait for it.
