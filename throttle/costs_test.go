@@ -19,8 +19,8 @@ var twoUnits = []policy.Rule{
 	{Name: "parallel", Algorithm: policy.Concurrency, Limit: 2},
 }
 
-// "A rule counts its own unit alone, and one whose unit costs 0 is not asked and not charged;
-// a concurrency rule counts one place." "Requests that are not given are 1, and other units 0."
+// "A rule counts its own unit only. A rule whose unit costs 0 is neither asked nor charged;
+// A concurrency rule counts one place." "Requests default to 1, and other units to 0."
 func TestCostsCountByUnit(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

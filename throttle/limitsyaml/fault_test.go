@@ -378,7 +378,7 @@ func TestPolicyFileSize(t *testing.T) {
 	}
 }
 
-// "after ten thousand, a last one says how many more there are"
+// "after ten thousand, a last one gives the number of further ones"
 func TestErrorIsBounded(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("limits.yaml", []byte("limits: {"+strings.Repeat("a,", 10_002)+"}\n"))

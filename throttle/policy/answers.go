@@ -7,10 +7,10 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Answers says what follows from what an API says of its limits; see Limiter.Report.
+// Answers says how answers of an API affect its scope; see Limiter.Report.
 type Answers string
 
-// What may follow from an API's answers.
+// The effects that answers can have.
 const (
 	AnswersHeed   Answers = "heed"   // pauses, and corrections of rules
 	AnswersPause  Answers = "pause"  // pauses alone
@@ -19,19 +19,19 @@ const (
 
 var answersWords = []string{string(AnswersHeed), string(AnswersPause), string(AnswersIgnore)}
 
-// Corrects is how far an API's answers correct the rules of a level, in whole percent. A
-// field of 0 has its default.
+// Corrects bounds how far an API's answers correct the rules of a level, in whole percent. A field of
+// 0 has its default.
 type Corrects struct {
-	// Cut is by how much a refusal cuts a limit, of what it is by then: 1 to 90. Defaults to 15.
+	// Cut is the part of its present value by which a refusal reduces a limit: 1 to 90. Defaults to 15.
 	Cut int64
-	// Grow is by how much of the configured limit it grows in each of the rule's windows, of a
-	// second at least: 1 to 100. Defaults to 2.
+	// Grow is the part of the configured limit by which a limit grows in each of the rule's windows, which
+	// count as a second at least: 1 to 100. Defaults to 2.
 	Grow int64
-	// Least is what is left of the configured limit, however often it is cut: 1 to 100.
-	// Defaults to 10.
+	// Least is the part of the configured limit below which no refusal reduces it: 1 to 100. Defaults to
+	// 10.
 	Least int64
-	// Most is what may come of the configured limit while calls are not refused, or where the
-	// API's own is larger: 100 to 1000. Defaults to 100, which raises nothing.
+	// Most is the part of the configured limit up to which a limit grows while calls are not refused, or
+	// while the API's own is larger: 100 to 1000. Defaults to 100, which raises nothing.
 	Most int64
 }
 
@@ -152,8 +152,8 @@ func (p *Policy) heeding(s Scope) (a heeding) {
 	return a
 }
 
-// Answers returns what follows from an API's answers to a scope's calls: what its lowest
-// level says that says anything, and AnswersHeed where none does.
+// Answers returns how an API's answers affect a scope: the value of the lowest level of its path that
+// has one, else AnswersHeed.
 func (p *Policy) Answers(s Scope) Answers { return p.heeding(s).answers }
 
 // Corrects returns how far answers correct the rules at the level of a scope, with every

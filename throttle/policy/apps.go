@@ -35,14 +35,14 @@ func (s *draftScope) checkApps(path string, faults *diag.Faults) (apps []string)
 	return apps
 }
 
-// Apps returns the applications that may spend from a scope: those that every level of its path
-// that names any has named. all says that no level names any. Costs as much as Match.
+// Apps returns the applications that may spend from a scope: those listed at every level of its path
+// that has a list. all is true if no level has one. Costs as much as Match.
 func (p *Policy) Apps(s Scope) (apps []string, all bool) {
 	apps, level := p.AppsAt(s)
 	return apps, level.Len() == 0
 }
 
-// AppsAt is Apps, and tells the lowest level that names any, the zero Scope where none does.
+// AppsAt is Apps, and also returns the lowest level that has a list, or the zero Scope.
 func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
 	p.levelsOfApps(s, func(level Scope, named []string) {
 		first := lowest.Len() == 0
@@ -55,9 +55,8 @@ func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
 	return apps, lowest
 }
 
-// Authorize tells an *AppError for an application that may not spend from a scope: at each
-// level of its path that names applications, it must be one of them. Costs as much as
-// Match.
+// Authorize returns an *AppError if an application may not spend from a scope: it must be listed at
+// each level of its path that lists applications. Costs as much as Match.
 func (p *Policy) Authorize(s Scope, app string) error {
 	var refused error
 	p.levelsOfApps(s, func(level Scope, apps []string) {
@@ -83,7 +82,7 @@ func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
 	})
 }
 
-// Owner returns who answers for a scope: the owner of its lowest level that has one.
+// Owner returns the owner of a scope: that of its lowest level that has one.
 func (p *Policy) Owner(s Scope) (owner string) {
 	p.visit(s, func(_ Scope, layers []*tree) {
 		for _, layer := range layers {

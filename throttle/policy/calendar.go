@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Schedule says when the periods of a Calendar begin; wallclock.Parse makes one of a cron expression. It must be safe for
-// concurrent use. Two that have the same Cron and Zone are one.
+// Schedule is the moments at which the periods of a Calendar begin; wallclock.Parse makes one of a
+// cron expression. It must be safe for concurrent use. Two with the same Cron and Zone are equal.
 type Schedule interface {
 	// Next returns the first beginning after a time, the zero time where there is none within eight years.
 	Next(time.Time) time.Time
@@ -17,8 +17,8 @@ type Schedule interface {
 	Zone() string
 }
 
-// Hours says in which minutes a rule holds; wallclock.ParseWindow makes them of a cron expression. They must be safe for
-// concurrent use. Two that have the same Cron and Zone are one.
+// Hours is the minutes in which a rule applies; wallclock.ParseWindow makes one of a cron expression.
+// It must be safe for concurrent use. Two with the same Cron and Zone are equal.
 type Hours interface {
 	// Holds reports whether the minute at a time is one of them.
 	Holds(time.Time) bool
@@ -113,7 +113,7 @@ func (c *calendar) next(at time.Time) time.Time {
 	return at.Add(rare)
 }
 
-// Periods are the period of a Calendar at hand, From to To, and its neighbours.
+// Periods are the current period of a Calendar, From to To, and its neighbours.
 type Periods struct {
 	Before   time.Time // when the one before began
 	From, To time.Time

@@ -12,9 +12,9 @@ import (
 // Requests is the unit that a rule counts unless it names another.
 const Requests = "requests"
 
-// Costs is what something takes, by unit: {"requests": 1, "tokens": 1500}. Requests
-// that are not given are 1, and other units 0. A rule counts its own unit alone, and one
-// whose unit costs 0 is not asked and not charged; a concurrency rule counts one place.
+// Costs is a cost by unit: {"requests": 1, "tokens": 1500}. Requests default to 1, and other units to
+// 0. A rule counts its own unit only. A rule whose unit costs 0 is neither asked nor charged. A
+// concurrency rule counts one place.
 type Costs map[string]int64
 
 // defaultRequests is what something takes that does not say.
@@ -26,8 +26,8 @@ const (
 	maxUnitBytes = 32
 )
 
-// ParseCosts reads what String writes: "requests=1,tokens=1500". The error says what is
-// wrong, as that of Check does.
+// ParseCosts parses the form that String writes: "requests=1,tokens=1500". The error is that of the
+// form or of Costs.Check.
 func ParseCosts(text string) (Costs, error) {
 	costs := Costs{}
 	for one := range strings.SplitSeq(text, ",") {
@@ -60,7 +60,7 @@ func (c Costs) String() string {
 	return b.String()
 }
 
-// Of returns how much of a unit they are.
+// Of returns the amount of a unit.
 func (c Costs) Of(unit string) int64 {
 	if n, given := c[unit]; given || unit != Requests {
 		return n
@@ -68,7 +68,7 @@ func (c Costs) Of(unit string) int64 {
 	return defaultRequests
 }
 
-// Zero reports whether they take nothing at all: something is said, and all of it is 0, requests included.
+// Zero reports whether the costs name a unit and all amounts are 0, requests included.
 func (c Costs) Zero() bool {
 	for _, n := range c {
 		if n != 0 {
@@ -78,8 +78,9 @@ func (c Costs) Zero() bool {
 	return c.Of(Requests) == 0
 }
 
-// Check tells what is wrong with them, if anything: there are 1 to 16 units, each named
-// by 1 to 32 lower-case letters, digits, '-' and '_' and 0 to 1e12 of it, and not all are 0: what takes nothing may ask (Limiter.Decide), and does not wait in line.
+// Check returns an error unless there are 1 to 16 units, each named by 1 to 32 lower-case letters,
+// digits, '-' and '_', with an amount of 0 to 1e12, and not all amounts are 0. A request that takes
+// nothing may ask (Limiter.Decide), but does not wait in a queue.
 func (c Costs) Check() error {
 	if err := c.CheckUnits(); err != nil {
 		return err
@@ -90,7 +91,7 @@ func (c Costs) Check() error {
 	return nil
 }
 
-// CheckUnits is Check, but all may be 0, as what was spent in the end may be.
+// CheckUnits is Check, but all amounts may be 0, as in a settlement.
 func (c Costs) CheckUnits() error {
 	if len(c) == 0 || len(c) > maxUnits {
 		return fmt.Errorf("throttle: costs: %d units; write 1 to %d", len(c), maxUnits)
@@ -119,7 +120,8 @@ func unitReason(unit string) string {
 	return ""
 }
 
-// Under returns what a rule is charged: its own unit alone, and one place of a concurrency rule.
+// Under returns what a rule is charged: the amount of its own unit, or one place for a concurrency
+// rule.
 func (c Costs) Under(r Rule) int64 {
 	if r.Algorithm == Concurrency {
 		return defaultRequests

@@ -48,7 +48,7 @@ func TestParseCosts(t *testing.T) {
 	}
 }
 
-// "something is said, and all of it is 0, requests included"
+// "the costs name a unit and all amounts are 0, requests included"
 func TestCostsZero(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -7,8 +7,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Fault is one thing wrong with a policy: where it stands, what it is, and what
-// to write instead.
+// Fault is one fault of a policy: its place, the reason, and what to write instead.
 type Fault struct {
 	// Line and Column of the text that is at fault, both from 1. A column
 	// counts characters. Both are 0 in a policy that was not read from text.
@@ -23,10 +22,9 @@ type Fault struct {
 // String returns the fault on one line: "12:5: limits.payments: reason".
 func (f Fault) String() string { return diag.Fault(f).String() }
 
-// Error says why a policy was refused. A policy is refused whole: nothing
-// of it is used, and Faults has every fault that can be told, in the order of the
-// text; after ten thousand, a last one says how many more there are. Text that is
-// not YAML at all has the faults of its YAML only.
+// Error says why a policy is invalid. An invalid policy is rejected as a whole. Faults has every fault
+// that can be found, in the order of the text; after ten thousand, a last one gives the number of
+// further ones. Text that is not YAML has only its YAML faults.
 type Error struct {
 	// Name is that of the file, or "policy" for one made in Go.
 	Name   string
@@ -61,16 +59,15 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// CostError says that a cost can never pass, however long the task waits. It is
-// permanent: a task with it is not worth trying again until the policy changes.
+// CostError says that a cost can never pass, however long the task waits. It is permanent until the
+// policy changes.
 type CostError struct {
 	Scope Scope
-	// Rule is the one that admits least; empty when the cost is below 1, which
-	// no policy admits.
+	// Rule is the rule that admits least; empty if the cost is below 1, which no policy admits.
 	Rule string
 	// Unit is what Rule counts, Requests unless it says otherwise.
 	Unit string
-	// Cost is what was asked and Capacity the most that Rule admits, in units.
+	// Cost is the requested cost, and Capacity the largest cost that Rule admits, both in units.
 	Cost, Capacity int64
 }
 
@@ -97,8 +94,8 @@ func (e *UnmatchedError) Error() string {
 		"correct the scope, give it a rule, or write unmatched: allow", quote(e.Scope.text))
 }
 
-// AppError says that an application may not spend from a scope. It is permanent until the
-// policy changes.
+// AppError says that an application may not spend from a scope. It is permanent until the policy
+// changes.
 type AppError struct {
 	Scope Scope
 	App   string // that asked; empty for one without a name

@@ -92,7 +92,7 @@ func (s *draftScope) checkHosts(path string, faults *diag.Faults) (hosts []strin
 }
 
 // Hosts returns the hosts whose answers count for a scope, as limits.yaml has them: those of the
-// lowest level of its path that names any. It is empty where no level does, and the answers of all
+// lowest level of its path that lists any. It is empty if no level does; the answers of all hosts then
 // count.
 func (p *Policy) Hosts(s Scope) []string {
 	var hosts []string

@@ -24,15 +24,15 @@ type hoursSpan struct {
 
 func (s hoursSpan) has(at int64) bool { return s.from <= at && at < s.until }
 
-// ActiveAt reports whether a rule with Active holds at a time, and from when until when that is so: from the beginning of
-// its minute at the latest.
+// ActiveAt reports whether a rule with Active applies at a time, and the bounds of the interval in
+// which that is so; from is the beginning of the time's minute at the latest.
 func (r Rule) ActiveAt(at time.Time) (active bool, from, until time.Time) {
 	s := r.hours().around(at)
 	return s.holds, time.UnixMicro(s.from), time.UnixMicro(s.until)
 }
 
-// NextActiveChange returns when any rule of the policy begins or ends to hold next after a time; the zero time where all
-// always hold. Costs next to nothing.
+// NextActiveChange returns the first moment after at when a rule of the policy begins or ends to
+// apply; the zero time if all rules always apply. It does no I/O.
 func (p *Policy) NextActiveChange(at time.Time) time.Time {
 	if len(p.windows) == 0 {
 		return time.Time{}

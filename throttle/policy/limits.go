@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Limits returns the policy as the tree that New makes an equal one of, for a
-// program that changes something in it. The caller may keep and change it.
+// Limits returns the policy as a tree of which New makes an equal policy, for programs that edit it.
+// The caller may keep and change the tree.
 func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 	return p.Unmatched(), p.root.node().Scopes
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Warning is something in a policy that is no fault, and most likely not what somebody meant.
+// Warning is something in a policy that is valid, but most likely a mistake.
 type Warning struct {
-	// Scope is where the policy has it, payments/*, and Rule the rule's name there.
+	// Scope is the place in the policy, payments/*, and Rule the rule's name there.
 	Scope, Rule string
-	// Reason says what is odd, and what to do.
+	// Reason says what is suspicious, and what to do.
 	Reason string
 }
 
@@ -22,9 +22,10 @@ func (w Warning) String() string { return w.Scope + " " + w.Rule + ": " + w.Reas
 // anybody is a name that stands for all that a policy does not name.
 const anybody = "~"
 
-// Lint returns what is odd in a policy, in the order of scopes: an override that changes nothing, a removal of what is not
-// inherited, a rule that can never bind since another above it lets less through, and rules of units whose tasks may all pass, or
-// none. It costs one Match for each scope that the policy names, and one more for each that is named beside "*".
+// Lint returns what is suspicious in a policy, in the order of scopes: an override that changes
+// nothing, a removal of a rule that is not inherited, a rule that can never bind since a stricter one
+// is above it, and rules of units whose tasks may all pass, or none. It costs one Match for each scope
+// that the policy names, and one more for each that is named beside "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
 	for _, name := range slices.Sorted(maps.Keys(tree)) {

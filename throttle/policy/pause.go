@@ -7,17 +7,15 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Pause says whether a level is paused by hand.
+// Pause says whether the policy pauses a level.
 type Pause string
 
 const (
-	// PauseInherited leaves it to "*" of the level. Where that says nothing the level is
-	// not paused.
+	// PauseInherited takes the value of "*" of the level. If that has none, the level is not paused.
 	PauseInherited Pause = ""
-	// PauseOn lets nobody start who spends from the level, or from what lies below it.
+	// PauseOn pauses the level and all below it: nothing that spends from them starts.
 	PauseOn Pause = "true"
-	// PauseOff lifts for one name what "*" of its level says. What is paused further up
-	// stays paused.
+	// PauseOff overrides the pause of "*" of its level for one name. A pause further up still applies.
 	PauseOff Pause = "false"
 )
 
@@ -28,7 +26,7 @@ const PausedRule = "/paused"
 // pausedRule admits nobody, as any rule does that is suspended, whatever Redis does.
 var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Second}.withDefaults()
 
-// Paused says that it is no rule of the policy's: its level is paused, until Until.
+// Paused says that this is no rule of the policy: its level is paused, until Until.
 func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
 // pauseOf returns the pause of a level that layers cover, if there is one at a time: the

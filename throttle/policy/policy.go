@@ -11,14 +11,15 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Unmatched says what becomes of a scope that meets no rule at all.
+// Unmatched says what happens to a scope that meets no rule.
 type Unmatched string
 
-// The answers to a scope that meets no rule.
+// What can happen to a scope that meets no rule.
 const (
-	// UnmatchedDeny refuses it. Its tasks are not enqueued, and those enqueued before a change of the limits wait for a rule.
+	// UnmatchedDeny rejects it. Its tasks are not enqueued, and tasks enqueued before a change of the
+	// limits wait for a rule.
 	UnmatchedDeny Unmatched = "deny"
-	// UnmatchedFail refuses it too, and its tasks fail for good when a worker picks them up.
+	// UnmatchedFail rejects it too, and its tasks fail for good when a worker picks them up.
 	UnmatchedFail Unmatched = "fail"
 	// UnmatchedAllow lets it start without a limit.
 	UnmatchedAllow Unmatched = "allow"
@@ -34,24 +35,24 @@ type ScopeConfig struct {
 	Rules []Rule
 	// Scopes are the names one level down.
 	Scopes map[string]ScopeConfig
-	// Owner is who answers for what stands here: a team, an address. For people, nothing is
-	// decided by it. At most 128 bytes, the characters of a name. Defaults to none.
+	// Owner is responsible for this level: a team, an address. No decision depends on it. At most 128
+	// bytes, the characters of a name. Defaults to none.
 	Owner string
-	// Hosts are those whose answers count for this level and those below it, HOST, HOST:PORT or
-	// *.HOST: see Limiter.Report. They replace those of a level above. Empty means what the levels
-	// above say, and any host where none says anything.
+	// Hosts are the hosts whose answers count for this level and those below it, HOST, HOST:PORT or
+	// *.HOST: see Limiter.Report. They replace those of a level above. Empty inherits, and any host counts
+	// if no level lists one.
 	Hosts []string
 	// Apps are the applications (Config.App) that may spend from this level and those below
 	// it, at most 100. A name's own replace those of "*". Defaults to all.
 	Apps []string
-	// Pause says whether anybody may start who spends from this level or those below it. A
-	// name's own word replaces that of "*". Defaults to PauseInherited.
+	// Pause pauses this level and those below it. A name's own value replaces that of "*". Defaults to
+	// PauseInherited.
 	Pause Pause
 	// PausedUntil is when a PauseOn ends, by the Redis server's clock. Defaults to never.
 	PausedUntil time.Time
-	// Weight is how much this name gets among the names beside it, of what the rules of the
-	// level above let through while several wait there: units in proportion to weights, 1 to
-	// 1000. A name's own replaces that of "*". Defaults to 1.
+	// Weight is this name's weight among the names beside it, 1 to 1000. While several wait, they share
+	// what the rules of the level above admit, in units, in proportion to their weights. A name's own
+	// value replaces that of "*". Defaults to 1.
 	Weight int64
 	// Shares declares names one level down as classes, at most 100, in place of their
 	// weights. Those of a name replace those of "*".
@@ -60,13 +61,13 @@ type ScopeConfig struct {
 	// a higher Turn.Priority counts as MaxPriority, and nothing is refused. The lowest cap on a
 	// scope's path counts. A name's own replaces that of "*". Defaults to nil, no cap.
 	MaxPriority *int
-	// Answers is what follows from what an API says of its limits, for this level and those
-	// below it. Defaults to that of the level above, and to AnswersHeed. Where AnswersHeed is said, answers
-	// to the calls of scopes below a level correct the level's rules too.
+	// Answers is how an API's answers affect this level and those below it. With AnswersHeed set at a
+	// level, answers to the calls of scopes below it correct the level's rules too. Defaults to that of
+	// the level above, and to AnswersHeed.
 	Answers Answers
-	// Corrects is how far answers correct the rules at this level and below it. It stands with
-	// AnswersHeed alone, and replaces all that is said above. Defaults to what is said above,
-	// where Answers does too.
+	// Corrects bounds how far answers correct the rules at this level and below it. It needs AnswersHeed,
+	// and replaces the value of the levels above as a whole. Defaults to that of the levels above, as
+	// Answers does.
 	Corrects Corrects
 }
 
@@ -100,7 +101,7 @@ type tree struct {
 	maxPriority *int     // nil for no cap
 }
 
-// MatchedRule is one rule as a task meets it.
+// MatchedRule is a rule at the level at which it counts for a scope.
 type MatchedRule struct {
 	Rule Rule
 	// Scope is the prefix of the task's scope at which the rule counts: tasks
@@ -164,10 +165,9 @@ func (p *Policy) MatchAt(s Scope, at time.Time) ([]MatchedRule, error) {
 	return bounds, nil
 }
 
-// Check tells what no wait would cure: an *UnmatchedError for a scope that meets
-// no rule, a *CostError for a cost below 1 or above what a rule can ever admit.
-// Rules with limit 0, concurrency rules, shadow rules and those that hold in certain
-// hours bound no cost. It costs one Match.
+// Check returns the error that no wait would mend: an *UnmatchedError for a scope that meets no rule,
+// or a *CostError for a cost below 1 or above what a rule can ever admit. Rules with limit 0,
+// concurrency rules, shadow rules and rules with Active bound no cost. It costs one Match.
 func (p *Policy) Check(s Scope, cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: s, Cost: cost}
@@ -236,14 +236,14 @@ func (p *Policy) Prefetches() bool { return p.prefetches }
 // RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
 func (p *Policy) RaisesLimits() bool { return p.raises }
 
-// Unmatched returns what becomes of a scope that meets no rule.
+// Unmatched returns what happens to a scope that meets no rule.
 func (p *Policy) Unmatched() Unmatched { return cmp.Or(p.unmatched, UnmatchedDeny) }
 
-// Denies reports whether scopes that meet no rule are refused, whatever becomes of their tasks.
+// Denies reports whether scopes that meet no rule are rejected, by UnmatchedDeny or UnmatchedFail.
 func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
 
-// Names reports whether limits has the provider, the first name of scopes, by its own
-// name: one that only "*" stands for may be a customer's.
+// Names reports whether limits has the provider by its own name. A provider that only "*" covers may
+// be a customer's name.
 func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }
 
 // has reports whether any rule of the policy is as is says.
@@ -427,8 +427,8 @@ func (d *draftRule) where() string {
 	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.Line)
 }
 
-// SharesLimits reports whether any rule of the policy has the failure policy
-// share, and so needs Join.
+// SharesLimits reports whether any rule of the policy has the failure policy share, which needs
+// Limiter.Heartbeat.
 func (p *Policy) SharesLimits() bool {
 	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
 }

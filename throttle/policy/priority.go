@@ -10,8 +10,8 @@ import (
 // MaxPriority bounds priorities in either direction.
 const MaxPriority = 1_000_000
 
-// MaxPriority returns the highest priority that counts for tasks of a scope, and whether there is
-// one: the lowest max_priority on its path. At each level a name's own replaces that of "*".
+// MaxPriority returns the highest priority that counts for tasks of a scope, and whether there is a
+// cap: the lowest max_priority on its path. At each level a name's own value replaces that of "*".
 // Costs as much as Match.
 func (p *Policy) MaxPriority(s Scope) (limit int, limited bool) {
 	if limit := p.maxPriority(s); limit != nil {

@@ -2,7 +2,7 @@ package policy
 
 import "time"
 
-// Algorithm names the way a rule counts.
+// Algorithm is the way a rule counts.
 type Algorithm string
 
 // The algorithms that a rule can have. For t any length of time and per, limit
@@ -24,10 +24,10 @@ const (
 
 var algorithms = []string{string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency), string(Calendar)}
 
-// FailurePolicy says what a rule does while Redis cannot answer.
+// FailurePolicy is what a rule does while Redis is unavailable.
 type FailurePolicy string
 
-// The failure policies that a rule can have.
+// The failure policies of a rule.
 const (
 	// FailClosed makes tasks wait.
 	FailClosed FailurePolicy = "closed"
@@ -39,7 +39,7 @@ const (
 
 var failurePolicies = []string{string(FailClosed), string(FailOpen), string(FailShare)}
 
-// What a rule's limit, and its times, may be at most.
+// The largest limit and the longest time of a rule.
 const (
 	MaxLimit = 1_000_000_000_000
 	MaxTime  = 366 * day
@@ -69,8 +69,8 @@ const (
 // Rule is one limit at one level of a scope. It is a value; == compares Resets and Active as pointers. A Policy
 // checks every bound named below, and times are whole microseconds.
 type Rule struct {
-	// Name tells the rules of one level apart, and is what an override replaces:
-	// 1 to 128 bytes, the characters of a scope's name. Required.
+	// Name identifies the rule at its level, and is what an override replaces: 1 to 128 bytes, the
+	// characters of a scope's name. Required.
 	Name string
 	// Algorithm is the way the rule counts. Required unless Unlimited.
 	Algorithm Algorithm

@@ -9,13 +9,12 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Share is what a name is to get of what the rules of the level above it let through,
-// while others wait there.
+// Share is a name's part of what the rules of the level above it admit, while other names wait there.
 type Share struct {
-	// Guaranteed is the guaranteed part in percent, 0 for none, at most 100 with those of the
-	// other names. What nobody uses is lent at once.
+	// Guaranteed is the guaranteed part in percent, 0 for none; at most 100 together with those of the
+	// other names. An unused part is lent at once.
 	Guaranteed int64 `json:"part,omitempty"`
-	// Weight shares the rest out, 1 to 1000. Defaults to 1.
+	// Weight divides the rest, in proportion to weights of 1 to 1000. Defaults to 1.
 	Weight int64 `json:"weight,omitempty"`
 }
 

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// HostOf returns the host and port that a request to a URL goes to, HOST:PORT, as Advice.Host has
-// it.
+// HostOf returns the host and port that a request to a URL goes to, HOST:PORT, as in Hint.Host.
 func HostOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {

@@ -17,20 +17,19 @@ import (
 	"time"
 )
 
-// MaxWait bounds Advice.Retry and Quota.Reset: a longer one is cut to MaxWait, so
-// a wait of exactly MaxWait says "that long or longer".
+// MaxWait bounds Hint.Retry and Quota.Reset. A longer wait is cut to MaxWait, so MaxWait means "that
+// long or longer".
 const MaxWait = 31 * day
 
-// MaxQuotas is the most quotas that an Advice has.
+// MaxQuotas is the largest number of quotas in a Hint.
 const MaxQuotas = 16
 
-// Unknown is the Limit, Remaining or Reset of a Quota of which the answer does
-// not tell it.
+// Unknown is the Limit, Remaining or Reset of a Quota that the answer does not give.
 const Unknown = -1
 
 const day = 24 * time.Hour
 
-// Hint is what one answer says. The zero Advice says nothing.
+// Hint is what one answer says about the API's limits. The zero Hint says nothing.
 type Hint struct {
 	// Host is the host that answered, HOST:PORT; see throttle.HostOf. Empty where the caller answers
 	// for it. Read leaves it empty.
