@@ -55,7 +55,7 @@ type Joined struct {
 	Err error
 }
 
-// QueueAll, as the near argument of Join, queues all waiters, even those that could start now.
+// QueueAll is the near argument with which Join queues all waiters, even those that could start now.
 const QueueAll time.Duration = -1
 
 // Join puts waiters that are about to be enqueued in their queues, in order. A waiter that its rules

@@ -56,15 +56,15 @@ func (p *compiledScope) realStart(i int, at time.Time, in time.Duration) time.Du
 		if b.Rule.Spread {
 			continue
 		}
-		if real, is := realStart(b.Rule, at, in); is {
-			return real
+		if begins, is := realStart(b.Rule, at, in); is {
+			return begins
 		}
 	}
 	return in
 }
 
 // realStart is that of one rule. is is false for a start that is not one of a later period of the rule.
-func realStart(r policy.Rule, at time.Time, in time.Duration) (real time.Duration, is bool) {
+func realStart(r policy.Rule, at time.Time, in time.Duration) (begins time.Duration, is bool) {
 	if r.Algorithm != policy.Calendar || r.Resets == nil {
 		return in, false
 	}
@@ -79,7 +79,7 @@ func realStart(r policy.Rule, at time.Time, in time.Duration) (real time.Duratio
 	}
 	const nextOfNext = 2
 	times := resetTimes{of: r.Resets, at: at}
-	begins := times.begin(periods + nextOfNext)
+	begins = times.begin(periods + nextOfNext)
 	if rest == 0 || begins == Never {
 		return begins, true
 	}

@@ -68,10 +68,10 @@ func ruleState(r control.Rule) string {
 		limit = r.Admits
 	}
 	text := fmt.Sprintf("%d of %d used, %d left", r.Used, limit, r.Remaining)
-	switch {
-	case r.Algorithm == policy.Concurrency:
+	switch r.Algorithm {
+	case policy.Concurrency:
 		text = fmt.Sprintf("%d of %d places taken, %d free", r.Used, limit, r.Remaining)
-	case r.Algorithm == policy.TokenBucket:
+	case policy.TokenBucket:
 		text = fmt.Sprintf("%d of a burst of %d used, %d left", r.Used, r.Limit, r.Remaining)
 	}
 	switch {

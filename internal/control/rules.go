@@ -42,7 +42,7 @@ func (s *Service) rules(ctx context.Context, scope string, told throttle.Upstrea
 		return nil, err
 	}
 	for _, state := range now.Rules {
-		if state.RuleInfo.Paused {
+		if state.Paused {
 			continue
 		}
 		r := Rule{
