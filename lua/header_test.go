@@ -276,6 +276,10 @@ func histories(prefix string) (runs []run, n int) {
 	tell := func(words ...any) run {
 		return run{ReportUpstream, []string{prefix + "!upstream", prefix + "!schedule", prefix + "!meta"}, append([]any{now}, words...)}
 	}
+	reset := run{Reset, []string{state[0], state[1], state[2], prefix + ":k", prefix + "!schedule", prefix + "!meta"}, []any{
+		now, Rule('T', [4]int64{1, 10_000_000, 3}), Rule('S', [4]int64{5, 60_000_000, 1}), Rule('S', [4]int64{9, 0, 60_000_000, 5000}),
+		Rule('K', [4]int64{9, now, now + 60_000_000, now + 120_000_000}, 0, 0, 0, now-60_000_000, now+180_000_000),
+	}}
 	return []run{
 		decide("a", 1, now, 0), decide("a", 1, now, 0), decide("b", 2, now, 0), decide("c", 1, now, 0),
 		decide("d", 1, now, 20_000_000), peek(now), peek(now + 60_000_000),
@@ -288,6 +292,7 @@ func histories(prefix string) (runs []run, n int) {
 		tell("lift", "/a", 0, 0, 0, 0, 0), tell("lift", "/b", 0, 0, 0, 0, 0),
 		tell("cut", ":t", 500_000, 1_000_000, 20_000, 100_000, 3_000_000), tell("adopt", ":s", 2, 60_000_000, 60_000_000, 0, 0), decide("q", 1, now, 0),
 		tell("rise", ":t", 3_000_000, 20_000, 60_000_000, 0, 0), tell("adopt", ":s", 0, 0, 0, 0, 0), tell("free", ":t", 0, 0, 0, 0, 0),
+		reset, reset,
 	}, len(state)
 }
 
@@ -328,7 +333,7 @@ func TestHeaders(t *testing.T) {
 				h := headerOf(t, r.script)
 				rules := len(r.keys)
 				switch r.script {
-				case Decide:
+				case Decide, Reset:
 					rules -= 2
 				case ReportUpstream:
 					rules = (len(r.args) - 1) / 5

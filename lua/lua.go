@@ -42,6 +42,7 @@ var (
 	Inspect      = load("inspect")
 	Repair       = load("repair")
 	Settle       = load("settle")
+	Reset        = load("reset")
 	Renew        = load("renew")
 	Release      = load("release")
 	Heartbeat    = load("heartbeat")
@@ -58,7 +59,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, ReportUpstream, Settle}
+	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, ReportUpstream, Reset, Settle}
 }
 
 // Script is one script as Redis gets it. It never changes, and is safe for

@@ -93,15 +93,9 @@ func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, p
 	p.weigh(nil)
 	present := map[byte]bool{}
 	for i, b := range p.bounds {
-		most := mostMillionths(b)
-		kind, numbers := ruleParams(b.Rule, pad)
-		if b.Rule.Algorithm == policy.SlidingWindow {
-			numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])
-		}
-		width, more := window(b.Rule), []int64{most}
+		kind, numbers, more, of := ruleNumbers(b, pad, at)
+		width := window(b.Rule)
 		if b.Rule.Algorithm == policy.Calendar {
-			of := periodsOf(b.Rule, at)
-			numbers, more = calendarParams(b.Rule, pad, of)
 			p.within(of)
 			p.calendars = true
 			if b.Rule.Limit > 0 {
@@ -137,6 +131,21 @@ func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, p
 	p.atOnce = "0" + p.path
 	p.stock = newStock(p.bounds)
 	return p
+}
+
+// ruleNumbers are the kind and the numbers of a rule as scripts read them at a time, and of a calendar its window then.
+func ruleNumbers(b policy.MatchedRule, pad time.Duration, at time.Time) (kind byte, numbers [4]int64, more []int64, of calendarWindow) {
+	most := mostMillionths(b)
+	kind, numbers = ruleParams(b.Rule, pad)
+	switch b.Rule.Algorithm {
+	case policy.SlidingWindow:
+		numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])
+	case policy.Calendar:
+		of = periodsOf(b.Rule, at)
+		numbers, more = calendarParams(b.Rule, pad, of)
+		return kind, numbers, more, of
+	}
+	return kind, numbers, []int64{most}, of
 }
 
 // openRule stands for no rule at all where scripts need one: those who wait for a rule that

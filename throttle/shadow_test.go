@@ -403,8 +403,8 @@ func TestShadowComesAlive(t *testing.T) {
 		if by := told.of(b.t, 2); by[ShadowDenied] != 1 {
 			b.t.Errorf("got %v", by)
 		}
-		if names, err := b.Reset(t.Context(), "p", ""); err != nil || len(names) != 1 || shadowLeft(b, "p/x") != 2 {
-			b.t.Errorf("it was not reset: %v, %v", names, err)
+		if done, err := b.Reset(t.Context(), "p", ""); err != nil || len(done) != 1 || shadowLeft(b, "p/x") != 2 {
+			b.t.Errorf("it was not reset: %v, %v", done, err)
 		}
 	})
 	p := parsedPolicy(t, `limits: {p: {scopes: {"*": {rules: [{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: concurrency, limit: 1, shadow: true}]},

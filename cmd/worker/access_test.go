@@ -358,7 +358,7 @@ func (l *limited) everyVerb() {
 	for _, words := range []string{
 		"list", "export", "history", "verify", "show payments/acme", "show payments/*", "reset payments/acme",
 		"set payments/acme tenant limit=9", "set payments/acme tenant limit=8 -for 1h", "assign payments owner=team", "remove payments account",
-		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 2",
+		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 3",
 	} {
 		l.run(0, strings.Fields(words)...)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/headway-go/headway/cmd/internal/celltree"
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -78,7 +77,8 @@ spent.
   verify    check that no stored version was rewritten, and print the newest
             hash. If one was, print the first that does not match and exit with 1
   rollback  return to the limits of VERSION
-  reset     forget the spending under the rules of SCOPE, or under one of them
+  reset     forget the spending under the rules of SCOPE, or under one of them, and
+            print how much it was; the history keeps that
   pause     let no task of SCOPE or below it start. They wait in their order.
             payments/* pauses each name under payments
   resume    end the pause of SCOPE. resume payments/acme also exempts it from a
@@ -172,7 +172,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"convert":  {1, 1, "FILE", "", true, (*limitsCommand).convert},
 	"diff":     {1, 2, "[VERSION | FILE] VERSION | FILE", "", false, (*limitsCommand).diff},
 	"rollback": {1, 1, "VERSION", "as reason if-version", false, (*limitsCommand).rollback},
-	"reset":    {1, 2, "SCOPE [RULE]", "", false, (*limitsCommand).reset},
+	"reset":    {1, 2, "SCOPE [RULE]", "as reason if-version", false, (*limitsCommand).reset},
 	"pause":    {1, 1, "SCOPE", "as reason if-version for force", false, (*limitsCommand).pause},
 	"resume":   {1, 1, "SCOPE", "as reason if-version", false, (*limitsCommand).resume},
 	"drain":    {1, 1, "SCOPE", "as reason if-version for timeout force", false, (*limitsCommand).drain},
@@ -527,48 +527,4 @@ func (c *limitsCommand) rollback(ctx context.Context) error {
 	}
 	made, err := c.store.Rollback(ctx, c.edit(), number)
 	return c.tell(ctx, made, err)
-}
-
-func (c *limitsCommand) reset(ctx context.Context) error {
-	_, p, err := c.current(ctx)
-	if err != nil {
-		return err
-	}
-	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
-	if err != nil {
-		return err
-	}
-	rule := ""
-	if len(c.words) > 1 {
-		rule = c.words[1]
-	}
-	told, err := limiter.UpstreamState(ctx, c.words[0])
-	if err != nil {
-		return err
-	}
-	names, err := limiter.Reset(ctx, c.words[0], rule)
-	if err != nil {
-		return err
-	}
-	if own := len(told.Pauses) - 1; rule == "" && own >= 0 && told.Pauses[own].Scope == c.words[0] {
-		names = append(names, "")
-	}
-	if len(names) == 0 {
-		return cli.Errorf("worker limits show "+c.words[0], "no rate rule counts at %s itself", strings.TrimSpace(c.words[0]+" "+rule))
-	}
-	for _, name := range names {
-		r := struct {
-			Scope string `json:"scope"`
-			Rule  string `json:"rule"`
-			Reset bool   `json:"reset"`
-		}{c.words[0], name, true}
-		line := fmt.Sprintf("%s %s is reset, as if it had not been used", cli.Quote(r.Scope), cli.Quote(name))
-		if name == "" {
-			line = cli.Quote(r.Scope) + " is no longer paused"
-		}
-		if err := c.print(r, line); err != nil {
-			return err
-		}
-	}
-	return nil
 }

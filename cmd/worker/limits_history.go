@@ -14,24 +14,25 @@ import (
 
 // versionReport is a version with what it changed; docs/json.md has its fields.
 type versionReport struct {
-	Version int64              `json:"version"`
-	At      string             `json:"at"`
-	InForce string             `json:"in_force"`
-	By      string             `json:"by"`
-	User    string             `json:"user,omitempty"`
-	Change  string             `json:"change"`
-	Reason  string             `json:"reason,omitempty"`
-	Hash    string             `json:"hash,omitempty"`
-	Rules   *int               `json:"rules,omitempty"` // absent where it is not known
-	Diff    []differenceReport `json:"diff,omitempty"`
-	Reach   *reach             `json:"reach,omitempty"`
+	Version int64               `json:"version"`
+	At      string              `json:"at"`
+	InForce string              `json:"in_force"`
+	By      string              `json:"by"`
+	User    string              `json:"user,omitempty"`
+	Change  string              `json:"change"`
+	Reason  string              `json:"reason,omitempty"`
+	Hash    string              `json:"hash,omitempty"`
+	Rules   *int                `json:"rules,omitempty"` // absent where it is not known
+	Diff    []differenceReport  `json:"diff,omitempty"`
+	Resets  []policystore.Reset `json:"resets,omitempty"`
+	Reach   *reach              `json:"reach,omitempty"`
 }
 
 func versionReportOf(v policystore.Version, changes []policystore.Difference) versionReport {
 	n := len(changes)
 	return versionReport{
 		Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason,
-		Rules: &n, Diff: differenceReports(changes),
+		Rules: &n, Diff: differenceReports(changes), Resets: v.Resets,
 	}
 }
 
@@ -118,6 +119,9 @@ func (c *limitsCommand) historyLine(one policystore.Change) string {
 		return fmt.Sprintf("%d  not understood by this program", v.Number)
 	}
 	line := fmt.Sprintf("%d  %s  %s  %s", v.Number, stamp(v.At), author(v.By, v.User), cli.Quote(v.Change)) + reasonText(v.Reason)
+	for _, r := range v.Resets {
+		line += "\n  " + resetLine(r)
+	}
 	if !one.Known {
 		return line + "\n  the version before is not kept any more"
 	}

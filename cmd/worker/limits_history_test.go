@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // docs/limits.md: "history prints what each version has changed", in text and as objects.
@@ -117,5 +120,38 @@ func TestReasonIsShown(t *testing.T) {
 		if verb.takes("as") != verb.takes("reason") {
 			t.Errorf("%s takes only one of -as and -reason", name)
 		}
+	}
+}
+
+// docs/limits.md: "reset prints how much had been used, and the history keeps it", with who reset it and why.
+func TestResetLeavesATrace(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	p, err := limitsyaml.Parse("limits.yaml", []byte(liveLimits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(open(t, l.url), p, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "payments", Cost: 7})
+	if err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	out, _ := l.run(0, "reset", "payments", "account", "-as", "anna", "-reason", "charged twice")
+	says(t, out, "payments account is reset, as if it had not been used; it had counted ")
+	out, _ = l.run(0, "history")
+	says(t, out, `anna (user default)  reset payments account, reason "charged twice"`+"\n  payments account is reset, as if it had not been used; it had counted ")
+	history := l.objects("history")
+	want(t, history[1], map[string]any{"by": "anna", "user": "default", "change": "reset payments account", "rules": 0.0, "reason": "charged twice"})
+	one := history[1]["resets"].([]any)[0].(map[string]any)
+	if one["scope"] != "payments" || one["rule"] != "account" || one["unit"] != "requests" || one["used"] == nil {
+		t.Errorf("%v", one)
+	}
+	_, errs := l.run(1, "reset", "payments", "other")
+	says(t, errs, "no rate rule counts at payments other itself")
+	if n := len(l.objects("history")); n != 2 {
+		t.Errorf("%d versions: a reset of nothing is none", n)
 	}
 }

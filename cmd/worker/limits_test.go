@@ -279,7 +279,7 @@ func TestLimitsReset(t *testing.T) {
 	if len(got) != 1 {
 		t.Fatal(got)
 	}
-	want(t, got[0], map[string]any{"scope": "payments", "rule": "r", "reset": true})
+	want(t, got[0], map[string]any{"scope": "payments", "rule": "r", "reset": true, "unit": "requests", "used": 1.0, "version": 2.0})
 	redistest.WaitFor(t, "the other to run", bound, func() bool { return a.calls.Load() == 2 })
 	r.stop()
 	r.ends(cli.ExitOK)

@@ -46,6 +46,8 @@ type Version struct {
 	Scopes []Assignment `json:"scopes,omitempty"`
 	// Pauses are the scopes that were paused or resumed live, in their order.
 	Pauses []Pause `json:"pauses,omitempty"`
+	// Resets are the rules that this version made as if unused: none but where it was made by Store.Reset.
+	Resets []Reset `json:"resets,omitempty"`
 	// Files are the sums of the files that were published, the latest last, at most 200.
 	Files []string `json:"files,omitempty"`
 	// Edited says that this version, or one before it, was made by more than publishing

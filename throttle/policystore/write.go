@@ -107,7 +107,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	if v.base, err = s.base(ctx, tx, before); err != nil {
 		return v, err
 	}
-	v.User, v.was = user, before
+	v.User, v.was, v.Resets = user, before, nil
 	policy, _, err := before.policy(v.base, now)
 	if err != nil {
 		return v, &DamagedError{before.Number, err}
@@ -119,7 +119,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	v.Number, v.At, v.InForce, v.By, v.Reason = before.Number+1, now, now.Add(Notice), e.By, e.Reason
 	v.Prev = hash
 	v.expire(now)
-	v.Edited = v.Edited || v.Imported != nil || v.live() > 0
+	v.Edited = v.Edited || v.Imported != nil || v.live() > 0 || len(v.Resets) > 0
 	return v, s.check(ctx, tx, &v, now)
 }
 

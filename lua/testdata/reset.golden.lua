@@ -1,0 +1,1021 @@
+-- reset: forget what was spent under rate rules, and say how much that was.
+--
+-- The rules are as if unused, and tasks that wait for them are looked at now.
+--
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
+-- KEYS[n+2]   meta      hash of nodes.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2..]   rules     one for each rule: the rule, none of them a concurrency rule. See include/core/rules.lua.
+--
+-- Returns  {now, then one for each rule, then waits}: used for each rule
+--          now    integer µs, the clock of this call
+--          used   integer units that still counted, rounded up: of a bucket what it lacked, of a window what
+--                 was in it, of a calendar what its period had, starts ahead included
+--          waits  1 where tasks wait for one of the rules, else 0
+--
+-- Writes   KEYS[1..n+1], the last where tasks wait for the rules.
+-- Source   docs/limits.md#what-is-in-force-and-who-set-it
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- No charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
+-- server without that library, as miniredis, does it here.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
+  end,
+  unpack = function(format, text)
+    local out, at = {}, 1
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
+      end
+      out[#out + 1], at = n, last + 1
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window, or F: fixed window
+--   K till last from count prior before carry since next was   calendar
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
+-- where the server's long has 32 bits.
+local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
+if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
+  WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
+end
+local function whole(n)
+  return string.format(WHOLE, n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
+--   C concurrency     cap    lease  -      -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/algorithms/calendar.lua
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
+
+-- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
+-- what it took then.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    r.till = now + lasts + LONGER
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
+
+-- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
+-- clock. It is one table, since locals are few.
+local stored = { known = {} }
+
+-- The state of a rule: a call that needs many reads them at once.
+function stored.get(key)
+  local v = stored.known[key]
+  if v == nil then
+    return redis.call('GET', key)
+  end
+  return v
+end
+
+-- The byte of the state.
+function stored.ahead(now, latest)
+  return char(min(255, max(0, ceil((latest - now) / 250000))))
+end
+
+-- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
+-- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
+-- against the clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches, least)
+  local back = latest - notches * 250000 - now
+  return back > max(1000000, least or 0) and back or 0
+end
+
+-- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
+-- until it returns true. A log is varints: units, then (cells since the one before, units) for each
+-- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
+-- not at `to`; `before` is the cell before.
+function stored.each(log, head, visit)
+  if log == '' then
+    return
+  end
+  local i = 1
+  local function varint()
+    local n, digit, b = 0, 1, byte(log, i)
+    while b >= 128 do
+      n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
+      b = byte(log, i)
+    end
+    i = i + 1
+    return n + b * digit
+  end
+  local cell, before = head, nil
+  while i <= #log do
+    local entry = i
+    cell = before and before + varint() or cell
+    local from = i
+    local units = varint()
+    if visit(cell, units, entry, from, i, before) then
+      return
+    end
+    before = cell
+  end
+end
+
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- second result is by how many µs the clock has stepped back.
+function stored.carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    local at = unpack7(v, 9)
+    local back = stored.stepped(now, at, byte(v, 44))
+    return { at - back, ceil(unpack7(v, 16) / unpack7(v, 23)) }, back
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }, 0
+  end
+  local out, grain, tail = {}, unpack7(v, 9), unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local function add(cell, units)
+    local t = (cell - back) * grain
+    if kind == FIXED then
+      t = t - grain > now and t - 1 or max(0, min(t - 1, now))
+    end
+    out[#out + 1], out[#out + 2] = t, units
+  end
+  stored.each(sub(v, 52), unpack7(v, 23), add)
+  add(tail, unpack7(v, 44))
+  return out, back
+end
+
+-- The algorithms, by kind; those that a call has no rule of are left out of its
+-- script, since making functions is what a short script spends most on. Each has
+--   load(key, now, cost, a, b, c, d, member, whole, rule)  the rule as it stands; healed where
+--                         that is no longer what is stored, and stepped where the clock has
+--                         stepped back since: it must be stored, or each look would find the
+--                         state as new as the first one did
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
+--   charge(r, now, start) takes the cost at start, in r only; returns its place
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
+--   save(r, now, start)   writes r
+--   remaining(r, now)     units left
+--   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+local algorithms = {}
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
+-- Source: docs/algorithms.md#token-bucket
+--
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
+do
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST_PARTS = 4503599627370496
+
+  -- So many µs, at the most, a bucket waits for a clock that has stepped back.
+  local TO_AND_FRO = 10000000
+
+  -- The level at t, below zero where the bucket has been full for a while.
+  local function level(r, t)
+    return r.x - (t - r.at) * r.p
+  end
+
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
+  end
+
+  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
+  -- was lowered would be waited for for as long as it takes to drain that at its new
+  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
+  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  local function clip(r, whole)
+    local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
+    if r.p > 0 and r.x > most then
+      r.x, r.since, r.low = most, r.at + 1, 0
+    end
+  end
+
+  local function load(key, now, cost, p, q, cap, slack, _, whole)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
+    local v = stored.get(key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= TOKEN then
+      -- What the bucket would hold, had it been there: no more than that is spent.
+      local units = stored.carried(v)
+      r.at, r.low, r.healed = min(units[1], now), 0, true
+      for i = 1, #units, 2 do
+        local t = min(units[i], now)
+        r.x = max(0, r.x - (t - r.at) * p)
+        r.x, r.at = min(MOST_PARTS, r.x + min(MOST_PARTS, units[i + 1] * q)), t
+      end
+      clip(r)
+      return r
+    end
+    local _, till, at, x, before, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    r.till, r.at, r.x, r.since, r.low = till, at, x, since, low
+    if before ~= q and p > 0 then
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+      -- One that was corrected before counted in finer parts of the same unit.
+      clip(r, whole or before > q and before % q == 0 and p)
+    end
+    -- A clock that goes to and fro would fill the bucket each time that it goes forth: so it is waited
+    -- for, where that takes no longer than the bucket does to fill.
+    local back = stored.stepped(now, r.at, byte(v, 44), p > 0 and min(TO_AND_FRO, cap * q / p) or 0)
+    if back > 0 then
+      r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
+      r.since = r.at
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    if r.p == 0 or r.cost > r.cap then
+      return nil
+    end
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
+    return over <= 0 and t or t + ceil(over / r.p)
+  end
+
+  local function charge(r, now, start)
+    local p, at_start = r.p, max(0, level(r, start))
+    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
+    -- must not drain then what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
+    local x = max(level(r, now), (start - now) * p) + r.cost * r.q
+    if at_start < r.q then
+      r.since, r.low = mark, UNTOUCHED
+    elseif at_start < r.low then
+      r.low = at_start
+    end
+    r.x, r.at = max(0, x - (mark - now) * p), mark
+    return mark
+  end
+
+  local function refund(r, now, mark)
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
+      return 0
+    end
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.at and r.low < UNTOUCHED then
+      back = min(back, r.low)
+      r.low = r.low - back
+    end
+    r.x, r.changed = r.x - back, back > 0
+    return floor(back / r.q)
+  end
+
+  -- A bucket that has been full for less than slack is not yet as if untouched.
+  local function lasts(r, now)
+    return max(0, level(r, now) / r.p + r.slack)
+  end
+
+  local function save(r, now)
+    write(r, now, TOKEN, packed('>I7I7I7I7I7', r.at, r.x, r.q, r.since, r.low) .. stored.ahead(now, r.at), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
+  end
+
+  local function reset(r, now)
+    return r.p == 0 and -1 or ceil(lasts(r, now))
+  end
+
+  algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts }
+end
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
+-- each one of `grain` µs since the epoch.
+-- Source: docs/algorithms.md#sliding-window
+--
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first: see each in state.lua.
+--
+-- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
+-- of a sliding window ends with its last; in it count its own units alone. The one
+-- before is kept for as long, for a clock that steps back. The last `slack` µs of a
+-- window admit nothing: what starts late must not land in the next.
+do
+  local function varint(n)
+    local s = ''
+    while n >= 128 do
+      local low = n % 128
+      s = s .. char(128 + low)
+      n = (n - low) / 128
+    end
+    return s .. char(n)
+  end
+
+  -- The cell of a start.
+  local function cell_of(r, t)
+    return r.per > 0 and ceil(t / r.grain) or floor(t / r.grain) + 1
+  end
+
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
+  end
+
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
+    if r.log == '' then
+      r.head, r.log = cell, varint(units)
+    else
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
+    end
+    r.last = cell
+  end
+
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    stored.each(r.log, r.head, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
+    if r.total == 0 then
+      clear(r)
+      r.tail = cell
+    end
+    r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
+  end
+
+  -- Forgets what has left the window.
+  local function expire(r, now)
+    local gone = floor((now - r.window) / r.grain)
+    if r.tail <= gone then
+      clear(r)
+    elseif r.log ~= '' and r.head <= gone then
+      local rest, head = '', 0
+      stored.each(r.log, r.head, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
+          return true
+        end
+        r.total = r.total - units
+      end)
+      r.log, r.head = rest, head
+    end
+  end
+
+  -- The units of a state of another kind, or in other cells. A bucket does not know when
+  -- what it granted last begins: in no more than a second. What counts as of now is to
+  -- be written, or else it would do so with each look.
+  local function take_over(r, v, now)
+    local units, back = stored.carried(v)
+    local later = byte(v, 1) == TOKEN and 1000000 or 0
+    for i = 1, #units, 2 do
+      if units[i + 1] > 0 then
+        local t = units[i] + later
+        put(r, cell_of(r, min(t, r.per > 0 and now + FAR_AHEAD or now)), units[i + 1])
+      end
+    end
+    r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
+  end
+
+  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
+  -- the one at hand.
+  local function step_back(r, now, cells)
+    local units = r.total
+    r.healed, r.stepped = true, true
+    if r.per == 0 then
+      clear(r)
+      return put(r, cell_of(r, now), units)
+    end
+    r.tail = r.tail - cells
+    if r.log ~= '' then
+      r.head, r.last = r.head - cells, r.last - cells
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain, slack)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, grain - 1),
+      window = per > 0 and per or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
+      found = false, healed = false }
+    local v, kind = stored.get(key), per > 0 and SLIDING or FIXED
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= kind or unpack7(v, 9) ~= grain then
+      take_over(r, v, now)
+      expire(r, now)
+      return r
+    end
+    local _, till, _, total, head, last, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
+    r.till, r.total, r.head, r.last, r.tail, r.count, r.log = till, total, head, last, tail, count, sub(v, 52)
+    local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
+    if back > 0 then
+      step_back(r, now, back)
+    end
+    expire(r, now)
+    return r
+  end
+
+  -- The moment from which `need` of the units held have left.
+  local function leave(r, need)
+    local at = r.tail
+    stored.each(r.log, r.head, function(cell, units)
+      need = need - units
+      if need <= 0 then
+        at = cell
+        return true
+      end
+    end)
+    return at * r.grain + r.per
+  end
+
+  -- The units that count with those of a start at t: in a fixed window its own.
+  local function held(r, t)
+    if r.per > 0 then
+      return r.total
+    end
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
+    end
+    stored.each(r.log, r.head, function(at, had)
+      units = units + (at == cell and had or 0)
+    end)
+    return units
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local need = held(r, t) + r.cost - r.cap
+    if r.per > 0 then
+      return need <= 0 and t or max(t, leave(r, need))
+    end
+    while need > 0 or r.grain - t % r.grain <= r.slack do
+      t = t - t % r.grain + r.grain
+      need = held(r, t) + r.cost - r.cap
+    end
+    return t
+  end
+
+  local function charge(r, _, start)
+    local cell = cell_of(r, start)
+    put(r, cell, r.cost)
+    return cell * r.grain
+  end
+
+  -- Takes units out of their cell.
+  local function refund(r, _, place)
+    local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
+    if r.total == 0 or r.healed then
+      return 0
+    end
+    local function keep(cell, units)
+      if cell == ceil(less) then
+        back = min(units, r.cost)
+        units = units - back
+      end
+      if units > 0 then
+        put(r, cell, units)
+      end
+    end
+    clear(r)
+    stored.each(before.log, before.head, keep)
+    keep(before.tail, before.count)
+    r.changed = back > 0
+    return back
+  end
+
+  local function lasts(r, now)
+    return r.total == 0 and 0 or max(0, r.tail * r.grain + r.per - now)
+  end
+
+  local function save(r, now)
+    write(r, now, r.per > 0 and SLIDING or FIXED, packed('>I7I7I7I7I7I7', r.grain, r.total, r.head, r.last, r.tail, r.count)
+      .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    return max(0, r.cap - held(r, now))
+  end
+
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
+  local function fit(r, t)
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
+    return max(t, r.free), true
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held, r.free = r.held + 1, nil
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset }
+end
+-- calendar: at most cap units in each period, and up to `rollover` that the period
+-- before it left over.
+-- Source: docs/algorithms.md#calendar
+--
+-- A period begins at b0 and at b1 the next one does; a is when the one before began,
+-- b2 and b3 are when the next two end. They come from the caller, whose clock or
+-- memory may be wrong: where the clock is not between b0 and b1 the rule is stale, and
+-- admits nothing until the caller has others.
+--
+-- The state is the latest period that has units and the one before it, each by the
+-- last of its starts, as with fixed windows: whatever the boundaries are by now, none
+-- of its units started later. `from` is no later than any start of the latest, `since`
+-- than any of both. A start ahead may stand in the next period while this one still
+-- has room. `carry` is what had been rolled over into the period before; what comes to
+-- the latest follows from it, so that what is given back late is rolled over too. The
+-- last `slack` µs of a period admit nothing. Where what is left is spread, nothing
+-- starts before `next`; before the last charge that was `was`.
+do
+  local EXACT = 9007199254740991
+
+  -- How soon to ask a rule again that is stale.
+  local SOON = 10000
+
+  -- units/of of a time, rounded up; no more than it. All are whole.
+  local function part(time, units, of)
+    local rest = time % of
+    local over = rest * units
+    if over <= EXACT then
+      over = ceil(over / of)
+    else
+      over = ceil(rest / of * units) + 1
+    end
+    return min(time, (time - rest) / of * units + over)
+  end
+
+  -- What the period before the latest has left over, once it has ended.
+  local function left_over(r)
+    if r.prior == 0 or r.prior >= r.b0 then
+      return 0
+    end
+    return min(r.rollover, max(0, r.cap + min(r.carry, r.rollover) - r.before))
+  end
+
+  -- Begins a period: the latest is the one before from now on, or, where it ended
+  -- sooner than at `from`, one that passed without a unit. What had been rolled over into
+  -- that one rolls on; several in a row count as one.
+  local function begin(r, from, before)
+    local carry = left_over(r)
+    r.gap = r.last < before
+    if r.gap then
+      carry = min(r.rollover, max(0, r.cap + carry - r.count))
+      r.prior, r.before, r.carry, r.since = before, 0, carry, max(r.since, before)
+    else
+      r.prior, r.before, r.carry, r.since = r.last, r.count, carry, max(r.since, r.from)
+    end
+    r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0
+  end
+
+  -- Sees the state as it is at now: r.idle where the period at hand has no units,
+  -- r.ahead where the latest is the next one, r.gone where nobody knows any more what
+  -- the one at hand had, since the clock has stepped back into it.
+  local function settle(r, now)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.count = r.count + (r.prior >= r.b0 and r.before or 0)
+      r.last, r.from, r.since, r.healed, r.stepped = now, now, now, true, true
+      r.prior, r.before, r.carry, r.next, r.was = 0, 0, 0, 0, 0
+    elseif r.last < r.b0 then
+      begin(r, r.b0, r.a)
+      r.idle = true
+    elseif r.from >= r.b1 then
+      r.ahead = true
+      if r.prior < r.b0 then -- the boundaries have changed, or the clock has stepped back
+        r.prior, r.before, r.carry, r.since = r.b0, 0, left_over(r), max(r.since, r.b0)
+      end
+    end
+    r.gone = r.ahead and r.since >= r.b1 and r.prior >= r.b1
+    r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
+  end
+
+  -- The units of another algorithm that are of the period at hand. What the one before
+  -- it left over nobody knows.
+  local function take_over(r, v, now)
+    local units = stored.carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and t >= r.b0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = r.found
+  end
+
+  local function load(key, now, cost, cap, b0, b1, b2, _, _, rule)
+    local slack, rollover, spread, a, b3 = unpacked('>I7I7I7I7I7', sub(rule, 30))
+    local r = { kind = 'K', key = key, cost = cost, cap = cap, a = a, b0 = b0, b1 = b1, b2 = b2, b3 = b3, slack = slack,
+      rollover = rollover, spread = spread == 1, stale = now < b0 or now >= b1, last = b0, from = b0, count = 0, prior = 0,
+      before = 0, carry = 0, since = now, next = 0, was = 0, till = 0, found = false, healed = false }
+    local v = stored.get(key)
+    if not v then
+      return r
+    end
+    r.found = not r.stale or byte(v, 1) == CALENDAR
+    if byte(v, 1) ~= CALENDAR then
+      take_over(r, v, now)
+      return r
+    end
+    r.till, r.raw = unpack7(v, 2), sub(v, 9)
+    r.ends = r.till - LONGER
+    r.last, r.from, r.count, r.prior, r.before, r.carry, r.since, r.next, r.was = unpacked('>I7I7I7I7I7I7I7I7I7', r.raw)
+    if not r.stale then
+      settle(r, now)
+    end
+    return r
+  end
+
+  -- The units of the period at hand, and of the next. Where the boundaries have
+  -- changed, those that may be of either count in both.
+  local function used(r)
+    return r.ahead and r.before or r.count + (r.prior >= r.b0 and r.before or 0)
+  end
+
+  local function used_next(r)
+    return r.last >= r.b1 and r.count + (r.prior >= r.b1 and r.before or 0) or 0
+  end
+
+  -- The units that the period at hand has left, and the next one, which gets nothing
+  -- rolled over before it has begun.
+  local function room(r)
+    return r.gone and 0 or r.cap + (r.ahead and min(r.carry, r.rollover) or left_over(r)) - used(r)
+  end
+
+  local function room_next(r)
+    return r.cap - used_next(r)
+  end
+
+  -- What happens from b2 on nobody knows here, only that nothing is admitted sooner.
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    elseif r.stale then
+      return max(t, now + SOON), true
+    end
+    local at = max(t, r.next)
+    if at < r.b1 - r.slack and room(r) >= r.cost then
+      return at
+    end
+    at = max(at, r.b1)
+    if at < r.b2 - r.slack then
+      local left = room_next(r)
+      if left >= r.cost then
+        return at
+      elseif left + min(r.rollover, max(0, room(r))) >= r.cost then
+        return at, true
+      end
+    end
+    return max(t, r.b2), true
+  end
+
+  local function charge(r, _, start)
+    if r.stale then
+      return start
+    end
+    local here, was = start < r.b1, r.next
+    local left, ends = here and room(r) or room_next(r), (here and r.b1 or r.b2) - r.slack
+    if not here and r.last < r.b1 then
+      begin(r, r.b1, r.b0)
+      r.ahead = true
+    end
+    if here and r.ahead then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      r.last, r.from, r.count = max(r.last, start), min(r.from, start), r.count + r.cost
+    end
+    r.idle = false
+    if r.spread then
+      r.was, r.next = was, start + part(max(0, ends - start), r.cost, max(left, r.cost))
+    end
+    return start
+  end
+
+  -- The pace goes back by the charge that was the last.
+  local function refund(r, _, place)
+    local back = 0
+    if r.healed or place < r.since then
+      return 0
+    elseif place >= r.from and place <= r.last then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      r.next = place == r.last and r.was or r.next
+    elseif place <= r.prior then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed, r.idle = back > 0, r.idle and back == 0
+    return back
+  end
+
+  -- µs until the rule is as if unused.
+  local function reset(r, now)
+    if r.stale then
+      return 0
+    elseif used_next(r) > 0 then
+      return r.b2 - now
+    end
+    return used(r) > 0 and r.b1 - now or max(0, r.next - now)
+  end
+
+  -- µs until the state means nothing any more: where units roll over, not before
+  -- another period has passed.
+  local function lasts(r, now)
+    if r.stale then
+      return max(0, (r.ends or r.b1) - now)
+    elseif r.rollover == 0 then
+      return reset(r, now)
+    elseif r.idle then
+      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
+    end
+    return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
+  end
+
+  local function save(r, now)
+    write(r, now, CALENDAR, r.idle and r.raw or packed('>I7I7I7I7I7I7I7I7I7', r.last, r.from, r.count, r.prior, r.before, r.carry, r.since,
+      r.next, r.was), lasts(r, now))
+  end
+
+  local function remaining(r)
+    return (r.stale or r.cap == 0) and 0 or max(0, room(r))
+  end
+
+  -- When `units` before it and then the cost will have been admitted: an estimate,
+  -- which takes later periods to be as long as the next.
+  local function after(r, now, units)
+    if r.cost > r.cap or r.stale then
+      return (fit(r, now))
+    end
+    local at, ends, left = max(now, r.next), r.b1 - r.slack, max(0, room(r))
+    if at >= ends or units + r.cost > left then
+      units = at < ends and max(0, units - left) or units
+      at, ends, left = max(at, r.b1), r.b2, max(0, room_next(r))
+      if units + r.cost > left then
+        units = max(0, units - left)
+        local rest = units % r.cap
+        at, left = r.b2 + (units - rest) / r.cap * (r.b2 - r.b1), r.cap
+        units, ends = rest, at + r.b2 - r.b1
+      end
+    end
+    return min(EXACT, r.spread and at + part(max(0, ends - at), units, left) or at)
+  end
+
+  algorithms.K = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts, after = after }
+end
+
+-- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
+local corrected
+
+local function most_of(rule)
+  return max(1000000, #rule > 35 and unpack7(rule, 30) or 0)
+end
+
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
+  local changed, whole, burst
+  if corrected then
+    a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole, rule)
+  r.corrected, r.cap, r.raises = changed, burst or r.cap, kind == 'T' and most_of(rule) > 1000000
+  return r
+end
+-- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
+-- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
+-- Source: docs/turns.md#the-tree
+local function freed(schedule, meta, names, now)
+  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
+    return false
+  end
+  local fields = {}
+  for i = 1, #names do
+    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  end
+  local nodes, any = redis.call('HMGET', meta, unpack(fields)), false
+  for i = 1, #fields do
+    for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      any = true
+    end
+  end
+  return any
+end
+
+-- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+local function names_of_rules(n, length)
+  local names = {}
+  for i = 1, n do
+    names[i] = sub(KEYS[i], length + 1)
+  end
+  return names
+end
+
+local n = #KEYS - 2
+local schedule, meta = KEYS[n + 1], KEYS[n + 2]
+local provider = string.match(schedule, '^(.*)![^!]*$')
+
+local used = {}
+
+function used.T(r)
+  return max(0, ceil((r.x - (now - r.at) * r.p) / r.q))
+end
+
+-- A fixed window keeps the one before it too, which does not count any more.
+function used.S(r)
+  local units, from = 0, r.per > 0 and 0 or floor(now / r.grain) + 1
+  stored.each(r.log, r.head, function(cell, some)
+    units = units + (cell >= from and some or 0)
+  end)
+  return units + (r.tail >= from and r.count or 0)
+end
+
+-- Where the latest period is the next one, the one before it is at hand.
+function used.K(r)
+  return r.count + ((r.ahead or not r.stale and r.prior >= r.b0) and r.before or 0)
+end
+
+local out = { now }
+for i = 1, n do
+  local r = load_rule(i, ARGV[i + 1], 1, '', now)
+  out[i + 1] = used[r.kind](r)
+  redis.call('DEL', KEYS[i])
+end
+out[n + 2] = freed(schedule, meta, names_of_rules(n, #provider), now) and 1 or 0
+return out
