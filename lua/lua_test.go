@@ -158,7 +158,7 @@ func TestExpandedWhenUsed(t *testing.T) {
 func BenchmarkExpandAll(b *testing.B) {
 	for b.Loop() {
 		for _, s := range every() {
-			load(s.Name).Source()
+			load(s.path).Source()
 		}
 	}
 }

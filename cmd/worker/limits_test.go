@@ -322,7 +322,7 @@ func TestAPIPauses(t *testing.T) {
 	if show["admits"] != 85.0 || show["admits_until"] == nil {
 		t.Errorf("%v", show)
 	}
-	if out, _ := l.run(0, "show", "payments"); !strings.Contains(out, "; now 85 of 100 until ") {
+	if out, _ := l.run(0, "show", "payments"); !strings.Contains(out, "; 85 apply, from the API's answers") {
 		t.Errorf("%s", out)
 	}
 	inspect := func(args ...string) string {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -26,7 +27,15 @@ type reloading struct {
 	path    string
 	out     *output
 	signals chan os.Signal
-	fault   error // that OnFault was told last
+	faults  atomic.Pointer[error] // what OnFault was given last
+}
+
+// fault returns what OnFault was given last.
+func (r *reloading) fault() error {
+	if err := r.faults.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 const twoTenants = `limits:
@@ -67,7 +76,7 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 		_, rdb := redistest.Miniredis(t)
 		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &output{}, signals: make(chan os.Signal)}
 		inPlace(t, r.path, twoTenants)
-		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil)), OnFault: func(err error) { r.fault = err }})
+		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil)), OnFault: func(err error) { r.faults.Store(&err) }})
 		if _, err := r.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -333,16 +342,16 @@ func TestFaultsAreToldUntilMended(t *testing.T) {
 		is := func(parts ...string) {
 			t.Helper()
 			later(2 * time.Second)
-			if r.fault == nil {
+			if r.fault() == nil {
 				t.Fatalf("no fault, and %q is wanted", parts)
 			}
-			expect(t, r.fault.Error(), parts...)
+			expect(t, r.fault().Error(), parts...)
 		}
 		mended := func() {
 			t.Helper()
 			later(2 * time.Second)
-			if r.fault != nil {
-				t.Fatal(r.fault)
+			if r.fault() != nil {
+				t.Fatal(r.fault())
 			}
 		}
 		inPlace(t, r.path, "limits: {p: {}, q: {x: 1}, r: {x: 1}}\n")
