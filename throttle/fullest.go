@@ -28,8 +28,8 @@ const maxSurveyed = 10_000
 // were counted. Of a provider that has more than 10,000 queues it counts those whose scopes come first by their order in the
 // tree, and more is true.
 //
-// Costs a round trip for each 64 queues of the provider, one more for each 500, and two for each 64 of those returned. The error wraps ErrUnavailable, or is
-// ctx's.
+// Costs a round trip for each 64 queues of the provider, one more for each 500, and two for each 64 of those returned. The error
+// wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) Fullest(ctx context.Context, provider string, most int) (list []ScopeQueue, counted int, more bool, err error) {
 	all, more, err := w.survey(ctx, provider)
 	if err != nil {

@@ -150,7 +150,7 @@ func TestResetLeavesATrace(t *testing.T) {
 		t.Errorf("%v", one)
 	}
 	_, errs := l.run(1, "reset", "payments", "other")
-	says(t, errs, "no rate rule counts at payments other itself")
+	says(t, errs, "no rate rule other counts at payments itself")
 	if n := len(l.objects("history")); n != 2 {
 		t.Errorf("%d versions: a reset of nothing is none", n)
 	}

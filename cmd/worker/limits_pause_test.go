@@ -61,7 +61,7 @@ func TestLimitsPause(t *testing.T) {
 		"pause mail -force -if-version 2":          "meant for version 2",
 		"pause payments//x":                        "name is empty",
 		"set payments/acme /paused unlimited=true": "name holds a '/'",
-		"reset payments/globex /paused":            "no rate rule counts",
+		"reset payments/globex /paused":            "no rate rule /paused counts at payments/globex itself",
 	} {
 		_, errs := l.run(1, strings.Fields(args)...)
 		says(t, errs, want, "!goroutine")

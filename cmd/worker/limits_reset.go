@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
@@ -35,7 +34,11 @@ func (c *limitsCommand) reset(ctx context.Context) error {
 	words := append(c.words, "")
 	made, err := c.store.Reset(ctx, c.edit(), limiter, words[0], words[1])
 	if errors.Is(err, policystore.ErrNothingToReset) {
-		return cli.Errorf("worker limits show "+words[0], "no rate rule counts at %s itself", strings.TrimSpace(words[0]+" "+words[1]))
+		rule := "rate rule"
+		if words[1] != "" {
+			rule += " " + cli.Quote(words[1])
+		}
+		return cli.Errorf("worker limits show "+cli.Quote(words[0]), "no %s counts at %s itself", rule, cli.Quote(words[0]))
 	}
 	if err != nil {
 		return err

@@ -203,7 +203,7 @@ func TestLimitsRefuse(t *testing.T) {
 		{"show other/x", "meets no rule"},
 		{"show payments/*/x", "the limits have no rules at payments/*/x"},
 		{"show /", "name 1 is empty"},
-		{"reset payments/acme account", "no rate rule counts at payments/acme account itself"},
+		{"reset payments/acme account", "no rate rule account counts at payments/acme itself"},
 		{"import no-such-file", "there is no limits file no-such-file"},
 	} {
 		_, errs := l.run(1, strings.Fields(c.args)...)

@@ -64,9 +64,6 @@ func TestTour(t *testing.T) {
 // those whose coverage grows by one more call. They have no more functions on that way than it says.
 func TestTourOfAllow(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("compiles throttle for coverage")
-	}
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "development.md"))
 	if err != nil {
 		t.Fatal(err)
