@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,14 +162,15 @@ func TestHeedCosts(t *testing.T) {
 	log.Reset()
 	for i, step := range []struct {
 		answer upstream.Hint
-		calls  int
+		calls  int64
 	}{
 		{upstream.Hint{}, 0}, {quotaLeft("requests", 5, sec), 0}, {turnedDown(60 * sec), 1}, {turnedDown(60 * sec), 0}, {turnedDown(59 * sec), 0},
 		{turnedDown(0), 0}, {quotaLeft("requests", 0, 10*sec), 0}, {turnedDown(61 * sec), 1},
 	} {
-		counted.n = 0
-		if _, err := b.Report(ctx, "p", step.answer); err != nil || counted.n != step.calls {
-			t.Errorf("answer %d: %d calls, want %d; %v", i, counted.n, step.calls, err)
+		counted.n.Store(0)
+		_, err := b.Report(ctx, "p", step.answer)
+		if calls := counted.n.Load(); err != nil || calls != step.calls {
+			t.Errorf("answer %d: %d calls, want %d; %v", i, calls, step.calls, err)
 		}
 	}
 	if n := strings.Count(log.String(), "the API asked to stop calling"); n != 2 {
@@ -176,13 +178,17 @@ func TestHeedCosts(t *testing.T) {
 	}
 }
 
-type counter struct{ n int }
+// counter counts scripts that are run. A connection that is opened meanwhile, for what a goroutine announces, says HELLO
+// through the same hook and is left out.
+type counter struct{ n atomic.Int64 }
 
 func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.n++
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			c.n.Add(1)
+		}
 		return next(ctx, cmd)
 	}
 }
