@@ -1,24 +1,24 @@
--- decide: admit one attempt under every rule on its path, or say when to come back.
+-- decide: admit one attempt under every rule on its path, or return when to try again.
 --
--- All rules pass and all are charged, at one start moment at most `ahead` from
--- now, or none is. Sent again under the same attempt key it is not charged again
--- and answers with the first grant. A denial changes nothing, but for mending a
--- key that has lost its TTL, or was written by a clock that has since stepped
--- back or under limits that have since changed.
+-- Either all rules admit it and all are charged, at one start moment at most `ahead` from now, or
+-- no rule is charged. Sent again under the same attempt key, it is not charged again and returns the
+-- first grant. A denial changes nothing but damaged keys: it mends a key that has lost its TTL, and a
+-- state that was written by a clock that has since stepped back or under limits that have since
+-- changed.
 --
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua and concurrency.lua.
--- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
---                       attempt left there is written over.
--- KEYS[n+2]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. The record of
+--                       another attempt there is overwritten.
+-- KEYS[n+2]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
--- ARGV[3]     ask       integer µs >= 0, at most 60000000, how far ahead a start may be charged; behind it
---                       the path of the scope after the provider's name: "0/acme/refunds". Before it may
---                       stand what was too late before: leeway, how much later than its start the run may
---                       begin, "L20000 0/acme/refunds", or how far ahead the start must be at least,
---                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks what
---                       would be said now, changes nothing at all, and has the longer reply.
+-- ARGV[3]     ask       integer µs >= 0, at most 60000000, how far ahead a start may be charged; then the
+--                       path of the scope after the provider's name: "0/acme/refunds". A prefix is for a
+--                       start that came too late before: the leeway, by how much the run may begin after
+--                       its start, "L20000 0/acme/refunds", or how far ahead the start must be at least,
+--                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks for
+--                       the answer of this moment, changes nothing at all, and gets the longer reply.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/core/rules.lua.
 --
@@ -28,17 +28,17 @@
 --          allowed    1 or 0
 --          replayed   1 when this attempt had been granted before
 --          now        integer µs, the clock of this call
---          wait       integer µs, rounded up. Allowed: until the start, below 0 when that of a
---                     replayed one is over. Denied: until it would be allowed if nobody else
---                     came; -1 when that can't be told
+--          wait       integer µs, rounded up. Allowed: until the start, negative if the start of a
+--                     replayed grant has passed. Denied: until it would be allowed if no other
+--                     attempt came; -1 if unknown
 --          binding    which rule (from 1) asks for the longest wait; 0 for none, n+1 for a pause
 --          limited    1 when this rule alone would not have admitted the cost now
 --          remaining  integer units left after this call, rounded down
---          retry      integer µs until this rule alone would admit the cost; -1 can't be told
---          reset      integer µs until the rule is as if unused; -1 can't be told
---          place      where the units were put, for settle; 0 when nothing was charged
+--          retry      integer µs until this rule alone would admit the cost; -1 if unknown
+--          reset      integer µs until the rule is as if unused; -1 if unknown
+--          place      where the units were charged, for settle; 0 when nothing was charged
 --
--- Writes   KEYS[1..n+1] when allowed, the last as it was when replayed. Nothing otherwise, but for the mending.
+-- Writes   KEYS[1..n+1] when allowed; when replayed, the last gets the value that it had. Nothing otherwise, except to mend.
 -- Source   docs/algorithms.md#one-decision
 
 -- #include core/clock
@@ -61,7 +61,7 @@ end
 -- The general way.
 
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for one who only asks
+local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for a call that only asks
 
 -- #include core/numbers
 -- #include core/rules
@@ -69,7 +69,7 @@ local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for one wh
 -- #include upstream/upstream
 -- #include core/grant
 
--- What one who only asks is told where all rules admit the cost now.
+-- The reply to a call that only asks, when all rules admit the cost now.
 local function asked(rules)
   local out = { 1, 0, now, 0, 0 }
   for i = 1, n do
@@ -78,8 +78,8 @@ local function asked(rules)
   return out
 end
 
--- What this attempt has been: nil none, or a record that is none any more when it
--- was given back, or granted under other rules.
+-- The record of this attempt, nil for none. It no longer counts as a grant if the attempt was given
+-- back, or was granted under other rules.
 local before = ahead and call('GET', attempt)
 if before and sub(before, -#member) ~= member then
   before = nil

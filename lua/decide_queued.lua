@@ -1,9 +1,9 @@
 -- decide_queued: decide, as decide does, for a task that can wait for a turn of its own.
 --
--- One that is in flight takes what it was granted, or, where that is too late by now, the earliest start in
--- its place. Any other goes behind those that wait for what it takes too, to the end of its scope's queue, and
--- one that nobody is before takes its start where that is at most `near` from now, or goes to the
--- queue too. A task that stands in its queue keeps its place.
+-- A task in flight takes its grant; if that has become too late, it takes the earliest start in the grant's
+-- place. Any other task goes behind the tasks that wait for the same rules, to the end of its scope's queue. If no
+-- task is before it, it takes its start if that is at most `near` from now, and otherwise joins the queue
+-- too. A task that is in its queue keeps its place.
 --
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 9. See include/core/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
@@ -11,39 +11,39 @@
 -- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+4]   heap      sorted set of listed nodes.
 -- KEYS[n+5]   meta      hash of nodes.
--- KEYS[n+6]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
+-- KEYS[n+6]   flight    hash of grants in flight. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+7]   overdue   sorted set of the same.
--- KEYS[n+8]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+8]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 -- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
--- ARGV[3]     ask       priority, at most 1000000 either way, of which higher goes first, and behind it, as
---                       "0:6:low", the stride and the name of a lane for a task that has one; then integers with
---                       a space between: ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
+-- ARGV[3]     ask       priority, at most 1000000 either way, higher first; then, for a task in a lane, the
+--                       lane's stride and name, as in "0:6:low"; then integers separated by a
+--                       space: ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
 --                       a task that was granted; near, µs >= 0, the same for one that was not; lead, µs >= 0,
 --                       how long before its start a task is granted; then the path of the scope.
--- ARGV[4]     ticket    the task's name in its queue, its cost before it. See include/fairshare/tasks.lua.
--- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
---                       for one that had its turn and shall only be put back before those in its queue; 3
---                       for one that cannot run now, and only takes its place. What was too late before may follow,
---                       as before decide's ask: "1L20000"; and behind that the start that it could not use,
---                       in integer µs since the epoch: "1L20000 1800000000000000".
--- ARGV[6]     others    the names of the scope's other rules, which it takes nothing of, each with a
---                       zero byte after it, and with a byte of one and its unit before that where it
---                       counts none of requests.
+-- ARGV[4]     ticket    the task's name in its queue, after its cost. See include/fairshare/tasks.lua.
+-- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and still has it; 2
+--                       for a task that had its turn and is only put back before the others in its queue; 3
+--                       for a task that cannot run now, and only takes its place. Then what came too late
+--                       before, in the form of the prefix of decide's ask: "1L20000"; then the start that the
+--                       task could not use, in integer µs since the epoch: "1L20000 1800000000000000".
+-- ARGV[6]     others    the names of the scope's rules that the task takes no units of, each followed by a
+--                       zero byte; before that byte, if the rule counts another unit than requests, a byte of
+--                       one and the unit.
 -- ARGV[7..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/core/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide; or
 --          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look, stood}:
 --          all but the last four as decide, and
---          wait       denied: as decide; it says nothing of those who are before
---          ahead      how many of its scope are before it; -1 when it does not stand in its queue
---          expected   integer µs until its turn is expected; -1 can't be told
---          look       integer µs until dispatch must be called; -1 when this is no reason to
+--          wait       denied: as decide; it takes no account of the tasks before it
+--          ahead      how many tasks of its scope are before it; -1 when it is not in its queue
+--          expected   integer µs until its turn is expected; -1 if unknown
+--          look       integer µs until dispatch must be called; -1 when this call gives no reason to
 --
--- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+5] when it comes to its queue or leaves it,
+-- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+5] when it joins its queue or leaves it,
 --          KEYS[n+6..n+7] when it was in flight, KEYS[n+9] when it had been parked.
 -- Source   docs/turns.md#decide
 
@@ -99,8 +99,8 @@ ahead, near, lead = tonumber(ahead), tonumber(near), tonumber(lead)
 -- #include fairshare/expect
 -- #include fairshare/enter
 
--- A grant may be claimed so much later than its start: what is later is decided anew. A dispatch that is later than
--- LATE has nobody to make it.
+-- CLAIMABLE is how long after its start a grant may be claimed: a later claim is decided anew. If dispatch is overdue
+-- by more than LATE, no process calls it.
 local CLAIMABLE, LATE = 2000, 1000000
 
 tree.at_once = 2
@@ -124,7 +124,7 @@ local function with_turn(reply, place, expected, look, stood)
   return reply
 end
 
--- Takes what the task was granted, if it is not too late: as its own attempt's.
+-- Takes the grant of the task, unless it is too late, as a grant of this attempt.
 local function claim(g)
   if g.start + CLAIMABLE < now or g.many ~= n then
     return nil
@@ -149,8 +149,8 @@ local function claim(g)
   return out
 end
 
--- Takes the task out of its queue, if it stands there: nobody has dispatched it. Where the call does not know all
--- rules of the scope, the next dispatch sees who is first by then.
+-- Takes the task out of its queue, if it is there: no dispatch has granted it. If the call does not know all rules
+-- of the scope, the next dispatch finds the task that is first by then.
 local function leave()
   if call('ZREM', l.key, ticket) == 0 then
     return
@@ -169,14 +169,14 @@ local function leave()
   tree.save({}, {})
 end
 
--- Whether dispatches are late: then there is nobody who makes them.
+-- Whether dispatch is overdue: then no process calls it.
 local function nobody_dispatches()
   local beat = tonumber(call('HGET', meta, '@') or nil) or 0
   local first = beat + LATE <= now and call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
   return first and tonumber(first) + LATE <= now
 end
 
--- Where one goes whose turn had come: back to its place, or to the front by the start that it could not use.
+-- The place of a task whose turn had come: its old place, or at the front, by the start that it could not use.
 local function own_place(g)
   local start = string.match(ARGV[5], ' (%d+)')
   return g and g.score or front_place(rank, start and tonumber(start) or now)
@@ -209,7 +209,7 @@ if g then
       algorithms[rules[i].kind].save(rules[i], now)
     end
   end
-  if call('EXISTS', schedule) == 1 then -- one that is lost is not begun anew: dispatch is to see that
+  if call('EXISTS', schedule) == 1 then -- a lost schedule is not begun anew: dispatch must find the loss
     tree.write_times()
   end
 end
@@ -246,7 +246,7 @@ if was_parked then
   call('ZREM', parked, field)
 end
 local expected = expected_in(l, rules, place, card)
-if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for what this one does not
+if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first task may wait for a rule that this one takes nothing of
   expected = max(expected, (blocked_until(l) or now) + lead - now)
 end
 save_entered({ l }, max(0, expected))

@@ -1,53 +1,55 @@
 -- dispatch: grant the tasks of a provider whose turn is near, in the order of their turns.
 --
--- From the provider down it takes the first of those that wait, and where all rules admit its task soon
--- enough it charges them at the start that they give it: the task is in flight until its process says that
--- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
--- id it answers with the same tasks, as far as they have not come.
+-- From the provider down it picks the first of the waiting tasks. If all rules admit the task soon enough, it charges
+-- them at the start that they give: the task is in flight until its process reports that it has come. If a rule
+-- does not, the rule's node waits in the schedule. Sent again under its id, it returns the same tasks, except
+-- those that have come.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[11]. See include/core/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that apply to the scopes; n is ARGV[11]. See include/core/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
--- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
+-- KEYS[n+4]   flight    hash of grants in flight. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+6]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 -- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
+-- ARGV[2]     call    the id of this call. Its first ten bytes identify the caller.
 -- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted at the latest,
 -- ARGV[4]     spread  and integer µs >= 0, how much earlier it may be, so that one call serves several.
 -- ARGV[5]     most    integer >= 0, how many tasks to grant at most.
--- ARGV[6]     more    integer >= 0, how many more of those whose start has come already.
--- ARGV[7]     all     1 to look at every node, whatever it waits for: a limit may have changed.
--- ARGV[8]     from    integer µs >= 0: no start is sooner from now, since its task could not be there.
--- ARGV[9]     edge    integer µs, when the rules of one of the scopes begin or end to hold, "" for never: no start that
---                     is not before it is granted by these.
--- ARGV[10]    near    integer >= 1, how many of those whose turns are next it names.
+-- ARGV[6]     more    integer >= 0, how many more tasks to grant if their start has come already.
+-- ARGV[7]     all     1 to check every node, whatever it waits for: a limit may have changed.
+-- ARGV[8]     from    integer µs >= 0, how far ahead starts are at least: a task could not be there sooner.
+-- ARGV[9]     edge    integer µs, when a rule of one of the scopes begins or ends to apply, "" for never: no start
+--                     at or after that moment is granted under these rules.
+-- ARGV[10]    near    integer >= 1, how many of the nodes whose turns are next to return.
 -- ARGV[11]    rules   integer n.
 -- ARGV[12..]  rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+12..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
---                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
---                     of; after a "!" those of one of which the caller may start nobody.
+--                     scope's name under a rule if it has one; "-" for a scope whose rules the caller does not
+--                     know; "!" before the numbers for a scope of which the caller may start no task.
 -- ARGV[n+s+12..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
---                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
---                     "f" there is no such task any more, "b" it was parked and goes back; "c", "u" and "a" with the
---                     id of the grant behind them, if it shall count for no other. Or "s", any scope, and
---                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
---                     with, up to and with their first slash. Without "m" it serves all.
+--                     gets its place back, "a" there is no such task yet and it is tried again eight places later,
+--                     "f" the task no longer exists, "b" it was parked and gets its place back; "c", "u" and "a" may
+--                     be followed by the id of a grant, and then apply to that grant alone. Or "s", any scope, and
+--                     a group that stands still, or "m", any scope, and a group that the caller serves. A group is
+--                     the beginning of its tickets' names, up to and including the first slash. Without "m" the
+--                     caller serves all groups.
 --
 -- Returns  {times, granted, missing, near, overdue}, each a list:
---          times    {now, next, parked, others}: integer µs, the clock of this call, and when to look again, 0 when
---                   nobody waits, nor is in flight; 1 while any are parked; how many it granted that others serve, or left to others
+--          times    {now, next, parked, others}: integer µs, the clock of this call; when to dispatch again, 0 when
+--                   no task waits or is in flight; 1 while any are parked; how many tasks it granted for other
+--                   callers, or left to them
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
---          missing  the scopes that were met and are not among KEYS, each once
+--          missing  the scopes that come up and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
 --          overdue  three for each task that was granted and has not come in time: its scope, its ticket and the id
 --                   of its grant
 --
--- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
+-- Writes   KEYS[1..n+s+7] that it changes. Nothing when no task waits and there is no news.
 -- Source   docs/turns.md#dispatch
 
 -- #include core/clock
@@ -58,7 +60,7 @@ local call = redis.call
 local n, base, from, edge = tonumber(ARGV[11]), 11, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local upstream, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
--- A key counts as often as it is named.
+-- EXISTS counts a key as often as it is named.
 local there = call('EXISTS', schedule, flight, flight, upstream, upstream, upstream, upstream, parked, parked, parked, parked, parked, parked,
   parked, parked)
 local reported, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
@@ -78,16 +80,17 @@ local stale = false
 -- #include fairshare/parked
 -- #include fairshare/queues
 
--- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
--- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
+-- STEPS is the most steps of a call, DUE the most blocked nodes that it takes up at once. After MISSING scopes that it
+-- does not know the call ends: the caller comes again with those. ALL_AT_ONCE is how many nodes it checks when limits
+-- have changed.
 local STEPS, DUE, MISSING, ALL_AT_ONCE = 1000, 100, 64, '1000'
 
--- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
--- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
--- and not fetched for so long, has nobody to fetch it: nobody is granted more of the same.
+-- SOON is how soon to dispatch again if work is left. AGAIN is how soon to check a scope again whose rules the caller
+-- does not know. SUSPENDED is how soon to check a suspended rule; a change of its limit brings that forward. If a grant
+-- for another caller was not fetched for ABSENT, no caller fetches it, and no more tasks of its group are granted.
 local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
 
--- What is blocked for no longer may be next when the caller comes again.
+-- A node that is blocked for no longer than this may be next when the caller comes again.
 local SOON_LISTED = 500000
 
 local granted, missing, late = {}, {}, {}
@@ -99,12 +102,12 @@ local function look_again(t)
   again = min(again or t, t)
 end
 
--- Adds a scope, a ticket and what is told of it to a list of the reply.
+-- Adds a scope, a ticket and a value to a list of the reply.
 local function add(list, scope, ticket, its)
   list[#list + 1], list[#list + 2], list[#list + 3] = scope, ticket, its
 end
 
--- The first task of a queue that this call has not taken: ticket and score.
+-- The first task of a queue that this call has not granted: ticket and score.
 local function head(l)
   if not l.got or l.next > #l.got and #l.got == 2 * l.size then
     parking.read(l)
@@ -123,8 +126,8 @@ local function back(l, ticket, score)
   end
 end
 
--- Puts one who was parked back in its queue, unless it is on its way, or costs too much: there it would be
--- before those who can start.
+-- Puts a parked task back in its queue, unless it is in flight, or costs too much: in the queue it would block
+-- tasks that can start.
 local function unpark(l, field, ticket)
   local group = ticket == ':' .. group_of(ticket)
   if not l or l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
@@ -152,14 +155,14 @@ local function take_out(l, ticket)
   end
 end
 
--- What became of one who was granted; `its` is the id of the grant that it is said of.
+-- Handles news of a granted task. `its` is the id of the grant that the news is about.
 local function news_of_granted(what, l, field, ticket, its)
   local value = flies and call('HGET', flight, field)
   if not value or not flights.is(value, its) then
     return
   end
   if what ~= 'f' and (not l or l.unknown) then
-    return -- it is named again, to somebody who knows its rules
+    return -- it is named again, to a caller that knows its rules
   end
   local g = flights.read(value)
   flights.refund(g, ticket, queues.named)
@@ -167,10 +170,10 @@ local function news_of_granted(what, l, field, ticket, its)
     local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
     back(l, ticket, tonumber(eighth or nil) or g.score)
   end
-  flights.forget(field) -- last: it is never in neither
+  flights.forget(field) -- last: at no moment is the task in neither
 end
 
--- What has come is not in flight any more: fields, by the ids of their grants.
+-- Takes tasks that have come out of flight: fields, by the ids of their grants.
 local function forget_claimed(fields, ids)
   local gone = {}
   for i, value in ipairs(flies and values_of(flight, fields) or {}) do
@@ -192,7 +195,7 @@ local function news_of_one(what, its, l, field, ticket)
   end
 end
 
--- Those who have come are named first, and taken in before all others: nothing of theirs comes back.
+-- Takes in the news. Tasks that have come are named first, and handled before all others: none of their units come back.
 local function take_news()
   local claimed, ids = {}, {}
   for i = 5 + #KEYS, #ARGV, 3 do
@@ -216,10 +219,10 @@ local function take_news()
   forget_claimed(claimed, ids)
 end
 
--- Leases that were written before the clock has stepped back would end later by the step, and who has
--- died keep a place for as long. Those that end behind what the clock had come to are set to end a lease from
--- now: no sooner than they should, however often. Not every call knows of all rules, so the moment is remembered
--- until the clock is nearly there again.
+-- After the clock has stepped back, leases that were written before end too late by the step, and runs that have
+-- died hold their places for as long. Leases that end after the moment that the clock had reached are set to end one
+-- lease from now: never sooner than they should, however often this happens. Not every call knows all rules, so the
+-- moment is remembered until the clock has nearly reached it again.
 local function bring_leases_back(beat, had)
   local ends_at = beat - now > FAR_AHEAD and beat or had
   if not ends_at then
@@ -243,7 +246,7 @@ end
 
 -- The granted.
 
--- Those that this call granted when it was sent before.
+-- The tasks that this call granted when it was sent before.
 local function granted_before()
   if flies and call('HGET', flight, '=' .. sub(id, 1, 10)) == id then
     local all = call('HGETALL', flight)
@@ -261,13 +264,13 @@ local function is_mine(ticket, l)
   return not (l and l.left) and (not mine or mine[group_of(ticket)])
 end
 
--- Whether nobody starts a task that is granted: it is of a scope that is left to others, or of a group that nobody
--- serves.
+-- Whether no caller starts a task that is granted: its scope is left to other callers, or no caller serves its
+-- group.
 local function is_left(ticket, l)
   return l.left or not is_mine(ticket, l) and absent[l.scope .. '\0' .. group_of(ticket)]
 end
 
--- Fetches what others have granted for groups of this caller, and names those who have not come in time.
+-- Fetches what other callers have granted for groups of this caller, and lists tasks that have not come in time.
 local function fetch()
   local list = flies and call('ZRANGEBYSCORE', overdue, '-inf', whole(now - STALE), 'WITHSCORES', 'LIMIT', '0', '64') or {}
   for i = 1, #list, 2 do
@@ -283,7 +286,7 @@ local function fetch()
       call('ZADD', overdue, whole(now), field)
       add(granted, scope, ticket, value)
     elseif at > 0 or at + HANDED + STALE <= now then
-      call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
+      call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- other callers learn of it later
       add(late, scope, ticket, flights.read(value).id)
     elseif at + HANDED + ABSENT <= now then
       absent[scope .. '\0' .. group_of(ticket)] = true
@@ -291,7 +294,7 @@ local function fetch()
   end
 end
 
--- When somebody of those in flight is to be named, if that is before another moment; 0 is never.
+-- When the next task in flight is to be listed as overdue, if that is before the moment t; 0 is never.
 local function next_overdue(t)
   for least, ahead in pairs({ ['-inf'] = HANDED, ['0'] = 0 }) do
     local at = tonumber(call('ZRANGEBYSCORE', overdue, least, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2] or nil)
@@ -301,7 +304,7 @@ local function next_overdue(t)
   return t
 end
 
--- Grants a task its start. It is charged, and its scope has had a turn.
+-- Grants a task its start. It charges the task, and counts a turn of its scope.
 local function grant(l, ticket, score, path, start)
   local own = is_mine(ticket, l)
   local value = flights.grant(l, ticket, path, start, score, own and now or now - HANDED)
@@ -321,8 +324,8 @@ local function grant(l, ticket, score, path, start)
   queues.stand(l, head(l))
 end
 
--- The level at which others are before a task that take something of what it takes, though not the same, and
--- until when they wait there: what comes free is theirs.
+-- The level at which other tasks that take some of the same rules, though not all the same, are before a task, and
+-- until when they wait there: units that come free are theirs.
 local function waits_behind(leaf, sig, ticket)
   for _, at in ipairs(tree.chain(leaf)) do
     for its, state in pairs(tree.node(at).states) do
@@ -344,11 +347,11 @@ local function block(level, sig, t, cost, unit, behind)
   end
 end
 
--- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked; where a
--- limit was cut, and grows again, its scope alone waits.
+-- Blocks the node of the rule that a task waits for. A task that no rule will ever admit at its cost is parked. If
+-- a limit was cut, and will grow again, only the task's scope waits.
 local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   local by, free = waits_for(path, start, binding)
-  if not by then -- it takes nothing of any rule, and is to start when others may hold
+  if not by then -- no rule delays it, and it is to start when other rules may apply
     return block(l.scope, sig, max(now + 1, edge), 1, '')
   elseif not free and parking.too_dear(path) then
     if parking.dear == 0 then
@@ -372,8 +375,8 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   block(level_of(by.name), sig, look, by.cost, by.unit)
 end
 
--- Serves the first task of a leaf. False when the call may grant no more: where it does not know a scope, nobody is to
--- be granted before it what it could have.
+-- Serves the first task of a leaf. False when the call may grant no more: after a scope that it does not know, no
+-- other task may be granted units that a task of that scope could have.
 local function serve(leaf, sig)
   local l = queues.by_scope[sub(leaf, 1, -2)]
   if not l or l.unknown then
@@ -392,7 +395,7 @@ local function serve(leaf, sig)
   if not ticket then
     tree.stand(leaf)
     return true
-  elseif parking.stands(ticket) then -- there are more than one call parks
+  elseif parking.stands(ticket) then -- more stand still than one call parks
     look_again(now)
     tree.hide(leaf, sig)
     return true
@@ -424,7 +427,7 @@ local function serve(leaf, sig)
   return true
 end
 
--- The signature of the provider whose first is the soonest.
+-- The signature whose first task below the provider has its turn soonest.
 local function next_root()
   local best, sig
   for its in pairs(roots) do
@@ -442,7 +445,7 @@ local function leaf_below(sig)
   local at = ''
   repeat
     local e = tree.first(tree.node(at), sig)
-    if not e or #e.id <= #at then -- it must come to a leaf
+    if not e or #e.id <= #at then -- the way down must end at a leaf
       error('node ' .. at .. ' is damaged for ' .. sig)
     end
     at = e.id
@@ -450,7 +453,7 @@ local function leaf_below(sig)
   return at
 end
 
--- Takes up the blocked nodes that are due.
+-- Unblocks blocked nodes that are due.
 local function take_up(names)
   local ids = { '' }
   for _, name in ipairs(names) do
@@ -467,9 +470,10 @@ local function take_up(names)
   end
 end
 
--- The blocked nodes that are due, but for those of the provider that this call is through with, since when it has granted
--- nobody, and nobody has come to be listed. Those that will be due within the spread are taken up too, once each, or their tasks would start behind those
--- that are granted now; the provider only for a caller from afar, who cannot come again in time.
+-- The blocked nodes that are due, without those of the provider that this call has finished with: since then it has
+-- granted no task, and no task was listed. Nodes that will be due within the spread are included, once each, or
+-- their tasks would start after those that are granted now. The provider is included early only for a distant caller,
+-- which cannot come again in time.
 local function due_nodes(early)
   tree.write_times()
   local list = {}
@@ -483,7 +487,7 @@ local function due_nodes(early)
   return list
 end
 
--- Serves all that is due. True when there may be more than the call may grant, or has steps for.
+-- Serves all that is due. True when more may be left than the call may grant, or has steps for.
 local function dispatch()
   local steps, early = 0, {}
   local names = due_nodes(early)
@@ -503,8 +507,8 @@ local function dispatch()
   return #names > 0
 end
 
--- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs, so a call
--- does some of them, and the next goes on behind those.
+-- Has all blocked nodes checked: limits have changed, or the clock has stepped back. Each node costs about a µs, so
+-- a call checks some of them, and the next call continues after those.
 local function look_at_all(cursor)
   local page = call('ZSCAN', schedule, cursor, 'COUNT', ALL_AT_ONCE)
   for i = 1, #page[2], 2 do
@@ -520,8 +524,8 @@ local function look_at_all(cursor)
   end
 end
 
--- What this call has granted goes to those in flight before it leaves the queues: a server that refuses a
--- command half-way leaves no task in neither.
+-- What this call has granted is put in flight before it leaves the queues: if the server refuses a command half-way,
+-- every task is still in one of them.
 local function save()
   if #outs.overdue > 0 then
     outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = '=' .. sub(id, 1, 10), id
@@ -572,7 +576,7 @@ local over = there % 2 == 1 or next(tree.times)
 over = over and dispatch()
 save_stepped()
 save()
--- Those who are next: of those that are listed, and of those that will be soon.
+-- The nodes whose turns are next: of those that are listed, and of those that soon will be.
 local near = {}
 for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
   local key = '\0' .. sig .. '\0'
@@ -597,7 +601,7 @@ end
 if following == 0 or following > now + AGAIN then
   following = next_overdue(following)
 end
--- The first call of each minute keeps what waits, however soon it follows the one before.
+-- The first call of each minute extends the TTL of the waiting tasks' keys, however soon it follows the one before.
 if first and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   local last = tonumber(call('ZRANGE', schedule, '-1', '-1', 'WITHSCORES')[2])
   keep_waiting(max(0, last - now), schedule, heap, meta)

@@ -1,36 +1,36 @@
--- inspect: tell where those who wait stand, changing nothing at all.
+-- inspect: return where tasks wait, changing nothing at all.
 --
--- For each queue that is asked for: how many stand in it, and of its first task, or of one that is named, its
--- place, the rule that binds it and its expected start. It also names the queues of scopes below one, a
+-- For each queue that is asked for: how many tasks are in it, and for its first task, or the one that is named, its
+-- place, the rule that binds it and its expected start. It also lists the queues of scopes below a level, a
 -- page a call.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/core/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that apply to the scopes; n is ARGV[2]. See include/core/layout.lua.
 -- KEYS[n+1]   heap      sorted set of listed nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
--- KEYS[n+3]   flight    hash of what was granted. See include/fairshare/flight.lua.
--- KEYS[n+4]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+3]   flight    hash of grants in flight. See include/fairshare/flight.lua.
+-- KEYS[n+4]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 -- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     rules   integer n.
--- ARGV[3]     under   what the paths of the scopes to name begin with, "/acme/"; "" to name none.
+-- ARGV[3]     under   the beginning of the paths of the scopes to list, "/acme/"; "" to list none.
 -- ARGV[4]     after   the member of heap that the page before ended with; "" to begin.
--- ARGV[5]     most    integer > 0, how many members to look at.
+-- ARGV[5]     most    integer > 0, how many members to read.
 -- ARGV[6..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
 -- Returns  {numbers, scopes, after}:
 --          numbers   the clock of this call in integer µs, then six for each of s scopes:
---                    waiting   how many stand in its queue
---                    released  how many of it, and of scopes below it, are in flight
---                    ahead     how many are before the task in its queue; -1 when it does not stand there
+--                    waiting   how many tasks are in its queue
+--                    released  how many tasks of it, and of scopes below it, are in flight
+--                    ahead     how many tasks are before the task in its queue; -1 when it is not in it
 --                    out       1 when the task is in flight
---                    expected  integer µs until its start is expected; -1 can't be told
+--                    expected  integer µs until its start is expected; -1 if unknown
 --                    binding   the rule that it waits for, as its number in the path; 0 none, one more
 --                              than the path has for a pause
---          scopes    the paths of those that begin with `under` and have somebody waiting
---          after     to go on with; "" when these were the last
+--          scopes    the paths of those that begin with `under` and have waiting tasks
+--          after     the member to continue after; "" when these were the last
 --
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
@@ -53,7 +53,7 @@ local provider = sub(heap, 1, -6)
 -- #include fairshare/queues
 -- #include fairshare/expect
 
--- How many are in flight at each level and below it, but for those who are overdue.
+-- How many tasks are in flight at each level and below it, without those that are overdue.
 local STALE = 3000000
 local flying = {}
 do
@@ -68,7 +68,7 @@ do
   end
 end
 
--- How many children of a level have their turn before the one that a leaf is below.
+-- How many children of a level have their turn before the child that contains a leaf.
 local function before_at(level, leaf, sig)
   local key, at = level .. '\0' .. sig .. '\0', 0
   local slash = string.find(leaf, '/', #level + 2, true)
@@ -103,7 +103,7 @@ local function queue(j, s)
   return card, flying[l.scope] or 0, place or -1, out, waits, binding
 end
 
--- The scopes of a page of the heap that are asked for, and the member to go on after.
+-- The scopes that are asked for in a page of the heap, and the member to continue after.
 local function below()
   local scopes = {}
   if under == '' then
@@ -121,8 +121,8 @@ local function below()
   return scopes, #members == most and members[most] or ''
 end
 
--- A bucket that was idle has no more than its burst to give, however long it was: estimates add up from what is left
--- of its level now.
+-- An idle bucket holds no more than its burst, however long it was idle: estimates add to what is left of its level
+-- now.
 for i = 1, n do
   local r = queues.rule(i)
   if r.kind == 'T' and r.at < now then

@@ -1,16 +1,16 @@
 -- join: give places to tasks before they are enqueued, many in one call.
 --
--- A task whose start would be near, and that nobody is before, goes straight to asynq: it is charged and in
--- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all but a
--- few of many. Sent again, it leaves tasks where they are.
+-- A task with no task before it whose start would be near goes straight to asynq: it is charged and in
+-- flight. All other tasks join the queues of their scopes, as if they had asked and been denied. Of many tasks only
+-- a few go straight to asynq. Sent again, it leaves tasks where they are.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/core/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that apply to the scopes; n is ARGV[6]. See include/core/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
--- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
+-- KEYS[n+4]   flight    hash of grants in flight. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+6]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 -- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
@@ -27,12 +27,12 @@
 --
 -- Returns  {now, look, then two for each task: placed, expected}
 --          now       integer µs, the clock of this call
---          look      integer µs until dispatch must be called; -1 when this is no reason to
---          placed    1 when the task stands in its queue now, 2 when it did so before or is parked; 0 when it goes
+--          look      integer µs until dispatch must be called; -1 when this call gives no reason to
+--          placed    1 when the task is in its queue now, 2 when it was there before or is parked; 0 when it goes
 --                    straight to asynq
---          expected  integer µs until its start is expected; -1 can't be told, 0 for one that is in flight
+--          expected  integer µs until its start is expected; -1 if unknown, 0 for a task in flight
 --
--- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
+-- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or join their queues.
 -- Source   docs/turns.md#join
 
 -- #include core/clock
@@ -63,7 +63,7 @@ local stale = false
 -- #include fairshare/enter
 
 tree.at_once = 8
--- How long those who have come to a queue wait at most, as far as is known; nil where nobody has.
+-- How long the tasks that have joined a queue wait at most, as far as is known; nil if none has joined.
 local longest
 local out, on_its_way = { now, -1 }, {}
 
@@ -80,11 +80,11 @@ local function place(l, ticket, rank)
     local soon = sure and start - now <= near
     if soon and direct > 0 then
       direct = direct - 1
-      flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come it is one who comes back
+      flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come, it counts as a task that comes back
       on_its_way[l.scope .. '\0' .. ticket] = true
       return 0, start - now
     end
-    if soon then -- it waits in its own queue alone, and until it is there
+    if soon then -- it waits in its own queue alone, until it would be there
       by, t = { name = l.scope, cost = 1, unit = '' }, now + near
     else
       by, t = waits_for(path, start, binding)
@@ -102,7 +102,7 @@ for i = n + 8, #KEYS do
 end
 queues.read()
 
--- Notes which tasks are in flight.
+-- Notes the tasks that are in flight.
 if flies then
   local fields = {}
   for i = from, #ARGV, 3 do

@@ -7,9 +7,9 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
 --
--- Returns  {freed, waits}: how many places it held, and 1 where tasks wait for such, else 0
+-- Returns  {freed, waits}: how many places it held, and 1 if tasks wait for such places, else 0
 --
--- Writes   KEYS[1..n], and KEYS[n+1] where tasks wait for them.
+-- Writes   KEYS[1..n], and KEYS[n+1] if tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
 
 -- #include core/clock

@@ -7,7 +7,7 @@
 -- ARGV[3..]   lease     integer µs for each rule.
 --
 -- Returns  {held, ends}
---          held  1, or 0 when any place was lost; then nothing is renewed
+--          held  1, or 0 when any place was lost; then no lease is renewed
 --          ends  integer µs until the first of the leases ends
 --
 -- Writes   KEYS[1..n] when held == 1.

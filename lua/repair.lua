@@ -1,18 +1,18 @@
--- repair: make the tree of a provider anew from its queues, where something of it is damaged.
+-- repair: rebuild the tree of a provider from its queues, after a part of it was damaged.
 --
--- The queues hold who waits; all else follows from them. What is no ticket, no grant or of another type is
--- dropped: its task comes back by itself. The first call begins the tree, others go on with more queues.
+-- The queues hold the waiting tasks; everything else follows from them. A value that is no ticket, no grant or of
+-- another type is dropped: its task comes back by itself. The first call begins the tree, later calls add more queues.
 --
 -- KEYS[1]     schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[2]     heap      sorted set of listed nodes.
 -- KEYS[3]     meta      hash of nodes.
--- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
+-- KEYS[4]     flight    hash of grants in flight. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[5]     overdue   sorted set of the same.
 -- KEYS[6]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[7..]   queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     first   1 to begin, 0 to go on.
+-- ARGV[2]     first   1 to begin, 0 to continue.
 -- ARGV[3]     rules   integer n.
 -- ARGV[4..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+4..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
@@ -34,10 +34,10 @@ local provider, n, dropped = sub(schedule, 1, -10), tonumber(ARGV[3]), 0
 -- #include fairshare/tasks
 -- #include fairshare/tree
 
--- How many tasks of a queue are looked at. What waits behind them is taken to cost a unit each.
+-- How many tasks of a queue are read. Tasks behind them are assumed to cost one unit each.
 local LOOKED = 1000
 
--- Whether a key is of a type, by a command that fails at any other. One that is not is dropped.
+-- Whether a key is of a type, by a command that fails at any other type. A key of another type is dropped.
 local function is_sound(key, command, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then

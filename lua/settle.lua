@@ -1,44 +1,44 @@
--- settle: charge an attempt what it has spent, whatever it was granted, or take its grant back.
+-- settle: charge an attempt the units that it has spent, whatever it was granted, or take its grant back.
 --
--- What it has spent less comes back in its place, as nearly as each algorithm can: exactly under
--- windows; of a token bucket no more than has provably not been refilled meanwhile. What it has spent
--- more is charged now as a debt, even where it does not fit, as far as the rule then holds no more than
--- twice its capacity; what is above that is charged to nobody. It may be settled again: what counts is
--- what was recorded last. A grant is taken back once, places of concurrency rules included, and not
--- settled after that. Sent again the call changes nothing, and answers the same.
+-- Units that it has not spent come back, as exactly as each algorithm can: exactly under windows; of a
+-- token bucket no more than provably has not been refilled since. Units that it has spent beyond its
+-- grant are charged now as a debt, even if they do not fit, up to twice the rule's capacity. Units above
+-- that are not charged. An attempt may be settled again: the last record counts. A grant is taken back
+-- once, including the places of concurrency rules, and cannot be settled after that. Sent again, the call
+-- changes nothing, and returns the same.
 --
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/core/layout.lua.
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
--- KEYS[n+2]   attempt   string, the grant's record; once it is taken back "X" and the attempt id, unless it is
---                       the record of another attempt by now.
--- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the answer of
---                       the last call, or "X" when it was taken back.
+-- KEYS[n+2]   attempt   string, the grant's record; once it is taken back, "X" and the attempt id, unless by then
+--                       it is the record of another attempt.
+-- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the reply of
+--                       the last call, or "X" when the grant was taken back.
 -- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+5]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
 -- ARGV[3]     call      the id of this call; "" takes the grant back.
--- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
---                       it is recorded.
+-- ARGV[4]     until     integer µs since the epoch: from then on granted units do not come back, unless
+--                       they are recorded.
 -- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
--- ARGV[6]     since     integer µs since the epoch that the clock shows at least, unless it has stepped back since
---                       the grant: then units have moved, and none come back. 0 where nobody knows.
--- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
---                       it is charged, their place (as decide returned it; 0 for units that do not come
---                       back), and integer units that it has spent besides; integer units that it has
---                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/core/rules.lua.
+-- ARGV[6]     since     integer µs since the epoch: if the clock is before it, the clock has stepped back since
+--                       the grant. Then units have moved, and none come back. 0 if unknown.
+-- ARGV[7..]   rules     five for each rule: the rule; for the case that nothing is recorded any more, integer units
+--                       that it is charged, their place (as decide returned it; 0 for units that do not come
+--                       back), and integer units that it has spent and was not charged; integer units that it
+--                       has spent. For a concurrency rule 1 if it has a place, and zeros. See include/core/rules.lua.
 --
 -- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
---          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
---                nothing was changed
+--          done  1, 0 when the grant was taken back before, -1 when the boundaries of a calendar rule are out of
+--                date and nothing was changed
 --          now   integer µs, the clock of this call
 --          back  integer units that came back, rounded down; 1 for a freed place
---          debt  integer units that were charged besides
---          over  integer units spent that are charged to nobody
---          waits 1 where something came back that tasks wait for, else 0
+--          debt  integer units that were charged in addition
+--          over  integer units that it has spent and is not charged
+--          waits 1 if tasks wait for something that came back, else 0
 --
--- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+1..n+3], and KEYS[n+4] where tasks wait
+-- Writes   KEYS[1..n] that got units back or were charged, KEYS[n+1..n+3], and KEYS[n+4] if tasks wait
 --          for them.
 -- Source   docs/algorithms.md#settling
 
@@ -55,7 +55,7 @@ local provider = string.match(schedule, '^(.*)![^!]*$')
 local taken_back = char(GIVEN_BACK) .. member
 local moved, last = now < tonumber(ARGV[6]), redis.call('HGET', settled, '#')
 
--- Takes units back where nothing is recorded, and places; returns how many came back.
+-- Refunds units, if nothing is recorded, and places; returns how many came back.
 local function take(i, r)
   r.cost = tonumber(ARGV[5 * i + 3])
   if r.cost == 0 or moved and r.kind ~= 'C' then
@@ -77,8 +77,8 @@ local out = { 1, now }
 for i = 3, 3 * n + 3 do
   out[i] = 0
 end
--- The answer, once those who wait for what came back are looked at now: also where the call is sent again, since its
--- reply was lost.
+-- The reply, after the tasks that wait for what came back are set to be checked now: also when the call is sent again
+-- because its reply was lost.
 local function answer(came_back)
   if freed(schedule, meta, names_of_rules(n, #provider), now) and came_back then
     out[3 * n + 3] = 1
@@ -103,7 +103,7 @@ for i = 1, n do
     return out
   end
 end
-if id == '' then -- noted before anything comes back, so that it does so once
+if id == '' then -- written before anything comes back, so that it comes back once
   local record = redis.call('GET', attempt)
   if record and sub(record, -#member) == member then
     redis.call('SET', attempt, taken_back, 'PX', '60000')
@@ -130,6 +130,6 @@ if id ~= '' then
 end
 local came_back = false
 for i = 1, n do
-  came_back = came_back or out[3 * i] > 0 or rules[i].changed and out[3 * i + 1] == 0 -- or less than a unit did
+  came_back = came_back or out[3 * i] > 0 or rules[i].changed and out[3 * i + 1] == 0 -- or less than a unit came back
 end
 return answer(came_back)

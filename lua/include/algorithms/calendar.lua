@@ -2,26 +2,26 @@
 -- before it left over.
 -- Source: docs/algorithms.md#calendar
 --
--- A period begins at b0 and at b1 the next one does; a is when the one before began,
--- b2 and b3 are when the next two end. They come from the caller, whose clock or
--- memory may be wrong: where the clock is not between b0 and b1 the rule is stale, and
--- admits nothing until the caller has others.
+-- A period begins at b0, and the next one at b1; the one before began at a, and the next two
+-- end at b2 and b3. These boundaries come from the caller, whose clock or memory may be wrong: if
+-- the clock is not between b0 and b1, the rule is stale, and admits nothing until the caller
+-- sends others.
 --
 -- The state is the latest period that has units and the one before it, each by the
 -- last of its starts, as with fixed windows: whatever the boundaries are by now, none
--- of its units started later. `from` is no later than any start of the latest, `since`
--- than any of both. A start ahead may stand in the next period while this one still
--- has room. `carry` is what had been rolled over into the period before; what comes to
--- the latest follows from it, so that what is given back late is rolled over too. The
--- last `slack` µs of a period admit nothing. Where what is left is spread, nothing
--- starts before `next`; before the last charge that was `was`.
+-- of its units started later. `from` is no later than any start of the latest period, `since`
+-- than any start of both. A start ahead may be in the next period while this one still
+-- has room. `carry` is what was rolled over into the period before; the units rolled over into
+-- the latest follow from it, so that late refunds roll over too. The
+-- last `slack` µs of a period admit nothing. If the units that are left are spread, nothing
+-- starts before `next`; `was` is `next` before the last charge.
 do
   local EXACT = 9007199254740991
 
-  -- How soon to ask a rule again that is stale.
+  -- How soon to check a stale rule again.
   local SOON = 10000
 
-  -- units/of of a time, rounded up; no more than it. All are whole.
+  -- units/of of a time, rounded up; no more than the time. All are whole.
   local function part(time, units, of)
     local rest = time % of
     local over = rest * units
@@ -33,7 +33,7 @@ do
     return min(time, (time - rest) / of * units + over)
   end
 
-  -- What the period before the latest has left over, once it has ended.
+  -- The units that the period before the latest has left over, once it has ended.
   local function left_over(r)
     if r.prior == 0 or r.prior >= r.b0 then
       return 0
@@ -41,9 +41,9 @@ do
     return min(r.rollover, max(0, r.cap + min(r.carry, r.rollover) - r.before))
   end
 
-  -- Begins a period: the latest is the one before from now on, or, where it ended
-  -- sooner than at `from`, one that passed without a unit. What had been rolled over into
-  -- that one rolls on; several in a row count as one.
+  -- Begins a period: the latest becomes the one before; if it ended sooner than at `from`, the one
+  -- before is a period that passed without a unit. Units that were rolled over into that period
+  -- roll over again; several such periods in a row count as one.
   local function begin(r, from, before)
     local carry = left_over(r)
     r.gap = r.last < before
@@ -56,9 +56,9 @@ do
     r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0
   end
 
-  -- Sees the state as it is at now: r.idle where the period at hand has no units,
-  -- r.ahead where the latest is the next one, r.gone where nobody knows any more what
-  -- the one at hand had, since the clock has stepped back into it.
+  -- Adjusts the state to now: r.idle if the current period has no units, r.ahead if the latest is
+  -- the next one, r.gone if the units of the current period are unknown, since the clock has
+  -- stepped back into it.
   local function settle(r, now)
     if r.last - now > 2 * FAR_AHEAD then
       r.count = r.count + (r.prior >= r.b0 and r.before or 0)
@@ -77,8 +77,8 @@ do
     r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
   end
 
-  -- The units of another algorithm that are of the period at hand. What the one before
-  -- it left over nobody knows.
+  -- The units of another algorithm that belong to the current period. What the period before left
+  -- over is unknown.
   local function take_over(r, v, now)
     local units = stored.carried(v)
     for i = 1, #units, 2 do
@@ -113,8 +113,8 @@ do
     return r
   end
 
-  -- The units of the period at hand, and of the next. Where the boundaries have
-  -- changed, those that may be of either count in both.
+  -- The units of the current period, and of the next. If the boundaries have changed, units that
+  -- may belong to either count in both.
   local function used(r)
     return r.ahead and r.before or r.count + (r.prior >= r.b0 and r.before or 0)
   end
@@ -123,7 +123,7 @@ do
     return r.last >= r.b1 and r.count + (r.prior >= r.b1 and r.before or 0) or 0
   end
 
-  -- The units that the period at hand has left, and the next one, which gets nothing
+  -- The units that are left in the current period, and in the next one, into which nothing is
   -- rolled over before it has begun.
   local function room(r)
     return r.gone and 0 or r.cap + (r.ahead and min(r.carry, r.rollover) or left_over(r)) - used(r)
@@ -133,7 +133,7 @@ do
     return r.cap - used_next(r)
   end
 
-  -- What happens from b2 on nobody knows here, only that nothing is admitted sooner.
+  -- From b2 on the answer is unknown here, except that nothing is admitted sooner.
   local function fit(r, t)
     if r.cost > r.cap then
       return nil
@@ -178,7 +178,7 @@ do
     return start
   end
 
-  -- The pace goes back by the charge that was the last.
+  -- A refund sets the pace back if its charge was the last one.
   local function refund(r, _, place)
     local back = 0
     if r.healed or place < r.since then
@@ -205,15 +205,15 @@ do
     return used(r) > 0 and r.b1 - now or max(0, r.next - now)
   end
 
-  -- µs until the state means nothing any more: where units roll over, not before
-  -- another period has passed.
+  -- µs until the state means nothing any more: if units roll over, not before another period
+  -- has passed.
   local function lasts(r, now)
     if r.stale then
       return max(0, (r.ends or r.b1) - now)
     elseif r.rollover == 0 then
       return reset(r, now)
     elseif r.idle then
-      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
+      return r.gap and 0 or r.b2 - now -- how long ago the period before a gap was is unknown
     end
     return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
   end
@@ -227,8 +227,8 @@ do
     return (r.stale or r.cap == 0) and 0 or max(0, room(r))
   end
 
-  -- When `units` before it and then the cost will have been admitted: an estimate,
-  -- which takes later periods to be as long as the next.
+  -- When `units` before it and then the cost will have been admitted: an estimate, which assumes
+  -- that later periods are as long as the next.
   local function after(r, now, units)
     if r.cost > r.cap or r.stale then
       return (fit(r, now))

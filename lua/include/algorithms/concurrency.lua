@@ -1,8 +1,8 @@
 -- concurrency: at most cap runs at once, each holding a place under its attempt
--- id until it is released or its lease runs out unrenewed.
+-- id until the place is released or its lease expires.
 -- Source: docs/algorithms.md#concurrency
 --
--- A sorted set of attempt ids by the end of their lease.
+-- The state is a sorted set of attempt ids by the end of their lease.
 do
   local function bounds(now)
     return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
@@ -19,15 +19,15 @@ do
     return r
   end
 
-  -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
-  -- some places are only set aside.
+  -- The end of one of the current leases, after skipping the `skip` that end first
+  -- (ZRANGEBYSCORE) or last (ZREVRANGEBYSCORE). Nil if there are fewer: some places are only
+  -- reserved.
   local function ends(command, key, a, b, skip)
     return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
-  -- A full rule has a place free when as many leases have ended as are too many,
-  -- unless they are renewed.
+  -- A full rule has a free place once enough leases have ended to be below cap, unless they are
+  -- renewed.
   local function fit(r, t)
     if r.held < r.cap or r.mine then
       return t

@@ -1,17 +1,17 @@
 -- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
--- each one of `grain` µs since the epoch.
+-- each window of `grain` µs since the epoch.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
 -- `per` after the end of its cell: less than a grain late and never early, so
 -- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
--- their ends. The last one (tail) stands apart, since it grows most; `log` holds
--- those before it that have units, oldest first: see each in state.lua.
+-- their ends. The last one (tail) is stored apart, since it grows most; `log` holds
+-- the cells before it that have units, oldest first: see each in state.lua.
 --
--- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
--- of a sliding window ends with its last; in it count its own units alone. The one
+-- Fixed windows are cells with a per of 0. A fixed window begins with its first moment, whereas a
+-- cell of a sliding window ends with its last. Only its own units count in it. The window
 -- before is kept for as long, for a clock that steps back. The last `slack` µs of a
--- window admit nothing: what starts late must not land in the next.
+-- window admit nothing: a late start must not land in the next window.
 do
   local function varint(n)
     local s = ''
@@ -32,7 +32,7 @@ do
     r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
   end
 
-  -- Puts units into a cell after all of the log.
+  -- Adds units to a cell after all cells of the log.
   local function append(r, cell, units)
     if r.log == '' then
       r.head, r.log = cell, varint(units)
@@ -42,7 +42,7 @@ do
     r.last = cell
   end
 
-  -- Puts units into a cell before the last of the log.
+  -- Adds units to a cell before the last cell of the log.
   local function insert(r, cell, units)
     stored.each(r.log, r.head, function(at, had, entry, from, to, before)
       if at < cell then
@@ -77,7 +77,7 @@ do
     end
   end
 
-  -- Forgets what has left the window.
+  -- Removes the units that have left the window.
   local function expire(r, now)
     local gone = floor((now - r.window) / r.grain)
     if r.tail <= gone then
@@ -95,9 +95,9 @@ do
     end
   end
 
-  -- The units of a state of another kind, or in other cells. A bucket does not know when
-  -- what it granted last begins: in no more than a second. What counts as of now is to
-  -- be written, or else it would do so with each look.
+  -- The units of a state of another kind, or in other cells. A bucket does not know when its
+  -- latest grant starts: within a second at most. Units that count as of now must be
+  -- written, or else they would count as of now at each read.
   local function take_over(r, v, now)
     local units, back = stored.carried(v)
     local later = byte(v, 1) == TOKEN and 1000000 or 0
@@ -110,8 +110,8 @@ do
     r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
-  -- the one at hand.
+  -- The clock has stepped back by at least `cells` cells. All units of fixed windows then count in
+  -- the current one.
   local function step_back(r, now, cells)
     local units = r.total
     r.healed, r.stepped = true, true
@@ -149,7 +149,7 @@ do
     return r
   end
 
-  -- The moment from which `need` of the units held have left.
+  -- The moment by which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
     stored.each(r.log, r.head, function(cell, units)
@@ -162,7 +162,7 @@ do
     return at * r.grain + r.per
   end
 
-  -- The units that count with those of a start at t: in a fixed window its own.
+  -- The units that count together with those of a start at t: in a fixed window its own.
   local function held(r, t)
     if r.per > 0 then
       return r.total
@@ -198,7 +198,7 @@ do
     return cell * r.grain
   end
 
-  -- Takes units out of their cell.
+  -- Takes units out of the cell that they were charged in.
   local function refund(r, _, place)
     local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
     if r.total == 0 or r.healed then

@@ -1,33 +1,33 @@
--- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
--- arrive so when they are up to slack µs apart in how late they are.
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs. They also
+-- arrive within that limit if their delays differ by up to slack µs.
 -- Source: docs/algorithms.md#token-bucket
 --
--- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
--- the decision `at`, which never repeats, so that it also names the grant. `low`
--- is the least level that any charge after `since` met: nothing granted since
+-- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at
+-- the decision `at`, which never repeats, so that it also identifies the grant. `low`
+-- is the lowest level that any charge after `since` met: no grant since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
-  -- What a level may come to when a limit changes: sums must stay exact.
+  -- The highest level after a change of a limit: sums must stay exact.
   local MOST_PARTS = 4503599627370496
 
-  -- So many µs, at the most, a bucket waits for a clock that has stepped back.
+  -- How many µs, at most, a bucket waits for a clock that has stepped back.
   local TO_AND_FRO = 10000000
 
-  -- The level at t, below zero where the bucket has been full for a while.
+  -- The level at t, negative if the bucket has been full for a while.
   local function level(r, t)
     return r.x - (t - r.at) * r.p
   end
 
-  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  -- x parts, of which q are a unit, converted to parts of this rule's own unit.
   local function convert(r, x, q, round)
     local rest = x % q
     return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
-  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
-  -- was lowered would be waited for for as long as it takes to drain that at its new
-  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
-  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  -- Drops the part of the level that a changed limit puts beyond full: after a limit was lowered,
+  -- a request would wait until that part has drained at the new rate. Units granted ahead
+  -- are kept on top. A correction of the rate by an API drops nothing, not even
+  -- debts under another burst: `whole` is the rate without the correction.
   local function clip(r, whole)
     local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
     if r.p > 0 and r.x > most then
@@ -44,7 +44,7 @@ do
     end
     r.found = true
     if byte(v, 1) ~= TOKEN then
-      -- What the bucket would hold, had it been there: no more than that is spent.
+      -- What the bucket would hold, had it existed at the time: no more than that is spent.
       local units = stored.carried(v)
       r.at, r.low, r.healed = min(units[1], now), 0, true
       for i = 1, #units, 2 do
@@ -60,11 +60,11 @@ do
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
-      -- One that was corrected before counted in finer parts of the same unit.
+      -- A bucket that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    -- A clock that goes to and fro would fill the bucket each time that it goes forth: so it is waited
-    -- for, where that takes no longer than the bucket does to fill.
+    -- A clock that steps back and forth would fill the bucket each time that it steps forward. So the
+    -- bucket waits for the clock, if that takes no longer than filling does.
     local back = stored.stepped(now, r.at, byte(v, 44), p > 0 and min(TO_AND_FRO, cap * q / p) or 0)
     if back > 0 then
       r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
@@ -83,8 +83,8 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
-    -- must not drain then what is taken there: the level is kept as of the start.
+    -- A corrected rate may be whole before the start comes, or be raised by then, and must not
+    -- drain what is taken at the start: the level is kept as of the start.
     local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
@@ -109,7 +109,7 @@ do
     return floor(back / r.q)
   end
 
-  -- A bucket that has been full for less than slack is not yet as if untouched.
+  -- A bucket that has been full for less than slack is not yet as if unused.
   local function lasts(r, now)
     return max(0, level(r, now) / r.p + r.slack)
   end

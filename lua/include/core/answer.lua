@@ -1,13 +1,13 @@
--- µs from now until a rule alone would admit its cost; -1 can't tell.
+-- µs from now until a rule alone would admit its cost; -1 if unknown.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
   return t and t - now or -1
 end
 
--- The first moment from now on at which every rule that can tell admits its cost,
--- the rule that asked for it, and whether that is sure: a suspended rule can't
--- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
--- out of step may take long to agree; then it is only the earliest that it can be.
+-- The first moment from now on at which every rule with a known moment admits its cost,
+-- the rule that asked for it, and whether that is sure. A suspended rule has no known moment;
+-- a full concurrency rule expects leases to end. Fixed windows that are out of step may take
+-- long to agree; then the result is only a lower bound.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
   local many, agree, i = #rules, 0, 0
@@ -28,7 +28,7 @@ local function joint_start(rules, now)
   return start, binding, sure and many == 0
 end
 
--- Puts down what rule i has to say: limited, remaining, retry, reset, place.
+-- Adds the report of rule i to the reply: limited, remaining, retry, reset, place.
 local function report(out, i, r, now, retry, place)
   local n, algorithm = 5 * i, algorithms[r.kind]
   out[n + 1] = retry == 0 and 0 or 1
@@ -38,10 +38,9 @@ local function report(out, i, r, now, retry, place)
   out[n + 5] = place
 end
 
--- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait, and a pause besides is told as so much less
--- than that: one by hand, of which no script knows the end, may be over sooner. A pause
--- binds where no rule is for ever.
+-- A denial: how long until all rules would admit it, and the report of each rule. An unknown time
+-- (-1) outlasts every wait. A pause in addition to it is subtracted from -1: a pause by hand, whose
+-- end no script knows, may be over sooner. A pause binds unless a rule's time is unknown.
 local function denied(rules, now, start, binding)
   local wait, pause = start - now, 0
   local out, last = { 0, 0, now, 0, 0 }, 0

@@ -1,5 +1,5 @@
--- What a decision does under the rules of its path. It needs n, member, attempt and
--- scope, and late, what was too late before or nil; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
+-- How a decision is made under the rules of its path. It needs n, member, attempt and
+-- scope, and late, what came too late before or nil; rule i is ARGV[base + 2 * i], and pauses follow the n rules.
 
 local function read_rules()
   local rules = {}
@@ -10,13 +10,13 @@ local function read_rules()
   return rules
 end
 
--- How much later than its start the run may begin, and how far ahead the start must be.
+-- By how much the run may begin after its start, and how far ahead the start must be.
 local leeway = late and byte(late) == 76 and tonumber(sub(late, 2)) or 0
 local from = late and leeway == 0 and tonumber(sub(late, 2)) or 0
 
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
--- changed, for an attempt that was decided before. One with leeway may begin up to so much
--- later: windows and buckets count it as of the last moment at which it may.
+-- changed, for an attempt that was decided before. An attempt with leeway may begin later by as
+-- much: windows and buckets count it at the last moment at which it may begin.
 local function grant(rules, start, binding)
   save_stepped()
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
@@ -41,12 +41,12 @@ local function grant(rules, start, binding)
   return out
 end
 
--- The grant that this attempt had before.
+-- The reply for an attempt that was granted before.
 local function granted_before(rules, record)
   local left = unpack7(record, 1) - now
   local out, wait = { 1, 1, now, left, 0 }, max(0, left)
   for i = 1, n do
-    -- Its own units are among those that the rule would have it wait for.
+    -- Its own units are among those that it would have to wait for.
     local retry = wait > 0 and retry_of(rules[i], now) or 0
     if retry < 0 or retry > wait then
       retry = wait
@@ -56,9 +56,9 @@ local function granted_before(rules, record)
   return out
 end
 
--- Mends what would not heal by itself: a key without a TTL, or with one that a
--- limit changed meanwhile outlasts; a state from the future, or of another
--- algorithm, whose units would seem to be spent anew with each look.
+-- Mends what would not heal by itself: a key without a TTL, or with a TTL that is too short after a
+-- change of a limit; a state from the future, or of another algorithm, whose units would seem
+-- to be spent anew at each read.
 local function mend(rules)
   save_stepped()
   for i = 1, n do

@@ -1,4 +1,4 @@
--- Keeps the key at least until its meaning ends, us µs from now.
+-- Keeps a key at least until it means nothing any more, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
   if redis.call('PTTL', key) < tonumber(ttl) then

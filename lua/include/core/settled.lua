@@ -1,12 +1,12 @@
-  -- What is recorded of an attempt that was settled, under one rule: units that it has
-  -- spent and that are charged to nobody, and then, by turns, the places and units of what
-  -- it was charged, oldest first. It needs what settle.lua has above it.
+  -- The record of an attempt that was settled, under one rule: the units that it has spent
+  -- and was not charged, and then, by turns, the places and units that it was charged, oldest
+  -- first. It needs what settle.lua has above it.
 
-  -- So many places are told apart; what was put into others in between does not come back.
+  -- How many places are told apart; units in the places between do not come back.
   local MOST_PLACES = 8
 
-  -- Takes units back in r, what was charged last first; returns how many came back, and
-  -- says in r.changed whether anything did.
+  -- Refunds units in r, those that were charged last first; returns how many came back, and
+  -- sets r.changed if anything came back.
   local function take_back(r, parts, less)
     local back, changed = 0, false
     while less > 0 and #parts > 0 do
@@ -31,7 +31,7 @@
   -- A bucket's numbers stay exact below this.
   local MOST_LEVEL = 6755399441055744
 
-  -- What may be charged beyond what fits: a rule holds no more than two capacities.
+  -- How much may be charged beyond the capacity: a rule holds at most two capacities.
   local function room(r)
     r.cap = 2 * r.cap
     local units = algorithms[r.kind].remaining(r, now)
@@ -39,7 +39,7 @@
     return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
   end
 
-  -- What is recorded under a rule, or else what the caller knows of.
+  -- The record under a rule, or else what the caller knows.
   local function recorded(name, charged, place, over)
     local had = last and redis.call('HGET', settled, name)
     local parts = not had and charged > 0 and { place, charged } or {}
@@ -55,7 +55,7 @@
     return parts, over
   end
 
-  -- Charges units as a debt, in r alone.
+  -- Charges units as a debt, in r only.
   local function owe(r, parts, units)
     r.cost = units
     parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)

@@ -1,5 +1,5 @@
--- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
--- what it took then.
+-- Writes r's state, which means nothing any more after `lasts` µs. A call may write it twice: after its refunds, and
+-- after its charges.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
   local spare = r.till - now - lasts
@@ -11,11 +11,11 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
--- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
--- clock. It is one table, since locals are few.
+-- How far the latest start of a state is ahead of the clock, and the steps of the clock that follow
+-- from that. It is one table, since a chunk has few locals.
 local stored = { known = {} }
 
--- The state of a rule: a call that needs many reads them at once.
+-- The state of a rule. A call that needs many reads them at once.
 function stored.get(key)
   local v = stored.known[key]
   if v == nil then
@@ -24,14 +24,14 @@ function stored.get(key)
   return v
 end
 
--- The byte of the state.
+-- The byte `ahead` of the state.
 function stored.ahead(now, latest)
   return char(min(255, max(0, ceil((latest - now) / 250000))))
 end
 
--- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
--- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
--- against the clock than they are in truth, and no later than when it was written.
+-- By how many µs at least the clock has stepped back since the state was written; 0 for less than
+-- a second, or less than `least`, for which the rule waits. With that subtracted, all times of the state
+-- are, against the clock, no earlier than in truth, and no later than when the state was written.
 function stored.stepped(now, latest, notches, least)
   local back = latest - notches * 250000 - now
   return back > max(1000000, least or 0) and back or 0
@@ -39,8 +39,8 @@ end
 
 -- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
 -- until it returns true. A log is varints: units, then (cells since the one before, units) for each
--- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
--- not at `to`; `before` is the cell before.
+-- next entry; head is the first cell. The entry begins at `entry` and its units at `from`, up to but
+-- not including `to`; `before` is the cell before.
 function stored.each(log, head, visit)
   if log == '' then
     return
@@ -68,9 +68,9 @@ function stored.each(log, head, visit)
   end
 end
 
--- What a state of another algorithm still holds against the rule: times and units by
--- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
--- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- The units of a state of another algorithm that still count under the rule: times and units by
+-- turns, oldest first. A bucket knows no times: its units are the level as of its last decision,
+-- which its rate has not drained. A fixed window counts at its end, or now. The
 -- second result is by how many µs the clock has stepped back.
 function stored.carried(v)
   local kind = byte(v, 1)
@@ -95,20 +95,20 @@ function stored.carried(v)
   return out, back
 end
 
--- The algorithms, by kind; those that a call has no rule of are left out of its
--- script, since making functions is what a short script spends most on. Each has
---   load(key, now, cost, a, b, c, d, member, whole, rule)  the rule as it stands; healed where
---                         that is no longer what is stored, and stepped where the clock has
---                         stepped back since: it must be stored, or each look would find the
---                         state as new as the first one did
+-- The algorithms, by kind. Those that a call has no rule of are left out of its script, since
+-- a short script spends most of its time on making functions. Each has
+--   load(key, now, cost, a, b, c, d, member, whole, rule)  the current state of the rule; healed if
+--                         it differs from what is stored, and stepped if the clock has
+--                         stepped back since: then it must be stored, or each read would find
+--                         the state as new as the first did
 --   fit(r, t)             the first moment from t on at which it admits the cost, and
---                         true where it may be later; nil can't tell
---   charge(r, now, start) takes the cost at start, in r only; returns its place
---   refund(r, now, place) takes it back, in r only; returns the units that came
---                         back, and says in r.changed whether anything did
+--                         true if it may be later; nil if unknown
+--   charge(r, now, start) charges the cost at start, in r only; returns its place
+--   refund(r, now, place) refunds it, in r only; returns the units that came back,
+--                         and sets r.changed if anything did
 --   save(r, now, start)   writes r
 --   remaining(r, now)     units left
---   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   reset(r, now)         µs until it is as if unused; -1 if unknown
 --   lasts(r, now)         µs until the state means nothing any more
--- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+-- Concurrency has no state but its places: it refunds at once and has no lasts.
 local algorithms = {}
