@@ -1,7 +1,7 @@
--- How a task comes to a queue, for those who ask and those who are planned. It needs queues.lua, lanes.lua,
+-- How a task joins a queue, for tasks that ask and tasks that are planned. It needs queues.lua, lanes.lua,
 -- expect.lua, parked and parks. Source: docs/turns.md#join
 
--- What a queue is like before a task of a band comes to it. It is read once: nobody else changes it meanwhile.
+-- Reads the state of a queue before a task of a band joins it. It is read once: nothing else changes it meanwhile.
 local function look_into(l, band)
   if not l.card then
     local empty = tree.node(l.leaf).kids == 0
@@ -18,7 +18,7 @@ local function look_into(l, band)
   end
 end
 
--- The first of a band that stands for the virtual time of its lanes, if any.
+-- The first task of a band that stands for the virtual time of its lanes, if any.
 local function first_of(l, band)
   if l.firsts[band] == nil then
     local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), '(' .. whole(band + BAND), 'WITHSCORES', 'LIMIT', '0', '1')[2]
@@ -27,8 +27,8 @@ local function first_of(l, band)
   return l.firsts[band] or nil
 end
 
--- The place of a task that asks for the first time: at the end of its queue or where its lane goes on, and
--- behind those of its group who are parked.
+-- The place of a task that asks for the first time: at the end of its queue or where its lane continues, and
+-- behind the parked tasks of its group.
 local function place_in(l, ticket, band, lane)
   local score = lane ~= '' and next(l.lanes) and place_in_lane(l.lanes, band, lane, first_of(l, band))
     or place_after(l.lasts[band] or nil, band, now)
@@ -36,7 +36,7 @@ local function place_in(l, ticket, band, lane)
   return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
 end
 
--- Notes that a task has come to a queue. Returns how many are before it.
+-- Notes that a task has joined a queue. Returns how many tasks are before it.
 local function took(l, ticket, band, score)
   local place = l.card
   if l.bottom and score <= l.bottom then
@@ -50,8 +50,8 @@ local function took(l, ticket, band, score)
   return place
 end
 
--- Whether one who comes is behind others: those of its own queue, those of its group who are parked, or those who wait
--- for what it takes too, at any level.
+-- Whether a task that comes is behind others: tasks of its own queue, parked tasks of its group, or tasks that wait
+-- for units that it takes too, at any level.
 local function held_up(l, sig, ticket)
   tree.read(tree.chain(l.leaf))
   if tree.node(l.leaf).kids > 0 or parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)) then
@@ -67,7 +67,7 @@ local function held_up(l, sig, ticket)
   return false
 end
 
--- Whether a leaf is the next of all that wait, wherever it or its parents are blocked.
+-- Whether a leaf has the next turn of all that wait, even if it or its parents are blocked.
 local function is_next(l, sig)
   local nd = tree.node(l.leaf)
   local state = nd.states[sig]
@@ -81,7 +81,7 @@ local function is_next(l, sig)
   return state ~= nil
 end
 
--- When the queue of a leaf is looked at, where it or a parent is blocked.
+-- When the queue of a leaf is checked next, if it or a parent is blocked.
 local function blocked_until(l)
   for sig in pairs(tree.node(l.leaf).states) do
     for _, id in ipairs(tree.chain(l.leaf)) do
@@ -93,7 +93,7 @@ local function blocked_until(l)
   end
 end
 
--- Has a queue stand in the tree by a task that has come to its front.
+-- Puts a queue in the tree by a task that has come to its front.
 local function come_first(l, ticket, sig, band, by, t, lead)
   tree.stand(l.leaf, sig, band)
   local level = t and t > now and level_of(by.name)
@@ -110,8 +110,8 @@ local function come_first(l, ticket, sig, band, by, t, lead)
 end
 
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
--- for and `t` until when, where nobody is before it. Returns how many are before it, how many the queue has, and whether
--- it stood there before.
+-- for and `t` until when, if no task is before it. Returns how many tasks are before it, how many the queue has, and
+-- whether it was there before.
 local function enter(l, ticket, rank, sig, score, by, t, lead)
   local priority, stride, lane = priority_of(rank)
   local at = score and floor(score / BAND) * BAND or -priority * BAND
@@ -132,7 +132,7 @@ local function enter(l, ticket, rank, sig, score, by, t, lead)
   return place, l.card
 end
 
--- Writes what enter has come to, for those of the queues that it has met; the tasks wait us µs at most, as far as is
+-- Writes the changes of enter to the queues that it has met; the tasks wait us µs at most, as far as is
 -- known.
 local function save_entered(list, us)
   local set = {}

@@ -1,8 +1,8 @@
--- When the start of a waiting task is expected: an estimate, by which nothing is decided. It needs now, tasks.lua and
+-- When a waiting task is expected to start: an estimate, which no decision depends on. It needs now, tasks.lua and
 -- tree.lua.
 
 -- When the `units` before it and then the rule's cost will have been admitted, as
--- far as a clock can tell; nil where it can't.
+-- far as a clock can predict; nil if unknown.
 local function after_units(r, now, units)
   if r.kind == 'P' then
     return max(now, r.ends)
@@ -25,9 +25,9 @@ local function after_units(r, now, units)
   return t and t + whole_windows * (r.window or 0)
 end
 
--- How long until the turn of a task that stands in its queue, which has so many before it and is so long, and the rule
--- that it waits for; -1 where no clock tells. Of those who share a level each has a turn for each that the queue has,
--- one for one of weight 1; and one more those of them that are `before` at a level, or all.
+-- How long until the turn of a task in its queue, from its place and the length of the queue, and the rule that it
+-- waits for; -1 if no clock predicts it. Each scope that shares a level with it has a turn for each turn that the
+-- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more.
 local function expected_in(l, path, place, card, before)
   local latest, binding, full = now, 0, nil
   for i, r in ipairs(path) do

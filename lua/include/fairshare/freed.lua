@@ -1,5 +1,5 @@
--- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
+-- Has the waiting tasks of some levels checked now: units of their rules have come free, or the rules have
+-- changed. It needs sub and whole; names are those of the rules. Returns whether any tasks wait there.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -19,7 +19,7 @@ local function freed(schedule, meta, names, now)
   return any
 end
 
--- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+-- The names of rules 1 to n; `length` is the length of the provider's prefix of their keys.
 local function names_of_rules(n, length)
   local names = {}
   for i = 1, n do

@@ -1,10 +1,10 @@
--- How a task is granted its start. It needs flight.lua, and id, that of the call.
+-- How a task is granted its start. It needs flight.lua, and id, the id of the call.
 
--- What this call has granted, to be written: fields and values, and times and fields, by turns.
+-- The grants of this call, to be written: fields and values, and times and fields, by turns.
 local outs = { flight = {}, overdue = {} }
 
 -- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
--- place. Returns what stands there.
+-- place. Returns its value in flight.
 function flights.grant(l, ticket, path, start, score, moment)
   local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
   local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid

@@ -1,31 +1,31 @@
 -- The place of a task in its queue by its lane. It needs now, pack, the numbers and tasks.lua.
 -- Source: docs/turns.md#lanes
 --
--- Start-time fair queueing inside a queue: a lane's next task has its place a stride behind that of
--- its last one, and never before the first task there, which stands for the virtual time. A
--- task without a lane goes to the end, and the next of every lane behind it.
--- Q<scope> keeps these places as long as the queue is not empty and somebody has named a lane: seven
--- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
+-- Start-time fair queueing within a queue: the place of a lane's next task is a stride behind that of
+-- its last one, and never before the first task of the queue, which stands for the virtual time. A
+-- task without a lane goes to the end, and the next task of every lane behind it.
+-- Q<scope> keeps these places as long as the queue is not empty and a task has named a lane: seven
+-- bytes, the next place, and the lane with a zero byte after it. Under '' is the place that no lane of
 -- the same priority is before.
 --
--- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
--- more than LANES lanes that have tasks there the others count as none.
+-- Below FRONT are the tasks that came back to the front: they do not stand for the virtual time. If
+-- more than LANES lanes have tasks in a queue, the other lanes count as none.
 local FRONT = MIDDLE / 2
 
--- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
+-- The priority of a task, and its stride and lane if it has one: "0" or "-1:6:low".
 local function priority_of(text)
   local priority, stride, lane = string.match(text, '^([^:]*):?([^:]*):?(.*)$')
   return tonumber(priority), tonumber(stride) or 1, lane
 end
 
--- The place of one that was to start and did not, and had none before: no place at the end of a queue is
--- before it. So those who come back stand as they stood, whichever comes first.
+-- The place of a task that was to start, did not, and had no place before: no place at the end of a queue is
+-- before it. So the tasks that come back keep their order, whichever comes first.
 local function front_place(rank, start)
   return -priority_of(rank) * BAND + floor(start / 1000) % FRONT
 end
 
 local function lane_key(band, name)
-  return whole(band + 0) .. ':' .. name -- no priority is -0
+  return whole(band + 0) .. ':' .. name -- never "-0"
 end
 
 -- The next places of a queue's lanes, by lane_key.
@@ -51,7 +51,7 @@ local place_in_lane, take_place
 do
   local LANES = 32
 
-  -- Whether a lane has a place of its own. Those whose next place is their turn need none.
+  -- Whether there is room to keep a place for a lane. A lane whose next place is its turn needs none.
   local function has_room(lanes, band, lane, first)
     local many, all = 0, lane_key(band, '')
     for key, place in pairs(lanes) do
@@ -64,7 +64,7 @@ do
     return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
   end
 
-  -- The place of a lane's next task, where `first` is the first of its priority in the queue, if any: nil
+  -- The place of a lane's next task; `first` is the first task of its priority in the queue, if any. Nil
   -- for the end of the queue.
   function place_in_lane(lanes, band, lane, first)
     local least = lanes[lane_key(band, '')]
@@ -75,7 +75,7 @@ do
     return min(max(least, lanes[lane_key(band, lane)] or least), band + BAND - 1)
   end
 
-  -- Notes where lanes go on behind a task that has got its place.
+  -- Notes where lanes continue after a task that has got its place.
   function take_place(lanes, band, lane, stride, place)
     local all = lane_key(band, '')
     if lane ~= '' and has_room(lanes, band, lane) then

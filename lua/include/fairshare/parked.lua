@@ -1,16 +1,16 @@
--- Tasks of groups that stand still, and those that cost more than a lowered limit admits: nobody can start
--- them, so they leave their queues, and come back to the places that they had when the caller says
--- that they may go on. Source: docs/turns.md#queues-that-stand-still
+-- Tasks of groups that stand still, and tasks that cost more than a lowered limit admits: they cannot start,
+-- so they leave their queues, and get their places back when the caller reports
+-- that they may continue. Source: docs/turns.md#queues-that-stand-still
 --
--- parked  sorted set: scope, 0, ticket by its score in the queue. One whose name is a group alone is the
---         last place of the group in the scope, whatever its priority: others of the group go behind it.
+-- parked  sorted set: scope, 0, ticket by its score in the queue. A member whose name is a group alone is the
+--         last place of the group in the scope, whatever its priority: other tasks of the group go behind it.
 --
--- `left` and `dear` are how many a call still parks of groups, and of those that cost too much.
+-- `left` is how many tasks of groups a call may still park, `dear` how many that cost too much.
 local parking = { groups = {}, left = 1000, dear = 200 }
 do
   local FEW_HEADS, HEADS, MANY_HEADS = 2, 16, 256
 
-  -- Notes a group that stands still: what its tickets' names begin with.
+  -- Notes a group that stands still: the beginning of its tickets' names.
   function parking.add(group)
     parking.groups[group], parking.stand = true, true
   end
@@ -30,7 +30,7 @@ do
       last[group] = max(last[group] or 0, score % BAND)
       tree.count(l.leaf, ticket, -1)
     end
-    call('ZADD', parked, 'LT', unpack(entries)) -- first: a server that refuses a command loses none
+    call('ZADD', parked, 'LT', unpack(entries)) -- first: if the server refuses a command, no task is lost
     for group, place in pairs(last) do
       call('ZADD', parked, 'GT', whole(place), l.scope .. '\0:' .. group)
     end
@@ -53,7 +53,7 @@ do
     return true
   end
 
-  -- Reads the first tasks of a queue that this call has not taken, without those who stand still.
+  -- Reads the first tasks of a queue that this call has not granted, without those that stand still.
   function parking.read(l)
     local size = #l.took == 0 and FEW_HEADS or HEADS
     repeat
@@ -62,8 +62,8 @@ do
     until not parking.stand or not park_some(l)
   end
 
-  -- Whether a rule of a path can never admit its task while the limits are what they are, but for those that an
-  -- API has cut: they grow again.
+  -- Whether a rule of a path can never admit its task under the current limits. Limits that an API has cut do not
+  -- count: they grow again.
   function parking.too_dear(path)
     for _, r in ipairs(path) do
       if r.cap ~= 0 and r.p ~= 0 and not r.corrected and not algorithms[r.kind].fit(r, now) then
@@ -73,8 +73,8 @@ do
     return false
   end
 
-  -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a
-  -- group goes when the first in the queue is behind it.
+  -- Takes a task out of parked: returns its score, nil if it is not parked. The last place of a
+  -- group is removed once the first task in the queue is behind it.
   function parking.take(l, field, ticket)
     local score = tonumber(call('ZSCORE', parked, field) or nil)
     if score and ticket == ':' .. group_of(ticket) then

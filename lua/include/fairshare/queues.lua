@@ -1,5 +1,5 @@
--- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
--- tasks.lua and tree.lua; rule i is ARGV[base + i].
+-- The queues of a call and their rules: each rule is read once, for all queues that share it. It needs n, base,
+-- provider, tasks.lua and tree.lua; rule i is ARGV[base + i].
 local queues = { rules = {}, by_scope = {}, numbers = nil }
 
 -- Rule i.
@@ -15,7 +15,7 @@ function queues.rule(i)
   return r
 end
 
--- The rule of a name, if the call knows it.
+-- The rule with a name, if the call knows it.
 function queues.named(name)
   if not queues.numbers then
     queues.numbers = {}
@@ -27,7 +27,7 @@ function queues.named(name)
   return i and queues.rule(i)
 end
 
--- Notes a queue by its key and the numbers of its rules.
+-- Adds a queue, by its key and the numbers of its rules.
 function queues.add(key, text)
   local scope = sub(key, #provider + 1, -7)
   local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {} }
@@ -52,7 +52,7 @@ function queues.read()
   end
 end
 
--- The rules of a queue's scope, pauses behind them, and its weights by level.
+-- The rules of a queue's scope, with pauses after them, and its weights by level.
 function queues.path(l)
   if not l.path then
     l.path, l.weights = {}, {}
@@ -68,7 +68,7 @@ function queues.path(l)
   return l.path
 end
 
--- Has a queue stand in the tree by its first task. Returns its signature.
+-- Puts a queue in the tree by its first task. Returns its signature.
 function queues.stand(l, ticket, score)
   local _, sig
   if ticket then
@@ -78,7 +78,7 @@ function queues.stand(l, ticket, score)
   return sig
 end
 
--- The same for whoever is first by now, who may start sooner than who was.
+-- Puts a queue in the tree again by its present first task, which may start sooner than the one before.
 function queues.stand_anew(l)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
   local ticket, score = first[1], tonumber(first[2])
@@ -88,7 +88,7 @@ function queues.stand_anew(l)
   end
 end
 
--- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same.
+-- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same units.
 function queues.units_by_level(l, path, ticket)
   local costs = costs_of(ticket)
   if l.last_costs ~= costs then

@@ -1,5 +1,5 @@
--- Whether the clock is not between the boundaries of a calendar rule of the call: by such a rule nothing is
--- decided, and the caller asks again with others. It needs n and base; rule i is ARGV[base + i].
+-- Whether the clock is outside the boundaries of a calendar rule of the call: no decision is made by such a rule,
+-- and the caller asks again with other boundaries. It needs n and base; rule i is ARGV[base + i].
 
 for i = 1, n do
   local rule = ARGV[base + i]

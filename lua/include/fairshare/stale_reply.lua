@@ -1,5 +1,5 @@
--- A calendar rule whose boundaries the clock is not between is stale. By it nothing is
--- decided, and nobody loses a turn or a place: the caller asks again with others.
+-- A calendar rule is stale if the clock is outside its boundaries. No decision is made by it, and
+-- no task loses a turn or a place: the caller asks again with other boundaries.
 for i = 1, n do
   local rule = ARGV[base + 2 * i]
   local from, to = 0, now + 1

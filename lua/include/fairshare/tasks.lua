@@ -9,12 +9,12 @@ local REQUESTS = 'requests'
 -- Added to a score, so that it is never negative.
 local SCORES = 4503599627370496
 
--- What waits is kept for so much longer than it is expected to take: it means something until
+-- How much longer than their expected wait the keys of waiting tasks are kept: they have a meaning until
 -- asynq brings the task back by itself.
 local STAY = 86400000000
 
--- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
--- comes back to its place is before those who came since.
+-- The first place of an empty band, or the place after its last. Places follow the clock, in ms: a task that
+-- comes back to its place is before the tasks that came since.
 local function place_after(last, band, now)
   local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
   return last and min(max(last + 1, first), band + BAND - 1) or first
@@ -31,7 +31,7 @@ end
 
 local known_costs = {}
 
--- What a task costs: a number, under every rule, or a table by unit. Each ticket is taken apart once.
+-- The cost of a task: a number, under every rule, or a table by unit. Each ticket is parsed once.
 local function costs_of(ticket)
   local costs = known_costs[ticket]
   if not costs then
@@ -47,7 +47,7 @@ local function costs_of(ticket)
   return costs
 end
 
--- What a task takes of a unit, '' for places.
+-- How many units of a kind a task takes, '' for places.
 local function cost_of(ticket, unit)
   local costs = costs_of(ticket)
   if type(costs) == 'number' then
@@ -56,8 +56,8 @@ local function cost_of(ticket, unit)
   return costs[unit] or (unit == '' or unit == REQUESTS) and 1 or 0
 end
 
--- The unit that a rule counts, '' for places and where each task counts: it follows the
--- numbers of its text.
+-- The unit that a rule counts, '' for places and for a rule that counts each task: it follows the
+-- numbers of the rule's text.
 local function unit_of(rule)
   local kind = byte(rule)
   local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
@@ -67,7 +67,7 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The signature of tasks that take of these units alone, and not of all rules of their path.
+-- The signature of tasks that take only these units, and so not all rules of their path.
 local function signature(units)
   local names = {}
   for unit in pairs(units) do
@@ -77,8 +77,8 @@ local function signature(units)
   return table.concat(names, ',') .. ','
 end
 
--- The rules of a path that a task takes anything of, each with what it takes; and the task's
--- signature, '' if those are all.
+-- The rules of a path that a task takes units of, each with that cost; and the task's
+-- signature, '' if those are all rules.
 local function counted(path, ticket)
   local costs = costs_of(ticket)
   if type(costs) == 'number' and costs > 0 then
@@ -97,8 +97,8 @@ local function counted(path, ticket)
   return some, #some == #path and '' or signature(units)
 end
 
--- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
--- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+-- The rule of a path that a task waits for, and until when, nil if unknown: a rule with no known moment, or the
+-- rule that alone would admit the task last. Units that come free of other rules cannot start the task sooner.
 local function waits_for(path, start, binding)
   local last, at
   for i = 1, #path do
@@ -112,7 +112,7 @@ local function waits_for(path, start, binding)
   return path[last or max(1, binding)], at or start
 end
 
--- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+-- The group of a task: the beginning of its name, up to and including the first slash; '' if it has none.
 local function group_of(ticket)
   return string.match(ticket, '^[^:]*:([^/]*/)') or ''
 end
@@ -122,13 +122,13 @@ local function level_of(name)
   return string.match(name, '^[^:]*')
 end
 
--- The numbers of a path's rules, and the weight that the scope has under each where it
--- is said: "1,3*2.5,4".
+-- The numbers of a path's rules, and the weight of the scope under each rule that has
+-- one: "1,3*2.5,4".
 local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
--- A command on any number of members of a key, some at a time.
+-- Runs a command on any number of members of a key, in several calls.
 local function in_parts(command, key, list)
   for i = 1, #list, 500 do
     call(command, key, unpack(list, i, min(#list, i + 499)))
@@ -146,7 +146,7 @@ local function values_of(key, fields)
   return values
 end
 
--- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
+-- Keeps keys at least us µs more, and after that until asynq brings the tasks back: it does so half as
 -- late again as expected.
 local function keep_waiting(us, ...)
   us = us + us / 2

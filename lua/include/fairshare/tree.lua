@@ -1,26 +1,26 @@
--- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- The order of waiting scopes. It needs call, now, heap, schedule, meta, pack and the numbers.
 -- Source: docs/turns.md#the-tree
 --
--- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
--- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
--- its siblings take turns by it: start-time fair queueing at each level. A node that has
--- waiting tasks is, for each signature of those, either listed or blocked:
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and, as a leaf, the queue of a scope:
+-- '/a/' for the queue of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- siblings take turns by their tags: start-time fair queueing at each level. A node with
+-- waiting tasks is either listed or blocked, for each signature of the tasks:
 --
 -- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
---           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
---           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: empty nodes
+--           whose tag is ahead of their parent's time. Such a node is forgotten once that time has passed its tag.
 -- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
---           first task below. The provider is never listed: while anybody can be looked at, it is here.
+--           first task below. The provider is never listed: while a node can be checked, the provider is here.
 -- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
---           and the requests that wait below; behind these, as "tokens=1500", what the tasks below that cost by unit
---           take of other units, and with '*' of requests: a task that costs a number takes it of each. Then a line
---           for each signature: it, the band, and, where it is blocked, the cost that blocks and its unit, behind
---           which "=" and a signature say that what comes free is saved for the tasks of that one. A leaf whose
---           queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
---           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
+--           and the requests that wait below; after these, as "tokens=1500", the units other than requests that
+--           tasks below with a cost by unit take, and under '*' their requests: a task whose cost is a number takes
+--           that of each unit. Then a line for each signature: the signature, the band, and, if it is blocked, the
+--           cost that blocks and its unit, and after "=" the signature of the tasks that units coming free are saved
+--           for. A leaf whose queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch. * the cursor of a scan of all of schedule, from ZSCAN.
 --
--- What is to be written is kept until tree.save: `comes` of the heap and `times` of the schedule, each with its
--- score, or false for what goes. `through` says of a signature how many had been granted when a dispatch found nobody more.
+-- Changes are kept until tree.save: `comes` of the heap and `times` of the schedule, each with its score, or false to
+-- remove. `through` has by signature how many tasks had been granted when a dispatch found no more to grant.
 local tree = { records = {}, nodes = {}, comes = {}, times = {}, through = {}, at_once = 16 }
 do
   local format = string.format
@@ -40,7 +40,7 @@ do
     return up
   end
 
-  -- The nodes from one up to the provider.
+  -- The nodes from a leaf up to the provider.
   function tree.chain(leaf)
     local ids, id = chains[leaf], leaf
     if not ids then
@@ -54,7 +54,7 @@ do
     return ids
   end
 
-  -- A node, which its record describes: `up` is its parent, false for the provider.
+  -- Parses a node from its record: `up` is its parent, false for the provider.
   local function read_record(id, v)
     local nd = { id = id, up = up_of(id), tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
     if not v then
@@ -70,7 +70,7 @@ do
       end
     end
     local one, its = string.match(all, '^\n([^ \n]*) (%d+)$')
-    if one then -- as most have it
+    if one then -- most nodes have one signature
       nd.states[one] = { band = tonumber(its) }
       return nd
     end
@@ -97,7 +97,7 @@ do
     return text
   end
 
-  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  -- Reads nodes that are not known yet. They are parsed when they are used.
   function tree.read(ids)
     local unknown, fields = {}, {}
     for _, id in ipairs(ids) do
@@ -123,14 +123,14 @@ do
   end
   tree.node = node
 
-  -- A node, to be written.
+  -- Returns a node and marks it to be written.
   local function changed(id)
     local nd = node(id)
     nd.changed, nd.gone = true, nil
     return nd
   end
 
-  -- Writes what comes to a key and what goes: first what comes, since an empty key has no TTL. Nothing is left.
+  -- Writes the changes of a key: first the additions, since an empty key has no TTL. No change is left after it.
   local function write_changes(key, changes)
     local come, go = {}, {}
     for member, score in pairs(changes) do
@@ -145,7 +145,7 @@ do
     return {}
   end
 
-  -- Whether one of two siblings has its turn first.
+  -- Whether the first of two siblings has its turn before the second.
   local function sooner(a, b)
     return a.band < b.band or a.band == b.band and a.tag < b.tag
   end
@@ -159,7 +159,7 @@ do
     return set
   end
 
-  -- The members of the heap that begin with the key of a set, so many at most, in their order.
+  -- The members of the heap that begin with the key of a set, at most `most`, in their order.
   function tree.members(key, most)
     tree.comes = write_changes(heap, tree.comes)
     return call('ZRANGEBYLEX', heap, '[' .. key, '(' .. sub(key, 1, -2) .. '\1', 'LIMIT', '0', whole(most))
@@ -178,7 +178,7 @@ do
     set.list, set.whole = list, #got < most
   end
 
-  -- Knows the children of a node without reading them, where its own queue is the only one.
+  -- Sets the children of a node without reading them, if its own queue is the only child.
   local function know_children(set, nd, sig)
     local leaf = sub(nd.id, -1) ~= '/' and sig ~= PAST and nd.kids == 1 and node(nd.id .. '/')
     if leaf and leaf.kids == 1 then
@@ -200,7 +200,7 @@ do
   end
   tree.first = first
 
-  -- What stands in the heap for a node, by a band and its tag.
+  -- The member of the heap for a node, from a band and its tag.
   local function member_of(set, nd, band)
     return set.key .. format(RANK, band, nd.tag) .. nd.id
   end
@@ -221,7 +221,7 @@ do
     end
   end
 
-  -- Takes a node out of what is read of its siblings, and returns it if it was there.
+  -- Takes a node out of the siblings that were read, and returns it if it was there.
   local function take_out(set, id)
     for i, e in ipairs(set.list or NONE) do
       if e.id == id then
@@ -236,18 +236,18 @@ do
     tree.comes[e and e.member or member_of(set, nd, band)] = false
   end
 
-  -- Makes a node wait for a moment; false for none.
+  -- Makes a node wait until a moment; false ends the wait.
   local function wait_until(nd, sig, t)
     tree.times[nd.id .. '\0' .. sig] = t and whole(t)
   end
 
-  -- Until when a node waits, nil where it does not.
+  -- Until when a node waits, nil if it does not.
   function tree.waits_until(id, sig)
     local key = id .. '\0' .. sig
     return tonumber(tree.times[key] or call('ZSCORE', schedule, key) or nil)
   end
 
-  -- Has those looked at now that wait behind a signature.
+  -- Has the nodes checked now that wait behind a signature.
   local function pass_on(nd, sig)
     for its, state in pairs(nd.states) do
       if its ~= sig and state.cost and state.behind == sig then
@@ -256,7 +256,7 @@ do
     end
   end
 
-  -- Lists a node again that was left out: it has a child that is not.
+  -- Lists a hidden node again: it has a child that is not hidden.
   local function show(nd, sig)
     local set = children(node(nd.up), sig)
     if set.hidden[nd.id] then
@@ -269,11 +269,11 @@ do
     end
   end
 
-  -- Sees that a node is listed, or is not, as its children are.
+  -- Makes a node listed or not, according to its children.
   local function rise(id, sig)
     local nd = node(id)
     local child, state, set = first(nd, sig), nd.states[sig], nd.sets[sig]
-    if not child and set.many > 0 then -- all others are left out
+    if not child and set.many > 0 then -- all others are hidden
       return nd.up and state and not state.cost and tree.hide(id, sig)
     elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
       return nd.up and not state.cost and show(nd, sig)
@@ -296,8 +296,8 @@ do
     end
   end
 
-  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
-  -- waits for the same.
+  -- Blocks a node until t, when its rule admits the cost of a unit; or, behind another signature, as long as that
+  -- signature waits for the same.
   function tree.block(id, sig, t, cost, unit, behind)
     local nd = changed(id)
     local state = nd.states[sig]
@@ -311,14 +311,14 @@ do
     end
   end
 
-  -- Lists a node that was blocked. The provider is to be looked at.
+  -- Lists a blocked node. The provider is to be checked.
   function tree.unblock(id, sig)
     local nd = changed(id)
     local state = nd.states[sig]
     local child = first(nd, sig)
     if child and not state then
       error('a node is lost')
-    elseif not child and state and nd.sets[sig].many > 0 then -- all below are left out
+    elseif not child and state and nd.sets[sig].many > 0 then -- all below are hidden
       if nd.up and state.cost then
         wait_until(nd, sig, false)
         nd.states[sig] = { band = state.band }
@@ -336,7 +336,7 @@ do
     end
   end
 
-  -- Has the nodes of a level looked at now: something of its rules has come free.
+  -- Has the nodes of a level checked now: units of its rules have come free.
   function tree.look_at(id)
     local nd = node(id)
     for sig, state in pairs(nd.states) do
@@ -346,14 +346,14 @@ do
     end
   end
 
-  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  -- Has all nodes above a leaf checked now: its first task has gone, and the next one may need less.
   function tree.look_above(leaf)
     for _, id in ipairs(tree.chain(leaf)) do
       tree.look_at(id)
     end
   end
 
-  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  -- Hides a listed node until the end of this call, and its parents if all nodes below them are hidden.
   function tree.hide(id, sig)
     local up = node(node(id).up)
     local set = children(up, sig)
@@ -365,7 +365,7 @@ do
     end
   end
 
-  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- Has the blocked parents of a leaf checked now, if its first task may start sooner than the tasks that they
   -- are blocked for.
   function tree.hurry(leaf, sig, band, ticket)
     for _, id in ipairs(tree.chain(leaf)) do
@@ -379,7 +379,7 @@ do
     end
   end
 
-  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  -- Counts a task that joins a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
     local costs = costs_of(ticket)
     local by_unit = type(costs) == 'table'
@@ -397,15 +397,15 @@ do
     end
   end
 
-  -- What waits below a node of a unit.
+  -- How many units of a kind wait below a node.
   function tree.units(id, unit)
     local nd = node(id)
     local sums = unit ~= '' and unit ~= REQUESTS and nd.sums or NONE
     return max(0, nd.units - (sums['*'] or 0) + (sums[unit] or 0))
   end
 
-  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
-  -- time at least.
+  -- Opens a leaf that has its first task, and its parents. A node saves up no turns: its tag is at least its
+  -- parent's time.
   local function open(nd)
     nd.kids = 1
     while nd.up do
@@ -436,7 +436,7 @@ do
     end
   end
 
-  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- Closes a leaf that has no more tasks, and the parents that have none. By how much they are ahead of others
   -- is kept.
   local function close(nd)
     while nd.up do
@@ -456,8 +456,8 @@ do
     end
   end
 
-  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
-  -- empty.
+  -- Puts a queue in the tree by its first task: the task's signature and band; nil for an empty
+  -- queue.
   function tree.stand(leaf, sig, band)
     local nd = node(leaf)
     if sig and nd.kids == 0 then
@@ -481,7 +481,7 @@ do
     end
   end
 
-  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  -- Advances the tags of a path whose leaf has had a turn: units and weights by level.
   function tree.turn(leaf, units, weights)
     local nd = changed(leaf)
     while nd.up do
@@ -504,7 +504,7 @@ do
     end
   end
 
-  -- Forgets empty nodes that the time has passed: some in each call, however many there are.
+  -- Removes empty nodes whose tags the time has passed: some in each call, however many there are.
   local function sweep()
     local passed, left = {}, SWEPT
     for _, nd in pairs(tree.nodes) do
@@ -526,8 +526,8 @@ do
     tree.times = write_changes(schedule, tree.times)
   end
 
-  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
-  -- Nothing of it stays when nobody waits.
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields to remove.
+  -- When no task waits, the keys of the tree are deleted.
   function tree.save(set, gone)
     if node('').kids == 0 then
       if node('').changed then

@@ -1,8 +1,8 @@
--- The fast path, which most calls go: every rule has been used lately under the
--- limits of this call, admits its cost now, and its key lives long enough. One
--- straight line without a function, since to make one costs as much as to add up a
--- rule. Whatever is different leaves it before anything is written, for the
--- general way below, which answers the same: a test runs both. It needs call, format,
+-- The fast path, which most calls take: every rule was used recently under the
+-- limits of this call, admits its cost now, and its key lives long enough. It is one
+-- straight line without functions, since making one costs as much as evaluating a
+-- rule. Every other call leaves it before anything is written, for the
+-- general way below, which returns the same: a test runs both. It needs call, format,
 -- member, attempt, n and base.
 local out, states, places, passed = { now, 0, 0, 0 }, {}, { now }, 0
 for i = 1, n do

@@ -1,6 +1,6 @@
--- Which attempts of a batch nothing stands in the way of: free[i], for the one whose id begins at byte i
--- of calls; nil where nothing stands in any's way. It needs calls, there, upstream, meta, flight and parked, and reads each of
--- those once.
+-- Which attempts of a batch nothing prevents: free[i], for the attempt whose id begins at byte i
+-- of calls; free is nil if nothing prevents any of them. It needs calls, there, upstream, meta, flight and parked, and
+-- reads each of those once.
 do
   local provider, reported, parks, flies = sub(upstream, 1, -10), there % 2 == 1, there % 4 >= 2, there >= 4
   local asked, levels, attempts, at = { P = {}, R = {}, n = {}, task = {} }, {}, {}, 3
@@ -15,7 +15,7 @@ do
     return ids
   end
 
-  -- What a key holds under names that begin so.
+  -- Reads the fields of a key that are a prefix and each of the names, into names.
   local function fetch(key, begins, names)
     local list, fields = {}, {}
     for name in pairs(names) do
@@ -29,8 +29,8 @@ do
     end
   end
 
-  -- Whether an API has told anything of any level or rule here: what it has told of others is in nobody's way, and most
-  -- batches are through with this.
+  -- Whether the API has reported anything about a level or rule of this batch. Reports about others do not matter, and
+  -- most batches need no more than this check.
   local function is_reported()
     for i = 6, #KEYS do
       asked.R[sub(KEYS[i], #provider + 1)] = false

@@ -1,5 +1,5 @@
--- Whether an API has told anything of the rules or of a level of the call's own path: of another's it makes no
--- difference. It needs call, n, upstream, provider, scope and reported.
+-- Whether the API has reported anything about the rules or a level of the call's own path: reports about other paths
+-- do not matter. It needs call, n, upstream, provider, scope and reported.
 if reported then
   local fields = {}
   for ends in string.gmatch(scope .. '/', '()/') do

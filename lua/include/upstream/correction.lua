@@ -1,18 +1,18 @@
--- What an API has made of a rule: a part of its limit, which was cut when calls were refused
--- and grows by the clock, and a limit of the API's own. It needs now.
+-- The correction of a rule by an API: a part of the rule's limit, which is cut when calls are refused
+-- and grows with time, and a limit of the API's own. It needs now.
 -- Source: docs/vendor.md#corrections
 --
--- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
--- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut.
+-- Nine numbers: when all of it is over; a moment, the part at that moment, in millionths, and by how
+-- much it grows in a second; a limit, 0 for none, its window in µs, and until when it is valid; until
+-- when the part may be above the whole, since calls succeed; when it was cut.
 local WHOLE = 1000000
 
--- One table, since locals are few.
+-- One table, since a chunk has few locals.
 local corrections = {}
 
--- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
--- moment at which it was written, its moments are too, or else it would hold longer by the step. The
--- second result says so.
+-- The present value of a pause (P) or a correction (R) of upstream. If the clock has stepped back behind the
+-- moment at which it was written, its times step back too, or else it would last longer by the step. The
+-- second result reports that.
 function corrections.by_now(field, v)
   local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
@@ -26,7 +26,7 @@ end
 
 local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
 
--- What a text says, or, where there is none, that nothing is corrected.
+-- Parses a correction from its text. Without a text, nothing is corrected.
 function corrections.read(v)
   local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
   for i, name in ipairs(v and NUMBERS or {}) do
@@ -46,8 +46,8 @@ function corrections.text(r)
   return table.concat(out)
 end
 
--- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
--- it grows on when that is over.
+-- The present part, at most `most`. While the API's own limit counts, it is at most the whole: after that
+-- it grows on from there.
 function corrections.part_at(r, most)
   most = r.raised > now and max(WHOLE, most) or WHOLE
   local part, since = r.part, r.since

@@ -1,15 +1,15 @@
--- What an API has told of the scopes of a provider. It needs call, now and upstream, and
--- where reported says that there is anything. Source: docs/vendor.md#pauses
+-- What an API has reported about the scopes of a provider. It needs call, now and upstream, and
+-- reported: whether there are any reports. Source: docs/vendor.md#pauses
 --
 -- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
---        began, and how long it was where the API did not say. A level is the path of a
+--        began, and its length if the API did not give one. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
---        second or third level; @ how far report_upstream has looked through them for what is over.
+--        second or third level; @ how far report_upstream has scanned them for what is over.
 --
--- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
--- is charged nothing, and has a round of its own, which no name of a rule can be. One that
--- has ended stays until it is swept, since there may be those who waited for it.
+-- A pause is one more rule of a path, after the others: it admits nothing before it ends,
+-- is charged nothing, and has a node of its own, under a name that no rule can have. A pause that
+-- has ended stays until it is swept, since tasks may have waited for it.
 algorithms.P = {
   fit = function(r, t)
     return max(t, r.ends)
@@ -19,14 +19,14 @@ algorithms.P = {
   end,
 }
 
--- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- While there are reports, waiting tasks are checked this soon: a correction may end, and will grow
 -- back, before its rule admits more by itself.
 local UPSTREAM_LOOK = 1000000
 
 -- #include upstream/correction
 
--- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
--- which whoever may write does: else each look would find a pause as new as the first one did.
+-- pauses are by level, false for none. stepped has what a step of the clock has changed, as fields and texts by turns;
+-- a script that may write writes it, or else each read would find a pause as new as the first did.
 local pauses, stepped = {}, {}
 
 local function save_stepped()
@@ -35,7 +35,7 @@ local function save_stepped()
   end
 end
 
--- What a field of upstream holds by now, if anything.
+-- The present value of a field of upstream, if any.
 local function upstream_field(field)
   local v, is_new = corrections.by_now(field, call('HGET', upstream, field))
   if is_new then
@@ -44,7 +44,7 @@ local function upstream_field(field)
   return v
 end
 
--- Adds the pauses of a scope and of all above it to the rules of its path.
+-- Adds the pauses of a scope and of all levels above it to the rules of its path.
 local function add_pauses(path, scope)
   for ends in string.gmatch(reported and scope .. '/' or '', '()/') do
     local level = sub(scope, 1, ends - 1)
@@ -56,20 +56,20 @@ local function add_pauses(path, scope)
   end
 end
 
--- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
--- allow, so that only p changes from look to look: what it holds is rewritten when the first
--- correction comes and when the last one goes, and no unit is lost or won between. There is
--- room for what may come of its rate; one that is near MOST_RATE by itself goes no further.
+-- A bucket whose rate is corrected counts in parts that are FINER times as fine, as far as its numbers
+-- allow, so that only p changes from read to read: its level is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or gained between. There is
+-- room for later changes of its rate; a rate near MOST_RATE grows no further.
 local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
 
--- So many millionths of n, rounded down: exact below 10^13 of them.
+-- `part` millionths of n, rounded down: exact below 10^13 of them.
 local function part_of(n, part)
   local rest = n % WHOLE
   return (n - rest) / WHOLE * part + floor(rest * part / WHOLE)
 end
 
--- What of a limit counts: the part of it, or the API's own, 0 for none, of which refusals
--- leave less too where it is the larger. Never more than `most`.
+-- The limit that counts: a part of the rule's limit, or the API's own, 0 for none. Refusals lower the API's own too,
+-- if it is the larger. Never more than `most`.
 local function counts(limit, own, part, most)
   if own == 0 then
     return min(most, part_of(limit, part))
@@ -88,7 +88,7 @@ if reported then
     local most = most_of(rule)
     local part = corrections.part_at(r, most)
     if kind ~= 'T' then
-      -- A limit is one of its window: the policy may have given the rule another since.
+      -- An own limit belongs to its window: the policy may have given the rule another since.
       local own = r.per == (b > 0 and b - d or c) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
