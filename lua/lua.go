@@ -1,14 +1,12 @@
 // Package lua holds the text of Headway's Redis scripts, one file a script.
 //
-// Scripts over the limiter's own keys stand here, those over asynq's keys in asynq/.
-// Every script starts with a header that says what its KEYS and ARGV are, what
-// it returns and what it writes; a test holds the header against the body. Parts
-// that several scripts share stand in include/ and are put in where a script
-// says "-- #include name", each once. The expanded texts stand in testdata, so
-// that a change of a shared part shows every script it changes.
+// Scripts over the limiter's own keys are in this directory, scripts over asynq's keys in asynq/.
+// Every script starts with a header that documents its KEYS and ARGV, what it returns and what it
+// writes; a test checks the header against the body. Parts that several scripts share are in
+// include/, and are inserted at a line "-- #include name", each once. The expanded texts are in
+// testdata, so that the change of a shared part shows every script that it changes.
 //
-// The package knows nothing of Redis clients: packages throttle and worker send the
-// scripts.
+// The package uses no Redis client: packages throttle and worker send the scripts.
 //
 // Its exported names may change in any version.
 package lua
@@ -27,12 +25,12 @@ import (
 //go:embed *.lua asynq/*.lua include/*/*.lua
 var files embed.FS
 
-// Kinds names the algorithms that a script can be made for, a letter each:
-// token bucket, sliding or fixed window, concurrency, calendar.
+// Kinds is the algorithms that a script can be made for, a letter each: token bucket, sliding or
+// fixed window, concurrency, calendar.
 const Kinds = "TSCK"
 
-// The scripts. Each is expanded when it is first used, once: a program pays for
-// none that it does not send. Tests expand all of them.
+// The scripts. Each is expanded once, at its first use: a program pays for no script that it does
+// not send. Tests expand all of them.
 var (
 	Decide       = load("decide")
 	DecideMany   = load("decide_many")
@@ -56,42 +54,40 @@ var (
 	KeepLeases   = load("asynq/keep_leases")
 )
 
-// All lists every script of the limiter, by name: all but those over asynq's
-// keys.
+// All returns every script of the limiter, by name: all scripts except those over asynq's keys.
 func All() []*Script {
 	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, ReportUpstream, Reset, Settle}
 }
 
-// Script is one script as Redis gets it. It never changes, and is safe for
-// concurrent use.
+// Script is one script as Redis gets it. It never changes, and is safe for concurrent use.
 type Script struct {
 	// Name is the file's name without ".lua".
 	Name string
 
 	path     string       // of the file, without ".lua"
 	expanded func() ready // once
-	variants *sync.Map    // by kinds, made when they are first asked for
+	variants *sync.Map    // by kinds, made at their first use
 }
 
 // ready is an expanded script.
 type ready struct {
 	source, sha string
-	arg         any // sha once more, as clients take arguments: made for each call anew it would be an allocation
+	arg         any // sha as an argument for clients: to convert it at each call would be an allocation
 }
 
-// Source returns the text with every include put in. The first call for a script takes about a millisecond.
+// Source returns the text with every include inserted. The first call for a script takes about a millisecond.
 func (s *Script) Source() string { return s.expanded().source }
 
-// SHA returns the name under which EVALSHA finds it: hex SHA-1 of Source.
+// SHA returns the name that EVALSHA takes for the script: the SHA-1 of Source in hex.
 func (s *Script) SHA() string { return s.expanded().sha }
 
-// Arg returns SHA as clients take arguments, without an allocation.
+// Arg returns SHA as an argument for clients, without an allocation.
 func (s *Script) Arg() any { return s.expanded().arg }
 
-// For returns the script with only the algorithms whose kinds are given, in the
-// order of [Kinds] and each once. It answers as the whole script does, for calls
-// that have rules of no other kind, in less time and a shorter text. For a script
-// that has no such parts, all have one text.
+// For returns the script with only the algorithms of the given kinds, which are in the order of
+// [Kinds] and each once. For calls whose rules are all of these kinds it returns what the whole
+// script returns, in less time and with a shorter text. If the script has no parts by kind, the
+// text is the same for all kinds.
 func (s *Script) For(kinds string) *Script {
 	if s.variants == nil {
 		return s
@@ -106,7 +102,7 @@ func (s *Script) For(kinds string) *Script {
 	return first.(*Script) //nolint:forcetypeassert // as above
 }
 
-// inOrder says whether kinds are some of Kinds in their order, each once.
+// inOrder reports whether kinds are some of Kinds in their order, each once.
 func inOrder(kinds string) bool {
 	rest := kinds
 	for i := range len(Kinds) {
@@ -135,8 +131,8 @@ func expandedFor(path, kinds string) ready {
 	return ready{source: source, sha: hash, arg: hash}
 }
 
-// Fence returns a script of asynq's that ends the run of a task as it is sent by package worker: include/asynq/fence.lua goes
-// before it, and says what its arguments are.
+// Fence returns a script of asynq's that ends the run of a task, as package worker sends it: after
+// include/asynq/fence.lua, which documents its arguments.
 func Fence(source string) string {
 	part, err := files.ReadFile("include/asynq/fence.lua")
 	if err != nil {
@@ -145,9 +141,8 @@ func Fence(source string) string {
 	return string(part) + source
 }
 
-// Rule describes a rule to a script: its kind, a letter of [Kinds], and its
-// numbers, none below 0 or above 2^53, in the order that include/rules.lua has.
-// A calendar has five more than the others.
+// Rule returns the text of a rule for a script: its kind, a letter of [Kinds], and its numbers, from
+// 0 to 2^53, in the order of include/core/rules.lua. A calendar has five more numbers than other rules.
 func Rule(kind byte, numbers [4]int64, more ...int64) string {
 	text := make([]byte, 0, 1+7*(len(numbers)+len(more)))
 	text = append(text, kind)
@@ -161,10 +156,9 @@ func Rule(kind byte, numbers [4]int64, more ...int64) string {
 
 const includeMark = "-- #include "
 
-// expand returns the text of a script with its includes put in, each where it
-// is named, and those that these name. An include "when" a kind is left out
-// unless kinds has that letter. The error names the file and line of an include
-// that does not exist or stands there twice.
+// expand returns the text of a script with its includes inserted where they are named, and the
+// includes of these. An include "when" a kind is left out unless kinds has that letter. The error
+// names the file and line of an include that does not exist or is included twice.
 func expand(files fs.FS, path, kinds string) (string, error) {
 	text, err := fs.ReadFile(files, path+".lua")
 	if err != nil {
@@ -175,7 +169,7 @@ func expand(files fs.FS, path, kinds string) (string, error) {
 	return e.out.String(), err
 }
 
-// expansion is a script while its includes are put in.
+// expansion is a script while its includes are inserted.
 type expansion struct {
 	files fs.FS
 	kinds string
