@@ -16,34 +16,33 @@ type Summary struct {
 	Duplicate int
 	Invalid   int
 	Failed    int
-	// Random is how many of the enqueued have an id that was drawn here, and
-	// would be enqueued once more by running the batch again.
+	// Random is how many enqueued tasks got a random id from this package. Running the batch again would
+	// enqueue them a second time.
 	Random int
-	// Valid is how many of a Forecast would be enqueued, and Random how many of them
-	// have no id.
+	// Valid is how many tasks of a Forecast would be enqueued. Random is how many of them have no id.
 	Valid int
 
-	// DoneAt is the latest expected start, of those that were Enqueued or are Valid.
-	// Untold is how many have none: it is the earliest then, and no start before a
-	// task's delay is over. The zero time when nothing can be told.
+	// DoneAt is the latest expected start of the Enqueued or Valid tasks. Untold is how many of them have
+	// no known start: DoneAt is then the earliest possible, and no start is before the end of a task's
+	// delay. DoneAt is zero if no start is known.
 	DoneAt time.Time
 	Untold int
-	// Binding is the rule that DoneAt waits for. Zero when it waits for none, or that
-	// cannot be told.
+	// Binding is the rule that determines DoneAt. It is zero if no rule does, or if the rule is not
+	// known.
 	Binding Binding
-	// Paused is, of a Forecast, the pause of the scopes that were met which lasts longest.
-	// Zero for none.
+	// Paused is, for a Forecast, the longest pause among the batch's scopes. It is zero if none is
+	// paused.
 	Paused Paused
 }
 
-// Paused is the level that a pause stands at, and its expected end: the zero time where no
-// clock ends it.
+// Paused is the level at which a scope is paused, and the expected end of the pause. Until is zero if
+// no clock ends the pause.
 type Paused struct {
 	Scope string
 	Until time.Time
 }
 
-// heed takes a pause over that lasts longer.
+// heed keeps the longer of two pauses.
 func (p *Paused) heed(r *ruleSum) {
 	if !r.Paused || p.Scope != "" && p.Until.IsZero() {
 		return
@@ -92,7 +91,7 @@ func (s *Summary) count(r Result) {
 	}
 }
 
-// untold counts a start that is not known, and earliest what is known of it.
+// untold counts a task whose start is not known. earliest is a lower bound of the start.
 func (s *Summary) untold(earliest time.Time) {
 	s.Untold++
 	if earliest.After(s.DoneAt) {
@@ -100,24 +99,22 @@ func (s *Summary) untold(earliest time.Time) {
 	}
 }
 
-// EnqueueBatch enqueues entries in their order, many to a round trip, and calls
-// each (unless nil) with every result, in the same order. It reads ahead a few
-// hundred entries and 2 MiB of payloads at most, however many there are, and
-// sends what it has as soon as Redis has answered what went before.
+// EnqueueBatch enqueues entries in order, many to a round trip, and calls each (unless nil) with every
+// result, in the same order. It reads ahead at most a few hundred entries and 2 MiB of payloads,
+// however many entries there are, and sends what it has read as soon as Redis has answered the
+// previous send.
 //
-// A bad entry is a Result, Invalid, and a taken id one, Duplicate; neither stops
-// the batch. Of two entries with the same id and queue the first is enqueued, as
-// long as the id is still taken when the second comes.
+// A bad entry yields an Invalid Result, and an id that is taken yields a Duplicate; neither stops the
+// batch. Of two entries with the same id and queue, the first is enqueued, as long as the id is still
+// taken when the second is sent.
 //
-// The batch stops early, with a Summary of what was done, when ctx ends, when
-// the source fails or when Redis does. What has been read by then is still
-// sent, but for what comes after a failure of Redis. The error is ctx's, or
-// wraps the source's or Redis's. Entries with ids of their own can all be given
-// again.
+// The batch stops early, with a Summary of what was done, if ctx ends, or if the source or Redis
+// fails. Entries that were read by then are still sent, unless Redis failed. The error is ctx's, or
+// wraps the source's or Redis's. It is safe to pass entries with ids of their own again.
 //
-// entries is ranged over by another goroutine, which has ended when EnqueueBatch
-// returns. A source that can block for ever must itself watch ctx, and be told
-// of a Result that is Failed, after which no more is asked of it.
+// Another goroutine ranges over entries, and has ended when EnqueueBatch returns. A source that can
+// block forever must watch ctx itself. The source must also be unblocked after a Failed Result: no
+// further entry is taken from it.
 func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
 	belt := newConveyor()
 	defer context.AfterFunc(ctx, belt.end)()
@@ -127,14 +124,14 @@ func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each
 		exhausted <- c.load(ctx, belt, entries)
 	}()
 	sum, err := c.unload(ctx, belt, each)
-	belt.end() // where unload failed, load shall stop
+	belt.end() // if unload failed, load must stop
 	if whole := <-exhausted; err == nil && !whole {
 		err = ctx.Err()
 	}
 	return sum, err
 }
 
-// load puts every entry on the belt. It answers false when it had to stop.
+// load puts every entry on the belt. It returns false if it had to stop early.
 func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entry]) bool {
 	for e := range entries {
 		if ctx.Err() != nil {
@@ -154,9 +151,9 @@ func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entr
 	return true
 }
 
-// unload sends what is on the belt until its end or the first failure.
+// unload sends the items on the belt until its end or the first failure.
 func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (sum Summary, err error) {
-	ctx = context.WithoutCancel(ctx) // what has been read is finished
+	ctx = context.WithoutCancel(ctx) // entries that were read are still sent
 	last := ""                       // the scope of the latest start, where that waits
 	defer func() { sum.Binding = c.turns.binding(ctx, last) }()
 	for items := belt.take(nil); items != nil; items = belt.take(items) {

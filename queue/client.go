@@ -14,7 +14,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// State is what became of a task that was to be enqueued.
+// State is the outcome of enqueuing a task.
 type State string
 
 // The states of a Result.
@@ -22,69 +22,66 @@ const (
 	Enqueued  State = "enqueued"  // it waits in its queue
 	Duplicate State = "duplicate" // its id is taken; nothing was changed
 	Invalid   State = "invalid"   // refused, and would be refused again
-	Failed    State = "failed"    // Redis refused, or gave no answer: then it may be enqueued
-	Valid     State = "valid"     // of a Forecast: it would be enqueued
+	Failed    State = "failed"    // Redis refused, or did not answer: the task may have been enqueued
+	Valid     State = "valid"     // only of a Forecast: the task would be enqueued
 )
 
-// Result is what became of one task.
+// Result is the outcome for one task.
 type Result struct {
 	Line  int    // the Entry's; 0 outside a batch
-	ID    string // empty where a line could not be read
+	ID    string // empty if the line could not be read
 	Queue string
 	State State
-	// Waits says that the task has a place in line and Start when its start is
-	// expected, as far as a clock can tell: the zero time where it can't, and for
-	// tasks that were not Enqueued or that a Client without a Limiter enqueued.
+	// Waits reports that the task has a place in the queue of its scope. Start is its expected start, as
+	// far as a clock determines it. Start is zero if no clock does, for tasks that were not Enqueued, and
+	// for a Client without a Limiter.
 	Waits bool
 	Start time.Time
-	// Random tells that the id was drawn here. Enqueuing the same task once more
-	// makes a second one.
+	// Random reports that the id was drawn by this package. Enqueuing the same task once more makes a
+	// second task.
 	Random bool
-	// AppScope is the lowest level of its scope that only some applications may spend from,
-	// by the policy at hand, empty where all may: the task waits for a worker of one of them.
-	// Policy.Apps names them.
+	// AppScope is the lowest level of the task's scope that is restricted to some applications, by the
+	// Client's policy; the task waits for a worker of one of them. It is empty if all applications may
+	// spend. Policy.Apps lists the applications.
 	AppScope string
-	// Timeout is how long a run of the task may take by its own Timeout, 0 for any time: workers may
-	// let it take less.
+	// Timeout is the run time that the task's own Timeout allows; 0 for no limit. Workers may allow less.
 	Timeout time.Duration
-	// Err is nil when Enqueued or Duplicate, an *InvalidError when Invalid, and
-	// otherwise wraps what Redis said.
+	// Err is nil if Enqueued or Duplicate, an *InvalidError if Invalid, and otherwise wraps Redis's
+	// error.
 	Err error
 }
 
-// ClientConfig is how a Client checks what it enqueues. Its zero value works.
+// ClientConfig configures a Client. The zero ClientConfig is ready to use.
 type ClientConfig struct {
-	// Policy refuses a task whose scope it does not know, or whose cost it can
-	// never admit, before it is enqueued.
-	// Defaults to nil: scopes and costs are checked by the worker alone.
+	// Policy is the policy that tasks are checked against before they are enqueued: a task is refused if
+	// no rule matches its scope, or if its cost can never be admitted. Defaults to nil: only workers
+	// check scopes and costs.
 	Policy *policy.Policy
-	// Limiter gives tasks their turns before they are enqueued: while a limit is
-	// used up, a task goes to its place in line at once, and to nobody's way in its
-	// queue. It must have the policy and the state that the workers' has. Policy may
-	// then be left out: the Limiter's is used, as it is by then.
-	// Defaults to nil: a task gets its turn when a worker has picked it up.
+	// Limiter queues tasks for their limits before they are enqueued. While a limit is exhausted, a task
+	// gets its place in the queue of its scope at once, and does not block others in its asynq queue. The
+	// Limiter must share its policy and its state in Redis with the workers'. Policy may then be left
+	// out: the Limiter's current policy is used. Defaults to nil: a task is queued for its limits once a
+	// worker has picked it up.
 	Limiter *throttle.Limiter
-	// Queues and StrictPriority are those of the workers' asynq.Config: with a Limiter, tasks
-	// of heavier queues get their turns sooner. Default to what workers make known in
-	// Redis, which is read every ten seconds while tasks are planned.
+	// Queues and StrictPriority are those of the workers' asynq.Config: with a Limiter, tasks of heavier
+	// queues get their turns sooner. Default to what workers publish in Redis, which is read every ten
+	// seconds while tasks are planned.
 	Queues         map[string]int
 	StrictPriority bool
-	// AllowMethods names methods that tasks of type "http" may have besides those of RFC 9110
-	// and PATCH, such as "PROPFIND". A client cannot know what workers allow: it must be what
-	// their outbound.Config.AllowMethods, or -allow-method, names. What it does not name is
-	// refused before it is enqueued. CONNECT and TRACE are, whatever it names.
-	// Defaults to none.
+	// AllowMethods lists methods that tasks of type "http" may use besides those of RFC 9110 and PATCH,
+	// such as "PROPFIND". A client cannot know what workers allow, so the list must match their
+	// outbound.Config.AllowMethods, or -allow-method. A task with any other method is refused before it
+	// is enqueued. CONNECT and TRACE are always refused. Defaults to none.
 	AllowMethods []string
-	// Within keeps tasks to a scope and what lies below it, for tasks that somebody else has written.
-	// Defaults to nil: any scope, ids that all share, any priority.
+	// Within restricts tasks from another author to a scope and the levels below it. Defaults to nil: any
+	// scope, one id space for all, any priority.
 	Within *Within
-	// App names the application that enqueues. Tasks carry it in HeaderApp, and worker inspect usage says of what tasks spent
-	// who enqueued them. Of a name that is longer than 128 bytes the beginning counts. Defaults to none.
+	// App is the name of the application that enqueues. Tasks carry it in HeaderApp, and worker inspect
+	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
 }
 
-// Client enqueues tasks. It is safe for concurrent use, starts no goroutine and
-// needs no closing.
+// Client enqueues tasks. It is safe for concurrent use, starts no goroutine and needs no closing.
 type Client struct {
 	rdb    redis.UniversalClient
 	asynq  *asynq.Client
@@ -96,8 +93,8 @@ type Client struct {
 	app          string // escaped
 }
 
-// NewClient returns a Client that enqueues into rdb. It does no I/O and takes no
-// ownership: closing rdb stays with the caller.
+// NewClient returns a Client that enqueues into rdb. It does no I/O and does not take ownership of
+// rdb: the caller closes it.
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 	return &Client{
 		rdb:    rdb,
@@ -111,17 +108,14 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 	}
 }
 
-// Enqueue enqueues one task, in one round trip (and one more for the first task
-// of a queue).
+// Enqueue enqueues one task. Costs one round trip, and one more for the first task of a queue.
 //
-// An id that is taken is a Result, Duplicate, and no error. A non-nil error is
-// an *InvalidError, ctx's error, or wraps what Redis said; after an error of the
-// connection the task may be enqueued nevertheless, and enqueuing it again under
-// the same id is safe.
+// An id that is taken yields a Duplicate Result and no error. A non-nil error is an *InvalidError,
+// ctx's error, or wraps Redis's. After a connection error the task may have been enqueued; enqueuing
+// it again under the same id is safe.
 //
-// go-redis sends a command again when the connection breaks before the answer.
-// A task that the first sending had enqueued is then reported as a Duplicate,
-// unless its id was drawn here.
+// go-redis repeats a command if the connection breaks before the answer. If the first attempt enqueued
+// the task, it is reported as a Duplicate, unless its id was drawn by this package.
 func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 	it := c.prepare(ctx, Entry{Task: t})
 	c.send(ctx, []*item{it})
@@ -133,8 +127,7 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 	return it.result, it.result.Err
 }
 
-// item is one entry of a batch on its way. Its call is nil once its result is
-// known.
+// item is one entry of a batch in progress. Its call is nil once its result is known.
 type item struct {
 	result  Result
 	task    *asynq.Task
@@ -147,7 +140,7 @@ type item struct {
 	deadline time.Time // zero: none
 }
 
-// prepare does all that needs no answer from Redis.
+// prepare does everything that needs no answer from Redis.
 func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	it := &item{result: Result{Line: e.Line, ID: e.Task.ID, Queue: e.Task.Queue}}
 	now := time.Now()
@@ -174,7 +167,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	return it
 }
 
-// inForce is the policy at hand, nil for none.
+// inForce returns the Client's current policy, or nil for none.
 func (c *Client) inForce() *policy.Policy {
 	if c.policy == nil && c.turns.limiter != nil {
 		return c.turns.limiter.Policy()
@@ -182,7 +175,7 @@ func (c *Client) inForce() *policy.Policy {
 	return c.policy
 }
 
-// appScope is the lowest level of a task's scope that names applications.
+// appScope returns the lowest level of a task's scope that lists applications.
 func (c *Client) appScope(t Task) string {
 	pol := c.inForce()
 	if pol == nil {
@@ -196,7 +189,7 @@ func (c *Client) appScope(t Task) string {
 	return level.String()
 }
 
-// examine returns what is wrong with an entry, or with its source.
+// examine returns the error of an entry, or of its source.
 func (c *Client) examine(e Entry, now time.Time) error {
 	if e.Err != nil {
 		return e.Err
@@ -204,13 +197,13 @@ func (c *Client) examine(e Entry, now time.Time) error {
 	return c.check(e.Task, now)
 }
 
-// isSource tells the errors of a source from those of an entry.
+// isSource reports whether an error comes from the source rather than from an entry.
 func isSource(err error) bool {
 	_, bad := errors.AsType[*InvalidError](err)
 	return !bad
 }
 
-// check refuses what could never run.
+// check refuses a task that could never run.
 func (c *Client) check(t Task, now time.Time) error {
 	found, pol := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
 	if pol == nil || found.has("scope") || found.has("cost") {
@@ -230,7 +223,7 @@ func (c *Client) check(t Task, now time.Time) error {
 	return found.err()
 }
 
-// CheckCosts is Policy.Check for what the task costs under a scope's rules.
+// CheckCosts runs Policy.Check for the task's costs under the rules of scope.
 func (t Task) CheckCosts(policy *policy.Policy, scope policy.Scope) error {
 	if len(t.Costs) > 0 {
 		return policy.CheckCosts(scope, t.Costs)
@@ -238,8 +231,8 @@ func (t Task) CheckCosts(policy *policy.Policy, scope policy.Scope) error {
 	return policy.Check(scope, max(t.Cost, DefaultCost))
 }
 
-// send enqueues the items that are still open, in order and in one pipeline, and
-// sets their results.
+// send enqueues the items that have no result yet, in order and in one pipeline, and sets their
+// results.
 func (c *Client) send(ctx context.Context, items []*item) {
 	c.plan(ctx, items)
 	calls := make([]*call, 0, len(items))
@@ -259,7 +252,7 @@ func (c *Client) send(ctx context.Context, items []*item) {
 	}
 }
 
-// conclude turns the answer to an item's call into its result.
+// conclude sets the result of an item from the answer to its call.
 func (c *Client) conclude(ctx context.Context, it *item) {
 	answer, err := it.call.answer.Result()
 	if err != nil {
@@ -271,7 +264,7 @@ func (c *Client) conclude(ctx context.Context, it *item) {
 	}
 	switch {
 	case err == nil, errors.Is(err, asynq.ErrTaskIDConflict) && it.result.Random:
-		// Nobody else drew the id: the task is there from a first sending whose
+		// The id was drawn here, so no other task has it: the first attempt enqueued the task, and its
 		// answer was lost.
 		it.result.State = Enqueued
 	case errors.Is(err, asynq.ErrTaskIDConflict):

@@ -2,19 +2,19 @@ package queue
 
 import "sync"
 
-// What may lie between reading and sending. A pipeline takes all that lies
-// there, so these bound a batch's memory and the length of a pipeline.
+// These bound the items between reading and sending, and with them a batch's memory and the length of
+// a pipeline.
 const (
 	maxItems = 512
 	maxBytes = 2 << 20
 )
 
-// conveyor carries items from the goroutine that reads to the one that sends.
-// Whoever takes gets all that has gathered and never waits for more, so a slow
-// source is sent at once and a fast one in long pipelines.
+// conveyor is a bounded buffer between the goroutine that reads and the one that sends. take returns
+// everything that has gathered and never waits for more, so a slow source is sent at once and a fast
+// one in long pipelines.
 type conveyor struct {
 	mu    sync.Mutex
-	moved sync.Cond // something was put or taken, or the end has come
+	moved sync.Cond // something was put or taken, or the conveyor has ended
 	items []*item
 	bytes int
 	ended bool
@@ -26,8 +26,8 @@ func newConveyor() *conveyor {
 	return c
 }
 
-// put adds an item, waiting while the conveyor is full. It answers false, and
-// drops the item, once the conveyor has ended.
+// put adds an item, and waits while the conveyor is full. If the conveyor has ended, it drops the item
+// and returns false.
 func (c *conveyor) put(it *item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,9 +43,8 @@ func (c *conveyor) put(it *item) bool {
 	return true
 }
 
-// take returns all that was put, in order, waiting while there is nothing. It
-// answers nil when there is nothing and the conveyor has ended. spare, an
-// earlier answer, is used again.
+// take returns all items that were put, in order, and waits while there are none. It returns nil if
+// there are none and the conveyor has ended. It reuses spare, an earlier result.
 func (c *conveyor) take(spare []*item) []*item {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +61,7 @@ func (c *conveyor) take(spare []*item) []*item {
 	return taken
 }
 
-// end makes put refuse. What was put before can still be taken. It may be called
+// end makes put refuse further items. Items that were put before can still be taken. It may be called
 // more than once.
 func (c *conveyor) end() {
 	c.mu.Lock()

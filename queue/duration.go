@@ -15,9 +15,8 @@ const (
 	day         = 24 * time.Hour
 )
 
-// ParseDuration reads a duration as lines and flags write it: a Go duration
-// ("500ms", "1h30m") or whole days ("30d"). It is 0, or from a microsecond to
-// ten years.
+// ParseDuration parses a duration as lines and flags have it: a Go duration ("500ms", "1h30m") or
+// whole days ("30d"). Accepted values are 0, and 1 microsecond to ten years.
 func ParseDuration(text string) (time.Duration, error) {
 	d, err := parseDuration(text)
 	switch {
@@ -33,8 +32,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseDuration answers with more than maxDuration where a time.Duration could
-// not hold the text.
+// parseDuration returns more than maxDuration if a time.Duration cannot hold the value.
 func parseDuration(text string) (time.Duration, error) {
 	days, isDays := strings.CutSuffix(text, "d")
 	if !isDays {
@@ -56,13 +54,13 @@ func parseDuration(text string) (time.Duration, error) {
 
 var digits = regexp.MustCompile(`[0-9]+`)
 
-// wouldParse tells whether text is a duration but for its size.
+// wouldParse reports whether text is a duration apart from its size.
 func wouldParse(text string) bool {
 	_, err := time.ParseDuration(digits.ReplaceAllString(text, "1"))
 	return err == nil
 }
 
-// checkDuration refuses what ParseDuration would.
+// checkDuration refuses the values that ParseDuration refuses.
 func checkDuration(d time.Duration, add adder) {
 	switch {
 	case d < 0:

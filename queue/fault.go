@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Fault is one thing wrong with a task.
+// Fault is one fault of a task.
 type Fault struct {
-	// Field names the field as an NDJSON line writes it, such as "http.url".
-	// Empty when the line as a whole is at fault.
+	// Field is the field's name in an NDJSON line, such as "http.url". It is empty if the line as a whole
+	// is at fault.
 	Field string
 	// Reason says what is wrong and what to write instead.
 	Reason string
-	// Err is the cause where another package refused: a *policy.ScopeError,
-	// *policy.UnmatchedError or *policy.CostError. Otherwise nil.
+	// Err is the cause if another package refused the value: a *policy.ScopeError, *policy.UnmatchedError
+	// or *policy.CostError. Otherwise nil.
 	Err error
 }
 
@@ -25,7 +25,7 @@ func (f Fault) String() string {
 	return f.Field + ": " + f.Reason
 }
 
-// InvalidError is every fault of a task that was refused, but no more than the first 20. Nothing was enqueued,
+// InvalidError is the error of a refused task: its faults, at most the first 20. Nothing was enqueued,
 // and the same task would be refused again.
 type InvalidError struct{ Faults []Fault }
 
@@ -52,7 +52,8 @@ func (e *InvalidError) Unwrap() []error {
 	return errs
 }
 
-// faults gathers what is wrong while a task is read or checked: the first maxFaults, and that there are more.
+// faults collects the faults found while a task is read or checked: the first maxFaults, and whether
+// there are more.
 type faults []Fault
 
 const maxFaults = 20
@@ -66,8 +67,7 @@ func (f *faults) add(field, format string, args ...any) {
 	}
 }
 
-// has tells whether a field has been found at fault already, so that one
-// mistake is not told twice.
+// has reports whether a field already has a fault, so that one mistake is reported once.
 func (f faults) has(field string) bool {
 	for _, fault := range f {
 		if fault.Field == field {
@@ -84,7 +84,7 @@ func (f faults) err() error {
 	return &InvalidError{Faults: f}
 }
 
-// clip shortens what a message quotes from its input.
+// clip shortens input that a message quotes.
 func clip[T string | []byte](text T) string {
 	const most = 60
 	s := string(text)

@@ -12,29 +12,29 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Forecast tells what EnqueueBatch would make of entries, and when each task would
-// start, and enqueues nothing. It calls each (unless nil) with every result, in
-// order: a task that would be enqueued is Valid, one whose id and queue an earlier
-// one has is a Duplicate. Whether Redis has an id already is not looked up.
+// Forecast reports what EnqueueBatch would do with entries, and when each task would start. It
+// enqueues nothing. It calls each (unless nil) with every result, in order: a task that would be
+// enqueued is Valid, and one that repeats the id and queue of an earlier entry is a Duplicate. It does
+// not check whether an id is taken in Redis.
 //
-// Starts are told by the Client's Limiter, and none without one. They begin with
-// what the limits hold and who waits now, and add up what the entries ask for: each
-// rule at its own pace, scopes that share one in turns, and the latest rule counts.
-// A task with a delay has none, nor one that only a raised limit, a run that ends or the
-// end of a pause without one lets go, nor one that starts when other rules hold than now.
-// A pause that has an end puts everything off by it.
+// Expected starts come from the Client's Limiter; without one there are none. They begin with the
+// current state of the limits and queues, and add the costs of the entries: each rule admits at its
+// own rate, scopes that share a rule take turns, and the latest rule counts. A task has no expected
+// start if it has a delay, if only a raised limit, the end of a run or the end of a pause without a
+// known end can let it start, or if it would start when other rules apply than now. A pause with a
+// known end delays all starts by it.
 //
-// Starts are told as if tasks started in the order in which they are given: priorities and the
-// weights of queues change who of a scope is first, and so not DoneAt.
+// Expected starts assume that tasks start in the order of entries. Priorities and the weights of
+// queues change the order within a scope, and so do not change DoneAt.
 //
-// Of one scope alone each start is told to within two windows of its rules, and with
-// costs above 1 to a thirtieth. Where scopes share a rule, a start knows nothing of
-// the entries after it; DoneAt knows of all, and may be too early by a third where
-// they have rules of their own, too. It is never too late by more than that window.
+// For a single scope, each start is accurate to two windows of its rules, and with costs above 1 to a
+// thirtieth. If scopes share a rule, a start takes no later entries into account. DoneAt takes all
+// into account, and may be too early by a third if the scopes have rules of their own, too. It is
+// never too late by more than that window.
 //
-// It holds sums by scope and by rule, and some 70 bytes for each task that has an id
-// of its own. It costs two round trips for each scope. The error is ctx's, or wraps
-// the source's or Redis's, with a Summary of what was done.
+// It holds sums by scope and by rule, and about 70 bytes for each task that has an id of its own.
+// Costs two round trips for each scope. The error is ctx's, or wraps the source's or Redis's, with a
+// Summary of what was done.
 func (c *Client) Forecast(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
 	f := &forecast{ids: idSet{seed: maphash.MakeSeed(), taken: map[uint64]struct{}{}}}
 	if c.turns.limiter != nil {
@@ -56,7 +56,7 @@ func (c *Client) Forecast(ctx context.Context, entries iter.Seq[Entry], each fun
 	return f.finish(), ctx.Err()
 }
 
-// forecast is one Forecast on its way.
+// forecast is the state of one Forecast.
 type forecast struct {
 	outlook *outlook // nil without a limiter
 	ids     idSet
@@ -98,7 +98,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 	return r, nil
 }
 
-// finish returns the summary, by all that was added.
+// finish returns the summary of everything that was added.
 func (f *forecast) finish() Summary {
 	if f.outlook == nil {
 		return f.sum
@@ -110,14 +110,14 @@ func (f *forecast) finish() Summary {
 	return f.sum
 }
 
-// idSet knows which ids of which queues there were, by 64 bits of each: of a
-// million, two are taken for one about once in 30 million files.
+// idSet records the ids of each queue by a 64-bit hash: among a million ids, a collision occurs in
+// about one of 30 million files.
 type idSet struct {
 	seed  maphash.Seed
 	taken map[uint64]struct{}
 }
 
-// add answers false when the id was there.
+// add returns false if the id is present already.
 func (s *idSet) add(queue, id string) bool {
 	sum := maphash.String(s.seed, queue+"/"+id)
 	_, there := s.taken[sum]
@@ -125,14 +125,13 @@ func (s *idSet) add(queue, id string) bool {
 	return !there
 }
 
-// looker says what the next task of a scope meets.
+// looker forecasts when the next task of a scope starts.
 type looker interface {
 	Forecast(ctx context.Context, scope string) (throttle.Forecast, error)
 }
 
-// outlook adds up what is asked of rules, and says when it is had. It is the
-// arithmetic of lua/include/fairshare/expect.lua over a whole batch: an estimate, by
-// which nothing is decided.
+// outlook adds up the costs of tasks under each rule, and estimates when the rules admit them. It is
+// the arithmetic of lua/include/fairshare/expect.lua for a whole batch; no decision depends on it.
 type outlook struct {
 	limiter looker
 	rules   map[Binding]*ruleSum
@@ -144,42 +143,42 @@ func newOutlook(l looker) *outlook {
 	return &outlook{limiter: l, rules: map[Binding]*ruleSum{}, lines: map[string]*lineSum{}}
 }
 
-// ruleSum is a rule and what waits for it.
+// ruleSum is a rule and the units that wait for it.
 type ruleSum struct {
 	throttle.RuleForecast
 	name   Binding
-	seen   time.Time     // when it was looked at, by our clock
-	window time.Duration // how much of a fixed window, or of a period, was left then
-	units  int64         // that wait or were added
-	lines  int64         // that they stand in
+	seen   time.Time     // when the snapshot was taken, by the local clock
+	window time.Duration // what was left then of a fixed window or a period
+	units  int64         // waiting or added
+	lines  int64         // the number of queues that hold them
 }
 
-// lineSum is a scope and what waits of it.
+// lineSum is a scope and the units of its waiting tasks.
 type lineSum struct {
 	seen  time.Time
-	until time.Time // when other rules hold, by our clock; zero for never
+	until time.Time // when other rules apply, by the local clock; zero for never
 	rules []*ruleSum
-	own   []int64 // units of the line under each rule
-	stood bool    // it is counted among its rules' lines
+	own   []int64 // units of the queue under each rule
+	stood bool    // it counts among the queues of its rules
 	last  moment
-	pause *ruleSum // the one that lasts longest; nil for none
+	pause *ruleSum // the longest pause; nil for none
 }
 
-// heed notes a pause.
+// heed keeps the longest pause.
 func (l *lineSum) heed(r *ruleSum) {
 	if r.Paused && (l.pause == nil || r.RetryAfter > l.pause.RetryAfter) {
 		l.pause = r
 	}
 }
 
-// moment is a start: when it is, and the rule that it waits for, if any.
+// moment is an expected start, and the rule that determines it, if any.
 type moment struct {
 	at    time.Time
 	by    Binding
 	known bool
 }
 
-// line returns the sums of a scope, with what is there now.
+// line returns the sums of a scope, beginning with its current state.
 func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	if l := o.lines[scope]; l != nil {
 		return l, nil
@@ -218,7 +217,7 @@ func newRuleSum(r throttle.RuleForecast, name Binding, seen, at time.Time) *rule
 	return sum
 }
 
-// add puts a task at the end of its scope's line and returns its start.
+// add adds a task at the end of its scope's queue and returns its expected start.
 func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment, error) {
 	l, err := o.line(ctx, scope)
 	if err != nil {
@@ -229,7 +228,7 @@ func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment,
 	}
 	start := l.start(cost)
 	if !l.until.IsZero() && start.at.After(l.until) {
-		return moment{}, nil // other rules tell it, from then on
+		return moment{}, nil // from then on, other rules determine it
 	}
 	if !start.known {
 		return start, nil // it takes nothing from others
@@ -245,7 +244,7 @@ func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment,
 	return start, nil
 }
 
-// end returns the latest start of what was added, by all of it.
+// end returns the latest expected start, with all tasks taken into account.
 func (o *outlook) end() (end moment) {
 	for _, l := range o.lines {
 		if !l.last.known {
@@ -258,8 +257,8 @@ func (o *outlook) end() (end moment) {
 	return end
 }
 
-// start returns when a task of a cost starts that stands behind all of its line, and
-// for no cost when the line's last does.
+// start returns the expected start of a task with a cost at the end of the scope's queue; for the zero
+// cost, that of the last task in the queue.
 func (l *lineSum) start(cost spending) moment {
 	start, held := l.last, time.Duration(0)
 	if l.pause != nil {
@@ -281,7 +280,7 @@ func (l *lineSum) start(cost spending) moment {
 			continue
 		}
 		if l.own[i]+r.cost(cost) == 0 {
-			continue // neither it nor who is before it takes anything
+			continue // neither this task nor any before it takes units of the rule
 		}
 		wait, known := r.after(r.turn(l, i, cost))
 		switch {
@@ -300,8 +299,8 @@ func (l *lineSum) start(cost spending) moment {
 	return start
 }
 
-// turn returns how many units the rule has given when it has given a line all that
-// it has, and a cost after it: other lines have a turn for each of its own.
+// turn returns how many units the rule has given once it has given all units of a scope's queue and a
+// cost after them. The other scopes take one turn for each turn of this one.
 func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
 	mine := l.own[i] + r.cost(cost)
 	others, lines := r.units-l.own[i], r.lines
@@ -316,13 +315,13 @@ func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
 	return mine + others
 }
 
-// spending is what a task costs: a number, or by unit. The zero spending is none.
+// spending is the cost of a task: a number, or by unit. The zero spending is no cost.
 type spending struct {
 	each int64
 	by   policy.Costs
 }
 
-// cost is what a task takes of the rule.
+// cost returns how many units of the rule a spending takes.
 func (r *ruleSum) cost(cost spending) int64 {
 	switch {
 	case r.Algorithm == policy.Concurrency && cost.by != nil:
@@ -335,8 +334,8 @@ func (r *ruleSum) cost(cost spending) int64 {
 	return cost.each
 }
 
-// waste lets go what is left of a window when a cost does not fit into it: nobody
-// of the line can use it before its first. It returns how many units that were.
+// waste discards the rest of a window if a cost does not fit into it: no later task of the queue can
+// use it before the first one. It returns the number of units discarded.
 func (r *ruleSum) waste(cost int64) int64 {
 	if cost == 0 || r.Units == 0 || r.Algorithm == policy.TokenBucket {
 		return 0
@@ -356,7 +355,7 @@ func (r *ruleSum) waste(cost int64) int64 {
 	return room
 }
 
-// free is how many units the rule gives at once.
+// free returns how many units the rule gives at once.
 func (r *ruleSum) free() int64 {
 	switch {
 	case r.Algorithm == policy.Calendar && (!r.Limited || r.Spread && r.RetryAfter < r.Rest):
@@ -367,8 +366,8 @@ func (r *ruleSum) free() int64 {
 	return max(0, min(r.Remaining, r.Limit))
 }
 
-// after returns how long from when it was seen until the rule has given so many
-// units, and false where no clock tells.
+// after returns the time from the rule's snapshot until the rule has given this many units. It returns
+// false if no clock determines it.
 func (r *ruleSum) after(units int64) (time.Duration, bool) {
 	free := r.free()
 	if r.Algorithm == policy.Concurrency {
@@ -400,8 +399,7 @@ func (r *ruleSum) after(units int64) (time.Duration, bool) {
 	}
 }
 
-// spread is after for a calendar that spreads what it has left over what is left of
-// the period.
+// spread is after for a calendar that spreads its remaining units over the rest of the period.
 func (r *ruleSum) spread(units, free int64) (time.Duration, bool) {
 	if units <= free {
 		first := max(0, r.RetryAfter)
@@ -415,7 +413,7 @@ func (r *ruleSum) spread(units, free int64) (time.Duration, bool) {
 	return begins + time.Duration(float64(ends-begins)*float64(place)/float64(r.Limit)), true
 }
 
-// period returns how long it is until a calendar gives units again, and so many periods later.
+// period returns the time until a calendar gives units again, plus later periods.
 func (r *ruleSum) period(later int64) (time.Duration, bool) {
 	first := int64(1)
 	switch {
@@ -430,9 +428,8 @@ func (r *ruleSum) period(later int64) (time.Duration, bool) {
 	return max(0, d), d <= math.MaxInt64/2
 }
 
-// leave returns when the unit at a place among those that a sliding window holds
-// leaves it, taken as spread evenly between the first and the last. Those below 0
-// are free already.
+// leave returns when the unit at a place of a sliding window leaves the window. It assumes that units
+// are evenly spread between the first and the last. Places below 0 are free already.
 func (r *ruleSum) leave(place int64) time.Duration {
 	if place < 0 {
 		return 0
@@ -444,8 +441,7 @@ func (r *ruleSum) leave(place int64) time.Duration {
 	return r.RetryAfter + time.Duration(float64(r.ResetAfter-r.RetryAfter)*float64(place)/float64(held-1))
 }
 
-// spans returns so many times Per and more; false for what is longer than a clock
-// can tell.
+// spans returns n times Per, plus more. It returns false if a time.Duration cannot hold the sum.
 func (r *ruleSum) spans(n float64, more time.Duration) (time.Duration, bool) {
 	d := n*float64(r.Per) + float64(more)
 	if d > math.MaxInt64/2 || more == throttle.Never {

@@ -12,27 +12,26 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// The task headers in which a task carries what it spends and how it may fail.
-// asynq keeps headers through every retry. A program that enqueues with asynq
-// itself may set HeaderScope and HeaderCost alone.
+// The task headers that carry a task's scope, cost and retry limits. asynq keeps headers through every
+// retry. A program that enqueues with asynq itself may set only HeaderScope and HeaderCost.
 const (
 	HeaderScope    = "headway-scope"     // the path of names
 	HeaderCost     = "headway-cost"      // whole number >= 1, or by unit "requests=1,tokens=1500"; absent: 1
 	HeaderMaxRetry = "headway-max-retry" // whole number >= 0; absent: asynq's own MaxRetry counts
 	HeaderDeadline = "headway-deadline"  // RFC 3339 with fractions; absent: none
 	HeaderTimeout  = "headway-timeout"   // Go duration; absent: none
-	HeaderMaxWait  = "headway-max-wait"  // Go duration; absent: the rules' own alone
-	HeaderDue      = "headway-due"       // RFC 3339 with fractions: since when the task has waited; absent: unknown
+	HeaderMaxWait  = "headway-max-wait"  // Go duration; absent: only the rules' own
+	HeaderDue      = "headway-due"       // RFC 3339 with fractions: when the wait began; absent: unknown
 	HeaderPriority = "headway-priority"  // whole number; absent: 0
 	HeaderID       = "headway-id"        // the task's id; absent: unknown
-	HeaderApp      = "headway-app"       // who enqueued it, as EscapeApp writes it; absent: unknown. It needs no HeaderScope
+	HeaderApp      = "headway-app"       // the enqueuing application, as EscapeApp writes it; absent: unknown. It needs no HeaderScope
 )
 
-// maxAppBytes is how much counts of the name of an application.
+// maxAppBytes is how many bytes of an application's name count.
 const maxAppBytes = 128
 
-// EscapeApp returns the name of an application as HeaderApp has it: of one that is longer than 128 bytes the beginning, with
-// what throttle.EscapeName escapes. What is no UTF-8 becomes U+FFFD: asynq's headers take no other bytes.
+// EscapeApp returns the name of an application as HeaderApp holds it: its first 128 bytes, escaped as
+// by throttle.EscapeName. Invalid UTF-8 becomes U+FFFD, because asynq's headers hold only UTF-8.
 func EscapeApp(name string) string {
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	if len(name) > maxAppBytes {
@@ -41,11 +40,11 @@ func EscapeApp(name string) string {
 	return throttle.EscapeName(name)
 }
 
-// EnqueuedBy returns the name of the application that enqueued a task, at most 128 bytes, and "" where that is not known. It
-// is what the task says: anybody who can enqueue can write it.
+// EnqueuedBy returns the name of the application that enqueued a task, at most 128 bytes, or "" if it
+// is unknown. The name is not authenticated: any program that can enqueue can set it.
 func EnqueuedBy(t *asynq.Task) string {
 	text := t.Headers()[HeaderApp]
-	if len(text) > 3*maxAppBytes { // longer than any that is escaped
+	if len(text) > 3*maxAppBytes { // longer than any escaped name
 		text = text[:3*maxAppBytes]
 	}
 	name := throttle.UnescapeName(text)
@@ -59,11 +58,11 @@ var headerNames = []string{
 	HeaderScope, HeaderCost, HeaderMaxRetry, HeaderDeadline, HeaderTimeout, HeaderMaxWait, HeaderDue, HeaderPriority, HeaderID,
 }
 
-// NoBudget is the Budget of a task without HeaderMaxRetry: it was enqueued by
-// asynq itself, and asynq's own MaxRetry bounds its retries.
+// NoBudget is the Budget of a task without HeaderMaxRetry: asynq itself enqueued it, and asynq's own
+// MaxRetry bounds its retries.
 const NoBudget = -1
 
-// Spec is what a task's headers say.
+// Spec is the content of a task's headers.
 type Spec struct {
 	Scope    string        // valid
 	Cost     int64         // 1 to MaxCost; 0 with Costs
@@ -71,13 +70,13 @@ type Spec struct {
 	Budget   int           // retries after real failures, or NoBudget
 	Deadline time.Time     // zero: none
 	Timeout  time.Duration // of one run from its start; 0: none
-	MaxWait  time.Duration // for its limits; 0: no bound of its own
-	Due      time.Time     // when it could start first; zero: unknown
+	MaxWait  time.Duration // longest wait for its limits; 0: no bound of its own
+	Due      time.Time     // earliest start; zero: unknown
 	Priority int
 	ID       string // asynq's task id; empty when the header is absent
 }
 
-// HeaderError is a task header that cannot be what this package wrote.
+// HeaderError is the error for a task header that this package cannot have written.
 type HeaderError struct {
 	Header string
 	Value  string
@@ -88,13 +87,13 @@ func (e *HeaderError) Error() string {
 	return fmt.Sprintf("queue: task header %s: %q: %s", e.Header, clip(e.Value), e.Reason)
 }
 
-// reservedTypes begins the types of tasks that only Headway makes.
+// reservedTypes is the prefix of task types that only Headway creates.
 const reservedTypes = "headway:"
 
-// IsReservedType reports whether tasks of a type are made by Headway alone.
+// IsReservedType reports whether only Headway creates tasks of a type.
 func IsReservedType(kind string) bool { return strings.HasPrefix(kind, reservedTypes) }
 
-// ReservedTypeError says that a task has a type that only Headway's own tasks have.
+// ReservedTypeError is the error for a task whose type is reserved for Headway's own tasks.
 type ReservedTypeError struct{ Type string }
 
 func (e *ReservedTypeError) Error() string {
@@ -103,16 +102,15 @@ func (e *ReservedTypeError) Error() string {
 
 const sendsARequest = "0 requests; a task of type \"http\" sends one"
 
-// sendsUncounted reports whether a task of type http would send its request without spending any of the rules
-// that count requests.
+// sendsUncounted reports whether a task of type http would send its request without spending from any
+// rule that counts requests.
 func sendsUncounted(kind string, costs policy.Costs) bool {
 	return kind == TypeHTTP && len(costs) > 0 && costs.Of(policy.Requests) == 0
 }
 
-// ReadSpec reads the headers of a task. It answers false when the task carries
-// none of them: something else made it. Absent headers have their defaults; a
-// header with a damaged value, or no scope beside other headers, is a
-// *HeaderError, a type that IsReservedType names a *ReservedTypeError.
+// ReadSpec reads the headers of a task. It returns false if the task has none of them: another program
+// made it. Absent headers have their defaults. The error is a *HeaderError for a damaged value, or for
+// other headers without a scope, and a *ReservedTypeError for a type for which IsReservedType is true.
 func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	if IsReservedType(t.Type()) {
 		return Spec{}, false, &ReservedTypeError{Type: t.Type()}
@@ -155,8 +153,8 @@ func noScope(headers map[string]string) error {
 	return nil
 }
 
-// headers returns the headers of a task that has its defaults and an id. app is who enqueues it, escaped. What
-// is zero is left out.
+// headers returns the headers of a task that has its defaults and an id. app is the escaped name of
+// the enqueuing application. Zero values are left out.
 func (t Task) headers(now time.Time, app string) map[string]string {
 	h := map[string]string{
 		HeaderScope:    t.Scope,
@@ -199,7 +197,7 @@ func (r *headerReader) fail(name, reason string) {
 	}
 }
 
-// cost reads a number or costs by unit.
+// cost reads a number, or costs by unit.
 func (r *headerReader) cost() (int64, policy.Costs) {
 	text := r.headers[HeaderCost]
 	if !strings.Contains(text, "=") {

@@ -10,12 +10,12 @@ import (
 	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
-// HTTP is one outbound request. Its JSON is the payload of a task of type "http".
+// HTTP is one outbound request. Its JSON form is the payload of a task of type "http".
 type HTTP struct {
-	// Method is the request's method: GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS, or one
-	// that Client and workers were told to allow. Defaults to "GET".
+	// Method is the request's method: GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS, or one that both
+	// Client and workers are configured to allow. Defaults to "GET".
 	Method string `json:"method,omitempty"`
-	// URL is absolute, with scheme http or https. Required.
+	// URL is the absolute URL, with scheme http or https. Required.
 	URL string `json:"url"`
 	// Headers are the request's headers, one value each. Defaults to none.
 	Headers map[string]string `json:"headers,omitempty"`
@@ -40,9 +40,10 @@ func (h *HTTP) validate(found faults) faults {
 	return h.validateHeaders(found)
 }
 
-// CheckMethod returns nil, or an *InvalidError if the task is of type "http" and workers would
-// refuse its method: those of RFC 9110 and PATCH are sent, and those in allowed, which workers
-// must allow too. CONNECT and TRACE are refused whatever is allowed.
+// CheckMethod returns an *InvalidError if the task is of type "http" and workers would refuse its
+// method, and nil otherwise. Workers accept the methods of RFC 9110, PATCH, and those in allowed,
+// which workers must be configured to allow too. They refuse CONNECT and TRACE even if allowed lists
+// them.
 func (t Task) CheckMethod(allowed []string) error { return t.checkMethod(allowed, nil).err() }
 
 func (t Task) checkMethod(allowed []string, found faults) faults {
@@ -60,8 +61,8 @@ func (t Task) checkMethod(allowed []string, found faults) faults {
 	return found
 }
 
-// ofConnection are the headers that the worker's transport sets, or that would
-// speak for a connection that tasks share.
+// ofConnection are the headers that the worker's transport sets, and those that would apply to a
+// connection that tasks share.
 var ofConnection = map[string]bool{
 	"Connection": true, "Content-Length": true, "Expect": true, "Http2-Settings": true, "Keep-Alive": true,
 	"Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
@@ -73,7 +74,7 @@ func (h *HTTP) validateHeaders(found faults) faults {
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		switch {
 		case !httpsyntax.Token(name):
-			// Not quoted: it may be "Authorization: Bearer …", pasted whole.
+			// The name is not quoted: it may be a whole pasted "Authorization: Bearer …".
 			found.add("http.headers", "a name of %d bytes is no header name", len(name))
 		case ofConnection[http.CanonicalHeaderKey(name)]:
 			found.add("http.headers", "%q belongs to the connection, which is the worker's; leave it out", clip(name))

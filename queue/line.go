@@ -11,20 +11,19 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// MaxLine is the most bytes that a line may have.
+// MaxLine is the maximum length of a line in bytes.
 const MaxLine = 1 << 20
 
 const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, deadline, max_wait, priority, http, payload"
 
-// ParseLine reads a task from one line of NDJSON:
+// ParseLine parses a task from one line of NDJSON:
 //
 //	{"type":"http","id":"inv-1","scope":"payments/acme","http":{"url":"https://api.example.com/charge"}}
 //
-// It is strict, so that a mistake costs a message and not a task: an unknown or
-// repeated field, a wrong type, a number or duration out of range, half a
-// character or a second value after the object is refused. Fields that are
-// absent stay zero in the Task. The error is an *InvalidError with every fault;
-// the Task then has ID and Queue alone, where the line told them.
+// It is strict, so that a mistake costs a message and not a task. It refuses unknown and repeated
+// fields, wrong types, numbers and durations out of range, unpaired surrogates, and a second value
+// after the object. Absent fields stay zero in the Task. The error is an *InvalidError with every
+// fault; the Task then has only ID and Queue, if the line has valid ones.
 func ParseLine(line []byte) (Task, error) { return parseLine(line, time.Now()) }
 
 func parseLine(line []byte, now time.Time) (Task, error) {
@@ -50,7 +49,7 @@ func parseLine(line []byte, now time.Time) (Task, error) {
 	return t, nil
 }
 
-// named returns what a report calls a refused task by: no more than is valid.
+// named returns a Task with only the fields by which a report names a refused task, if they are valid.
 func (f faults) named(t Task) (name Task) {
 	if !f.has("id") {
 		name.ID = t.ID
@@ -61,9 +60,9 @@ func (f faults) named(t Task) (name Task) {
 	return name
 }
 
-// AppendLine appends the task as one line of NDJSON, without the newline, and
-// returns the extended slice. ParseLine reads an equal task back, but for
-// Remember, which is no field of a line. The error is an *InvalidError.
+// AppendLine appends the task as one line of NDJSON, without the newline, and returns the extended
+// slice. ParseLine reads an equal task back, apart from Remember, which a line does not hold. The
+// error is an *InvalidError.
 func (t Task) AppendLine(dst []byte) ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return dst, err
@@ -121,8 +120,8 @@ func (t Task) lineFields() []lineField {
 	return fields
 }
 
-// onOneLine makes spaces of the newlines between a payload's tokens, the only
-// newlines that valid JSON can hold.
+// onOneLine replaces the newlines between a payload's tokens, the only ones that valid JSON can hold,
+// by spaces.
 func onOneLine(payload []byte) []byte {
 	if !bytes.ContainsAny(payload, "\r\n") {
 		return payload
@@ -135,7 +134,7 @@ func onOneLine(payload []byte) []byte {
 	}, payload)
 }
 
-// decoder turns the members of a line into fields and gathers every fault.
+// decoder decodes the members of a line into fields and collects every fault.
 type decoder struct{ found faults }
 
 func (d *decoder) task(obj []byte) Task {
@@ -229,7 +228,7 @@ func (d *decoder) each(field string, obj []byte, f func(name string, value []byt
 	})
 }
 
-// fieldNames spares a million lines the making of the names that all have.
+// fieldNames holds the names of all known fields, so that a name is not allocated again for each line.
 var fieldNames = func() map[string]string {
 	names := map[string]string{}
 	for name := range strings.SplitSeq(lineFields+", method, url, headers, body", ", ") {
@@ -245,7 +244,7 @@ func fieldName(quoted []byte) (name, reason string) {
 	return unquote(quoted)
 }
 
-// is tells whether a value begins as its kind does.
+// is reports whether a value begins as its kind does, and adds a fault if it does not.
 func (d *decoder) is(field string, value []byte, first byte, want string) bool {
 	if value[0] == first {
 		return true
@@ -266,7 +265,7 @@ func (d *decoder) body(field string, value []byte) string {
 	return text
 }
 
-// text reads a string that says something.
+// text reads a string that is not empty.
 func (d *decoder) text(field string, value []byte) string {
 	text := d.body(field, value)
 	if text == "" && !d.found.has(field) {

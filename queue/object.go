@@ -10,12 +10,12 @@ import (
 	"unicode/utf16"
 )
 
-// encoding/json takes the last of two equal names, matches names without regard
-// to case and turns half a surrogate pair into U+FFFD, all without a word. A
-// line that says two things must be refused, so objects are taken apart here.
+// encoding/json takes the last of two equal names, matches names case-insensitively, and replaces an
+// unpaired surrogate by U+FFFD, all without an error. An ambiguous line must be refused, so this file
+// parses objects itself.
 
-// object returns raw without the spaces around it when it is one JSON object,
-// otherwise the reason why it is none.
+// object returns raw without the surrounding spaces if it is one JSON object, and otherwise the reason
+// why it is not.
 func object(raw []byte) (trimmed []byte, reason string) {
 	raw = bytes.Trim(raw, jsonSpace)
 	if json.Valid(raw) {
@@ -33,9 +33,8 @@ func object(raw []byte) (trimmed []byte, reason string) {
 
 const jsonSpace = " \t\r\n"
 
-// members calls f with the name and the value of each member of a JSON object
-// in turn, both as they are written. obj is an object that json.Valid accepts,
-// without spaces around it.
+// members calls f with the name and the value of each member of a JSON object in turn, both in their
+// encoded form. obj is an object that json.Valid accepts, without surrounding spaces.
 func members(obj []byte, f func(name, value []byte)) {
 	rest := skipSpace(obj[1:])
 	for rest[0] != '}' {
@@ -58,7 +57,7 @@ func skipSpace(text []byte) []byte {
 	return text
 }
 
-// cutValue splits valid JSON text after the value with which it begins.
+// cutValue splits valid JSON text after its first value.
 func cutValue(text []byte) (value, rest []byte) {
 	end := 0
 	switch text[0] {
@@ -86,7 +85,7 @@ func cutValue(text []byte) (value, rest []byte) {
 	return text[:end], text[end:]
 }
 
-// stringEnd returns the length of the JSON string with which text begins.
+// stringEnd returns the length of the JSON string at the start of text.
 func stringEnd(text []byte) int {
 	for i := 1; ; i++ {
 		switch text[i] {
@@ -118,8 +117,8 @@ func kindOf(value []byte) string {
 	return "a number"
 }
 
-// unquote returns what a valid JSON string says, or the reason why it cannot be
-// had without loss.
+// unquote returns the decoded content of a valid JSON string, or the reason why it cannot be decoded
+// without loss.
 func unquote(value []byte) (text, reason string) {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return string(value[1 : len(value)-1]), ""
@@ -133,8 +132,7 @@ func unquote(value []byte) (text, reason string) {
 	return text, ""
 }
 
-// halfSurrogate returns the first \u escape that needs another beside it and
-// has none, or "".
+// halfSurrogate returns the first \u escape that is an unpaired surrogate, or "".
 func halfSurrogate(value []byte) string {
 	for i := 0; i < len(value); i++ {
 		if value[i] != '\\' {
@@ -158,21 +156,21 @@ func halfSurrogate(value []byte) string {
 	return ""
 }
 
-// escaped reads uXXXX.
+// escaped decodes uXXXX.
 func escaped(text []byte) rune {
 	n, _ := strconv.ParseUint(string(text[1:5]), 16, 32) // valid JSON has four digits there
 	return rune(n)
 }
 
-// nameSet is the names of one object. Almost all objects have few, for which a
-// list is faster than a map; a hostile one has many.
+// nameSet is the set of names of one object. Almost all objects have few names, for which a list is
+// faster than a map; a hostile one has many.
 type nameSet struct {
 	few  [16]string
 	n    int
 	many map[string]bool
 }
 
-// add answers false when the name is there already.
+// add returns false if the name is present already.
 func (s *nameSet) add(name string) bool {
 	if slices.Contains(s.few[:s.n], name) || s.many[name] {
 		return false

@@ -12,29 +12,29 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// planner gives tasks their turns before they are enqueued.
+// planner queues tasks for their limits before they are enqueued.
 type planner struct {
 	limiter *throttle.Limiter
 	weights *weights
 
 	mu    sync.Mutex
-	quiet map[string]time.Time // providers that nobody waited for, and until when that is believed
+	quiet map[string]time.Time // providers without waiters, and until when that is assumed
 }
 
 const (
-	// planLead and planNear go with what package worker releases by: a task that is
-	// enqueued right after it was planned must be there when its turn comes.
+	// planLead and planNear match the values that package worker dispatches by: a task that is enqueued
+	// right after it was planned must be in asynq when its turn comes.
 	planLead = 20 * time.Millisecond
 	planNear = 150 * time.Millisecond
-	// quietFor is how long single tasks are enqueued unplanned after one to whose
-	// provider nobody waited: a worker gives them their turns should that change.
+	// quietFor is how long single tasks are enqueued unplanned after one whose provider had no waiters.
+	// If that changes meanwhile, a worker queues them.
 	quietFor     = 100 * time.Millisecond
 	maxQuietKept = 1000
 )
 
-// plan gives the items that are still open their turns, and has asynq keep those
-// that wait for their safety net. Where that fails they are enqueued as they are:
-// a worker gives them their turns.
+// plan queues the items that have no result yet for their limits, and has asynq keep those that wait
+// until their fallback time. If planning fails, the items are enqueued as they are, and a worker
+// queues them.
 func (c *Client) plan(ctx context.Context, items []*item) {
 	open := c.turns.open(items)
 	if len(open) == 0 {
@@ -56,7 +56,7 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 		}
 		switch {
 		case !placed[i].Waits:
-		case it.tooLate(now, placed[i]): // a worker says so, as soon as it is certain
+		case it.tooLate(now, placed[i]): // a worker reports it, as soon as it is certain
 			it.result.Waits = true
 		default:
 			c.park(ctx, it, it.heeding(now, placed[i]))
@@ -64,16 +64,16 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 	}
 }
 
-// weights are those of the workers' queues, as a client knows them.
+// weights are the weights of the workers' queues, as far as a client knows them.
 type weights struct {
-	rdb redis.UniversalClient // nil where the user says them
+	rdb redis.UniversalClient // nil if the caller sets the weights
 
 	mu    sync.Mutex
 	known Weights
 	asked time.Time
 }
 
-// weightsFor is how long weights are believed.
+// weightsFor is how long read weights are used.
 const weightsFor = 10 * time.Second
 
 func weightsOf(rdb redis.UniversalClient, cfg ClientConfig) *weights {
@@ -83,8 +83,8 @@ func weightsOf(rdb redis.UniversalClient, cfg ClientConfig) *weights {
 	return &weights{rdb: rdb}
 }
 
-// now returns the weights. One caller asks for them anew, while others go by what is known;
-// where that fails it stays so.
+// now returns the weights. One caller reads them again, while others use the last ones; if reading
+// fails, the last ones stay in use.
 func (w *weights) now(ctx context.Context) Weights {
 	w.mu.Lock()
 	known, fresh := w.known, w.rdb == nil || time.Since(w.asked) < weightsFor
@@ -105,13 +105,13 @@ func (w *weights) now(ctx context.Context) Weights {
 	return read
 }
 
-// tooLate tells whether a task is expected to start after its deadline.
+// tooLate reports whether a task is expected to start after its deadline.
 func (it *item) tooLate(now time.Time, placed throttle.Joined) bool {
 	return !it.deadline.IsZero() && placed.Expected != throttle.Never && now.Add(placed.Expected).After(it.deadline)
 }
 
-// heeding is when asynq is to bring a task back by itself: some time after its start is
-// expected, but when its patience ends or its deadline comes, so that somebody sees to that.
+// heeding returns when asynq returns a task to its queue by itself: some time after its expected
+// start, but no later than the end of its max wait or its deadline, so that a worker handles those.
 func (it *item) heeding(now time.Time, placed throttle.Joined) time.Time {
 	at := now.Add(throttle.FallbackDelay(placed.Expected))
 	if !it.deadline.IsZero() && it.deadline.Before(at) {
@@ -136,9 +136,8 @@ func (c *Client) park(ctx context.Context, it *item, at time.Time) {
 	it.call = parked
 }
 
-// open returns the items to be planned: all that may be, of a batch, however few
-// of it go out together, and a single task unless its provider was quiet a moment
-// ago.
+// open returns the items to be planned: all eligible items of a batch, however few are sent together,
+// and a single task unless its provider was quiet a moment ago.
 func (p *planner) open(items []*item) []*item {
 	if p.limiter == nil {
 		return nil
@@ -179,7 +178,7 @@ func (p *planner) heard(scope string, waits bool, now time.Time) {
 	p.quiet[providerOf(scope)] = now.Add(quietFor)
 }
 
-// count counts what became of an item, and what is not known of its start.
+// count adds an item to the summary, and records if its start is unknown.
 func (p *planner) count(sum *Summary, it *item) {
 	sum.count(it.result)
 	if p.limiter == nil || it.result.State != Enqueued || !it.result.Start.IsZero() {
@@ -192,8 +191,8 @@ func (p *planner) count(sum *Summary, it *item) {
 	sum.untold(earliest)
 }
 
-// binding returns the rule that the last of a scope waits for: none, where nobody
-// does or Redis does not answer.
+// binding returns the rule that the last waiter of a scope waits for. It is zero if there are no
+// waiters or Redis does not answer.
 func (p *planner) binding(ctx context.Context, scope string) Binding {
 	if p.limiter == nil || scope == "" {
 		return Binding{}

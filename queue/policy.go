@@ -11,9 +11,9 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// PublishedPolicy returns the policy that workers run under, as package policystore keeps it in
-// Redis; nil where there is none. The error is a *policystore.DamagedError where it is not
-// understood, ctx's, or one that wraps throttle.ErrUnavailable. Costs a few round trips.
+// PublishedPolicy returns the policy that workers run under, as package policystore keeps it in Redis,
+// or nil if there is none. The error is a *policystore.DamagedError if the policy cannot be decoded,
+// ctx's, or one that wraps throttle.ErrUnavailable. Costs a few round trips.
 func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*policy.Policy, error) {
 	p, err := policystore.New(rdb, policystore.Config{}).Now(ctx)
 	switch {

@@ -9,18 +9,17 @@ import (
 	"iter"
 )
 
-// Entry is one element of a batch: a task, or the reason why there is none.
+// Entry is one element of a batch: a task, or the error in its place.
 type Entry struct {
-	// Line is the element's line in its file, or its place in its list; from 1.
+	// Line is the element's line in its file, or its place in its list, from 1.
 	Line int
 	Task Task
-	// Err is nil, or an *InvalidError: the line is bad and the next is read. Any
+	// Err is nil for a task, and an *InvalidError for a bad line, after which reading continues. Any
 	// other error comes from the source and ends the batch.
 	Err error
 }
 
-// Number makes a batch of tasks that come from elsewhere than a file, with
-// their places as lines.
+// Number turns tasks that do not come from a file into a batch. Their lines are their places, from 1.
 func Number(tasks iter.Seq[Task]) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		line := 0
@@ -33,10 +32,9 @@ func Number(tasks iter.Seq[Task]) iter.Seq[Entry] {
 	}
 }
 
-// Reader reads tasks from NDJSON, one on a line. It holds one line in memory at
-// a time. Lines end with "\n" or "\r\n"; blank ones are skipped but counted, and
-// a byte order mark before the first is dropped. It is not safe for concurrent
-// use.
+// Reader reads tasks from NDJSON, one per line. It holds one line in memory at a time. Lines end with
+// "\n" or "\r\n". Blank lines are skipped but counted, and a byte order mark at the start is dropped.
+// It is not safe for concurrent use.
 type Reader struct {
 	src  *bufio.Reader
 	line int
@@ -48,8 +46,8 @@ func NewReader(src io.Reader) *Reader {
 	return &Reader{src: bufio.NewReaderSize(src, 64<<10)}
 }
 
-// All returns the entries that are left. It ends after the last line, or after
-// an Entry with the error of a source that could not be read.
+// All returns the remaining entries. It ends after the last line, or after an Entry with the error of
+// a source that could not be read.
 func (r *Reader) All() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		for {
@@ -64,9 +62,8 @@ func (r *Reader) All() iter.Seq[Entry] {
 	}
 }
 
-// Next returns the next task. Its Err is an *InvalidError where the line is bad
-// and Next may be called again, io.EOF after the last line, and otherwise an
-// error of the source.
+// Next returns the next task. Its Err is an *InvalidError for a bad line, after which Next may be
+// called again; io.EOF after the last line; and otherwise an error of the source.
 func (r *Reader) Next() Entry {
 	for {
 		text, err := r.readLine()
@@ -84,8 +81,8 @@ func (r *Reader) Next() Entry {
 
 var byteOrderMark = []byte("\uFEFF")
 
-// readLine returns the next line without its end. Of a line above MaxLine it
-// returns the beginning only, which is still above MaxLine.
+// readLine returns the next line without its end. Of a line longer than MaxLine it returns a beginning
+// that is longer than MaxLine.
 func (r *Reader) readLine() ([]byte, error) {
 	part, err := r.src.ReadSlice('\n')
 	if len(part) == 0 && err != nil {
@@ -97,7 +94,7 @@ func (r *Reader) readLine() ([]byte, error) {
 		text, err = r.readLong(part)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		r.line-- // half a line is no line
+		r.line-- // a partial line does not count
 		return nil, r.sourceError(err)
 	}
 	text = bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r"))
@@ -107,7 +104,7 @@ func (r *Reader) readLine() ([]byte, error) {
 	return text, nil
 }
 
-// readLong gathers a line in r.long and drops what lies beyond the limit.
+// readLong collects a line in r.long and drops the part beyond the limit.
 func (r *Reader) readLong(part []byte) ([]byte, error) {
 	const most = MaxLine + 2 // with "\r\n"
 	r.long = append(r.long[:0], part...)

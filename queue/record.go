@@ -11,13 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// asynq v0.26 enqueues one task a round trip and has no batch. Here asynq's own
-// Client builds every call, but the Redis client beneath it writes the call down
-// instead of sending it, so that many go out in one pipeline and in order. What
-// the script answers is then given to asynq in the same way, for it to say what
-// the answer means. Nothing here knows asynq's keys, messages or scripts.
+// asynq v0.26 enqueues one task per round trip and has no batch API. Here asynq's own Client builds
+// every call, but the Redis client beneath it records the call instead of sending it, so that many
+// calls are sent in one pipeline and in order. The script's answer is then passed to asynq in the same
+// way, and asynq interprets it. Nothing here depends on asynq's keys, messages or scripts.
 
-// call is one script call of asynq's, first written down and then answered.
+// call is one script call of asynq's, first recorded and then answered.
 type call struct {
 	queue  string
 	source string // of the script
@@ -25,24 +24,24 @@ type call struct {
 	keys   []string
 	args   []any
 
-	answer *redis.Cmd // what the script said; nil while the call is only written down
+	answer *redis.Cmd // the script's answer; nil while the call is only recorded
 }
 
-// accepted is the answer that a call is given while it is only written down.
-// asynq takes it for success, so an equal answer of Redis needs no asking.
+// accepted is the answer to a call that is only recorded. asynq takes it for success, so an equal
+// answer of Redis needs no interpretation by asynq.
 const accepted = int64(1)
 
 type callKey struct{}
 
-// recorder is the Redis client beneath asynq. A context that holds a call has it
-// written down or answered; all else goes to Redis.
+// recorder is the Redis client beneath asynq. With a context that holds a call, it records or answers
+// that call; all else goes to Redis.
 type recorder struct {
 	redis.UniversalClient
 	scripts sync.Map // source by SHA-1
 }
 
-// EvalSha is what asynq calls first. An unknown script is asked for by saying
-// that Redis does not have it, upon which asynq calls Eval with the source.
+// EvalSha records the call, which asynq makes first. For an unknown script it returns NOSCRIPT, so
+// that asynq calls Eval with the source.
 func (r *recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	c, ok := ctx.Value(callKey{}).(*call)
 	if !ok {
@@ -59,7 +58,7 @@ func (r *recorder) EvalSha(ctx context.Context, sha string, keys []string, args 
 	return redis.NewCmdResult(accepted, nil)
 }
 
-// Eval learns the script.
+// Eval stores the script.
 func (r *recorder) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
 	if _, ok := ctx.Value(callKey{}).(*call); !ok {
 		return r.UniversalClient.Eval(ctx, script, keys, args...)
@@ -82,14 +81,13 @@ func record(ctx context.Context, client *asynq.Client, queue string, task *asynq
 	return c, nil
 }
 
-// meaning has asynq say what an answer means: nil, or asynq.ErrTaskIDConflict.
+// meaning has asynq interpret an answer: nil, or asynq.ErrTaskIDConflict.
 func (c *call) meaning(ctx context.Context, client *asynq.Client, task *asynq.Task) error {
 	_, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task)
 	return err
 }
 
-// exec sends the calls in one pipeline, in order. Each has its answer then, be
-// it an error.
+// exec sends the calls in one pipeline, in order. Each then has its answer, which may be an error.
 func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
 	known := newScripts(calls)
 	pipeline(ctx, rdb, calls, func(p redis.Pipeliner, c *call) *redis.Cmd {
@@ -109,16 +107,15 @@ func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
 	})
 }
 
-// scripts are those that a pipeline has brought along. asynq has one script for
-// what runs at once and another for what waits; were Redis to lack but one of
-// them, its calls would be sent again behind the others, and of two tasks with
-// one id the second would be enqueued.
+// scripts are the scripts that a pipeline already carries. asynq has one script for tasks that run at
+// once and another for tasks that wait. If Redis lacked only one of them, its calls would be sent
+// again after the others, and of two tasks with one id the second would be enqueued.
 type scripts map[scriptOf]bool
 
-// scriptOf names a script at a queue: in a cluster each queue has its own node.
+// scriptOf names a script at a queue: in a cluster, different queues may be on different nodes.
 type scriptOf struct{ sha, queue string }
 
-// newScripts returns nil for a call that stands alone: no order can be lost.
+// newScripts returns nil for a single call, which has no order to lose.
 func newScripts(calls []*call) scripts {
 	if len(calls) < 2 {
 		return nil
@@ -126,7 +123,7 @@ func newScripts(calls []*call) scripts {
 	return scripts{}
 }
 
-// first tells whether the pipeline must bring the call's script along.
+// first reports whether the pipeline must carry the script of the call.
 func (s scripts) first(c *call) bool {
 	key := scriptOf{c.sha, c.queue}
 	if s == nil || s[key] {

@@ -12,9 +12,8 @@ const (
 	packedTicket = "u"
 )
 
-// Ticket returns the name under which a task waits for its turn: its queue and its
-// id, in as few bytes as there need be, since a backlog has many of them. An id as
-// this package draws it takes 16 bytes, and the default queue none.
+// Ticket returns the waiter id of a task: its queue and its id. It is as short as possible, because a
+// backlog has many of them. An id that this package drew takes 16 bytes, and the default queue none.
 func Ticket(name, id string) string {
 	kind := plainTicket
 	if u, err := uuid.Parse(id); err == nil && u.String() == id {
@@ -26,8 +25,8 @@ func Ticket(name, id string) string {
 	return kind + url.PathEscape(name) + "/" + id
 }
 
-// TicketGroups returns what the tickets of a queue's tasks begin with, up to and with their
-// first slash: all of one queue, and no others, begin with one of them.
+// TicketGroups returns the prefixes of the waiter ids of a queue's tasks, up to and including their
+// first slash. All of one queue's ids, and no others, begin with one of them.
 func TicketGroups(name string) []string {
 	if name == DefaultQueue {
 		name = ""
@@ -36,8 +35,7 @@ func TicketGroups(name string) []string {
 	return []string{plainTicket + name, packedTicket + name}
 }
 
-// ReadTicket returns the queue and the id of a ticket, and false for what Ticket did
-// not write.
+// ReadTicket returns the queue and the id of a ticket. It returns false if Ticket did not write it.
 func ReadTicket(ticket string) (name, id string, ok bool) {
 	if ticket == "" {
 		return "", "", false

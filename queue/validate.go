@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// What a task may ask for.
+// The bounds of a task's fields.
 const (
 	MaxCost     = 1_000_000_000_000
 	MaxRetries  = 1_000_000
@@ -21,12 +21,12 @@ const (
 	maxQueue = 128 // bytes of a queue name
 )
 
-// Validate returns nil, or an *InvalidError with every fault of the task. It
-// does no I/O. Whether a policy knows the scope, and can ever admit the cost, is
-// the Client's question, and so is whether workers send the method: see CheckMethod.
+// Validate returns nil, or an *InvalidError with every fault of the task. It does no I/O. It does not
+// check whether a policy has a rule for the scope and can ever admit the cost, which the Client does,
+// nor whether workers send the method: see CheckMethod.
 func (t Task) Validate() error { return t.validate(time.Now(), nil).err() }
 
-// validate adds to what has been found at fault while reading.
+// validate adds to the faults found while reading.
 func (t Task) validate(now time.Time, found faults) faults {
 	check := func(field string, f func(add func(format string, args ...any))) {
 		if !found.has(field) {
@@ -61,7 +61,7 @@ func (t Task) validate(now time.Time, found faults) faults {
 	return found
 }
 
-// adder reports a fault of the field that is being checked.
+// adder adds a fault of the field that is being checked.
 type adder = func(format string, args ...any)
 
 func checkType(text string, add adder) {
@@ -85,8 +85,7 @@ func checkID(id string, add adder) {
 	}
 }
 
-// checkText accepts what can be a name: short, printable, and valid in asynq's
-// protobuf message.
+// checkText accepts a valid name: short, printable, and valid in asynq's protobuf message.
 func checkText(text string, add adder) {
 	switch {
 	case len(text) > maxName:
@@ -109,7 +108,7 @@ func checkScope(text string) faults {
 	return faults{scopeFault(err)}
 }
 
-// scopeFault tells throttle's refusal of a scope under the field's own name.
+// scopeFault reports throttle's refusal of a scope under the field's own name.
 func scopeFault(err error) Fault {
 	return Fault{Field: "scope", Reason: strings.TrimPrefix(err.Error(), "throttle: scope "), Err: err}
 }

@@ -15,30 +15,28 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Weights are the weights of asynq's queues, for the tasks of those queues that wait for
-// their limits. The zero Weights make no difference between queues. It is a value and is
-// not changed.
+// Weights are the weights of asynq's queues, for tasks of those queues that wait for their limits. The
+// zero Weights treat all queues alike. Weights is an immutable value.
 type Weights struct {
 	queues  map[string]int
 	strict  bool
 	strides map[string]int // of each lane; nil: no lanes
-	widest  int            // the stride of a queue that has no weight
+	widest  int            // the stride of a queue without a weight
 	ranks   map[string]int // strict priorities, 0 for the first; nil: none
 	lowest  int
 }
 
 const (
-	// finest bounds the least stride, so that a line has room for many tasks: shares that
-	// need finer ones are kept to within 1 %.
+	// finest bounds the smallest stride, so that a queue has room for many tasks. Shares that need finer
+	// strides are accurate to 1 %.
 	finest    = 60
 	maxStride = 1_000_000
 	maxWeight = 1_000_000
 	maxLane   = 128 // bytes, as throttle.Turn.Lane
 )
 
-// NewWeights returns the weights of Queues and StrictPriority of an asynq.Config. As in
-// asynq a queue with a weight below 1 is left out. One queue alone, or queues that all
-// weigh the same, make no difference.
+// NewWeights returns the weights of Queues and StrictPriority of an asynq.Config. As in asynq, a queue
+// with a weight below 1 is left out. A single queue, and queues of equal weight, are treated alike.
 func NewWeights(queues map[string]int, strict bool) Weights {
 	w := Weights{queues: map[string]int{}, strict: strict}
 	for name, weight := range queues {
@@ -70,8 +68,7 @@ func NewWeights(queues map[string]int, strict bool) Weights {
 	return w
 }
 
-// strides returns whole numbers that are to each other as the inverses of weights, the
-// largest weight first.
+// strides returns whole numbers that are inversely proportional to weights, the largest weight first.
 func strides(weights []int) []int {
 	all := 1 // the least common multiple, or 0 for one that is too large
 	for _, weight := range weights {
@@ -98,9 +95,9 @@ func gcd(a, b int) int {
 	return a
 }
 
-// Rank returns what the weight of its queue makes of a task that waits: its priority, which
-// is its own unless that is 0, and its lane with its stride; see throttle.Request. A queue
-// that has no weight counts as the least of them.
+// Rank returns what a waiting task gets from the weight of its queue: its priority, which is its own
+// unless that is 0, and its lane with its stride; see throttle.Turn. A queue without a weight counts
+// as the least of them.
 func (w Weights) Rank(queue string, own int) (priority int, lane string, stride int) {
 	switch rank, known := w.ranks[queue]; {
 	case w.ranks == nil || own != 0:
@@ -123,8 +120,8 @@ func (w Weights) ranked(ask throttle.Waiter, queue string) throttle.Waiter {
 	return ask
 }
 
-// Together returns the weights of several servers: a queue has the largest that any gives it,
-// and they are strict where all are. A server of one queue says nothing of weights.
+// Together returns the combined weights of several servers: a queue has the largest weight that any
+// server gives it, and the weights are strict if all are. A server of one queue does not count.
 func Together(all ...Weights) Weights {
 	queues, strict := map[string]int{}, true
 	for _, w := range all {
@@ -139,27 +136,27 @@ func Together(all ...Weights) Weights {
 	return NewWeights(queues, strict)
 }
 
-// Workers make the weights of their servers known, so that programs which enqueue give
-// tasks the places that the workers would.
+// The key under which workers publish the weights of their servers, so that programs that enqueue give
+// tasks the same places as workers would.
 const (
 	weightsKey = "hw:queues"
-	// weightsStay is how long weights count after the last worker has made them known, and
-	// weightsLive how long beside others that were made known since.
+	// weightsStay is how long weights count after the last worker published any. weightsLive is how long
+	// they count beside others that were published since.
 	weightsStay = 24 * time.Hour
 	weightsLive = time.Minute
-	// mostWeights is how many different ones are read.
+	// mostWeights is how many different weights are read.
 	mostWeights = 64
 )
 
-// published is Weights as they stand in Redis.
+// published is the form of Weights in Redis.
 type published struct {
 	Queues map[string]int `json:"queues"`
 	Strict bool           `json:"strict,omitempty"`
 }
 
-// PublishWeights makes the weights of servers known, for a day, and returns those of all
-// workers together: of the ones that were published less than a minute before the latest.
-// Without any it reads alone. Costs one round trip.
+// PublishWeights publishes the weights of servers, for a day, and returns those of all workers
+// together: of those published less than a minute before the latest. Without own it only reads. Costs
+// one round trip.
 func PublishWeights(ctx context.Context, rdb redis.UniversalClient, own ...Weights) (Weights, error) {
 	var read *redis.ZSliceCmd
 	now := time.Now()
@@ -185,8 +182,8 @@ func PublishWeights(ctx context.Context, rdb redis.UniversalClient, own ...Weigh
 	return live(read.Val()), nil
 }
 
-// live returns the weights that count, of a list that begins with the latest. What cannot be
-// read is of a later release.
+// live returns the weights that count, from a list that begins with the latest. Entries that cannot be
+// read are from a later release.
 func live(list []redis.Z) Weights {
 	var all []Weights
 	latest := 0.0

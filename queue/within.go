@@ -2,18 +2,18 @@ package queue
 
 import "strings"
 
-// Within keeps the tasks of somebody else, such as a tenant's file, to a part of the scopes.
+// Within restricts tasks from another author, such as a tenant's file, to a part of the scopes.
 type Within struct {
-	// Scope is the path that tasks may spend from, and from what lies below it: others are refused. Ids are the
-	// scope's own: a task's id in asynq is the scope, "//" and the id that it was given, so that
-	// nobody takes the ids of another scope.
+	// Scope is the path that tasks may spend from, with the levels below it; a task of any other scope is
+	// refused. Each Scope has an id space of its own: a task's id in asynq is the scope, "//" and the id
+	// that the task was given, so that no task takes an id of another scope.
 	Scope string
-	// MaxPriority is the highest priority that tasks may have: higher ones are refused, since they
-	// would go before everybody else's where limits.yaml has no max_priority.
+	// MaxPriority is the highest priority that tasks may have. A higher one is refused, since it would
+	// overtake all others if limits.yaml has no max_priority.
 	MaxPriority int
 }
 
-// ownID is the id in asynq of a task that was given one. No scope holds "//", so two scopes have no id in
+// ownID returns the id in asynq of a task with an id. No scope holds "//", so two scopes have no id in
 // common.
 func (w *Within) ownID(id string) string {
 	if w == nil || id == "" {
@@ -22,7 +22,7 @@ func (w *Within) ownID(id string) string {
 	return w.Scope + "//" + id
 }
 
-// check adds what a task may not ask for.
+// check adds a fault for each request that is out of bounds.
 func (w *Within) check(t Task, found faults) faults {
 	if w == nil {
 		return found
@@ -39,7 +39,7 @@ func (w *Within) check(t Task, found faults) faults {
 	return found
 }
 
-// with returns a task with its defaults, and with the id that it has in asynq.
+// with returns a task with its defaults and its id in asynq.
 func (c *Client) with(t Task) Task {
 	t = t.withDefaults()
 	t.ID = c.within.ownID(t.ID)

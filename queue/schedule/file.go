@@ -24,15 +24,15 @@ type File struct {
 	Schedules []*Schedule // in the order of the text
 }
 
-// FileError says why a file was refused. It is refused whole, and Faults has
-// everything that is wrong with it, in the order of the text.
+// FileError is the error of a refused file. The file is refused as a whole. Faults lists all of its
+// faults, in the order of the text.
 type FileError struct {
 	Name   string
 	Faults []policy.Fault
 }
 
-// Error lists every fault, one a line, each as "schedules.yaml:12:5: path: reason",
-// the form that editors jump to.
+// Error lists every fault, one per line, each as "schedules.yaml:12:5: path: reason", a form that
+// editors can jump to.
 func (e *FileError) Error() string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
@@ -41,14 +41,14 @@ func (e *FileError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Load reads the schedules.yaml at path. The error is a *FileError that names
-// path, or that of the file system.
+// Load reads the schedules.yaml at path. The error is a *FileError that names path, or that of the
+// file system.
 func Load(path string) (*File, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read schedules: %w", err)
 	}
-	defer func() { _ = file.Close() }() // nothing was written that could be lost
+	defer func() { _ = file.Close() }() // nothing was written, so no data can be lost
 	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read schedules: %w", err)
@@ -56,12 +56,11 @@ func Load(path string) (*File, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a schedules.yaml of at most 4 MiB; name is what errors call it.
-// The error is a *FileError with every fault of the text, each with its line and
-// column; nothing in it is guessed at.
+// Parse parses a schedules.yaml of at most 4 MiB; name is its name in errors. The error is a
+// *FileError with every fault of the text, each with its line and column. Parse never guesses at a
+// value.
 //
-// The text is plain YAML: one document in UTF-8, without anchors, aliases, merge
-// keys or tags.
+// The text is plain YAML: one document in UTF-8, without anchors, aliases, merge keys or tags.
 func Parse(name string, data []byte) (*File, error) {
 	r := &reader{}
 	file := &File{Name: name}
@@ -74,9 +73,8 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// Check returns nil, or a *FileError with every schedule whose task a policy
-// could never run: one of a scope without a rule, or of a cost that no rule
-// admits.
+// Check returns nil, or a *FileError with every schedule whose task could never run under a policy: no
+// rule matches its scope, or no rule admits its cost.
 func (f *File) Check(p *policy.Policy) error {
 	r := &reader{}
 	for _, s := range f.Schedules {
@@ -96,8 +94,8 @@ func (f *File) Check(p *policy.Policy) error {
 	return r.err(f.Name)
 }
 
-// CheckMethods returns nil, or a *FileError with every schedule whose task has a method that
-// workers would refuse. See queue.Task.CheckMethod.
+// CheckMethods returns nil, or a *FileError with every schedule whose task has a method that workers
+// would refuse. See queue.Task.CheckMethod.
 func (f *File) CheckMethods(allowed []string) error {
 	r := &reader{}
 	for _, s := range f.Schedules {
@@ -139,7 +137,7 @@ func (r *reader) file(root *yaml.Node) []*Schedule {
 	return schedules
 }
 
-// schedule reads one schedule. Where it has faults, it is of no use.
+// schedule reads one schedule. The result is unusable if there are faults.
 func (r *reader) schedule(f field) *Schedule {
 	if reason := diag.NameReason(f.Name); reason != "" {
 		r.fault(strictyaml.PlaceOf(f.Key), f.path, "the name %s", reason)
@@ -194,7 +192,7 @@ func (r *reader) times(s *Schedule, given map[string]field) {
 	}
 }
 
-// zone checks a time zone and returns it, or "" where it is at fault.
+// zone checks a time zone and returns it, or "" if it is invalid.
 func (r *reader) zone(f field, text string) string {
 	if text == "" {
 		r.bad(f, "is empty; write UTC, or leave it out")
@@ -207,7 +205,7 @@ func (r *reader) zone(f field, text string) string {
 	return text
 }
 
-// clock reports what package wallclock refuses.
+// clock reports a fault from package wallclock.
 func (r *reader) clock(f field, err error) {
 	reason := err.Error()
 	if we, ok := errors.AsType[*wallclock.Error](err); ok {
@@ -227,7 +225,7 @@ func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
 		r.fault(f.Place(), f.path, "%s", err)
 	case d == 0 || d%time.Second != 0:
 		r.bad(f, "is %v; write whole seconds, which is what asynq keeps, or leave it out", d)
-	case runs == nil: // nothing to compare it with
+	case runs == nil: // there is nothing to compare it with
 	case d >= runs.Gap():
 		r.bad(f, "is %v and the runs are as close as %v; write less than that", d, runs.Gap())
 	default:

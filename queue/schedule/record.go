@@ -12,31 +12,30 @@ import (
 )
 
 const (
-	// recordsKey is a sorted set: for each schedule, until when (unix seconds) all
-	// its runs have been enqueued.
+	// recordsKey is a sorted set: for each schedule, the time (unix seconds) up to which all its runs
+	// have been enqueued.
 	recordsKey = "hw:schedules"
 	// recordsTTL is how long a record, and the key, outlast their last use.
 	recordsTTL = 366 * 24 * time.Hour
 
-	// overtaken is how much later the record of another expression of the same
-	// name must be to show that this one was not in force. Those in force are
-	// never more than late behind.
+	// overtaken is how much later the record of another expression of the same name must be to show that
+	// this one was not in force. Records of expressions in force are never behind by more than late.
 	overtaken = 5 * time.Minute
 )
 
-// records is what Redis knows of the runs that were enqueued. ZADD GT moves a
-// score on and never back, so nothing has to be locked or compared here.
+// records are the records in Redis. ZADD GT advances a score and never moves it back, so no locks or
+// comparisons are needed here.
 type records struct{ rdb redis.UniversalClient }
 
-// state is what Redis said at one moment.
+// state is a snapshot of the records and the time in Redis.
 type state struct {
-	read  time.Time // here, when it was asked
+	read  time.Time // by the local clock, when it was requested
 	exact time.Time // by Redis's clock
-	now   time.Time // the same in whole seconds, as records are kept
+	now   time.Time // the same in whole seconds, the resolution of records
 	until map[string]time.Time
 }
 
-// read asks for the time and all records. Costs one round trip.
+// read reads the time and all records. Costs one round trip.
 func (r records) read(ctx context.Context) (state, error) {
 	st := state{read: time.Now(), until: map[string]time.Time{}}
 	pipe := r.rdb.Pipeline()
@@ -55,10 +54,9 @@ func (r records) read(ctx context.Context) (state, error) {
 	return st, nil
 }
 
-// done returns the time up to which the runs of a schedule have been enqueued,
-// and false where nobody has known of the schedule yet. To a process that begins,
-// an expression that was replaced for a while and is back was in force until
-// then last: what the other one did since counts as done.
+// done returns the time up to which the runs of a schedule have been enqueued, and false if there is
+// no record of the schedule yet. For a process that begins, an expression that was replaced for a
+// while and is back continues from the record of its replacement: the runs in between count as done.
 func (st state) done(e *entry, beginning bool) (time.Time, bool) {
 	own, known := st.until[e.member]
 	if !known || !beginning {
@@ -73,10 +71,10 @@ func (st state) done(e *entry, beginning bool) (time.Time, bool) {
 	return own, true
 }
 
-// mark is how far a record may go.
+// mark is how far a record may advance.
 type mark struct {
 	until time.Time
-	first bool // only where there is none
+	first bool // only if there is none
 }
 
 type marks map[string]mark
@@ -84,9 +82,8 @@ type marks map[string]mark
 func (m marks) first(member string, at time.Time)   { m[member] = mark{until: at, first: true} }
 func (m marks) advance(member string, at time.Time) { m[member] = mark{until: at} }
 
-// write moves records on. Where another process has moved one further, or has
-// made it first, that stands. Costs one round trip, or none when there are no
-// marks.
+// write advances records. If another process has advanced one further, or has created it first, the
+// other value stays. Costs one round trip, or none if there are no marks.
 func (r records) write(ctx context.Context, m marks) error {
 	if len(m) == 0 {
 		return nil

@@ -13,33 +13,31 @@ import (
 )
 
 const (
-	pollEvery  = 15 * time.Second // when nothing is due before
+	pollEvery  = 15 * time.Second // if no run is due before
 	retryAfter = 2 * time.Second
 
-	// fresh is how old a reading of the records may be when a run is enqueued on
-	// its strength, by the monotonic clock: a process that was stopped in between
-	// reads again.
+	// fresh is the maximum age of the records, by the monotonic clock, when a run is enqueued by them: a
+	// process that was suspended in between reads them again.
 	fresh = 10 * time.Second
 
-	stepTimeout = 10 * time.Second // of enqueuing a run and of writing the records
+	stepTimeout = 10 * time.Second // for enqueuing a run, and for writing the records
 )
 
-// Config is what a Runner needs. All of it is required but Logger.
+// Config configures a Runner. All fields but Logger are required.
 type Config struct {
-	// Redis holds the records, and is where Client enqueues.
+	// Redis holds the records, and is the Redis that Client enqueues into.
 	Redis redis.UniversalClient
 	// Client enqueues the tasks.
 	Client *queue.Client
-	// Schedules are those of a File. All processes have to have the same.
+	// Schedules are those of a File. All processes must have the same.
 	Schedules []*Schedule
-	// Logger is told of missed runs, of tasks that were refused and of Redis not
-	// answering.
-	// Defaults to none.
+	// Logger gets a line for missed runs, for rejected tasks, and when Redis does not answer. Defaults to
+	// none.
 	Logger *slog.Logger
 }
 
-// Runner enqueues the runs of schedules when they come due. Run it in every
-// process: see the package's comment for how each run is enqueued once.
+// Runner enqueues the runs of schedules when they are due. Run it in every process: see the package's
+// comment for how each run is enqueued once.
 type Runner struct {
 	client  *queue.Client
 	records records
@@ -48,12 +46,12 @@ type Runner struct {
 	failing bool
 }
 
-// entry is a schedule and its record's name.
+// entry is a schedule and the name of its record.
 type entry struct {
 	*Schedule
 	member string
-	begun  bool // its record has been taken up by this Runner
-	ahead  bool // it has been told that its record is ahead of time
+	begun  bool // this Runner has used its record
+	ahead  bool // it has been logged that its record is ahead of time
 }
 
 // New returns a Runner. It does no I/O.
@@ -74,9 +72,9 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Run enqueues runs until ctx ends. It costs a round trip every 15 seconds and
-// at each run. While Redis does not answer it asks every two seconds; nothing is
-// lost by that but what the schedules' CatchUp leaves out.
+// Run enqueues runs until ctx ends. It costs a round trip every 15 seconds and at each run. While
+// Redis does not answer, Run retries every two seconds; no run is lost by that, except those that the
+// schedules' CatchUp skips.
 func (r *Runner) Run(ctx context.Context) {
 	if len(r.entries) == 0 {
 		return
@@ -101,7 +99,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// tell logs when things go wrong and when they go right again, once each.
+// tell logs once when an error begins, and once when it ends.
 func (r *Runner) tell(ctx context.Context, err error) {
 	switch {
 	case err != nil && !r.failing:
@@ -112,7 +110,7 @@ func (r *Runner) tell(ctx context.Context, err error) {
 	r.failing = err != nil
 }
 
-// poll enqueues what is due and returns how long to wait before the next poll.
+// poll enqueues due runs and returns the time until the next poll.
 func (r *Runner) poll(ctx context.Context) (time.Duration, error) {
 	st, err := r.records.read(ctx)
 	if err != nil {
@@ -134,20 +132,18 @@ func (r *Runner) poll(ctx context.Context) (time.Duration, error) {
 	return r.untilNext(st), errors.Join(errs...)
 }
 
-// write moves the records on, as well when ctx has ended: what was enqueued
-// shall be known.
+// write advances the records, even if ctx has ended, so that enqueued runs are recorded.
 func (r *Runner) write(ctx context.Context, m marks) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	return r.records.write(ctx, m)
 }
 
-// handle enqueues the runs of a schedule that are due and marks how far its
-// record may go.
+// handle enqueues the due runs of a schedule and marks how far its record may advance.
 func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error {
 	done, known := st.done(e, !e.begun)
 	if !known {
-		m.first(e.member, st.now) // nothing was due before anybody knew of it
+		m.first(e.member, st.now) // no run was due before the schedule was known
 		return nil
 	}
 	e.begun = true
@@ -156,7 +152,7 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error 
 	anew := 0
 	for _, run := range runs {
 		if ctx.Err() != nil || time.Since(st.read) > fresh {
-			return nil // the next poll, here or elsewhere, goes on from the record
+			return nil // the next poll, here or elsewhere, continues from the record
 		}
 		enqueued, err := r.enqueue(ctx, e, run)
 		if err != nil {
@@ -170,20 +166,20 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error 
 	if len(runs) > 0 || st.now.Sub(done) >= late {
 		m.advance(e.member, st.now)
 	}
-	if anew > 0 || e.CatchUp == CatchUpNone { // else another process has seen to them
+	if anew > 0 || e.CatchUp == CatchUpNone { // otherwise another process has handled them
 		r.tellMissed(ctx, e, st.now, done, len(runs))
 	}
 	return nil
 }
 
-// enqueue enqueues a run, and reports whether it was this process that did.
+// enqueue enqueues a run, and reports whether this process was the one to do it.
 func (r *Runner) enqueue(ctx context.Context, e *entry, run time.Time) (bool, error) {
 	task := e.TaskFor(run)
 	step, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	result, err := r.client.Enqueue(step, task)
 	if result.State == queue.Invalid {
-		// It would be refused each time, and must not hold up the later ones.
+		// It would be refused each time, and must not block later runs.
 		r.log.ErrorContext(ctx, "scheduled task rejected; run skipped",
 			"schedule", e.Name, "run", run, "error", err)
 		return false, nil
@@ -195,8 +191,8 @@ func (r *Runner) enqueue(ctx context.Context, e *entry, run time.Time) (bool, er
 	return result.State == queue.Enqueued, nil
 }
 
-// tellMissed tells of runs that were left out, if any were. It counts them, which
-// may take a while after a long outage: it comes when their successors are safe.
+// tellMissed logs the runs that were skipped, if any. It counts them, which may take a while after a
+// long outage, so it is called once the later runs are enqueued.
 func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, enqueued int) {
 	left := e.count(done, now) - enqueued
 	if left == 0 {
@@ -208,8 +204,8 @@ func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, 
 		"since", done.In(zone), "until", now.In(zone))
 }
 
-// tellAhead tells, once, of a record that is ahead of Redis's clock: that has
-// been wrong, and nothing comes due until it is where it was.
+// tellAhead logs, once, a record that is ahead of Redis's clock: that clock was wrong, and no run is
+// due until it reaches the record.
 func (r *Runner) tellAhead(ctx context.Context, e *entry, st state, done time.Time) {
 	ahead := done.After(st.now.Add(overtaken))
 	if ahead && !e.ahead {
@@ -219,10 +215,10 @@ func (r *Runner) tellAhead(ctx context.Context, e *entry, st state, done time.Ti
 	e.ahead = ahead
 }
 
-// untilNext returns how long it is to the next run, or to the next look.
+// untilNext returns the time until the next run, or until the next poll.
 func (r *Runner) untilNext(st state) time.Duration {
 	if time.Since(st.read) > fresh {
-		return time.Millisecond // some runs may have been left to the next poll
+		return time.Millisecond // some runs may be left to the next poll
 	}
 	wait := pollEvery
 	for _, e := range r.entries {

@@ -15,49 +15,48 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// CatchUp says what becomes of runs that were missed while no process lived or
-// Redis was down. A run that is up to a minute late has not been missed.
+// CatchUp selects what happens to runs that were missed while no process was up or Redis was down. A
+// run that is up to a minute late is not missed.
 type CatchUp string
 
 // The ways to catch up.
 const (
-	CatchUpNone CatchUp = "none" // missed runs are left out
-	CatchUpLast CatchUp = "last" // of the runs that are due, the latest is enqueued
-	CatchUpAll  CatchUp = "all"  // all are enqueued, the latest 100 at most
+	CatchUpNone CatchUp = "none" // missed runs are skipped
+	CatchUpLast CatchUp = "last" // only the latest of the due runs is enqueued
+	CatchUpAll  CatchUp = "all"  // all are enqueued, at most the latest 100
 )
 
 const (
 	maxCatchUp = 100
-	late       = time.Minute // a run that is later than that has been missed
+	late       = time.Minute // a later run counts as missed
 
-	// remember is how long a run's id stays taken after its task succeeded. It
-	// bounds how long a process may take from reading the record to enqueuing.
+	// remember is how long a run's id stays taken after its task succeeded. It bounds how long a process
+	// may take from reading the record to enqueuing.
 	remember = 24 * time.Hour
 )
 
-// Schedule is a task and when it runs. [Parse] and [Load] make it; it is not to
-// be changed, and safe for concurrent use.
+// Schedule is a task and when it runs. [Parse] and [Load] create it. It must not be changed, and is
+// safe for concurrent use.
 type Schedule struct {
 	Name string
-	// Cron and Timezone are as the file has them; Timezone is "UTC" where it has
-	// none.
+	// Cron and Timezone are the values of the file. Timezone is "UTC" if the file has none.
 	Cron, Timezone string
-	// Jitter is the most that a run is put off by, in whole seconds.
+	// Jitter is the maximum random delay of a run, in whole seconds.
 	Jitter  time.Duration
 	CatchUp CatchUp
-	// Task is what each run enqueues, but for what [Schedule.TaskFor] adds.
+	// Task is the task that each run enqueues, apart from the fields that [Schedule.TaskFor] sets.
 	Task queue.Task
 
 	runs   *wallclock.Schedule
 	places map[string]diag.Place // of the task's fields, for Check
 }
 
-// Next returns the first run after t, in the schedule's time zone, before it is
-// put off. It is the zero time when there is none within eight years.
+// Next returns the first run after t, in the schedule's time zone, without jitter. It is the zero time
+// if there is none within eight years.
 func (s *Schedule) Next(t time.Time) time.Time { return s.runs.Next(t) }
 
-// Start returns when a run may start: up to Jitter after it, in whole seconds.
-// Every process computes the same.
+// Start returns when a run may start: up to Jitter after it, in whole seconds. Every process computes
+// the same start.
 func (s *Schedule) Start(run time.Time) time.Time {
 	seconds := uint64(s.Jitter / time.Second)
 	if seconds == 0 {
@@ -67,40 +66,39 @@ func (s *Schedule) Start(run time.Time) time.Time {
 	return run.Add(time.Duration(binary.BigEndian.Uint64(sum[:])%(seconds+1)) * time.Second)
 }
 
-// TaskFor returns the task of a run, with the id that no other run has. Delay is
-// what is left of the time until Start by this machine's clock, and no more than
-// the run is put off by, whatever that clock shows.
+// TaskFor returns the task of a run, with an id that no other run has. Its Delay is the time until
+// Start by this machine's clock, and at most the run's jitter, whatever that clock shows.
 func (s *Schedule) TaskFor(run time.Time) queue.Task {
 	t := s.Task
 	t.ID = s.id(run)
 	t.Remember = remember
-	// asynq keeps whole seconds and package queue rounds up to the next: half a
-	// second less ends at Start and not at the second after it.
+	// asynq keeps whole seconds and package queue rounds up to the next one: half a second less ends at
+	// Start and not one second later.
 	start := s.Start(run)
 	t.Delay = max(0, min(start.Sub(run), time.Until(start))-time.Second/2)
 	return t
 }
 
-// id holds the name as it is: what follows the last colon is the time.
+// id keeps the name unchanged: the time is what follows the last colon.
 func (s *Schedule) id(run time.Time) string {
 	return "schedule:" + s.Name + ":" + strconv.FormatInt(run.Unix(), 10)
 }
 
-// member names the schedule's record. It changes with the expression and the
-// zone, so that a new one is not late for runs that it never had.
+// member returns the name of the schedule's record. It changes with the expression and the zone, so
+// that a new expression is not late for runs that it never had.
 func (s *Schedule) member() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", strings.Join(strings.Fields(s.Cron), " "), s.Timezone))
 	return hex.EncodeToString(sum[:8]) + ":" + s.Name
 }
 
-// nameOf returns the schedule's name in a record's.
+// nameOf returns the name of the schedule in a record's name.
 func nameOf(member string) string {
 	_, name, _ := strings.Cut(member, ":")
 	return name
 }
 
-// due returns the runs after done and up to now that are to be enqueued, oldest
-// first. It begins with the latest, so that it is quick after the longest outage.
+// due returns the runs after done and up to now that are to be enqueued, oldest first. It searches
+// from the latest one back, so that it is quick after the longest outage.
 func (s *Schedule) due(done, now time.Time) (runs []time.Time) {
 	if next := s.runs.Next(done); next.IsZero() || next.After(now) {
 		return nil
@@ -115,8 +113,8 @@ func (s *Schedule) due(done, now time.Time) (runs []time.Time) {
 	return runs
 }
 
-// count returns how many runs there are after done and up to now. It takes up to a
-// second for a year of minutes.
+// count returns the number of runs after done and up to now. It takes up to a second for a year of
+// minutes.
 func (s *Schedule) count(done, now time.Time) (n int) {
 	for run := s.runs.Next(done); !run.IsZero() && !run.After(now); run = s.runs.Next(run) {
 		n++
@@ -124,7 +122,7 @@ func (s *Schedule) count(done, now time.Time) (n int) {
 	return n
 }
 
-// most is how many runs are enqueued that are due at once.
+// most returns how many due runs are enqueued at once.
 func (s *Schedule) most() int {
 	if s.CatchUp == CatchUpLast {
 		return 1

@@ -15,14 +15,14 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// A task is written as a line of NDJSON and read by package queue, so that both
-// files take the same and refuse the same.
+// A task is written as a line of NDJSON that package queue reads, so that both files accept and refuse
+// the same.
 
 var (
 	taskFields = []string{"type", "scope", "cost", "queue", "max_retry", "timeout", "max_wait", "priority", "http", "payload"}
 	httpFields = []string{"method", "url", "headers", "body"}
 
-	// notRecurring are fields of a line that make no sense for many runs.
+	// notRecurring are fields of a line that are invalid for a recurring task.
 	notRecurring = map[string]string{
 		"id":       "each run has one of its own, made of the schedule's name and the run's time",
 		"delay":    "cron says when a run is, and jitter puts it off",
@@ -30,12 +30,12 @@ var (
 	}
 )
 
-// line is a task on its way to NDJSON.
+// line is a task that is being encoded as NDJSON.
 type line struct {
 	*reader
 	text   bytes.Buffer
-	places map[string]diag.Place // by field as queue's faults name it
-	bad    map[string]bool       // have been told
+	places map[string]diag.Place // by the name of the field in queue's faults
+	bad    map[string]bool       // fields with a reported fault
 }
 
 func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
@@ -53,8 +53,8 @@ func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
 	return t, l.places
 }
 
-// object writes a mapping; member writes the value of each field, or tells its
-// fault and returns false. within is the field as queue names it.
+// object writes a mapping. member writes the value of each field, or reports its fault and returns
+// false. within is the field's name in package queue.
 func (l *line) object(f field, within string, member func(field) bool) {
 	l.text.WriteByte('{')
 	first := true
@@ -129,7 +129,7 @@ func (l *line) string(f field) bool {
 	return ok
 }
 
-// scalar writes a text or a number in plain digits; queue says which it wants.
+// scalar writes a text or a number in plain digits; package queue checks which one it must be.
 func (l *line) scalar(f field) bool {
 	if !l.is(f, yaml.ScalarNode, "a text or a number") {
 		return false
@@ -137,8 +137,8 @@ func (l *line) scalar(f field) bool {
 	return l.plain(f)
 }
 
-// plain writes a scalar as JSON has it. YAML knows many more ways to write a
-// number (0x10, 010, 1_000, .inf), and its readers differ on half of them.
+// plain writes a scalar as JSON has it. YAML has many more ways to write a number (0x10, 010, 1_000,
+// .inf), and parsers differ on half of them.
 func (l *line) plain(f field) bool {
 	n := f.Value
 	switch n.Tag {
@@ -158,7 +158,7 @@ func (l *line) plain(f field) bool {
 	return false
 }
 
-// value writes anything as JSON.
+// value writes any value as JSON.
 func (l *line) value(f field) bool {
 	switch f.Value.Kind {
 	case yaml.MappingNode:
@@ -171,7 +171,7 @@ func (l *line) value(f field) bool {
 		return l.is(f, yaml.SequenceNode, "") && l.list(f)
 	}
 	if !l.Plain(f.Field, f.path) {
-		return false // nothing may be written where it stands, too: that is null
+		return false // nothing may be written in its place, too: that is null
 	}
 	return l.plain(f)
 }
@@ -197,19 +197,19 @@ func (l *line) list(f field) bool {
 func (l *line) json(text string) {
 	enc := json.NewEncoder(&l.text)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text)              // a string has always an encoding
+	_ = enc.Encode(text)              // a string always has an encoding
 	l.text.Truncate(l.text.Len() - 1) // its newline
 }
 
-// tell reports a fault that queue found, unless it comes of one that has been
-// told: a field that was left out for its fault is not called missing as well.
+// tell reports a fault from package queue, unless it follows from a fault that was reported already: a
+// field that was left out for its fault is not reported as missing.
 func (l *line) tell(path string, f queue.Fault) {
 	aboutType := f.Field == "http" || f.Field == "payload"
 	if l.bad[f.Field] || aboutType && l.bad["type"] {
 		return
 	}
 	within := f.Field
-	if _, there := l.places[within]; !there { // it is missing: show what it is missing from
+	if _, there := l.places[within]; !there { // it is missing: report the place of its parent
 		within, _, _ = strings.Cut(within, ".")
 	}
 	at, there := l.places[within]

@@ -15,8 +15,7 @@ var format = strictyaml.Format{
 	Empty:   "write schedules: {} if none are meant",
 }
 
-// reader turns the nodes of a schedules.yaml into schedules, and gathers every
-// fault on the way.
+// reader decodes the nodes of a schedules.yaml into schedules, and collects every fault.
 type reader struct{ strictyaml.Faults }
 
 func (r *reader) fault(at diag.Place, path, format string, args ...any) {
@@ -43,13 +42,12 @@ type field struct {
 // bad reports a fault of a value.
 func (r *reader) bad(f field, format string, args ...any) { r.Bad(f.Field, f.path, format, args...) }
 
-// is reports whether a value is of a kind, and the fault if it is not.
+// is reports whether a value is of a kind, and adds a fault if it is not.
 func (r *reader) is(f field, kind yaml.Kind, want string) bool {
 	return r.Is(f.Field, kind, f.path, want)
 }
 
-// text reads a piece of text. Where YAML sees a number or the like, a person
-// has to say that text is meant.
+// text reads a text. A value that YAML reads as a number or the like must be quoted if text is meant.
 func (r *reader) text(f field, want string) (string, bool) {
 	if !r.is(f, yaml.ScalarNode, want) {
 		return "", false
