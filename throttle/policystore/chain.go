@@ -13,23 +13,23 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// Chain is what Verify found of the history.
+// Chain is the result of Verify.
 type Chain struct {
-	// Oldest and Newest are the versions that are kept. What was before Oldest is not checked.
+	// Oldest and Newest are the oldest and newest versions kept. Versions before Oldest are not checked.
 	Oldest, Newest int64
 	// Sound is how many versions fit together, from Oldest on.
 	Sound int
-	// Hash is that of Newest. Whoever notes it elsewhere can tell later that nothing up to here
-	// was rewritten.
+	// Hash is the hash of Newest. If it is noted elsewhere, a later Verify can detect that the history up
+	// to here was rewritten.
 	Hash string
 	// Noted is the version that has the hash given to Verify, 0 for none.
 	Noted int64
 }
 
-// ChainError says that the history is not what was written.
+// ChainError is the error for a history that was altered.
 type ChainError struct {
-	// Version is the first one that does not fit, 0 where each of them does and what was noted is
-	// another history.
+	// Version is the first version that does not fit. It is 0 if all versions fit, but none has the noted
+	// hash.
 	Version int64
 	Reason  string
 }
@@ -42,10 +42,10 @@ func (e *ChainError) Error() string {
 }
 
 // Verify checks the history: each version has the hash that the one after it names, and the limits
-// that it rests on have theirs. With a hash that was noted before, one of the versions must have it.
-// What the oldest version names is not kept any more. Someone who writes the key can write a whole
-// new chain, which only a noted hash tells. The error is a *ChainError, ErrNone, or those of Store.
-// Costs one round trip, which brings the whole history.
+// that it rests on have theirs. If a noted hash is given, one of the versions must have it. The
+// version that the oldest one names is not kept any more. A writer of the key can write a whole new
+// chain, which only a noted hash reveals. The error is a *ChainError, ErrNone, or those of Store.
+// Costs one round trip, which reads the whole history.
 func (s *Store) Verify(ctx context.Context, noted string) (Chain, error) {
 	all, err := s.all(ctx)
 	if err != nil {

@@ -13,36 +13,39 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// UnmatchedField is the Rule of a Difference in what a policy says of scopes that meet no rule. Its Scope is empty.
+// UnmatchedField is the Rule of a Difference in what happens to scopes that meet no rule. Its Scope is
+// empty.
 const UnmatchedField = "unmatched"
 
-// Difference is one rule, or one of the Fields of a scope, that two policies do not have alike.
+// Difference is one rule, or one of the Fields of a scope, in which two policies differ.
 type Difference struct {
-	// Scope is where the policy has it, payments/*.
+	// Scope is the rule's place in the policy, payments/*.
 	Scope string
 	// Rule is the rule's name, the name of a field, owner:, or UnmatchedField.
 	Rule string
-	// Before and After are the rule as limits.yaml has it, or the field with its name. Empty where there is none.
+	// Before and After are the rule as limits.yaml has it, or the field with its name. Empty if there is
+	// none.
 	Before, After string
-	// BeforeUntil and AfterUntil are when a rule ends that was set for a time. Zero for one that stays. The text of a pause has
-	// its end itself.
+	// BeforeUntil and AfterUntil are when a temporary rule ends, or zero for a permanent one. The text of
+	// a pause includes its end.
 	BeforeUntil, AfterUntil time.Time
-	// From is set where another rule, which was set for a time, counts before After does: it is the end of that time.
+	// From is when After takes effect, if a temporary rule applies before it: the end of that rule.
 	From time.Time
 }
 
-// Change is a version with what it changed.
+// Change is a version and what it changed.
 type Change struct {
 	Version Version
-	// Known is false where that is not known: the version before is not kept any more, or one of the two is not understood.
+	// Known is false if the differences are not known: the version before is not kept any more, or one of
+	// the two cannot be decoded.
 	Known bool
-	// Differences are between the limits in force just before the version and those of the version, both as of the time
-	// at which it was written. They are in the order of the scopes.
+	// Differences are those between the limits in force just before the version and those of the version,
+	// both as of the time at which it was written, in the order of the scopes.
 	Differences []Difference
 }
 
-// Differences returns what is different in after, in the order of the scopes. It has nothing of what ends by itself: see
-// Store.Compare for two versions.
+// Differences returns the differences between two policies, in the order of the scopes. It does not
+// include what ends by itself: see Store.Compare for two versions.
 func Differences(before, after *policy.Policy) []Difference {
 	was, is := basisOf(before), basisOf(after)
 	list := unmatchedDifference(was, is)
@@ -287,9 +290,9 @@ func textIn(n policy.ScopeConfig, name string) string {
 	return limitsyaml.FormatRule(r)
 }
 
-// Changes visits the versions that are kept, oldest first, each with what it changed; a version that is not understood has a
-// number alone. The last pair has an error if Redis could not be asked. Costs one round trip, which brings the whole history,
-// and the memory of that and of two versions.
+// Changes iterates over the versions that are kept, oldest first, each with what it changed. A version
+// that cannot be decoded has only a number. The last pair has an error if Redis did not answer. Costs
+// one round trip, which reads the whole history, and the memory of that and of two versions.
 func (s *Store) Changes(ctx context.Context) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		all, err := s.all(ctx)
@@ -351,8 +354,9 @@ func basisIn(all map[string]string, v Version, before *laid) (*basis, error) {
 	return basisOf(p), nil
 }
 
-// Compare returns what is different in the version after, each of the two as it was when it came into force. The error is a
-// *VersionError for one that is not kept, a *DamagedError, or those of Store. Costs four round trips.
+// Compare returns the differences from one version to another, each as it was when it came into force.
+// The error is a *VersionError for a version that is not kept, a *DamagedError, or those of Store.
+// Costs four round trips.
 func (s *Store) Compare(ctx context.Context, before, after int64) ([]Difference, error) {
 	old, err := s.laid(ctx, before, nil)
 	if err != nil {

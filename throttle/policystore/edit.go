@@ -15,22 +15,21 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Edit is who changes the limits, and what for.
+// Edit is the author, the reason and the conditions of a change.
 type Edit struct {
-	// By is who, for the history: a label that nobody checks. The history has the Redis user
-	// beside it. Required.
+	// By is the author in the history: a label that is not verified. The history also records the Redis
+	// user. Required.
 	By string
-	// Reason is why, for the history: up to MaxReason bytes of printable text. Defaults to none.
+	// Reason is the reason in the history: up to MaxReason bytes of printable text. Defaults to none.
 	Reason string
-	// IfVersion refuses the change unless this version stands there. Defaults to 0: what is
-	// changed must only be as it was when this change began.
+	// IfVersion refuses the change unless this version is the current one. Defaults to 0: only what is
+	// changed must be as it was when the change began.
 	IfVersion int64
-	// For is how long a rule that is set or removed stays so, or a scope paused. Defaults to
-	// for good.
+	// For is how long a rule stays set or removed, or a scope paused. Defaults to permanently.
 	For time.Duration
 }
 
-// MaxReason is how many bytes an Edit.Reason may have.
+// MaxReason is the maximum length of an Edit.Reason in bytes.
 const MaxReason = 500
 
 // authorship is that of something that the edit makes or changes.
@@ -38,20 +37,20 @@ func (e Edit) authorship(v *draft, now time.Time) Authorship {
 	return Authorship{CreatedBy: e.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now, Reason: e.Reason}
 }
 
-// Made is a change that was made.
+// Made is the result of a change.
 type Made struct {
-	// Version is the one that it made.
+	// Version is the version that the change made.
 	Version Version
-	// Before is the override that was there of the same rule, and Rule what the rule was
-	// before and is now, both empty where there was, or is, none.
+	// Before is the earlier override of the same rule. Rule is the rule before and after the change; both
+	// are empty if there is none.
 	Before     *Override
 	RuleBefore string
 	Rule       string
-	// PauseBefore is what was said live of the pause of the same scope, nil for nothing.
+	// PauseBefore is the live pause of the same scope before the change, or nil for none.
 	PauseBefore  *Pause
 	PolicyBefore *policy.Policy
 	Policy       *policy.Policy
-	// Differences are what the change changed, as Store.Changes has them.
+	// Differences are what the change changed, as in Store.Changes.
 	Differences []Difference
 }
 
@@ -69,28 +68,26 @@ func (m Made) of(v draft, err error) (Made, error) {
 	return m, err
 }
 
-// ErrUnchanged says that a change would change nothing.
+// ErrUnchanged is the error of a change that would change nothing.
 var ErrUnchanged = errors.New("policystore: it is so already; nothing was changed")
 
-// Set writes a rule where scope has it, "*" for every name: payments/*. Fields are those
-// of limits.yaml, as throttle.RuleWith takes them, and those not given keep their value:
-// that of the rule there, or else the one that scope inherits. The error is a
-// *ConflictError, a *policy.Error for what the limits may not say, or those of
-// Store. Costs some round trips.
+// Set writes a rule at scope, with "*" for every name: payments/*. Fields are those of limits.yaml, as
+// limitsyaml.RuleWith takes them. Fields that are not given keep their value: that of the rule there,
+// or else of the rule that scope inherits. The error is a *ConflictError, a *policy.Error for invalid
+// limits, or those of Store. Costs some round trips.
 func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
 	r := ruleEdit{Edit: e, scope: scope, name: rule}
 	return s.rule(ctx, &r, func(v *draft, policy *policy.Policy, now time.Time) error { return r.set(v, policy, now, fields) })
 }
 
-// Remove takes a rule away where scope has it: one that the file has there, or one that
-// was set. What scope inherits then holds. Its errors are those of Set, and a
-// *MissingError.
+// Remove removes a rule from scope, one of the file or one that was set. The rule that scope inherits
+// then applies. Its errors are those of Set, and a *MissingError.
 func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, error) {
 	r := ruleEdit{Edit: e, scope: scope, name: rule}
 	return s.rule(ctx, &r, r.remove)
 }
 
-// MissingError says that scope has no such rule of its own.
+// MissingError is the error for a scope that has no such rule of its own.
 type MissingError struct {
 	Scope, Rule string
 	Inherits    string // the rule that it inherits instead, as limits.yaml has it; empty for none
@@ -104,8 +101,7 @@ func (e *MissingError) Error() string {
 	return text
 }
 
-// ruleEdit is a change of one rule, which may have to be made again over what somebody else
-// has changed meanwhile.
+// ruleEdit is a change of one rule, which may have to be repeated after a concurrent change.
 type ruleEdit struct {
 	Edit
 	scope, name string
@@ -192,7 +188,7 @@ func (r *ruleEdit) remove(v *draft, policy *policy.Policy, now time.Time) error 
 	return nil
 }
 
-// told is the change as the history has it.
+// told returns the description of the change for the history.
 func (r *ruleEdit) told(verb, fields string) string {
 	text := verb + " " + r.scope + " " + r.name + fields
 	if r.For > 0 {
@@ -264,10 +260,10 @@ func ruleAt(p *policy.Policy, path []string, name string) (r policy.Rule, own bo
 	return r, false
 }
 
-// Unset takes back what was set and removed of a rule, so that the file, or what was
-// imported, counts again; of all rules of a scope, and its pause, for an empty rule; and of everything,
-// what was imported included, for an empty scope. The error is ErrUnchanged where there
-// was nothing of it, a *ConflictError, or those of Store.
+// Unset discards the overrides of a rule, so that the file, or the imported policy, applies again. For
+// an empty rule it discards those of all rules of the scope, and its pause; for an empty scope
+// everything, including an imported policy. The error is ErrUnchanged if there was nothing to discard,
+// a *ConflictError, or those of Store.
 func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, error) {
 	return s.whole(ctx, e, func(v *draft, _ *policy.Policy, _ time.Time) error {
 		v.Change = strings.TrimSpace("unset " + scope + " " + rule)
@@ -286,11 +282,10 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 	})
 }
 
-// Import takes a policy over. With replace it stands in place of the file that workers
-// were started with, and everything that was set or removed is gone. Without, each of its
-// rules is set, and what it does not have stays. Either way a scope that was paused or
-// resumed live stays so unless p says of itself whether it is paused: limits that a machine
-// brings shall not undo what somebody stopped by hand. Its errors are those of Set, and
+// Import imports a policy. With replace, the policy replaces the file that workers were started with,
+// and every override is discarded. Without replace, each of its rules is set, and everything else
+// stays. In both cases a scope that was paused or resumed live stays so unless p itself gives its
+// pause: limits from a machine must not undo a manual stop. Its errors are those of Set, and
 // ErrUnchanged.
 func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from string, replace bool) (Made, error) {
 	return s.whole(ctx, e, func(v *draft, pol *policy.Policy, now time.Time) error {
@@ -358,13 +353,13 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 	})
 }
 
-// Rules visits the rules of a tree, each with the path at which it stands, payments/*, in
-// the order of the paths' names.
+// Rules iterates over the rules of a tree, each with its path, payments/*, in the order of the paths'
+// names.
 func Rules(limits map[string]policy.ScopeConfig) iter.Seq2[string, policy.Rule] {
 	return rulesOf(limits, "")
 }
 
-// Nodes visits the nodes of a tree, as Rules does their rules.
+// Nodes iterates over the nodes of a tree, as Rules does over their rules.
 func Nodes(limits map[string]policy.ScopeConfig) iter.Seq2[string, policy.ScopeConfig] {
 	return nodesOf(limits, "")
 }
@@ -398,34 +393,33 @@ func nodesOf(limits map[string]policy.ScopeConfig, under string) iter.Seq2[strin
 	}
 }
 
-// Assign says who answers for a scope, and which applications may spend from it: nil keeps
-// what the limits say, an empty list or text takes it away. What is above or below the
-// scope stays as it is. Its errors are those of Set, and ErrUnchanged.
+// Assign sets the owner of a scope, and the applications that may spend from it. nil keeps the current
+// value, and an empty list or text removes it. The levels above and below the scope do not change. Its
+// errors are those of Set, and ErrUnchanged.
 func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string, apps []string) (Made, error) {
 	return s.Reassign(ctx, e, scope, Assigned{Owner: owner, Apps: apps})
 }
 
-// Assigned is what Reassign says of a scope; nil keeps what the limits say.
+// Assigned is the change that Reassign makes to a scope; nil keeps the current value.
 type Assigned struct {
 	Owner *string
 	Apps  []string // an empty list takes it away
-	// Hosts are those whose answers count. An empty list takes them away.
+	// Hosts are the hosts whose answers count. An empty list removes them.
 	Hosts []string
-	// Weight is that of the scope among those beside it, 1 for an equal share.
+	// Weight is the weight of the scope among those beside it, 1 for an equal share.
 	Weight *int64
-	// Shares are those of the names below the scope. An empty map takes them away.
+	// Shares are the shares of the names below the scope. An empty map removes them.
 	Shares map[string]policy.Share
-	// MaxPriority caps the priority of tasks, -1000000 to 1000000. NoMaxPriority takes the cap of
-	// the scope itself away, so that "*" and the levels above count; it stands without MaxPriority.
+	// MaxPriority caps the priority of tasks, -1000000 to 1000000. NoMaxPriority removes the scope's own
+	// cap, so that "*" and the levels above count; it is used without MaxPriority.
 	MaxPriority   *int
 	NoMaxPriority bool
-	// Answers is what follows from what an API says, as limits.yaml has it: pause, or
-	// {most: 150%}. An empty text takes it away.
+	// Answers is the effect of an API's answers, as limits.yaml has it: pause, or {most: 150%}. An empty
+	// text removes it.
 	Answers *string
 }
 
-// Reassign does what Assign does, and all else that Assigned has.
-// Its errors are those of Assign.
+// Reassign does what Assign does, for all fields of Assigned. Its errors are those of Assign.
 func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
 	return s.whole(ctx, e, func(v *draft, policy *policy.Policy, now time.Time) error {
 		_, limits := policy.Limits()
@@ -522,9 +516,9 @@ func sharesText(shares map[string]policy.Share) string {
 	return strings.Join(names, ",")
 }
 
-// Rollback makes the limits what they were in a version, as a version of their own, and so
-// pauses what was paused then, as far as that has not ended, and nothing else. The
-// error is ErrUnchanged where they are so already, a *ConflictError, or those of Version.
+// Rollback restores the limits of an earlier version, as a new version, with the pauses of that
+// version that have not ended. The error is ErrUnchanged if the limits are the same already, a
+// *ConflictError, or those of Version.
 func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error) {
 	then, err := s.Version(ctx, number)
 	if err != nil {
@@ -603,8 +597,8 @@ func (v *draft) bring(p *policy.Policy, e Edit, now time.Time) *Source {
 	return &Source{Sum: sum, By: e.By, User: v.User, At: now, Reason: e.Reason}
 }
 
-// whole is edit for a change that is made to everything: should somebody else change
-// anything meanwhile, nothing is changed.
+// whole is edit for a change of the whole policy: if another change is made meanwhile, nothing is
+// changed.
 func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *policy.Policy, time.Time) error) (Made, error) {
 	var made Made
 	began := int64(-1) // the version that it was begun over

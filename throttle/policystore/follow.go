@@ -10,21 +10,21 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// FollowConfig is how Follow works. The zero FollowConfig is ready to use.
+// FollowConfig configures Follow. The zero FollowConfig is ready to use.
 type FollowConfig struct {
-	// Logger gets a line when a version comes into force, when one is not understood, and
-	// when Redis does not answer and answers again. Defaults to none.
+	// Logger gets a line when a version comes into force, when a version cannot be decoded, and when
+	// Redis becomes unavailable or available again. Defaults to none.
 	Logger *slog.Logger
-	// OnVersion is told of each version that is in force, in Follow's goroutine, what it
-	// was made of, and what it comes to. Defaults to none.
+	// OnVersion receives each version that comes into force, and its policy. It is called in Follow's
+	// goroutine. Defaults to none.
 	OnVersion func(Version, *policy.Policy)
-	// OnRefused is told of each version that is not understood: the limiter keeps what it
-	// has. Defaults to none.
+	// OnRefused receives the error of each version that cannot be decoded; the limiter keeps its policy.
+	// Defaults to none.
 	OnRefused func(error)
-	// OnNone is told, with each look, that there is nothing in Redis: it was emptied.
-	// Defaults to none: the limiter keeps what it has.
+	// OnNone is called at each poll that finds no limits in Redis: it was emptied. The limiter keeps its
+	// policy. Defaults to none.
 	OnNone func()
-	// App and Worker are what Store.Processes says of this process.
+	// App and Worker are the values of this process in Store.Processes.
 	App    string
 	Worker bool
 }
@@ -40,19 +40,18 @@ const (
 	renewAgain = time.Minute
 )
 
-// expiryNotice is how long before they expire it is told that nobody renews the limits, or half of
-// their time, if that is less.
+// expiryNotice is how long before the limits expire a warning is logged that no process renews them,
+// or half of their time, if that is less.
 const expiryNotice = 30 * 24 * time.Hour
 
-// Follow keeps the limiter's policy what the store says, until ctx ends: it puts each
-// version in force at its moment, and takes away what ends. Of versions that are written
-// while one is still to come into force, the last is taken when it has. Where Redis does not
-// answer, or what stands there is not understood, or is nothing, the limiter keeps the policy
-// that it has. What stands there is kept for as long as somebody follows it whose Redis user may
-// change the limits. One that may only read them leaves that to others, and says so in the log when
-// nobody has for long. Store.Processes has this process meanwhile, and which version is in force here.
-// Costs one round trip of one command each 400 ms, two each 15 seconds, one or two each hour, and a few
-// for each version.
+// Follow keeps the limiter's policy up to date with the store until ctx ends. It puts each version in
+// force at its moment, and removes what ends. If several versions are written while one is about to
+// come into force, the last of them follows it. If Redis does not answer, or has no limits or ones
+// that cannot be decoded, the limiter keeps its policy. Follow renews the expiry of the limits in
+// Redis, if its Redis user may change them. With a read-only user it leaves that to other processes,
+// and logs if none has renewed them for long. Meanwhile Store.Processes lists this process, with the
+// version that is in force here. Costs one round trip of one command each 400 ms, two each 15 seconds,
+// one or two each hour, and a few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -151,8 +150,8 @@ func (f *follower) keep(ctx context.Context) {
 	f.stale = err != nil
 }
 
-// expiring is for a user that may only read: others keep what stands there, and it is told once when
-// none of them has for long.
+// expiring is for a read-only user: other processes renew the limits, and it logs once if none of them
+// has for long.
 func (f *follower) expiring(ctx context.Context) {
 	left, err := f.store.left(ctx)
 	ends := err == nil && left > 0 && left < min(f.read.stays()/2, expiryNotice)
@@ -192,7 +191,7 @@ func (f *follower) take(ctx context.Context, mark string) bool {
 	took := time.Since(asked)
 	if err == nil {
 		if _, _, bad := v.policy(base, v.InForce); bad != nil {
-			err = &DamagedError{v.Number, bad} // what is not understood is told now
+			err = &DamagedError{v.Number, bad} // a version that cannot be decoded is reported now
 		}
 	}
 	switch {

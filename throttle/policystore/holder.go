@@ -22,8 +22,9 @@ const (
 	// renewLease is how often a process says that it is there, and lease how long that is believed.
 	renewLease = 15 * time.Second
 	lease      = 3 * renewLease
-	// vacantFor is how long a running process must see nobody with the file that counts before its own
-	// takes the place: a process that restarts, or that waits for Redis to answer again, is back by then.
+	// vacantFor is how long a running process must see no process with the file that counts before its
+	// own takes the place: a process that restarts, or that waits for Redis to answer again, is back by
+	// then.
 	vacantFor = 2 * renewLease
 	// traceStays is how long a lease that has ended is kept: it tells a process that died, or lost its
 	// way to Redis, from one that was shut down.
@@ -34,9 +35,9 @@ const (
 	leaveBound = time.Second
 )
 
-// Holder publishes the limits file of a process, and makes known in Redis that the process has it. Of
-// the files that running processes have, the one that came into force last counts, and a new file
-// comes into force at once. It is safe for concurrent use.
+// Holder publishes the limits file of a process, and registers in Redis that the process has it. Of
+// the files of running processes, the one that came into force last counts, and a new file comes into
+// force at once. It is safe for concurrent use.
 type Holder struct {
 	store *Store
 	by    string
@@ -56,14 +57,14 @@ type tidying struct{ at time.Time }
 
 func (t *tidying) due() bool { return t.at.IsZero() || time.Since(t.at) >= tidyEach }
 
-// NewHolder returns a Holder of this process, which the history calls by. It does no I/O.
+// NewHolder returns a Holder of this process, with by as its name in the history. It does no I/O.
 func NewHolder(s *Store, by string) *Holder { return &Holder{store: s, by: by, id: rand.Text()} }
 
-// Publish makes p the limits file of this process, and the one that counts if it is new, or follows one
-// that counts: before is what this process had until somebody changed the file, nil when it has just
-// started. A file that was in force before, and superseded since, counts again at once where the
-// processes with the file that counts were shut down; otherwise Renew sees to it. The error is those of
-// Store. Costs some round trips.
+// Publish makes p the limits file of this process. p counts if it is new, or if it follows a file that
+// counts: before is this process's file before it was edited, or nil for a process that has just
+// started. A file that was in force before, and superseded since, counts again at once if the
+// processes with the file that counts were shut down; otherwise Renew handles that. The error is one
+// of Store. Costs some round trips.
 func (h *Holder) Publish(ctx context.Context, p, before *policy.Policy) (Published, Version, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,10 +87,10 @@ func (h *Holder) Publish(ctx context.Context, p, before *policy.Policy) (Publish
 	return h.store.publishFile(ctx, h.by, p, nil, v.File.Sum)
 }
 
-// Renew says for another 45 seconds that this process has the file p, and makes p count again when for
-// 30 seconds no process was there that has the one which counts. It is to be called again after the time
-// that it returns, 15 seconds at most. The error is ErrNone where there are no limits in Redis,
-// *DamagedError, or those of Store. Costs three round trips, and two more while another file counts.
+// Renew registers for another 45 seconds that this process has the file p. It makes p count again if
+// for 30 seconds no process had the file that counts. Call it again after the returned duration, 15
+// seconds at most. The error is ErrNone if there are no limits in Redis, a *DamagedError, or one of
+// Store. Costs three round trips, and two more while another file counts.
 func (h *Holder) Renew(ctx context.Context, p *policy.Policy) (Published, Version, time.Duration, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,8 +136,8 @@ func (h *Holder) renew(ctx context.Context, p *policy.Policy) (Published, Versio
 	return became, v, renewLease, err
 }
 
-// wait returns when to look again whether nobody has the file that counts, and 0 where nobody has had
-// it for long enough.
+// wait returns when to check again whether no process has the file that counts. It is 0 if none has
+// had it for long enough.
 func (h *Holder) wait(counts string, held leases, now time.Time) time.Duration {
 	last := h.looked
 	h.looked = time.Now()
@@ -150,7 +151,7 @@ func (h *Holder) wait(counts string, held leases, now time.Time) time.Duration {
 	return h.since.Add(vacantFor).Sub(h.looked)
 }
 
-// Release says that this process has no file any more, as it shuts down. Costs one round trip.
+// Release withdraws this process's file at shutdown. Costs one round trip.
 func (h *Holder) Release(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,7 +247,8 @@ func (s *Store) held(ctx context.Context) (leases, error) {
 	return held, nil
 }
 
-// next tells whether a file comes after the one that counts: no process has one that was in force later.
+// next reports whether a file comes after the one that counts: no process has one that was in force
+// later.
 func (l leases) next(v Version, sum string, now time.Time) bool {
 	for _, known := range slices.Backward(v.Files) {
 		switch {
@@ -267,29 +269,31 @@ func (v Version) fileSum() string {
 	return v.File.Sum
 }
 
-// HasFile tells whether p is the limits file that counts, whatever was imported in its place.
+// HasFile reports whether p is the limits file that counts, even if another policy was imported in its
+// place.
 func (v Version) HasFile(p *policy.Policy) bool { return v.fileSum() == sumOf(limitsyaml.Format(p)) }
 
-// Published is what became of a file.
+// Published is the outcome of publishing a file.
 type Published int
 
 const (
-	// FileStands says that the file is the one that was published last.
+	// FileStands means that the file is the one that was published last.
 	FileStands Published = iota
-	// FileNew says that it is by now.
+	// FileNew means that the file has become that one.
 	FileNew
-	// FileSuperseded says that it was published before and that another one was since: a worker
-	// that starts with an older file changes nothing while others have the newer one.
+	// FileSuperseded means that the file was published before, and another one since: a worker that
+	// starts with an older file changes nothing while others have the newer one.
 	FileSuperseded
-	// FileAgain says that it was superseded, and counts again: no process has the newer one any more.
+	// FileAgain means that the file was superseded, and counts again: no process has the newer one any
+	// more.
 	FileAgain
 )
 
-// PublishFile makes p the limits file that counts. One that was published before, and superseded since,
-// changes nothing, unless it comes after the file that stands there: before is what the same worker had
-// until somebody changed the file, nil when it has just started. It is for one who has no file any
-// longer than this call takes: the file of a running process may come in its place. Processes use a
-// Holder. The error is those of Store.
+// PublishFile makes p the limits file that counts. A file that was published before, and superseded
+// since, changes nothing, unless it follows the file that is in Redis: before is the same worker's
+// file before it was edited, or nil for one that has just started. It is for programs that have the
+// file only during this call: the file of a running process may replace it. Long-running processes use
+// a Holder. The error is one of Store.
 func (s *Store) PublishFile(ctx context.Context, by string, p, before *policy.Policy) (Published, Version, error) {
 	return s.publishFile(ctx, by, p, before, "")
 }
@@ -317,7 +321,7 @@ func (s *Store) publishFile(ctx context.Context, by string, p, before *policy.Po
 	return out, v.Version, err
 }
 
-// becomes tells what becomes of a file over what stands there.
+// becomes returns the outcome of publishing a file over the current version.
 func becomes(v *draft, sum string, before *policy.Policy, vacant string) Published {
 	stands := v.fileSum()
 	switch {
@@ -327,7 +331,7 @@ func becomes(v *draft, sum string, before *policy.Policy, vacant string) Publish
 		return FileNew
 	case vacant != "" && stands == vacant:
 		return FileAgain
-	case vacant != "": // somebody else was quicker
+	case vacant != "": // another process was faster
 		return FileSuperseded
 	case before != nil && stands == sumOf(limitsyaml.Format(before)):
 		return FileNew

@@ -11,8 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Past tells what limits there have been: those that a limiter had in this process, and the
-// versions that a store keeps. It is safe for concurrent use.
+// Past knows the limits of the past: those of a limiter in this process, and the versions that a store
+// keeps. It is safe for concurrent use.
 type Past struct {
 	store   *Store
 	limiter *throttle.Limiter
@@ -28,13 +28,13 @@ func NewPast(store *Store, limiter *throttle.Limiter) *Past {
 	return &Past{store: store, limiter: limiter}
 }
 
-// NeverAdmitted tells whether a task that the limits refuse now, and why they do, has been
-// refused by all that there were: its scope has never met a rule, or its cost was always above
-// what a rule admits. It is what worker.Config.FailRefused takes.
+// NeverAdmitted reports whether all past limits would have refused a task that the limits refuse now,
+// for the same reason: its scope has never met a rule, or its cost was always above what a rule
+// admits. It fits worker.Config.FailRefused.
 //
-// While the store can't be asked the answer is no, so that nothing is lost. Costs one round
-// trip each 400 ms at most, and a few more after each change: the versions that are kept are
-// read again, and stay in memory.
+// It returns false while the store does not answer, so that no task is lost. Costs at most one round
+// trip each 400 ms, and a few more after each change: the kept versions are read again, and stay in
+// memory.
 func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Waiter, why error) bool {
 	for _, before := range p.limiter.EarlierPolicies() {
 		if admits(before, task, why) {
@@ -53,7 +53,7 @@ func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Waiter, why erro
 	return true
 }
 
-// admits tells whether a policy would not have refused a task for the same reason.
+// admits reports whether a policy would not have refused a task for the same reason.
 func admits(before *policy.Policy, task throttle.Waiter, why error) bool {
 	err := task.Check(before)
 	if errors.As(why, new(*policy.UnmatchedError)) {
@@ -127,10 +127,11 @@ func (s *Store) policies(ctx context.Context) (all []versioned, err error) {
 	return all, nil
 }
 
-// UnmatchedSince returns the version since which a scope meets no rule that met one before it. known is false where none of the
-// versions that are kept had a rule for it, and means nothing for a scope that meets a rule now. Where a rule ended by its own time
-// it is the version that had the rule. Costs a round trip, and one for each source among the versions. The error is a
-// *policy.ScopeError, or that of History.
+// UnmatchedSince returns the version since which a scope that met a rule before meets none. If the
+// rule ended by its own time, it is the version that had the rule. known is false if none of the kept
+// versions had a rule for the scope, and has no meaning for a scope that meets a rule now. Costs one
+// round trip, and one for each source among the versions. The error is a *policy.ScopeError, or that
+// of History.
 func (s *Store) UnmatchedSince(ctx context.Context, scope string) (since Version, known bool, err error) {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Pause lets nobody start who spends from scope, "*" for every name, or from what lies
-// below it, from the moment on at which the change is in force and until Edit.For is over:
-// for good without it. They wait in their order, and go on when it ends. A scope that is
-// paused already gets another end; when one that ends is over, what the file says of the
-// scope counts, or that it was resumed. The scope needs no rules. The error is ErrUnchanged
-// where it is paused for good already, a *ConflictError, a *policy.Error or
-// *policy.ScopeError for what is no scope, or those of Store. Costs some round trips.
+// Pause pauses scope, with "*" for every name, and all scopes below it: no task that spends from them
+// starts, from when the change is in force until Edit.For is over, or permanently without it. Tasks
+// wait in their order, and continue when the pause ends. A scope that is paused already gets a new
+// end. When a temporary pause is over, the file's value applies again, or an earlier resumption. The
+// scope needs no rules. The error is ErrUnchanged if it is paused permanently already, a
+// *ConflictError, a *policy.Error or *policy.ScopeError for an invalid scope, or those of Store. Costs
+// some round trips.
 func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 	return s.pausing(ctx, e, scope, func(v *draft, is policy.ScopeConfig, now time.Time) error {
 		if is.Pause == policy.PauseOn && is.PausedUntil.IsZero() && e.For == 0 {
@@ -37,7 +37,7 @@ func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 	})
 }
 
-// NotPausedError says that a scope is not paused itself, so that it cannot be resumed.
+// NotPausedError is the error for a scope that is not paused itself, so that it cannot be resumed.
 type NotPausedError struct {
 	Scope string
 	Above string // the level above that is paused, empty for none
@@ -51,9 +51,8 @@ func (e *NotPausedError) Error() string {
 	return text
 }
 
-// Resume takes the pause of scope back: the file's too, and for one name that of "*". What
-// is paused above or below it stays paused. Its errors are those of Pause, and a
-// *NotPausedError.
+// Resume ends the pause of scope, including the file's, and for one name that of "*". A pause above or
+// below it stays. Its errors are those of Pause, and a *NotPausedError.
 func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) {
 	e.For = 0
 	return s.pausing(ctx, e, scope, func(v *draft, _ policy.ScopeConfig, now time.Time) error {
@@ -82,8 +81,8 @@ func (v *draft) draftPolicy(now time.Time) (*policy.Policy, error) {
 	return p, err
 }
 
-// pausedAt tells whether a policy pauses a scope, or a place such as payments/*, and else
-// which level above it.
+// pausedAt reports whether a policy pauses a scope, or a place such as payments/*, and otherwise which
+// level above it is paused.
 func pausedAt(p *policy.Policy, scope string) (above string, paused bool) {
 	at, err := policy.ParseScope(scope)
 	if err != nil {
@@ -102,8 +101,8 @@ func pausedAt(p *policy.Policy, scope string) (above string, paused bool) {
 	return above, false
 }
 
-// pausing changes the pause of one scope. Should somebody else change the same meanwhile,
-// nothing is changed.
+// pausing changes the pause of one scope. If another change of it is made meanwhile, nothing is
+// changed.
 func (s *Store) pausing(ctx context.Context, e Edit, scope string, change func(v *draft, is policy.ScopeConfig, now time.Time) error) (Made, error) {
 	var made Made
 	if err := e.checkFor(); err != nil {

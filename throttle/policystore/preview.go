@@ -12,9 +12,10 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Preview returns what would be in force after a Holder of a process that starts had published p, and changes nothing: what
-// stands there, where p is superseded, was imported over or may not be published. A nil p is no file. The error is ErrNone where
-// there is neither, a *DamagedError, a *policy.Error where live changes do not go with p, or those of Store. Costs some round trips.
+// Preview returns the policy that would be in force after a Holder of a starting process had published
+// p. It changes nothing. If p is superseded, was imported over or may not be published, that is the
+// current policy. A nil p is no file. The error is ErrNone if there is neither, a *DamagedError, a
+// *policy.Error if live changes do not fit p, or those of Store. Costs some round trips.
 func (s *Store) Preview(ctx context.Context, p *policy.Policy) (*policy.Policy, error) {
 	v, err := s.Current(ctx)
 	if errors.Is(err, ErrNone) && p != nil {

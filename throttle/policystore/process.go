@@ -18,20 +18,20 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// Process is a running process that decides under limits, as Store.Processes has it.
+// Process is a running process that decides under limits.
 type Process struct {
 	// App is the name of its application. Follow and Announce default it to the program's name.
 	App string `json:"app"`
-	// Host is the host's name and PID the process's id there: Follow and Announce know both.
+	// Host is the host's name, and PID the process's id there. Follow and Announce set both.
 	Host string `json:"host"`
 	PID  int    `json:"pid"`
-	// Worker says that it runs tasks.
+	// Worker reports that the process runs tasks.
 	Worker bool `json:"worker,omitempty"`
-	// Follows says that it goes by what stands in Redis, and Version is which version is in force
-	// there, 0 for none yet. One that does not follow keeps to the limits that it began with.
+	// Follows reports that the process follows the limits in Redis. Version is the version in force
+	// there, 0 for none yet. A process that does not follow keeps the limits that it began with.
 	Follows bool  `json:"follows,omitempty"`
 	Version int64 `json:"version,omitempty"`
-	// ID tells processes apart: Follow and Announce make it.
+	// ID identifies the process. Follow and Announce generate it.
 	ID string `json:"id"`
 }
 
@@ -46,9 +46,9 @@ func (p Process) named() Process {
 	return p
 }
 
-// Processes returns the processes that follow the limits, and those that have limits of their own and
-// say so, by their names. One that died is in the list for 45 seconds more. A process that has limits
-// with neither Follow nor Announce is not in it. Costs two round trips.
+// Processes returns the processes that follow the limits, and those that announce limits of their own,
+// by name. A process that died stays in the list for 45 seconds. A process that uses neither Follow
+// nor Announce is not in it. Costs two round trips.
 func (s *Store) Processes(ctx context.Context) ([]Process, error) {
 	now, err := s.Time(ctx)
 	if err != nil {
@@ -79,9 +79,9 @@ func (s *Store) Processes(ctx context.Context) ([]Process, error) {
 	return list, nil
 }
 
-// Announce makes known, until ctx ends, that a process has limits and does not follow those in Redis,
-// so that who changes them learns of it. A Redis user that may not say so keeps quiet. Costs two round
-// trips each 15 seconds.
+// Announce publishes, until ctx ends, that a process has limits and does not follow those in Redis, so
+// that an editor of the limits can see it. It does nothing if the Redis user has no permission. Costs
+// two round trips each 15 seconds.
 func Announce(ctx context.Context, s *Store, p Process) {
 	p.Follows, p.Version = false, 0
 	a := newAnnouncer(s, p)

@@ -17,16 +17,16 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Config is where a Store keeps its versions. The zero Config is ready to use.
+// Config configures a Store. The zero Config is ready to use.
 type Config struct {
 	// Prefix begins the keys: letters, digits, '-', '_' and '.'. Defaults to "hw".
 	Prefix string
 }
 
-// Store keeps the versions of one policy in one key of Redis, and beside it who has which. It is safe for concurrent
-// use, by any number of processes. Its methods fail with ctx's error, one that wraps
-// throttle.ErrUnavailable, or what each of them says; those that change the limits also with
-// one that wraps ErrNotPermitted.
+// Store keeps the versions of one policy in one key of Redis, and the processes that use them in
+// others. It is safe for concurrent use, by any number of processes. Its methods return ctx's error,
+// one that wraps throttle.ErrUnavailable, or those that each of them documents. Methods that change
+// the limits also return one that wraps ErrNotPermitted.
 type Store struct {
 	rdb       redis.UniversalClient
 	key       string
@@ -34,7 +34,7 @@ type Store struct {
 	most      int    // bytes that the history may have
 }
 
-// New returns a Store in rdb. It does no I/O and takes no ownership of rdb.
+// New returns a Store in rdb. It does no I/O and does not take ownership of rdb.
 func New(rdb redis.UniversalClient, cfg Config) *Store {
 	if cfg.Prefix == "" {
 		cfg.Prefix = "hw"
@@ -43,8 +43,8 @@ func New(rdb redis.UniversalClient, cfg Config) *Store {
 }
 
 const (
-	// Notice is how long after it was written a version comes into force: all processes
-	// have seen it by then, and none still grants under the one before.
+	// Notice is the time from the writing of a version until it comes into force: all processes have read
+	// it by then, and none still grants under the one before.
 	Notice = 700 * time.Millisecond
 	// Kept is how many versions the history has at most, and keptBytes how large it may
 	// get: the oldest go first.
@@ -66,22 +66,21 @@ const (
 	versionFormat = 10
 )
 
-// ErrNone says that nobody has stored or published any limits.
+// ErrNone is the error for a Redis without limits: none were stored or published.
 var ErrNone = errors.New("policystore: there are no limits in Redis")
 
-// VersionError says that a version is not kept any more, or never was.
+// VersionError is the error for a version that is not kept any more, or never existed.
 type VersionError struct{ Number int64 }
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("policystore: version %d of the limits is not kept any more, or never was", e.Number)
 }
 
-// ConflictError says that the limits were changed by somebody else meanwhile, so that
-// nothing was changed.
+// ConflictError is the error of a change that another change preceded. Nothing was changed.
 type ConflictError struct {
-	// Want is the version that the change was meant for, 0 where none was named.
+	// Want is the version that the change was meant for, 0 if none was named.
 	Want int64
-	// Now is the version that stands there.
+	// Now is the current version.
 	Now Version
 }
 
@@ -93,8 +92,8 @@ func (e *ConflictError) Error() string {
 	return "policystore: somebody else has changed the same meanwhile: " + now + "; nothing was changed"
 }
 
-// DamagedError says that what stands in Redis is not understood: a later program wrote
-// it, or none of ours.
+// DamagedError is the error for limits in Redis that cannot be decoded: a later release wrote them, or
+// another program.
 type DamagedError struct {
 	Version int64 // 0 when not even that is known
 	Err     error
@@ -109,11 +108,11 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// ErrNotPermitted says that the Redis user may not change the limits: it lacks a command, or may
-// only read the key.
+// ErrNotPermitted is the error for a Redis user that may not change the limits: it lacks a command, or
+// may only read the key.
 var ErrNotPermitted = errors.New("policystore: the Redis user may not change the limits")
 
-// refused tells whether Redis refused something to its user.
+// refused reports whether Redis denied its user a permission.
 func refused(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // unavailable says that Redis could not be asked. A dead context is the context's own
@@ -177,8 +176,8 @@ func (s *Store) marked(ctx context.Context, c redis.Cmdable, mark string) (Versi
 	return v, err
 }
 
-// Version returns one version. The error is a *VersionError where it is not there, or a
-// *DamagedError. Costs one round trip.
+// Version returns one version. The error is a *VersionError if it is not kept, or a *DamagedError.
+// Costs one round trip.
 func (s *Store) Version(ctx context.Context, number int64) (Version, error) {
 	return s.version(ctx, s.rdb, number)
 }
@@ -219,8 +218,8 @@ func readVersion(number int64, text string) (Version, error) {
 
 func fieldOf(number int64) string { return versionField + strconv.FormatInt(number, versionFormat) }
 
-// History returns the versions that are kept, newest last. Those that are not understood
-// have a number alone. Costs one round trip.
+// History returns the versions that are kept, newest last. A version that cannot be decoded has only a
+// number. Costs one round trip.
 func (s *Store) History(ctx context.Context) ([]Version, error) {
 	all, err := s.all(ctx)
 	if err != nil {
@@ -243,9 +242,9 @@ func (s *Store) History(ctx context.Context) ([]Version, error) {
 	return list, nil
 }
 
-// Policy returns what a version comes to at a time, and when that changes by itself, the
-// zero time for never. The error is a *DamagedError where it is not understood, or wraps a
-// *policy.Error. Costs a round trip for each source.
+// Policy returns the policy of a version at a time, and when it changes by itself, or zero for never.
+// The error is a *DamagedError if the version cannot be decoded, or wraps a *policy.Error. Costs a
+// round trip for each source.
 func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*policy.Policy, time.Time, error) {
 	base, err := s.base(ctx, s.rdb, v)
 	if err != nil {
@@ -273,8 +272,8 @@ func (s *Store) Now(ctx context.Context) (*policy.Policy, error) {
 	return p, err
 }
 
-// File returns the limits file of a version, whatever else was in force; nil where there was none. The
-// error is a *DamagedError, or those of Store. Costs one round trip.
+// File returns the limits file of a version, even if another policy was in force, or nil if there was
+// none. The error is a *DamagedError, or those of Store. Costs one round trip.
 func (s *Store) File(ctx context.Context, v Version) (*policy.Policy, error) {
 	if v.File == nil {
 		return nil, nil
@@ -329,19 +328,18 @@ func (*Store) now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
 	return at.UTC(), nil
 }
 
-// Time returns the Redis server's time, by which versions come into force and what was set for
-// a time ends. Costs one round trip.
+// Time returns the Redis server's time, which decides when versions come into force and temporary
+// changes end. Costs one round trip.
 func (s *Store) Time(ctx context.Context) (time.Time, error) { return s.now(ctx, s.clock(ctx)) }
 
-// InForceIn returns in how long a version comes into force, 0 when it has. Costs one
-// round trip.
+// InForceIn returns the time until a version comes into force, 0 if it has. Costs one round trip.
 func (s *Store) InForceIn(ctx context.Context, v Version) (time.Duration, error) {
 	now, err := s.Time(ctx)
 	return max(0, v.InForce.Sub(now)), err
 }
 
-// Keep makes what stands there stand for longer, as long as somebody uses it. The error is
-// ErrNotPermitted, or those of Store. Costs two round trips.
+// Keep renews the expiry of the limits in Redis. The error is ErrNotPermitted, or those of Store.
+// Costs two round trips.
 func (s *Store) Keep(ctx context.Context) error {
 	v, err := s.Current(ctx)
 	if errors.Is(err, ErrNone) || errors.As(err, new(*DamagedError)) {
@@ -362,7 +360,7 @@ func (s *Store) renew(ctx context.Context, v Version) error {
 	return nil
 }
 
-// left is how long what stands there stays if nobody renews it.
+// left returns the time until the limits in Redis expire without a renewal.
 func (s *Store) left(ctx context.Context) (left time.Duration, err error) {
 	var ttl *redis.DurationCmd
 	err = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
@@ -372,7 +370,7 @@ func (s *Store) left(ctx context.Context) (left time.Duration, err error) {
 	return ttl.Val(), err
 }
 
-// stays is how long a version means something when nobody uses it any more.
+// stays returns how long an unused version is kept.
 func (v Version) stays() time.Duration {
 	if v.Edited {
 		return changesStay

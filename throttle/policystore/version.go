@@ -21,16 +21,17 @@ import (
 type Version struct {
 	// Number grows by one with each change.
 	Number int64 `json:"version"`
-	// At is when it was written and InForce from when processes decide under it, by the
-	// Redis server's clock.
+	// At is when the version was written, and InForce when processes begin to decide under it, both by
+	// the Redis server's clock.
 	At      time.Time `json:"at"`
 	InForce time.Time `json:"in_force"`
-	// By is who says to have made it, and Change what it was, in one line.
+	// By is the stated author, which is not verified, and Change the change, in one line.
 	By     string `json:"by"`
 	Change string `json:"change"`
-	// Reason is why it was made, as Edit.Reason says.
+	// Reason is the reason of the change, as in Edit.Reason.
 	Reason string `json:"reason,omitempty"`
-	// User is the Redis user that wrote it, by ACL WHOAMI; empty where the server did not say.
+	// User is the Redis user that wrote the version, by ACL WHOAMI; empty if the server did not report
+	// it.
 	User string `json:"user,omitempty"`
 	// Prev is the Hash of the version before, empty for the first one.
 	Prev string `json:"prev,omitempty"`
@@ -38,11 +39,11 @@ type Version struct {
 	Hash string `json:"-"`
 	// File is the limits file that workers published last.
 	File *Source `json:"file,omitempty"`
-	// Imported stands in place of the file.
+	// Imported replaces the file.
 	Imported *Source `json:"imported,omitempty"`
-	// Rules lie over either, in the order of their scopes.
+	// Rules are the overrides over the file or Imported, in the order of their scopes.
 	Rules []Override `json:"rules,omitempty"`
-	// Scopes are whose they are, as far as that was assigned live, in their order.
+	// Scopes are the live assignments, in the order of their scopes.
 	Scopes []Assignment `json:"scopes,omitempty"`
 	// Pauses are the scopes that were paused or resumed live, in their order.
 	Pauses []Pause `json:"pauses,omitempty"`
@@ -50,23 +51,23 @@ type Version struct {
 	Resets []Reset `json:"resets,omitempty"`
 	// Files are the sums of the files that were published, the latest last, at most 200.
 	Files []string `json:"files,omitempty"`
-	// Edited says that this version, or one before it, was made by more than publishing
-	// files, which are kept elsewhere.
+	// Edited reports that this version, or one before it, was made by more than publishing files, which
+	// are kept elsewhere.
 	Edited bool `json:"edited,omitempty"`
 }
 
-// Source is a whole policy that somebody brought.
+// Source is a whole policy, published or imported.
 type Source struct {
-	// Sum names its text: the SHA-256 of what limitsyaml.Format writes, in hex.
+	// Sum is the id of its text: the SHA-256 of what limitsyaml.Format writes, in hex.
 	Sum  string    `json:"sum"`
 	By   string    `json:"by"`
 	User string    `json:"user,omitempty"` // as that of a Version
 	At   time.Time `json:"at"`
-	// Reason is why it was brought, empty for a file that a worker published.
+	// Reason is the reason of the import, empty for a file that a worker published.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Authorship is who made something that was changed live, and who changed it last.
+// Authorship is the author of a live change, and of its last update.
 type Authorship struct {
 	CreatedBy   string    `json:"created_by"`
 	CreatedUser string    `json:"created_user,omitempty"` // as the User of a Version
@@ -86,52 +87,50 @@ func (a Authorship) after(was Authorship) Authorship {
 
 // Override is one rule that was set or removed by itself.
 type Override struct {
-	// Scope is where the policy has the rule, "*" for every name: payments/*.
+	// Scope is the rule's place in the policy, with "*" for every name: payments/*.
 	Scope string `json:"scope"`
 	// Name is the rule's.
 	Name string `json:"name"`
 	// Rule is the rule as limits.yaml has it, empty for one that was removed.
 	Rule string `json:"rule,omitempty"`
-	// Until is when it ends, the zero time for never: what was there before it then
-	// stands again.
+	// Until is when the override ends, or zero for never. What was there before it then applies again.
 	Until time.Time `json:"until,omitzero"`
 
 	Authorship
 }
 
-// Assignment is who answers for a scope, and who may spend from it, as it was assigned
-// live: it stands in place of both that the file says of the scope, and a weight, shares or
-// a cap of priorities that it has in place of the file's.
+// Assignment is the owner of a scope and the applications that may spend from it, as assigned live. It
+// replaces both values of the file. It may also replace the file's weight, shares and priority cap.
 type Assignment struct {
 	Scope string   `json:"scope"` // where the policy has it, "*" for every name
 	Owner string   `json:"owner,omitempty"`
 	Apps  []string `json:"apps,omitempty"` // none for all
-	// Weight is 0, and Hosts, Shares and Answers are nil, where what the file says counts.
+	// Weight is 0, and Hosts, Shares and Answers are nil, if the file's value counts.
 	Hosts  *[]string                `json:"hosts,omitempty"`
 	Weight int64                    `json:"weight,omitempty"`
 	Shares *map[string]policy.Share `json:"shares,omitempty"`
-	// MaxPriority stands in place of the file's, nil where that counts. NoMaxPriority takes the
-	// file's away: then "*" and the levels above count.
+	// MaxPriority replaces the file's value, nil if that counts. NoMaxPriority removes the file's: then
+	// "*" and the levels above count.
 	MaxPriority   *int `json:"max_priority,omitempty"`
 	NoMaxPriority bool `json:"no_max_priority,omitempty"`
-	// Answers is as limits.yaml has it, empty where what the levels above say counts.
+	// Answers is as limits.yaml has it, empty if the levels above count.
 	Answers *string `json:"answers,omitempty"`
 
 	Authorship
 }
 
-// Pause is a scope that was paused live, or resumed: it stands in place of what the file
-// says of that scope's pause.
+// Pause is a scope that was paused or resumed live. It replaces the file's pause of that scope.
 type Pause struct {
 	Scope string `json:"scope"` // where the policy has it, "*" for every name
-	// Resumed says that it is not paused, whatever the file or "*" says.
+	// Resumed reports that the scope is not paused, whatever the file or "*" has.
 	Resumed bool `json:"resumed,omitempty"`
-	// Until is when the pause ends, the zero time for never: what the file says then counts,
-	// or, with ThenResumed, that it is resumed, as it was before.
+	// Until is when the pause ends, or zero for never. The file's value then counts or, with ThenResumed,
+	// the scope is resumed, as it was before.
 	Until       time.Time `json:"until,omitzero"`
 	ThenResumed bool      `json:"then_resumed,omitempty"`
 
-	// Since is when it was paused, or resumed. UpdatedBy changed it last: its end, say.
+	// Since is when the scope was paused or resumed. UpdatedBy is the author of the last update, such as
+	// a new end.
 	Since       time.Time `json:"since"`
 	UpdatedBy   string    `json:"updated_by"`
 	UpdatedUser string    `json:"updated_user,omitempty"` // as the User of a Version
@@ -194,8 +193,8 @@ func (v Version) sources() (sums []string) {
 	return sums
 }
 
-// RestsOn tells whether p is what the rules of the version lie over: the limits file that was
-// published last, or what was imported in its place.
+// RestsOn reports whether p is the base of the version's rules: the limits file that was published
+// last, or the imported policy in its place.
 func (v Version) RestsOn(p *policy.Policy) bool {
 	source := v.source()
 	return source != nil && source.Sum == sumOf(limitsyaml.Format(p))
@@ -267,8 +266,8 @@ func (v *Version) unpause(scope string) {
 	v.Pauses = slices.DeleteFunc(v.Pauses, func(p Pause) bool { return p.Scope == scope })
 }
 
-// Paused returns what was said live of a scope's pause, as far as it has not ended at a
-// time, and whether anything was.
+// Paused returns the live pause or resumption of a scope that has not ended at a time, and whether
+// there is one.
 func (v Version) Paused(scope string, at time.Time) (Pause, bool) {
 	for _, p := range v.Pauses {
 		if p = p.at(at); p.Scope == scope && !p.ended(at) {
@@ -431,7 +430,7 @@ func (p Pause) lay(n *policy.ScopeConfig) {
 	}
 }
 
-// pauses tells whether anything of a tree is paused until a time.
+// pauses reports whether any node of a tree is paused until a time.
 func pauses(limits map[string]policy.ScopeConfig) bool {
 	for _, n := range limits {
 		if !n.PausedUntil.IsZero() || pauses(n.Scopes) {

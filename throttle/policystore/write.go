@@ -28,12 +28,12 @@ type draft struct {
 	over   *policy.Policy    // what it lies over itself
 }
 
-// tries is how often a change is made again that others were quicker than.
+// tries is how often a change is retried after faster concurrent changes.
 const tries = 20
 
-// edit makes the next version out of the one that stands there, and writes it unless
-// somebody else was quicker: then it is made again from what stands there by then. What
-// it made is returned with every error of change too.
+// edit makes the next version from the current one, and writes it. If another change is faster, it
+// starts over from the version that is current then. It returns the draft with every error of change
+// too.
 func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *policy.Policy, now time.Time) error) (draft, error) {
 	if err := e.check(); err != nil {
 		return draft{}, err
@@ -63,7 +63,7 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 	return v, &ConflictError{Now: now}
 }
 
-// check refuses an edit by nobody, and a reason that a history could not print.
+// check refuses an edit without an author, and a reason that a history could not print.
 func (e Edit) check() error {
 	switch {
 	case strings.TrimSpace(e.By) == "" || !printable(e.By):
@@ -76,7 +76,7 @@ func (e Edit) check() error {
 	return nil
 }
 
-// ReasonError says that an Edit.Reason is none.
+// ReasonError is the error for an invalid Edit.Reason.
 type ReasonError struct{ Why string }
 
 func (e *ReasonError) Error() string { return "policystore: the reason " + e.Why }
@@ -123,8 +123,8 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	return v, s.check(ctx, tx, &v, now)
 }
 
-// before is the version that stands there, the zero Version for none, and its hash as it was when it
-// was written: should somebody have changed its text since, the chain shows it.
+// before returns the current version, the zero Version for none, and its hash as it was when it was
+// written: if its text was changed since, the chain shows it.
 func (s *Store) before(ctx context.Context, tx *redis.Tx) (v Version, hash string, err error) {
 	mark, err := s.mark(ctx, tx)
 	if err != nil || mark == "" {
