@@ -19,7 +19,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Limiter is what a Middleware needs of a *throttle.Limiter. In tests a throttletest.Limiter has it too.
+// Limiter is the part of a *throttle.Limiter that a Middleware uses. A throttletest.Limiter has it
+// too, for tests.
 type Limiter interface {
 	Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error)
 	Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease)
@@ -50,34 +51,36 @@ type Limiter interface {
 type Middleware struct {
 	// Limiter decides. Required.
 	Limiter Limiter
-	// Scope names what a request spends from, such as api/acme. A request whose scope is empty is not limited. Each
-	// caller that it names has limits of its own, under "*" in limits.yaml, and for as long as they are in use some
-	// memory in Redis: take names from what was authenticated, not from what anybody may write. Required.
+	// Scope returns the scope that a request spends from, such as api/acme. A request with an empty scope
+	// is not limited. Each caller in it has limits of its own, under "*" in limits.yaml, and uses some
+	// memory in Redis as long as they are in use: take names from authenticated data, not from input that
+	// any client can set. Required.
 	Scope func(*http.Request) string
-	// Cost tells how many units a request takes; 0 is 1. Defaults to 1 for each.
+	// Cost returns how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64
-	// Costs tells what a request takes by unit, instead of Cost. One that takes 0 of all is passed on, unless its scope is
-	// paused. Defaults to none.
+	// Costs returns the cost of a request by unit, instead of Cost. A request that takes 0 of all units
+	// is passed on, unless its scope is paused. Defaults to none.
 	Costs func(*http.Request) policy.Costs
-	// PassUnmatched passes requests on, unlimited, whose scope meets no rule of a policy that denies such scopes.
-	// Defaults to false: they are answered 500.
+	// PassUnmatched passes on, without a limit, requests whose scope meets no rule of a policy that
+	// denies such scopes. Defaults to false: they are answered 500.
 	PassUnmatched bool
 	// LegacyHeader writes the fields of throttle.Decision.LegacyHeader too: X-RateLimit-Limit, X-RateLimit-Remaining and
 	// X-RateLimit-Reset. Defaults to false.
 	LegacyHeader bool
-	// Answer writes the answer to a request that is not passed on. status is 429, 503 or 500, and the header has its fields
-	// already. It must call WriteHeader(status), or what is written is a 200. Defaults to the status's name as plain text.
+	// Answer writes the answer to a request that is not passed on. status is 429, 503 or 500, and the
+	// header has its fields already. It must call WriteHeader(status); otherwise the status is 200.
+	// Defaults to the status's name as plain text.
 	Answer func(w http.ResponseWriter, r *http.Request, status int)
 	// Logger gets a line for each request that is answered 500. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// Wrap puts a handler under limits: each request takes one unit from the scope that is named for it.
+// Wrap limits a handler: each request takes one unit from the scope that scope returns for it.
 func Wrap(next http.Handler, limiter Limiter, scope func(*http.Request) string) http.Handler {
 	return (&Middleware{Limiter: limiter, Scope: scope}).Wrap(next)
 }
 
-// Wrap puts a handler under limits. It has the form that routers take: router.Use(middleware.Wrap).
+// Wrap limits a handler. It has the form that routers take: router.Use(middleware.Wrap).
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
@@ -125,7 +128,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	next.ServeHTTP(w, r)
 }
 
-// outageRetry is after how many seconds a caller is asked to come back while Redis cannot decide.
+// outageRetry is the Retry-After in seconds while Redis cannot decide.
 const outageRetry = 1
 
 // fail answers a request that was not decided.

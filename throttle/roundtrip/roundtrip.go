@@ -21,55 +21,54 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// Transport is an http.RoundTripper that spends from a scope for each request. It is safe
-// for concurrent use. Redirects that a client follows are requests of their own, and so
-// is what Base sends again by itself when a connection breaks: a Base with
-// DisableKeepAlives does not.
+// Transport is an http.RoundTripper that spends from a scope for each request. It is safe for
+// concurrent use. Redirects that a client follows are separate requests, and so are requests that Base
+// repeats by itself after a broken connection; a Base with DisableKeepAlives does not repeat any.
 type Transport struct {
 	// Limiter decides. Required.
 	Limiter *throttle.Limiter
-	// Scope tells what a request spends from; an empty one is not limited. Required.
+	// Scope returns the scope that a request spends from; a request with an empty scope is not limited.
+	// Required.
 	Scope func(*http.Request) string
-	// Cost tells how many units a request takes; 0 is 1. Defaults to 1 for each.
+	// Cost returns how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64
-	// Costs tells what a request takes by unit, instead of Cost. One that takes 0 of all is sent at once,
-	// unless its scope is paused. Defaults to none.
+	// Costs returns the cost of a request by unit, instead of Cost. A request that takes 0 of all units
+	// is sent at once, unless its scope is paused. Defaults to none.
 	Costs func(*http.Request) policy.Costs
-	// Settle tells what a request has spent, by its answer: a header of it, or what its body
-	// says, whose Read repeats what the caller has read, the last MiB of it. What it names
-	// is made what was charged, as by throttle.Limiter.Settle; without true the request
-	// stays charged as it was estimated. It is called once for each answer, in the goroutine
-	// that reads the body to its end, or closes it before; never for a body that nobody closes,
-	// nor for a connection that was upgraded. What fails is told by the body's Close, and
-	// never by a Read. Defaults to none.
+	// Settle returns what a request has spent, according to its answer's header or body. Reading the body
+	// repeats what the caller has read, at most the last MiB. The amounts replace the charge, as by
+	// throttle.Limiter.Settle; if Settle returns false, the request stays charged as estimated. It is
+	// called once for each answer, in the goroutine that reads the body to its end, or closes it before.
+	// It is never called for a body that is not closed, nor for an upgraded connection. The body's Close
+	// returns an error of settling; Read never does. Defaults to none.
 	Settle func(*http.Response) (policy.Costs, bool)
-	// Settled is told what came of settling a request: what is free again, what is charged as
-	// a debt, and what is over and charged to nobody. It is called after Settle, in the same
-	// goroutine, unless there was nothing to settle by or it failed. Defaults to none.
+	// Settled receives the result of settling a request: what is free again, what is charged as a debt,
+	// and what exceeds the charge and is not charged. It is called after Settle, in the same goroutine,
+	// unless there was nothing to settle or settling failed. Defaults to none.
 	Settled func(*http.Request, throttle.Settlement)
 	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
 	// it waits for its start, for as long as its context and the rules' max_wait allow.
 	Refuse bool
-	// IgnoreAnswers leaves it at that. Otherwise what an answer says of the API's own limits
-	// is heeded by all who spend from the scope, in every process: see throttle.Limiter.Report.
-	// The answer is the caller's as it is. Defaults to false.
+	// IgnoreAnswers turns off the reporting of answers. By default, an answer's information on the API's
+	// own limits applies to all requests of the scope, in every process: see throttle.Limiter.Report. The
+	// caller's answer is unchanged in both cases. Defaults to false.
 	IgnoreAnswers bool
 	// Base sends the requests. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
 }
 
-// Wrap returns a client like c whose requests all spend one unit from a scope, and wait.
+// Wrap returns a client like c whose requests each spend one unit from a scope, and wait for it.
 func Wrap(c *http.Client, limiter *throttle.Limiter, scope string) *http.Client {
 	wrapped := *c
 	wrapped.Transport = &Transport{Limiter: limiter, Scope: func(*http.Request) string { return scope }, Base: c.Transport}
 	return &wrapped
 }
 
-// LimitedError says that a request was not sent, since a limit refuses it now.
+// LimitedError is the error for a request that was not sent because a limit refuses it now.
 type LimitedError struct {
 	Scope string
-	// Rule is the one that asks for the longest wait, "" where the API said to stay away, and RetryAfter how long that is;
-	// throttle.Never where no clock tells.
+	// Rule is the rule with the longest wait, or "" if the API asked for the wait. RetryAfter is that
+	// wait; throttle.Never if no clock ends it.
 	Rule       string
 	RetryAfter time.Duration
 }
@@ -89,11 +88,10 @@ func (e *LimitedError) Error() string {
 
 var errIncomplete = errors.New("roundtrip: Transport needs a Limiter and a Scope")
 
-// RoundTrip sends the request once every rule of its scope admits it. Places under
-// concurrency rules are held until the answer's body is closed. The error is a
-// *LimitedError, one of throttle.Limiter.Wait or Decide, or Base's; the request was not sent
-// but for the last. Costs a round trip to Redis, two with concurrency rules, and one more for
-// an answer that says what is not known yet.
+// RoundTrip sends the request once every rule of its scope admits it. Places under concurrency rules
+// are held until the answer's body is closed. The error is a *LimitedError, one of
+// throttle.Limiter.Wait or Decide, or Base's; the request was sent only in the last case. Costs one
+// round trip to Redis, two with concurrency rules, and one more for an answer with new information.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Limiter == nil || t.Scope == nil {
 		return nil, errors.Join(errIncomplete, closeBody(r))
@@ -117,7 +115,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp.Request = r
 	if !t.IgnoreAnswers {
-		// The answer is there, whether Redis can be told of it or not.
+		// The caller gets the answer, even if it cannot be reported to Redis.
 		advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
 		advice.Host = upstream.HostOf(r.URL)
 		_, _ = t.Limiter.Report(r.Context(), scope, advice)

@@ -25,7 +25,7 @@ type metered struct {
 	mu   sync.Mutex // a body may be closed while it is read
 	seen []byte     // as the caller has read it, the end of it at least
 	once sync.Once
-	err  error // of settling, until Close tells it
+	err  error // of settling, until Close returns it
 }
 
 func newMetered(answer *http.Response, spent func(*http.Response) (policy.Costs, bool), settle func(policy.Costs) error) *metered {
@@ -76,7 +76,8 @@ func (m *metered) settled() {
 	m.mu.Unlock()
 }
 
-// Close closes the body, settles unless its end has come, and tells once what failed.
+// Close closes the body, settles unless the body's end was read, and returns an error of settling
+// once.
 func (m *metered) Close() error {
 	err := m.ReadCloser.Close()
 	m.once.Do(m.settled)

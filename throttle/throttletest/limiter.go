@@ -33,39 +33,37 @@ var (
 	_ Interface = (*Limiter)(nil)
 )
 
-// Answer is what a Limiter says once.
+// Answer is one scripted answer of a Limiter.
 type Answer struct {
 	Decision throttle.Decision
 	Err      error
-	// Taken is how many units AllowAtMost takes, where it asks for more. Defaults to all.
+	// Taken is the largest number of units that AllowAtMost takes. Defaults to all it asks for.
 	Taken int64
 }
 
-// Allow is a grant.
+// Allow returns an answer that grants the request now.
 func Allow() Answer { return AllowIn(0) }
 
-// AllowIn is a grant whose start lies ahead.
+// AllowIn returns an answer that grants a start after wait.
 func AllowIn(wait time.Duration) Answer {
 	return Answer{Decision: throttle.Decision{Allowed: true, Wait: wait, Binding: -1}}
 }
 
-// Deny is a denial until retryAfter from now; throttle.Never is one that no
-// clock ends.
+// Deny returns a denial until retryAfter from now; throttle.Never for one that no clock ends.
 func Deny(retryAfter time.Duration) Answer {
 	return Answer{Decision: throttle.Decision{RetryAfter: retryAfter, Binding: -1}}
 }
 
-// Fail is an error, such as throttle.ErrUnavailable or a *policy.CostError.
+// Fail returns an answer with an error, such as throttle.ErrUnavailable or a *policy.CostError.
 func Fail(err error) Answer { return Answer{Err: err} }
 
-// Limiter stands in for a *throttle.Limiter. Each Allow, AllowAtMost, Decide and Start, and
-// each time that Wait asks, takes one of its answers, in order; when they are
-// used up it answers as Otherwise says, and without that all is allowed. The zero
-// Limiter allows everything. It is safe for concurrent use, and must not be
-// copied.
+// Limiter is a fake of a *throttle.Limiter. Each Allow, AllowAtMost, Decide and Start, and each
+// attempt of Wait, takes one of its answers, in order. When they are used up it answers by Otherwise,
+// and allows everything without that. The zero Limiter allows everything. It is safe for concurrent
+// use, and must not be copied.
 //
-// Contexts count as they do for a real limiter: one that has ended is answered
-// with its own error and takes no answer. Start and Wait wait.
+// Contexts count as they do for a real limiter: a request with an ended context returns the context's
+// error and takes no answer. Start and Wait wait.
 type Limiter struct {
 	mu        sync.Mutex
 	answers   []Answer
@@ -79,40 +77,38 @@ type Limiter struct {
 // Script returns a Limiter that gives these answers.
 func Script(answers ...Answer) *Limiter { return &Limiter{answers: answers} }
 
-// Then adds answers to those that have not been given yet.
+// Then appends answers to the remaining ones.
 func (l *Limiter) Then(answers ...Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answers = append(l.answers, answers...)
 }
 
-// Otherwise has answer say what is answered from now on when no other answers are
-// left: by scope, by how often it was asked, or the same for ever, as in an
-// outage that lasts until Otherwise is called again. nil allows all. Peek asks it
-// too. It may be called by several goroutines at once.
+// Otherwise sets the answer to requests once no other answers are left: by scope, by the number of
+// requests, or always the same, as in an outage that lasts until Otherwise is called again. nil allows
+// everything. Peek calls it too. answer may be called by several goroutines at once.
 func (l *Limiter) Otherwise(answer func(throttle.Request) Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.otherwise = answer
 }
 
-// Requests returns what was asked, in order, with costs and attempt ids filled
-// in. Allow asks for one unit; Peek is not among them.
+// Requests returns the requests received, in order, with costs and attempt ids filled in. A request of
+// Allow is for one unit. Requests of Peek are not included.
 func (l *Limiter) Requests() []throttle.Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.requests)
 }
 
-// Refunded returns the attempt ids of the grants that were given back, in order.
+// Refunded returns the attempt ids of the refunded grants, in order.
 func (l *Limiter) Refunded() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.back)
 }
 
-// LoseLeases ends the context of every run that is held, as if its places could
-// not be renewed.
+// LoseLeases ends the context of every held run, as if its places could not be renewed.
 func (l *Limiter) LoseLeases() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +189,7 @@ func (a Answer) said() (throttle.Decision, error) {
 	return a.Decision, a.Err
 }
 
-// Peek says what the next answer is, and leaves it.
+// Peek returns the next answer without taking it.
 func (l *Limiter) Peek(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttle.Decision{}, err
@@ -204,8 +200,7 @@ func (l *Limiter) Peek(ctx context.Context, req throttle.Request) (throttle.Deci
 	return answer(req).said()
 }
 
-// Start takes the next answer and waits for its start. A wait that ctx ends gives
-// the grant back.
+// Start takes the next answer and waits for its start. If ctx ends the wait, the grant is refunded.
 func (l *Limiter) Start(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	d, err := l.Decide(ctx, req)
 	if err != nil || !d.Allowed {
@@ -255,7 +250,7 @@ func (l *Limiter) named(id string) string {
 	return fmt.Sprintf("attempt-%d", l.drawn)
 }
 
-// Refund remembers that a grant was given back.
+// Refund records that a grant was refunded.
 func (l *Limiter) Refund(_ context.Context, g throttle.Grant) error {
 	if g.Zero() {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// TB is what this package needs of a *testing.T, *testing.B or *testing.F.
+// TB is the part of a *testing.T, *testing.B or *testing.F that this package uses.
 type TB interface {
 	Helper()
 	Cleanup(f func())
@@ -50,7 +50,7 @@ func NewWithRedis(t TB, policy *policy.Policy, cfg ...throttle.Config) (*throttl
 	return limiter, server
 }
 
-// Policy parses limits as limits.yaml has them, and fails t when they are wrong.
+// Policy parses limits as limits.yaml has them, and fails t if they are invalid.
 func Policy(t TB, limits string) *policy.Policy {
 	t.Helper()
 	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))

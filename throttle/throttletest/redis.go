@@ -12,9 +12,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Redis is the server in memory that a limiter of [NewWithRedis] keeps its state
-// in. Beside what is here it can do all that a miniredis can: SetError makes it
-// answer every command with an error, Keys lists what it holds.
+// Redis is the in-memory server that a limiter of [NewWithRedis] uses. Besides the methods here it has
+// all those of a miniredis: SetError makes it answer every command with an error, Keys lists its keys.
 type Redis struct {
 	*miniredis.Miniredis
 	t TB
@@ -26,7 +25,7 @@ type Redis struct {
 
 var errDown = errors.New("throttletest: connection refused, until Restart")
 
-// Close cuts all connections and refuses new ones, as a server that is down.
+// Close cuts all connections and refuses new ones, like a server that is down.
 func (r *Redis) Close() {
 	r.mu.Lock()
 	r.down = true
@@ -34,8 +33,7 @@ func (r *Redis) Close() {
 	r.Miniredis.Close()
 }
 
-// Restart ends what Close began, with all that the server held. The client needs
-// up to a second to find out.
+// Restart undoes Close, with all data that the server held. The client needs up to a second to notice.
 func (r *Redis) Restart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +66,8 @@ func (r *Redis) SetTime(t time.Time) {
 	r.Miniredis.SetTime(t)
 }
 
-// Client returns a client of the server that is closed when the test ends, such as asynq and policystore take. It
-// dials no socket, so it works in a bubble. Each call makes another one.
+// Client returns a client of the server, for packages such as asynq and policystore, that is closed
+// when the test ends. It dials no socket, so it works in a bubble. Each call returns a new client.
 func (r *Redis) Client() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                     "miniredis:0", // never dialled

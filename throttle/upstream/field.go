@@ -15,7 +15,7 @@ const (
 	maxValue  = 1024 // bytes of a value
 )
 
-// A field is a header field that may tell of a limit.
+// A field is a header field that may describe a limit.
 type field struct {
 	name   string // lower case, "rate-limit" written as "ratelimit"
 	key    string // as in the header
@@ -102,7 +102,7 @@ func (f *field) members() []member {
 	return all
 }
 
-// A role is what a field tells of its quota.
+// A role is the part of a quota that a field gives.
 type role byte
 
 const (

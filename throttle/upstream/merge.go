@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// A rank says whose word counts where an answer tells the same twice.
+// A rank orders sources by precedence if an answer gives the same quota twice.
 type rank int
 
 const (
 	currentRank rank = iota // the IETF draft, with names
 	earlierRank             // the IETF draft, earlier forms
-	vendorRank              // everybody's own
+	vendorRank              // vendors' own fields
 )
 
 // maxFindings bounds the work of merging.

@@ -27,7 +27,7 @@ func (c clock) quotas(fields []field) []Quota {
 	return merge(found)
 }
 
-// A tally is a number that several values tell. Values that disagree tell none.
+// A tally is a number that several values give. If the values disagree, it is unknown.
 type tally struct {
 	n            int64
 	told, spoilt bool
@@ -49,7 +49,7 @@ func (t *tally) value() int64 {
 	return t.n
 }
 
-// A group is what several fields tell of one quota.
+// A group is what several fields give of one quota.
 type group struct {
 	subject
 	name                    string

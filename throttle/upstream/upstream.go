@@ -6,10 +6,8 @@
 // the current form and in earlier ones, the X-RateLimit family, quotas by unit
 // (tokens, requests) and by window (minute, day), and some vendors' own fields.
 // docs/vendor.md lists them and says how ambiguous ones are decided.
-//
-// What it does not understand it leaves out: a value that makes no sense never
-// becomes a wait. It does no I/O and has no clock; what follows from an answer is
-// its caller's business.
+// Values that cannot be understood are left out: an implausible value never becomes a wait. The
+// package does no I/O and has no clock; the caller decides what follows from an answer.
 package upstream
 
 import (
@@ -31,59 +29,54 @@ const day = 24 * time.Hour
 
 // Hint is what one answer says about the API's limits. The zero Hint says nothing.
 type Hint struct {
-	// Host is the host that answered, HOST:PORT; see throttle.HostOf. Empty where the caller answers
-	// for it. Read leaves it empty.
+	// Host is the host that answered, HOST:PORT; see HostOf. Read leaves it empty. If it is empty, the
+	// caller vouches for the answer.
 	Host string
 
-	// Limited says that the call was refused for a limit: a 429, or a 503 that
-	// says when to come back. A limit under another status, such as GitHub's
-	// 403, is not seen here but in Quotas, where one has nothing left.
+	// Limited reports that the call was refused for a limit: a 429, or a 503 with a wait. A limit under
+	// another status, such as GitHub's 403, does not set it but appears in Quotas, as one with nothing
+	// left.
 	Limited bool
 
-	// Retry is how long from now the API asks to stay away: 0 to MaxWait, and
-	// meaningless unless RetryKnown. It comes from the answer's Retry-After,
-	// under any status from 400 to 599: where the answer is not Limited it
-	// speaks of this one call, not of a limit. For a Limited answer without one,
-	// it is the longest Reset of the quotas that have nothing left.
+	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown.
+	// It comes from the answer's Retry-After, under any status from 400 to 599; if the answer is not
+	// Limited, it applies to this call only, not to a limit. For a Limited answer without one, it is the
+	// longest Reset of the quotas that have nothing left.
 	Retry      time.Duration
 	RetryKnown bool
 
-	// Quotas are the limits that the answer tells, at most MaxQuotas, in an
-	// order that depends on nothing but what it says: the IETF draft's first,
-	// then by unit, window and name.
+	// Quotas are the limits that the answer gives, at most MaxQuotas. Their order depends only on their
+	// content: the IETF draft's first, then by unit, window and name.
 	Quotas []Quota
 }
 
-// Quota is one limit as the answer tells it. Limit or Remaining is known.
+// Quota is one limit of an answer. Limit or Remaining is known.
 type Quota struct {
-	// Name is the policy's name in the IETF draft, or what the vendor calls the
-	// limit ("core"); "" where it has none. At most 64 bytes of printable ASCII.
+	// Name is the policy's name in the IETF draft, or the vendor's name of the limit ("core"); "" if it
+	// has none. At most 64 bytes of printable ASCII.
 	Name string
 
-	// Unit is what is counted, in lower case: "requests" where nothing else is
-	// said, "tokens", "input-tokens", "content-bytes", "concurrent-requests".
-	// At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
+	// Unit is what is counted, in lower case: "requests" by default, "tokens", "input-tokens",
+	// "content-bytes", "concurrent-requests". At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
 	Unit string
 
 	Limit     int64         // units in a window, 1 to 2^53-1, or Unknown
 	Remaining int64         // units left, 0 to 2^53-1, or Unknown; may exceed Limit
-	Reset     time.Duration // from now until it is whole again, 0 to MaxWait, or Unknown
-	Window    time.Duration // length of the window, at most 366 days; 0 where it is not told
+	Reset     time.Duration // from now until it is fully restored, 0 to MaxWait, or Unknown
+	Window    time.Duration // length of the window, at most 366 days; 0 if not given
 
-	// Source is the family of the header fields that told it, for logs:
-	// "ratelimit" (the IETF draft), "x-ratelimit", "anthropic-ratelimit". It is
-	// at most 64 bytes of printable ASCII.
+	// Source is the family of the header fields that gave the quota, for logs: "ratelimit" (the IETF
+	// draft), "x-ratelimit", "anthropic-ratelimit". At most 64 bytes of printable ASCII.
 	Source string
 }
 
-// Read reads an answer's status and header. Waits are counted from the answer's
-// own Date where it has one that makes sense, so that a local clock that is off
-// does not matter, and else from now.
+// Read reads an answer's status and header. Waits count from the answer's own Date if that is
+// plausible, so that the local clock does not matter, and otherwise from now.
 //
-// It neither keeps nor changes header, and is safe for concurrent use as long as
-// nobody writes to it. An answer without any such field costs one pass over the
-// header's names, about half a microsecond, and allocates nothing; one with them
-// costs some microseconds. At most 64 fields are read, of each 8 values of 1 KiB.
+// It neither keeps nor changes header, and is safe for concurrent use as long as no goroutine writes
+// to header. An answer without any such field costs one pass over the header's names, about half a
+// microsecond, and allocates nothing; one with them costs some microseconds. At most 64 fields are
+// read, with at most 8 values of 1 KiB each.
 func Read(status int, header http.Header, now time.Time) Hint {
 	advice := Hint{Limited: status == http.StatusTooManyRequests}
 	fields := collect(header)
@@ -104,7 +97,7 @@ func Read(status int, header http.Header, now time.Time) Hint {
 	return advice
 }
 
-// longestReset returns when the last of the exhausted quotas is whole again.
+// longestReset returns when the last of the exhausted quotas is fully restored.
 func longestReset(quotas []Quota) (wait time.Duration, known bool) {
 	for _, q := range quotas {
 		if q.Remaining == 0 && q.Reset != Unknown {

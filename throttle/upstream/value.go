@@ -187,9 +187,8 @@ func milliseconds(s string) (time.Duration, bool) {
 	return delay(s, time.Millisecond)
 }
 
-// retryAfter reads seconds or a date. A number that is a moment in seconds since
-// 1970 is one that somebody wrote into the wrong field: as a wait it would be
-// decades.
+// retryAfter reads seconds or a date. A number that is a time in seconds since 1970 is in the wrong
+// field: as a wait it would be decades.
 func (c clock) retryAfter(s string) (time.Duration, bool) {
 	if at, ok := date(s); ok {
 		return c.until(at), true

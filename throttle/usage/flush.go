@@ -19,11 +19,10 @@ import (
 // perPipeline is how many scopes are sent at once: a provider rarely has more.
 const perPipeline = 100
 
-// Flush sends what was spent since the last flush, for programs that do not call Run.
-// It costs a round trip for each provider, and two more where one has more scopes, or
-// a scope more who spend, than are kept. What could not be sent is lost, not
-// sent again: it may have been counted. The error wraps Redis's, of one provider where
-// several failed.
+// Flush sends the spending since the last flush, for programs that do not call Run. Costs one round
+// trip for each provider, and two more if a provider has more scopes, or a scope more spenders, than
+// are kept. Spending that could not be sent is lost, not sent again, because it may have been counted.
+// The error wraps Redis's, of one provider if several failed.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.flushing.Lock()
 	defer r.flushing.Unlock()
@@ -59,8 +58,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	return first
 }
 
-// admit refuses a provider when the process has recorded so many that someone makes
-// them up: limits may have a "*" for the provider.
+// admit refuses a provider if the process has recorded so many that their names are probably made up:
+// limits may have a "*" for the provider.
 func (r *Recorder) admit(provider string, now time.Time) error {
 	if start := hours.start(now); start != r.since || r.providers == nil {
 		r.since, r.providers = start, map[string]struct{}{}
@@ -72,7 +71,7 @@ func (r *Recorder) admit(provider string, now time.Time) error {
 	return nil
 }
 
-// tell logs when things go wrong and when they go right again, once each.
+// tell logs once when an error begins, and once when it ends.
 func (r *Recorder) tell(ctx context.Context, err error) {
 	if err != nil {
 		r.failed("usage")
@@ -134,7 +133,7 @@ func (p *period) byProvider() map[string][]*tally {
 	return providers
 }
 
-// most returns those who spent most.
+// most returns the largest spenders.
 func (t *tally) most() []By {
 	return slices.SortedFunc(maps.Keys(t.by), func(a, b By) int {
 		return cmp.Or(cmp.Compare(t.by[b].Units, t.by[a].Units), cmp.Compare(a.name(), b.name()))

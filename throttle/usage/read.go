@@ -23,37 +23,36 @@ const Longest = 31 * day
 // Report is what was spent from a scope and from those below it.
 type Report struct {
 	Scope policy.Scope
-	// From is where the count begins: where the first slot does, at most 5 minutes
-	// before what was asked for, 2 hours where that is more than an hour ago, and a day, by UTC, where that is more than a
-	// day ago.
+	// From is when the first slot begins: at most 5 minutes before the requested time; 2 hours if that is
+	// more than an hour ago; and a day, by UTC, if that is more than a day ago.
 	From, To time.Time
-	// All is everything that was recorded, and Other what of it is not listed in
-	// Spenders, who are those that spent most.
+	// All is everything that was recorded. Other is the part of it that Spenders, the largest ones, do
+	// not list.
 	All, Other Sum
-	// ByUnit is what was spent of other units than requests, by name, and OtherByUnit what
-	// of it is not listed in Spenders. They are nil where nothing costs by unit.
+	// ByUnit is the spending of units other than requests, by name. OtherByUnit is the part of it that
+	// Spenders do not list. They are nil if nothing costs by unit.
 	ByUnit, OtherByUnit map[string]int64
 	Spenders            []Spender // most units first
 	// Shadows are the shadow rules that count at the scope itself and were asked, by name.
 	Shadows []Shadow
 }
 
-// Spender is who spent, and what.
+// Spender is a spender and its spending.
 type Spender struct {
 	By
 	Sum
 	// ByUnit is what it spent of other units than requests, nil for none.
 	ByUnit map[string]int64
-	// Last is when it spent last, to within the ten seconds between two flushes.
+	// Last is when it spent last, accurate to the ten seconds between two flushes.
 	Last time.Time
 }
 
-// Read tells who spent from a scope within the time that has passed since, up to
-// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 96
-// commands. A scope that nothing is known of has an empty report: nothing was spent
-// from it, or too little to be among the thousand of its provider that are kept.
+// Read returns the spending from a scope within the last since, up to Longest. It uses only the Prefix
+// of cfg. Costs one round trip with at most 96 commands. The report is empty for an unknown scope:
+// nothing was spent from it, or too little to be among the thousand scopes of its provider that are
+// kept.
 //
-// The error is a *policy.ScopeError, tells what since may be, or wraps Redis's.
+// The error is a *policy.ScopeError, one for a since out of range, or wraps Redis's.
 func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) (Report, error) {
 	of, err := openBook(rdb, cfg, scope)
 	if err == nil {
@@ -70,8 +69,8 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 	return of.report(slots, now), nil
 }
 
-// ReadDays is Read with a report for each day, by UTC, that the time since has a part in: oldest first, the last one until
-// now. Its errors and cost are those of Read.
+// ReadDays is Read with one report for each day, by UTC, that the last since covers in part: oldest
+// first, and the last one until now. Its errors and cost are those of Read.
 func ReadDays(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) ([]Report, error) {
 	of, err := openBook(rdb, cfg, scope)
 	if err == nil {
@@ -177,7 +176,7 @@ func (r *Report) read(fields map[string]string, by map[By]*Spender) {
 	for field, text := range fields {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			continue // nobody of ours wrote it
+			continue // not written by this package
 		}
 		kind, name, of := strings.Cut(field, ":")
 		if !of {
@@ -207,7 +206,7 @@ func readShadows(slots []slot) (all []Shadow) {
 			n, err := strconv.ParseInt(text, 10, 64)
 			kind, name, of := strings.Cut(field, ":")
 			if err != nil || !of {
-				continue // nobody of ours wrote it
+				continue // not written by this package
 			}
 			if by[name] == nil {
 				by[name] = &Shadow{Rule: throttle.UnescapeName(name)}

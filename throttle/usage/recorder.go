@@ -33,35 +33,33 @@ const (
 	defaultPrefix = "hw"
 )
 
-// Config is how a Recorder works, and where Read looks.
+// Config configures a Recorder and Read.
 type Config struct {
 	// Prefix begins every key: that of throttle.Config. Defaults to "hw".
 	Prefix string
-	// App names the application that spends: 1 to 128 bytes. New requires it, Read
-	// does not look at it.
+	// App is the name of the application that spends: 1 to 128 bytes. New requires it, Read ignores it.
 	App string
-	// Observer is told of faults. Defaults to none.
+	// Observer receives failures. Defaults to none.
 	Observer Observer
-	// Logger gets a line when Redis does not take what was spent, and one when it
-	// does again. Defaults to none.
+	// Logger gets a line when Redis stops accepting the spending, and one when it accepts it again.
+	// Defaults to none.
 	Logger *slog.Logger
 }
 
-// Observer is told what goes wrong, as *metrics.Metrics is.
+// Observer receives failures, as *metrics.Metrics does.
 type Observer interface {
-	// Failed tells of a flush that failed; kind is "usage".
+	// Failed reports a flush that failed; kind is "usage".
 	Failed(kind string)
 }
 
-// By is who spends. A name may be anything, and empty; of one that is longer than 128
-// bytes the beginning counts.
+// By is a spender. Names may be anything, and empty. Only the first 128 bytes of a name count.
 type By struct {
 	App, Queue, Type string
-	// EnqueuedBy is the application that enqueued the task, empty where that is not known. App ran it.
+	// EnqueuedBy is the application that enqueued the task, empty if unknown. App ran it.
 	EnqueuedBy string
 }
 
-// Sum is what was spent.
+// Sum is an amount of spending.
 type Sum struct {
 	Units int64 // as throttle.Request.Cost counts them; requests, of what costs by unit
 	Tasks int64 // how often something was spent
@@ -86,8 +84,7 @@ func (s *Sum) add(more Sum) {
 	s.Tasks += more.Tasks
 }
 
-// Recorder adds up what one process spends. It is safe for concurrent use; a process
-// needs one.
+// Recorder adds up the spending of one process. It is safe for concurrent use; a process needs one.
 type Recorder struct {
 	rdb    redis.UniversalClient
 	prefix string
@@ -106,8 +103,8 @@ type Recorder struct {
 	since     int64
 }
 
-// New returns a Recorder that sends to rdb, which may be any client and stays the
-// caller's. It does no I/O; call Run. The error names each field of cfg that is wrong.
+// New returns a Recorder that sends to rdb. rdb may be any client, and the caller keeps its ownership.
+// It does no I/O; call Run. The error names each field of cfg that is wrong.
 func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	var faults []error
 	if rdb == nil {
@@ -133,7 +130,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	return r, nil
 }
 
-// CheckApp tells what is wrong with the name of an application, if anything.
+// CheckApp returns an error if an application's name is invalid.
 func CheckApp(name string) error {
 	if n := len(name); n == 0 || n > mostNameBytes {
 		return fmt.Errorf("usage: the application's name has %d bytes; give it 1 to %d", n, mostNameBytes)
@@ -152,11 +149,10 @@ func (c Config) prefix() (string, error) {
 	return c.Prefix, nil
 }
 
-// Spent adds units that were spent from a scope, 0 for 1; an empty by.App is that
-// of the Config. It does no I/O and blocks nobody; it takes about 100 ns and allocates
-// nothing for who has spent from the scope since the last flush. What cannot have been
-// spent, from a scope that throttle.ParseScope refuses, or units below 0 or above the
-// largest limit, is lost.
+// Spent adds units that were spent from a scope, 0 for 1. An empty by.App is that of the Config. It
+// does no I/O and does not block. It takes about 100 ns, and does not allocate for a spender that has
+// spent from the scope since the last flush. Impossible spending is lost: from a scope that
+// policy.ParseScope refuses, or of units below 0 or above the largest limit.
 func (r *Recorder) Spent(scope string, by By, units int64) {
 	if units == 0 {
 		units = 1
@@ -164,15 +160,15 @@ func (r *Recorder) Spent(scope string, by By, units int64) {
 	r.spent(scope, by, Sum{Units: units, Tasks: 1}, nil)
 }
 
-// SpentCosts is Spent for what costs by unit: each is told apart, up to 8 of a scope besides
+// SpentCosts is Spent for costs by unit. Each unit is counted separately, up to 8 of a scope besides
 // requests, and requests count as its units.
 func (r *Recorder) SpentCosts(scope string, by By, costs policy.Costs) {
 	r.spent(scope, by, Sum{Units: costs.Of(policy.Requests), Tasks: 1}, costs)
 }
 
-// Settled corrects what was spent by what it came to, as throttle.Limiter.Settle does what was
-// charged: more is by how much it was more of each unit, below 0 where it was less. It counts
-// when it is told, and not as another task. It costs what Spent does.
+// Settled corrects spending by its final amount, as throttle.Limiter.Settle corrects a charge: more is
+// the difference of each unit, below 0 if less was spent. It counts at the time of the call, and not
+// as another task. It costs what Spent does.
 func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 	sum := Sum{Units: more[policy.Requests]}
 	if sum.possible(-mostUnits, more) {
@@ -180,7 +176,7 @@ func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 	}
 }
 
-// Record counts what a limiter says was spent, settled or refunded: give it to the limiter as throttle.Config.OnSpent. It
+// Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It
 // costs what Spent does.
 func (r *Recorder) Record(one throttle.Spent) {
 	sum := Sum{Units: one.Units, Tasks: one.Tasks}
@@ -205,7 +201,7 @@ func (r *Recorder) add(scope string, by By, sum Sum, costs policy.Costs) bool {
 	return r.current.add(scope, by, sum, costs)
 }
 
-// possible says whether so much, and no less than least, can have been spent.
+// possible reports whether the amounts can have been spent; units must be at least least.
 func (s Sum) possible(least int64, costs policy.Costs) bool {
 	for _, n := range costs {
 		if n < least || n > mostUnits {
@@ -215,8 +211,8 @@ func (s Sum) possible(least int64, costs policy.Costs) bool {
 	return s.Units >= least && s.Units <= mostUnits
 }
 
-// Shadowed counts what a shadow rule said of a start: give it to the limiter as
-// throttle.Config.OnShadow. It costs what Spent does. What was not answered is not counted.
+// Shadowed counts a shadow rule's answer to a start: pass it as throttle.Config.OnShadow. It costs
+// what Spent does. Starts without an answer are not counted.
 func (r *Recorder) Shadowed(one throttle.Shadowed) {
 	if one.Outcome != throttle.ShadowAllowed && one.Outcome != throttle.ShadowDenied {
 		return
@@ -226,16 +222,15 @@ func (r *Recorder) Shadowed(one throttle.Shadowed) {
 	r.current.shadowed(one)
 }
 
-// Lost returns how many units were spent that are not in Redis, or not under
-// every level of their scope: since Redis refused them or did not answer, or they
-// cannot have been spent, or there were more providers than a process records: 100 in
-// two hours.
+// Lost returns how many spent units are not in Redis, or not under every level of their scope: because
+// Redis refused them or did not answer, because they cannot have been spent, or because there were
+// more providers than a process records, 100 in two hours.
 func (r *Recorder) Lost() int64 { return r.lost.Load() }
 
-// Run sends what was spent to Redis, every ten seconds and when ctx ends; it then
-// returns, after ten seconds at most. While nothing is spent it sends nothing.
+// Run sends the spending to Redis, every ten seconds and when ctx ends. It then returns, after ten
+// seconds at most. While nothing is spent it sends nothing.
 func (r *Recorder) Run(ctx context.Context) {
-	flush := func() { _ = r.Flush(context.WithoutCancel(ctx)) } // which tells it, and has an end of its own
+	flush := func() { _ = r.Flush(context.WithoutCancel(ctx)) } // it logs its failure and bounds its time
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {
@@ -335,7 +330,7 @@ func (p *period) open(scope string) *account {
 	return a
 }
 
-// enter makes a place for one who spends, if there is room; nil is one of the others.
+// enter makes a place for a spender, if there is room; nil stands for the others.
 func (p *period) enter(a *account, by By) *spending {
 	by = By{App: begin(by.App), Queue: begin(by.Queue), Type: begin(by.Type), EnqueuedBy: begin(by.EnqueuedBy)}
 	if sum := a.by[by]; sum != nil {

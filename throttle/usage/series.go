@@ -9,20 +9,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Point is what was spent from a scope in a slot of time.
+// Point is the spending from a scope in one slot of time.
 type Point struct {
 	At  time.Time // when the slot begins
 	Sum           // of all who spent
 }
 
-// Series returns what was spent from a scope and from those below it over time, a point for each slot from the one that has
-// from up to the one before to; slots after now are left out, and one in which nothing was spent is a point with zeros.
+// Series returns the spending from a scope and those below it over time, one point for each slot from
+// the slot of from to the one before to. Slots after now are left out, and a slot without spending is
+// a point with zeros.
 //
-// step is how wide the slots are, as they are kept: 5 minutes, for an hour; 2 hours, for a day; and 24 hours, which begin and
-// end by UTC, for 31 days. A quarter of an hour has 3 or 4 points, and a day 12 or 13. Of cfg it needs the Prefix.
+// step is the width of the slots, one of those that are kept: 5 minutes, for an hour; 2 hours, for a
+// day; and 24 hours, which begin and end by UTC, for 31 days. A quarter of an hour has 3 or 4 points,
+// and a day 12 or 13. It uses only the Prefix of cfg.
 //
-// It costs one round trip with at most 32 commands. The error is a *policy.ScopeError, tells what step and from may be, or
-// wraps Redis's.
+// Costs one round trip with at most 32 commands. The error is a *policy.ScopeError, one for a step or
+// from out of range, or wraps Redis's.
 func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, from, to time.Time, step time.Duration) ([]Point, error) {
 	of, err := openBook(rdb, cfg, scope)
 	if err != nil {

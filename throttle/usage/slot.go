@@ -86,7 +86,7 @@ const (
 	fieldWaits = "w"
 )
 
-// name writes who spends as fields have it. Two never become one.
+// name encodes a spender as a field name. Different spenders have different names.
 func (b By) name() string {
 	name := throttle.EscapeName(b.App) + "/" + throttle.EscapeName(b.Queue) + "/" + throttle.EscapeName(b.Type)
 	if b.EnqueuedBy != "" {
@@ -95,7 +95,7 @@ func (b By) name() string {
 	return name
 }
 
-// parseBy reads what name wrote.
+// parseBy decodes a name of a spender.
 func parseBy(name string) (By, bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) < 3 || len(parts) > 4 || len(parts) == 4 && parts[3] == "" {

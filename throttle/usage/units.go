@@ -36,7 +36,7 @@ func (s *spending) addAll(more spending) {
 	}
 }
 
-// admits says whether a unit is one of those that are told apart, or there is room for it.
+// admits reports whether a unit is counted separately already, or there is room for it.
 func (a *account) admits(unit string) bool {
 	_, known := a.all.units[unit]
 	return known || len(a.all.units) < mostKinds && policy.Costs{unit: 1}.Check() == nil
@@ -84,7 +84,7 @@ func (r *Report) readUnits(fields map[string]string, by map[By]*Spender) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		unit, name, of := strings.Cut(field, ":")
 		if err != nil || n == 0 || (policy.Costs{unit: 1}).Check() != nil {
-			continue // nobody of ours wrote it
+			continue // not written by this package
 		}
 		if !of {
 			r.ByUnit = plus(r.ByUnit, unit, n)
