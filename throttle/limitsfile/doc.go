@@ -1,4 +1,5 @@
-// Package limitsfile keeps the limits of one process: its limits.yaml, and what stands in Redis, which all processes share.
+// Package limitsfile keeps the limits of one process: its limits.yaml, and the limits in Redis, which
+// all processes share.
 //
 //	file, err := limitsfile.Read(ctx, "limits.yaml")
 //	source := limitsfile.New(rdb, file, logger)
@@ -8,5 +9,6 @@
 //	go source.Follow(ctx, limiter, logger, nil)
 //	go source.Reload(ctx, nil)
 //
-// Package worker does all of this for the server of an asynq app. Who only reads a file needs limitsyaml.Load alone.
+// Package worker does all of this for the server of an asynq app. A program that only reads a file
+// needs limitsyaml.Load alone.
 package limitsfile

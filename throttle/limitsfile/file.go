@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// settles is how long a file must have stayed as it is before it is read: whoever writes it in
+	// settles is how long a file must have been unchanged before it is read: a program that writes it in
 	// place may be half-way through, and half a file can be a valid one.
 	settles = time.Second
 	// settleBound is how long a program that starts waits for a file that others keep writing.
 	settleBound = 30 * time.Second
 )
 
-// ErrBusy is in the error of a file that somebody writes all the time.
+// ErrBusy is wrapped by the error for a file that is being written all the time.
 var ErrBusy = fmt.Errorf("is being written all the time: it has not stayed as it is for %s", settles)
 
 // pause waits, and reports false when ctx ended first.
@@ -35,7 +35,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Stamp tells a file from what stood in its place before. The zero Stamp is of none.
+// Stamp identifies a version of a file. The zero Stamp stands for no file.
 type Stamp struct{ info fs.FileInfo }
 
 // stampOf is the stamp of a file, or of what a symlink leads to: a Kubernetes ConfigMap changes by
@@ -59,7 +59,7 @@ func (s Stamp) regular() bool { return s.info != nil && s.info.Mode().IsRegular(
 // old tells whether it was written long enough ago, by the file's own clock.
 func (s Stamp) old() bool { return !s.regular() || time.Since(s.info.ModTime()) >= settles }
 
-// ReadSettled reads a file as soon as it has not changed for a second.
+// ReadSettled reads a file once it has not changed for a second.
 func ReadSettled(ctx context.Context, path string) ([]byte, Stamp, error) {
 	waits, cancel := context.WithTimeout(ctx, settleBound)
 	defer cancel()
@@ -111,7 +111,7 @@ func (s *settling) due(stands Stamp, now time.Time, asked bool) bool {
 	return (asked || !stands.same(s.taken)) && now.Sub(s.since) >= settles
 }
 
-// WarnOfMode says that others can write a file that this program goes by. It returns whether it did.
+// WarnOfMode logs a warning if other users can write the file, and reports whether it did.
 func WarnOfMode(ctx context.Context, log *slog.Logger, path string, stands Stamp) bool {
 	const others = 0o022
 	if !fileModes || !stands.regular() || stands.info.Mode().Perm()&others == 0 {

@@ -2,5 +2,5 @@
 
 package limitsfile
 
-// fileModes is false: the mode of a file does not tell here who may write it.
+// fileModes is false: on this system a file's mode does not show which users may write it.
 const fileModes = false

@@ -2,5 +2,5 @@
 
 package limitsfile
 
-// fileModes says that the mode of a file tells who may write it.
+// fileModes is true: a file's mode shows which users may write it.
 const fileModes = true

@@ -19,8 +19,8 @@ import (
 // reloadEvery is how often the limits file is looked at.
 const reloadEvery = 250 * time.Millisecond
 
-// Reload publishes the limits file whenever it has changed and settled, and with each signal, until
-// ctx ends. A file with faults changes nothing.
+// Reload publishes the limits file whenever it has changed and settled, and at each signal, until ctx
+// ends. A file with faults changes nothing.
 func (l *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 	if l.read.stood.info == nil {
 		return // there is no file
@@ -148,7 +148,7 @@ func cutOff(before, text []byte) bool {
 	return len(text) < len(before) && bytes.HasPrefix(before, text)
 }
 
-// tellGone says which rules, and what else, a new file has no more.
+// tellGone logs the rules and other fields that a new file no longer has.
 func (l *Source) tellGone(ctx context.Context, before, after *policy.Policy) {
 	if before == nil {
 		return

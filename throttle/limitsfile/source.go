@@ -31,7 +31,7 @@ const (
 	releaseBound = time.Second
 )
 
-// File is a limits file as it was read last. The zero File is none.
+// File is a limits file as it was last read. The zero File is no file.
 type File struct {
 	path   string
 	text   []byte
@@ -39,16 +39,18 @@ type File struct {
 	policy *policy.Policy
 }
 
-// Of returns limits from Go values as if they stood in a file, which Settle publishes; name stands for its path in logs.
+// Of returns a File of limits from Go values, which Settle publishes like a file; name stands for its
+// path in logs.
 func Of(name string, p *policy.Policy) File {
 	return File{path: name, text: limitsyaml.Format(p), policy: p}
 }
 
-// Policy returns what the file says, nil where there is none.
+// Policy returns the policy of the file, or nil if there is none.
 func (f File) Policy() *policy.Policy { return f.policy }
 
-// Read reads a limits file as soon as it has not changed for a second: whoever writes it in place may be half-way through. An
-// empty path is no file. The error is a *policy.Error, that of the file system, ctx's, or ErrBusy.
+// Read reads a limits file once it has not changed for a second: a program that writes it in place may
+// be half-way through. An empty path is no file. The error is a *policy.Error, that of the file
+// system, ctx's, or ErrBusy.
 func Read(ctx context.Context, path string) (File, error) {
 	f := File{path: path}
 	if path == "" {
@@ -62,8 +64,8 @@ func Read(ctx context.Context, path string) (File, error) {
 	return f, err
 }
 
-// Source is where a process has its policy from: its file, and what stands in Redis, which all processes share. It is safe for
-// concurrent use.
+// Source is the origin of a process's policy: its file, and the limits in Redis, which all processes
+// share. It is safe for concurrent use.
 type Source struct {
 	store  *policystore.Store
 	holder *policystore.Holder
@@ -83,19 +85,20 @@ type Source struct {
 	onFault  func(error)
 }
 
-// Config is how a Source works. The zero Config is ready to use.
+// Config configures a Source. The zero Config is ready to use.
 type Config struct {
-	// By is this process in the history of the limits. Defaults to the program's name and the host's: billing on web-3.
+	// By is the name of this process in the history of the limits. Defaults to the program's name and the
+	// host's: billing on web-3.
 	By string
-	// App is the application, as policystore.Process has it, and Worker says that this process runs tasks.
+	// App is the application, as in policystore.Process. Worker reports that this process runs tasks.
 	App    string
 	Worker bool
 	// Prefix is that of policystore.Config. Defaults to "hw".
 	Prefix string
-	// Logger gets what becomes of the file and of changes. Defaults to none.
+	// Logger gets a line for each outcome of the file and of changes. Defaults to none.
 	Logger *slog.Logger
-	// OnFault is called by Reload with the reason when the file was changed into one that cannot be used, so that the limits of
-	// before stay, and with nil when it was mended. Defaults to none.
+	// OnFault receives the reason when Reload finds that the file was changed into one that cannot be
+	// used, so that the earlier limits stay, and nil when the file is valid again. Defaults to none.
 	OnFault func(error)
 }
 
@@ -121,16 +124,16 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	}
 }
 
-// Attach has a limiter put in force what this process may not publish.
+// Attach sets the limiter that gets the policies that this process may not publish.
 func (l *Source) Attach(limiter *throttle.Limiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.apply = limiter.SetPolicy
 }
 
-// Settle publishes the file, if there is one, and returns the policy to begin with: the one that all processes run under. It
-// waits until that is in force. The error wraps policystore.ErrNone where there is neither a file nor anything published, and is
-// that of policystore otherwise.
+// Settle publishes the file, if there is one, and returns the policy to begin with: the one that all
+// processes run under. It waits until that is in force. The error wraps policystore.ErrNone if there
+// is neither a file nor a published policy, and otherwise is one of policystore.
 func (l *Source) Settle(ctx context.Context) (*policy.Policy, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,8 +159,8 @@ func (l *Source) Settle(ctx context.Context) (*policy.Policy, error) {
 	return now, nil
 }
 
-// Preview returns the policy that Settle would return, and publishes nothing: a program checks against it what else could keep it
-// from starting. The error is that of Settle.
+// Preview returns the policy that Settle would return, and publishes nothing, so that a program can
+// check its other start conditions against it. The error is that of Settle.
 func (l *Source) Preview(ctx context.Context) (*policy.Policy, error) {
 	l.mu.Lock()
 	file := l.read.policy
@@ -205,7 +208,7 @@ func (l *Source) notPermitted(ctx context.Context, cause error) error {
 	return nil
 }
 
-// tellPauses says that something is paused, since tasks then wait for no reason that shows.
+// tellPauses logs that a scope is paused, since its tasks then wait for no visible reason.
 func (l *Source) tellPauses(ctx context.Context, pol *policy.Policy) {
 	var paused []string
 	_, tree := pol.Limits()
@@ -238,8 +241,8 @@ func (l *Source) wait(ctx context.Context) error {
 	return err
 }
 
-// publish makes the file the one that workers run under. before is what it said until
-// somebody changed it, and stood the file that it takes the place of; both may be nil. l.mu is held.
+// publish makes the file the one that workers run under. before is its policy before it was edited,
+// and stood that of the file that it replaces; both may be nil. l.mu is held.
 func (l *Source) publish(ctx context.Context, before, stood *policy.Policy) error {
 	became, v, err := l.holder.Publish(ctx, l.read.policy, before)
 	if err != nil {
@@ -273,7 +276,7 @@ func (l *Source) became(ctx context.Context, became policystore.Published, v pol
 	}
 }
 
-// tellOdd says that a file that is published has what is most likely not meant, and the first of it.
+// tellOdd logs that a published file has likely mistakes, and the first of them.
 func (l *Source) tellOdd(ctx context.Context) {
 	if odd := l.read.policy.Lint(); len(odd) > 0 {
 		l.log.WarnContext(ctx, "limits file has warnings; worker limits check lists them",
@@ -281,9 +284,10 @@ func (l *Source) tellOdd(ctx context.Context) {
 	}
 }
 
-// Follow keeps the limiter's policy what all processes run under, until ctx ends, and publishes the file again where Redis was
-// emptied, or where it was superseded and no process has the newer one any more. refused is called with an error when limits in
-// Redis are not understood, and with nil when they are again; it may be nil.
+// Follow keeps the limiter's policy up to date with the one that all processes run under, until ctx
+// ends. It publishes the file again if Redis was emptied, or if the file was superseded and no process
+// has the newer one any more. refused is called with an error when limits in Redis cannot be decoded,
+// and with nil when they can be again; it may be nil.
 func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
 	if refused == nil {
 		refused = func(error) {}
@@ -300,8 +304,8 @@ func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 	beside.Wait()
 }
 
-// Announce is for a process that does not Follow: until ctx ends it makes known that this process has its file, and keeps to the
-// limits that it began with.
+// Announce registers, until ctx ends, that this process has its file, and keeps the limits that it
+// began with. It is for a process that does not Follow.
 func (l *Source) Announce(ctx context.Context) {
 	var beside sync.WaitGroup
 	beside.Go(func() { l.hold(ctx) })
@@ -361,7 +365,8 @@ func (l *Source) fileBefore(ctx context.Context, v policystore.Version) *policy.
 	return file
 }
 
-// restore publishes the file again where Redis was emptied. One that was superseded waits for the processes that have the newer one.
+// restore publishes the file again if Redis was emptied. A superseded file waits for the processes
+// that have the newer one.
 func (l *Source) restore(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

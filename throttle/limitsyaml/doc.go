@@ -1,8 +1,9 @@
-// Package limitsyaml reads and writes limits.yaml, the form of a policy that people write and Redis keeps.
+// Package limitsyaml reads and writes limits.yaml, the form of a policy for people and in Redis.
 //
 //	rules, err := limitsyaml.Load("limits.yaml")
 //	limiter, err := throttle.New(rdb, rules, throttle.Config{})
 //
-// What limits may be is checked by package policy; this one says where the file has it. Single rules, and what stands at
-// other fields, are read and written as they stand in the file, for programs that change limits.
+// Package policy checks the limits; this package adds each fault's place in the file. Single rules,
+// and the values of other fields, can be read and written in their form in the file, for programs that
+// change limits.
 package limitsyaml

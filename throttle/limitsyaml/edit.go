@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// ParseRule reads one rule, as FormatRule writes it, with every default written
-// out; name is what errors call the text. The error is a *policy.Error.
+// ParseRule parses one rule, as FormatRule writes it, and sets every default; name is the text's name
+// in errors. The error is a *policy.Error.
 func ParseRule(name string, data []byte) (policy.Rule, error) {
 	d := decoder{&strictyaml.Faults{}}
 	root := file.Read(data, d.Faults)
@@ -21,11 +21,10 @@ func ParseRule(name string, data []byte) (policy.Rule, error) {
 	return d.ruleAlone(root, name)
 }
 
-// RuleWith returns a rule with some of its fields written anew, each as limits.yaml has
-// it: limit as "100", per as "1s". An empty text takes a field away. Fields that are
-// not named keep their value, but for these: "unlimited" as "true" takes all others
-// away, and any other field takes "unlimited" away. The error is a *policy.Error, whose
-// faults have no place in a text.
+// RuleWith returns a rule with some of its fields replaced, each as limits.yaml has it: limit as
+// "100", per as "1s". An empty text removes a field. Other fields keep their value, with one
+// exception: "unlimited" as "true" removes all others, and any other field removes "unlimited". The
+// error is a *policy.Error, whose faults have no place in a text.
 func RuleWith(r policy.Rule, fields map[string]string) (policy.Rule, error) {
 	n, err := yaml.NewLoader(strings.NewReader(FormatRule(r)))
 	if err != nil {
@@ -53,7 +52,7 @@ func RuleWith(r policy.Rule, fields map[string]string) (policy.Rule, error) {
 	return decoder{&strictyaml.Faults{}}.ruleAlone(root, "the rule")
 }
 
-// unknownFields are those that no rule has: their fault is told with the others.
+// unknownFields are the names that no rule has: their fault is reported with the others.
 func unknownFields(fields map[string]string) (unknown []string) {
 	for name := range fields {
 		if !slices.Contains(ruleFields, name) {
@@ -109,8 +108,8 @@ func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
 	return limits[somewhere].Rules[0], nil
 }
 
-// ParseAnswers reads what stands at answers in limits.yaml, a word or fields, as FormatAnswers
-// writes it; name is what errors call the text. The error is a *policy.Error.
+// ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes
+// it; name is the text's name in errors. The error is a *policy.Error.
 func ParseAnswers(name string, data []byte) (policy.Answers, policy.Corrects, error) {
 	d := decoder{&strictyaml.Faults{}}
 	root := file.Read(data, d.Faults)

@@ -15,9 +15,9 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Format returns a policy as a limits.yaml of its own: names in order, rules in
-// theirs, defaults left out. Equal policies have equal texts, and Parse
-// reads the text back to an equal policy. It copies the whole policy.
+// Format returns a policy as a limits.yaml: names sorted, rules in their order, defaults left out.
+// Equal policies have equal texts, and Parse reads the text back to an equal policy. It copies the
+// whole policy.
 func Format(p *policy.Policy) []byte {
 	unmatched, limits := p.Limits()
 	w := writer{}
@@ -113,9 +113,8 @@ const (
 	defaultWeight   = 1
 )
 
-// FormatRule returns a rule as it stands in limits.yaml, on one line and without its
-// defaults: {name: tenant, algorithm: token-bucket, limit: 20, per: 1s}. ParseRule
-// reads it back.
+// FormatRule returns a rule as limits.yaml has it, on one line and without its defaults: {name:
+// tenant, algorithm: token-bucket, limit: 20, per: 1s}. ParseRule reads it back.
 func FormatRule(r policy.Rule) string {
 	var b strings.Builder
 	put := func(field, value string, meant bool) {
@@ -150,8 +149,8 @@ func FormatRule(r policy.Rule) string {
 	return "{name: " + yamlText(r.Name) + b.String() + "}"
 }
 
-// FormatShares returns shares as they stand in limits.yaml, in the order of their names:
-// {batch: {weight: 3}, interactive: {part: 60%}}.
+// FormatShares returns shares as limits.yaml has them, in the order of their names: {batch: {weight:
+// 3}, interactive: {part: 60%}}.
 func FormatShares(shares map[string]policy.Share) string {
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {
@@ -171,8 +170,8 @@ func formatShare(s policy.Share) string {
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
-// FormatAnswers returns what a scope says of answers as it stands in limits.yaml: pause, or
-// {cut: 30%, most: 150%}; empty where it says nothing. ParseAnswers reads it back.
+// FormatAnswers returns a scope's answers as limits.yaml has them: pause, or {cut: 30%, most: 150%};
+// empty if the scope has none. ParseAnswers reads it back.
 func FormatAnswers(s policy.ScopeConfig) string {
 	defaults := policy.Corrects{}.WithDefaults()
 	var fields []string

@@ -11,8 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// MaxBytes is the longest limits.yaml that is read, and the longest that a
-// policy may be when written out: it must fit where it is published.
+// MaxBytes is the maximum length of a limits.yaml that is read, and of a policy in its written form,
+// which must fit where it is published.
 const MaxBytes = strictyaml.MaxBytes
 
 const writeLess = `let "*" carry what scopes have in common`
@@ -37,12 +37,11 @@ func Load(path string) (*policy.Policy, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a limits.yaml of at most 4 MiB, with every default written
-// out; name is what errors call it. The error is a *policy.Error with every fault
-// of the text, each with its line and column; nothing in it is guessed at.
+// Parse parses a limits.yaml of at most 4 MiB, and sets every default; name is its name in errors. The
+// error is a *policy.Error with every fault of the text, each with its line and column. Parse never
+// guesses at a value.
 //
-// The text is plain YAML: one document in UTF-8, without anchors, aliases, merge
-// keys or tags.
+// The text is plain YAML: one document in UTF-8, without anchors, aliases, merge keys or tags.
 func Parse(name string, data []byte) (*policy.Policy, error) {
 	d := decoder{&strictyaml.Faults{}}
 	root := file.Read(data, d.Faults)

@@ -44,8 +44,7 @@ func mappingAt(at diag.Place) *policy.Source {
 	return source
 }
 
-// text reads a piece of text. Where YAML sees a number or the like, a person
-// has to say that text is meant.
+// text reads a text. A value that YAML reads as a number or the like must be quoted if text is meant.
 func (d decoder) text(e strictyaml.Field, path string) (string, *policy.Source) {
 	s := d.scalar(e, path, "a name, such as account")
 	if !s.Bad && e.Value.Tag != "!!str" {

@@ -6,6 +6,7 @@
 // the current form and in earlier ones, the X-RateLimit family, quotas by unit
 // (tokens, requests) and by window (minute, day), and some vendors' own fields.
 // docs/vendor.md lists them and says how ambiguous ones are decided.
+//
 // Values that cannot be understood are left out: an implausible value never becomes a wait. The
 // package does no I/O and has no clock; the caller decides what follows from an answer.
 package upstream

@@ -11,19 +11,17 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Parse reads a cron expression: five fields (minute, hour, day of month, month,
-// day of week) or one of @yearly, @annually, @monthly, @weekly, @daily,
-// @midnight and @hourly. zone is as [Zone] takes it. An expression that can
-// never come due, such as one for 30 February, is refused.
+// Parse parses a cron expression: five fields (minute, hour, day of month, month, day of week) or one
+// of @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly. zone is as [Zone] takes it.
+// An expression that is never due, such as one for 30 February, is refused.
 //
-// Where both the day of month and the day of week are given, a day that
-// matches either is a match, as cron has it. The error is an *Error.
+// If both the day of month and the day of week are given, a day that matches either is a match, as in
+// cron. The error is an *Error.
 //
-// Schedules that were read lately are returned again: to read a time zone takes
-// longer than to use it.
+// Recent schedules are cached, because loading a time zone takes longer than using it.
 func Parse(expr, zone string) (*Schedule, error) { return schedules.get(expr, zone, parse) }
 
-// MustParse is Parse for what stands in a program: it panics where Parse returns an error.
+// MustParse is Parse for constant expressions: it panics where Parse returns an error.
 func MustParse(expr, zone string) *Schedule { return must(Parse(expr, zone)) }
 
 func must[T any](value T, err error) T {
@@ -73,11 +71,11 @@ func Zone(name string) (*time.Location, error) {
 	return loc, nil
 }
 
-// Error says why an expression or a zone was refused.
+// Error is the error for a refused expression or zone.
 type Error struct {
-	// Expr is the expression; empty where the zone is at fault.
+	// Expr is the expression; empty if the zone is at fault.
 	Expr string
-	// Zone is the zone; empty where the expression is at fault.
+	// Zone is the zone; empty if the expression is at fault.
 	Zone string
 	// Reason is what is wrong and, after a semicolon, what to write: one line.
 	Reason string

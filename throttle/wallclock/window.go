@@ -17,7 +17,8 @@ type Window struct{ schedule *Schedule }
 // every minute, is refused. The error is an *Error.
 func ParseWindow(expr, zone string) (*Window, error) { return windows.get(expr, zone, parseWindow) }
 
-// MustParseWindow is ParseWindow for what stands in a program: it panics where ParseWindow returns an error.
+// MustParseWindow is ParseWindow for constant expressions: it panics where ParseWindow returns an
+// error.
 func MustParseWindow(expr, zone string) *Window { return must(ParseWindow(expr, zone)) }
 
 func parseWindow(expr, zone string) (*Window, error) {
@@ -47,13 +48,13 @@ func (w *Window) Zone() string { return w.schedule.Zone() }
 // String returns the expression and the time zone: * 8-19 * * 1-5 in Europe/Berlin.
 func (w *Window) String() string { return w.schedule.String() }
 
-// Holds reports whether the minute at t is one of the window's.
+// Holds reports whether the minute at t is in the window.
 func (w *Window) Holds(t time.Time) bool {
 	return w.schedule.covers(naive(t.In(w.schedule.zone)))
 }
 
-// Changes returns the first moment after t at which the window begins or ends. It is the
-// zero time when there is none within eight years. It takes well below a millisecond.
+// Changes returns the first moment after t at which the window begins or ends. It is the zero time if
+// there is none within eight years. It takes well below a millisecond.
 func (w *Window) Changes(t time.Time) time.Time {
 	s, at := w.schedule, t.In(w.schedule.zone)
 	held := s.covers(naive(at))
