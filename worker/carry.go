@@ -16,26 +16,26 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// asynq archives a task on its last attempt before it asks whether the error was
-// a failure. So a limited task that asynq itself enqueued, and that is on its
-// last attempt, is carried over into the form that package queue makes: the same
-// id, type, payload, headers and queue, and its budget in a header.
+// asynq archives a task that fails on its last attempt before it asks whether the error was a failure.
+// So a limited task that another program enqueued, and that is on its last attempt, is converted into
+// the form that package queue writes: the same id, type, payload, headers and queue, with the retry
+// budget in a header.
 //
-// No call of asynq's moves a task that is active, and an id can't be enqueued
-// while its task is. So a carrier with all of the task in it is enqueued first;
-// then the task is revoked; then the carrier, when it runs, enqueues the task
-// anew. Wherever a crash comes between, the task or its carrier is still there.
+// asynq has no call that moves an active task, and rejects an id whose task still exists. So the
+// worker first enqueues a carrier that contains the whole task, then revokes the task. When the
+// carrier runs, it enqueues the task anew. Whenever a crash happens, the task or its carrier still
+// exists.
 const (
-	// neverCut and neverByAsynq keep asynq from ending what waits; see package queue.
+	// neverCut and neverByAsynq keep asynq from ending a task that waits; see package queue.
 	neverCut     = 10 * 365 * 24 * time.Hour
 	neverByAsynq = math.MaxInt32
 
-	// arriveTries bounds how often a carrier looks whether its task has gone.
+	// arriveTries bounds how often a carrier checks whether its task is gone.
 	arriveTries = 40
 	arrivePause = 25 * time.Millisecond
 )
 
-// carried is a task on its way, as its carrier's payload.
+// carried is a task in transit, as the payload of its carrier.
 type carried struct {
 	ID        string            `json:"id"`
 	Type      string            `json:"type"`
@@ -46,8 +46,8 @@ type carried struct {
 	At        time.Time         `json:"at"`
 }
 
-// check refuses what no worker has put into a carrier: whoever may write to Redis can make one. All else that a
-// task may not be is found when it is picked up itself.
+// check rejects what no worker puts into a carrier: any program with write access to Redis can enqueue
+// one. Everything else about the task is checked when it is picked up itself.
 func (c carried) check() error {
 	if queue.IsReservedType(c.Type) {
 		return fmt.Errorf("headway: a carrier of task %q: %w", c.ID, &queue.ReservedTypeError{Type: c.Type})
@@ -58,9 +58,8 @@ func (c carried) check() error {
 	return nil
 }
 
-// reenqueue hands a task on its last attempt to a carrier and revokes it. If that
-// can't be done the task stays in its handler until it can: nothing is lost, and
-// while Redis is away there is nothing else to do.
+// reenqueue hands a task on its last attempt to a carrier and revokes it. While that fails, the task
+// stays in its handler: nothing is lost, and while Redis is away the worker could do nothing else.
 func (t *Middleware) reenqueue(ctx context.Context, j *job, limited *Limited) error {
 	for pause := arrivePause; ; pause = min(2*pause, outagePause) {
 		err := t.send(ctx, j, limited)
@@ -91,13 +90,13 @@ func (t *Middleware) send(ctx context.Context, j *job, limited *Limited) error {
 	_, err = t.client.EnqueueContext(ctx, asynq.NewTask(asynqx.CarrierType, payload),
 		asynq.TaskID(asynqx.CarrierID(j.id)), asynq.Queue(j.queue), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut))
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
-		return nil // sent before, by a run that a crash cut off
+		return nil // sent before, by a run that a crash interrupted
 	}
 	return err
 }
 
-// ownHeaders are the task's own and what asynq's options said: the retries it
-// has left, its deadline and time-out.
+// ownHeaders returns the headers of the task, and what its asynq options said: the remaining retries,
+// its deadline and its time-out.
 func ownHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	h := maps.Clone(j.task.Headers())
 	if h == nil {
@@ -123,8 +122,8 @@ func ownHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	return h
 }
 
-// finishReenqueue runs a carrier: it enqueues the task that it carries, once that task is
-// gone from its old form.
+// finishReenqueue runs a carrier: it enqueues the carried task, once the old form of that task is
+// gone.
 func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) error {
 	var c carried
 	if err := json.Unmarshal(carrier.Payload(), &c); err != nil {
@@ -143,7 +142,7 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 			return nil
 		}
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
-			t.observer.Failed("carry") // it may be there all the same: look soon, before it has run
+			t.observer.Failed("carry") // it may exist all the same: check soon, before it has run
 		} else if info, err := t.inspector.GetTaskInfo(name, c.ID); err == nil {
 			if c.became(info) {
 				return nil
@@ -168,20 +167,20 @@ func (t *Middleware) enqueue(ctx context.Context, name string, c carried) error 
 		if !errors.Is(err, asynq.ErrDuplicateTask) {
 			return err
 		}
-		// Another task took the lock in the moment between: both were wanted.
+		// Another task took the lock in between: both were wanted.
 	}
 	_, err := t.client.EnqueueContext(ctx, task, opts...)
 	return err
 }
 
-// became tells whether a task is what its carrier enqueues: a call before did that, whose
-// reply was lost. Once more would have it run twice.
+// became reports whether info is the task that the carrier enqueues: an earlier call enqueued it and
+// its reply was lost. To enqueue it once more would run it twice.
 func (c carried) became(info *asynq.TaskInfo) bool {
 	return info.MaxRetry == neverByAsynq && c.is(info)
 }
 
-// clearWay removes the old form of a task whose revocation never reached Redis:
-// asynq's recoverer has archived it as a task whose worker died.
+// clearWay removes the old form of a task whose revocation never reached Redis: asynq's recoverer has
+// archived it as the task of a worker that died.
 func (t *Middleware) clearWay(name string, info *asynq.TaskInfo) {
 	if info.State != asynq.TaskStateArchived || info.LastErr != asynq.ErrLeaseExpired.Error() {
 		return

@@ -14,26 +14,27 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// The intervals at which asynq looks for tasks. Its own defaults, 1s and 5s,
-// make a limited task late by seconds.
+// The intervals at which asynq polls for tasks. With its own defaults, 1s and 5s, a limited task would
+// start seconds late.
 const (
 	taskCheckInterval    = 100 * time.Millisecond
 	delayedCheckInterval = 500 * time.Millisecond
 )
 
-// Config returns cfg with what limited tasks need around what it holds already:
+// Config returns cfg with the settings that limited tasks need, wrapped around those that it already
+// has:
 //
-//   - IsFailure: a limited task is no failure; others are the user's to judge.
-//   - RetryDelayFunc: a limited task comes back at its time, never before it, and
-//     one whose error is a Retrier when that says.
-//   - ErrorHandler: it is not told of limited tasks. There is one even where you set none,
-//     which hears of tasks that asynq has failed before a handler saw them.
-//   - TaskCheckInterval and DelayedTaskCheckInterval, where not set: 100ms and
-//     500ms, for about 40 Redis commands a second on an idle queue.
+//   - IsFailure: a limited task is no failure; all other errors go to the user's function.
+//   - RetryDelayFunc: a limited task comes back at its time, never earlier. A task whose error is a
+//     Retrier comes back when that says.
+//   - ErrorHandler: it is not called for limited tasks. Config sets one even if cfg has none: it
+//     handles tasks that asynq failed before a handler saw them.
+//   - TaskCheckInterval and DelayedTaskCheckInterval, if not set: 100ms and 500ms, which cost about
+//     40 Redis commands a second on an idle queue.
 //
-// It takes the number of tasks that may wait in handlers from Concurrency, the
-// first time it is called, and what queues weigh from Queues and StrictPriority each
-// time: among tasks that wait for their limits they count as they do in asynq.
+// The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of
+// queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same
+// priorities as in asynq.
 func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
 	t.queues.Serve(cfg.Queues)
 	if cfg.IsFailure != nil {
@@ -82,7 +83,7 @@ func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
 	return cfg
 }
 
-// concurrency is how many tasks asynq runs at once.
+// concurrency returns how many tasks asynq runs at once.
 func concurrency(cfg asynq.Config) int {
 	if cfg.Concurrency < 1 {
 		return runtime.NumCPU()
@@ -100,13 +101,12 @@ type Server struct {
 	begun      atomic.Bool
 }
 
-// NewServer returns an asynq server over Config.Redis, made of cfg as Config
-// fills it, that survives a Redis which fails while tasks are put back. It looks
-// for tasks every TaskCheckInterval while it is idle, and at once when this process
-// wakes one of them.
+// NewServer returns an asynq server over MiddlewareConfig.Redis, made from cfg as Config completes it.
+// It keeps working if Redis fails while tasks are put back. While it is idle it polls for tasks every
+// TaskCheckInterval, and at once when this process dispatches one of them.
 //
-// Concurrency tasks run at once, and at most half as many more of other tenants while one tenant's have more
-// than half of the slots: see Config.Tenant.
+// Concurrency tasks run at once. While one tenant has more than half of the slots, up to half as many
+// more tasks of other tenants run too: see MiddlewareConfig.Tenant.
 func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
 	g := asynqx.NewClient(asynqx.ClientConfig{
@@ -119,9 +119,9 @@ func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: t, client: g}
 }
 
-// Start begins to process tasks with handler, wrapped by Handler, and returns.
-// While it serves, the process counts as one of those that share the limits. After
-// Stop or Shutdown the error is asynq.ErrServerClosed.
+// Start starts to process tasks with handler, wrapped by Handler, and returns. While the server runs,
+// the process counts as one of those that share the limits. After Stop or Shutdown the error is
+// asynq.ErrServerClosed.
 func (s *Server) Start(handler asynq.Handler) error {
 	if handler == nil {
 		return errors.New("worker: Start needs a handler, got nil")
@@ -148,17 +148,17 @@ func (s *Server) Start(handler asynq.Handler) error {
 	return err
 }
 
-// join counts the process among those that share the limits, once it serves, and once
-// a rule asks for it.
+// join counts the process among those that share the limits, once it has a running server and a rule
+// needs the count.
 func (t *Middleware) join() {
 	if limiter := t.cfg.Limiter; t.serves.Load() && limiter.Policy().SharesLimits() {
 		t.joined.Do(func() { go limiter.Heartbeat(t.serving) })
 	}
 }
 
-// Run processes tasks with handler, wrapped by Handler, until the process gets
-// SIGTERM or SIGINT, and then shuts down. SIGTSTP stops it from taking tasks, as Stop
-// does, where the system has that signal. The error is that of Start.
+// Run processes tasks with handler, wrapped by Handler, until the process receives SIGTERM or SIGINT,
+// and then shuts down. On systems that have SIGTSTP, that signal stops it from taking tasks, as Stop
+// does. The error is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
 	signals, over := listenForSignals()
 	defer over()
@@ -170,10 +170,10 @@ func (s *Server) Run(handler asynq.Handler) error {
 	return nil
 }
 
-// Stop takes no new task. Running ones go on.
+// Stop makes the server take no more tasks. Running tasks go on.
 func (s *Server) Stop() {
 	s.middleware.servers.Remove(s.client.Pacer)
-	s.client.Pacer.Stop() // first: asynq waits for a look that is held back
+	s.client.Pacer.Stop() // first: asynq waits for a poll that is held back
 	s.middleware.moves.Go(func() {
 		if left := s.client.Pacer.Withdraw(); len(left) > 0 {
 			s.middleware.dispatcher.GiveBack(left)
@@ -182,13 +182,13 @@ func (s *Server) Stop() {
 	s.Server.Stop()
 }
 
-// retired tells whether servers were started here and all of them were stopped: tasks that
-// this process released would only wait for another to look.
+// retired reports whether this process has started servers and all of them have stopped: tasks that it
+// dispatched would only wait until another process polls.
 func (t *Middleware) retired() bool { return t.serves.Load() && t.servers.None() }
 
-// Shutdown takes no new task, puts those that wait in handlers back and lets the
-// running ones end, for asynq's ShutdownTimeout at most: then they go back too. The Middleware ends
-// with the last of its servers.
+// Shutdown makes the server take no more tasks, puts back the tasks that wait in handlers, and waits
+// for running tasks, at most for asynq's ShutdownTimeout: then they are put back too. The Middleware
+// stops with the last of its servers.
 func (s *Server) Shutdown() {
 	s.Stop()
 	s.client.Retire()
@@ -202,7 +202,7 @@ func (s *Server) Shutdown() {
 	s.ended()
 }
 
-// ended ends what begin has begun.
+// ended ends what begin has started.
 func (s *Server) ended() {
 	if s.begun.CompareAndSwap(true, false) {
 		s.over()

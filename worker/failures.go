@@ -10,7 +10,8 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// TaskScope returns the scope of the task whose handler has ctx, empty for one that no limit concerns and outside of a handler.
+// TaskScope returns the scope of the task whose handler has ctx. It is empty for a task without
+// limits, and outside of a handler.
 func TaskScope(ctx context.Context) string {
 	if r, is := ctx.Value(runKey{}).(*taskRun); is {
 		return r.job.scope
@@ -18,8 +19,9 @@ func TaskScope(ctx context.Context) string {
 	return ""
 }
 
-// logFailures tells an ErrorHandler's failures to the log before next hears of them: each that is for good as an error, and of those
-// that are tried again one a minute of each scope, the others at debug.
+// logFailures returns an ErrorHandler that logs each failure and then calls next. Final failures are
+// logged as errors. Of failures that asynq retries, one a minute for each scope is logged at its level
+// and the others at debug.
 func (l *Limits) logFailures(next asynq.ErrorHandler) asynq.ErrorHandler {
 	return asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
 		if !errors.Is(err, asynq.RevokeTask) { // which is no failure
@@ -50,19 +52,19 @@ func (l *Limits) logFailure(ctx context.Context, task *asynq.Task, err error) {
 	l.log.Log(ctx, slog.LevelInfo, "task failed and will be retried", append(about, "more", more)...)
 }
 
-// scopeOf is what a task spends from, empty where that cannot be told.
+// scopeOf returns the scope of a task, empty if it cannot be read.
 func (l *Limits) scopeOf(ctx context.Context, task *asynq.Task) (scope string) {
-	defer func() { _ = recover() }() // of Spends, which asynq would let take the process down
+	defer func() { _ = recover() }() // a panic of Spends, which would end the process
 	if j, err := l.read(ctx, task); err == nil {
 		scope = j.scope
 	}
 	return scope
 }
 
-// urls are those in the text of an error, in parts: up to the user, to the path's end, and the query.
+// urls matches the URLs in an error text, in parts: scheme, user, host and path, and query.
 var urls = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)([^\s"'/?#@]*@)?([^\s"'?#]*)(\?[^\s"'#]*)?`)
 
-// withoutSecrets is a text whose URLs have lost their users and queries, which may hold keys.
+// withoutSecrets returns text with the users and queries of its URLs removed, which may hold keys.
 func withoutSecrets(text string) string {
 	return urls.ReplaceAllStringFunc(text, func(url string) string {
 		part := urls.FindStringSubmatch(url)

@@ -17,11 +17,10 @@ import (
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
-// Handler wraps next: a task runs when every rule on its scope's path admits it,
-// and waits otherwise. A task whose cost or headers can never pass fails for good
-// with that reason; one that next has no handler for fails as it does with asynq's
-// own mux. Neither spends anything. Use it with a server whose asynq.Config went
-// through Config.
+// Handler wraps next: a task runs when every rule on its scope's path admits it, and waits otherwise.
+// A task whose cost or headers can never pass fails for good with that reason. A task that next has no
+// handler for fails as with asynq's own mux. Neither spends anything. Use it with a server whose
+// asynq.Config was returned by Config.
 func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		t.dispatcher.Size(1)
@@ -60,7 +59,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// unscoped runs a task that no limit concerns, where such tasks may run.
+// unscoped runs a task without a scope, if such tasks may run.
 func (t *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
 	if t.cfg.FailUnscoped && t.cfg.Limiter.Policy().Denies() {
 		return permanent(errUnscoped)
@@ -71,14 +70,14 @@ func (t *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) e
 var errUnscoped = fmt.Errorf("headway: the task names no scope to spend from, and the limits deny what meets no rule; "+
 	"set its header %s, or unmatched: allow", queue.HeaderScope)
 
-// TaskMatcher is what a handler can also be, to say which tasks it is for: others
-// then fail before they spend anything, see Config.FailUnknownTypes. An asynq.ServeMux is asked by itself,
-// and takes a pattern for the beginning of a type.
+// TaskMatcher reports which tasks a handler is for; a handler may implement it. Other tasks then fail
+// before they spend anything, see MiddlewareConfig.FailUnknownTypes. An asynq.ServeMux does not need
+// it: Headway asks it for its patterns, each of which matches the beginning of a type.
 type TaskMatcher interface {
 	Matches(task *asynq.Task) bool
 }
 
-// checkHandler refuses a task that next has no handler for, before anything is spent.
+// checkHandler rejects a task that next has no handler for, before the task spends anything.
 func checkHandler(next asynq.Handler, task *asynq.Task) error {
 	knows := true
 	switch h := next.(type) {
@@ -94,7 +93,7 @@ func checkHandler(next asynq.Handler, task *asynq.Task) error {
 	return nil
 }
 
-// noHandlerError is asynq.ErrHandlerNotFound in our words.
+// noHandlerError is asynq.ErrHandlerNotFound with a text of Headway's.
 type noHandlerError struct{ kind string }
 
 func (e *noHandlerError) Error() string {
@@ -103,9 +102,9 @@ func (e *noHandlerError) Error() string {
 
 func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 
-// noHandler is what becomes of a task that next has no handler for: another worker may have
-// one, such as those of the next release. It has had no turn, and leaves its line, if it stands
-// in one, until it comes again.
+// noHandler handles a task that next has no handler for. Another worker may have one, for example a
+// worker of the next release. The task has spent nothing, and leaves its queue of waiters, if it is in
+// one, until it comes back.
 func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 	if j.scope != "" && t.stands(ctx, j) {
 		t.dispatcher.Ended(j.ask().Ref())
@@ -116,8 +115,8 @@ func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 	return t.applyBudget(j, err)
 }
 
-// start decides on the task and, where its time is near and there is a place to
-// wait in, waits for it. One whose tenant has its share of the slots goes to its line instead.
+// start decides on the task. If its start is near and a hold is free, start waits for it. A task whose
+// tenant has its share of the slots joins its queue of waiters instead.
 func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
 	decided := t.dispatcher.Deciding()
 	defer decided()
@@ -141,8 +140,8 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 		t.hear(j, d, err)
 	}
 	if err == nil && d.Allowed {
-		// Its start was seen to be in time, and nothing that others may hold up comes
-		// between that and the run: it would be late, unseen, with all who queue there.
+		// The start was in time, and nothing that other work can delay may come between it and the
+		// run: the run would be late, unnoticed, with all tasks that queue there.
 		go after()
 		return d, nil
 	}
@@ -150,15 +149,15 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 	return d, err
 }
 
-// hear heeds what a decision says of those who wait.
+// hear updates the dispatcher with what a decision says about waiters.
 func (t *Middleware) hear(j *job, d throttle.Decision, err error) {
 	if err == nil && d.Position.Look >= 0 {
 		t.dispatcher.Decided(j.scope, d)
 	}
 }
 
-// acquireHold gives the task a place to wait for its start in, if there is one, and says in
-// the request how long it may. leave gives the place back.
+// acquireHold takes a place in which the task can wait for its start, if one is free, and sets in the
+// request how long it may wait. leave frees the place.
 func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
 	ahead := t.ahead(ctx, j)
 	if ahead <= 0 || !t.dispatcher.Holds() {
@@ -175,7 +174,7 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 	return leave
 }
 
-// request asks for a task, which can wait for its turn.
+// request returns the throttle request of a task, which can wait for its turn.
 func (t *Middleware) request(j *job) throttle.Request {
 	return throttle.Request{
 		Scope: j.scope, Cost: j.cost, Costs: j.costs, Turn: throttle.Turn{WaiterID: queue.Ticket(j.queue, j.id),
@@ -183,7 +182,7 @@ func (t *Middleware) request(j *job) throttle.Request {
 	}
 }
 
-// tenant is whose slots tasks of a scope take, empty where it is nobody's.
+// tenant returns the tenant whose slots tasks of a scope use, empty for none.
 func (t *Middleware) tenant(scope string) string {
 	if t.cfg.Tenant != nil {
 		return t.cfg.Tenant(scope)
@@ -193,8 +192,7 @@ func (t *Middleware) tenant(scope string) string {
 	return name
 }
 
-// ahead is how far ahead the task may be granted its start: never past its
-// deadline.
+// ahead returns how far ahead the start of a task may be granted: never past its deadline.
 func (t *Middleware) ahead(ctx context.Context, j *job) time.Duration {
 	ahead := t.cfg.Hold
 	if until, ok := j.until(ctx); ok {
@@ -203,7 +201,7 @@ func (t *Middleware) ahead(ctx context.Context, j *job) time.Duration {
 	return ahead
 }
 
-// hold counts a task that waits in its handler; what it returns ends the wait.
+// hold counts a task that waits in its handler. The returned function ends the wait.
 func (t *Middleware) hold(time.Duration) func() {
 	began := time.Now()
 	t.observer.Holding(1)
@@ -216,7 +214,7 @@ func (t *Middleware) hold(time.Duration) func() {
 // errStopping is the cause that ends waits in handlers when the server stops.
 var errStopping = errors.New("headway: the worker is stopping")
 
-// whileServing is ctx, but over when Stop is called, or the task's server is shut down.
+// whileServing returns ctx, canceled also when Stop is called or the task's server shuts down.
 func (t *Middleware) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
 	serving := t.served(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -224,14 +222,13 @@ func (t *Middleware) whileServing(ctx context.Context) (context.Context, context
 	return ctx, func() { detach(); cancel(nil) }
 }
 
-// undecided is what becomes of a task that could not be decided on, or whose wait for its start
-// was ended.
+// undecided handles a task without a decision, or whose wait for its start was interrupted.
 func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
 	if ctx.Err() != nil {
 		return t.cutOff(ctx, j)
 	}
 	if t.cfg.OnMaxWait != nil && !j.carriesDue() {
-		j.since = t.sinceKept(ctx, j) // being put back does not begin the wait anew
+		j.since = t.sinceKept(ctx, j) // the wait goes on: to be put back does not start it anew
 	}
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
@@ -247,8 +244,8 @@ func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision,
 	return permanent(err)
 }
 
-// rejoin puts a task whose turn had come, and that was waiting for its start, back before those in
-// its line, by the start that it missed.
+// rejoin puts a task that was dispatched, and was waiting for its start, back at the front of its
+// queue, ordered by the start that it missed.
 func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decision) (throttle.Decision, error) {
 	req := t.request(j)
 	if !missed.At.IsZero() {
@@ -264,7 +261,7 @@ func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decisio
 	return d, err
 }
 
-// served is over when nothing of a task's server waits any more.
+// served returns a context that ends when no task of the server waits any more.
 func (t *Middleware) served(ctx context.Context) context.Context {
 	if g := asynqx.ClientOf(ctx); g != nil {
 		return g.Serving
@@ -274,8 +271,8 @@ func (t *Middleware) served(ctx context.Context) context.Context {
 
 func (t *Middleware) stopped() bool { return t.serving.Err() != nil }
 
-// denied is what becomes of a task that may not start yet. One whose patience or deadline
-// ends before it can start ends now; any other is put back.
+// denied handles a task that may not start yet. If its max wait or deadline ends before it can start,
+// the task ends now; otherwise it is put back.
 func (t *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) error {
 	if ctx.Err() != nil {
 		return t.cutOff(ctx, j)
@@ -292,7 +289,7 @@ func (t *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) er
 	return t.putBack(ctx, j, d)
 }
 
-// tooLate tells what a task waits for that would start after its deadline: a rule, or a pause.
+// tooLate describes what a task waits for that would start after its deadline: a rule, or a pause.
 func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.RuleState) string {
 	wait = wait.Round(time.Millisecond)
 	switch {
@@ -306,7 +303,7 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 	return fmt.Sprintf("rule %s of %s admits it in %s at the earliest", by.Rule, by.Scope, wait)
 }
 
-// putBack reschedules a denied task for the time that the decision names.
+// putBack reschedules a denied task for the time that the decision returned.
 func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
 	rule, _ := d.BindingRule()
 	at := time.Now().Add(d.RetryDelay(0))
@@ -315,7 +312,7 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 			t.dispatcher.CameByItself(j.scope)
 		}
 		at = time.Now().Add(t.safetyNet(d))
-		if j.crowded { // no clock tells when a run ends, and others of the queue may start
+		if j.crowded { // it cannot be predicted when a run ends, and other tasks of the queue may start
 			j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
 			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.FallbackDelay(throttle.Never)+rand.N(pausedNet))))
 		}
@@ -324,23 +321,22 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 	return t.wait(ctx, j, rule.Rule, t.heeding(j, at))
 }
 
-// cutOff is what becomes of a task that asynq has ended before it started: its deadline or
-// its time-out has passed, somebody has cancelled it, or its lease was lost. asynq counts it
-// as failed, heeds no more what its handler returns, and brings it back after a delay of its
-// own: until then it does not stand in line.
+// cutOff handles a task that asynq has ended before it started: its deadline or time-out has passed,
+// it was canceled, or asynq's lease was lost. asynq counts it as failed, ignores what its handler
+// returns, and retries it after its own delay. Until then the task is not in its queue of waiters.
 func (t *Middleware) cutOff(ctx context.Context, j *job) error {
 	t.dispatcher.Ended(j.ask().Ref())
 	return ctx.Err()
 }
 
-// failed notes a failure of asynq's own: it may have come before a handler saw the task,
-// which stands in line then, or counts as released. What a handler fails it has seen to.
+// failed handles a failure that asynq caused. It may precede the handler, and the task then still
+// waits in its queue or counts as dispatched. Failures from handlers are handled there.
 func (t *Middleware) failed(ctx context.Context, task *asynq.Task) {
 	if ctx.Err() == nil {
 		return
 	}
 	defer func() {
-		if x := recover(); x != nil { // in Config.Spends; asynq would let it take the process down
+		if x := recover(); x != nil { // a panic in Config.Spends would end the process
 			t.observer.Failed("spends")
 		}
 	}()
@@ -349,12 +345,12 @@ func (t *Middleware) failed(ctx context.Context, task *asynq.Task) {
 	}
 }
 
-// pausedNet is how often one comes by itself under a pause without an end, at the most: it
-// is woken when that is lifted, and a backlog that came each minute would keep everybody
-// busy for as long as that takes.
+// pausedNet is the shortest interval at which a task under a pause without an end comes back by
+// itself. It is dispatched when the pause is lifted, and a backlog that came back each minute would
+// keep every worker busy for the whole pause.
 const pausedNet = 10 * time.Minute
 
-// safetyNet is in how long one comes by itself that nobody wakes.
+// safetyNet returns after how long a task that is not dispatched comes back by itself.
 func (t *Middleware) safetyNet(d throttle.Decision) time.Duration {
 	if rule, _ := d.BindingRule(); rule.Paused && d.Position.Expected == throttle.Never {
 		return pausedNet + rand.N(pausedNet/2) // not all at once
@@ -362,9 +358,8 @@ func (t *Middleware) safetyNet(d throttle.Decision) time.Duration {
 	return t.dispatcher.FallbackDelay(d.Position.Expected)
 }
 
-// deadline returns the task's deadline if it ends before wait has passed. The
-// deadline of a context may be that of asynq's Timeout, which begins anew with
-// each pick-up; only Redis tells them apart.
+// deadline returns the task's deadline if it ends before wait has passed. The deadline of a context
+// may come from asynq's Timeout, which starts anew with each pick-up; only Redis can tell which it is.
 func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
 	turn := time.Now().Add(wait)
 	if j.own {
@@ -383,12 +378,12 @@ func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) t
 	return info.Deadline
 }
 
-// wait gives the task back to asynq until at. asynq archives a task on its last
-// attempt whatever the error, so one that is not our own is carried over into
-// the form that package queue makes, which never is on its last.
+// wait gives the task back to asynq until at. asynq archives a task on its last attempt, whatever the
+// error. So a task of another program on its last attempt is converted into the form that package
+// queue writes, which is never on its last attempt.
 func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time) error {
 	if ends := t.deadline(ctx, j, time.Until(at)); !ends.IsZero() {
-		at = ends // so that it leaves its line then, and nobody keeps it longer
+		at = ends // so that it leaves its queue then, and is not kept longer
 	}
 	t.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
@@ -407,7 +402,7 @@ func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time
 	return limited
 }
 
-// keepText lets the task keep the text of its last real failure.
+// keepText keeps the text of the task's last real failure.
 func (t *Middleware) keepText(j *job, limited *Limited) {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {

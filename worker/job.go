@@ -13,39 +13,38 @@ import (
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
-// job is one pick-up of a task: what it spends, and what asynq says of it.
+// job is one pick-up of a task: what it spends, and its state in asynq.
 type job struct {
 	task    *asynq.Task
 	id      string
 	queue   string
 	retried int // real failures so far
-	allowed int // retries that asynq grants
+	allowed int // retries that asynq allows
 
 	scope string // empty: not limited
 	cost  int64
 	costs policy.Costs // by unit, instead of cost
 
 	priority int    // its own, or its queue's
-	lane     string // of its scope's line; see throttle.Request
+	lane     string // of its scope's queue; see throttle.Request
 	stride   int
 
-	own      bool // made by package queue: its budget is in a header
+	own      bool // written by package queue: its budget is in a header
 	budget   int
 	deadline time.Time
 	timeout  time.Duration
 
 	maxWait   time.Duration   // the task's own; 0: none
-	due       time.Time       // when it could start first; zero: unknown
-	since     time.Time       // its wait began; zero: not asked
-	deferrals int             // of this attempt, by its API, as far as it was asked
-	bounds    []time.Duration // of its wait, its own and its rules'
-	why       string          // it waits for other limits or workers; else empty
-	slot      *asynqx.Slot    // that it has; nil where nobody counts them
+	due       time.Time       // earliest start; zero: unknown
+	since     time.Time       // when its wait began; zero: not read
+	deferrals int             // of this attempt, by its API, as far as they were read
+	bounds    []time.Duration // max waits, its own and its rules'
+	why       string          // why it waits for other limits or workers; else empty
+	slot      *asynqx.Slot    // the slot that it occupies; nil where slots are not counted
 	crowded   bool            // its tenant has its share of the slots
 }
 
-// read learns what a task spends and how it may fail. The error is one that no
-// retry mends.
+// read parses what a task spends and how it may fail. A retry never cures the error.
 func (t *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
 	j := &job{task: task}
 	j.id, _ = asynq.GetTaskID(ctx)
@@ -55,7 +54,7 @@ func (t *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
 	return j, t.spends(j)
 }
 
-// spends learns from the task itself what it spends and how it may fail.
+// spends reads from the task itself what it spends and how it may fail.
 func (t *Middleware) spends(j *job) error {
 	spec, found, err := queue.ReadSpec(j.task)
 	if err != nil {
@@ -78,11 +77,11 @@ func (t *Middleware) spends(j *job) error {
 	return nil
 }
 
-// readPending reads a pending task for those who let it wait where it stands. waits is false for one that has to be picked up
-// to be judged.
+// readPending reads a pending task for the planner, which lets it wait where it stands. waits is false
+// for a task that must be picked up for a decision.
 func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task dispatch.Task, waits bool) {
 	defer func() {
-		if recover() != nil { // Spends is the user's own, and may want what only a handler has
+		if recover() != nil { // Spends is the user's function, and may need what only a handler has
 			waits = false
 		}
 	}()
@@ -101,12 +100,12 @@ func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task dispat
 	return task, true
 }
 
-// lock is what the task holds where it was enqueued with asynq's Unique option.
+// lock returns the lock of a task that was enqueued with asynq's Unique option.
 func (j *job) lock() asynqx.Lock {
 	return asynqx.NewLock(j.queue, j.id, j.task.Type(), j.task.Payload())
 }
 
-// ask is how the task gets its place in line.
+// ask returns the waiter with which the task joins its queue.
 func (j *job) ask() throttle.Waiter {
 	return throttle.Waiter{
 		Scope: j.scope, Cost: j.cost, Costs: j.costs, ID: queue.Ticket(j.queue, j.id),
@@ -114,10 +113,10 @@ func (j *job) ask() throttle.Waiter {
 	}
 }
 
-// last reports whether a failure of this run would be the task's end.
+// last reports whether a failure of this run would be final.
 func (j *job) last() bool { return j.retriesLeft() <= 0 }
 
-// retriesLeft is how many times the task is tried again if this run and all others fail.
+// retriesLeft returns how often the task is retried if this run and all later ones fail.
 func (j *job) retriesLeft() int {
 	if j.own {
 		return j.budget - j.retried
@@ -125,8 +124,8 @@ func (j *job) retriesLeft() int {
 	return j.allowed - j.retried
 }
 
-// until returns the moment after which the task may not start, if there is one:
-// its own deadline, or the one that asynq keeps.
+// until returns the moment after which the task may not start, if there is one: its own deadline, or
+// the one that asynq keeps.
 func (j *job) until(ctx context.Context) (time.Time, bool) {
 	if !j.deadline.IsZero() {
 		return j.deadline, true

@@ -31,15 +31,15 @@ type plain struct {
 	At        time.Time         `json:"at"`
 }
 
-// Detach gives the waiting tasks of a queue back their plain asynq form: their
-// max retry is what is left of their budget, their time-out and deadline are
-// asynq's, and no header bounds them. It is for leaving Headway, and for tasks
-// that programs without it shall run. It returns how many it changed.
+// Detach converts the waiting tasks of a queue back into plain asynq tasks: their max retry is the
+// rest of their budget, asynq keeps their time-out and deadline, and no header bounds them. Use it to
+// stop using Headway, or for tasks that programs without Headway will run. It returns how many tasks
+// it changed.
 //
-// Stop every Headway worker of the queue first: a task that is running, or that
-// is enqueued meanwhile, is not changed. Each task is written down in Redis
-// before it is taken out of its queue, and calling Leave again finishes what a
-// crash cut off. What is lost: how often a task had failed, and its last error.
+// Stop every Headway worker of the queue first: a task that is running, or that is enqueued meanwhile,
+// is not changed. Detach writes each task to a record in Redis before it removes it from its queue. If
+// a crash interrupts it, call it again to finish. How often a task has failed, and its last error, are
+// lost.
 func Detach(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
 	l := &leaving{
 		rdb: rdb, queue: name, client: asynq.NewClientFromRedisClient(rdb),
@@ -70,8 +70,8 @@ type leaving struct {
 
 const leavePage = 500
 
-// each changes the tasks of one list. Changed tasks leave the pages that are
-// read, so the list is read until a page has nothing more to change.
+// each changes the tasks of one list. Changed tasks leave the pages that it reads, so it reads the
+// list until a page has nothing more to change.
 func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error)) (changed int, err error) {
 	for page := 1; ; {
 		tasks, err := list(l.queue, asynq.PageSize(leavePage), asynq.Page(page))
@@ -105,7 +105,7 @@ func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOptio
 	}
 }
 
-// plainOf returns the plain form of a task, false for one that has it already.
+// plainOf returns the plain form of a task, false if it is plain already.
 func plainOf(info *asynq.TaskInfo) (plain, bool, error) {
 	if info.Type == asynqx.CarrierType {
 		var c carried
@@ -149,7 +149,7 @@ func (l *leaving) change(ctx context.Context, old string, p plain) error {
 	return l.restore(ctx, p)
 }
 
-// restore enqueues a plain task and strikes its record.
+// restore enqueues a plain task and deletes its record.
 func (l *leaving) restore(ctx context.Context, p plain) error {
 	opts := []asynq.Option{
 		asynq.TaskID(p.ID), asynq.Queue(l.queue), asynq.MaxRetry(p.MaxRetry), asynq.Retention(p.Retention),
@@ -170,7 +170,7 @@ func (l *leaving) restore(ctx context.Context, p plain) error {
 	return l.rdb.HDel(ctx, l.journal(), p.ID).Err()
 }
 
-// finish enqueues what an earlier Leave took out and did not put back.
+// finish enqueues the tasks that an earlier Detach removed and did not put back.
 func (l *leaving) finish(ctx context.Context) error {
 	var records *redis.MapStringStringCmd
 	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {

@@ -14,26 +14,26 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// Limited is the error with which a handler hands a limited task back to asynq.
-// It is no failure: Config's IsFailure says so, and its RetryDelayFunc brings the
-// task back at At. User code meets it only in middleware around Handler.
+// Limited is the error with which a handler hands a limited task back to asynq. It is no failure:
+// IsFailure of Config returns false for it, and RetryDelayFunc brings the task back at At. User code
+// sees it only in middleware around Handler.
 type Limited struct {
-	// Scope is what the task spends from, Rule the rule that binds it, if one does.
+	// Scope is what the task spends from. Rule is the binding rule, if there is one.
 	Scope, Rule string
-	// At is when the task is to be looked at again.
+	// At is when the task comes back.
 	At time.Time
 
 	text string
 }
 
-// What follows the scope in the text of a Limited.
+// The texts that follow the scope in the text of a Limited.
 const (
 	pausedText = " is paused"
 	ruleText   = ", rule "
 )
 
-// Error is what asynq keeps as the task's last error. For a task that has failed
-// before it is the text of that failure, since asynq would write over it.
+// Error returns the text that asynq keeps as the task's last error. For a task that has failed before,
+// it is the text of that failure, which asynq would otherwise overwrite.
 func (e *Limited) Error() string { return e.text }
 
 func newLimited(j *job, rule string, at time.Time) *Limited {
@@ -52,8 +52,9 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 	return e
 }
 
-// WaitingScope returns the scope in the last error that asynq keeps of a waiting task, also one that Config.Spends gave it. is is false
-// for any other text, and for a task that has failed before: its last error is that failure.
+// WaitingScope returns the scope in the last error that asynq keeps of a waiting task, also if the
+// scope came from Config.Spends. is is false for any other text, and for a task that has failed
+// before: its last error is that failure.
 func WaitingScope(lastErr string) (scope string, is bool) {
 	scope, is = strings.CutPrefix(lastErr, asynqx.WaitingText+": ")
 	if !is {
@@ -70,7 +71,8 @@ func WaitingScope(lastErr string) (scope string, is bool) {
 	return scope, err == nil
 }
 
-// refusedScope reads the scope from why the limits refuse it: scope "p/a" meets no rule, or scope "p/a": why.
+// refusedScope returns the scope in the text of a refusal: scope "p/a" meets no rule, or scope "p/a":
+// why.
 func refusedScope(why string) (scope string, is bool) {
 	rest, is := strings.CutPrefix(why, "scope ")
 	if !is {
@@ -84,33 +86,33 @@ func refusedScope(why string) (scope string, is bool) {
 	return scope, err == nil
 }
 
-// AsLimited returns the Limited in err, if there is one.
+// AsLimited returns the Limited that err is or wraps, if there is one.
 func AsLimited(err error) (*Limited, bool) {
 	var e *Limited
 	return e, errors.As(err, &e)
 }
 
-// Retrier is an error that knows when the task is worth trying again, such as an
-// answer with a Retry-After: Config's RetryDelayFunc heeds it, and is not early.
+// Retrier is an error that knows when to retry its task, such as an answer with a Retry-After.
+// RetryDelayFunc of Config follows it, and never retries earlier.
 type Retrier interface {
 	error
 	RetryIn() (wait time.Duration, known bool)
 }
 
-// Deferrer is an error of a run that is no failure: the API that was called says that it
-// is limited itself. The task comes back after the wait, or in some ten seconds where that
-// is not known. It burns no attempt by it, at any max retry; what it has spent stays spent. A
-// max_wait and Config.MaxDeferrals bound how often that goes on.
+// Deferrer is an error of a run that is no failure: the called API says that it is limited itself. The
+// task comes back after the wait, or after about ten seconds if the wait is unknown. It uses up no
+// attempt, at any max retry; what the run has spent stays spent. A max_wait and
+// MiddlewareConfig.MaxDeferrals bound how often that repeats.
 type Deferrer interface {
 	error
 	DeferBy() (wait time.Duration, known, deferred bool)
 }
 
-// deferPause is when a task comes back whose API does not say when; as much as a tenth
-// more keeps those apart that were told at once.
+// deferPause is after how long a task comes back whose API names no time. Up to a tenth more is added
+// at random, to spread tasks that were deferred at once.
 const deferPause = 10 * time.Second
 
-// deferredBy returns in how long a task is to come back that its API has put off.
+// deferredBy returns after how long a task comes back that its API has deferred.
 func deferredBy(err error) (wait time.Duration, deferred bool) {
 	var asks Deferrer
 	if err == nil || !errors.As(err, &asks) {
@@ -123,13 +125,13 @@ func deferredBy(err error) (wait time.Duration, deferred bool) {
 	return wait, deferred
 }
 
-// delay is how long asynq must wait so that a task is not early: asynq keeps
-// whole seconds and rounds them down.
+// delay returns how long asynq must wait so that a task is not early: asynq stores whole seconds,
+// rounded down.
 func delay(at, now time.Time) time.Duration {
 	return max(time.Unix(asynqx.SecondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
 }
 
-// permanent makes err fail the task for good, whatever retries it has left.
+// permanent makes err fail the task for good, however many retries it has left.
 func permanent(err error) error {
 	if errors.Is(err, asynq.SkipRetry) {
 		return err
@@ -137,7 +139,7 @@ func permanent(err error) error {
 	return &finalError{err}
 }
 
-// finalError says what is wrong and nothing of asynq's words for it.
+// finalError has the text of its error, without asynq's.
 type finalError struct{ err error }
 
 func (e *finalError) Error() string   { return e.err.Error() }

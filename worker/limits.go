@@ -29,90 +29,98 @@ import (
 	"github.com/headway-go/headway/worker/redishealth"
 )
 
-// readBound is how long New waits for a limits file that somebody keeps writing.
+// readBound is how long New waits while a limits file keeps changing.
 const readBound = 30 * time.Second
 
-// Config is what New makes of a process. The zero Config works where limits stand in Redis already: other processes have
-// published them, or somebody has set them.
+// Config configures New. The zero Config works if Redis already has limits, published by another
+// process or set with the command line.
 type Config struct {
-	// LimitsFile is the path of a limits.yaml. It is published for all processes when the first server starts, and again
-	// when it has changed. Defaults to none: what stands in Redis counts.
+	// LimitsFile is the path of a limits.yaml. It is published for all processes when the first server
+	// starts, and again after each change. Defaults to none: the limits in Redis apply.
 	LimitsFile string
 	// Limits are limits from Go values instead of a file, published in the same way. Defaults to none.
 	Limits *policy.Policy
-	// File is a limits file that was read already, with limitsfile.Read, instead of LimitsFile.
+	// File is a limits file that limitsfile.Read has returned, instead of LimitsFile.
 	File limitsfile.File
-	// By is this process in the history of the limits. Defaults to the program's name and the host's: billing on web-3.
+	// By names this process in the history of the limits. Defaults to the names of the program and the
+	// host: billing on web-3.
 	By string
-	// App is the name of this application, for limits that name those that may spend from them, and for usage. Defaults to none,
-	// and for usage to the program's name.
+	// App names this application, for limits that list the applications that may spend from them, and
+	// for usage. Defaults to none, and for usage to the program's name.
 	App string
-	// Spends and Costs tell what tasks spend from that do not say so in their headers: see MiddlewareConfig.
+	// Spends and Costs return what tasks spend whose headers do not say it: see MiddlewareConfig.
 	Spends func(*asynq.Task) (scope string, cost int64)
 	Costs  func(*asynq.Task) policy.Costs
-	// OnMaxWait decides what becomes of tasks that have waited for too long. Defaults to WaitOn.
+	// OnMaxWait decides what happens to a task that has waited too long. Defaults to WaitOn.
 	OnMaxWait MaxWaitPolicy
-	// Logger gets what a person should know. Defaults to slog.Default.
+	// Logger receives the log. Defaults to slog.Default.
 	Logger *slog.Logger
-	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to prometheus.DefaultRegisterer.
+	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to
+	// prometheus.DefaultRegisterer.
 	Registerer prometheus.Registerer
-	// NoMetrics registers none, NoUsage records nobody's spending, NoReload reads the file once, and NoFollow keeps to the limits
-	// of the start, whatever becomes of those in Redis: worker limits names such a process after each change.
+	// NoMetrics registers no metrics, NoUsage records no usage, and NoReload reads the file only once.
+	// NoFollow keeps the limits of the start, whatever changes in Redis: worker limits lists such a
+	// process after each change.
 	NoMetrics, NoUsage, NoReload, NoFollow bool
-	// Summary is how often the log has a line, at level info, that says how many tasks were picked up, ran, failed, were put back
-	// since the last one, and how many wait. There is none where nothing happened. It costs Redis three commands for each queue.
-	// Defaults to a minute; a negative one leaves the line out.
+	// Summary is the interval of a log line, at level info, with the number of tasks that were picked
+	// up, ran, failed and were put back since the previous line, and of those that wait. An interval
+	// in which nothing happened has no line. A line costs three Redis commands for each queue.
+	// Defaults to a minute; a negative interval turns it off.
 	Summary time.Duration
-	// ReloadOn has the file read again with each signal, changed or not. Defaults to none.
+	// ReloadOn rereads the file at each signal, changed or not. Defaults to none.
 	ReloadOn <-chan os.Signal
-	// ExplainRedis puts an error of Redis into words for the log and RedisErr. Defaults to the error itself.
+	// ExplainRedis translates an error of Redis for the log and RedisErr. Defaults to the error
+	// itself.
 	ExplainRedis func(error) error
-	// Version is told by headway_build_info. Defaults to none, and then that metric is absent.
+	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
+	// absent.
 	Version string
-	// Throttle is how the limiter works. Its App, Observer, OnShadow, Logger and, without NoUsage, OnSpent are New's to set; its
-	// Prefix begins all keys.
+	// Throttle configures the limiter. New sets its App, Observer, OnShadow and Logger, and OnSpent
+	// unless NoUsage is set. Its Prefix is the prefix of all keys.
 	Throttle throttle.Config
-	// Middleware is how tasks are handled beyond that. Its Redis, Limiter, Usage and all that Config has too are New's to set;
-	// its Observer is told besides the metrics.
+	// Middleware configures how tasks are handled. New sets its Redis, Limiter, Usage, and all fields
+	// that Config has too. Its Observer is called in addition to the metrics.
 	Middleware MiddlewareConfig
 }
 
-// Limits keeps the limits of one process, for any number of servers: see New. It is safe for concurrent use.
+// Limits keeps the limits of one process, for any number of servers: see New. It is safe for
+// concurrent use.
 type Limits struct {
 	*Middleware
 	cfg     Config
 	log     *slog.Logger
 	rdb     redis.UniversalClient
-	owned   bool // rdb is to be closed
+	owned   bool // End closes rdb
 	metrics *metrics.Metrics
-	usage   *usage.Recorder // nil where it is off
+	usage   *usage.Recorder // nil if it is off
 	health  *redishealth.Watch
 	source  *limitsfile.Source
 
-	serving  sync.Mutex // apart from mu, which End holds while it waits
+	serving  sync.Mutex // separate from mu, which End holds while it waits
 	queues   []string   // of its servers
 	summary  summary
-	failures ratelog.Repeats // lines of tasks that are tried again, by scope
+	failures ratelog.Repeats // log lines of tasks that are retried, by scope
 
 	mu      sync.Mutex
-	begun   int // how often Begin was called, and End not
+	begun   int // calls of Begin less calls of End
 	settled bool
 	faults  sync.Mutex
 	fault   error // why the limits in Redis are not in force
 	ofFile  error // why the limits file cannot be used
 	end     context.CancelFunc
-	beside  *sync.WaitGroup // what goes on beside the servers
+	beside  *sync.WaitGroup // goroutines beside the servers
 }
 
-// New makes a process keep limits, as cmd/worker does. conn is where asynq keeps its tasks: an asynq.RedisConnOpt, or a go-redis
-// client, which stays the caller's to close.
+// New returns the Limits of a process: all that cmd/worker needs to keep limits. conn is the Redis of
+// asynq's tasks: an asynq.RedisConnOpt, or a go-redis client, which the caller closes.
 //
 //	limits, err := worker.New(asynq.RedisClientOpt{Addr: "localhost:6379"}, worker.Config{LimitsFile: "limits.yaml"})
 //	err = limits.NewServer(asynq.Config{Concurrency: 32}).Run(mux) // any asynq.Handler
 //
-// While a server runs, the file is published and read again when it changes; the limiter follows what is set live; a Redis
-// that was emptied gets the file back; tasks' spending and the metrics are recorded; and an outage is logged once. New reads
-// the file and does no other I/O. The error names what is wrong with the file or the Config.
+// While a server runs, the file is published and read again when it changes. The limiter follows live
+// changes in Redis. A Redis that was emptied gets the file back. Usage and metrics are recorded. An
+// outage is logged once. New reads the file and does no other I/O. The error names what is wrong with
+// the file or the Config.
 func New(conn any, cfg Config) (*Limits, error) {
 	l := &Limits{cfg: cfg, log: cfg.Logger}
 	if l.log == nil {
@@ -147,7 +155,7 @@ func (l *Limits) connect(conn any) error {
 	return nil
 }
 
-// limitsOf reads what a process brings of limits.
+// limitsOf reads the limits that a process publishes.
 func limitsOf(cfg Config) (limitsfile.File, error) {
 	switch {
 	case cfg.LimitsFile != "" && cfg.Limits != nil:
@@ -166,7 +174,7 @@ func limitsOf(cfg Config) (limitsfile.File, error) {
 	return file, nil
 }
 
-// build puts the parts together.
+// build creates the parts and connects them.
 func (l *Limits) build(file limitsfile.File) error {
 	inspector := asynq.NewInspectorFromRedisClient(l.rdb)
 	l.metrics = metrics.New(metrics.Config{Version: l.cfg.Version})
@@ -188,7 +196,7 @@ func (l *Limits) build(file limitsfile.File) error {
 	}
 	first := file.Policy()
 	if first == nil {
-		first = new(policy.Policy) // which denies all, until those in Redis are known
+		first = new(policy.Policy) // it denies all, until the limits in Redis are known
 	}
 	its := l.cfg.Throttle
 	its.App, its.Observer, its.OnShadow, its.Logger = l.cfg.App, l.metrics, l.shadowed, calm
@@ -234,7 +242,7 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 	return cfg
 }
 
-// register makes the metrics known, last of all: a name that is taken already cannot be had twice.
+// register registers the metrics. It runs last: a name can be registered only once.
 func (l *Limits) register() error {
 	if l.cfg.NoMetrics {
 		return nil
@@ -259,16 +267,16 @@ func (l *Limits) shadowed(one throttle.Shadowed) {
 	}
 }
 
-// Limiter returns the limiter, for calls that no task makes. It goes by the file, and by no more than that, until a server runs.
+// Limiter returns the limiter, for calls outside of tasks. Until a server runs, it uses only the file.
 func (l *Limits) Limiter() *throttle.Limiter { return l.Middleware.cfg.Limiter }
 
-// RedisErr returns why Redis is of no use, nil where it answers and takes writes. An answer that is at most maxAge old is good
-// enough; else it asks, for a second at most.
+// RedisErr returns why Redis is unusable, nil if it answers and accepts writes. An answer at most
+// maxAge old is reused; otherwise RedisErr pings Redis, for a second at most.
 func (l *Limits) RedisErr(ctx context.Context, maxAge time.Duration) error {
 	return l.health.Check(ctx, maxAge)
 }
 
-// LimitsErr returns why the limits in Redis are not in force here, nil where they are.
+// LimitsErr returns why the limits in Redis are not in force in this process, nil if they are.
 func (l *Limits) LimitsErr() error {
 	l.faults.Lock()
 	defer l.faults.Unlock()
@@ -281,8 +289,8 @@ func (l *Limits) refused(err error) {
 	l.fault = err
 }
 
-// FileErr returns why the limits file, as somebody has changed it since it was read last, cannot be used, nil while it can: until it
-// is mended the limits of before stay in force.
+// FileErr returns why the present limits file cannot be used, if it has changed since it was last
+// loaded, nil if it can. The previous limits stay in force until it is fixed.
 func (l *Limits) FileErr() error {
 	l.faults.Lock()
 	defer l.faults.Unlock()
@@ -296,17 +304,20 @@ func (l *Limits) fileFault(err error) {
 	l.metrics.LimitsFileFaulty(err != nil)
 }
 
-// Workers returns how many servers of asynq are live on the Redis, -1 while that is unknown.
+// Workers returns how many asynq servers are live on this Redis, -1 while that is unknown.
 func (l *Limits) Workers() int { return l.health.Workers() }
 
-// MetricsHandler serves the metrics, and those of the Go runtime and the process, in the Prometheus text format, registered or not.
+// MetricsHandler serves the metrics, and those of the Go runtime and the process, in the Prometheus
+// text format, whether or not they are registered.
 func (l *Limits) MetricsHandler() http.Handler { return l.metrics.Handler() }
 
-// Logger returns a logger for what talks to Redis: in an outage, which is logged once, its warnings become Debug.
+// Logger returns a logger for packages that use Redis: during an outage, which is logged once, their
+// warnings become Debug.
 func (l *Limits) Logger() *slog.Logger { return l.health.Calm(l.log) }
 
-// NewServer returns an asynq server whose tasks keep the limits: see Middleware.NewServer. asynq's own logger, where cfg has none,
-// is Config.Logger without what Headway says itself. Config.Logger also gets the failures of tasks, before cfg.ErrorHandler does.
+// NewServer returns an asynq server whose tasks keep the limits: see Middleware.NewServer. If cfg has
+// no logger, asynq logs to Config.Logger, without the messages that Headway logs itself. Config.Logger
+// also receives the failures of tasks, before cfg.ErrorHandler is called.
 func (l *Limits) NewServer(cfg asynq.Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger, cfg.LogLevel = redishealth.NewAsynqLogger(l.log, l.health), asynq.DebugLevel
@@ -318,8 +329,8 @@ func (l *Limits) NewServer(cfg asynq.Config) *Server {
 	return s
 }
 
-// Settle publishes what this process brings of limits, and puts those in force that count for all: Begin does it otherwise. It
-// tells other processes, and is best done when nothing else can fail any more.
+// Settle publishes the limits of this process and loads those in force. Begin calls it otherwise. It
+// affects other processes, so call it when nothing else can fail any more.
 func (l *Limits) Settle(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -340,8 +351,9 @@ func (l *Limits) settle(ctx context.Context) error {
 	return nil
 }
 
-// Preview returns the limits that Settle would put in force, and publishes nothing: check against them whatever else could keep a
-// process from starting, so that a start that fails changes nobody's limits. Its error is that of Settle.
+// Preview returns the limits that Settle would put in force, and publishes nothing. Use it to check
+// everything else that can keep a process from starting, so that a failed start changes no limits. The
+// error is that of Settle.
 func (l *Limits) Preview(ctx context.Context) (*policy.Policy, error) {
 	p, err := l.source.Preview(ctx)
 	return p, noLimits(err)
@@ -354,7 +366,8 @@ func noLimits(err error) error {
 	return err
 }
 
-// warnOfUnits says where Spends gives tasks a scope whose rule counts a unit, and nothing says how many of it they cost.
+// warnOfUnits warns if Spends gives tasks a scope that has a rule with a unit, and neither Costs nor a
+// default says how much of it they cost.
 func (l *Limits) warnOfUnits(ctx context.Context, rules *policy.Policy) {
 	if cfg := l.Middleware.cfg; cfg.Spends == nil || cfg.Costs != nil {
 		return
@@ -368,9 +381,9 @@ func (l *Limits) warnOfUnits(ctx context.Context, rules *policy.Policy) {
 	}
 }
 
-// Begin starts what goes on beside the tasks: following and reloading the limits, recording usage, watching Redis. Servers of
-// NewServer call it when they start, and End when they are shut down; it is for those with a server of their own.
-// It may be called more than once; the last End counts.
+// Begin starts the background work: it follows and reloads the limits, records usage, and watches
+// Redis. Servers of NewServer call it when they start, and call End when they shut down; programs with
+// a server of their own call both. It may be called more than once; the last End stops the work.
 func (l *Limits) Begin(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -426,7 +439,7 @@ func (l *Limits) waiting(ctx context.Context) (int64, error) {
 	return asynqx.Backlog(ctx, l.rdb, queues)
 }
 
-// End ends what Begin has started. Without a Begin it does nothing.
+// End stops what Begin has started. Without a Begin it does nothing.
 func (l *Limits) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,14 +13,13 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// MoveTo moves the task to another queue, under the same id, type, payload, headers,
-// retention, deadline, time-out and unique lock, with the retries that it has left. It waits
-// there as any task of package queue, in a new place, and its patience begins anew. A
-// task that stands in that queue already waits on. asynq counts the task as processed
-// here.
+// MoveTo moves the task to another queue. It keeps its id, type, payload, headers, retention,
+// deadline, time-out, unique lock and remaining retries. There it waits as any task of package queue,
+// in a new place, and its max wait starts anew. If the task is in that queue already, it waits on.
+// asynq counts it as processed in the old queue.
 //
-// The queue's workers must be Headway's. A task whose id another task has there stays
-// where it is and waits on; that is logged, and told as Observer.Failed("move").
+// All workers of the new queue must be Headway's. If another task there has its id, the task stays
+// where it is and waits on. That is logged, and reported as Observer.Failed("move").
 func MoveTo(name string) MaxWaitPolicy {
 	return func(_ context.Context, w Expired) Action {
 		if name == "" || name == w.Queue {
@@ -36,20 +35,20 @@ func MoveTo(name string) MaxWaitPolicy {
 			t.log.InfoContext(ctx, "task moved: max wait exceeded", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
 				"to", name, "why", w.String())
 			t.moves.Go(func() { t.followMove(j.queue, name, j.id) })
-			// Limited, so that no ErrorHandler is told.
+			// A Limited, so that no ErrorHandler is called.
 			return true, errors.Join(newLimited(j, w.Rule, time.Now()), asynq.RevokeTask)
 		}}
 	}
 }
 
-// A task is moved in three steps: it is enqueued in the other queue, where asynq keeps
-// it for a while; it is taken from here; and then it is let go there. Wherever a crash
-// comes between, it is there or here. asynq brings the one here back sooner than it lets
-// the other go; its move is then done again, and finds it there: it does not run twice.
+// A move has three steps: enqueue the task in the new queue, where asynq holds it for a while; remove
+// it from the old queue; release it in the new one. Whenever a crash happens, the task is in one of
+// the two queues. asynq brings the task in the old queue back before it releases the one in the new
+// queue. The move is then repeated and finds the task there, so it does not run twice.
 const (
 	// moveStay is longer than asynq takes to bring a killed task back.
 	moveStay = 5 * time.Minute
-	// followMost is how long it is looked whether the task has gone from here.
+	// followMost is how long to check whether the task has left the old queue.
 	followMost  = 2 * time.Second
 	followPause = 25 * time.Millisecond
 )
@@ -78,11 +77,11 @@ func (t *Middleware) move(ctx context.Context, j *job, to string) error {
 	if !c.is(there) {
 		return errIDTaken
 	}
-	return nil // moved before, by a run that a crash cut off
+	return nil // moved before, by a run that a crash interrupted
 }
 
-// movedHeaders are those of a task in the form that package queue makes, whose wait
-// begins now.
+// movedHeaders returns the headers of a task in the form that package queue writes, whose wait begins
+// now.
 func movedHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	h := ownHeaders(j, info)
 	if j.own {
@@ -93,13 +92,13 @@ func movedHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	return h
 }
 
-// is tells whether a task is what was carried, and not another of its id.
+// is reports whether info is the carried task, and not another task with its id.
 func (c carried) is(info *asynq.TaskInfo) bool {
 	return info.Type == c.Type && string(info.Payload) == string(c.Payload) &&
 		maps.Equal(lasting(info.Headers), lasting(c.Headers))
 }
 
-// lasting are the headers that do not depend on when a task was moved.
+// lasting returns the headers that do not depend on the time of the move.
 func lasting(headers map[string]string) map[string]string {
 	h := maps.Clone(headers)
 	delete(h, queue.HeaderDue)
@@ -107,7 +106,7 @@ func lasting(headers map[string]string) map[string]string {
 	return h
 }
 
-// followMove lets a moved task go in its new queue, as soon as it has gone from its old one.
+// followMove releases a moved task in its new queue as soon as it has left its old one.
 func (t *Middleware) followMove(from, to, id string) {
 	for began := time.Now(); time.Since(began) < followMost; {
 		if !asynqx.Sleep(context.Background(), followPause) {

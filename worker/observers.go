@@ -2,7 +2,7 @@ package worker
 
 import "time"
 
-// observers are told one after the other.
+// observers calls each Observer in order.
 type observers []Observer
 
 func (o observers) PickedUp(queue string) {

@@ -14,26 +14,26 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Expired is a task whose patience has ended: it has waited for its limits for longer
-// than its own max_wait, or that of a rule which limits it, or can't start before.
+// Expired is a task whose max wait has passed: it has waited for its limits for longer than its own
+// max_wait or that of a rule that limits it, or it cannot start before.
 type Expired struct {
 	// Task is the task; its result writer is the task's own.
 	Task *asynq.Task
-	// ID and Queue are asynq's, Scope what it spends from.
+	// ID and Queue are asynq's. Scope is what the task spends from.
 	ID, Queue, Scope string
-	// Rule is the rule that it waits for, and RuleScope the level at which that counts.
-	// Both are empty where limits changed so that they can never admit it, and where it is
-	// Told; Rule is policy.PausedRule where that level is paused.
+	// Rule is the rule that the task waits for, and RuleScope the level at which it counts. Both are
+	// empty if changed limits can never admit the task, and if Told is set. Rule is policy.PausedRule
+	// if that level is paused.
 	Rule, RuleScope string
-	// Told says that it waits until its API wants to be called again; see Told.
+	// Told is true if the task waits because its API asked not to be called; see ReportResponse.
 	Told bool
-	// Waited is how long it has waited since it was due, MaxWait the patience that ended.
-	// Waited is below MaxWait where the rules can't admit the task before that is over.
+	// Waited is how long the task has waited since it was due, MaxWait the max wait that has passed.
+	// Waited is below MaxWait if the rules cannot admit the task in time.
 	Waited, MaxWait time.Duration
 }
 
-// String tells what the task waited for and how long: "waited 1m2s for rule tenant of
-// payments/acme; its max_wait is 1m0s". Scopes may hold customers' names.
+// String returns what the task waited for, and for how long: "waited 1m2s for rule tenant of
+// payments/acme; its max_wait is 1m0s". Scopes may contain customers' names.
 func (w Expired) String() string {
 	began := "waited " + w.Waited.Round(time.Millisecond).String()
 	if w.Waited < w.MaxWait {
@@ -52,13 +52,13 @@ func (w Expired) String() string {
 	return fmt.Sprintf("%s%s; its max_wait is %s", began, what, w.MaxWait)
 }
 
-// MaxWaitPolicy decides what becomes of a task that has waited too long. It is called when
-// such a task is picked up and has to wait on, in the task's goroutine, with asynq's
-// context of that pick-up, and again at the next one if it lets the task wait. One that
-// panics lets it wait.
+// MaxWaitPolicy decides what happens to a task that has waited too long. It is called when such a task
+// is picked up and would have to wait on, in the task's goroutine, with asynq's context of that
+// pick-up. It is called again at the next pick-up if it lets the task wait. If it panics, the task
+// waits.
 //
-// Ready ones are WaitOn, Fail, Drop, MoveTo and Fallback. A function of yours chooses
-// by calling one of them:
+// WaitOn, Fail, Drop, MoveTo and Fallback return ready ones. A function of yours chooses among them by
+// calling one:
 //
 //	func(ctx context.Context, w worker.Expired) worker.Action {
 //		if w.Task.Type() == "notify" {
@@ -68,31 +68,30 @@ func (w Expired) String() string {
 //	}
 type MaxWaitPolicy func(ctx context.Context, w Expired) Action
 
-// Action is what a MaxWaitPolicy decided. The zero Action lets the task wait on.
+// Action is the result of a MaxWaitPolicy. The zero Action lets the task wait on.
 type Action struct {
 	became string
-	// end ends the task with what the handler is to return; false where it has to wait on.
+	// end ends the task with the result of the handler; it returns false if the task must wait on.
 	end func(ctx context.Context, t *Middleware, j *job, w Expired) (ended bool, with error)
 }
 
-// WaitOn lets tasks wait for as long as it takes, as if they had no max_wait.
+// WaitOn lets tasks wait as long as it takes, as if they had no max_wait.
 func WaitOn() MaxWaitPolicy {
 	return func(context.Context, Expired) Action { return Action{} }
 }
 
-// Fail fails the task for good, whatever retries it has left: asynq archives it with a
-// reason that names the rule and how long it waited, and its ErrorHandler is told.
+// Fail fails the task for good, however many retries it has left. asynq archives it with a reason that
+// names the rule and how long it waited, and calls its ErrorHandler.
 func Fail() MaxWaitPolicy {
 	return always(Action{"failed", func(_ context.Context, _ *Middleware, _ *job, w Expired) (bool, error) {
 		return true, permanent(fmt.Errorf("headway: %s", w))
 	}})
 }
 
-// Drop ends the task without running it, without a failure and without a retry. It is
-// recorded: a line in Config.Logger, a call of Observer.MaxWaitExceeded, the record
-// function if there is one, and, where the task has a retention, a result that is a
-// JSON object of "dropped": true, scope, rule, waited_ms and max_wait_ms. asynq counts
-// the task as processed.
+// Drop ends the task without running it, without a failure and without a retry. The drop is recorded:
+// a line in Config.Logger, a call of Observer.MaxWaitExceeded, a call of record if that is not nil,
+// and, if the task has a retention, a result that is a JSON object of "dropped": true, scope, rule,
+// waited_ms and max_wait_ms. asynq counts the task as processed.
 func Drop(record func(Expired)) MaxWaitPolicy {
 	return always(Action{"dropped", func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
 		t.log.InfoContext(ctx, "task dropped: max wait exceeded", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
@@ -104,9 +103,9 @@ func Drop(record func(Expired)) MaxWaitPolicy {
 	}})
 }
 
-// Fallback runs handler instead of the task's own, at once. It spends nothing and keeps
-// to no limit. Its error counts as the task's own run: a failure is retried as far as the
-// task may be, and the retry is decided on anew.
+// Fallback runs handler instead of the task's own, at once. The run spends nothing and ignores all
+// limits. Its error counts as that of the task's own run: a failure is retried while the task has
+// retries, and the retry is decided on anew.
 func Fallback(handler asynq.Handler) MaxWaitPolicy {
 	return always(Action{"fallback", func(ctx context.Context, t *Middleware, j *job, _ Expired) (bool, error) {
 		return true, t.run(ctx, j, handler, throttle.Decision{})
@@ -117,7 +116,7 @@ func always(v Action) MaxWaitPolicy {
 	return func(context.Context, Expired) Action { return v }
 }
 
-// dropped is the result of a task that was dropped.
+// dropped is the result of a dropped task.
 type dropped struct {
 	Dropped   bool   `json:"dropped"`
 	Scope     string `json:"scope"`
@@ -126,7 +125,7 @@ type dropped struct {
 	MaxWaitMS int64  `json:"max_wait_ms"`
 }
 
-// leaveResult writes the result that asynq keeps for as long as the task's retention.
+// leaveResult writes the result that asynq keeps for the task's retention.
 func (t *Middleware) leaveResult(j *job, w Expired) {
 	out := j.task.ResultWriter()
 	if out == nil {
@@ -141,8 +140,8 @@ func (t *Middleware) leaveResult(j *job, w Expired) {
 	}
 }
 
-// impatient ends a task that was denied and has waited too long, if its OnMaxWait says so.
-// A deadline that comes before the end of its patience counts first.
+// impatient ends a denied task that has waited too long, if its OnMaxWait decides so. A deadline
+// before the end of the max wait takes precedence.
 func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
 	w, over := t.waited(ctx, j, d)
 	if !over || !deadline.IsZero() && deadline.Before(t.ours(j.scope, j.since.Add(w.MaxWait))) {
@@ -155,21 +154,21 @@ func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision,
 	if ended, with = verdict.end(ctx, t, j, w); ended {
 		t.observer.MaxWaitExceeded(j.queue, verdict.became, w.Waited)
 	}
-	// One that is retried keeps its place, and so does one that is put off or carried on.
+	// A task that is retried, deferred or re-enqueued keeps its place.
 	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
 		t.dispatcher.Ended(j.ask().Ref())
 	}
 	return ended, with
 }
 
-// tired ends a task that its API has put off and that would wait for longer than it may, if its
-// OnMaxWait says so.
+// tired ends a task that its API has deferred and that would exceed its max wait, if its OnMaxWait
+// decides so.
 func (t *Middleware) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
 	d.Paused, d.RetryAfter = true, wait
 	return t.impatient(ctx, j, d, time.Time{})
 }
 
-// judge asks the user's function, which must not take the worker down.
+// judge calls the user's function, which must not end the process.
 func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 	defer func() {
 		if x := recover(); x != nil {
@@ -182,12 +181,13 @@ func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 	return t.cfg.OnMaxWait(ctx, w)
 }
 
-// clockLate is by how much the moment may be later than Redis's clock is known to show, which is the shortest
-// time that a reply takes. asynq brings a task back when its patience ends, and then in a second or two.
+// clockLate bounds how much Redis's clock may be ahead of what is known of it, which the shortest
+// reply time limits. asynq brings a task back when its max wait ends, and otherwise a second or two
+// later.
 const clockLate = 50 * time.Millisecond
 
-// waited tells how long a denied task has waited, and whether its patience is over. It
-// notes in the job since when it waits and what bounds that.
+// waited returns how long a denied task has waited, and whether its max wait is over. It records in
+// the job when the wait began and what bounds it.
 func (t *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w Expired, over bool) {
 	if t.cfg.OnMaxWait == nil || !j.bound(d) {
 		return w, false
@@ -211,7 +211,7 @@ func (t *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w
 			w.MaxWait, w.Rule, w.RuleScope = r.MaxWait, r.Rule, r.Scope
 		}
 	}
-	if d.Paused { // whosever max_wait it is
+	if d.Paused { // whichever rule the max_wait belongs to
 		w.Rule, w.RuleScope = "", ""
 	}
 	if ended(j.maxWait, least) {
@@ -220,8 +220,8 @@ func (t *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w
 	return w, w.MaxWait > 0
 }
 
-// bound tells whether a max_wait bounds the task's wait, and notes which ones do or may:
-// any rule on the path may come to be the one that limits it.
+// bound reports whether a max_wait bounds the task's wait, and records those that do or may: any rule
+// on the path can become the one that limits it.
 func (j *job) bound(d throttle.Decision) bool {
 	j.bounds = j.bounds[:0]
 	if j.maxWait > 0 {
@@ -235,10 +235,10 @@ func (j *job) bound(d throttle.Decision) bool {
 	return len(j.bounds) > 0
 }
 
-// earliest is how long a denied task is known to wait on under the limits as they are, and
-// the rule that asks for it: a place under a concurrency rule may come free at any moment,
-// long before its lease ends, what waits before the task in line may go, and a pause may be
-// lifted by hand.
+// earliest returns how long a denied task must at least wait on under the present limits, and the rule
+// that requires it. Some waits have no known end: a place under a concurrency rule may be freed at any
+// moment, long before its lease ends; the tasks ahead in the queue may go; and a pause may be lifted
+// by hand.
 func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	by, _ = d.BindingRule()
 	places := by.Paused
@@ -258,8 +258,8 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	return wait, by
 }
 
-// heeding is at, or when the task's patience ends, if that is sooner and still to come: so
-// asynq brings it back even if nobody else does.
+// heeding returns at, or the end of the task's max wait if that is earlier and still to come: asynq
+// then brings the task back even if it is not dispatched.
 func (t *Middleware) heeding(j *job, at time.Time) time.Time {
 	if j.since.IsZero() {
 		return at
@@ -272,8 +272,9 @@ func (t *Middleware) heeding(j *job, at time.Time) time.Time {
 	return at
 }
 
-// since is when the task's wait began. One of our own that has not failed carries it.
-// Any other's is when it was first limited, or put off by its API, since its last real failure.
+// since returns when the task's wait began. A task of package queue that has not failed carries that
+// time. For any other it is when it was first limited, or deferred by its API, since its last real
+// failure.
 func (t *Middleware) since(ctx context.Context, j *job) time.Time {
 	if j.carriesDue() {
 		return j.due
@@ -284,10 +285,12 @@ func (t *Middleware) since(ctx context.Context, j *job) time.Time {
 	return t.now(j.scope)
 }
 
-// now is by Redis's clock, which waits go by: that of a worker may be set while its tasks wait.
+// now returns the time by Redis's clock, which waits use: a worker's clock may be set while its tasks
+// wait.
 func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.Waitlist().ServerNow(scope) }
 
-// ours is when a moment of Redis's clock comes by this process's, or up to clockLate before: asynq rounds it up to a second.
+// ours converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up
+// to a second.
 func (t *Middleware) ours(scope string, at time.Time) time.Time {
 	return time.Now().Add(at.Sub(t.now(scope)) - clockLate)
 }

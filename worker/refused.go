@@ -13,30 +13,31 @@ import (
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
-// A task that the limits refuse as they are, or that is for another application, is not lost:
-// it waits for a worker, or for limits, that let it run. Such tasks come back by themselves,
-// and however many there are that costs little.
+// A task that the present limits refuse, or that is for another application, is not lost: it waits for
+// a worker or for limits that let it run. Such tasks come back by themselves, at low cost even if
+// there are many.
 const (
-	// appPause is how soon one comes back that another application's worker may take, and
-	// limitsPause one that waits for other limits. Each is up to half as much longer.
+	// appPause is after how long a task comes back that another application's worker may take, and
+	// limitsPause after how long one that waits for other limits. Up to half as much is added at
+	// random.
 	appPause    = time.Second
 	limitsPause = 10 * time.Second
-	// refusedApart is how far apart the times are at which they come back to this process, as
-	// far as none waits for longer than refusedMost; beyond that each waits up to twice as long.
+	// refusedApart is the interval between the times at which such tasks come back to this process, as
+	// long as none waits for longer than refusedMost. Beyond that, each waits up to twice as long.
 	refusedApart = 50 * time.Millisecond
 	refusedMost  = 30 * time.Second
 )
 
-// RefusedObserver is an Observer that is also told of tasks that the limits refuse as they are.
+// RefusedObserver is an Observer that is also called for tasks that the present limits refuse.
 type RefusedObserver interface {
-	// Refused reports a task that was put back for wait, since limits must change first, or a worker pick
-	// it up that may run it. why is "app" (its scope is for other applications), "unmatched"
-	// (its scope meets no rule) or "cost" (it costs more than a rule can admit).
+	// Refused reports a task that was put back for wait, until limits change or another worker picks
+	// it up. why is "app" (its scope is for other applications), "unmatched" (its scope meets no rule)
+	// or "cost" (it costs more than a rule can admit).
 	Refused(queue, why string, wait time.Duration)
 }
 
-// refusal is why the limits refuse a task, as observers are told, "" for any other error; and
-// what all have in common that are told of as one.
+// refusal returns why the limits refuse a task, as observers receive it, "" for any other error; and
+// the key under which such tasks are logged together.
 func refusal(err error) (why, of string) {
 	var app *policy.AppError
 	var cost *policy.CostError
@@ -52,8 +53,8 @@ func refusal(err error) (why, of string) {
 	return "", ""
 }
 
-// refused puts a task back that was refused and may run some day. It returns false for one
-// that fails for good.
+// refused puts back a refused task that may run later. It returns false for a task that fails for
+// good.
 func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
 	why, of := refusal(err)
 	pause := limitsPause
@@ -90,7 +91,7 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	return true, t.wait(ctx, j, "", at)
 }
 
-// hopeless tells whether a task that was refused fails for good.
+// hopeless reports whether a refused task fails for good.
 func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	if fails := t.cfg.FailRefused; fails != nil {
 		return fails(ctx, j.ask(), err)
@@ -106,7 +107,8 @@ func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	return true
 }
 
-// stands tells whether a task stands in line, or was released: also where that can't be told.
+// stands reports whether a task is in its queue of waiters, or was dispatched. It is also true if that
+// cannot be read.
 func (t *Middleware) stands(ctx context.Context, j *job) bool {
 	stands, err := t.cfg.Limiter.Waitlist().IsQueued(ctx, j.ask())
 	if err != nil {
@@ -115,8 +117,8 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 	return err != nil || stands
 }
 
-// restore gives a task whose turn had come, and that this application may not run, its place
-// back, and lets those know who may.
+// restore puts a dispatched task that this application may not run back into its place, and announces
+// it to the processes that may.
 func (t *Middleware) restore(ctx context.Context, j *job) {
 	restored, err := t.cfg.Limiter.Waitlist().Restore(ctx, t.request(j))
 	if err == nil && restored {
@@ -127,7 +129,7 @@ func (t *Middleware) restore(ctx context.Context, j *job) {
 	}
 }
 
-// tellRefused logs that tasks wait so, once a minute for all of one kind.
+// tellRefused logs that tasks wait for such a reason, once a minute for all of one kind.
 func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, err error) {
 	n, due := t.repeats.Due(why+" "+of, time.Now())
 	if !due {
@@ -141,13 +143,13 @@ func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, er
 	t.log.WarnContext(ctx, "waiting task can never pass under the current limits; it waits for new limits", about...)
 }
 
-// returns spaces out when refused tasks come back. It is safe for concurrent use.
+// returns spreads the times at which refused tasks come back. It is safe for concurrent use.
 type returns struct {
 	mu   sync.Mutex
-	last time.Time // the furthest that is spoken for
+	last time.Time // the last time that is taken
 }
 
-// next is when a task comes back that is put back now.
+// next returns when a task comes back that is put back now.
 func (r *returns) next(now time.Time, pause time.Duration) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,7 +159,7 @@ func (r *returns) next(now time.Time, pause time.Duration) time.Time {
 	r.last = r.last.Add(refusedApart)
 	if most := now.Add(refusedMost); r.last.After(most) {
 		r.last = most
-		return most.Add(rand.N(refusedMost)) // there are too many: each comes once a minute or so
+		return most.Add(rand.N(refusedMost)) // too many: each comes back about once a minute
 	}
 	at := now.Add(pause + rand.N(pause/2))
 	if at.Before(r.last) {

@@ -18,12 +18,12 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// run lets next process a task that may start now. Whatever happens in it, a
-// panic included, its places are freed when it has ended, and only then.
+// run lets next process a task that may start now. Its places are freed when the run has ended, even
+// by a panic, and only then.
 func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.recoverPanic(ctx, j, &err)
 	j.slot.Runs()
-	told := func() {} // before anybody may meet the task again
+	told := func() {} // before another worker can pick the task up
 	if d.Handed {
 		told = t.dispatcher.Claim(j.ask().Ref().WithGrant(d.Grant))
 	}
@@ -47,7 +47,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		}
 	}()
 
-	began, outcome := time.Now(), "failed" // also what a panic leaves behind
+	began, outcome := time.Now(), "failed" // "failed" is also the outcome of a panic
 	defer func() { t.observer.Ran(j.queue, outcome, time.Since(began)) }()
 	seen, run := t.asRun(ctx, j)
 	err = next.ProcessTask(seen, j.task)
@@ -73,8 +73,8 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	return t.applyBudget(j, err)
 }
 
-// spent tells what a task that starts spends. A start that came too late has been given
-// back before, and is no run.
+// spent reports what a starting task spends. A start that came too late was refunded before, and is no
+// run.
 func (t *Middleware) spent(j *job) {
 	if t.cfg.Usage == nil {
 		return
@@ -91,13 +91,13 @@ func (t *Middleware) spent(j *job) {
 	t.cfg.Usage.Spent(j.scope, by, max(j.costs.Of(policy.Requests), 1))
 }
 
-// by is who spends, but for the application.
+// by returns the fields of usage except the application.
 func (j *job) by() usage.By {
 	return usage.By{Queue: j.queue, Type: j.task.Type(), EnqueuedBy: queue.EnqueuedBy(j.task)}
 }
 
-// bounded gives a run its time-out, counted from its start, and its deadline. No run takes longer than
-// most, unless that is 0.
+// bounded returns a context with the run's deadline and its time-out, counted from its start. If most
+// is not 0, no run takes longer.
 func (j *job) bounded(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	all := func() {}
 	if most > 0 {
@@ -117,8 +117,8 @@ func (j *job) bounded(ctx context.Context, most time.Duration) (context.Context,
 	return ctx, func() { own(); all() }
 }
 
-// applyBudget ends a task of our own whose budget of retries is used up: asynq, which
-// was told to retry for ever, would not.
+// applyBudget ends a task of package queue that has used up its retry budget. asynq would retry it for
+// ever: its max retry is unlimited.
 func (t *Middleware) applyBudget(j *job, err error) error {
 	if err == nil || !j.own || !j.last() || !t.isFailure(err) ||
 		errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
@@ -127,8 +127,8 @@ func (t *Middleware) applyBudget(j *job, err error) error {
 	return &finalError{err}
 }
 
-// recoverPanic makes an error of a panic that ends a task's last attempt. Any other
-// panic is asynq's to catch, which would retry a task of our own for ever.
+// recoverPanic converts a panic on a task's last attempt into an error. Any other panic is left to
+// asynq, which would retry a task of package queue for ever.
 func (t *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
 	if !j.own || !j.last() {
 		return
@@ -155,22 +155,22 @@ func (t *Middleware) observeLeases(d throttle.Decision) func() {
 	return func() { each(-1) }
 }
 
-// A task of our own that a crash cut off comes back with one failure more, as
-// asynq counts it, whether it had started or not. One killed before its start
-// must run again; one killed on its last attempt must not. So its last attempt
-// leaves a mark while it runs, which a crash leaves behind.
+// A task of package queue that a crash interrupted comes back with one more failure in asynq's count,
+// whether or not it had started. If it was killed before its start it must run again; if it was killed
+// on its last attempt it must not. So a last attempt sets a mark while it runs, which remains after a
+// crash.
 const (
 	markStay = 5 * time.Minute // longer than asynq takes to bring a killed task back
 	markBeat = time.Minute
-	// markEnd is how long the mark stays of an attempt that asynq ended before its
-	// handler did: longer than asynq waits before a retry.
+	// markEnd is how long the mark remains of an attempt that asynq ended before its handler did:
+	// longer than asynq waits before a retry.
 	markEnd = 48 * time.Hour
 )
 
 func markKey(j *job) string { return "hw:run:{" + j.queue + "}:" + j.id }
 
-// checkExpired refuses a task that may not run any more: past its deadline, or killed
-// while it ran its last attempt.
+// checkExpired rejects a task that may not run any more: its deadline has passed, or it was killed
+// during its last attempt.
 func (t *Middleware) checkExpired(ctx context.Context, j *job) error {
 	if !j.deadline.IsZero() && !time.Now().Before(j.deadline) {
 		return fmt.Errorf("headway: its deadline of %s has passed", j.deadline.UTC().Format(time.RFC3339))
@@ -195,10 +195,10 @@ func (t *Middleware) unmark(ctx context.Context, j *job) {
 	}
 }
 
-// started marks a last attempt and keeps the mark up while it runs. The run does not wait
-// for it: a start that does would be late where Redis is far, and take its unit from others.
-// Redis keeps what was sent to it, so a crash a moment later leaves the mark too. Whoever
-// ends the run waits until the mark was made, or the two would come in any order.
+// started sets the mark of a last attempt and renews it. The run does not wait for the call: with a
+// distant Redis the start would be late and take its unit from other tasks. Redis keeps what it has
+// received, so the mark also survives a crash a moment later. The end of the run waits until the mark
+// was set, else the two calls could arrive in any order.
 func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err error)) {
 	if !j.own || !j.last() {
 		return func(error) {}
@@ -224,7 +224,7 @@ func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err err
 		<-done
 		ctx := context.WithoutCancel(asynqs)
 		if asynqs.Err() != nil {
-			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and heeds no more what we return
+			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and ignores what we return
 			return
 		}
 		if g := asynqx.ClientOf(asynqs); g != nil && isFinal(err) {
@@ -235,8 +235,8 @@ func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err err
 	}
 }
 
-// isFinal tells whether a last attempt that ends so is the task's end. A panic, which has no
-// error yet, is. One that is put off has burned no attempt: a crash must not end it.
+// isFinal reports whether a last attempt that ends with err is final. A panic, which has no error yet,
+// is. A deferral uses up no attempt: a crash must not end the task.
 func isFinal(err error) bool {
 	return err == nil || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)
 }

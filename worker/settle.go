@@ -10,20 +10,20 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// running is the run that a context is of.
+// running is the run to which a context belongs.
 type running struct {
 	throttle *Middleware
 	job      *job
 	grant    throttle.Grant
 
 	mu   sync.Mutex
-	told policy.Costs // what it has spent, as Config.Usage was told; nil: as at its start
+	told policy.Costs // what it has spent, as reported to Config.Usage; nil: as at its start
 }
 
 type runningKey struct{}
 
-// withRun lets a handler settle what its run spends. A run that spends nothing has no part
-// in it.
+// withRun returns a context with which a handler can settle its run. A run that spends nothing is left
+// out.
 func (t *Middleware) withRun(ctx context.Context, j *job, g throttle.Grant) context.Context {
 	if g.Zero() {
 		return ctx
@@ -31,7 +31,7 @@ func (t *Middleware) withRun(ctx context.Context, j *job, g throttle.Grant) cont
 	return context.WithValue(ctx, runningKey{}, &running{throttle: t, job: j, grant: g})
 }
 
-// settled tells what a run has spent more than was told before.
+// settled reports the difference between costs and what was reported before.
 func (r *running) settled(costs policy.Costs) {
 	u, asks := r.throttle.cfg.Usage.(SettledUsage)
 	if !asks {
@@ -53,7 +53,7 @@ func (r *running) settled(costs policy.Costs) {
 	}
 }
 
-// estimated is what a task was told to spend when it started, by unit.
+// estimated returns what a task was charged when it started, by unit.
 func (j *job) estimated() policy.Costs {
 	if len(j.costs) > 0 {
 		return maps.Clone(j.costs)
@@ -61,15 +61,16 @@ func (j *job) estimated() policy.Costs {
 	return policy.Costs{policy.Requests: max(j.cost, 1)}
 }
 
-// Settle makes what the task of a handler's ctx was charged at its start what it has spent:
+// Settle corrects the charge of the running task to what it has spent. ctx is the context of its
+// handler:
 //
 //	worker.Settle(ctx, policy.Costs{"tokens": 1830})
 //
-// Less comes back, more is charged as a debt; see throttle.Limiter.Settle, whose errors and
-// cost it has. It can be called as often as more is known, while an answer streams say, and
-// whether the handler then fails or not: each attempt of a task is charged anew, and settled
-// by itself. What a handler never settles stays charged as it was estimated. Outside of a
-// limited task's run it does nothing.
+// A smaller cost is refunded, a larger one charged as a debt. See throttle.Limiter.Settle, whose
+// errors and cost it has. A handler may call it as often as it learns more, for example while an
+// answer streams, and whether it then fails or not: each attempt of a task is charged anew and settled
+// by itself. A run that is never settled stays charged as estimated. Outside of a limited task's run
+// it does nothing.
 func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error) {
 	r, ok := ctx.Value(runningKey{}).(*running)
 	if !ok {
@@ -82,10 +83,10 @@ func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error
 	return got, err
 }
 
-// SaveGrant lets what the task of a handler's ctx was charged be settled from elsewhere when its
-// handler has ended, for so long: throttle.Limiter.LoadGrant finds it by the task's scope and id.
-// A later attempt that is kept takes its place. Its errors and cost are those of
-// throttle.Limiter.SaveGrant; outside of a limited task's run it does nothing.
+// SaveGrant saves the grant of the running task for the duration stay, so that it can be settled
+// elsewhere after its handler has ended. ctx is the context of its handler. throttle.Limiter.LoadGrant
+// finds it by the task's scope and id. The saved grant of a later attempt replaces it. Errors and cost
+// are those of throttle.Limiter.SaveGrant. Outside of a limited task's run it does nothing.
 func SaveGrant(ctx context.Context, stay time.Duration) error {
 	r, ok := ctx.Value(runningKey{}).(*running)
 	if !ok {

@@ -4,5 +4,5 @@ package worker
 
 import "os"
 
-// pauseSignals is empty: there is no SIGTSTP here.
+// pauseSignals is empty: this system has no SIGTSTP.
 var pauseSignals []os.Signal

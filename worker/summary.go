@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// summaryEvery is how often the log says what tasks have done, unless Config says otherwise.
+// summaryEvery is the default interval of the summary in the log.
 const summaryEvery = time.Minute
 
-// summary is an Observer that counts what tasks do, for a line of the log each minute. It is safe for concurrent use.
+// summary is an Observer that counts tasks for a periodic log line. It is safe for concurrent use.
 type summary struct {
 	nobody
 	pickedUp, ran, failed, putBack atomic.Int64
@@ -28,8 +28,8 @@ func (s *summary) Ran(_, outcome string, _ time.Duration) {
 	}
 }
 
-// run logs a line for each such time in which anything happened, until ctx ends. waiting is asked for the line only; its error leaves the
-// number out.
+// run logs a line for each interval in which anything happened, until ctx ends. waiting is called only
+// for a line; if it fails, the line leaves that number out.
 func (s *summary) run(ctx context.Context, every time.Duration, log *slog.Logger, waiting func(context.Context) (int64, error)) {
 	every = cmp.Or(every, summaryEvery)
 	tick := time.NewTicker(every)

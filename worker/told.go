@@ -11,9 +11,10 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// ReportStatus reports the status and header of an API's answer to the call of a task's handler, as from the
-// API that limits.yaml means, so that all workers heed it: where the answer says to stay away, nobody starts in the task's scope, or below it,
-// until that is over. See throttle.Limiter.Report.
+// ReportStatus reports the status and header of an API's answer to a call from a task's handler. It
+// assumes that the answer came from the API of the task's scope in limits.yaml. All workers apply it:
+// if the API says to stay away, no task starts in the task's scope, or below it, until that is over.
+// See throttle.Limiter.Report.
 //
 //	resp, err := client.Do(req.WithContext(ctx))
 //	…
@@ -21,17 +22,17 @@ import (
 //		return err
 //	}
 //
-// The error is a *RefusedError where the answer refuses the call for a limit, and nil
-// otherwise. A handler that returns it, or one that wraps it, burns no attempt: the task goes
-// back to the front of its line and comes when the API wants to be called again. Where Redis
-// cannot be told only this task stays away. Outside of a handler it only reads the answer.
-// Costs what Limiter.Report does.
+// The error is a *RefusedError if the API refuses the call because of a limit, and nil otherwise. A
+// handler that returns it, or wraps it, uses up no attempt: the task goes back to the front of its
+// queue and comes when the API wants to be called again. If Redis cannot be reached, only this task
+// stays away. Outside of a handler ReportStatus only parses the answer. Costs the same as
+// Limiter.Report.
 func ReportStatus(ctx context.Context, status int, header http.Header) error {
 	return report(ctx, status, upstream.Read(status, header, time.Now()))
 }
 
-// ReportResponse is ReportStatus for a whole response. It also says which host answered, so that a host
-// that limits.yaml does not name changes no limit.
+// ReportResponse is ReportStatus for a whole response. It also reports which host answered, so that an
+// answer of a host that limits.yaml does not list changes no limit.
 func ReportResponse(ctx context.Context, resp *http.Response) error {
 	advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
 	if resp.Request != nil && resp.Request.URL != nil {
@@ -50,10 +51,10 @@ func report(ctx context.Context, status int, advice upstream.Hint) error {
 	return &RefusedError{Status: status, RetryAfter: advice.Retry, known: advice.RetryKnown}
 }
 
-// RefusedError says that an API refused a call for a limit of its own. It is a Deferrer.
+// RefusedError says that an API refused a call because of a limit of its own. It is a Deferrer.
 type RefusedError struct {
 	Status int
-	// RetryAfter is how long the API asks to stay away, 0 where it does not say.
+	// RetryAfter is how long the API asks to stay away, 0 if it does not say.
 	RetryAfter time.Duration
 
 	known bool
@@ -66,23 +67,23 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("headway: the API answered %d and asks to come back in %s", e.Status, e.RetryAfter)
 }
 
-// DeferBy makes it burn no attempt.
+// DeferBy implements Deferrer: the error uses up no attempt.
 func (e *RefusedError) DeferBy() (wait time.Duration, known, deferred bool) {
 	return e.RetryAfter, e.known, true
 }
 
-// taskRun is one run of a task, for those whom its handler calls.
+// taskRun is one run of a task, for the functions that its handler calls.
 type taskRun struct {
 	throttle *Middleware
 	job      *job
 
 	mu     sync.Mutex
-	paused bool // its scope, by what its API has answered
+	paused bool // its scope, by the answer of its API
 }
 
 type runKey struct{}
 
-// asRun is ctx for a handler, and what becomes of its run.
+// asRun returns the context for a handler, and the state of its run.
 func (t *Middleware) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
 	r := &taskRun{throttle: t, job: j}
 	return context.WithValue(ctx, runKey{}, r), r
@@ -99,9 +100,9 @@ func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {
 	r.paused = r.paused || !out.Until.IsZero()
 }
 
-// deferred puts a task back whose API has put it off: before those in its line where its
-// scope is paused, in the order of their starts, so that it comes first when that is over, and
-// else for the time that it asks for.
+// deferred puts back a task that its API has deferred. If the task's scope is paused, it goes to the
+// front of its queue, ordered by start, and comes first when the pause is over. Otherwise it waits for
+// as long as the API asks.
 func (t *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
 	j, at := r.job, time.Now().Add(wait)
 	r.mu.Lock()

@@ -10,25 +10,27 @@ import (
 	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
-// unmatched counts the tasks that wait since their scopes meet no rule, and warns of each scope once a minute. The zero unmatched is
-// ready to use. It is safe for concurrent use.
+// unmatched counts the tasks that wait because their scopes meet no rule, and warns about each scope
+// once a minute. The zero value is ready to use. It is safe for concurrent use.
 type unmatched struct {
 	away  awaycount.Counts[string] // by scope
 	lines ratelog.Repeats
 
 	mu     sync.Mutex
 	minute time.Time // when the warnings of this minute began
-	warned int       // scopes since
+	warned int       // scopes warned about since
 }
 
 const (
-	// unmatchedGather is how long a warning waits for more tasks of its scope, so that its count means something.
+	// unmatchedGather is how long a warning waits for more tasks of its scope, so that its count is
+	// meaningful.
 	unmatchedGather = time.Second
-	// mostUnmatched is of how many scopes there is a warning in a minute: scopes may be misspelt by the thousand.
+	// mostUnmatched bounds the number of scopes warned about in a minute: thousands of scopes may be
+	// misspelt.
 	mostUnmatched = 20
 )
 
-// waits notes a task that was put back until at.
+// waits records a task that was put back until at.
 func (u *unmatched) waits(ctx context.Context, log *slog.Logger, j *job, at time.Time) {
 	now := time.Now()
 	u.away.Add(j.scope, at, now)
@@ -48,7 +50,7 @@ func (u *unmatched) waits(ctx context.Context, log *slog.Logger, j *job, at time
 	})
 }
 
-// warns says whether there may be a warning of one more scope in this minute.
+// warns reports whether one more scope may be warned about in this minute.
 func (u *unmatched) warns(now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -12,23 +12,25 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// What a waiting task does not carry itself is kept beside it, and not in the text of its last error: that may
-// be what an API has answered. Each of its attempts has a key, so a real failure begins anew. It is
-// written whole, with its TTL, by the one run of the task that there is, so it never stays for good.
+// State of a wait that the task does not carry itself is kept in a key beside it. The text of its last
+// error is not used: an API's answer may have written it. Each attempt has its own key, so a real
+// failure starts anew. Only the single run of the task writes it, whole and with a TTL, so it never
+// stays for good.
 const (
-	// waitStays is how much longer it is kept than the task is known to be away, and deferralStays how long a
-	// task may stand in line between two deferrals that are counted together.
+	// waitStays is how much longer the state is kept than the task is known to be away. deferralStays
+	// is how long a task may wait in its queue between two deferrals that are counted together.
 	waitStays     = time.Hour
 	deferralStays = 24 * time.Hour
 )
 
-// waitKey names the attempt by the retries that are left after it, which a task keeps when it is carried over.
+// waitKey names the attempt by the number of retries left after it, which does not change when the
+// task is re-enqueued.
 func waitKey(j *job) string {
 	return "hw:wait:{" + j.queue + "}:" + strconv.Itoa(j.retriesLeft()) + ":" + j.id
 }
 
-// keepWait keeps until the task comes again when its wait began, in µs since 1970, 0 where it carries that, and how
-// often its API has put it off.
+// keepWait stores, until the task comes again, when its wait began, in µs since 1970 (0 if the task
+// carries that itself), and how often its API has deferred it.
 func (t *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 	since, stays := int64(0), waitStays
 	if !j.since.IsZero() && !j.carriesDue() {
@@ -45,8 +47,8 @@ func (t *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 	}
 }
 
-// sinceKept reads what is kept of the wait. It returns when that began, the zero time where nothing is
-// known of it, and notes the deferrals in the job.
+// sinceKept reads the stored state of the wait. It returns when the wait began, the zero time if that
+// is unknown, and records the deferrals in the job.
 func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 	var kept *redis.StringCmd
 	err := redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
@@ -69,8 +71,8 @@ func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 	return time.UnixMicro(since)
 }
 
-// mayDefer counts a deferral, which is kept as the task is put back, and says whether it may be put off once
-// more. Where Redis does not answer it may.
+// mayDefer counts a deferral, which is stored when the task is put back, and reports whether the task
+// may be deferred once more. It may if Redis does not answer.
 func (t *Middleware) mayDefer(ctx context.Context, j *job) bool {
 	if t.cfg.MaxDeferrals < 0 {
 		return true
