@@ -366,8 +366,8 @@ func noLimits(err error) error {
 	return err
 }
 
-// warnOfUnits warns if Spends gives tasks a scope that has a rule with a unit, and neither Costs nor a
-// default says how much of it they cost.
+// warnOfUnits warns if Spends is set, Costs is nil, and a rule counts a unit other than requests: the
+// tasks of Spends cost none of that unit.
 func (l *Limits) warnOfUnits(ctx context.Context, rules *policy.Policy) {
 	if cfg := l.Middleware.cfg; cfg.Spends == nil || cfg.Costs != nil {
 		return

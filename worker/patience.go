@@ -182,8 +182,8 @@ func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 }
 
 // clockLate bounds how much Redis's clock may be ahead of what is known of it, which the shortest
-// reply time limits. asynq brings a task back when its max wait ends, and otherwise a second or two
-// later.
+// reply time limits. asynq brings a task back when its max wait ends; if that is too early, the next
+// time is a second or two later.
 const clockLate = 50 * time.Millisecond
 
 // waited returns how long a denied task has waited, and whether its max wait is over. It records in

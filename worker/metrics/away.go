@@ -8,8 +8,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/awaycount"
 )
 
-// away counts the refused tasks that this process has put back and that are not due again. It is counted when it is asked for, so that
-// it falls by itself when they come.
+// away counts the refused tasks that this process has put back and that are not due yet. A scrape
+// computes it, so that it falls by itself when they come due.
 type away struct {
 	desc  *prometheus.Desc
 	tasks awaycount.Counts[refusedTasks]

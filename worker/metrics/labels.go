@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// labelSet lets the first max values through and turns the others into Other.
+// labelSet keeps the first max values and replaces all others by Other.
 type labelSet struct {
 	mu   sync.RWMutex
 	seen map[string]bool
@@ -37,7 +37,7 @@ func (s *labelSet) of(value string) string {
 	return label(value)
 }
 
-// label makes a value one that Prometheus takes: it panics on broken UTF-8.
+// label converts a value into valid UTF-8: Prometheus panics on anything else.
 func label(value string) string { return strings.ToValidUTF8(value, "\uFFFD") }
 
 // series are the metrics of one rule, looked up once.
@@ -48,8 +48,8 @@ type series struct {
 	leases                            prometheus.Gauge
 }
 
-// ruleKey names a rule by where the policy has it and its name there. It is
-// looked up as it is, so that a decision allocates nothing.
+// ruleKey identifies a rule by its place in the policy and its name there. It is looked up without
+// conversion, so that a decision allocates nothing.
 type ruleKey struct{ pattern, name string }
 
 func (k ruleKey) label() string {
@@ -59,7 +59,7 @@ func (k ruleKey) label() string {
 	return label(k.pattern + ":" + k.name)
 }
 
-// seriesSet is the series of each rule; those above the bound share one.
+// seriesSet holds the series of each rule; the rules beyond the bound share one.
 type seriesSet struct {
 	mu     sync.RWMutex
 	rules  map[ruleKey]*series
@@ -79,7 +79,7 @@ func (s *seriesSet) of(rule ruleKey) *series {
 	switch {
 	case known != nil:
 		return known
-	case full != nil: // nothing new is let in any more
+	case full != nil: // no new rule gets its own series any more
 		return full
 	}
 	s.mu.Lock()

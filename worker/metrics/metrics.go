@@ -1,14 +1,12 @@
 // Package metrics counts for Prometheus what the limiter and the workers do.
 //
-// A *Metrics is given to them as their observer. It is a prometheus.Collector:
-// a program with a registry of its own registers it there; Handler serves it
-// beside the Go runtime's metrics for those that have none. The global registry
-// is never touched.
+// A *Metrics is their observer, and a prometheus.Collector. Programs with a registry of their own
+// register it there. For others, Handler serves it together with the metrics of the Go runtime. The
+// global registry is never used.
 //
-// Labels are bounded and hold nothing personal. rule is the place of a rule in
-// the policy, such as payments/*/refunds:refunds, never the tenant that the
-// star stood for. Beyond the first Config.MaxRules rules, further ones are
-// counted together as rule="other".
+// Labels are bounded and contain nothing personal. rule is the place of a rule in the policy, such as
+// payments/*/refunds:refunds, never the tenant that the star stands for. Rules beyond the first
+// Config.MaxRules are counted together as rule="other".
 package metrics
 
 import (
@@ -20,33 +18,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Label values that stand for many. No rule can be named so: its name has a
-// colon, which these lack.
+// Label values that stand for many. No rule can have such a name: names of rules have a colon.
 const (
-	Other = "other" // one of those above the bound
-	None  = "none"  // nothing was decided, so no rule is known
+	Other = "other" // all beyond the bound
+	None  = "none"  // no decision, so the rule is unknown
 )
 
-// The bounds of labels that are few by nature: queues are configured, kinds
-// and outcomes are words of the source.
+// The bounds of labels that have few values by nature: queues are configured, kinds and outcomes are
+// constants in the source.
 const (
 	maxQueues   = 100
 	maxKinds    = 100
 	maxOutcomes = 20
 )
 
-// Config is how a Metrics is made. The zero value works.
+// Config configures a Metrics. The zero value works.
 type Config struct {
-	// MaxRules is how many rules have a label of their own. Each costs about 25
-	// series. Defaults to 1000.
+	// MaxRules is how many rules have their own label value. Each costs about 25 series. Defaults to
+	// 1000.
 	MaxRules int
-	// Version is the label of headway_build_info. Without a version that metric
-	// is absent.
+	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
+	// absent.
 	Version string
 }
 
-// Metrics counts. It is safe for concurrent use; one call costs well under a
-// microsecond and never waits for a scrape.
+// Metrics counts what the limiter and the workers do. It is safe for concurrent use; a call costs well
+// under a microsecond and never waits for a scrape.
 type Metrics struct {
 	decisions  *prometheus.CounterVec
 	denials    *prometheus.CounterVec
@@ -82,15 +79,15 @@ type Metrics struct {
 	redis    redisState
 }
 
-// Buckets in seconds, in steps of about three: a decision is a round trip, a
-// wait is anything from a millisecond to a day.
+// Buckets in seconds, in steps of about three: a decision takes a round trip, a wait between a
+// millisecond and a day.
 var (
 	decisionBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3}
 	waitBuckets     = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800, 7200, 86400}
 	runBuckets      = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800}
 )
 
-// New returns a Metrics in which nothing has been counted.
+// New returns a Metrics with all counts at zero.
 func New(cfg Config) *Metrics {
 	if cfg.MaxRules <= 0 {
 		cfg.MaxRules = 1000
@@ -163,9 +160,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Handler serves the metrics, and those of the Go runtime and the process, in
-// the Prometheus text format. It answers four scrapes at a time, each within
-// ten seconds.
+// Handler serves the metrics, and those of the Go runtime and the process, in the Prometheus text
+// format. It answers at most four scrapes at once, each within ten seconds.
 func (m *Metrics) Handler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m, collectors.NewGoCollector(),

@@ -10,15 +10,15 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Decided counts one decision of a limiter: what each rule that it met said,
-// and how long it took. It implements throttle.Observer.
+// Decided counts one decision of a limiter: the result of each rule on its path, and how long it took.
+// It implements throttle.Observer.
 func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
-	if !d.Handed && !d.Prefetched { // else nobody was asked
+	if !d.Handed && !d.Prefetched { // else no call was made
 		m.deciding.Observe(took.Seconds())
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return // nobody wanted the answer any more
+		return // the caller had gone
 	case err != nil:
 		m.rules.of(ruleKey{name: None}).failed.Inc()
 		return
@@ -50,7 +50,7 @@ func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	}
 }
 
-// Shadowed counts what a shadow rule said of a start: it is for throttle.Config.OnShadow.
+// Shadowed counts the decision of a shadow rule about a start. Set it as throttle.Config.OnShadow.
 func (m *Metrics) Shadowed(one throttle.Shadowed) {
 	rule := m.unreal.of(ruleKey{one.Pattern, one.Rule}.label())
 	m.shadows.WithLabelValues(rule, m.outcomes.of(string(one.Outcome))).Inc()
@@ -59,8 +59,8 @@ func (m *Metrics) Shadowed(one throttle.Shadowed) {
 	}
 }
 
-// LeaseHeld counts places under a concurrency rule: 1 for one that was taken,
-// -1 for one that was freed or lost. rule is as in the label: payments/*:parallel.
+// LeaseHeld counts places under a concurrency rule: 1 for a place taken, -1 for one freed or lost.
+// rule is as in the label: payments/*:parallel.
 func (m *Metrics) LeaseHeld(rule string, delta int) {
 	key := ruleKey{name: rule}
 	if i := strings.LastIndexByte(rule, ':'); i >= 0 {
@@ -69,7 +69,7 @@ func (m *Metrics) LeaseHeld(rule string, delta int) {
 	m.rules.of(key).leases.Add(float64(delta))
 }
 
-// PickedUp counts a task that was taken from queue.
+// PickedUp counts a task taken from queue.
 func (m *Metrics) PickedUp(queue string) { m.pickups.WithLabelValues(m.queues.of(queue)).Inc() }
 
 // Ran counts a run that ended in outcome after took.
@@ -86,47 +86,46 @@ func (m *Metrics) Rescheduled(queue string, wait time.Duration) {
 	m.delays.WithLabelValues(queue).Observe(wait.Seconds())
 }
 
-// MaxWaitExceeded counts a task of queue that waited too long, by what became of it.
+// MaxWaitExceeded counts a task of queue that waited too long, by its outcome.
 func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
 	m.maxWaits.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
 }
 
-// Refused counts a task of queue that was put back for wait, since limits must change first, or
-// a worker take it that may run it.
+// Refused counts a task of queue that was put back for wait, until limits change or another worker may
+// run it.
 func (m *Metrics) Refused(queue, why string, wait time.Duration) {
 	queue = m.queues.of(queue)
 	m.refused.WithLabelValues(queue, why).Inc()
 	m.away.add(queue, why, wait)
 }
 
-// Holding counts the tasks that wait in a handler: 1 when one begins, -1 when
-// it ends.
+// Holding counts the tasks that wait in a handler: 1 when one begins, -1 when it ends.
 func (m *Metrics) Holding(delta int) { m.holding.Add(float64(delta)) }
 
-// Held counts a task that waited d in a handler.
+// Held counts a wait of d in a handler.
 func (m *Metrics) Held(d time.Duration) { m.holds.Observe(d.Seconds()) }
 
-// DispatchLead notes how long before their starts tasks are granted.
+// DispatchLead records how long before their starts tasks are granted.
 func (m *Metrics) DispatchLead(lead time.Duration) { m.lead.Set(lead.Seconds()) }
 
-// DispatcherPolled notes that it was looked whose turn it is of those who wait for a provider,
-// and whether it will be again. label is what the provider is called here.
+// DispatcherPolled records a poll of a provider's queue, and whether another will follow. label is the
+// provider's name in labels.
 func (m *Metrics) DispatcherPolled(provider, label string, again bool) {
 	m.polls.note(provider, label, again)
 }
 
-// Failed counts something that went wrong. kind is a word of the source, such
-// as "release"; never text from an error.
+// Failed counts a fault. kind is a constant in the source, such as "release", never the text of an
+// error.
 func (m *Metrics) Failed(kind string) { m.errors.WithLabelValues(m.kinds.of(kind)).Inc() }
 
-// redisState is whether Redis answered when it was last asked.
+// redisState is whether Redis answered the last ping.
 type redisState struct {
 	mu    sync.Mutex
 	asked bool
 	up    bool
 }
 
-// LimitsFileFaulty notes whether the limits file was changed into one that cannot be used.
+// LimitsFileFaulty records whether the limits file was changed into one that cannot be used.
 func (m *Metrics) LimitsFileFaulty(faulty bool) {
 	if faulty {
 		m.faulty.Set(1)
@@ -135,8 +134,7 @@ func (m *Metrics) LimitsFileFaulty(faulty bool) {
 	m.faulty.Set(0)
 }
 
-// RedisUp tells whether Redis answers. An outage is counted once, when it
-// begins.
+// RedisUp records whether Redis answers. An outage is counted once, when it begins.
 func (m *Metrics) RedisUp(up bool) {
 	m.redis.mu.Lock()
 	defer m.redis.mu.Unlock()

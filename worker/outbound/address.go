@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A range of addresses that are not an API on the internet, from the IANA
-// special-purpose registries (RFC 6890 and its updates), and what it is called.
+// span is a range of addresses that are not an API on the internet, from the IANA special-purpose
+// registries (RFC 6890 and its updates), and its name.
 type span struct {
 	prefix netip.Prefix
 	kind   string
@@ -27,22 +27,22 @@ var refusedSpans = slices.Concat(
 	spans("a shared (carrier-grade NAT)", "100.64.0.0/10"),
 	spans("a link-local", "169.254.0.0/16", "fe80::/10"),
 	spans("a multicast", "224.0.0.0/4", "ff00::/8"),
-	spans("a cloud platform's", "168.63.129.16/32"), // Azure's host agent: public to look at, local in truth
+	spans("a cloud platform's", "168.63.129.16/32"), // Azure's host agent: a public address that is local in fact
 	spans("a benchmarking", "198.18.0.0/15", "2001:2::/48"),
 	spans("a documentation", "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
 	spans("a reserved", "192.0.0.0/24", "192.88.99.0/24", "240.0.0.0/4", "2001::/23"),
 )
 
 var (
-	globalUnicast = netip.MustParsePrefix("2000::/3") // all that IANA gives out; what is beyond is reserved
+	globalUnicast = netip.MustParsePrefix("2000::/3") // all that IANA has allocated; the rest is reserved
 	nat64         = netip.MustParsePrefix("64:ff9b::/96")
 	sixToFour     = netip.MustParsePrefix("2002::/16")
 	teredo        = netip.MustParsePrefix("2001::/32")
 )
 
-// refusal returns why addr must not be dialled ("a private", "a loopback", …),
-// or "" if it is a public address. An IPv6 address that carries an IPv4 one, to
-// which a gateway would bring it, is judged by that one.
+// refusal returns why addr must not be dialled ("a private", "a loopback", …), or "" if it is a public
+// address. An IPv6 address that embeds an IPv4 one, to which a gateway would forward, is judged by the
+// IPv4 address.
 func refusal(addr netip.Addr) string {
 	addr = addr.WithZone("").Unmap() // a Prefix contains no address with a zone
 	if !addr.IsValid() {
@@ -67,7 +67,7 @@ func refusal(addr netip.Addr) string {
 	return ""
 }
 
-// embedded returns the IPv4 addresses that addr carries, nil if none.
+// embedded returns the IPv4 addresses embedded in addr, nil if none.
 func embedded(addr netip.Addr) []netip.Addr {
 	b := addr.As16()
 	v4 := func(at int, flip byte) netip.Addr {
@@ -78,7 +78,7 @@ func embedded(addr netip.Addr) []netip.Addr {
 		return []netip.Addr{v4(12, 0)}
 	case sixToFour.Contains(addr):
 		return []netip.Addr{v4(2, 0)}
-	case teredo.Contains(addr): // the server, and the client with its bits turned over
+	case teredo.Contains(addr): // the server, and the client with its bits inverted
 		return []netip.Addr{v4(4, 0), v4(12, 0xff)}
 	}
 	return nil

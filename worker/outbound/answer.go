@@ -11,27 +11,26 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// StatusError says that the API answered, and not with 2xx.
+// StatusError says that the API answered with a status other than 2xx.
 //
-// 408, 425 and 5xx are failures that asynq retries; a 429, and a 503 with a Retry-After, are
-// none, and burn no attempt. Any other status comes
-// with asynq.SkipRetry: the same request would get the same answer. Redirects
-// are among those, they are not followed.
+// asynq retries 408, 425 and 5xx as failures. A 429, and a 503 with a Retry-After, is no failure and
+// uses up no attempt. Any other status wraps asynq.SkipRetry: the same request would get the same
+// answer. That includes redirects, which are not followed.
 type StatusError struct {
 	Status     int
-	RetryAfter time.Duration // what the answer asks for, at most 24h; -1 if it asks for nothing
-	Snippet    string        // the answer's first bytes: one line, printable, secrets replaced by [redacted]; or why they are not shown
+	RetryAfter time.Duration // the requested wait, at most 24h; -1 if none
+	Snippet    string        // the first bytes of the answer: one line, printable, secrets replaced by [redacted]; or why they are not shown
 
 	target string
 }
 
-// RetryIn tells worker.Config when the API asked to be called again.
+// RetryIn implements worker.Retrier: it returns when the API asked to be called again.
 func (e *StatusError) RetryIn() (wait time.Duration, asked bool) {
 	return e.RetryAfter, e.RetryAfter > 0
 }
 
-// DeferBy tells package worker that the API is limited itself: a 429, or a 503 that says
-// when to come back. That burns no attempt.
+// DeferBy implements worker.Deferrer: a 429, or a 503 with a Retry-After, says that the API is limited
+// itself, and uses up no attempt.
 func (e *StatusError) DeferBy() (wait time.Duration, known, deferred bool) {
 	known = e.RetryAfter >= 0
 	return max(0, e.RetryAfter), known,
@@ -69,10 +68,9 @@ func retried(status int) bool {
 	return 500 <= status && status <= 599
 }
 
-// answer judges resp by its status alone, and reads its body so far that the
-// connection can be used again. A body that breaks off, or outlasts the run's
-// time, changes nothing: the API has said what became of the request, and to
-// send a charge again because its receipt was cut short would be the worse fault.
+// answer judges resp by its status alone, and reads enough of its body to reuse the connection. A body
+// that breaks off, or exceeds the run's time, changes nothing: the status is known, and to repeat a
+// charge because its receipt was cut short would be the worse fault.
 func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
 	if 200 <= resp.StatusCode && resp.StatusCode <= 299 {
@@ -84,7 +82,7 @@ func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) erro
 		RetryAfter: retryAfter(resp, time.Now()),
 		target:     c.target(),
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which no ctx ends
+	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which ctx does not end
 		err.Snippet = h.readSnippet(ctx, c, resp)
 	}
 	if retried(resp.StatusCode) {
@@ -93,8 +91,8 @@ func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) erro
 	return permanent(err)
 }
 
-// beyondSnippet is how much more is read than shown, so that a secret is found whole
-// where the cut would go through it, and what it leaves room for is there.
+// beyondSnippet is how much more is read than shown, so that a secret that the cut would split is
+// found whole.
 const beyondSnippet = 1024
 
 func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response) string {
@@ -105,7 +103,7 @@ func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response)
 		return ""
 	}
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
-		return "[compressed body, not shown]" // no secret could be found in it
+		return "[compressed body, not shown]" // secrets cannot be found in it
 	}
 	shown, err := c.hide(ctx, string(first), int64(len(first)) == most)
 	if err != nil {
@@ -116,7 +114,7 @@ func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response)
 
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter is what an answer asks for, at most 24h, and -1 where it asks for nothing.
+// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none.
 func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	advice := upstream.Read(resp.StatusCode, resp.Header, now)
 	if !advice.RetryKnown {

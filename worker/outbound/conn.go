@@ -13,21 +13,19 @@ import (
 // readBuffer is the size of the transport's read buffer. See conn.Read.
 const readBuffer = 256
 
-// errSentOnce is what the transport meets when it tries to send a request again.
+// errSentOnce is the error of the transport's attempt to send a request again.
 var errSentOnce = errors.New("the connection closed before an answer came; the API may have received the request, so this run does not send it again")
 
-// permit is one charge's right to be sent, once.
+// permit is the right of one charge to send a request once.
 //
-// http.Transport sends a request again by itself when a kept connection fails
-// before the answer and shouldRetryRequest says yes: for GET, HEAD, OPTIONS and
-// TRACE, and for any method with an Idempotency-Key or X-Idempotency-Key header
-// (Request.isReplayable, if there is no body or it has GetBody). There is no
-// switch for it. So the socket has the last word: the first byte of a request
-// claims its permit for the connection it goes to, and no other connection takes
-// a byte for it. What stays is the repetition that is harmless, when a kept
-// connection took nothing.
+// http.Transport sends a request again by itself if a kept connection fails before the answer and
+// shouldRetryRequest allows it: for GET, HEAD, OPTIONS and TRACE, and for any method with an
+// Idempotency-Key or X-Idempotency-Key header (Request.isReplayable, if there is no body or it has
+// GetBody). That cannot be switched off. So the socket decides: the first byte of a request claims its
+// permit for the connection it goes to, and no other connection accepts a byte of it. Only the
+// harmless repetition remains: when a kept connection accepted nothing.
 type permit struct {
-	by     atomic.Pointer[conn] // the connection that took the request's first byte
+	by     atomic.Pointer[conn] // the connection that accepted the request's first byte
 	got    atomic.Pointer[conn] // the connection that the transport chose last
 	cancel context.CancelCauseFunc
 }
@@ -41,14 +39,14 @@ func (p *permit) used() bool { return p.by.Load() != nil }
 func (p *permit) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn: func(string) {
-			if p.used() { // the transport begins a replay: end it here, quickly
+			if p.used() { // the transport begins a replay: end it early
 				p.cancel(errSentOnce)
 			}
 		},
 		GotConn: func(info httptrace.GotConnInfo) {
 			c, ok := info.Conn.(*conn)
 			switch {
-			case !ok: // never: all connections come from dialer
+			case !ok: // unreachable: all connections come from dialer
 			case p.used():
 				c.permit.Store(nil)
 			default:
@@ -57,7 +55,7 @@ func (p *permit) trace() *httptrace.ClientTrace {
 			}
 		},
 		PutIdleConn: func(error) {
-			// Only if it is still ours: the next request may have taken it already.
+			// Only if it still belongs to this request: the next one may have it already.
 			if c := p.got.Load(); c != nil {
 				c.permit.CompareAndSwap(p, nil)
 			}
@@ -65,15 +63,15 @@ func (p *permit) trace() *httptrace.ClientTrace {
 	}
 }
 
-// conn is a connection that carries a request's bytes only under its permit,
-// and an answer's bytes only to the request that is waiting for them.
+// conn is a connection that sends a request's bytes only under its permit, and delivers an answer's
+// bytes only to the request that waits for them.
 type conn struct {
 	net.Conn                        // TCP, or TLS over it
 	permit   atomic.Pointer[permit] // of the request that has the connection now; nil: idle
 
-	// The two below belong to the transport's read loop.
+	// The transport's read loop owns the two below.
 	in  *bufio.Reader
-	due *permit // whom the bytes in the buffer were read for
+	due *permit // the permit for which the buffered bytes were read
 }
 
 func newConn(inner net.Conn) *conn {
@@ -91,20 +89,18 @@ func (c *conn) Write(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Write(b)
 	if first && n == 0 && err != nil {
-		p.by.CompareAndSwap(c, nil) // nothing left: another connection may try
+		p.by.CompareAndSwap(c, nil) // nothing was sent: another connection may try
 	}
 	return n, err
 }
 
-// Read gives bytes out only while a request that was written on this connection
-// waits for its answer, and only those that were not read together with the
-// answer before it. Bytes that nobody asked for end the connection as EOF does.
-// The transport alone would take them as the answer to the next task's request,
-// or print them, whatever they echo, through package log.
+// Read returns bytes only while a request that was written on this connection waits for its answer,
+// and only bytes that were not read together with the previous answer. Unsolicited bytes end the
+// connection like EOF. The transport alone would take them as the answer to the next task's request,
+// or print them, whatever they contain, through package log.
 //
-// To keep the two apart the transport must not read ahead, so that its small
-// buffer is filled a byte at a time, from the buffer here. Bodies that are longer
-// than its buffer do not pass through it and come in one piece.
+// To separate the two, the transport must not read ahead. So its small buffer is filled one byte at a
+// time, from the buffer here. Bodies longer than its buffer bypass it and come in one piece.
 func (c *conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// BlockedError says that a task's host, its port, or all of its addresses may not be dialled,
-// and how to allow it. Nothing was sent. It comes with asynq.SkipRetry.
+// BlockedError says that a task's host, its port, or all of its addresses may not be dialled, and how
+// to allow it. Nothing was sent. It is returned with asynq.SkipRetry.
 type BlockedError struct {
 	Host    string     // as the URL names it, in ASCII; an IPv6 address in brackets
 	Port    int        // the URL's, or its scheme's
@@ -48,10 +48,10 @@ const (
 	ruleDeny  = "-deny-cidr "
 )
 
-// errRefused is what the guard tells net.Dialer; it never leaves this file.
+// errRefused is the guard's error to net.Dialer; it never leaves this file.
 var errRefused = errors.New("address refused")
 
-// dialer makes the connections of one Handler, past the guard.
+// dialer makes the connections of one Handler, behind the guard.
 type dialer struct {
 	net    net.Dialer
 	reach  reach
@@ -79,16 +79,15 @@ func newDialer(r reach, s seams) *dialer {
 	return d
 }
 
-// visit is what the guard sees while one host is dialled: each address that the
-// resolver gave, at the moment the socket connects to it, so that a second
-// answer of the resolver cannot differ from the one that was judged.
+// visit is the guard's view of one dial: each resolved address, at the moment the socket connects to
+// it. A second answer of the resolver therefore cannot differ from the address that was judged.
 type visit struct {
 	dialer  *dialer
 	host    string
 	port    int
 	allowed bool // by name
 
-	mu      sync.Mutex    // two families are dialled at once
+	mu      sync.Mutex    // two address families are dialled at once
 	blocked *BlockedError // the first
 	passed  bool
 }
@@ -109,7 +108,7 @@ func guard(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	defer v.mu.Unlock()
 	switch {
 	case err != nil:
-		v.passed = true // it may pass later
+		v.passed = true // a later attempt may pass
 		return err
 	case blocked == nil:
 		v.passed = true
@@ -141,7 +140,7 @@ func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
 	return blocked, nil
 }
 
-// name is the host as a URL writes it.
+// name returns the host as a URL writes it.
 func (v *visit) name() string {
 	if strings.Contains(v.host, ":") {
 		return "[" + v.host + "]"
@@ -149,8 +148,8 @@ func (v *visit) name() string {
 	return v.host
 }
 
-// judgeName judges what needs no address, so that not even a look-up leaves for a host that
-// may not be reached.
+// judgeName judges what needs no address, so that a host that may not be reached is not even looked
+// up.
 func (v *visit) judgeName() error {
 	switch r := v.dialer.reach; {
 	case len(r.ports) > 0 && !r.ports[v.port]:
@@ -170,8 +169,8 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return newConn(raw), nil
 }
 
-// dialTLS is the transport's DialTLSContext. The handshake is made here so that
-// conn sees what is inside TLS: a request's bytes, no records.
+// dialTLS is the transport's DialTLSContext. It makes the handshake itself so that conn sees the bytes
+// of requests inside TLS, not its records.
 func (d *dialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
 	raw, err := d.dialRaw(ctx, network, addr)
 	if err != nil {
@@ -187,7 +186,7 @@ func (d *dialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, e
 	defer cancel()
 	secure := tls.Client(raw, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = raw.Close() // the handshake's error is the one to tell
+		_ = raw.Close() // the handshake's error is the one to report
 		if errors.Is(context.Cause(ctx), errHandshakeTimeout) {
 			err = errHandshakeTimeout
 		}
@@ -204,7 +203,7 @@ var errHandshakeTimeout = fmt.Errorf("not done in %s", tlsHandshakeTimeout)
 
 func (d *dialer) dialRaw(ctx context.Context, network, addr string) (net.Conn, error) {
 	if p, ok := ctx.Value(permitKey{}).(*permit); ok && p.used() {
-		return nil, errSentOnce // a replay: not even a connection is made for it
+		return nil, errSentOnce // a replay: do not even connect for it
 	}
 	v, err := d.visit(addr)
 	if err != nil {
@@ -235,8 +234,8 @@ func (d *dialer) visit(addr string) (*visit, error) {
 	return &visit{dialer: d, host: host, port: port, allowed: d.reach.allow.has(host, port)}, nil
 }
 
-// explain turns a failed dial into a BlockedError when every address that was
-// tried was refused. Where one passed the guard and failed, it may come back.
+// explain converts a failed dial into a BlockedError if every address that was tried was refused. If
+// one passed the guard and failed, a retry may succeed.
 func (v *visit) explain(err error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -6,18 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// escape is a way to write characters by others.
+// escape is a way to write characters as others.
 type escape struct {
-	first byte // which each escape begins with
-	// read appends to dst what the escape stands for that s begins with, and returns
-	// how long it is; 0 if s begins with none.
+	first byte // the byte with which each escape begins
+	// read appends to dst the decoded form of the escape at the beginning of s, and returns its
+	// length; 0 if s begins with none.
 	read func(dst []byte, s string) ([]byte, int)
 }
 
-// escapes are those that answers use to give back what they were sent.
+// escapes are those in which answers return what they were sent.
 var escapes = []escape{{'\\', unescapeJSON}, {'&', unescapeHTML}, {'%', unescapeURL}}
 
-// decode appends s without its escapes.
+// decode appends s with its escapes decoded.
 func (e escape) decode(dst []byte, s string) []byte {
 	for s != "" {
 		i := strings.IndexByte(s, e.first)
@@ -53,7 +53,7 @@ func unescapeJSON(dst []byte, s string) ([]byte, int) {
 	return utf8.AppendRune(dst, r), 6 // a lone surrogate becomes U+FFFD, as in encoding/json
 }
 
-// utf16Unit reads \uXXXX.
+// utf16Unit parses \uXXXX.
 func utf16Unit(s string) (rune, bool) {
 	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
 		return 0, false
@@ -62,7 +62,7 @@ func utf16Unit(s string) (rune, bool) {
 	return rune(n), ok
 }
 
-// htmlNames are the entities that programs write; they make numbers of all others.
+// htmlNames are the entities that programs write; all others are written as numbers.
 var htmlNames = map[string]string{"amp": "&", "lt": "<", "gt": ">", "quot": `"`, "apos": "'", "nbsp": "\u00a0"}
 
 func unescapeHTML(dst []byte, s string) ([]byte, int) {
@@ -101,8 +101,8 @@ func unescapeURL(dst []byte, s string) ([]byte, int) {
 	return append(dst, byte(n)), 3
 }
 
-// number reads up to seven digits. It allocates nothing, unlike the errors of strconv: a body
-// may be a million bytes of escapes that are none.
+// number parses up to seven digits. It allocates nothing, unlike the errors of strconv: a body may
+// contain a million bytes of invalid escapes.
 func number(digits string, base int) (n int, ok bool) {
 	for i := range len(digits) {
 		c, d := digits[i]|0x20, 0

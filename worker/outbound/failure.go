@@ -11,16 +11,16 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// final is an error that no retry can cure. It reads as the error alone does
-// (asynq keeps the text of an archived task's last error) and is asynq.SkipRetry too.
+// final is an error that no retry can cure. Its text is that of the error alone (asynq keeps the text
+// of an archived task's last error), and it also wraps asynq.SkipRetry.
 type final struct{ error }
 
 func permanent(err error) error { return final{err} }
 
 func (f final) Unwrap() []error { return []error{f.error, asynq.SkipRetry} }
 
-// noAnswer is a failure before any answer came. Its text is safe; the causes it
-// wraps are of types whose text holds nothing of the request.
+// noAnswer is a failure before any answer came. Its text is safe; the causes it wraps are of types
+// whose text contains nothing of the request.
 type noAnswer struct {
 	text   string
 	causes []error
@@ -29,7 +29,7 @@ type noAnswer struct {
 func (e *noAnswer) Error() string   { return e.text }
 func (e *noAnswer) Unwrap() []error { return e.causes }
 
-// failure says what became of a request that got no answer.
+// failure returns the error of a request that got no answer.
 func failure(ctx context.Context, c *call, err error, after time.Duration) error {
 	var blocked *BlockedError
 	switch {
@@ -47,8 +47,8 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	}
 }
 
-// reason is err's text without secrets. Errors of net/http quote an answer that is not HTTP,
-// and that may quote the request.
+// reason returns err's text without secrets. Errors of net/http quote an answer that is not HTTP,
+// which may quote the request.
 func (c *call) reason(ctx context.Context, err error, harmless []error) string {
 	const maxText = 300
 	text, notShown := c.hide(ctx, err.Error(), false)
@@ -61,8 +61,7 @@ func (c *call) reason(ctx context.Context, err error, harmless []error) string {
 	return "[not shown: " + notShown.Error() + "]"
 }
 
-// ended is the failure of a run whose ctx ended. Nothing of it is hidden:
-// errors.Is finds ctx's error and its cause.
+// ended returns the error of a run whose ctx ended. errors.Is finds ctx's error and its cause.
 func ended(ctx context.Context, c *call, after time.Duration) error {
 	e := &noAnswer{causes: []error{ctx.Err()}}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -77,7 +76,7 @@ func ended(ctx context.Context, c *call, after time.Duration) error {
 	return e
 }
 
-// legible keeps three digits: a run of 10 s ends after 10.0004 s.
+// legible rounds to three digits: a run of 10 s ends after 10.0004 s.
 func legible(d time.Duration) time.Duration {
 	unit := time.Nanosecond
 	for d/unit >= 1000 {
@@ -86,7 +85,7 @@ func legible(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// harmless picks from err's chain what callers may want to ask for.
+// harmless returns the errors in err's chain that callers may want to test for.
 func harmless(err error) []error {
 	var causes []error
 	var op *net.OpError

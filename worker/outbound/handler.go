@@ -27,93 +27,85 @@ const (
 	defaultIdlePerHost  = 64
 	defaultTimeout      = 30 * time.Second
 	maxIdleConns        = 1024
-	drainTime           = time.Second      // of a body, once the answer's status is known
+	drainTime           = time.Second      // for a body, once the answer's status is known
 	maxHeaderBytes      = 64 << 10         // all header lines of one answer, 1xx answers included
-	idleTimeout         = 30 * time.Second // shorter than most servers', so that few requests meet a closing connection
+	idleTimeout         = 30 * time.Second // shorter than most servers', so that few requests hit a closing connection
 	dialTimeout         = 30 * time.Second
 	tlsHandshakeTimeout = 10 * time.Second
 )
 
-// Config is what New needs. The zero Config works: it refuses every address
-// that is not public, and those of the machine's own interfaces.
+// Config configures New. The zero Config works: it refuses every address that is not public, and those
+// of the machine's own interfaces.
 type Config struct {
-	// AllowHosts names the hosts that may be dialled although their address is
-	// loopback, private or otherwise not public: "HOST" (any port) or
-	// "HOST:PORT", IPv6 literals in brackets. A name is compared with the host as
-	// the URL writes it, both in ASCII (IDNA), without case and trailing dot; it allows
-	// whatever address that name resolves to, and no other spelling of that address.
-	// Defaults to none.
+	// AllowHosts lists the hosts that may be dialled although their address is loopback, private or
+	// otherwise not public: "HOST" (any port) or "HOST:PORT", IPv6 literals in brackets. A name is
+	// compared with the host in the URL, both in ASCII (IDNA), ignoring case and a trailing dot. It
+	// allows whatever address that name resolves to, and no other spelling of that address. Defaults
+	// to none.
 	AllowHosts []string
 
-	// OnlyHosts names the hosts that alone may be dialled, as AllowHosts does. Of no other
-	// is the name even resolved. It allows no address that is refused otherwise.
-	// Defaults to none: any host.
+	// OnlyHosts lists the only hosts that may be dialled, in the form of AllowHosts. Other names are
+	// not even resolved. It allows no address that is refused otherwise. Defaults to none: any host.
 	OnlyHosts []string
 
 	// DenyCIDRs are ranges of addresses that are never dialled, such as "10.1.0.0/16" or
-	// "2001:db8::/32", whatever AllowHosts and OnlyHosts name. An IPv4 range counts for IPv6
-	// addresses too that a gateway would bring to it.
-	// Defaults to none.
+	// "2001:db8::/32", whatever AllowHosts and OnlyHosts list. An IPv4 range also applies to IPv6
+	// addresses that a gateway would forward to it. Defaults to none.
 	DenyCIDRs []string
 
-	// Ports are those that alone are dialled, whatever AllowHosts and OnlyHosts name.
-	// Defaults to none: any port.
+	// Ports are the only ports that are dialled, whatever AllowHosts and OnlyHosts list. Defaults to
+	// none: any port.
 	Ports []int
 
-	// AllowMethods names methods that tasks may have besides GET, HEAD, POST, PUT, PATCH,
-	// DELETE and OPTIONS, such as "PROPFIND". Other words are refused, since they may be
-	// commands to a server that does not speak HTTP. CONNECT and TRACE are faults here.
-	// Defaults to none.
+	// AllowMethods lists methods that tasks may use besides GET, HEAD, POST, PUT, PATCH, DELETE and
+	// OPTIONS, such as "PROPFIND". Other words are refused, since they may be commands to a server
+	// that does not speak HTTP. CONNECT and TRACE are invalid here. Defaults to none.
 	AllowMethods []string
 
-	// Secrets are what tasks may name in header values, paths and queries in place of holding it,
-	// with the host that each may be sent to: "env:NAME@HOST" is ${env:NAME} from this process's
-	// environment, "file:PATH@HOST:PORT" is ${file:PATH}, read for each request. Without a port a secret goes
-	// out by https alone. A task that names any other fails for good.
-	// Defaults to none.
+	// Secrets lists the secrets that tasks may refer to in header values, paths and queries instead of
+	// containing them, with the host that each may be sent to. "env:NAME@HOST" allows ${env:NAME},
+	// from this process's environment. "file:PATH@HOST:PORT" allows ${file:PATH}, read for each
+	// request. Without a port a secret is sent by https only. A task that refers to any other secret
+	// fails for good. Defaults to none.
 	Secrets []string
 
-	// MaxResponse is how many bytes of an answer's body are read, and thrown
-	// away, so that its connection can be used again. A longer answer costs its
-	// connection, not the task. Defaults to 1 MiB.
+	// MaxResponse is how many bytes of an answer's body are read and discarded, so that its connection
+	// can be reused. A longer answer costs its connection, not the task. Defaults to 1 MiB.
 	MaxResponse int64
 
-	// Snippet is how many bytes of a refusing answer are kept in the error, after
-	// secrets were taken out, 4096 at most. Of a request of more than 512 KiB none are kept.
-	// Defaults to 256.
+	// Snippet is how many bytes of an answer that is not 2xx are kept in the error, after secrets were
+	// removed, at most 4096. For a request of more than 512 KiB none are kept. Defaults to 256.
 	Snippet int
 
-	// Logger gets one Debug record for each request: method, host, status and
-	// elapsed_ms, nothing else of the task. Defaults to a logger that discards.
+	// Logger receives one Debug record for each request: method, host, status and elapsed_ms, nothing
+	// else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
 
-	// Told is told of each answer, before the run ends: worker.ReportResponse, so that all workers
-	// heed what it says of the API's limits. Its error changes nothing, the answer's own does.
-	// Defaults to none.
+	// Told is called with each answer, before the run ends. Set it to worker.ReportResponse, so that
+	// all workers apply what the answer says about the API's limits. Its error is ignored: the run's
+	// error is that of the answer. Defaults to none.
 	Told func(ctx context.Context, resp *http.Response) error
 
-	// UserAgent is sent unless the task has a User-Agent header of its own.
-	// Defaults to "headway".
+	// UserAgent is sent unless the task has its own User-Agent header. Defaults to "headway".
 	UserAgent string
 
-	// MaxIdleConnsPerHost is how many idle connections to one host and port are
-	// kept for the next tasks. It limits nobody's concurrency.
-	// Defaults to 64.
+	// MaxIdleConnsPerHost is how many idle connections to one host and port are kept for later tasks.
+	// It does not limit concurrency. Defaults to 64.
 	MaxIdleConnsPerHost int
 }
 
-// seams are the places where tests stand in for the network.
+// seams are the places where tests replace the network.
 type seams struct {
-	resolver *net.Resolver                // nil: the system's
+	resolver *net.Resolver                // nil: the system's resolver
 	roots    *x509.CertPool               // nil: the system's
-	refuse   func(netip.Addr) string      // nil: refusal
-	own      func() ([]netip.Addr, error) // nil: those of the machine's interfaces
-	wrap     func(net.Conn) net.Conn      // nil: none; put around each TCP connection
-	tls      func(*tls.ConnectionState)   // nil: none; sees each handshake
+	refuse   func(netip.Addr) string      // nil: the function refusal
+	own      func() ([]netip.Addr, error) // nil: the addresses of the machine's interfaces
+	wrap     func(net.Conn) net.Conn      // nil: none; wraps each TCP connection
+	tls      func(*tls.ConnectionState)   // nil: none; receives each handshake
 }
 
-// Handler carries out tasks of type http. It is an asynq.Handler, safe for
-// concurrent use. See the package comment for what it promises.
+// Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package
+// comment for its guarantees.
 type Handler struct {
 	transport   *http.Transport
 	maxResponse int64
@@ -128,8 +120,8 @@ type Handler struct {
 
 var _ asynq.Handler = (*Handler)(nil)
 
-// New returns a Handler. It dials nobody and starts nothing. The error, if any,
-// lists every fault of cfg.
+// New returns a Handler. It makes no connection and starts no goroutine. The error, if any, lists
+// every fault of cfg.
 func New(cfg Config) (*Handler, error) { return build(cfg, seams{}) }
 
 func build(cfg Config, s seams) (*Handler, error) {
@@ -190,10 +182,9 @@ func (cfg Config) validate() error {
 	return errors.Join(faults...)
 }
 
-// newTransport returns the transport of one Handler. What is left out matters:
-// no Proxy (the environment's is not asked: a proxy would dial for us, behind
-// the address guard), no HTTP/2 (its client sends a request again by itself,
-// see doc.go), no decompression (a small answer stays small).
+// newTransport returns the transport of one Handler. What it leaves out matters: no Proxy, not even
+// the environment's (a proxy would dial for us, behind the address guard); no HTTP/2 (its client sends
+// a request again by itself, see doc.go); no decompression (a small answer stays small).
 func newTransport(d *dialer, idlePerHost int) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -211,20 +202,18 @@ func newTransport(d *dialer, idlePerHost int) *http.Transport {
 	}
 }
 
-// Close closes the idle connections. Requests in progress go on, and their
-// connections are closed after them.
+// Close closes the idle connections. Requests in progress go on, and their connections are closed
+// afterwards.
 func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 
-// ProcessTask sends the one request that t's payload describes, and returns nil
-// when the answer is 2xx. It ends by ctx's deadline, or after 30 seconds if ctx
-// has none.
+// ProcessTask sends the one request that t's payload describes, and returns nil if the answer is 2xx.
+// It ends by ctx's deadline, or after 30 seconds if ctx has none.
 //
-// Errors: *PayloadError and *BlockedError (nothing was sent) and *StatusError
-// (an answer came). Those that no later try can cure wrap asynq.SkipRetry too. An
-// end of ctx before the answer wraps ctx's error and its cause. Any other error
-// means that no answer came, and that the API may or may not have received the
-// request; asynq retries it. It costs no Redis command but
-// what Config.Told does.
+// Its errors are *PayloadError and *BlockedError (nothing was sent) and *StatusError (an answer came).
+// Errors that no retry can cure also wrap asynq.SkipRetry. If ctx ends before the answer, the error
+// wraps ctx's error and its cause. Any other error means that no answer came, and that the API may or
+// may not have received the request; asynq retries it. It costs no Redis command except those of
+// Config.Told.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
 	c, err := h.parse(t.Payload())
@@ -255,8 +244,8 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	reqCtx = context.WithValue(reqCtx, permitKey{}, p)
 	reqCtx = httptrace.WithClientTrace(reqCtx, p.trace())
 
-	// RoundTrip, not http.Client: no redirects, no cookies, no *url.Error that
-	// carries the whole URL.
+	// RoundTrip, not http.Client: no redirects, no cookies, and no *url.Error that contains the whole
+	// URL.
 	resp, err := h.transport.RoundTrip(c.request(reqCtx))
 	if err != nil {
 		return 0, failure(ctx, c, err, time.Since(start))
@@ -264,7 +253,7 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if h.told != nil {
 		_ = h.told(ctx, resp)
 	}
-	// What became of the request is known: a body that drips must not hold the run's slot.
+	// The status is known: a slow body must not hold the run's slot.
 	late := time.AfterFunc(h.drain, func() { cancel(errDrained) })
 	defer late.Stop()
 	return resp.StatusCode, h.answer(ctx, c, resp)

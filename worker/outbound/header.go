@@ -8,9 +8,8 @@ import (
 	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
-// Headers that speak about the connection, which is not the task's, with the
-// reason a task is told. Two of them (Content-Length, Transfer-Encoding) are how
-// one request is made to look like two.
+// connectionHeaders are headers about the connection, which the task does not own, with the reason in
+// a task's error. Two of them (Content-Length, Transfer-Encoding) can make one request look like two.
 var connectionHeaders = map[string]string{
 	"Connection":          "belongs to the connection, which tasks share; leave it out",
 	"Content-Length":      "is set from the body; leave it out",
@@ -26,7 +25,7 @@ var connectionHeaders = map[string]string{
 	"Upgrade":             "belongs to the connection, which tasks share; leave it out",
 }
 
-// validHeaderValue reports whether s has no control character but the tab.
+// validHeaderValue reports whether s has no control character except tabs.
 func validHeaderValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -46,8 +45,7 @@ func validHostHeader(s string) bool {
 	return fault == "" && ascii == host
 }
 
-// splitHostPort splits HOST, HOST:PORT, [IPv6] and [IPv6]:PORT. A port that is
-// not given is 0.
+// splitHostPort splits HOST, HOST:PORT, [IPv6] and [IPv6]:PORT. A missing port is 0.
 func splitHostPort(s string) (host string, port int, err error) {
 	rest := ""
 	if inner, ok := strings.CutPrefix(s, "["); ok {

@@ -10,28 +10,28 @@ import (
 	"unicode/utf8"
 )
 
-// maxSearched is how many bytes of a text are searched at most, and so shown.
+// maxSearched is how many bytes of a text are searched, and so shown, at most.
 const maxSearched = maxSnippet + beyondSnippet
 
-// betweenLooks is how much work is done between two looks at the context, in bytes.
+// betweenLooks is how much work is done between two checks of the context, in bytes.
 const betweenLooks = 32 << 10
 
-// Why a text is not shown: what is in it that is secret could not be told.
+// Why a text is not shown: its secrets could not be found.
 var (
 	errTooLarge = errors.New("the request is larger than 512 KiB, too large to look for parts of it in the answer")
 	errRunEnded = errors.New("the run ended before the request was looked for in the answer")
 )
 
-// hide returns text with all replaced in it that is, or is a long part of, a secret of
-// the request, or an error that says why it must not be shown.
+// hide returns text with each secret of the request, and each long part of one, replaced; or an error
+// that says why the text must not be shown.
 //
-// The work is proportional to the request, of which it looks at 512 KiB at most, and to
-// the text, of which it looks at maxSearched bytes: every run of bytes of the text
-// that a secret may have is put into a set once, every secret is passed over once, and
-// every place of the text is marked once. It ends soon after ctx.
+// The work is proportional to the request, of which at most 512 KiB are read, and to the text, of
+// which at most maxSearched bytes are read: every run of bytes of the text that a secret may contain
+// is put into a set once, every secret is scanned once, and every place of the text is marked once. It
+// ends soon after ctx.
 //
-// Of a text that is cut off the end is not shown, where the beginning of a short secret
-// may stand.
+// If cut is set, the text was cut off and its end is not shown, since the beginning of a short secret
+// may be there.
 func (c *call) hide(ctx context.Context, text string, cut bool) (string, error) {
 	if c.secretBytes() > maxSecret {
 		return "", errTooLarge
@@ -50,19 +50,18 @@ func (c *call) hide(ctx context.Context, text string, cut bool) (string, error) 
 
 // search looks for secrets in one text.
 //
-// A text may hold a secret as it is, or escaped as JSON, HTML and URLs do it, or in two
-// of these at once. So it is read in all of these ways, and each reading, a view,
-// knows where in the text its bytes come from. Secrets are read as they are and decoded
-// once.
+// A text may contain a secret as it is, escaped as in JSON, HTML and URLs, or in two of these at once.
+// So the text is read in all of these ways. Each reading, a view, knows where in the text its bytes
+// come from. Secrets are read as they are and decoded once.
 type search struct {
 	ctx   context.Context
 	text  string
 	views []view
-	grams [bodyPart + 1]*grams // of the views, by length; nil until a secret asks
+	grams [bodyPart + 1]*grams // of the views, by length; nil until a secret needs it
 
 	folded, decoded []byte // buffers
-	steps           int    // bytes that were passed over
-	next            int    // the steps at which ctx is looked at
+	steps           int    // bytes that were processed
+	next            int    // the value of steps at which ctx is checked next
 	err             error
 }
 
@@ -94,7 +93,7 @@ func (s *search) step(n int) bool {
 	return s.err == nil
 }
 
-// look looks for one secret, of which parts from that length on are hidden.
+// look searches for one secret, of which parts of at least that length are hidden.
 func (s *search) look(secret string, part int) bool {
 	secret = strings.TrimSpace(secret)
 	s.scan(secret, part)
@@ -107,7 +106,7 @@ func (s *search) look(secret string, part int) bool {
 	return s.err == nil
 }
 
-// scan passes over a secret, and marks what of it the text has.
+// scan reads a secret, and marks the parts of it that the text contains.
 func (s *search) scan(secret string, part int) {
 	if !s.step(len(secret)) {
 		return
@@ -131,7 +130,7 @@ func (s *search) scan(secret string, part int) {
 	}
 }
 
-// set returns the runs of n bytes that the text has.
+// set returns the runs of n bytes in the text.
 func (s *search) set(n int) *grams {
 	if s.grams[n] == nil {
 		set := &grams{secret: map[gram]bool{}}
@@ -144,9 +143,9 @@ func (s *search) set(n int) *grams {
 	return s.grams[n]
 }
 
-// result returns the text up to there, without what was marked.
+// result returns the first shown bytes of the text, without what was marked.
 func (s *search) result(shown int) (string, error) {
-	until := make([]int, len(s.text)+1) // by where it begins: how far what is hidden goes
+	until := make([]int, len(s.text)+1) // by the beginning of a hidden part: its end
 	for n, set := range s.grams {
 		if set == nil || !set.any {
 			continue
@@ -177,7 +176,7 @@ func (s *search) result(shown int) (string, error) {
 	return b.String(), nil
 }
 
-// gram is up to sixteen bytes that follow each other.
+// gram is up to sixteen consecutive bytes.
 type gram struct{ high, low uint64 }
 
 func (g gram) push(c byte) gram { return gram{g.high<<8 | g.low>>56, g.low<<8 | uint64(c)} }
@@ -190,14 +189,14 @@ func (g gram) last(n int) gram {
 	return gram{g.high & (1<<(8*(n-8)) - 1), g.low}
 }
 
-// slot is where a gram stands in a filter.
+// slot returns the place of a gram in a filter.
 func (g gram) slot() (word int, bit uint64) {
 	h := (g.low*0x9e3779b97f4a7c15 ^ g.high) * 0xc2b2ae3d27d4eb4f >> 48
 	return int(h >> 6), 1 << (h & 63)
 }
 
-// grams is a set of grams of one length, and which of them a secret has. The filter spares
-// nearly all lookups: most of a secret is not in the text.
+// grams is a set of grams of one length, with a mark on those that a secret contains. The filter
+// avoids nearly all lookups: most of a secret is not in the text.
 type grams struct {
 	filter [1 << 10]uint64
 	secret map[gram]bool
@@ -219,7 +218,7 @@ func (s *grams) mark(g gram) {
 	}
 }
 
-// view is one reading of a text. Its byte i stands for the bytes from[i] to to[i] of it.
+// view is one reading of a text. Its byte i stands for the bytes from[i] to to[i] of the text.
 type view struct {
 	text     []byte
 	from, to []int
@@ -240,7 +239,7 @@ func (v *view) put(c []byte, of view, i, j int) {
 	}
 }
 
-// decodings returns the view with the escapes of each kind decoded that it has.
+// decodings returns the view decoded once for each kind of escape that it contains.
 func (v view) decodings() []view {
 	var decoded []view
 	var buf []byte
@@ -267,7 +266,7 @@ func (v view) decodings() []view {
 	return decoded
 }
 
-// folded returns the view as secrets are compared with it. See fold.
+// folded returns the view in the form in which secrets are compared. See fold.
 func (v view) folded() view {
 	f, text := view{}, string(v.text)
 	for i := 0; i < len(text); {
@@ -282,7 +281,7 @@ func (v view) folded() view {
 	return f
 }
 
-// each calls f with all runs of n bytes, and where they begin.
+// each calls f with all runs of n bytes, and their positions.
 func (v view) each(n int, f func(at int, g gram)) {
 	var g gram
 	for i, c := range v.text {
@@ -297,7 +296,7 @@ func (v view) isWord(at, n int) bool {
 	return (at == 0 || !isAlnum(v.text[at-1])) && (at+n == len(v.text) || !isAlnum(v.text[at+n]))
 }
 
-// appendFolded appends s as it is compared. See fold.
+// appendFolded appends s in the form in which it is compared. See fold.
 func appendFolded(dst []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		c, used := fold(s, i)
@@ -309,9 +308,9 @@ func appendFolded(dst []byte, s string) []byte {
 	return dst
 }
 
-// fold returns what s[i] is compared as, and how many bytes it stands for: letters of ASCII
-// without case, all white space, and the + that URLs write for it, as a space. Of many
-// spaces one counts, since one is what clean leaves in an error.
+// fold returns the byte as which s[i] is compared, and how many bytes it replaces: ASCII letters
+// ignoring case, and all white space, with the + that URLs write for it, as a space. Several spaces
+// count as one, since clean leaves one in an error.
 func fold(s string, i int) (c byte, length int) {
 	c = s[i]
 	if c < utf8.RuneSelf {
@@ -323,7 +322,7 @@ func fold(s string, i int) (c byte, length int) {
 	return c, 1
 }
 
-// folds has for each ASCII character the one that it is compared as.
+// folds maps each ASCII character to the one as which it is compared.
 var folds = func() (as [utf8.RuneSelf]byte) {
 	for i := range as {
 		switch r := rune(i); {

@@ -15,15 +15,15 @@ var (
 	errPort     = errors.New("the port must be a number between 1 and 65535")
 )
 
-// hosts are names and addresses as a list names them. Port 0 is any.
+// hosts are the names and addresses of a list. Port 0 is any.
 type hosts map[hostPort]bool
 
 type hostPort struct {
-	host string // as normalHost leaves it
+	host string // as normalHost returns it
 	port int
 }
 
-// parseHosts reads the entries of a list that errors call what. Its error lists every bad one.
+// parseHosts parses the entries of a list that errors call what. Its error lists every bad one.
 func parseHosts(what string, entries []string) (hosts, error) {
 	h := make(hosts, len(entries))
 	var faults []error
@@ -58,14 +58,14 @@ func parseHost(entry string) (hostPort, error) {
 	return hostPort{normalHost(ascii), port}, nil
 }
 
-// has reports whether a host was named, with this port or with any.
+// has reports whether a host is listed, with this port or with any.
 func (h hosts) has(host string, port int) bool {
 	host = normalHost(host)
 	return h[hostPort{host, port}] || h[hostPort{host, 0}]
 }
 
-// normalHost makes two spellings of one name equal: case, trailing dot, and the
-// ways to write one IPv6 address. It never turns a name into an address.
+// normalHost makes spellings of one name equal: case, trailing dot, and the forms of one IPv6 address.
+// It never turns a name into an address.
 func normalHost(host string) string {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.String()

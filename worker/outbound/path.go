@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What of a path is taken for a key: Slack's webhooks are /services/T…/B…/KEY, Telegram's
+// What counts as a key in a path: Slack's webhooks are /services/T…/B…/KEY, Telegram's
 // /botNUMBER:KEY/sendMessage.
 const (
 	longestName   = 20 // bytes of a segment that may be a word
@@ -32,7 +32,7 @@ func secretSegment(segment string) bool {
 		digits > longestNumber
 }
 
-// shownPath returns an escaped path without what in it looks like a key, and without secrets that are known.
+// shownPath returns an escaped path without the parts that look like a key, and without known secrets.
 func shownPath(path string, known []string) string {
 	for _, secret := range known {
 		path = strings.ReplaceAll(path, url.PathEscape(secret), redacted)
@@ -46,7 +46,7 @@ func shownPath(path string, known []string) string {
 	return strings.Join(segments, "/")
 }
 
-// eachPathSecret calls look with what shownPath leaves out.
+// eachPathSecret calls look with each part that shownPath leaves out.
 func eachPathSecret(path string, look func(string)) {
 	for segment := range strings.SplitSeq(path, "/") {
 		if secretSegment(segment) {

@@ -25,8 +25,7 @@ type payload struct {
 	Body    string            `json:"body"`
 }
 
-// call is a payload that was found good: all that is needed to send it, to name
-// it, and to know what in it is secret.
+// call is a valid payload: all that is needed to send it, to name it, and to know its secrets.
 type call struct {
 	method string
 	url    *url.URL // without userinfo and fragment
@@ -36,12 +35,11 @@ type call struct {
 
 	source payload  // for secrets
 	parsed *url.URL // for secrets
-	given  []string // secrets that the payload names
+	given  []string // secrets that the payload refers to
 }
 
-// PayloadError says that a task's payload is not a request that can be sent.
-// Nothing was sent, and no retry will cure it: it comes with asynq.SkipRetry.
-// Values of the payload are never quoted in it.
+// PayloadError says that a task's payload is not a valid request. Nothing was sent, and no retry will
+// cure it: it is returned with asynq.SkipRetry. It never quotes values of the payload.
 type PayloadError struct {
 	Field  string // "payload", "method", "url", "body", "headers" or headers["Name"]
 	Reason string
@@ -90,7 +88,7 @@ func parseCall(data []byte, methods httpsyntax.Methods, secrets references, user
 	return c, nil
 }
 
-// decode is strict: one JSON object, known fields, nothing behind it.
+// decode is strict: one JSON object, known fields, nothing after it.
 func decode(data []byte) (payload, error) {
 	var p payload
 	if len(bytes.TrimSpace(data)) == 0 {
@@ -107,7 +105,7 @@ func decode(data []byte) (payload, error) {
 	return p, nil
 }
 
-// decodeFault says again what encoding/json says, without the values that it quotes.
+// decodeFault rewrites an error of encoding/json without the values that it quotes.
 func decodeFault(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
@@ -127,7 +125,7 @@ func decodeFault(err error) error {
 	return &PayloadError{"payload", "is not valid JSON"}
 }
 
-// parseURL never quotes the URL: a mistyped one is where a password stands in the wrong place.
+// parseURL never quotes the URL: in a mistyped one a password may be in the wrong place.
 func (c *call) parseURL(text string) error {
 	u, fault := httpsyntax.ParseURL(text)
 	if fault != "" {
@@ -140,8 +138,7 @@ func (c *call) parseURL(text string) error {
 	return nil
 }
 
-// parseHeaders goes through the names in order, so that the same payload always
-// fails with the same words.
+// parseHeaders reads the names in order, so that the same payload always fails with the same text.
 func (c *call) parseHeaders(headers map[string]string) error {
 	c.header = make(http.Header, len(headers)+2)
 	names := make([]string, 0, len(headers))
@@ -151,7 +148,7 @@ func (c *call) parseHeaders(headers map[string]string) error {
 	slices.Sort(names)
 	for _, name := range names {
 		if !httpsyntax.Token(name) {
-			// Not quoted: "Authorization: Bearer …" pasted as a name is one.
+			// Not quoted: "Authorization: Bearer …" pasted as a name would be.
 			return &PayloadError{"headers", fmt.Sprintf("a name of %d bytes is not a header name (letters, digits and -)", len(name))}
 		}
 		key := http.CanonicalHeaderKey(name)
@@ -183,8 +180,8 @@ func (c *call) request(ctx context.Context) *http.Request {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
 	if c.body != "" {
-		// GetBody serves the one repetition that is harmless: on a kept connection
-		// that took not a byte. See permit.
+		// GetBody serves the one harmless repetition: after a kept connection that accepted no byte.
+		// See permit.
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(c.body)), nil }
 		req.Body, _ = req.GetBody()
 		req.ContentLength = int64(len(c.body))
@@ -192,8 +189,8 @@ func (c *call) request(ctx context.Context) *http.Request {
 	return req.WithContext(ctx)
 }
 
-// target is the only name that errors call a request by: "POST https://host/path", without
-// what in the path looks like a key.
+// target is the only name by which errors refer to a request: "POST https://host/path", without the
+// parts of the path that look like a key.
 func (c *call) target() string {
 	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+shownPath(c.url.EscapedPath(), c.given), 300)
 }

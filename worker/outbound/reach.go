@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// reach is what tasks may reach, by configuration.
+// reach is what tasks may reach by configuration.
 type reach struct {
 	allow hosts          // whatever their address, unless it is denied
 	only  hosts          // empty: any
-	deny  []netip.Prefix // IPv4 or IPv6, never the one in the other
+	deny  []netip.Prefix // IPv4 or IPv6, never one embedded in the other
 	ports map[int]bool   // empty: any
 }
 
@@ -40,8 +40,7 @@ func parseReach(cfg Config) (reach, error) {
 	return r, errors.Join(faults...)
 }
 
-// parseCIDR is strict: an address without a length, or with more bits than it keeps, may be
-// meant in two ways.
+// parseCIDR is strict: an address without a length, or with bits set beyond it, is ambiguous.
 func parseCIDR(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 		return netip.Prefix{}, fmt.Errorf("an address without a length; write %s/%d", addr, addr.BitLen())
@@ -58,7 +57,7 @@ func parseCIDR(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// denies returns the range that addr, or an IPv4 address that it carries, is in.
+// denies returns the denied range that contains addr, or an IPv4 address embedded in it.
 func (r reach) denies(addr netip.Addr) (netip.Prefix, bool) {
 	for _, a := range append(embedded(addr), addr) {
 		if i := slices.IndexFunc(r.deny, func(p netip.Prefix) bool { return p.Contains(a) }); i >= 0 {
@@ -68,11 +67,11 @@ func (r reach) denies(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// ownAge is how old the list of the machine's own addresses is at most.
+// ownAge is the maximum age of the list of the machine's own addresses.
 const ownAge = time.Second
 
-// ownAddresses are those of the machine's interfaces: services that trust the machine itself
-// listen on them, public ones among them.
+// ownAddresses are those of the machine's interfaces: services that trust the machine itself listen on
+// them, also on public ones.
 type ownAddresses struct {
 	read func() ([]netip.Addr, error)
 	now  func() time.Time
@@ -82,8 +81,8 @@ type ownAddresses struct {
 	list map[netip.Addr]bool
 }
 
-// have reports whether addr, or an IPv4 address that it carries, is the machine's. Where the
-// system does not tell, it is an error: nothing is dialled then.
+// have reports whether addr, or an IPv4 address embedded in it, belongs to the machine. If the system
+// does not answer, it returns an error and nothing is dialled.
 func (o *ownAddresses) have(addr netip.Addr) (bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,18 +15,19 @@ import (
 	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
-// reference is a secret that a task names instead of holding it: ${env:STRIPE_KEY} or
-// ${file:/run/secrets/stripe}.
+// reference matches the name of a secret that a task refers to instead of containing it:
+// ${env:STRIPE_KEY} or ${file:/run/secrets/stripe}.
 var reference = regexp.MustCompile(`\$\{((?:env|file):[^{}]*)\}`)
 
 // maxReference bounds a file that holds a secret, in bytes.
 const maxReference = 64 << 10
 
-// references says which secrets tasks may name, and to which hosts each may be sent. A task chooses its URL: a
-// secret without a host would go wherever whoever writes tasks likes.
+// references are the secrets that tasks may refer to, and the hosts to which each may be sent. A task
+// chooses its URL, so a secret without a host would go wherever the author of a task likes.
 type references map[string][]hostPort
 
-// parseReferences reads entries such as "env:STRIPE_KEY@api.stripe.com". Its error lists every bad one.
+// parseReferences parses entries such as "env:STRIPE_KEY@api.stripe.com". Its error lists every bad
+// one.
 func parseReferences(entries []string) (references, error) {
 	all := references{}
 	var faults []error
@@ -54,13 +55,13 @@ func parseReference(entry string) (name string, at hostPort, err error) {
 	return name, at, err
 }
 
-// resolve puts secrets in the place of their names, in the headers, the path and the query of a payload. It
-// returns their values, which must not come back in an error. What the worker does not give is a
-// *PayloadError; what cannot be read now is an error that a retry may cure.
+// resolve replaces references by secrets in the headers, the path and the query of a payload. It
+// returns their values, which must not appear in an error. A reference that the worker does not allow
+// is a *PayloadError; a secret that cannot be read now is an error that a retry may cure.
 func (r references) resolve(p *payload) (values []string, err error) {
 	f := filling{references: r}
 	end := endOfAuthority(p.URL)
-	f.to, _ = url.Parse(p.URL[:end]) // what is wrong with it parseURL says
+	f.to, _ = url.Parse(p.URL[:end]) // parseURL reports what is wrong with it
 	path, query, hasQuery := strings.Cut(p.URL[end:], "?")
 	resolved := p.URL[:end] + f.fill("url", path, url.PathEscape)
 	if hasQuery {
@@ -76,7 +77,7 @@ func (r references) resolve(p *payload) (values []string, err error) {
 	return f.values, f.err
 }
 
-// endOfAuthority is where the host and port of a URL end.
+// endOfAuthority returns where the host and port of a URL end.
 func endOfAuthority(text string) int {
 	from := strings.Index(text, "://") + len("://")
 	if from < len("://") {
@@ -88,11 +89,11 @@ func endOfAuthority(text string) int {
 	return len(text)
 }
 
-// filling is one payload whose secrets are put in.
+// filling is one payload whose references are being replaced.
 type filling struct {
 	references
 
-	to     *url.URL // nil for one that cannot be read
+	to     *url.URL // nil if it cannot be parsed
 	values []string
 	err    error // the first
 }
@@ -117,8 +118,8 @@ func (f *filling) fill(field, text string, escape func(string) string) string {
 	})
 }
 
-// fault says why a secret is not sent to a URL, "" if it may be. By an entry without a port it goes out
-// encrypted alone.
+// fault returns why a secret is not sent to a URL, "" if it may be. An entry without a port allows
+// encrypted requests only.
 func (r references) fault(name string, to *url.URL) string {
 	if to == nil {
 		return ""
@@ -141,8 +142,8 @@ func (r references) fault(name string, to *url.URL) string {
 	return fmt.Sprintf("names the secret %s, which this worker does not give to that host; start it with -secret %s@HOST", clean(name, 100), clean(name, 100))
 }
 
-// readReference reads a secret anew each time, so that a file can be written with another one. The end of a
-// file's last line is no part of it.
+// readReference reads a secret anew each time, so that a file can be replaced. The end of a file's
+// last line is not part of it.
 func readReference(name string) (string, error) {
 	kind, where, _ := strings.Cut(name, ":")
 	if kind == "env" {

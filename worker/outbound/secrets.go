@@ -11,16 +11,16 @@ import (
 const redacted = "[redacted]"
 
 const (
-	shortest   = 4  // a shorter secret is hidden only where it stands as a word
-	headerPart = 8  // so many bytes of a header, query or password are hidden even alone
-	bodyPart   = 16 // and of a value in the body, which is more often plain words
+	shortest   = 4  // a shorter secret is hidden only if it is a word of its own
+	headerPart = 8  // a part of a header, query or password is hidden from this length on
+	bodyPart   = 16 // the same for a value in the body, which is more often plain words
 )
 
-// maxSecret bounds what a request may have of URL, headers and body, in bytes, for
-// an answer to be compared with it. It is the most that a line of enqueue batch has.
+// maxSecret bounds the bytes of URL, headers and body of a request with which an answer is compared.
+// It is the maximum of a line of enqueue batch.
 const maxSecret = 1 << 20
 
-// secretBytes is how much there is to compare an answer with.
+// secretBytes returns how many bytes an answer is compared with.
 func (c *call) secretBytes() int {
 	n := len(c.source.URL) + len(c.body)
 	for name, value := range c.source.Headers {
@@ -29,10 +29,10 @@ func (c *call) secretBytes() int {
 	return n
 }
 
-// eachSecret calls look with all of a request that must not come back in an error:
-// header values, userinfo, query, fragment, what in the path looks like a key, and the
-// values in the body (not its field names), each with the length from which a part of it is hidden. It copies nothing but
-// what base64 and URLs encode. It stops when look returns false.
+// eachSecret calls look with all of a request that must not appear in an error: header values,
+// userinfo, query, fragment, parts of the path that look like a key, and the values in the body (not
+// its field names), each with the length from which a part of it is hidden. It copies only what base64
+// and URLs encode. It stops when look returns false.
 func (c *call) eachSecret(look func(secret string, part int) bool) {
 	ok := true
 	short := func(secret string) { ok = ok && look(secret, headerPart) }
@@ -58,7 +58,7 @@ func (c *call) eachSecret(look func(secret string, part int) bool) {
 	}
 }
 
-// eachHeaderSecret takes a value, and the words in it: a cookie, a part of a signature.
+// eachHeaderSecret calls look with a value, and with the words in it: a cookie, a part of a signature.
 // The scheme of an Authorization is left out: "Bearer" is in every 401.
 func eachHeaderSecret(name, value string, look func(string)) {
 	value = strings.TrimSpace(value)
@@ -94,8 +94,8 @@ func eachQuerySecret(raw string, look func(string)) {
 	}
 }
 
-// eachBodySecret takes the strings and numbers of a JSON body as they are written, and
-// the words of any other.
+// eachBodySecret calls look with the strings and numbers of a JSON body as they are written, or with
+// the words of any other body.
 func eachBodySecret(body string, look func(string) bool) {
 	long := func(value string) bool { return len(value) < shortest || look(value) }
 	if json.Valid([]byte(body)) {
@@ -118,8 +118,8 @@ var betweenWords = func() (is [utf8.RuneSelf]bool) {
 	return is
 }()
 
-// eachJSONValue calls look with each string that is no field's name, without its
-// quotes, and with each number. body is valid JSON.
+// eachJSONValue calls look with each string that is no field name, without its quotes, and with each
+// number. body is valid JSON.
 func eachJSONValue(body string, look func(string) bool) {
 	for i := 0; i < len(body); {
 		from := i

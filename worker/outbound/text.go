@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// clean makes foreign text fit for one line of a log: valid UTF-8, white space
-// as single spaces, all else that does not print as one U+FFFD, limit bytes at most.
+// clean makes foreign text fit for one line of a log: valid UTF-8, white space as single spaces, each
+// run of other unprintable characters as one U+FFFD, at most limit bytes.
 func clean(s string, limit int) string {
 	var b strings.Builder
-	last := ' ' // so that leading space goes
+	last := ' ' // so that leading space is removed
 	for _, r := range s {
 		switch {
 		case unicode.IsSpace(r):

@@ -1,3 +1,3 @@
-// Package redishealth knows whether the Redis of a process answers, says so once for each change, and keeps logs quiet
-// meanwhile: in an outage each task would bring the same line.
+// Package redishealth checks whether the Redis of a process answers, logs each change once, and keeps
+// logs quiet during an outage, when each task would log the same line.
 package redishealth

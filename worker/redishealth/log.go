@@ -11,29 +11,28 @@ import (
 )
 
 const (
-	// repeatEvery is how often a complaint of asynq's is logged; it repeats some
-	// every three seconds for as long as they last.
+	// repeatEvery is how often a complaint of asynq is logged; asynq repeats some every three seconds
+	// for as long as they last.
 	repeatEvery = time.Minute
 	maxRepeats  = 64
-	// archivedText is how asynq tells of a task that failed for good, without
-	// the reason; logFailure tells it with.
+	// archivedText is asynq's message about a task that failed for good, without the reason;
+	// logFailure logs it with the reason.
 	archivedText = "Retry exhausted for task id"
-	// revokedText is how it tells of one that was taken from its queue: that was moved or
-	// goes on in another form, which the worker has told where it matters.
+	// revokedText is asynq's message about a task that was taken from its queue: it was moved, or goes
+	// on in another form. The worker logs that where it matters.
 	revokedText = "revoke task id="
-	// emptyText is what it says whenever it has looked for a task in vain.
+	// emptyText is asynq's message after each poll that found no task.
 	emptyText = "All queues are empty"
 	// doubtAge is how old an answer of Redis may be when asynq complains.
 	doubtAge = time.Second
 )
 
-// AsynqLogger is a logger for asynq.Config. What asynq tells about itself becomes Debug: the
-// worker tells it in its own words. While Redis is away so do its complaints,
-// which then all say the same: the watch has said it once.
+// AsynqLogger is a logger for asynq.Config. asynq's messages about itself become Debug: the worker
+// logs them in its own words. While Redis is away, asynq's complaints become Debug too, since all have
+// the same cause and the Watch has logged it once.
 type AsynqLogger struct {
 	log *slog.Logger
-	// outage returns why calls of Redis fail, asking it when the last answer is older than
-	// maxAge.
+	// outage returns why calls of Redis fail; it pings Redis if the last answer is older than maxAge.
 	outage func(ctx context.Context, maxAge time.Duration) error
 
 	mu   sync.Mutex
@@ -45,14 +44,15 @@ type repeats struct {
 	n  int // since at
 }
 
-// Debug implements asynq.Logger, at level Debug, without what asynq says ten times a second while nothing happens.
+// Debug implements asynq.Logger, at level Debug, without what asynq logs ten times a second while
+// nothing happens.
 func (l *AsynqLogger) Debug(args ...any) {
 	if fmt.Sprint(args...) != emptyText {
 		l.quiet(args)
 	}
 }
 
-// Info implements asynq.Logger, at level Debug: the worker says it in its own words.
+// Info implements asynq.Logger, at level Debug: the worker logs it in its own words.
 func (l *AsynqLogger) Info(args ...any) { l.quiet(args) }
 
 // Warn implements asynq.Logger. While Redis is away it becomes Debug.
@@ -61,7 +61,7 @@ func (l *AsynqLogger) Warn(args ...any) { l.complain(slog.LevelWarn, args) }
 // Error implements asynq.Logger. While Redis is away it becomes Debug.
 func (l *AsynqLogger) Error(args ...any) { l.complain(slog.LevelError, args) }
 
-// Fatal does not end the process, as asynq's own logger would.
+// Fatal implements asynq.Logger. It does not end the process, as asynq's own logger would.
 func (l *AsynqLogger) Fatal(args ...any) { l.complain(slog.LevelError, args) }
 
 func (l *AsynqLogger) quiet(args []any) {
@@ -88,17 +88,18 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 	}
 }
 
-// NewAsynqLogger returns a logger for asynq.Config whose complaints go to log. Use it with LogLevel asynq.DebugLevel: log chooses.
+// NewAsynqLogger returns a logger for asynq.Config that writes to log. Use it with LogLevel
+// asynq.DebugLevel: the level of log decides.
 func NewAsynqLogger(log *slog.Logger, w *Watch) *AsynqLogger {
 	return &AsynqLogger{log: log, outage: w.Outage}
 }
 
-// ids are what differs in complaints of one kind before their first colon.
+// ids matches the parts that vary among complaints of one kind before their first colon.
 var ids = regexp.MustCompile(`id=\S+|\[[^]]*\]`)
 
-// tell reports whether text is due, and how many like it were kept back. Like
-// it are those with the same words before a colon, but for ids of tasks; the rest differs
-// in ports and addresses. Text without a colon is about one task, and always told.
+// tell reports whether text is due, and how many similar texts were suppressed. Texts are similar if
+// they have the same words before a colon, except for ids of tasks; the rest differs in ports and
+// addresses. Text without a colon is about one task, and always logged.
 func (l *AsynqLogger) tell(text string) (repeated int, due bool) {
 	kind, _, found := strings.Cut(ids.ReplaceAllString(text, "id"), ":")
 	if !found {
@@ -126,15 +127,14 @@ func (l *AsynqLogger) tell(text string) (repeated int, due bool) {
 	return repeated, true
 }
 
-// quiet is the handler of a logger for packages that talk to Redis. While Redis
-// is away their warnings become Debug: each task would bring one, and the watch
-// has told it for all. Errors stay.
+// quiet is the handler of a logger for packages that use Redis. While Redis is away their warnings
+// become Debug: each task would log one, and the Watch has logged the outage. Errors stay.
 type quiet struct {
 	slog.Handler
 	redis func(ctx context.Context, maxAge time.Duration) error
 }
 
-// Calm returns a logger for what talks to Redis: while that is away, warnings become Debug.
+// Calm returns a logger for packages that use Redis: while Redis is away, their warnings become Debug.
 func (w *Watch) Calm(log *slog.Logger) *slog.Logger {
 	return slog.New(&quiet{Handler: log.Handler(), redis: w.Outage})
 }

@@ -16,14 +16,14 @@ const (
 	watchEvery  = 2 * time.Second
 	pingTimeout = time.Second
 	countEvery  = 10 * time.Second
-	// settleTime is how long after an outage calls may still fail that were made in it: as
-	// long as go-redis waits for a reply, and a little more.
+	// settleTime is how long after an outage calls from it may still fail: as long as go-redis waits
+	// for a reply, and a little more.
 	settleTime = 5 * time.Second
 )
 
-// Watch knows whether Redis answers. It says so once for each change, counts
-// outages, and answers /healthz. As a hook of the client that the worker uses it knows of
-// calls that failed, so that an outage does not have to wait for the next ping.
+// Watch checks whether Redis answers. It logs each change once, counts outages, and answers /healthz.
+// As a hook of the worker's client it sees failed calls, so that it detects an outage before the next
+// ping.
 type Watch struct {
 	ping    func(context.Context) error
 	explain func(error) error
@@ -31,34 +31,35 @@ type Watch struct {
 	up      func(bool)
 	log     *slog.Logger
 
-	asking  chan struct{} // holds one token while a ping is on its way
-	suspect chan struct{} // holds one when a call says otherwise than the last ping
+	asking  chan struct{} // holds one token while a ping is under way
+	suspect chan struct{} // holds one when a call contradicts the last ping
 	down    atomic.Bool   // the last ping failed
 
 	mu      sync.Mutex
 	sent    time.Time // when ping was last called
 	asked   time.Time // when it returned
 	failing time.Time // when the first call failed since Redis last answered; zero for none
-	latest  time.Time // when the last one did
+	latest  time.Time // when the latest one failed
 	calls   int       // that failed since then
 	since   time.Time // when err last changed
-	outage  bool      // there was one
+	outage  bool      // there was an outage
 	err     error     // of the last ping, explained; nil when Redis answers
 	counted time.Time
 	workers int // live ones on this Redis; -1 while unknown
 }
 
-// Config is how a Watch works. Ping is required.
+// Config configures a Watch. Ping is required.
 type Config struct {
-	// Ping asks Redis; an error says why it is of no use. See Ping.
+	// Ping pings Redis; its error says why Redis is unusable. See the function Ping.
 	Ping func(context.Context) error
-	// Explain says what an error of Ping means. Defaults to the error itself.
+	// Explain translates an error of Ping. Defaults to the error itself.
 	Explain func(error) error
-	// Count returns how many servers of asynq are live. Defaults to none, which is unknown.
+	// Count returns how many asynq servers are live. Defaults to none: the number is unknown.
 	Count func() (int, error)
-	// Up is called after each change with whether Redis answers, the first answer included. Defaults to none.
+	// Up is called after each change with whether Redis answers, and for the first answer. Defaults to
+	// none.
 	Up func(bool)
-	// Logger gets a line when Redis stops and starts answering. Defaults to none.
+	// Logger receives a line when Redis stops and starts answering. Defaults to none.
 	Logger *slog.Logger
 }
 
@@ -85,23 +86,24 @@ func New(cfg Config) *Watch {
 	return w
 }
 
-// Ping returns a ping of a client for a Config: what Redis says when it does not answer, or takes no writes. It costs two round
-// trips and writes nothing.
+// Ping returns a ping of a client for a Config: its error says that Redis does not answer or accepts
+// no writes. It costs two round trips and writes nothing.
 func Ping(rdb redis.UniversalClient) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := rdb.Ping(ctx).Err(); err != nil {
 			return err
 		}
-		// XX wants a key that never exists. It fails on a read-only replica, a full server and one that cannot save.
+		// XX requires a key, which never exists. The command fails on a read-only replica, a full
+		// server and a server that cannot save.
 		err := rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
 		if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
-			return nil // a user that may not SET may still run the scripts
+			return nil // a user without permission to SET may still run the scripts
 		}
 		return err
 	}
 }
 
-// Run asks every two seconds until ctx ends, and at once when a call fails.
+// Run pings every two seconds until ctx ends, and at once when a call fails.
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -118,13 +120,13 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Check returns why Redis does not answer, or nil when it does. An answer that
-// is at most maxAge old is good enough; else it asks, for pingTimeout at most.
+// Check returns why Redis does not answer, or nil if it does. An answer at most maxAge old is reused;
+// otherwise Check pings, for pingTimeout at most.
 func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	if err, known := w.last(maxAge); known {
 		return err
 	}
-	w.asking <- struct{}{} // one ping is on its way at a time; it is bounded
+	w.asking <- struct{}{} // one ping at a time; it is bounded
 	defer func() { <-w.asking }()
 	if err, known := w.last(maxAge); known {
 		return err
@@ -133,7 +135,7 @@ func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	defer cancel()
 	began := time.Now()
 	err := w.ping(context.WithValue(pinging, pingKey{}, true))
-	if ctx.Err() == nil { // else told to stop, which says nothing about Redis
+	if ctx.Err() == nil { // else the caller stopped, which says nothing about Redis
 		w.answered(began, err)
 	}
 	err, _ = w.last(0)
@@ -142,8 +144,8 @@ func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 
 var errSettling = errors.New("redis is available again, but calls of the outage may still fail")
 
-// Outage returns why calls fail at the moment, as far as that is known, nil where nothing
-// is wrong: Check's error, or that an outage was over only just now.
+// Outage returns why calls presently fail, as far as known, nil if nothing is wrong: the error of
+// Check, or that an outage has only just ended.
 func (w *Watch) Outage(ctx context.Context, maxAge time.Duration) error {
 	if err := w.Check(ctx, maxAge); err != nil {
 		return err
@@ -156,8 +158,8 @@ func (w *Watch) Outage(ctx context.Context, maxAge time.Duration) error {
 	return nil
 }
 
-// last returns what the last ping said, and whether it is younger than maxAge. An answer
-// does not count any more when a call has failed since.
+// last returns the result of the last ping, and whether it is younger than maxAge. A result does not
+// count if a call has failed since.
 func (w *Watch) last(maxAge time.Duration) (err error, young bool) { //nolint:revive // an answer, not a failure
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +167,7 @@ func (w *Watch) last(maxAge time.Duration) (err error, young bool) { //nolint:re
 	return w.err, !w.asked.IsZero() && !doubted && time.Since(w.asked) < maxAge
 }
 
-// answered notes what a ping said that was sent at began.
+// answered records the result of a ping that was sent at began.
 func (w *Watch) answered(began time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +185,7 @@ func (w *Watch) answered(began time.Time, err error) {
 	}
 }
 
-// changed tells that Redis answers, or that it does not. w.mu is held.
+// changed logs that Redis answers, or that it does not. w.mu is held.
 func (w *Watch) changed(first bool, now time.Time) {
 	since := w.since
 	w.since = now
@@ -203,7 +205,7 @@ func (w *Watch) changed(first bool, now time.Time) {
 	}
 }
 
-// countWorkers asks how many workers there are, now and then.
+// countWorkers asks for the number of workers from time to time.
 func (w *Watch) countWorkers() {
 	w.mu.Lock()
 	due := w.counted.IsZero() || time.Since(w.counted) >= countEvery
@@ -220,7 +222,7 @@ func (w *Watch) countWorkers() {
 	w.counted, w.workers = time.Now(), n
 }
 
-// Workers returns how many servers of asynq are live on this Redis, -1 while that is unknown.
+// Workers returns how many asynq servers are live on this Redis, -1 while that is unknown.
 func (w *Watch) Workers() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,7 +232,7 @@ func (w *Watch) Workers() int {
 // pingKey marks the watch's own calls in their contexts.
 type pingKey struct{}
 
-// called notes how a call ended.
+// called records how a call ended.
 func (w *Watch) called(ctx context.Context, err error) {
 	if ctx.Value(pingKey{}) != nil {
 		return
@@ -243,8 +245,7 @@ func (w *Watch) called(ctx context.Context, err error) {
 	}
 }
 
-// failed counts a call that failed, and tells whether it is the first since Redis last
-// answered.
+// failed counts a failed call, and reports whether it is the first since Redis last answered.
 func (w *Watch) failed() (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -256,8 +257,8 @@ func (w *Watch) failed() (first bool) {
 	return first
 }
 
-// isOutage tells a call that failed since Redis is away from one that Redis answered, or
-// that nobody waits for any more.
+// isOutage reports whether a call failed because Redis is away. It is false for an error that Redis
+// answered, and for a call whose caller has gone.
 func isOutage(err error) bool {
 	if err == nil || errors.Is(err, redis.Nil) || errors.Is(err, redis.ErrClosed) || errors.Is(err, context.Canceled) {
 		return false
@@ -273,7 +274,7 @@ func isOutage(err error) bool {
 // DialHook implements redis.Hook, and does nothing.
 func (w *Watch) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook implements redis.Hook: a call that fails says that Redis may be away.
+// ProcessHook implements redis.Hook: a failed call means that Redis may be away.
 func (w *Watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -282,7 +283,7 @@ func (w *Watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook implements redis.Hook, as ProcessHook.
+// ProcessPipelineHook implements redis.Hook, like ProcessHook.
 func (w *Watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
