@@ -6,7 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Backlog returns how many tasks of queues wait: those in pending, scheduled and retry. Costs one round trip of three commands a queue.
+// Backlog returns how many tasks of queues wait: those in pending, scheduled and retry. It costs one
+// round trip of three commands a queue.
 func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n int64, err error) {
 	cmds, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, name := range queues {

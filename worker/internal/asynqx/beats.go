@@ -12,23 +12,24 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// beats sends what asynq's heartbeat writes beside it: while a heartbeat waits for Redis asynq starts no task, and it
-// makes up to four round trips every five seconds. A call is answered with the outcome of the last one that has ended. Where
-// Redis does not answer, what waits is dropped: the next heartbeat writes all of it anew. asynq takes a lease for lost 30 s
-// after its end. It is safe for concurrent use.
+// beats sends the writes of asynq's heartbeat in the background. asynq starts no task while its
+// heartbeat waits for Redis, and a heartbeat makes up to four round trips every five seconds. A call
+// returns the outcome of the last one that has ended. If Redis does not answer, waiting calls are
+// dropped: the next heartbeat writes everything anew. asynq considers a lease lost 30 s after its end.
+// It is safe for concurrent use.
 type beats struct {
 	mu    sync.Mutex
 	calls []func(context.Context) error
-	idle  chan struct{} // closed when all have been sent; nil: they have
+	idle  chan struct{} // closed when all have been sent; nil: none waits
 	last  error
 }
 
-// mostBeats is how many calls may wait to be sent: those of several beats.
+// mostBeats is how many calls may wait to be sent: those of several heartbeats.
 const mostBeats = 64
 
 var errBeats = errors.New("headway: redis does not take what the heartbeat writes")
 
-// send has a call sent after those before it, and returns how the last one ended.
+// send queues a call behind those before it, and returns the outcome of the last one that ended.
 func (b *beats) send(ctx context.Context, call func(context.Context) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +67,7 @@ func (b *beats) run(ctx context.Context, idle chan struct{}) {
 	}
 }
 
-// wait returns when all calls have been sent, or after a while.
+// wait returns when all calls have been sent, or after a time-out.
 func (b *beats) wait() {
 	b.mu.Lock()
 	idle := b.idle
@@ -82,19 +83,19 @@ func (b *beats) wait() {
 	}
 }
 
-// isBeat says whether a key is one that asynq's heartbeat writes.
+// isBeat reports whether asynq's heartbeat writes a key.
 func isBeat(key string) bool {
 	return strings.HasPrefix(key, "asynq:servers") || strings.HasPrefix(key, "asynq:workers")
 }
 
-// isServerState tells the scripts by which a heartbeat writes what its server does, and forgets it: the second has no
-// arguments.
+// isServerState reports whether keys belong to the scripts by which a heartbeat writes and deletes its
+// server's state. The script that deletes it has no arguments.
 func isServerState(keys []string) bool {
 	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:")
 }
 
-// sendState sends the script by which a heartbeat writes what its server does: beside it, once its text is known, since a
-// server that has lost it is to get it again.
+// sendState sends the script by which a heartbeat writes its server's state. It goes out in the
+// background once the script's text is known: a server that has lost the script then gets it again.
 func (g *Client) sendState(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
 	script := g.state.Load()
 	if script == nil {
@@ -109,7 +110,7 @@ func (g *Client) sendState(ctx context.Context, sha string, keys []string, args 
 	}))
 }
 
-// ZAdd sends what a heartbeat adds beside it.
+// ZAdd sends what a heartbeat adds in the background.
 func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !isBeat(key) {
 		return g.UniversalClient.ZAdd(ctx, key, members...)
@@ -119,7 +120,8 @@ func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redi
 
 var keepLeases = sync.OnceValue(func() *redis.Script { return redis.NewScript(lua.KeepLeases.Source()) })
 
-// ZAddXX sends the leases that a heartbeat renews beside it, those alone that are still this process's when they arrive.
+// ZAddXX sends the leases that a heartbeat renews in the background. Only those that still belong to
+// this process when the call arrives are renewed.
 func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
 		return g.UniversalClient.ZAddXX(ctx, key, members...)
@@ -130,7 +132,7 @@ func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *re
 	}))
 }
 
-// ZRem removes after all beats what they have written, as a server that ends does.
+// ZRem removes what heartbeats have written, after all of their calls, as a server does when it ends.
 func (g *Client) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
 	if isBeat(key) {
 		g.beats.wait()

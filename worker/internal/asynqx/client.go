@@ -17,30 +17,29 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// Client is the Redis client under a server. asynq tells Redis what became of a
-// task in one script, and when that fails it tries again with a context that is
-// over already (asynq v0.25 and v0.26): the task stays active until its lease
-// ends and then counts as failed, though it was only limited, or had succeeded.
-// The client sends such a script until Redis answers.
+// Client is the Redis client under a server. asynq reports the end of a task to Redis in one script,
+// and if that fails it tries again with a context that has already ended (asynq v0.25 and v0.26). The
+// task then stays active until its lease ends and counts as failed, though it was only limited, or had
+// succeeded. The client sends such a script until Redis answers.
 //
-// Sending one twice is harmless: it finds the task gone from the active list, or taken anew, and
-// changes nothing: see fences.
+// To send one twice is harmless: the task is no longer in the active list, or was taken anew, and the
+// script changes nothing: see fences.
 //
-// From the message of a task that has succeeded it takes the text that our own put-backs left
-// there: see withoutOurText.
+// From the message of a task that has succeeded, the client removes the text that Headway's own
+// put-backs left there: see withoutOurText.
 //
-// What is to last until asynq has noted the end of a run, such as the mark of a last attempt,
-// it ends then: see onEnd.
+// State that must last until asynq has recorded the end of a run, such as the mark of a last attempt,
+// is removed then: see onEnd.
 //
-// It also holds an idle server's looks for tasks back at the pacer, and those of one whose slots
-// are taken, and asks with each whether waiting tasks are woken.
+// The client also holds back the polls of an idle server at the pacer, and those of a server whose
+// slots are taken, and calls Looks before each.
 type Client struct {
 	redis.UniversalClient
 	Pacer *Pacer
 	Slots *Slots
 	cfg   ClientConfig
 
-	Serving context.Context //nolint:containedctx // over when its server is shut down, or all are
+	Serving context.Context //nolint:containedctx // ended when its server is shut down, or all are
 	Retire  context.CancelFunc
 
 	stopping chan struct{}
@@ -49,47 +48,47 @@ type Client struct {
 	beats    beats
 	ends     combiner
 	fences   fences
-	state    atomic.Pointer[string] // the script by which a heartbeat writes what its server does; nil: not known yet
+	state    atomic.Pointer[string] // the script by which a heartbeat writes its server's state; nil: not known yet
 
 	mu     sync.Mutex
 	onEnds map[string]func() // by asynq's key of the task
 }
 
 const (
-	// TryFor is how long one call to Redis may take that is tried again.
+	// TryFor is how long one call to Redis that is retried may take.
 	TryFor = 5 * time.Second
-	// TryPause is how long after the first failure that is, and twice as long each time.
+	// TryPause is the pause after the first failure. It doubles with each further one.
 	TryPause = 100 * time.Millisecond
 	// TryMaxPause is the longest pause.
 	TryMaxPause = 2 * time.Second
 
-	// endLimit is how long a task's end is kept for a Redis that is away. asynq's
-	// recoverer has it when Redis is back, if this process has not.
+	// endLimit is how long the end of a task is kept while Redis is away. If this process has not sent
+	// it by then, asynq's recoverer handles the task when Redis is back.
 	endLimit = 10 * time.Minute
-	// lastTry is how long a stopping server still tries.
+	// lastTry is how long a stopping server goes on trying.
 	lastTry = 5 * time.Second
-	// mostEnds is for how many tasks the client keeps what is to be done at their end. asynq
-	// leaves the end of a task whose lease it lost to its recoverer, so some stay; beyond
-	// the bound all are forgotten, and their marks expire.
+	// mostEnds is for how many tasks the client keeps what to do at their end. asynq leaves the end of
+	// a task whose lease it lost to its recoverer, so some entries stay; beyond the bound all are
+	// dropped, and their marks expire.
 	mostEnds = 10_000
 )
 
-// ClientConfig is what a client needs of its process.
+// ClientConfig is what a client needs from its process.
 type ClientConfig struct {
 	Redis   redis.UniversalClient
 	Serving context.Context //nolint:containedctx // over when no server of the process serves
 	Mover   *Mover
 	Log     *slog.Logger
-	// Interval is how often the server looks for tasks while it is idle, and concurrency how many it runs.
+	// Interval is how often an idle server polls for tasks, and Concurrency how many it runs at once.
 	Interval    time.Duration
 	Concurrency int
 	// GiveBack puts tasks into pending that were taken and are not handed out.
 	GiveBack func([]*Handout)
-	// Looks is called before each look for tasks.
+	// Looks is called before each poll for tasks.
 	Looks func()
-	// Forwarded is called when asynq has moved n tasks that are due into a queue.
+	// Forwarded is called when asynq has moved n due tasks into a queue.
 	Forwarded func(queue string, n int)
-	// Moves is what a server that ends waits for.
+	// Moves is a group for which a server waits when it ends.
 	Moves *sync.WaitGroup
 }
 
@@ -104,8 +103,8 @@ func NewClient(cfg ClientConfig) *Client {
 	return g
 }
 
-// pends says whether a queue may have a task to be taken: a Redis that does not answer is asked for one, which brings
-// the error.
+// pends reports whether a queue may have a pending task. It is true if Redis does not answer: the poll
+// that follows returns the error.
 func (g *Client) pends(ctx context.Context, queue string) bool {
 	var pending *redis.IntCmd
 	err := redisread.FromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
@@ -115,11 +114,11 @@ func (g *Client) pends(ctx context.Context, queue string) bool {
 	return err != nil || pending.Val() > 0
 }
 
-// Stop has what is still to be sent sent within lastTry.
+// Stop limits what is still to be sent to lastTry.
 func (g *Client) Stop() { g.once.Do(func() { close(g.stopping) }) }
 
-// EvalSha sends a script: again if it ends a task's run, and when it is time if it
-// looks for a task.
+// EvalSha sends a script. A script that ends a task's run is sent until Redis answers; one that polls
+// for a task is sent when it is time.
 func (g *Client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 { // else the server ends
@@ -153,7 +152,7 @@ func (g *Client) Eval(ctx context.Context, script string, keys []string, args ..
 	return g.send(ctx, keys, args, bare)
 }
 
-// script sends one that asynq wants sent, with arguments, by a client or in a pipeline.
+// script sends a script of asynq's with arguments, by a client or in a pipeline.
 type script func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd
 
 func (g *Client) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
@@ -171,7 +170,7 @@ func (g *Client) send(ctx context.Context, keys []string, args []any, its script
 	})
 }
 
-// fenced returns what goes before a script that ends a run, if the run can be told from others.
+// fenced returns what precedes a script that ends a run, if the run can be distinguished from others.
 func (g *Client) fenced(ctx context.Context, keys []string) (by fence, is bool) {
 	if !EndsRun(ctx, keys) {
 		return fence{}, false
@@ -180,12 +179,13 @@ func (g *Client) fenced(ctx context.Context, keys []string) (by fence, is bool) 
 	return fence{its, lease}, its != nil
 }
 
-// end has a run's end sent until Redis answers, and does what was to be done then.
+// end sends a run's end until Redis answers, and then does what was registered for it.
 func (g *Client) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := g.untilTaken(ctx, try)
 	g.ended(keys, cmd.Err())
 	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
-		// Nobody else ends a run before its lease is over: a call before did, whose reply was lost.
+		// Only this process ends a run before its lease is over: an earlier call did, and its reply
+		// was lost.
 		return redis.NewCmdResult("OK", nil)
 	}
 	return cmd
@@ -213,7 +213,8 @@ func (g *Client) untilTaken(ctx context.Context, try func(context.Context) *redi
 	}
 }
 
-// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask.
+// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or
+// one from ask.
 func (g *Client) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 	g.cfg.Looks()
 	if !g.Slots.admit(g.Pacer.stopped) {
@@ -228,23 +229,23 @@ func (g *Client) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 	return got.answer
 }
 
-// clientKey finds the client of a task's server in the task's context.
+// clientKey is the key of a server's client in the context of its tasks.
 type clientKey struct{}
 
-// ClientOf returns nil where the server was not made by NewServer.
+// ClientOf returns the client of a task's server, nil if the server was not made by NewServer.
 func ClientOf(ctx context.Context) *Client {
 	g, _ := ctx.Value(clientKey{}).(*Client)
 	return g
 }
 
-// Handler is a handler whose tasks know the client.
+// Handler returns a handler that puts the client into the contexts of its tasks.
 func (g *Client) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		return next.ProcessTask(context.WithValue(ctx, clientKey{}, g), task)
 	})
 }
 
-// TakeSlot gives a task a slot of its server; nil where nobody counts them.
+// TakeSlot gives a task a slot of its server; nil if slots are not counted.
 func (g *Client) TakeSlot(ctx context.Context) *Slot {
 	if g == nil {
 		return nil
@@ -254,8 +255,8 @@ func (g *Client) TakeSlot(ctx context.Context) *Slot {
 	return g.Slots.take(taskKey(name, id))
 }
 
-// OnEnd has do called when Redis has taken what became of a task, and not if this process
-// dies before.
+// OnEnd registers do to be called when Redis has recorded the end of a task. It is not called if this
+// process dies before.
 func (g *Client) OnEnd(queue, id string, do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -265,8 +266,8 @@ func (g *Client) OnEnd(queue, id string, do func()) {
 	g.onEnds[taskKey(queue, id)] = do
 }
 
-// ended does what was to be done when a run's end is noted: now, or by a call before whose
-// reply was lost.
+// ended does what was registered for a run's end once the end is recorded, by this call or by an
+// earlier one whose reply was lost.
 func (g *Client) ended(keys []string, err error) {
 	for _, key := range keys {
 		g.Slots.ended(key)
@@ -307,8 +308,8 @@ func (g *Client) rest(ctx context.Context, pause time.Duration, cancel context.C
 	}
 }
 
-// EndsRun tells the scripts by which asynq ends a run from all others: they go
-// out under the deadline of the task's lease, and name the active list.
+// EndsRun reports whether a script of asynq's ends a run: only such scripts are sent under the
+// deadline of the task's lease and name the active list.
 func EndsRun(ctx context.Context, keys []string) bool {
 	if _, bounded := ctx.Deadline(); !bounded || len(keys) < 2 {
 		return false
@@ -321,10 +322,10 @@ func EndsRun(ctx context.Context, keys []string) bool {
 	return false
 }
 
-// isGone tells the answer of a script that ends a run to one that has ended.
+// isGone reports whether err is the answer to a script that ends a run that has ended already.
 func isGone(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }
 
-// MayPass tells faults that end by themselves from answers.
+// MayPass reports whether err is a fault that may pass by itself, and not an answer.
 func MayPass(err error) bool {
 	if err == nil || errors.Is(err, redis.Nil) {
 		return false

@@ -9,15 +9,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// combiner sends scripts that come while another is on its way together, in one round trip: a busy Redis is saved by
-// it what a far one would wait for. Where a round trip takes longer than it does beside Redis, each goes at once, and
-// nobody waits for one that hangs. It is safe for concurrent use.
+// combiner sends scripts that arrive while another is under way together, in one round trip. That
+// relieves a busy Redis, and costs a distant one additional waiting. So if a round trip takes longer
+// than to a Redis nearby, each script is sent at once, and no script waits for a call that hangs. It
+// is safe for concurrent use.
 type combiner struct {
 	rdb redis.UniversalClient
 
 	mu      sync.Mutex
 	waiting []*combined
-	busy    bool // some are on their way
+	busy    bool // some are under way
 	far     bool
 }
 
@@ -29,13 +30,14 @@ type combined struct {
 }
 
 const (
-	// mostCombined is how many scripts go in one round trip, so that it holds Redis up no longer than some others do.
+	// mostCombined is how many scripts go in one round trip, so that it occupies Redis no longer than
+	// other scripts do.
 	mostCombined = 32
-	// eachTakes is how long each of them may take on a busy machine, beside the way.
+	// eachTakes is how long each of them may take on a busy machine, besides the transit.
 	eachTakes = 100 * time.Microsecond
 )
 
-// send sends one by the client, or in a pipeline, and returns its answer.
+// send sends one script by the client, or in a pipeline, and returns its answer.
 func (c *combiner) send(send func(redis.Scripter) *redis.Cmd) *redis.Cmd {
 	its := &combined{send: send, done: make(chan struct{})}
 	c.mu.Lock()
@@ -57,7 +59,7 @@ func (c *combiner) send(send func(redis.Scripter) *redis.Cmd) *redis.Cmd {
 	return its.cmd
 }
 
-// next sends what waits, and says whether more does since. Only one may be called at a time.
+// next sends what waits, and reports whether more has arrived since. Only one call may run at a time.
 func (c *combiner) next() (more bool) {
 	c.mu.Lock()
 	n := min(len(c.waiting), mostCombined)
@@ -76,7 +78,7 @@ func (c *combiner) next() (more bool) {
 	return c.busy
 }
 
-// scatter sends each that waits by itself: what is on its way takes too long.
+// scatter sends each waiting script by itself: the call under way takes too long.
 func (c *combiner) scatter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +106,8 @@ func (c *combiner) together(part []*combined) {
 	}
 }
 
-// execute sends a pipeline. Each of its commands has its own error afterwards, also where a hook of the client's has refused
-// them together.
+// execute sends a pipeline. Each of its commands has its own error afterwards, also if a hook of the
+// client has rejected them together.
 func execute(ctx context.Context, pipe redis.Pipeliner) {
 	cmds, err := pipe.Exec(ctx)
 	if err == nil || slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil }) {

@@ -15,31 +15,32 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// fences keep the end of one run of a task from ending the next. What asynq sends to end a run is sent again until Redis
-// answers, and the network may bring an old copy late: when the task was put back meanwhile, and taken again, asynq's
-// script would take it from whoever runs it, and it would run twice. So a lease keeps the fraction of its own under
-// which the task was taken, and the script first looks whether it still has it. A lease of whole seconds, as bare asynq
-// has it, is let through. fences are safe for concurrent use.
+// fences keep the end of one run of a task from ending the next one. asynq's script that ends a run is
+// sent again until Redis answers, and the network may deliver an old copy late. If the task was put
+// back and taken again meanwhile, asynq's script would take it from its new run, and it would run
+// twice. So the lease under which the task was taken has a fraction of a second of its own, and the
+// script first checks whether the task still has that lease. A lease of whole seconds, as plain asynq
+// writes it, is accepted. fences are safe for concurrent use.
 type fences struct {
 	mu      sync.Mutex
 	own     map[string]*pass          // by asynq's key of the task
-	open    map[context.Context]*pass // of ends that Redis has not answered: asynq's syncer sends one again by its context
+	open    map[context.Context]*pass // of ends that Redis has not answered: asynq's syncer sends one again with its context
 	scripts map[string]*redis.Script  // asynq's, fenced, by their hash
 }
 
-// pass is what the end of one run shows.
+// pass is what identifies the end of one run.
 type pass struct {
 	fraction string // of its lease, such as "123456"
-	doubtful bool   // a copy that was sent may have been carried out
+	doubtful bool   // a copy that was sent may have been executed
 }
 
-// noScript has asynq send a script whole, by which it is learned.
+// noScript makes asynq send a script whole, from which it is learned.
 type noScript struct{}
 
 func (noScript) Error() string { return "NOSCRIPT it is not known here yet" }
 func (noScript) RedisError()   {}
 
-// takes notes the lease under which a task was taken, by asynq's key of the task.
+// takes records the lease under which a task was taken, by asynq's key of the task.
 func (f *fences) takes(key, lease string) {
 	_, fraction, is := strings.Cut(lease, ".")
 	f.mu.Lock()
@@ -49,13 +50,13 @@ func (f *fences) takes(key, lease string) {
 		return
 	}
 	if f.own == nil || len(f.own) >= mostEnds {
-		f.own = map[string]*pass{} // those that are forgotten end as they do without us
+		f.own = map[string]*pass{} // those that are dropped end as in plain asynq
 	}
 	f.own[key] = &pass{fraction: fraction}
 }
 
-// of returns the pass of the run that a script ends, and which of its keys is the lease; nil where the task has no fraction
-// of its own.
+// of returns the pass of the run that a script ends, and which of its keys is the lease; nil if the
+// task's lease has no fraction of its own.
 func (f *fences) of(ctx context.Context, keys []string) (its *pass, lease int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,8 +76,8 @@ func (f *fences) of(ctx context.Context, keys []string) (its *pass, lease int) {
 	return its, lease
 }
 
-// ends forgets a run whose end Redis has answered, and keeps what it shows where it has not. The task may have been taken
-// again since.
+// ends removes a run whose end Redis has answered, and keeps its pass otherwise. The task may have
+// been taken again since.
 func (f *fences) ends(ctx context.Context, keys []string, its *pass, answered bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +96,8 @@ func (f *fences) ends(ctx context.Context, keys []string, its *pass, answered bo
 	}
 }
 
-// renewals are what keep_leases is told of leases that asynq renews: each with the fraction of its own.
+// renewals returns the arguments of keep_leases for leases that asynq renews: each with its own
+// fraction.
 func (f *fences) renewals(key string, members []redis.Z) []any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,22 +128,23 @@ func (f *fences) learn(source string) *redis.Script {
 	return f.scripts[name]
 }
 
-// script is the fenced one of asynq's with a hash; nil where it is not known yet.
+// script returns the fenced form of asynq's script with a hash; nil if it is not known yet.
 func (f *fences) script(hash string) *redis.Script {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.scripts[hash]
 }
 
-// fence is what a script has before it that ends a run: its pass, and which of its keys is the lease.
+// fence precedes a script that ends a run: its pass, and which of its keys is the lease.
 type fence struct {
 	*pass
 
 	lease int
 }
 
-// endFenced sends a fenced script until Redis answers. Where no copy before may have been carried out, a refusal while
-// asynq's lease lasts is no late copy's: the lease was overwritten, and asynq's own script, as bare sends it, ends the run.
+// endFenced sends a fenced script until Redis answers. If no earlier copy can have been executed, a
+// refusal while asynq's lease lasts is not due to a late copy: the lease was overwritten. Then asynq's
+// own script, as bare sends it, ends the run.
 func (g *Client) endFenced(ctx context.Context, keys []string, args []any, by fence, its *redis.Script, bare script) *redis.Cmd {
 	fraction := &counted{text: by.fraction}
 	fenced := append(slices.Clip(args), strconv.Itoa(by.lease), fraction)
@@ -153,7 +156,7 @@ func (g *Client) endFenced(ctx context.Context, keys []string, args []any, by fe
 	until, _ := ctx.Deadline()
 	cmd := g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		cmd, n := once(func(rdb redis.Scripter) *redis.Cmd { return its.EvalSha(ctx, rdb, keys, fenced...) })
-		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") { // the last copy has done nothing
+		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") { // the last copy had no effect
 			by.doubtful = by.doubtful || n > 1
 			cmd, n = once(func(rdb redis.Scripter) *redis.Cmd { return its.Eval(ctx, rdb, keys, fenced...) })
 		}
@@ -172,14 +175,15 @@ func (g *Client) endFenced(ctx context.Context, keys []string, args []any, by fe
 	return cmd
 }
 
-// isReply says whether Redis has answered a script that was written once: what it refused it has not done. Other refusals may
-// be of a connection that was made anew, and say nothing of the script.
+// isReply reports whether err is Redis's answer to a script that was written once: a script that it
+// refused had no effect. Other refusals may concern a reconnected connection, and say nothing about
+// the script.
 func isReply(err error) bool {
 	return err == nil || slices.ContainsFunc([]string{"NOT FOUND", "FENCED", "NOSCRIPT", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "TRYAGAIN"},
 		func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
 }
 
-// goneEarlier is asynq's answer where a copy sent before has ended the run.
+// goneEarlier is asynq's answer if an earlier copy has ended the run.
 type goneEarlier struct{}
 
 func (goneEarlier) Error() string { return "NOT FOUND" }

@@ -10,7 +10,8 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// forwards tells the script by which asynq moves tasks that are due into pending, and returns the prefix of their queue's keys.
+// forwards reports whether keys belong to the script by which asynq moves due tasks into pending, and
+// returns the prefix of their queue's keys.
 func forwards(keys []string) (queue string, ok bool) {
 	if len(keys) != 2 || !strings.HasSuffix(keys[0], "}:scheduled") && !strings.HasSuffix(keys[0], "}:retry") {
 		return "", false
@@ -18,8 +19,8 @@ func forwards(keys []string) (queue string, ok bool) {
 	return strings.CutSuffix(keys[1], "pending")
 }
 
-// forward sends that script, where a task is due: to ask first is one command, the script that finds none is two.
-// asynq looks into two sets of each queue twice a second.
+// forward sends that script if a task is due: the check is one command, and a script that finds no
+// task is two. asynq checks two sets of each queue twice a second.
 func (g *Client) forward(ctx context.Context, queue string, keys []string, args []any, its script) *redis.Cmd {
 	if len(args) > 0 && !g.due(ctx, keys[0], args[0]) {
 		return redis.NewCmdResult(int64(0), nil)
@@ -30,8 +31,8 @@ func (g *Client) forward(ctx context.Context, queue string, keys []string, args 
 	return cmd
 }
 
-// due says whether a sorted set may have a task that is due now, which is in seconds since 1970. Where Redis does not
-// answer it may: the script brings the error.
+// due reports whether a sorted set may have a task that is due at now, in seconds since 1970. It is
+// true if Redis does not answer: the script returns the error.
 func (g *Client) due(ctx context.Context, set string, now any) bool {
 	seconds, known := now.(int64)
 	if !known {

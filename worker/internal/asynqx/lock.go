@@ -11,13 +11,14 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// Lock is the lock of asynq's Unique option, as a task may hold it. asynq keeps it for a time fixed when the task is
-// enqueued. A task that is limited for longer would lose it, and a duplicate get in. So waiting stops the lock's clock: it
-// is put off by as long as the task waits.
+// Lock is the lock of asynq's Unique option, as a task may hold it. asynq keeps it for a time fixed
+// when the task is enqueued. A task that is limited for longer would lose it, and a duplicate would be
+// accepted. So waiting stops the lock's clock: it is extended by as long as the task waits.
 //
-// The lock's key is asynq's own (v0.25, v0.26); where it is another, locks only run out as they do in asynq.
+// The lock's key is asynq's own (v0.25, v0.26); if another release uses another key, locks expire as
+// in asynq.
 type Lock struct {
-	// Key is where asynq keeps the lock, ID the task that may hold it.
+	// Key is where asynq keeps the lock, and ID the task that may hold it.
 	Key, ID string
 }
 
@@ -31,7 +32,8 @@ func NewLock(queue, id, kind string, payload []byte) Lock {
 	return Lock{Key: key, ID: id}
 }
 
-// Left returns how long the task still holds its lock, 0 when it holds none. It costs one round trip to the master.
+// Left returns how long the task still holds its lock, 0 if it holds none. It costs one round trip to
+// the master.
 func (l Lock) Left(ctx context.Context, rdb redis.UniversalClient) time.Duration {
 	var holder *redis.StringCmd
 	var left *redis.DurationCmd
@@ -45,8 +47,8 @@ func (l Lock) Left(ctx context.Context, rdb redis.UniversalClient) time.Duration
 	return max(left.Val(), 0)
 }
 
-// Extend puts the lock off by as long as the task waits until at, if it holds one. It costs a round trip, and another
-// where it does.
+// Extend extends the lock, if the task holds it, by as long as the task waits until at. It costs one
+// round trip, and another one if the task holds the lock.
 func (l Lock) Extend(ctx context.Context, rdb redis.UniversalClient, at time.Time) error {
 	left := l.Left(ctx, rdb)
 	if left <= 0 {
@@ -55,7 +57,8 @@ func (l Lock) Extend(ctx context.Context, rdb redis.UniversalClient, at time.Tim
 	return rdb.PExpire(ctx, l.Key, left+max(time.Until(at), 0)).Err()
 }
 
-// ExtendLocks is Extend for many tasks, most of which hold none: one round trip, and another where some do.
+// ExtendLocks is Extend for many tasks, most of which hold no lock: one round trip, and another one if
+// some do.
 func ExtendLocks(ctx context.Context, rdb redis.UniversalClient, locks []Lock, until []time.Time) error {
 	if len(locks) == 0 {
 		return nil
@@ -63,7 +66,7 @@ func ExtendLocks(ctx context.Context, rdb redis.UniversalClient, locks []Lock, u
 	holders, left := make([]*redis.StringCmd, len(locks)), make([]*redis.DurationCmd, len(locks))
 	_ = redisread.FromMaster(ctx, rdb, func(pipe redis.Pipeliner) error {
 		for i, l := range locks {
-			holders[i], left[i] = pipe.Get(ctx, l.Key), pipe.PTTL(ctx, l.Key) // one that fails is nobody's
+			holders[i], left[i] = pipe.Get(ctx, l.Key), pipe.PTTL(ctx, l.Key) // a lock whose call fails counts as not held
 		}
 		return nil
 	})

@@ -11,40 +11,40 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// counted is an argument that counts how often it was written: the client may send a call more than once, and tells
-// neither its caller nor its hooks. It is not to be copied.
+// counted is an argument that counts how often it was written: the client may send a call more than
+// once without the knowledge of its caller or its hooks. It must not be copied.
 type counted struct {
 	text    string
 	written atomic.Int32
 }
 
-// MarshalBinary is what go-redis writes.
+// MarshalBinary returns what go-redis writes, and counts the call.
 func (c *counted) MarshalBinary() ([]byte, error) {
 	c.written.Add(1)
 	return []byte(c.text), nil
 }
 
-// String is what a hook of the client shows.
+// String returns what a hook of the client shows.
 func (c *counted) String() string { return c.text }
 
-// ownLease is the lease of one of asynq's looks. One with a fraction of its own finds what the look took where its reply
-// is lost.
+// ownLease is the lease of one poll of asynq's. If its reply is lost, a lease with a fraction of its
+// own identifies what the poll took.
 type ownLease struct {
 	counted
 
 	own bool
 }
 
-// lost says whether the look may have taken a task that answer does not bring. A reply of Redis's own brings what was
-// taken, or says that nothing was.
+// lost reports whether the poll may have taken a task that answer does not contain. An answer from
+// Redis contains what was taken, or says that nothing was.
 func (l *ownLease) lost(answer *redis.Cmd) bool {
 	written, err := l.written.Load(), answer.Err()
 	var reply redis.Error
 	return l.own && (written > 1 || written > 0 && err != nil && !errors.As(err, &reply))
 }
 
-// owned returns the arguments of a look under a lease of its own: asynq gives the second that its lease ends. Where that is
-// unknown, or asynq's keys are, it stays as it is.
+// owned returns the arguments of a poll under a lease of its own; asynq provides the second at which
+// its lease ends. If that or asynq's keys are unknown, they are unchanged.
 func (g *Client) owned(args []any) (*ownLease, []any) {
 	ends, is := args[0].(int64)
 	if !is || !g.cfg.Mover.Takes() {
@@ -56,8 +56,8 @@ func (g *Client) owned(args []any) (*ownLease, []any) {
 	return lease, args
 }
 
-// askFor sends asynq's look n times in one round trip, each under a lease of its own, and has what they took and did
-// not bring given back.
+// askFor sends asynq's poll n times in one round trip, each under a lease of its own, and gives back
+// what they took and did not return.
 func (g *Client) askFor(ctx context.Context, queue string, n int, args []any, look script) []found {
 	leases, all := make([]*ownLease, n), make([]found, n)
 	send := func(rdb redis.Scripter) {
@@ -82,8 +82,9 @@ func (g *Client) askFor(ctx context.Context, queue string, n int, args []any, lo
 	return all
 }
 
-// giveBackLost puts tasks into pending that Redis has handed out under a lease by a reply that was lost. It tries for
-// the time of that lease, and once where the server ends: after that asynq's recoverer brings them.
+// giveBackLost puts tasks back into pending that Redis has handed out under a lease by a reply that
+// was lost. It tries for the time of that lease, and once if the server ends: after that asynq's
+// recoverer brings them back.
 func (g *Client) giveBackLost(queue string, lease *ownLease, brought string) {
 	ids, err := g.under(queue, lease.text)
 	for began, pause := time.Now(), TryPause; MayPass(err) && time.Since(began) < LeaseFor && Sleep(g.Serving, pause); pause = min(2*pause, TryMaxPause) {
@@ -99,7 +100,7 @@ func (g *Client) giveBackLost(queue string, lease *ownLease, brought string) {
 			lost = append(lost, &Handout{Queue: queue, ID: id, Lease: lease.text})
 		}
 	}
-	// More than were taken are another's, whose lease is the same by chance.
+	// If there are more than were taken, another process has the same lease by chance.
 	if len(lost) > 0 && len(lost) <= int(lease.written.Load()) && g.Pacer.giveBack != nil {
 		g.Pacer.giveBack(lost)
 	}

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// asynq keeps the last error of a task in its message, and writes that as it is when the task
-// has succeeded: one that has waited would look as if it had failed with our text. No handler
-// can change it, so the client does, in the one script that writes a completed task.
+// asynq keeps the last error of a task in its message, and writes it unchanged when the task has
+// succeeded: a task that has waited would look as if it had failed with Headway's text. No handler can
+// change that, so the client does, in the one script that writes a completed task.
 
 // The fields of asynq's message (asynq v0.25 and v0.26, internal/proto/asynq.proto).
 const (
@@ -18,11 +18,11 @@ const (
 	fieldLastFailedAt protowire.Number = 11
 )
 
-// messageArg is the place of the message among the arguments of the script that completes a task.
+// messageArg is the index of the message among the arguments of the script that completes a task.
 const messageArg = 3
 
-// withoutOurText returns the arguments of a script, those of one that completes a task without
-// what our own put-backs left in its message. The caller's are not changed.
+// withoutOurText returns the arguments of a script. For one that completes a task, it removes from the
+// message what Headway's put-backs left there. The caller's arguments are not changed.
 func withoutOurText(keys []string, args []any) []any {
 	if len(keys) < 3 || !strings.HasPrefix(keys[2], "asynq:{") || !strings.HasSuffix(keys[2], "}:completed") || len(args) <= messageArg {
 		return args
@@ -40,8 +40,8 @@ func withoutOurText(keys []string, args []any) []any {
 	return out
 }
 
-// cleanMessage copies a message, without the text of a task that waits and without its time.
-// A real failure keeps both. It returns false for what is no message of asynq's.
+// cleanMessage copies a message, without the text of a task that waits and its time. A real failure
+// keeps both. It returns false if message is not asynq's.
 func cleanMessage(message []byte) (clean []byte, ok bool) {
 	if !IsWaiting(errorMsg(message)) {
 		return message, true
@@ -60,13 +60,13 @@ func cleanMessage(message []byte) (clean []byte, ok bool) {
 	return clean, true
 }
 
-// errorMsg is the last error in a message, "" where it has none.
+// errorMsg returns the last error in a message, "" if it has none.
 func errorMsg(message []byte) (text string) { return field(message, fieldErrorMsg) }
 
-// messageID is the id of the task in a message.
+// messageID returns the id of the task in a message.
 func messageID(message string) string { return field([]byte(message), fieldID) }
 
-// field is a text in a message, "" where it has none.
+// field returns a text field of a message, "" if it has none.
 func field(message []byte, its protowire.Number) (text string) {
 	for len(message) > 0 {
 		number, kind, tag := protowire.ConsumeTag(message)

@@ -17,58 +17,58 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Mover puts waiting tasks into pending: by one script call for many where
-// asynq's keys are known, and by asynq's Inspector, one by one, where they are not.
-// See docs/decisions/0014. It is safe for concurrent use.
+// Mover puts waiting tasks into pending: by one script call for many if asynq's keys are known, and
+// otherwise by asynq's Inspector, one by one. See docs/decisions/0014. It is safe for concurrent use.
 type Mover struct {
 	rdb       redis.UniversalClient
 	inspector *asynq.Inspector
 	log       *slog.Logger
-	failed    func(kind string) // told of each call that failed, "release_task"
+	failed    func(kind string) // called for each failed call, with "release_task"
 
-	Known   bool        // asynq's keys are
+	Known   bool        // asynq's keys are known
 	refused atomic.Bool // the server refused the script the last time
 
-	parkAgain atomic.Int64 // until then the other one is not asked for, in ns since the epoch
+	parkAgain atomic.Int64 // no Park before then, in ns since 1970
 }
 
-// Outcome is what became of a task that was to be released.
+// Outcome is what happened to a task that was to be released.
 type Outcome int8
 
 const (
-	// Unknown says that it could not be found out. The task is where it was, and comes by itself, or is in pending already.
+	// Unknown means that it could not be determined. The task is where it was, and comes by itself, or
+	// is in pending already.
 	Unknown Outcome = iota
-	// Moved says that it was waiting, and is in pending now.
+	// Moved means that it waited, and is in pending now.
 	Moved
-	// Gone says that there is no such task.
+	// Gone means that there is no such task.
 	Gone
-	// Active says that it is active, and stays so.
+	// Active means that it is active, and stays so.
 	Active
-	// Pending says that it was in pending already.
+	// Pending means that it was in pending already.
 	Pending
-	// Elsewhere says that it is archived, completed or waits for its group, and stays so.
+	// Elsewhere means that it is archived, completed or waits for its group, and stays so.
 	Elsewhere
-	// StandsStill says that its queue is paused, or that no server serves it: it waits where it was, or in pending.
+	// StandsStill means that its queue is paused, or that no server serves it: the task waits where it
+	// was, or in pending.
 	StandsStill
 )
 
-// outcomes are what the script's answers mean; all others are unknown.
+// outcomes maps the script's answers to outcomes; all others are unknown.
 var outcomes = map[int64]Outcome{1: Moved, 0: Gone, -1: Active, -2: Pending, -3: Elsewhere, -5: StandsStill}
 
 const (
-	// releaseBatch is how many tasks one script call moves, so that it holds the
-	// server up for a millisecond at most.
+	// releaseBatch is how many tasks one script call moves, so that it occupies the server for a
+	// millisecond at most.
 	releaseBatch = 100
-	// releaseAtOnce is how many calls of the Inspector run at a time.
+	// releaseAtOnce is how many calls of the Inspector run at once.
 	releaseAtOnce = 8
 )
 
-// dearly says what the Inspector's way costs.
+// dearly describes the cost of the Inspector's way in the log.
 const dearly = "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 6 commands, and stands behind all that is pending"
 
-// NewMover returns a mover. It does no I/O. It logs a line when the asynq that
-// the program was built with is none that is known: tasks are then released one by
-// one, and behind what is in pending.
+// NewMover returns a mover. It does no I/O. It logs a line if the program was built with an asynq that
+// is not known: tasks are then released one by one, behind what is in pending.
 func NewMover(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slog.Logger, failed func(kind string)) *Mover {
 	info, _ := debug.ReadBuildInfo()
 	fault := schemaFault(info, recordSchema())
@@ -78,19 +78,18 @@ func NewMover(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slog.L
 	return &Mover{rdb: rdb, inspector: inspector, log: log, failed: failed, Known: fault == nil}
 }
 
-// Release moves the tasks of queue from scheduled or retry to pending, and returns
-// what became of each, in the order of ids. By the script they come before whatever
-// is in pending, the first id first. It may be called again for the same tasks.
+// Release moves the tasks of queue from scheduled or retry to pending, and returns the outcome of
+// each, in the order of ids. The script puts them ahead of whatever is in pending, the first id first.
+// It may be called again for the same tasks.
 //
-// The error says why outcomes are unknown; the others count all the same. It is
-// asynq.ErrQueueNotFound where the Inspector was asked and asynq:queues lacks the
-// queue, as after a FLUSHALL: that is no sign that the task is gone, and asynq's
-// servers bring it back at its time. When ctx is over no call is begun; one that is
-// under way ends with the client's own time-outs.
+// The error says why outcomes are unknown; the other outcomes are valid all the same. It is
+// asynq.ErrQueueNotFound if the Inspector was used and asynq:queues lacks the queue, as after a
+// FLUSHALL: that does not mean that the task is gone, and asynq's servers bring it back at its time.
+// When ctx has ended, no call is started; a call under way ends with the client's own time-outs.
 func (r *Mover) Release(ctx context.Context, queue string, ids []string) ([]Outcome, error) {
 	out := make([]Outcome, len(ids))
 	var faults []error
-	for to := len(ids); to > 0; { // the first tasks last: each call goes before those of the call before
+	for to := len(ids); to > 0; { // the first tasks last: each call goes ahead of the previous one
 		from := max(0, to-releaseBatch)
 		if err := r.part(ctx, queue, ids[from:to], out[from:to]); err != nil {
 			r.failed("release_task")
@@ -115,7 +114,7 @@ func (r *Mover) part(ctx context.Context, queue string, ids []string, out []Outc
 	return r.byInspector(ctx, queue, ids, out)
 }
 
-// note tells of a server that begins, or ceases, to refuse the script.
+// note logs when a server begins or ceases to refuse the script.
 func (r *Mover) note(ctx context.Context, err error) {
 	if err == nil {
 		r.refused.Store(false)
@@ -129,12 +128,13 @@ func (r *Mover) note(ctx context.Context, err error) {
 
 var errOutcomes = errors.New("the reply is not the script's")
 
-// byScript leaves those unknown that are not as asynq leaves a task.
+// byScript leaves as unknown the tasks whose state is not one that asynq leaves.
 func (r *Mover) byScript(ctx context.Context, queue string, ids []string, out []Outcome) error {
 	return r.toPending(ctx, queue, ids, "", out)
 }
 
-// toPending sends release_tasks: for tasks that wait, and those that this process has taken under a lease.
+// toPending sends release_tasks, for tasks that wait and those that this process has taken under a
+// lease.
 func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease string, out []Outcome) error {
 	keys, args := taskCall(queue, ids, strconv.FormatInt(time.Now().UnixNano(), 10), lease)
 	prefix := QueuePrefix(queue)
@@ -146,7 +146,8 @@ func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease
 	return err
 }
 
-// taskCall begins the keys of a script over tasks of a queue, and has its arguments: those given, and the ids.
+// taskCall returns the first keys of a script over tasks of a queue, and its arguments: those given,
+// and the ids.
 func taskCall(queue string, ids []string, first ...any) (keys []string, args []any) {
 	keys, args = make([]string, 0, len(ids)+6), make([]any, 0, len(ids)+len(first))
 	args = append(args, first...)
@@ -156,7 +157,7 @@ func taskCall(queue string, ids []string, first ...any) (keys []string, args []a
 	return keys, args
 }
 
-// eval sends a script by its hash, or by its text where the server does not know it.
+// eval sends a script by its hash, or by its text if the server does not know it.
 func (r *Mover) eval(ctx context.Context, script *lua.Script, keys []string, args []any) *redis.Cmd {
 	cmd := r.rdb.EvalSha(ctx, script.SHA(), keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
@@ -165,7 +166,7 @@ func (r *Mover) eval(ctx context.Context, script *lua.Script, keys []string, arg
 	return cmd
 }
 
-// answers calls a script over asynq's keys, which answers with a number for each of n tasks.
+// answers calls a script over asynq's keys that returns a number for each of n tasks.
 func (r *Mover) answers(ctx context.Context, script *lua.Script, keys []string, args []any, n int) ([]int64, error) {
 	answers, err := r.eval(ctx, script, keys, args).Int64Slice()
 	if err == nil && len(answers) != n {
@@ -177,7 +178,7 @@ func (r *Mover) answers(ctx context.Context, script *lua.Script, keys []string, 
 	return answers, nil
 }
 
-// byInspector releases those whose outcome is unknown through asynq's public API.
+// byInspector releases the tasks whose outcome is unknown through asynq's public API.
 func (r *Mover) byInspector(ctx context.Context, queue string, ids []string, out []Outcome) error {
 	faults := make([]error, len(ids))
 	slots := make(chan struct{}, releaseAtOnce)
@@ -205,8 +206,8 @@ func (r *Mover) byInspector(ctx context.Context, queue string, ids []string, out
 	return nil
 }
 
-// run releases one task. RunTask would run an archived one too, so it is asked for
-// those alone that wait, and again for one that moved between the two calls.
+// run releases one task. RunTask would run an archived task too, so it is called only for tasks that
+// wait, and again for a task that moved between the two calls.
 func (r *Mover) run(queue, id string) (result Outcome, err error) {
 	for range 2 {
 		var info *asynq.TaskInfo

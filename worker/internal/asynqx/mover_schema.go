@@ -13,11 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What is known of asynq's keys: the releases that TestReleases moved tasks of, and
-// what their own code calls to enqueue a task, to plan one, to run one, to run all
-// that wait for a retry, and to look at a queue. These calls name the keys of
-// tasks, of pending, scheduled and retry, and their scripts what is in them; a
-// release that changed any of it has other scripts.
+// What is known about asynq's keys: the releases for which TestReleases moved tasks, and the calls of
+// their code that enqueue a task, schedule one, run one, run all that wait for a retry, and inspect a
+// queue. These calls contain the keys of tasks, pending, scheduled and retry, and their scripts show
+// what the keys contain. A release that changed any of it has other scripts.
 var (
 	testedReleases = []string{"v0.25.0", "v0.25.1", "v0.26.0"}
 	testedSchema   = []string{
@@ -37,9 +36,8 @@ var (
 
 const asynqModule = "github.com/hibiken/asynq"
 
-// schemaFault says why the keys of this program's asynq may be other than those
-// that are known; nil when they are not. calls are what its code calls, and info
-// says of which release it is, where the program knows.
+// schemaFault returns why the keys of this program's asynq may differ from the known ones; nil if they
+// do not. calls are the calls of its code, and info names its release, if the program knows it.
 func schemaFault(info *debug.BuildInfo, calls []string) error {
 	if release := linkedRelease(info); release != "" && !slices.Contains(testedReleases, release) {
 		return fmt.Errorf("%s was not tested; %s were", release, strings.Join(testedReleases, ", "))
@@ -50,9 +48,8 @@ func schemaFault(info *debug.BuildInfo, calls []string) error {
 	return nil
 }
 
-// linkedRelease returns the asynq that the program was built with: v0.26.0, or
-// path@version of another module in its place, or "" where the program does not
-// know, as in a test.
+// linkedRelease returns the asynq that the program was built with: v0.26.0, or path@version of a
+// module that replaces it, or "" if the program does not know, as in a test.
 func linkedRelease(info *debug.BuildInfo) string {
 	if info == nil {
 		return ""
@@ -71,8 +68,8 @@ func linkedRelease(info *debug.BuildInfo) string {
 	return ""
 }
 
-// recordSchema returns the calls of Redis that asynq makes, one a text: a command
-// or the SHA-1 of a script, its keys, and its arguments that are text.
+// recordSchema returns the Redis calls that asynq makes, as one text each: a command or the SHA-1 of a
+// script, its keys, and its text arguments.
 func recordSchema() (calls []string) {
 	const queue, id = "q", "id"
 	w := &witness{}
@@ -83,7 +80,7 @@ func recordSchema() (calls []string) {
 	}()
 	client, inspector := asynq.NewClientFromRedisClient(w), asynq.NewInspectorFromRedisClient(w)
 	task := asynq.NewTask("type", nil, asynq.Queue(queue), asynq.TaskID(id))
-	_, _ = client.Enqueue(task) // what asynq makes of the witness's answers says nothing
+	_, _ = client.Enqueue(task) // the error is irrelevant: asynq parses answers of the witness
 	_, _ = client.Enqueue(task, asynq.ProcessIn(time.Hour))
 	_ = inspector.RunTask(queue, id)
 	_, _ = inspector.RunAllRetryTasks(queue)
@@ -91,8 +88,8 @@ func recordSchema() (calls []string) {
 	return w.calls
 }
 
-// witness is a Redis client that writes down what it is asked for, and has no Redis.
-// A call that it does not answer panics.
+// witness is a Redis client that records its calls and has no Redis. A call that it cannot answer
+// panics.
 type witness struct {
 	redis.UniversalClient
 	calls []string

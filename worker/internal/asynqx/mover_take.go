@@ -8,13 +8,15 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// LeaseFor is how long asynq takes a task for running that it has handed out, unless it renews that.
+// LeaseFor is how long asynq considers a task running that it has handed out, unless it renews the
+// lease.
 const LeaseFor = 30 * time.Second
 
-// Take moves tasks of queue from scheduled or retry straight to active, for a server of this process to run them, and
-// returns their messages, "" for one that was not taken, and what became of each. lease names the call: sent again
-// under the same one it answers the same, so after an error it may be repeated, and the tasks that it took are given
-// back by it. It costs one round trip for each hundred tasks, and is not to be called where takes says no.
+// Take moves tasks of queue from scheduled or retry straight to active, for a server of this process
+// to run. It returns their messages, "" for a task that was not taken, and the outcome of each. lease
+// identifies the call: repeated under the same lease it returns the same, so it may be repeated after
+// an error, and GiveBack gives the tasks back under it. It costs one round trip for each hundred
+// tasks. Do not call it if Takes is false.
 func (r *Mover) Take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
 	for len(ids) > 0 {
 		n := min(len(ids), releaseBatch)
@@ -28,10 +30,11 @@ func (r *Mover) Take(ctx context.Context, queue, lease string, ids []string) (me
 	return messages, out, nil
 }
 
-// Takes says whether tasks can be taken: asynq's keys are known, and the server has not refused a script over them.
+// Takes reports whether tasks can be taken: asynq's keys are known, and the server has not refused a
+// script over them.
 func (r *Mover) Takes() bool { return r.Known && !r.refused.Load() }
 
-// NewLease is the end of a lease that begins now, as take wants it.
+// NewLease returns the end of a lease that begins now, as Take expects it.
 func NewLease() string { return ownSecond(time.Now().Add(LeaseFor)) }
 
 func (r *Mover) takePart(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
@@ -60,8 +63,8 @@ func (r *Mover) takePart(ctx context.Context, queue, lease string, ids []string)
 	return messages, out, nil
 }
 
-// GiveBack puts tasks that were taken under a lease, and not run, before all others in pending. Those that asynq, or
-// another process, has moved meanwhile stay where they are.
+// GiveBack puts tasks that were taken under a lease and not run into pending, ahead of all others.
+// Tasks that asynq or another process has moved meanwhile stay where they are.
 func (r *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string) error {
 	for len(ids) > 0 {
 		n := min(len(ids), releaseBatch)

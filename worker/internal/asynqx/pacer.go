@@ -12,95 +12,96 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RoundPause is how often asynq would look for tasks if no pacer held it back: a
-// kick that comes while asynq sleeps between two rounds is heard after 1.5 times
-// this at most.
+// RoundPause is how often asynq would poll for tasks if no pacer held it back. A kick that comes while
+// asynq sleeps between two rounds takes effect after at most 1.5 times this.
 const RoundPause = 2 * time.Millisecond
 
-// Pacer decides when an idle server looks for tasks, and hands it those that this process has taken for it.
+// Pacer decides when an idle server polls for tasks, and hands it the tasks that this process has
+// taken for it.
 //
-// asynq asks its queues one after the other, a round, until one has a task; when none has, it sleeps and
-// begins the next round, and nothing can wake it. So it is told to sleep next to
-// nothing, and the pacer holds the first call of a round back when the round
-// before found nothing: until the poll interval is over, or a kick, or a task that was taken is to be handed out.
-// Where it has one queue the pacer waits after its answer, not before the next question: asynq would sleep meanwhile.
+// asynq polls its queues one after the other, in a round, until one has a task. If none has, it sleeps
+// and begins the next round, and cannot be woken. So its sleep is set to almost nothing, and the pacer
+// holds back the first call of a round if the round before found nothing: until the poll interval is
+// over, or a kick, or until a taken task is to be handed out. If the server has one queue, the pacer
+// waits after its answer, not before the next poll: asynq would sleep meanwhile.
 //
-// Redis is asked beside: a look that waits for an answer, which may be far away, returns empty-handed when a task
-// of another queue is to be handed out, and asynq goes on to that one. The answer is kept for the next look. A queue
-// that has had tasks several times in a row is asked for several at once, as many as the server has slots for: asynq
-// alone takes one in each round trip.
+// Redis is polled in the background. A poll whose answer is outstanding, perhaps from a distant Redis,
+// returns empty when a task of another queue is to be handed out, and asynq goes on to that queue. The
+// answer is kept for the next poll. From a queue that has had tasks several times in a row, several
+// are requested at once, as many as the server has slots for: asynq alone takes one in each round
+// trip.
 //
-// A queue that was empty several times in a row is only asked whether it has any, until it has: that is one command,
-// where asynq's script is three.
+// A queue that was empty several times in a row is only checked for any task, until it has one: that
+// is one command, and asynq's script is three.
 //
-// A busy server is never held back, and no queue of a round before another: asynq says in which order they are
-// asked. A pacer belongs to one server and is safe for concurrent use.
+// A busy server is never held back, and no queue of a round ahead of another: asynq determines their
+// order. A pacer belongs to one server and is safe for concurrent use.
 type Pacer struct {
 	interval time.Duration
 	free     func() int // how many slots the server has to spare; nil: enough
 
 	mu      sync.Mutex
-	shuts   map[string]int  // queues that are not asked now, and how many have shut them
-	met     map[string]bool // queues that asynq has asked, by their prefix
-	empty   map[string]bool // the queues that the round at hand found empty
-	last    string          // the queue of the last look, if it found nothing
-	sole    bool            // asynq asked for it again: it has no other
-	begun   time.Time       // when the look at hand did: the lease under which it takes a task is counted from there
+	shuts   map[string]int  // queues that are not polled now, and by how many calls of shut
+	met     map[string]bool // queues that asynq has polled, by their prefix
+	empty   map[string]bool // the queues that the present round found empty
+	last    string          // the queue of the last poll, if it found nothing
+	sole    bool            // asynq polled it again: it has no other
+	begun   time.Time       // when the present poll began: the lease under which it takes a task is counted from there
 	until   time.Time       // how long it lasts, if it found nothing; zero: it has not
 	rests   time.Time       // until when the next round is held back, if this one finds nothing
-	asked   *question       // what Redis is being asked; nil: nothing
-	finds   map[string]int  // how many tasks of a queue have been found in a row
-	vain    map[string]int  // how often in a row a queue was empty, with no kick meanwhile
+	asked   *question       // the request to Redis under way; nil: none
+	finds   map[string]int  // how many tasks of a queue were found in a row
+	vain    map[string]int  // how often in a row a queue was empty, without a kick meanwhile
 	taken   handouts
-	overdue *time.Timer   // nil: nothing is here to be handed out
+	overdue *time.Timer   // nil: no task waits here to be handed out
 	kicked  chan struct{} // closed by the next kick
-	heard   chan struct{} // closed by a kick since the round at hand began
+	heard   chan struct{} // closed by a kick since the present round began
 	changed chan struct{} // closed when tasks were put here, or an answer has come
 
-	giveBack func([]*Handout)                             // to asynq, what is not handed out; nil: it stays here
+	giveBack func([]*Handout)                             // to asynq, for tasks that are not handed out; nil: they stay here
 	pends    func(ctx context.Context, queue string) bool // whether a queue may have a task; nil: it may
 
 	stopped chan struct{}
 	once    sync.Once
 }
 
-// handoutStays is how long after its time a task may stay here whose server has no slot for it.
+// handoutStays is how long after its time a task may stay here if its server has no slot for it.
 const handoutStays = 250 * time.Millisecond
 
-// ask asks Redis for n tasks, and returns n answers.
+// ask requests n tasks from Redis, and returns n answers.
 type ask func(ctx context.Context, n int) []found
 
-// found is an answer to a look, and the lease under which the task was taken that it brings.
+// found is an answer to a poll, and the lease under which a task in it was taken.
 type found struct {
 	lease  string
 	answer *redis.Cmd
 }
 
-// brings says whether it is a task.
+// brings reports whether the answer is a task.
 func (f found) brings() bool { return f.answer.Err() == nil }
 
-// question is what Redis is asked.
+// question is a request to Redis.
 type question struct {
 	queue   string
 	n       int  // for how many tasks
-	glance  bool // a first question is whether there are any
-	awaited bool // by a look
+	glance  bool // first only checks whether there are any
+	awaited bool // a poll waits for it
 	began   time.Time
 	found   []found // nil: the answers are yet to come
 }
 
 const (
-	// mostAsked is for how many tasks of a queue Redis is asked at once, and findsMore after how many in a row it is asked
-	// for one more; where it takes longer than farAway to answer, for twice as many each time. After vainOften answers that
-	// there are none a glance goes before.
+	// mostAsked is how many tasks of a queue are requested at once. findsMore is after how many found
+	// in a row one more is requested; if Redis takes longer than farAway to answer, the number doubles
+	// each time. After vainOften answers without a task, a glance precedes the request.
 	mostAsked = 16
 	findsMore = 4
 	farAway   = 2 * time.Millisecond
 	vainOften = 5
 )
 
-// NewPacer returns a pacer whose server looks for tasks every interval on average,
-// between half of it and one and a half, as asynq does.
+// NewPacer returns a pacer whose server polls for tasks every interval on average, between half of it
+// and one and a half, like asynq.
 func NewPacer(interval time.Duration) *Pacer {
 	return &Pacer{
 		interval: interval, shuts: map[string]int{}, finds: map[string]int{}, vain: map[string]int{},
@@ -109,7 +110,7 @@ func NewPacer(interval time.Duration) *Pacer {
 	}
 }
 
-// Kick has every queue asked once, at once, or again if it is being asked now.
+// Kick polls every queue once, at once, or again if it is being polled now.
 func (g *Pacer) Kick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,8 +119,8 @@ func (g *Pacer) Kick() {
 	g.kicked = make(chan struct{})
 }
 
-// Put has tasks handed out that were taken for this server, each at its time. It returns false when the server has
-// stopped: nobody would ask for them.
+// Put hands out tasks that were taken for this server, each at its time. It returns false if the
+// server has stopped: it would not poll for them.
 func (g *Pacer) Put(list ...*Handout) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,14 +132,14 @@ func (g *Pacer) Put(list ...*Handout) bool {
 	return true
 }
 
-// serves says whether the server asks for tasks of a queue, and how many it has here.
+// serves reports whether the server polls a queue, and how many of its tasks are here.
 func (g *Pacer) serves(name string) (asks bool, has int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.met[QueuePrefix(name)] && !g.Stopped(), len(g.taken)
 }
 
-// atHand says whether tasks are to be handed out now.
+// atHand reports whether tasks are to be handed out now.
 func (g *Pacer) atHand() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,8 +147,8 @@ func (g *Pacer) atHand() bool {
 	return n > 0
 }
 
-// Withdraw takes back all that was not handed out, once the pacer was stopped. Where Redis is being asked, it waits for
-// the answers.
+// Withdraw takes back all tasks that were not handed out, once the pacer was stopped. If a request to
+// Redis is under way, it waits for the answers.
 func (g *Pacer) Withdraw() []*Handout {
 	for {
 		g.mu.Lock()
@@ -162,16 +163,17 @@ func (g *Pacer) Withdraw() []*Handout {
 	}
 }
 
-// change lets looks see what has changed. g.mu is held.
+// change wakes the polls that wait, to see what has changed. g.mu is held.
 func (g *Pacer) change() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
-// Stop makes every look, held back or yet to come, find nothing, at once.
+// Stop makes every poll, held back or yet to come, return empty at once.
 func (g *Pacer) Stop() { g.once.Do(func() { close(g.stopped) }) }
 
-// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
+// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time
+// to ask.
 func (g *Pacer) look(ctx context.Context, queue string, ask ask) found {
 	for began := true; ; began = false {
 		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
@@ -187,14 +189,14 @@ func (g *Pacer) look(ctx context.Context, queue string, ask ask) found {
 	}
 }
 
-// begins notes the queue of a look: of a round asynq asks each once. g.mu is held.
+// begins records the queue of a poll: in a round asynq polls each once. g.mu is held.
 func (g *Pacer) begins(queue string) {
 	g.met[queue] = true
 	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
 	g.last, g.begun, g.until = "", time.Now(), time.Time{}
 }
 
-// goesOn has asynq go on to its next queue. g.mu is held.
+// goesOn makes asynq go on to its next queue. g.mu is held.
 func (g *Pacer) goesOn(queue string) *found {
 	g.last = queue
 	g.keep()
@@ -203,7 +205,8 @@ func (g *Pacer) goesOn(queue string) *found {
 
 func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
 
-// next is one step of a look: its answer, or until when it waits and what ends that sooner.
+// next is one step of a poll: it returns its answer, or how long it waits and what ends that wait
+// earlier.
 func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -242,26 +245,27 @@ func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (an
 		wait = min(wait, g.until.Sub(now))
 	}
 	if unshut == 0 {
-		return nil, wait, g.changed, nil // a kick that has been heard is heeded when one is open
+		return nil, wait, g.changed, nil // a kick that came takes effect when a queue is open
 	}
 	return nil, wait, g.changed, g.heard
 }
 
-// shut keeps a queue from being asked, as if it were empty, until open ends that; what is here is handed out.
+// shut keeps a queue from being polled, as if it were empty, until open is called. Tasks that are here
+// are handed out.
 func (g *Pacer) shut(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shuts[queue]++
 }
 
-// IsShut says whether a queue is not asked now.
+// IsShut reports whether a queue is not polled now.
 func (g *Pacer) IsShut(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.shuts[QueuePrefix(name)] > 0
 }
 
-// settled returns when no answer of a queue that was shut is on its way.
+// settled returns when no answer of a queue that was shut is under way.
 func (g *Pacer) settled(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -273,7 +277,7 @@ func (g *Pacer) settled(queue string) {
 	}
 }
 
-// open lets a queue be asked again that was shut.
+// open makes a queue that was shut pollable again.
 func (g *Pacer) open(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -283,8 +287,8 @@ func (g *Pacer) open(queue string) {
 	g.change()
 }
 
-// unshut is how many of the queues that asynq has asked are not shut, and how many of them are left in the round at hand.
-// g.mu is held.
+// unshut returns how many of the queues that asynq has polled are not shut, and how many of them are
+// left in the present round. g.mu is held.
 func (g *Pacer) unshut() (all, left int) {
 	for name := range g.met {
 		if g.shuts[name] > 0 {
@@ -297,10 +301,11 @@ func (g *Pacer) unshut() (all, left int) {
 	return all, left
 }
 
-// mayBegin says whether a round may begin after one that has found nothing. g.mu is held.
+// mayBegin reports whether a round may begin after one that found nothing. g.mu is held.
 func (g *Pacer) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
 
-// due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
+// due reports whether a queue is to be polled now: not while it is held back after a round that found
+// nothing. g.mu is held.
 func (g *Pacer) due(queue string, now time.Time) bool {
 	if _, left := g.unshut(); left == 0 && g.empty[queue] && g.mayBegin(now) {
 		clear(g.empty)
@@ -314,7 +319,7 @@ func (g *Pacer) due(queue string, now time.Time) bool {
 	return true
 }
 
-// ask begins to ask Redis. g.mu is held.
+// ask starts a request to Redis. g.mu is held.
 func (g *Pacer) ask(ctx context.Context, queue string, ask ask) {
 	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
 	g.asked = q
@@ -327,14 +332,15 @@ func (g *Pacer) ask(ctx context.Context, queue string, ask ask) {
 	}()
 }
 
-// room says whether the server has a slot beside those for what is at hand of a queue. g.mu is held.
+// room reports whether the server has a slot beyond those for the tasks of a queue that are to be
+// handed out. g.mu is held.
 func (g *Pacer) room(queue string, now time.Time) bool {
 	its, _ := g.taken.due(queue, now)
 	return its == 0 || g.free == nil || its < g.free()
 }
 
-// several is for how many tasks of a queue Redis is asked: for one where another queue has some at hand, which go
-// first or after it as asynq says. g.mu is held.
+// several returns how many tasks of a queue to request: one if another queue has some at hand, since
+// asynq decides which go first. g.mu is held.
 func (g *Pacer) several(queue string) int {
 	n := min(1+g.finds[queue]/findsMore, mostAsked)
 	if n > 1 && g.free != nil {
@@ -346,7 +352,8 @@ func (g *Pacer) several(queue string) int {
 	return max(n, 1)
 }
 
-// answered notes what Redis has answered. Tasks that no look waits for any more are handed out by the next ones.
+// answered records Redis's answers. Tasks for which no poll waits any more are handed out by the next
+// polls.
 func (g *Pacer) answered(q *question, answers []found) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -380,8 +387,8 @@ func (g *Pacer) answered(q *question, answers []found) {
 	g.change()
 }
 
-// answer takes an answer that a look waits for, if it has come: a task first. All others are kept for the next look.
-// g.mu is held.
+// answer takes an answer that a poll waits for, if it has come: a task first. All others are kept for
+// the next poll. g.mu is held.
 func (g *Pacer) answer() *found {
 	q := g.asked
 	if q == nil || !q.awaited || q.found == nil {
@@ -394,7 +401,7 @@ func (g *Pacer) answer() *found {
 		g.keep()
 		return &answer
 	} else if g.sole && g.until.IsZero() {
-		// Meanwhile asynq would sleep, deaf to what comes, and ask for the same again.
+		// asynq would sleep meanwhile, ignoring what comes, and poll for the same again.
 		g.until = g.rests
 		if longest := g.begun.Add(g.interval * 3 / 2); g.until.After(longest) {
 			g.until = longest
@@ -407,7 +414,7 @@ func (g *Pacer) answer() *found {
 	return g.goesOn(q.queue)
 }
 
-// keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.
+// keep keeps answers for the next poll: no poll waits for them any more. g.mu is held.
 func (g *Pacer) keep() {
 	q := g.asked
 	if q == nil {
@@ -424,7 +431,7 @@ func (g *Pacer) keep() {
 	g.asked = nil
 }
 
-// add notes tasks to be handed out. g.mu is held.
+// add stores tasks to be handed out. g.mu is held.
 func (g *Pacer) add(list ...*Handout) {
 	g.taken.add(list...)
 	if g.overdue == nil {
@@ -432,7 +439,7 @@ func (g *Pacer) add(list ...*Handout) {
 	}
 }
 
-// expire gives those back that this server has had no slot for: another one may have.
+// expire gives back the tasks for which this server has had no slot: another server may have one.
 func (g *Pacer) expire() {
 	g.mu.Lock()
 	now := time.Now()
@@ -446,7 +453,7 @@ func (g *Pacer) expire() {
 	}
 }
 
-// Stopped tells whether the pacer was stopped.
+// Stopped reports whether the pacer was stopped.
 func (g *Pacer) Stopped() bool { return isClosed(g.stopped) }
 
 func isClosed(c <-chan struct{}) bool {
@@ -472,8 +479,8 @@ func (g *Pacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
 	return true
 }
 
-// Dequeues tells asynq's look for a task in a queue from its other scripts, and
-// the queue: it alone names these four keys.
+// Dequeues reports whether a script of asynq's polls a queue for a task, and returns the queue: only
+// that script names these four keys.
 func Dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
 	if _, bounded := ctx.Deadline(); bounded || len(keys) != 4 {
 		return "", false

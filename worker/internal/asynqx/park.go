@@ -9,17 +9,16 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Parks tells whether tasks can be parked: asynq's keys are known, and the server has
-// not refused the script a moment ago.
+// Parks reports whether tasks can be parked: asynq's keys are known, and the server has not refused
+// the script a moment ago.
 func (r *Mover) Parks() bool { return r.Known && time.Now().UnixNano() >= r.parkAgain.Load() }
 
-// parkPause is how long a server that refused the script is not asked again.
+// parkPause is how long the script is not sent to a server that refused it.
 const parkPause = time.Minute
 
-// Park moves tasks of queue from pending to scheduled, until a time that is rounded up to
-// a second, and tells which it moved: those that are not in pending any more it leaves
-// where they are. After an error some may have been moved. It costs one round trip, and is
-// not to be called where parks says no.
+// Park moves tasks of queue from pending to scheduled, until a time that is rounded up to a second,
+// and reports which it moved: those that are no longer in pending stay where they are. After an error
+// some may have been moved. It costs one round trip. Do not call it if Parks is false.
 func (r *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
 	keys, args := taskCall(queue, ids, ownSecond(until))
 	keys = append(keys, QueuePrefix(queue)+"pending", QueuePrefix(queue)+"scheduled")
@@ -37,8 +36,8 @@ func (r *Mover) Park(ctx context.Context, queue string, ids []string, until time
 	return moved, nil
 }
 
-// ownSecond is the second at or after a time, as asynq's sets have it, with a fraction that asynq drops: by it a
-// call that is sent again is told from another's.
+// ownSecond returns the second at or after a time, as in asynq's sets, with a fraction that asynq
+// ignores: it distinguishes a call that is sent again from another one.
 func ownSecond(at time.Time) string {
 	return fmt.Sprintf("%d.%06d", SecondAtOrAfter(at), 1+rand.N(999_999))
 }

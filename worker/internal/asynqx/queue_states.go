@@ -9,20 +9,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// QueueStates knows which queues stand still: those that asynq has paused, and those that no
-// live server serves. Nobody would take their tasks, were they released. It asks only when told
-// to, and takes for served what it has not asked about. It is safe for concurrent use.
+// QueueStates knows which queues stand still: those that asynq has paused, and those that no live
+// server serves. Their tasks would not be taken if they were released. It asks Redis only in Ask, and
+// considers queues served that it has not asked about. It is safe for concurrent use.
 type QueueStates struct {
 	rdb     redis.UniversalClient
 	servers func() ([]*asynq.ServerInfo, error)
-	failed  func(kind string) // told of each question that failed, "queue_state"
+	failed  func(kind string) // called for each failed query, with "queue_state"
 
 	mu      sync.Mutex
-	own     map[string]bool // those that servers of this process serve
+	own     map[string]bool // those served by servers of this process
 	known   map[string]queueState
-	served  map[string]bool // by any server, as of when that was asked
+	served  map[string]bool // by any server, when last queried
 	asked   time.Time
-	changes int // how often a queue began to stand still, or went on
+	changes int // how often a queue began or ceased to stand still
 }
 
 type queueState struct {
@@ -31,15 +31,17 @@ type queueState struct {
 }
 
 const (
-	// StateStays is for how long it is known that a queue stands still.
+	// StateStays is how long the standstill of a queue stays known.
 	StateStays = time.Second
-	// ServedStays is for how long it is known that servers of other processes serve a queue; they say so every 5 s.
+	// ServedStays is how long it stays known that servers of other processes serve a queue; they
+	// report it every 5 s.
 	ServedStays = 5 * time.Second
-	// MostStates is how many queues are known.
+	// MostStates is how many queues are known at most.
 	MostStates = 10_000
 )
 
-// NewQueueStates returns the states of queues, none of which is known yet. failed is called when they could not be asked for.
+// NewQueueStates returns the states of queues, none of which is known yet. failed is called after each
+// failed query.
 func NewQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, failed func(kind string)) *QueueStates {
 	return &QueueStates{
 		rdb: rdb, servers: inspector.Servers, failed: failed,
@@ -47,7 +49,7 @@ func NewQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, faile
 	}
 }
 
-// Serve notes the queues of a server of this process, as asynq.Config has them.
+// Serve records the queues of a server of this process, as in asynq.Config.
 func (q *QueueStates) Serve(queues map[string]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,14 +61,14 @@ func (q *QueueStates) Serve(queues map[string]int) {
 	}
 }
 
-// Owns tells whether a server of this process serves a queue.
+// Owns reports whether a server of this process serves a queue.
 func (q *QueueStates) Owns(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.own[name]
 }
 
-// Stands tells whether a queue stands still, as far as is known.
+// Stands reports whether a queue stands still, as far as is known.
 func (q *QueueStates) Stands(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,14 +87,14 @@ func (q *QueueStates) Standing() (names []string, changes int) {
 	return names, q.changes
 }
 
-// Came notes that a task was taken from its queue: that goes on.
+// Came records that a task was taken from its queue, which means that the queue does not stand still.
 func (q *QueueStates) Came(name string) {
 	if q.Stands(name) {
 		q.Note(name, false)
 	}
 }
 
-// Note notes what is known of a queue.
+// Note records whether a queue stands still.
 func (q *QueueStates) Note(name string, stands bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -102,9 +104,9 @@ func (q *QueueStates) Note(name string, stands bool) {
 	q.known[name] = queueState{stands, time.Now()}
 }
 
-// Ask asks of queues that nobody has asked of for a while whether they stand still. It costs
-// one round trip, and two and one more command for each live server where others than this
-// process's serve them. Where it fails they stay what they were.
+// Ask queries whether queues stand still, of those that were not queried for a while. It costs one
+// round trip, and if servers of other processes serve some, two and one more command for each live
+// server. If it fails, the states stay as they were.
 func (q *QueueStates) Ask(ctx context.Context, age time.Duration, names ...string) {
 	names, others := q.due(age, names)
 	if len(names) == 0 {
@@ -119,8 +121,8 @@ func (q *QueueStates) Ask(ctx context.Context, age time.Duration, names ...strin
 	}
 }
 
-// due returns those of the queues that are to be asked of, and whether any is not this
-// process's own. Others do not ask of them meanwhile.
+// due returns the queues that are to be queried, and whether any is not this process's own. Concurrent
+// calls do not query them meanwhile.
 func (q *QueueStates) due(age time.Duration, names []string) (due []string, others bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -139,8 +141,7 @@ func (q *QueueStates) due(age time.Duration, names []string) (due []string, othe
 	return due, others
 }
 
-// servedBy returns the queues that live servers serve, where others than this process's own
-// are asked of.
+// servedBy returns the queues that live servers serve, if queues of other processes are queried.
 func (q *QueueStates) servedBy(others bool) (served map[string]bool, err error) {
 	q.mu.Lock()
 	served, asked := q.served, q.asked

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Servers are those of a Middleware's servers. They are safe for concurrent use.
+// Servers are the pacers and slots of a Middleware's servers. They are safe for concurrent use.
 type Servers struct {
 	mu  sync.Mutex
 	all map[*Pacer]*Slots
@@ -22,15 +22,15 @@ func (g *Servers) Add(one *Pacer, its *Slots) {
 	g.all[one] = its
 }
 
-// Remove removes a server, which asks for no tasks any more.
+// Remove removes a server, which polls for tasks no more.
 func (g *Servers) Remove(one *Pacer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.all, one)
 }
 
-// Serving returns a server that asks for tasks of a queue and has a slot, that with the most to spare beside what is to be
-// handed out; nil where there is none.
+// Serving returns the pacer of a server that polls a queue and has a free slot: the one with the most
+// to spare besides what is to be handed out; nil if there is none.
 func (g *Servers) Serving(name string) (found *Pacer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -44,7 +44,8 @@ func (g *Servers) Serving(name string) (found *Pacer) {
 	return found
 }
 
-// Shut has no server ask for tasks of a queue until open is called. settled returns when no answer is on its way.
+// Shut stops all servers from polling a queue until open is called. settled returns when no answer is
+// under way.
 func (g *Servers) Shut(name string) (open, settled func()) {
 	g.mu.Lock()
 	all, prefix := slices.Collect(maps.Keys(g.all)), QueuePrefix(name)
@@ -60,7 +61,7 @@ func (g *Servers) Shut(name string) (open, settled func()) {
 	return sync.OnceFunc(each((*Pacer).open)), each((*Pacer).settled)
 }
 
-// AtHand says whether a server has tasks that are to be handed out now.
+// AtHand reports whether a server has tasks that are to be handed out now.
 func (g *Servers) AtHand() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,8 +73,8 @@ func (g *Servers) AtHand() bool {
 	return false
 }
 
-// Kick has every server look for tasks at once: something was put into pending.
-// It does not block, and costs an idle server one round of looks.
+// Kick makes every server poll for tasks at once: something was put into pending. It does not block,
+// and costs an idle server one round of polls.
 func (g *Servers) Kick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +83,7 @@ func (g *Servers) Kick() {
 	}
 }
 
-// Lent is how many tasks may run beyond the servers' Concurrency now.
+// Lent returns how many tasks may run beyond the servers' Concurrency now.
 func (g *Servers) Lent() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,26 +93,27 @@ func (g *Servers) Lent() (n int) {
 	return n
 }
 
-// Refuse says whether no server may start a further task of a tenant now; lent, that there are those slots
-// alone that are lent.
+// Refuse reports whether no server may start a further task of a tenant now; lent is true if only lent
+// slots are free.
 func (g *Servers) Refuse(tenant string, lent bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	refuses := len(g.all) > 0
 	for _, its := range g.all {
-		refuses = its.refuses(tenant, lent) && refuses // each is to know whom it held up
+		refuses = its.refuses(tenant, lent) && refuses // each records which tenant it refused
 	}
 	return refuses
 }
 
-// None says whether there is no server, or none that asks for tasks any more.
+// None reports whether there is no server that still polls for tasks.
 func (g *Servers) None() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.all) == 0
 }
 
-// LockAll holds the locks of all slots until unlock is called, for tests of what must not wait for them.
+// LockAll holds the locks of all slots until unlock is called, for tests of what must not wait for
+// them.
 func (g *Servers) LockAll() (unlock func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,48 +8,48 @@ import (
 	"time"
 )
 
-// Slots are the places in which a server runs tasks, and which tenant has them. A run cannot be
-// taken back when another tenant's task comes. So one tenant counts for half of the slots at most:
-// while its runs fill more than that, and last, as many tasks of others run beyond
-// Concurrency, up to half as many again. Nobody waits for the slots of one tenant, and one
-// tenant alone has all of them.
+// Slots are the places in which a server runs tasks, and the tenants that occupy them. A run cannot be
+// interrupted when a task of another tenant comes. So one tenant counts for at most half of the slots:
+// while its runs occupy more than that, and last, as many tasks of other tenants run beyond
+// Concurrency, up to half as many again. No tenant waits for the slots of a single other tenant, and
+// one tenant alone may use all of them.
 //
-// A run lasts once it has taken slotLasts. Shorter ones make room soon enough by themselves, and so does
-// whatever is decided before a run, however long that takes on a busy machine.
+// A run lasts once it has taken slotLasts. Shorter runs free their slots soon enough by themselves,
+// and so does whatever is decided before a run, however long that takes on a busy machine.
 //
-// slots are safe for concurrent use.
+// Slots are safe for concurrent use.
 type Slots struct {
 	size int // Concurrency
 	half int // of it, rounded up
 
 	mu      sync.Mutex
-	taken   int                   // by tasks, those that wait or are not decided on included
-	started int                   // of them, those that may start
+	taken   int                   // by tasks, including those that wait or are not decided on
+	started int                   // those of them that may start
 	rests   time.Time             // until when nothing is lent
 	rested  time.Duration         // how long that was
 	held    map[string]*list.List // of *slot by tenant, the oldest first
-	coming  map[string]time.Time  // tasks taken from Redis that no handler has yet, by asynq's key, and since when
-	refused map[string]bool       // tenants that might not start another task when they were asked for
-	changed chan struct{}         // closed when a look may be due that was held back; nil: nobody waits
+	coming  map[string]time.Time  // tasks taken from Redis that have not reached a handler, by asynq's key, and since when
+	refused map[string]bool       // tenants that were refused another task when checked
+	changed chan struct{}         // closed when a poll that was held back may be due; nil: none waits
 }
 
-// Slot is one that a task has.
+// Slot is the slot of one task.
 type Slot struct {
 	of     *Slots
 	tenant string
-	since  atomic.Pointer[time.Time] // it runs; nil: it does not yet
-	at     *list.Element             // nil: it was left
+	since  atomic.Pointer[time.Time] // since when it runs; nil: it does not yet
+	at     *list.Element             // nil: it was freed
 	starts bool
 }
 
 const (
-	// slotLasts is how long a run takes at least for which others need not wait.
+	// slotLasts is the shortest duration of a run that counts as one that lasts.
 	slotLasts = 100 * time.Millisecond
-	// slotComes is how long a task may take from Redis to its handler. It is only for those that
-	// asynq gives up without a word.
+	// slotComes is how long a task may take from Redis to its handler. It matters only for tasks that
+	// asynq drops silently.
 	slotComes = time.Second
-	// After a task that was released for nothing, none is taken beyond the slots for a while, twice as
-	// long each time: a process that has room may release such tasks without an end.
+	// After a task that was released for nothing, no task is taken beyond the slots for a pause that
+	// doubles each time: a process with free slots may release such tasks endlessly.
 	slotRest, slotMostRest = 25 * time.Millisecond, time.Second
 )
 
@@ -58,17 +58,17 @@ func NewSlots(size int) *Slots {
 	return &Slots{size: size, half: (size + 1) / 2, held: map[string]*list.List{}, coming: map[string]time.Time{}, refused: map[string]bool{}}
 }
 
-// Most is how many tasks run at once, where one tenant has all of the slots.
+// Most returns how many tasks run at once if one tenant has all of the slots.
 func (s *Slots) Most() int { return 2*s.size - s.half }
 
-// comes notes that a task was taken from Redis, by asynq's key of it.
+// comes records that a task was taken from Redis, by asynq's key of it.
 func (s *Slots) comes(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.coming[key] = time.Now()
 }
 
-// ended notes that asynq has ended a task: some never come to a handler, such as one whose deadline
+// ended records that asynq has ended a task: some never reach a handler, such as one whose deadline
 // has passed.
 func (s *Slots) ended(key string) {
 	s.mu.Lock()
@@ -79,7 +79,7 @@ func (s *Slots) ended(key string) {
 	}
 }
 
-// take gives a task that has come a slot; whose it is, is not known yet.
+// take gives a task that has come a slot; its tenant is not known yet.
 func (s *Slots) take(key string) *Slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Slots) take(key string) *Slot {
 	return one
 }
 
-// join notes whose slot it is. slots.mu is held.
+// join records the tenant of the slot. Slots.mu is held.
 func (o *Slot) join(tenant string) {
 	all := o.of.held[tenant]
 	if all == nil {
@@ -100,7 +100,7 @@ func (o *Slot) join(tenant string) {
 	o.tenant, o.at = tenant, all.PushBack(o)
 }
 
-// part takes it from its tenant. slots.mu is held.
+// part removes the slot from its tenant. Slots.mu is held.
 func (o *Slot) part() {
 	all := o.of.held[o.tenant]
 	all.Remove(o.at)
@@ -109,9 +109,9 @@ func (o *Slot) part() {
 	}
 }
 
-// StartsFor says whose slot it is, and whether its task may start: one of a tenant that has half
-// of the slots starts in those that are free, and not beyond Concurrency. released says that it had
-// its turn.
+// StartsFor records the tenant of the slot, and reports whether its task may start: a task of a tenant
+// that has half of the slots may use free slots, but none beyond Concurrency. released says that the
+// task was dispatched.
 func (o *Slot) StartsFor(tenant string, released bool) bool {
 	if o == nil {
 		return true
@@ -138,7 +138,8 @@ func (o *Slot) StartsFor(tenant string, released bool) bool {
 	return true
 }
 
-// Runs notes that the slot's task runs from now. It takes no lock, as claims.tell takes none.
+// Runs records that the slot's task runs from now. It takes no lock, for the same reason as
+// claims.tell.
 func (o *Slot) Runs() {
 	if o != nil {
 		now := time.Now()
@@ -146,17 +147,17 @@ func (o *Slot) Runs() {
 	}
 }
 
-// Ran says whether the slot's task has run; true where nobody counts.
+// Ran reports whether the slot's task has run; true if slots are not counted.
 func (o *Slot) Ran() bool {
 	return o == nil || o.since.Load() != nil
 }
 
-// mayStart says whether a task of a tenant may start that has so many slots besides. s.mu is held.
+// mayStart reports whether a task may start of a tenant that has that many other slots. s.mu is held.
 func (s *Slots) mayStart(tenant string, has int) bool {
 	return tenant == "" || s.started < s.size || has < s.half && s.counted() <= s.size
 }
 
-// rest lends nothing for a while. s.mu is held.
+// rest lends no slot for a while. s.mu is held.
 func (s *Slots) rest() {
 	if now := time.Now(); !now.Before(s.rests) {
 		s.rested = min(max(2*s.rested, slotRest), slotMostRest)
@@ -164,7 +165,7 @@ func (s *Slots) rest() {
 	}
 }
 
-// Leave frees the slot, once. It says whether a tenant that was refused may start tasks again.
+// Leave frees the slot, once. It reports whether a tenant that was refused may start tasks again.
 func (o *Slot) Leave() (relieves bool) {
 	if o == nil {
 		return false
@@ -190,7 +191,7 @@ func (o *Slot) Leave() (relieves bool) {
 	return relieves
 }
 
-// has is how many slots a tenant has. s.mu is held.
+// has returns how many slots a tenant has. s.mu is held.
 func (s *Slots) has(tenant string) int {
 	if all := s.held[tenant]; all != nil {
 		return all.Len()
@@ -198,19 +199,19 @@ func (s *Slots) has(tenant string) int {
 	return 0
 }
 
-// refuses says whether none of a tenant's tasks that wait is to be released: there is no slot for it,
-// or there are those alone that are lent.
+// refuses reports whether no waiting task of a tenant is to be released: there is no slot for it, or
+// only slots that are lent.
 func (s *Slots) refuses(tenant string, lent bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tenant == "" || s.has(tenant) < s.half || s.started < s.size && !lent {
-		return false // there is room for it, or for nobody
+		return false // there is a slot for it, or for no tenant at all
 	}
 	s.refused[tenant] = true
 	return true
 }
 
-// counted is how many slots count as taken: half for one tenant at most. s.mu is held.
+// counted returns how many slots count as taken: at most half for one tenant. s.mu is held.
 func (s *Slots) counted() (n int) {
 	for tenant, all := range s.held {
 		if tenant != "" {
@@ -222,9 +223,9 @@ func (s *Slots) counted() (n int) {
 	return n
 }
 
-// lent is how many tasks run beyond Concurrency now: as many as one tenant's runs that last are
-// above half. Two tenants cannot both have more than half but for a moment, so the larger counts. It
-// walks the runs of one that has. s.mu is held.
+// lent returns how many tasks may run beyond Concurrency now: as many as the runs that last of one
+// tenant exceed half. Two tenants can both have more than half only for a moment, so the larger
+// counts. It iterates over the runs of one that has. s.mu is held.
 func (s *Slots) lent() int {
 	if s.started < s.half || time.Now().Before(s.rests) {
 		return 0
@@ -245,15 +246,15 @@ func (s *Slots) lent() int {
 	return min(most, s.size-s.half)
 }
 
-// beyond is lent for who has no lock.
+// beyond is lent for callers without the lock.
 func (s *Slots) beyond() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lent()
 }
 
-// admit waits until there is a slot for a task that may be anybody's. It returns false when stopped
-// is closed before.
+// admit waits until there is a slot for a task of any tenant. It returns false if stopped is closed
+// first.
 func (s *Slots) admit(stopped <-chan struct{}) bool {
 	for {
 		changed, again := s.full()
@@ -272,8 +273,8 @@ func (s *Slots) admit(stopped <-chan struct{}) bool {
 	}
 }
 
-// full returns what is closed when a slot may be free, and how soon to look again in any case; nil
-// when one is free now.
+// full returns a channel that is closed when a slot may be free, and how soon to check again in any
+// case; nil if one is free now.
 func (s *Slots) full() (changed <-chan struct{}, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,14 +294,14 @@ func (s *Slots) full() (changed <-chan struct{}, again time.Duration) {
 	return s.changed, again
 }
 
-// Free is how many slots are not taken; below 0 where some run beyond them.
+// Free returns how many slots are not taken; negative if tasks run beyond them.
 func (s *Slots) Free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.size - s.taken - len(s.coming)
 }
 
-// hogged says whether one tenant has more than half of the slots. s.mu is held.
+// hogged reports whether one tenant has more than half of the slots. s.mu is held.
 func (s *Slots) hogged() bool {
 	for tenant, all := range s.held {
 		if tenant != "" && all.Len() > s.half {
@@ -310,7 +311,7 @@ func (s *Slots) hogged() bool {
 	return false
 }
 
-// tell lets a look go on that was held back. s.mu is held.
+// tell lets a poll go on that was held back. s.mu is held.
 func (s *Slots) tell() {
 	if s.changed != nil {
 		close(s.changed)

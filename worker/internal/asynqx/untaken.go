@@ -7,26 +7,25 @@ import (
 	"time"
 )
 
-// untaken logs that Redis does not take what becomes of tasks: one line when it ceases to,
-// and one when it has taken all of it, however many tasks that concerns. It is safe for
-// concurrent use.
+// untaken logs that Redis does not record the ends of tasks: one line when that begins, and one when
+// it has recorded all of them, however many tasks are concerned. It is safe for concurrent use.
 type untaken struct {
 	log     *slog.Logger
-	repeats ratelog.Repeats // where it ceases to again and again
+	repeats ratelog.Repeats // for repeated outages
 
 	mu      sync.Mutex
-	since   time.Time // zero while Redis takes everything
-	told    bool      // that it does not
-	waiting int       // tasks whose end it has not taken yet
+	since   time.Time // zero while Redis records everything
+	told    bool      // the outage was logged
+	waiting int       // tasks whose end is not recorded yet
 	tasks   int       // since then
 	calls   int       // that failed since then
-	given   int       // tasks that were given up since then
+	given   int       // tasks whose end was abandoned since then
 }
 
-// untakenTask is whether one task's end waits to be taken.
+// untakenTask is whether one task's end waits to be recorded.
 type untakenTask bool
 
-// failed notes a call that failed, for a task that waits from now on.
+// failed records a failed call for a task, which waits from now on.
 func (u *untaken) failed(waits untakenTask, err error) untakenTask {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -47,8 +46,8 @@ func (u *untaken) failed(waits untakenTask, err error) untakenTask {
 	return true
 }
 
-// ends notes that a call did not fail, or that no more will be made: for a task that
-// waited until now, if it did.
+// ends records that a call did not fail, or that no more will be made, for a task that waited until
+// now, if it did.
 func (u *untaken) ends(waited untakenTask, err error) {
 	if !waited {
 		return

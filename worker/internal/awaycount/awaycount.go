@@ -1,5 +1,6 @@
-// Package awaycount counts the tasks that were put back and are due again later, by a key such as their scope. It holds no task: only
-// how many of a key are due in each second, so a million tasks take no more memory than a hundred.
+// Package awaycount counts the tasks that were put back and are due again later, by a key such as
+// their scope. It stores no tasks, only how many of a key are due in each second, so a million tasks
+// take no more memory than a hundred.
 package awaycount
 
 import (
@@ -9,7 +10,7 @@ import (
 	"time"
 )
 
-// most is how many keys are counted apart.
+// most is how many keys are counted separately.
 const most = 1000
 
 // Counts counts by key. The zero value is ready to use. It is safe for concurrent use.
@@ -18,8 +19,8 @@ type Counts[K comparable] struct {
 	due map[K]map[int64]int // by the second in which they are due
 }
 
-// Add counts a task as away until it is due. asynq brings tasks in the second after that, and so long it still counts. Beyond 1000 keys
-// none is added: Add returns false.
+// Add counts a task as away until it is due. asynq brings tasks in the second after that, and until
+// then it still counts. Add returns false if there are 1000 keys already and key is another one.
 func (c *Counts[K]) Add(key K, due, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,14 +42,14 @@ func (c *Counts[K]) Add(key K, due, now time.Time) bool {
 	return true
 }
 
-// Of returns how many of a key are away.
+// Of returns how many tasks of a key are away.
 func (c *Counts[K]) Of(key K, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.of(key, now)
 }
 
-// of forgets those that have come. c.mu is held.
+// of removes the tasks that are due, and returns how many of a key are away. c.mu is held.
 func (c *Counts[K]) of(key K, now time.Time) (n int) {
 	seconds := c.due[key]
 	for second, tasks := range seconds {
@@ -64,7 +65,7 @@ func (c *Counts[K]) of(key K, now time.Time) (n int) {
 	return n
 }
 
-// All returns how many are away, of each key that has any.
+// All returns how many tasks are away, for each key that has any.
 func (c *Counts[K]) All(now time.Time) map[K]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package ratelog keeps a log quiet: a line that many tasks would bring is due once a minute.
+// Package ratelog keeps a log quiet: a line that many tasks would log is due once a minute.
 package ratelog
 
 import (
@@ -7,25 +7,25 @@ import (
 )
 
 const (
-	// repeatAgain is how often one log line is repeated, and mostRepeats how many lines are
-	// remembered.
+	// repeatAgain is the interval at which one log line is repeated, and mostRepeats how many lines
+	// are remembered.
 	repeatAgain = time.Minute
 	mostRepeats = 1000
 )
 
-// Repeats tells which lines are due. The zero value is ready to use. It is safe for concurrent use.
+// Repeats decides which lines are due. The zero value is ready to use. It is safe for concurrent use.
 type Repeats struct {
 	mu   sync.Mutex
 	last map[string]*repeated
 }
 
-// repeated is when a line was logged last, and how often it was left out since.
+// repeated is when a line was last logged, and how often it was suppressed since.
 type repeated struct {
 	at   time.Time
 	more int
 }
 
-// Due says whether a line is due, and how often it was left out since the last time.
+// Due reports whether a line is due, and how often it was suppressed since it was last logged.
 func (r *Repeats) Due(line string, now time.Time) (more int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

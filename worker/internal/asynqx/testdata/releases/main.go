@@ -47,7 +47,7 @@ func run(args []string) error {
 	})
 }
 
-// fill leaves one task in each state, and a second one that is scheduled.
+// fill leaves one task in each state, and a second scheduled one.
 func fill(rdb redis.UniversalClient) error {
 	client := asynq.NewClientFromRedisClient(rdb)
 	add := func(id string, opts ...asynq.Option) error {
@@ -64,7 +64,7 @@ func fill(rdb redis.UniversalClient) error {
 	return errors.Join(err, add("scheduled", asynq.ProcessIn(time.Hour)), add("later", asynq.ProcessIn(time.Hour)), add("pending"))
 }
 
-// serve has asynq run n tasks, one after the other.
+// serve runs n tasks with asynq, one after the other.
 func serve(rdb redis.UniversalClient, n int, handle func(id string) error) error {
 	ran := make(chan struct{})
 	server := asynq.NewServerFromRedisClient(rdb, asynq.Config{
