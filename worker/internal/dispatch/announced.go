@@ -7,7 +7,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// around looks into what other processes announce, and exchanges weights with them.
+// around reads what other processes announce, and exchanges weights with them.
 func (d *Dispatcher) around(beat *beat) {
 	var said, all, last time.Time
 	for first := true; ; first = false {
@@ -41,9 +41,9 @@ func (d *Dispatcher) around(beat *beat) {
 	}
 }
 
-// announcement is one that has been looked into.
+// announcement is one that was handled.
 type announcement struct {
-	said   time.Time // by the clock of who made it
+	said   time.Time // by the clock of its author
 	looked time.Time
 }
 
@@ -65,9 +65,8 @@ func (d *Dispatcher) announced(provider string, said time.Time, first bool) {
 	}
 }
 
-// Decided heeds what a decision says of those who wait in the scope's line: one who was denied has the
-// provider looked at in time, and one who was granted knows only that others may
-// wait, or be about to come.
+// Decided applies what a decision says about the waiters of its scope. After a denial, the provider is
+// polled in time. A grant only hints that others may wait, or be about to come.
 func (d *Dispatcher) Decided(scope string, decision throttle.Decision) {
 	provider := Provider(scope)
 	if decision.Allowed && d.wellKnown(provider) {
@@ -76,8 +75,8 @@ func (d *Dispatcher) Decided(scope string, decision throttle.Decision) {
 	d.look(provider, hint{in: decision.Position.Look})
 }
 
-// wellKnown says whether a provider is looked at without anybody's hint. In a lull
-// it is when that ends.
+// wellKnown reports whether a provider is polled without a hint. During a backoff it is polled when
+// that ends.
 func (d *Dispatcher) wellKnown(provider string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,14 +90,14 @@ func (d *Dispatcher) wellKnown(provider string) bool {
 	return l != nil
 }
 
-// backoff is a while in which what grants hint at is not followed, so that looks that
-// find nobody are a small part of what Redis does, however many tasks start.
+// backoff is a period in which hints from grants are not followed, so that polls that find no waiter
+// are a small part of Redis's load, however many tasks start.
 type backoff struct{ hinted bool }
 
-// lullOf is how long a lull is, by how long the look before took.
+// lullOf is the length of a backoff as a multiple of the duration of the last poll.
 const lullOf = 20
 
-// rests begins a lull. d.mu is held.
+// rests begins a backoff. d.mu is held.
 func (d *Dispatcher) rests(one *watch) {
 	l := &backoff{}
 	d.lulls[one.provider] = l
@@ -113,8 +112,8 @@ func (d *Dispatcher) rests(one *watch) {
 	})
 }
 
-// announce lets other processes know that somebody waits, once for each watch, unless
-// they know already, and again while it is a long one: a process may start meanwhile.
+// announce publishes to other processes that tasks wait: once for each watch, unless they know
+// already, and again during a long one, since a process may have started meanwhile.
 func (d *Dispatcher) announce(one *watch) {
 	if time.Since(one.said) < announceAgain {
 		return

@@ -2,23 +2,21 @@ package dispatch
 
 import "time"
 
-// burstOf is how many tasks for each slot may be on their way when they are done as
-// fast as they come.
+// burstOf is how many tasks for each slot may be on their way if they finish as fast as they come.
 const burstOf = 4
 
-// capacity is how many tasks one look may grant.
+// capacity is how many tasks one poll may grant.
 type capacity struct {
-	// ahead is how many whatever their start: none that would find no place to wait
-	// in, or no slot to run in.
+	// ahead is how many tasks to grant whatever their start: none that would find no hold or no slot.
 	ahead int
-	// now is how many more of those whose start has come: as many as have left their
-	// slots lately, so that the next is at hand when one leaves.
+	// now is how many more tasks to grant whose start has come: as many as have left their slots
+	// lately, so that the next task is at hand when one leaves.
 	now int
-	// lent says that there are those slots alone which are lent to the tenants that have less than half.
+	// lent is true if only slots are free that are lent to the tenants with less than half.
 	lent bool
 }
 
-// capacity is what this process can take: nothing once its servers take no more tasks. d.mu is
+// capacity returns what this process can take: nothing once its servers take no more tasks. d.mu is
 // held.
 func (d *Dispatcher) capacity() capacity {
 	if d.cfg.Retired() {
@@ -34,18 +32,18 @@ func (d *Dispatcher) capacity() capacity {
 		slots += lent
 	}
 	ahead := slots
-	if d.Holds() && !d.gated(false) { // else they wait at the pacer, and take no slots meanwhile
+	if d.Holds() && !d.gated(false) { // else they wait at the pacer, and occupy no slot meanwhile
 		ahead = min(slots, cap(d.load.holders)-len(d.load.holders)-out)
 	}
-	// Those who are out beyond the free slots wait for those that leave theirs.
+	// Tasks on their way beyond the free slots wait for those that are about to be freed.
 	now := d.leaving() + min(slots, 0)
-	if lent > 0 { // those that leave their slots may not be who makes room
+	if lent > 0 { // the tasks that leave may not be of the tenant that must make room
 		now = 0
 	}
 	return capacity{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
 }
 
-// coming is how many tasks that were granted here have not come, as far as they are on their way. Dispatcher.mu is held.
+// coming returns how many tasks that were granted here are still on their way. Dispatcher.mu is held.
 func (o *watch) coming() int {
 	for ticket, its := range o.out {
 		if time.Since(its.at) > outStays {
@@ -55,8 +53,8 @@ func (o *watch) coming() int {
 	return len(o.out)
 }
 
-// leaving is how many tasks have left their slots lately, up to some for each slot.
-// d.mu is held.
+// leaving returns how many tasks have left their slots lately, up to burstOf for each slot. d.mu is
+// held.
 func (d *Dispatcher) leaving() int {
 	ended, age := d.load.ended.Load(), time.Since(d.sampled)
 	if age > lately {
@@ -69,12 +67,12 @@ func (d *Dispatcher) leaving() int {
 	return min(int(max(d.recent, ended-d.sample)), burstOf*d.load.slots)
 }
 
-// take sets the room that a look may use aside until it has been taken.
+// take reserves the capacity that a poll may use until its result is known.
 func (d *Dispatcher) take() capacity {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.capacity()
-	if d.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
+	if d.reach.from() == 0 { // a call occupies Redis, and to a Redis nearby the next one costs no time
 		r.ahead = min(r.ahead, nearAtOnce)
 		r.now = min(r.now, nearAtOnce-r.ahead)
 	}
@@ -82,9 +80,9 @@ func (d *Dispatcher) take() capacity {
 	return r
 }
 
-// worthALook says whether there is room for several tasks: one look releases them
-// in hardly more commands than one. In a burst it is for as many as go out while the
-// others are taken. d.mu is held.
+// worthALook reports whether there is room for several tasks: one poll releases them in hardly more
+// commands than one. In a burst it requires room for half of the tasks that have left lately. d.mu is
+// held.
 func (d *Dispatcher) worthALook() bool {
 	r, several := d.capacity(), max(1, min(cap(d.load.holders), d.load.slots)/3)
 	if d.burst {
@@ -93,9 +91,9 @@ func (d *Dispatcher) worthALook() bool {
 	return r.ahead >= several
 }
 
-// slotFreed notes that a task has left its slot or its place to wait in: where tasks
-// had to wait for one, the providers are looked at again, in a moment if few are
-// free; and at once where a tenant had its share of the slots, and has not any more.
+// slotFreed records that a task has left its slot or its hold. If tasks had to wait for one, the
+// providers are polled again: shortly if few are free, and at once if a tenant no longer has its share
+// of the slots.
 func (d *Dispatcher) slotFreed(relieves bool) {
 	if relieves {
 		d.mu.Lock()
@@ -116,7 +114,7 @@ func (d *Dispatcher) slotFreed(relieves bool) {
 		timer = time.AfterFunc(d.Lead()/2, func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if d.soon == timer { // else they were looked at before it was over
+			if d.soon == timer { // else they were polled before it was over
 				d.kickAll()
 			}
 		})
@@ -124,8 +122,8 @@ func (d *Dispatcher) slotFreed(relieves bool) {
 	}
 }
 
-// kickStarved has those looked at for whose tasks there was no room while other looks had
-// it. d.mu is held.
+// kickStarved polls the providers for whose tasks there was no room while other polls had reserved it.
+// d.mu is held.
 func (d *Dispatcher) kickStarved() {
 	if !d.worthALook() {
 		return
@@ -137,7 +135,7 @@ func (d *Dispatcher) kickStarved() {
 	}
 }
 
-// kickAll has every provider looked at. d.mu is held.
+// kickAll polls every provider. d.mu is held.
 func (d *Dispatcher) kickAll() {
 	d.starved.Store(false)
 	if d.soon != nil {

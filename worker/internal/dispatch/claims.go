@@ -8,17 +8,18 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// claims tells Redis which tasks have taken the starts that they were granted here, those of a provider together: what is
-// to be told while a call is under way goes out with the next. It is safe for concurrent use.
+// claims reports to Redis which tasks have taken the starts that they were granted here, those of a
+// provider together: what arrives while a call is under way goes out with the next. It is safe for
+// concurrent use.
 type claims struct {
 	d  *Dispatcher
 	mu sync.Mutex
-	// next are those to be told by the next call of a provider. One that has a call under way is there, with nil if there
-	// are none.
+	// next holds what the next call of each provider reports. A provider with a call under way has an
+	// entry, nil if it has nothing to report.
 	next map[string]*claim
 }
 
-// claim is what one call tells.
+// claim is what one call reports.
 type claim struct {
 	places []throttle.WaiterRef
 	told   chan struct{} // closed when the call has ended
@@ -26,9 +27,10 @@ type claim struct {
 
 func newClaims(d *Dispatcher) *claims { return &claims{d: d, next: map[string]*claim{}} }
 
-// tell has it told that a task has its start. It takes no lock itself, so that no run waits for others that begin: a
-// goroutine that is stopped while it holds one would have all of them start late. What it returns waits until it was
-// told, so that nobody finds the task in flight who meets it after its run.
+// tell reports that a task has its start. It takes no lock itself, so that no run waits for others
+// that begin: a goroutine that is stopped while it holds one would make all of them start late. The
+// returned function waits until that was reported, so that the task is not found in flight after its
+// run.
 func (c *claims) tell(place throttle.WaiterRef) (wait func()) {
 	told := make(chan struct{})
 	go func() {
@@ -38,7 +40,7 @@ func (c *claims) tell(place throttle.WaiterRef) (wait func()) {
 	return func() { <-told }
 }
 
-// add has a task told by the next call.
+// add adds a task to the next call.
 func (c *claims) add(place throttle.WaiterRef) *claim {
 	name := Provider(place.Scope)
 	c.mu.Lock()
@@ -55,7 +57,7 @@ func (c *claims) add(place throttle.WaiterRef) *claim {
 	return one
 }
 
-// send tells what there is of a provider, until there is nothing.
+// send reports what there is of a provider, until nothing is left.
 func (c *claims) send(name string) {
 	for {
 		c.mu.Lock()

@@ -1,8 +1,9 @@
-// Package dispatch keeps the turns of tasks that wait for their limits: a [Dispatcher] asks the limiter whose turn it is, at
-// the right moment and for as many tasks as the process has room for, and brings them to a server. It plans backlogs where they
-// stand, sweeps what has gone, and notices when it does its work no more.
+// Package dispatch gives their turns to tasks that wait for their limits. A [Dispatcher] asks the
+// limiter whose turn it is, at the right moment and for as many tasks as the process has room for, and
+// brings them to a server. It plans backlogs where they stand, removes waiters whose tasks are gone,
+// and detects when its own loops are stuck.
 //
-// It knows nothing of handlers. Package worker is its one user.
+// The package knows nothing about handlers. Only package worker uses it.
 package dispatch
 
 import (
@@ -22,14 +23,14 @@ import (
 	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
-// Config is what a Dispatcher needs. All but Expires is required.
+// Config configures a Dispatcher. All fields but Expires are required.
 type Config struct {
-	// Redis is where asynq keeps its tasks, Limiter what they wait for.
+	// Redis is the Redis of asynq's tasks, and Limiter what they wait for.
 	Redis   redis.UniversalClient
 	Limiter *throttle.Limiter
 
-	// Inspector and Mover read and move asynq's tasks, Queues knows which queues stand still, and Servers are those of this
-	// process.
+	// Inspector and Mover read and move asynq's tasks, Queues knows which queues stand still, and
+	// Servers are those of this process.
 	Inspector *asynq.Inspector
 	Mover     *asynqx.Mover
 	Queues    *asynqx.QueueStates
@@ -46,21 +47,22 @@ type Config struct {
 	Hold     time.Duration
 	MaxHolds int
 
-	// Tenant says whose tasks those of a scope are.
+	// Tenant returns the tenant to which a scope belongs.
 	Tenant func(scope string) string
-	// Retired says whether servers were started here and all of them were stopped: a dispatched task would only wait for
-	// another process to look.
+	// Retired reports whether this process has started servers and all of them have stopped: a
+	// dispatched task would only wait until another process polls.
 	Retired func() bool
 	// PolicyChanged is called when the limiter has another policy.
 	PolicyChanged func()
-	// Read reads a pending task of a queue. waits is false for one that has to be picked up to be judged.
+	// Read reads a pending task of a queue. waits is false for a task that must be picked up for a
+	// decision.
 	Read func(queue string, info *asynq.TaskInfo) (task Task, waits bool)
-	// Expires returns when a wait of at most maxWait ends that began at due, by Redis's clock, by this process's. Nil where
-	// tasks wait for as long as it takes.
+	// Expires returns when a wait of at most maxWait that began at due, by Redis's clock, ends by this
+	// process's clock. Nil means that tasks wait for as long as it takes.
 	Expires func(scope string, due time.Time, maxWait time.Duration) time.Time
 }
 
-// Observer is told what a Dispatcher does, as worker.Observer says. Its methods must not block.
+// Observer observes a Dispatcher; see worker.Observer. Its methods must not block.
 type Observer interface {
 	Rescheduled(queue string, wait time.Duration)
 	DispatcherPolled(provider, label string, again bool)
@@ -72,23 +74,24 @@ type Observer interface {
 type Task struct {
 	ID     string
 	Waiter throttle.Waiter
-	// Own says that package queue made it, Lock which unique lock it may hold.
+	// Own is true if package queue wrote the task. Lock is the unique lock that it may hold.
 	Own  bool
 	Lock asynqx.Lock
-	// MaxWait is the task's own, 0 where it has none. Due is when its wait began; zero: that is known when it is picked up.
+	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if only a pick-up can
+	// tell.
 	MaxWait time.Duration
 	Due     time.Time
 }
 
-// Dispatcher brings waiting tasks when their turns are near, for every provider that
-// tasks wait for: it has the limiter grant those whose turn it is, and hands them to a server of this process, or puts them
-// into pending. Every process that runs tasks has one, and each turn is given once,
-// whichever asks first; there is no leader. It is safe for concurrent use.
+// Dispatcher brings waiting tasks when their turns are near, for every provider that tasks wait for.
+// It has the limiter grant starts to those whose turn it is, and hands the tasks to a server of this
+// process, or puts them into pending. Every process that runs tasks has one. Each turn is given once,
+// to the first that asks; there is no leader. It is safe for concurrent use.
 //
-// It polls nothing that it knows: a provider is looked at when the limiter said to, and
-// when a task of this process joins a line or frees what others wait for. Twice a second it asks which providers
-// other processes have announced, since tasks of theirs have begun to wait or something has come free; see quiet.go
-// for how often the others are looked at.
+// It does not poll for what it knows: it polls a provider when the limiter said to, and when a task of
+// this process joins a queue or frees what others wait for. Twice a second it asks which providers
+// other processes have announced, because their tasks have begun to wait or something was freed. See
+// quiet.go for how often it polls the other providers.
 type Dispatcher struct {
 	cfg      Config
 	dispatch Func // grants those whose turn it is
@@ -130,56 +133,59 @@ func New(cfg Config) *Dispatcher {
 	return d
 }
 
-// AddServer notes a server: how many tasks it runs at a time, of which the first server's counts, what its queues weigh, and
-// how often it looks for tasks. It is called before the server starts.
+// AddServer adds a server: how many tasks it runs at a time, of which the first server's number
+// counts, the weights of its queues, and how often it polls for tasks. Call it before the server
+// starts.
 func (d *Dispatcher) AddServer(concurrency int, weights queue.Weights, check time.Duration) {
 	d.Size(concurrency)
 	d.weights.serves(weights)
 	d.load.check = check
 }
 
-// Rank returns the priority, the lane and the stride of a task of a queue, by the priority of its own: among tasks that wait
-// for their limits queues weigh what they do in asynq.
+// Rank returns the priority, the lane and the stride of a task of a queue, given its own priority:
+// among tasks that wait for their limits, queues have the weights that they have in asynq.
 func (d *Dispatcher) Rank(name string, own int) (priority int, lane string, stride int) {
 	return d.weights.rank(name, own)
 }
 
-// CheckWatchdog logs a line where dispatching has stopped. It is for those who handle tasks, in passing, and costs next to
-// nothing more often than once a second.
+// CheckWatchdog logs a line if dispatching has stopped. Handlers of tasks call it in passing; it costs
+// almost nothing more often than once a second.
 func (d *Dispatcher) CheckWatchdog() { d.watchdog.check() }
 
-// Claim has Redis told that a task has taken the start that it was granted. wait returns when it was.
+// Claim reports to Redis that a task has taken its granted start. wait returns when that was reported.
 func (d *Dispatcher) Claim(task throttle.WaiterRef) (wait func()) { return d.claims.tell(task) }
 
-// CameByItself notes that asynq has brought a task of a scope which stood in line: the nets of others become looser, if this
-// process grants their starts.
+// CameByItself records that asynq has brought back a waiting task of a scope. If this process grants
+// the starts of that scope, the fallback delays of other tasks become longer.
 func (d *Dispatcher) CameByItself(scope string) {
 	if d.dispatches(Provider(scope)) {
 		d.nets.came()
 	}
 }
 
-// FallbackDelay is in how long asynq is to bring a task by itself that is expected to start in so long, should nobody grant it.
+// FallbackDelay returns after how long asynq brings back a task by itself that is expected to start
+// after expected, if it is not granted.
 func (d *Dispatcher) FallbackDelay(expected time.Duration) time.Duration { return d.nets.of(expected) }
 
-// PutBack notes that a task of a queue was picked up and put back. Where there are several the queue is planned. It does not
-// block.
+// PutBack records that a task of a queue was picked up and put back. After several, the queue is
+// planned. It does not block.
 func (d *Dispatcher) PutBack(name, kind string) { d.planner.putBack(name, kind) }
 
-// Forwarded notes that asynq has moved n tasks of a queue into pending, since they were due. It blocks for a while at most,
-// while they are planned.
+// Forwarded records that asynq has moved n due tasks of a queue into pending. It blocks while they are
+// planned, for a bounded time.
 func (d *Dispatcher) Forwarded(name string, n int) { d.planner.forwarded(name, n) }
 
-// Wait returns when what was claimed for planning has been seen to, or after a few seconds. It is called when Config.Serving is over.
+// Wait returns when the tasks claimed for planning are settled, or after a few seconds. Call it when
+// Config.Serving has ended.
 func (d *Dispatcher) Wait() { d.planner.wait() }
 
-// Intercept has each call of Dispatch go through wrap, for tests. It is called before Start.
+// Intercept passes each call of Dispatch through wrap, for tests. Call it before Start.
 func (d *Dispatcher) Intercept(wrap func(next Func) Func) {
 	d.dispatch = wrap(d.dispatch)
 }
 
-// LockAll holds the locks that are taken when a slot comes free, and has one wanted, until unlock is called, for tests of what
-// must not wait for them.
+// LockAll holds the locks that are taken when a slot is freed, and makes one be wanted, until unlock
+// is called, for tests of what must not wait for them.
 func (d *Dispatcher) LockAll() (unlock func()) {
 	d.starved.Store(true)
 	d.mu.Lock()
@@ -192,7 +198,7 @@ func (d *Dispatcher) LockAll() (unlock func()) {
 
 func (d *Dispatcher) stopped() bool { return d.cfg.Serving.Err() != nil }
 
-// Provider is the first name of a scope.
+// Provider returns the first name of a scope.
 func Provider(scope string) string {
 	name, _, _ := strings.Cut(scope, "/")
 	return name

@@ -14,17 +14,17 @@ import (
 type sent struct {
 	place   throttle.WaiterRef
 	at      time.Time
-	asked   time.Time // when the dispatch began: others see to what has not come 3 s after that
-	hands   time.Time // when it is handed to its server, if it was at hand before; zero: it was not
+	asked   time.Time // when the dispatch began: other processes handle what has not come 3 s after that
+	hands   time.Time // when it is handed to its server, if it was taken before; zero: it was not
 	granted *throttle.Granted
 }
 
-// granted notes who has been granted a start.
+// granted records which tasks were granted a start.
 func (d *Dispatcher) granted(one *watch, list []throttle.Granted, had capacity, asked time.Time) []throttle.Granted {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.taken -= had.ahead
-	list = slices.DeleteFunc(list, func(g throttle.Granted) bool { // the next look tells that it has ended meanwhile
+	list = slices.DeleteFunc(list, func(g throttle.Granted) bool { // the next poll reports that it has ended meanwhile
 		return slices.ContainsFunc(one.over, func(p throttle.WaiterRef) bool { return p.ID == g.ID })
 	})
 	for _, g := range list {
@@ -36,14 +36,15 @@ func (d *Dispatcher) granted(one *watch, list []throttle.Granted, had capacity, 
 	return list
 }
 
-// Arrived notes that a task has come: it has not ended, whatever was noted of it before. It returns what
-// it was granted here, nil if it was not. The first of a provider's tasks waits until it is known how far its Redis is.
+// Arrived records that a task has come: it has not ended, whatever was recorded before. It returns the
+// task's grant from this process, nil if there is none. The first of a provider's tasks waits until
+// the distance of its Redis is known.
 func (d *Dispatcher) Arrived(ctx context.Context, task throttle.WaiterRef) *throttle.Granted {
 	d.learn(ctx, Provider(task.Scope))
 	return d.arrived(Provider(task.Scope), task.ID)
 }
 
-// arrived is Arrived for a provider whose distance need not be known.
+// arrived is Arrived without waiting for the distance of a provider's Redis.
 func (d *Dispatcher) arrived(provider, ticket string) *throttle.Granted {
 	d.Start()
 	d.mu.Lock()
@@ -66,7 +67,7 @@ func (d *Dispatcher) arrived(provider, ticket string) *throttle.Granted {
 	return its.granted
 }
 
-// isOut forgets a task that was granted its start here, and says whether it has not come.
+// isOut removes a task that was granted its start here, and reports whether it has not come.
 func (d *Dispatcher) isOut(one *watch, ticket string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +76,7 @@ func (d *Dispatcher) isOut(one *watch, ticket string) bool {
 	return is
 }
 
-// claimed has the next dispatch tell that tasks have taken their starts.
+// claimed makes the next dispatch report that tasks have taken their starts.
 func (d *Dispatcher) claimed(provider string, places []throttle.WaiterRef) {
 	if d.stopped() {
 		return
@@ -86,9 +87,9 @@ func (d *Dispatcher) claimed(provider string, places []throttle.WaiterRef) {
 	one.runs = append(one.runs, places...)
 }
 
-// heedOverdue finds out what became of tasks that were granted a while ago and have not come. What waits in asynq goes
-// back to its place; any other may have started, and nothing of its grant comes back. What could not be asked is told
-// again.
+// heedOverdue finds out what happened to tasks that were granted a while ago and have not come. A task
+// that waits in asynq goes back to its place. Any other may have started, and nothing of its grant is
+// refunded. Tasks that could not be checked are reported again.
 func (d *Dispatcher) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 	for name, its := range byQueue(overdue) {
 		states, err := d.askStates(name, its)
@@ -111,8 +112,8 @@ func (d *Dispatcher) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 	}
 }
 
-// run brings granted tasks to a server of this process, or into pending where others serve their queue: those of each
-// queue in one call.
+// run brings granted tasks to a server of this process, or into pending if other processes serve their
+// queue: those of each queue in one call.
 func (d *Dispatcher) run(one *watch, list []throttle.Granted) {
 	byQueue := map[string][]throttle.Granted{}
 	ids := map[string][]string{}
@@ -149,7 +150,7 @@ func (d *Dispatcher) run(one *watch, list []throttle.Granted) {
 	}
 }
 
-// tellUnreleased logs that granted tasks did not come, if they did not.
+// tellUnreleased logs that granted tasks were not released, if err says so.
 func (d *Dispatcher) tellUnreleased(name string, err error) {
 	if err == nil || d.stopped() {
 		return
@@ -159,7 +160,7 @@ func (d *Dispatcher) tellUnreleased(name string, err error) {
 	}
 }
 
-// answer is what became of a task that was to be put into pending.
+// answer is the outcome of a task that was to be put into pending.
 type answer struct {
 	place  throttle.WaiterRef
 	queue  string
@@ -167,7 +168,7 @@ type answer struct {
 	became asynqx.Outcome
 }
 
-// handleOutcome notes what became of a task that was to be put into pending.
+// handleOutcome handles the outcome of a task that was to be put into pending.
 func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 	again := d.wasMissed(one, a)
 	switch a.became {
@@ -190,7 +191,8 @@ func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 	d.arrived(one.provider, a.place.ID)
 }
 
-// wasMissed says whether a task was not there before, and notes whether it is not there now: twice in a row it is gone.
+// wasMissed reports whether a task was missing the last time too, and records whether it is missing
+// now: a task that is missing twice in a row is gone.
 func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,7 +206,7 @@ func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
 	return was
 }
 
-// heedEnded notes who has ended since the last look, where they stood or after they were
+// heedEnded records which tasks have ended since the last poll, where they stood or after they were
 // released.
 func (d *Dispatcher) heedEnded(one *watch) {
 	d.mu.Lock()
@@ -219,9 +221,9 @@ func (d *Dispatcher) heedEnded(one *watch) {
 	}
 }
 
-// retry releases a task that was active when its turn came. Most often it is on
-// its way back to its queue, where it does not know yet that its turn has come; or it
-// has ended by then, as one does that has lost its patience.
+// retry releases a task that was active when its turn came. Most often it is on its way back to its
+// queue, and does not know yet that its turn has come. Or it has ended by then, for example because
+// its max wait has passed.
 func (d *Dispatcher) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {

@@ -2,8 +2,9 @@ package dispatch
 
 import "time"
 
-// widen adapts the spread to the limit. A look, and the call that brings its tasks, cost as much for one task as for
-// several, so a slow limit gets a wider spread. Each task then takes its slot for longer, so half of the slots must be free.
+// widen adapts the spread to the limit. A poll, and the call that brings its tasks, cost as much for
+// one task as for several, so a slow limit gets a wider spread. Each task then occupies its slot for
+// longer, so half of the slots must be free.
 func (d *Dispatcher) widen(o *watch, granted int) {
 	switch {
 	case !d.gated(o.far) || !d.hasPlenty():
@@ -15,7 +16,8 @@ func (d *Dispatcher) widen(o *watch, granted int) {
 	}
 }
 
-// hasPlenty says whether no more than half of the slots are taken, by tasks that run or are on their way.
+// hasPlenty reports whether at most half of the slots are occupied by tasks that run or are on their
+// way.
 func (d *Dispatcher) hasPlenty() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -26,10 +28,11 @@ func (d *Dispatcher) hasPlenty() bool {
 	return 2*taken <= d.load.slots
 }
 
-// Lead is how long before its start a task is released: never so early that it would not be held.
+// Lead returns how long before its start a task is released: never so early that it would not be held.
 func (d *Dispatcher) Lead() time.Duration { return d.leadOf(d.cfg.Servers.None()) }
 
-// leadOf is the lead for servers whose looks this process can bring about or, far, cannot: they look by themselves.
+// leadOf returns the lead for servers that this process can make poll. With far it cannot: they poll
+// by themselves.
 func (d *Dispatcher) leadOf(far bool) time.Duration {
 	if !d.Holds() {
 		return 0
@@ -41,7 +44,8 @@ func (d *Dispatcher) leadOf(far bool) time.Duration {
 	return max(0, min(lead, d.cfg.Hold*2/3))
 }
 
-// spread is how much earlier than that it may be, so that a call serves several tasks.
+// spread returns how much earlier than the lead a task may be released, so that a call serves several
+// tasks.
 func (d *Dispatcher) spread() time.Duration {
 	if !d.Holds() {
 		return 0
@@ -49,14 +53,14 @@ func (d *Dispatcher) spread() time.Duration {
 	return max(0, min(spread, d.cfg.Hold*2/3-d.Lead()))
 }
 
-// gated says whether servers of this process hand tasks out that it has taken for them: those wait there for their
-// starts, and not in handlers.
+// gated reports whether servers of this process hand out tasks that it has taken for them: these wait
+// there for their starts, and not in handlers.
 func (d *Dispatcher) gated(far bool) bool {
 	return d.Holds() && !far && !d.cfg.Servers.None() && d.cfg.Mover.Takes()
 }
 
-// beyond is how much sooner than lead says tasks are granted, since Redis is far or the machine busy, and window how
-// much of what is next a call grants besides.
+// beyond returns how much earlier than the lead tasks are granted because Redis is distant or the
+// machine busy. window returns how much of what is next a call also grants.
 func (d *Dispatcher) beyond(far bool) time.Duration {
 	if !d.gated(far) {
 		return 0
@@ -64,7 +68,7 @@ func (d *Dispatcher) beyond(far bool) time.Duration {
 	return d.reach.beyond()
 }
 
-// from is how far ahead of now starts are at least.
+// from returns how far ahead of now starts are at least.
 func (d *Dispatcher) from(far bool) time.Duration {
 	if !d.gated(far) {
 		return 0

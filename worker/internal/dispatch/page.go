@@ -12,14 +12,14 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// page is what became of the first tasks in pending.
+// page is the result for the first tasks in pending.
 type page struct {
 	tasks, bytes int // that were read
 	full         bool
 	parked       int
 }
 
-// more says whether another page is worth it: this one was full, and half of it waits.
+// more reports whether another page is worth it: this one was full, and at least half of it waits.
 func (p page) more() bool { return p.full && p.parked > 0 && 2*p.parked >= p.tasks }
 
 // next returns how many tasks to plan after a page of size, in this pass or another.
@@ -34,16 +34,16 @@ func (p page) next(size int) int {
 	return size
 }
 
-// page plans the tasks that are taken next. They are claimed first, so that nobody picks
-// up, or grants, what is about to be given a place; then they are given their places; then
-// those that have none, or whose turn has come already, go back to where they were.
+// page plans the tasks that are taken next. It first claims them, so that no worker picks up, and no
+// process grants, what is about to get a place. Then they get their places. Then the tasks without a
+// place, or whose turn has come already, go back to where they were.
 func (p *planner) page(ctx context.Context, name string, b *backlog) (page, error) {
 	out, tasks, err := p.read(name, b)
 	if err != nil || len(tasks) == 0 {
 		return out, err
 	}
 	tasks, placed, err := p.place(ctx, name, b, tasks)
-	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
+	ctx = context.WithoutCancel(ctx) // what was claimed must be settled
 	if err != nil {
 		return out, errors.Join(err, p.release(ctx, name, tasks))
 	}
@@ -65,9 +65,9 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 	return out, errors.Join(err, p.keep(ctx, name, parked, until))
 }
 
-// net is until when asynq keeps a task that was given a place, and whether it may: one
-// whose turn has come may not, nor one whose wait is bounded, but not known to have begun
-// or over, since that is judged when it is picked up.
+// net returns until when asynq keeps a task that was given a place, and whether it may wait. A task
+// whose turn has come may not. Nor may one whose wait is bounded if it is over, or its beginning is
+// unknown: that is decided when it is picked up.
 func (p *planner) net(one *Task, at throttle.Joined) (until time.Time, waits bool) {
 	if at.Err != nil || !at.Waits || at.Expected == 0 {
 		return until, false
@@ -125,8 +125,8 @@ func bytesOf(info *asynq.TaskInfo) int {
 	return n
 }
 
-// waits reads a pending task, if it is one that may wait where nobody sees it: nil for
-// one that has to be picked up to be judged.
+// waits reads a pending task that may wait without being picked up: nil for one that must be picked up
+// for a decision.
 func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *Task {
 	p.mu.Lock()
 	known := b.types[info.Type]
@@ -141,8 +141,8 @@ func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *Task {
 	return &task
 }
 
-// claim takes tasks out of pending, and returns those that were there. Should this
-// process end, asynq brings them back in a while.
+// claim takes tasks out of pending, and returns those that were there. If this process dies, asynq
+// brings them back after a while.
 func (p *planner) claim(ctx context.Context, name string, tasks []*Task) (claimed []*Task, err error) {
 	moved, err := p.d.cfg.Mover.Park(ctx, name, idsOf(tasks), time.Now().Add(planClaim))
 	if err != nil {
@@ -163,8 +163,8 @@ func idsOf(tasks []*Task) (ids []string) {
 	return ids
 }
 
-// place claims tasks and gives them places. Meanwhile nobody here takes others of their queue: some that
-// stand behind the page would be in line before it.
+// place claims tasks and gives them places. Meanwhile this process takes no other tasks of their
+// queue: some that stand behind the page would get a place before it.
 func (p *planner) place(ctx context.Context, name string, b *backlog, tasks []*Task) (claimed []*Task, placed []throttle.Joined, err error) {
 	p.shut(name, b)
 	claimed, err = p.claim(ctx, name, tasks)
@@ -176,8 +176,8 @@ func (p *planner) place(ctx context.Context, name string, b *backlog, tasks []*T
 	return claimed, placed, err
 }
 
-// settle waits, not for long, until those that this process has taken before the page have
-// their places: they are before it. What other processes have taken is not waited for.
+// settle waits, for a short time, until the tasks that this process has taken before the page have
+// their places: they are ahead of it. It does not wait for what other processes have taken.
 func (p *planner) settle() {
 	busy := func() bool { return p.d.load.asking.Load() > 0 || p.d.cfg.Servers.AtHand() }
 	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
@@ -187,7 +187,7 @@ func (p *planner) settle() {
 	}
 }
 
-// lineUp gives tasks their places, and has their providers looked at.
+// lineUp gives tasks their places, and has their providers polled.
 func (p *planner) lineUp(ctx context.Context, tasks []*Task) ([]throttle.Joined, error) {
 	asks := make([]throttle.Waiter, len(tasks))
 	for i, one := range tasks {
@@ -204,7 +204,7 @@ func (p *planner) lineUp(ctx context.Context, tasks []*Task) ([]throttle.Joined,
 	return placed, err
 }
 
-// release puts claimed tasks before all others in pending.
+// release puts claimed tasks ahead of all others in pending.
 func (p *planner) release(ctx context.Context, name string, tasks []*Task) error {
 	if len(tasks) == 0 {
 		return nil
@@ -214,8 +214,8 @@ func (p *planner) release(ctx context.Context, name string, tasks []*Task) error
 	return err
 }
 
-// keep has asynq keep claimed tasks until their safety net, those whose turn has not come
-// meanwhile.
+// keep makes asynq keep claimed tasks, except those whose turn has come meanwhile, until they come
+// back by themselves.
 func (p *planner) keep(ctx context.Context, name string, tasks []*Task, until []time.Time) error {
 	if len(tasks) == 0 {
 		return nil

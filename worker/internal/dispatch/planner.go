@@ -12,9 +12,9 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// planner gives the tasks of a backlog their turns where they stand, in pending, so
-// that each need not be picked up once to learn that it must wait, and nobody waits
-// behind them all. See docs/decisions/0016. It is safe for concurrent use.
+// planner gives the tasks of a backlog their turns where they stand, in pending, so that each need not
+// be picked up once only to be put back, and no task waits behind them all. See docs/decisions/0016.
+// It is safe for concurrent use.
 type planner struct {
 	d *Dispatcher
 
@@ -25,17 +25,17 @@ type planner struct {
 
 // backlog is what is known of one queue.
 type backlog struct {
-	since  time.Time       // when put-backs were begun to be counted
-	met    int             // how many there were
+	since  time.Time       // when the count of put-backs began
+	met    int             // the number of put-backs
 	types  map[string]bool // of tasks that had to go back: others may have no handler here
 	busy   bool            // it is being planned
-	rested time.Time       // when it may be again
+	rested time.Time       // when it may be planned again
 	size   int             // of the next page
-	told   bool            // that it could not be planned
+	told   bool            // a failure to plan it was logged
 	shut   shutting
 }
 
-// shutting is how long nobody here takes tasks of a queue.
+// shutting is how long this process takes no tasks of a queue.
 type shutting struct {
 	until time.Time
 	open  func() // nil: it is open
@@ -44,24 +44,24 @@ type shutting struct {
 const (
 	// planAfter is how many tasks of a queue, put back within lately, make a backlog.
 	planAfter = 4
-	// planRest is how long a queue is left alone after a pass, and planFault after one
-	// that failed.
+	// planRest is how long a queue is left alone after a pass, and planFault after a failed one.
 	planRest, planFault = 100 * time.Millisecond, 5 * time.Second
-	// mostForward is how long asynq waits with what else is due while a queue is planned.
+	// mostForward is how long asynq's other due tasks wait while a queue is planned.
 	mostForward = 250 * time.Millisecond
 	// planLock is how long a process that died keeps others from planning.
 	planLock = 2 * time.Second
-	// planClaim is when asynq brings back what a process claimed that died.
+	// planClaim is when asynq brings back what a process that died has claimed.
 	planClaim = 5 * time.Second
 
-	// settlePause is what a task takes from asynq to its handler, and more.
+	// settlePause is a little more than a task takes from asynq to its handler.
 	settlePause = 500 * time.Microsecond
 	mostSettle  = 10 * time.Millisecond
-	// mostShut is how long no task of the queue is taken, and pageShut is how much of that there is left for a page at least.
+	// mostShut is how long no task of the queue is taken. pageShut is how much of that must be left
+	// for a page.
 	mostShut, pageShut = 100 * time.Millisecond, 50 * time.Millisecond
-	// shutPause is how often one who does not plan a queue looks whether another still does.
+	// shutPause is how often a process that does not plan a queue checks whether another still does.
 	shutPause = 10 * time.Millisecond
-	// mostProviders is of how many a page is: each costs round trips.
+	// mostProviders bounds the providers of a page: each costs round trips.
 	mostProviders = 8
 
 	// A page is small at first, and at most so large that no script holds the server up
@@ -75,8 +75,8 @@ func newPlanner(d *Dispatcher) *planner {
 	return &planner{d: d, queues: map[string]*backlog{}}
 }
 
-// putBack notes that a task of a queue was picked up and put back, and plans the queue when
-// there were several. It does not block.
+// putBack records that a task of a queue was picked up and put back, and plans the queue after
+// several. It does not block.
 func (p *planner) putBack(name, kind string) {
 	if !p.d.cfg.Mover.Parks() {
 		return
@@ -101,7 +101,8 @@ func (p *planner) putBack(name, kind string) {
 	p.begin(name, b)
 }
 
-// begin begins a pass over a queue, and returns what is closed when it is over. p.mu is held.
+// begin begins a pass over a queue, and returns a channel that is closed when the pass is over. p.mu
+// is held.
 func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 	b.busy = true
 	done := make(chan struct{})
@@ -112,9 +113,9 @@ func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 	return done
 }
 
-// forwarded notes that asynq has moved several tasks of a queue into pending, since they were due, and plans the queue: most of
-// them came by themselves, and stand in line. It returns when that is done, so that few of them are picked up before, or
-// after mostForward: asynq has other queues to look after.
+// forwarded records that asynq has moved several due tasks of a queue into pending, and plans the
+// queue: most of them came back by themselves, and are waiters. It returns when that is done, so that
+// few of them are picked up before, or after mostForward: asynq has other queues to serve.
 func (p *planner) forwarded(name string, n int) {
 	if n < planAfter || !p.d.cfg.Mover.Parks() || p.d.cfg.Queues.Stands(name) {
 		return
@@ -135,8 +136,8 @@ func (p *planner) forwarded(name string, n int) {
 	}
 }
 
-// wait returns when the passes that end with Config.Serving have seen to what they have claimed, or after
-// a while.
+// wait returns when the passes that end with Config.Serving have settled what they have claimed, or
+// after a time-out.
 func (p *planner) wait() {
 	p.mu.Lock()
 	p.mu.Unlock() //nolint:staticcheck // whoever had it has begun its pass, and nobody does any more
@@ -150,7 +151,7 @@ func (p *planner) wait() {
 	}
 }
 
-// run plans a queue, and lets it rest.
+// run plans a queue, and then leaves it alone for a while.
 func (p *planner) run(name string, b *backlog) {
 	err := errPanicked
 	defer func() {
@@ -193,8 +194,8 @@ func (p *planner) plan(ctx context.Context, name string, b *backlog) error {
 
 func planKey(name string) string { return "hw:plan:{" + name + "}" }
 
-// lock keeps other processes from planning the queue. One that loses it, since a page took
-// so long, only has another do what it does itself.
+// lock keeps other processes from planning the queue. If a page takes so long that the lock is lost,
+// another process only repeats the work.
 func (p *planner) lock(ctx context.Context, name string) (free bool, err error) {
 	err = p.d.cfg.Redis.SetArgs(ctx, planKey(name), 1, redis.SetArgs{Mode: "NX", TTL: planLock}).Err()
 	if err == redis.Nil { //nolint:errorlint // as the client returns it
@@ -203,7 +204,8 @@ func (p *planner) lock(ctx context.Context, name string) (free bool, err error) 
 	return err == nil, err
 }
 
-// leave takes no tasks of a queue that another process plans, for a while: most would have to be put back.
+// leave takes no tasks of a queue that another process plans, for a while: most would have to be put
+// back.
 func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
 	for p.shut(name, b); time.Now().Before(b.shut.until) && asynqx.Sleep(ctx, shutPause); {
 		if there, err := p.d.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
@@ -213,8 +215,8 @@ func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
 	return nil
 }
 
-// shut has nobody here take tasks of a queue, from now on or since the page before. It opens by itself: a Redis that hangs
-// costs the order, and not the other tasks.
+// shut keeps this process from taking tasks of a queue, from now on or since the page before. It ends
+// by itself: a Redis that hangs costs the order, and not the other tasks.
 func (p *planner) shut(name string, b *backlog) {
 	if b.shut.open != nil && time.Until(b.shut.until) >= pageShut {
 		return
