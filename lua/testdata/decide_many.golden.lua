@@ -1,45 +1,45 @@
 -- decide_many: admit attempts of one provider in one call, each as decide does, one after the other.
 --
--- It knows no more than the fast path of decide and decide_queued. An attempt that takes anything else changes
--- nothing and is left to those: one that is denied, was granted or given back before, meets a rule that was not
--- used lately, or an API's pause or correction of its own path; one of a task that is in flight or parked, or
--- on whose path others wait. Sent again as a whole it changes nothing and answers as it did first.
+-- It does only what the fast paths of decide and decide_queued do. Any other attempt changes nothing and is left to
+-- those scripts: one that is denied, was granted or given back before, meets a rule that was not used recently, or a
+-- pause or correction by the API on its own path; also one of a task that is in flight or parked, or on whose path
+-- other tasks wait. Sent again as a whole, it changes nothing and returns the first reply.
 --
--- KEYS[1]     batch     string, what the batch was answered and its id. What another one left there
---                       is written over.
--- KEYS[2]     upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[1]     batch     string, the reply to the batch and its id. The value that another batch left there
+--                       is overwritten.
+-- KEYS[2]     upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 -- KEYS[3]     meta      hash of nodes. See include/fairshare/tree.lua.
 -- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua.
 -- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[6..n+5] keys     strings, each once: the states of the rules, and the records of the attempts
---                       that may be asked for singly, as decide has them; sorted sets of concurrency rules.
+--                       that may be sent again singly, as decide has them; sorted sets of concurrency rules.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     id        the batch's.
--- ARGV[3]     calls     in bytes: 1 when the batch was sent before, else 0; 1 when some of it can wait for a turn,
---                       else 0; then each attempt: how many rules, how long its id is, 0 for none; two bytes
---                       each for how long its path and its ticket are, none for one that can't wait, for which
---                       of ARGV is its cost, and for which of KEYS is its record, 0 for one that is known with
---                       its batch alone; for each rule two each for which of KEYS is its state, and which of ARGV
---                       the rule; then the id, the path of the scope after the provider's name, and the ticket.
---                       Empty: nobody will use what the batch was or would be admitted to, which is
---                       over from now on.
+-- ARGV[3]     calls     in bytes: 1 when the batch was sent before, else 0; 1 when an attempt of it can wait for a
+--                       turn, else 0; then each attempt: the number of its rules and the length of its id, 0 for
+--                       none; in two bytes each, the length of its path, the length of its ticket, 0 for an attempt
+--                       that can't wait, the place of its cost in ARGV, and the place of its record in KEYS, 0 for
+--                       an attempt that is recorded with its batch alone; for each rule, in two bytes each, the
+--                       place of its state in KEYS and of the rule in ARGV; then the id, the path of the scope
+--                       after the provider's name, and the ticket. Empty: the caller will not use what the batch was
+--                       or would be admitted to. The batch is over from now on.
 -- ARGV[4..]   texts     each once: integer units > 0 that an attempt costs, and one for each rule. See
 --                       include/core/rules.lua.
 --
--- Returns  bytes: now and start, the clock of the call that decided, in seven each; then for each
+-- Returns  bytes: now and start, both the clock of the call that decided, in seven bytes each; then for each
 --          attempt, in their order,
 --          1, and two of seven bytes for each rule: place, as decide returns it, and what the rule
---             holds then: x of a token bucket, total, or count; see include/core/layout.lua. Of a concurrency rule
---             it is when its last lease ends, and how many places are taken.
+--             then holds: x of a token bucket, total, or count; see include/core/layout.lua. For a concurrency
+--             rule they are when its last lease ends, and how many places are taken.
 --          0  left to decide
 --
--- Writes   KEYS[1] and KEYS[6..n+5] of the attempts that are admitted, records last; the first alone when it is over,
---          or was sent before and admits nobody.
+-- Writes   KEYS[1] and KEYS[6..n+5] of the attempts that are admitted, records last; the first alone when the batch is
+--          over, or was sent before and admits no attempt.
 -- Source   docs/algorithms.md#one-decision
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -51,8 +51,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -88,33 +88,33 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
+-- A rate rule's state is one string whose first byte is its layout, so that a rule
+-- whose algorithm has changed still finds the units that were spent:
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
--- when the state was written. What is further ahead now was written by a clock that has since stepped
--- back. The key expires at `till`.
+-- when the state was written. A start that is further ahead now was written by a clock that
+-- has since stepped back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
--- The first byte of the record of an attempt that was given back: no start has it.
+-- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
 
 -- A token bucket's `low` when nothing was charged since.
 local UNTOUCHED = 9007199254740991
 
--- To set a TTL costs as much as a write. So one is set for LONGER than the state
--- means anything, and kept while it is no less than LEAST and no more than MOST.
+-- To set a TTL costs as much as a write. So the TTL is set to end LONGER after the state means
+-- nothing any more, and kept while it ends at least LEAST and at most MOST after that.
 local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 
 -- No lease is longer than a day, so an end beyond that was written by a clock
 -- that has since stepped back and counts for nothing.
 local LONGEST_LEASE = 86400000000
 
--- All is read before anything is written. What a rule comes to is kept here for the
--- next attempt that meets it, and written once.
+-- Everything is read before anything is written. The new state of a rule is kept here for the next
+-- attempt that meets the rule, and written once.
 local call, format = redis.call, string.format
 local kept, id, calls = call('MGET', unpack(KEYS)), ARGV[2], ARGV[3]
 local moment, before = pack(now), kept[1]
@@ -125,15 +125,15 @@ elseif calls == '' then
   return moment
 end
 
--- What stands in an attempt's way, if anything does anywhere: most batches need no more than to see that
--- there is nothing.
+-- What prevents an attempt, if anything in the batch is prevented: for most batches this check finds nothing, and is
+-- all that they need.
 local upstream, meta, flight, parked = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local there = call('EXISTS', upstream, parked, parked, flight, flight, flight, flight)
 local free
 if there > 0 or byte(calls, 2) == 1 then
--- Which attempts of a batch nothing stands in the way of: free[i], for the one whose id begins at byte i
--- of calls; nil where nothing stands in any's way. It needs calls, there, upstream, meta, flight and parked, and reads each of
--- those once.
+-- Which attempts of a batch nothing prevents: free[i], for the attempt whose id begins at byte i
+-- of calls; free is nil if nothing prevents any of them. It needs calls, there, upstream, meta, flight and parked, and
+-- reads each of those once.
 do
   local provider, reported, parks, flies = sub(upstream, 1, -10), there % 2 == 1, there % 4 >= 2, there >= 4
   local asked, levels, attempts, at = { P = {}, R = {}, n = {}, task = {} }, {}, {}, 3
@@ -148,7 +148,7 @@ do
     return ids
   end
 
-  -- What a key holds under names that begin so.
+  -- Reads the fields of a key that are a prefix and each of the names, into names.
   local function fetch(key, begins, names)
     local list, fields = {}, {}
     for name in pairs(names) do
@@ -162,8 +162,8 @@ do
     end
   end
 
-  -- Whether an API has told anything of any level or rule here: what it has told of others is in nobody's way, and most
-  -- batches are through with this.
+  -- Whether the API has reported anything about a level or rule of this batch. Reports about others do not matter, and
+  -- most batches need no more than this check.
   local function is_reported()
     for i = 6, #KEYS do
       asked.R[sub(KEYS[i], #provider + 1)] = false
@@ -233,7 +233,7 @@ do
 end
 end
 
--- Most attempts meet rules that others do, so each is read once.
+-- Most attempts share rules with others, so each rule is read once.
 local known, formats, sets = {}, {}, {}
 local function read(i)
   local rule = ARGV[i]
@@ -246,7 +246,7 @@ local function read(i)
   return known[i]
 end
 
--- The runs under a concurrency rule, counted once; those that are admitted come to it.
+-- The runs under a concurrency rule, counted once. Attempts that are admitted are added to it.
 local function places_of(key)
   local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
   local set = { held = call('ZCOUNT', KEYS[key], from, to), last = 0 }
@@ -264,7 +264,7 @@ while at <= size do
   at = at + 10
   local attempt, member, next_at = e * 256 + f, length > 0 and sub(calls, tail, tail + length - 1), tail + length + k * 256 + x + a * 256 + t
   if free and not free[tail] or attempt > 0 and kept[attempt] and sub(kept[attempt], -length) == member then
-    n, passed = 0, nil -- something stands in its way, or it was sent before
+    n, passed = 0, nil -- something prevents it, or it was sent before
   end
   for i = 1, n do
     local k, x, a, t = byte(calls, at, at + 3)
@@ -308,7 +308,7 @@ while at <= size do
     local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local rest = grain - now % grain
     if width ~= grain or tail * grain ~= now + rest or rest <= slack or count + cost > cap then
-      break -- its last window is not at hand, or does not admit the cost now
+      break -- its last window is not the current one, or does not admit the cost now
     end
     holds, place = count + cost, now + rest
     state = packed('>BI7I7I7I7I7I7I7B', FIXED, till, grain, total + cost, head, before, tail, holds, 0) .. sub(v, 52)
@@ -421,9 +421,9 @@ while at <= size do
   at = next_at
 end
 
--- The states go first, and of them what may be refused where SET is not: whatever a
--- server refuses half-way, nobody has a record of what was not charged. Written
--- over, a state keeps its TTL, for half of what it costs to set it.
+-- States are written before records, and first among them those that a server may refuse where it
+-- would accept SET: if it refuses a command half-way, no record exists of units that were not charged.
+-- A state that is overwritten in place keeps its TTL, at half the cost of a SET.
 for key, length in pairs(was) do
   if #kept[key] == length then
     call('SETRANGE', KEYS[key], '0', kept[key])
@@ -452,8 +452,8 @@ for key, set in pairs(sets) do
 end
 local answer = table.concat(out)
 if runs or next(was) or byte(calls, 1) == 1 then
-  -- Of a batch that admits nobody a send may yet arrive, and must not admit those
-  -- whom decide has admitted meanwhile.
+  -- A batch that admits no attempt may arrive a second time. It must not admit then the attempts that
+  -- decide has admitted in the meantime.
   call('SET', KEYS[1], answer .. id, 'PX', '31000')
   for i = 1, #records do
     call('SET', KEYS[records[i]], kept[records[i]], 'PX', '30000')

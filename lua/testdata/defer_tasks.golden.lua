@@ -1,18 +1,18 @@
 -- defer_tasks: move tasks of one asynq queue from pending to scheduled.
 --
--- Sent again it changes nothing and answers the same, as long as the tasks are where it put them;
--- nor does it touch one that has been taken from pending meanwhile. A task is put into scheduled
--- before it leaves pending: a server that refuses a command half-way leaves no task in neither.
+-- Sent again, it changes nothing and returns the same, as long as the tasks are where it put them. It does not
+-- touch a task that has been taken from pending in the meantime. A task is added to scheduled before it
+-- leaves pending: if the server refuses a command half-way, the task is still in one of them.
 --
 -- KEYS[1..n]  task       hash of task i, as asynq leaves it; n = #KEYS - 2.
 -- KEYS[n+1]   pending    list of asynq's: ids of tasks that may run; workers take from its right end.
 -- KEYS[n+2]   scheduled  sorted set of asynq's: ids of tasks, by the time at which asynq puts them into pending.
 --
--- ARGV[1]       until  s since the epoch, when asynq brings them back, with a fraction that is this call's own.
+-- ARGV[1]       until  s since the epoch, when asynq brings the tasks back, with a fraction that identifies this call.
 -- ARGV[2..n+1]  id     of task i.
 --
 -- Returns  {one for each task: outcome}
---          outcome  1 parked by this call, 0 not in pending, or not as asynq leaves a task, and left so
+--          outcome  1 deferred by this call, 0 not in pending, or not as asynq leaves a task, and left so
 --
 -- Writes   KEYS[1..n], KEYS[n+1] and KEYS[n+2], for the tasks whose outcome is 1.
 -- Source   docs/decisions/0016-a-backlog-is-planned-where-it-stands.md#0016-a-backlog-is-planned-where-it-stands

@@ -1,57 +1,59 @@
 -- dispatch: grant the tasks of a provider whose turn is near, in the order of their turns.
 --
--- From the provider down it takes the first of those that wait, and where all rules admit its task soon
--- enough it charges them at the start that they give it: the task is in flight until its process says that
--- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
--- id it answers with the same tasks, as far as they have not come.
+-- From the provider down it picks the first of the waiting tasks. If all rules admit the task soon enough, it charges
+-- them at the start that they give: the task is in flight until its process reports that it has come. If a rule
+-- does not, the rule's node waits in the schedule. Sent again under its id, it returns the same tasks, except
+-- those that have come.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[11]. See include/core/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that apply to the scopes; n is ARGV[11]. See include/core/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
--- KEYS[n+4]   flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
+-- KEYS[n+4]   flight    hash of grants in flight. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[n+5]   overdue   sorted set of the same.
--- KEYS[n+6]   upstream  hash, what the API has told of its limits. See include/upstream/upstream.lua.
+-- KEYS[n+6]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
 -- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
+-- ARGV[2]     call    the id of this call. Its first ten bytes identify the caller.
 -- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted at the latest,
 -- ARGV[4]     spread  and integer µs >= 0, how much earlier it may be, so that one call serves several.
 -- ARGV[5]     most    integer >= 0, how many tasks to grant at most.
--- ARGV[6]     more    integer >= 0, how many more of those whose start has come already.
--- ARGV[7]     all     1 to look at every node, whatever it waits for: a limit may have changed.
--- ARGV[8]     from    integer µs >= 0: no start is sooner from now, since its task could not be there.
--- ARGV[9]     edge    integer µs, when the rules of one of the scopes begin or end to hold, "" for never: no start that
---                     is not before it is granted by these.
--- ARGV[10]    near    integer >= 1, how many of those whose turns are next it names.
+-- ARGV[6]     more    integer >= 0, how many more tasks to grant if their start has come already.
+-- ARGV[7]     all     1 to check every node, whatever it waits for: a limit may have changed.
+-- ARGV[8]     from    integer µs >= 0, how far ahead starts are at least: a task could not be there sooner.
+-- ARGV[9]     edge    integer µs, when a rule of one of the scopes begins or ends to apply, "" for never: no start
+--                     at or after that moment is granted under these rules.
+-- ARGV[10]    near    integer >= 1, how many of the nodes whose turns are next to return.
 -- ARGV[11]    rules   integer n.
 -- ARGV[12..]  rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+12..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
---                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
---                     of; after a "!" those of one of which the caller may start nobody.
+--                     scope's name under a rule if it has one; "-" for a scope whose rules the caller does not
+--                     know; "!" before the numbers for a scope of which the caller may start no task.
 -- ARGV[n+s+12..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
---                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
---                     "f" there is no such task any more, "b" it was parked and goes back; "c", "u" and "a" with the
---                     id of the grant behind them, if it shall count for no other. Or "s", any scope, and
---                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
---                     with, up to and with their first slash. Without "m" it serves all.
+--                     gets its place back, "a" there is no such task yet and it is tried again eight places later,
+--                     "f" the task no longer exists, "b" it was parked and gets its place back; "c", "u" and "a" may
+--                     be followed by the id of a grant, and then apply to that grant alone. Or "s", any scope, and
+--                     a group that stands still, or "m", any scope, and a group that the caller serves. A group is
+--                     the beginning of its tickets' names, up to and including the first slash. Without "m" the
+--                     caller serves all groups.
 --
 -- Returns  {times, granted, missing, near, overdue}, each a list:
---          times    {now, next, parked, others}: integer µs, the clock of this call, and when to look again, 0 when
---                   nobody waits, nor is in flight; 1 while any are parked; how many it granted that others serve, or left to others
+--          times    {now, next, parked, others}: integer µs, the clock of this call; when to dispatch again, 0 when
+--                   no task waits or is in flight; 1 while any are parked; how many tasks it granted for other
+--                   callers, or left to them
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
---          missing  the scopes that were met and are not among KEYS, each once
+--          missing  the scopes that come up and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
 --          overdue  three for each task that was granted and has not come in time: its scope, its ticket and the id
 --                   of its grant
 --
--- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
+-- Writes   KEYS[1..n+s+7] that it changes. Nothing when no task waits and there is no news.
 -- Source   docs/turns.md#dispatch
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -63,8 +65,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -100,25 +102,25 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
+-- A rate rule's state is one string whose first byte is its layout, so that a rule
+-- whose algorithm has changed still finds the units that were spent:
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
--- when the state was written. What is further ahead now was written by a clock that has since stepped
--- back. The key expires at `till`.
+-- when the state was written. A start that is further ahead now was written by a clock that
+-- has since stepped back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
--- The first byte of the record of an attempt that was given back: no start has it.
+-- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
 
 -- A token bucket's `low` when nothing was charged since.
 local UNTOUCHED = 9007199254740991
 
--- To set a TTL costs as much as a write. So one is set for LONGER than the state
--- means anything, and kept while it is no less than LEAST and no more than MOST.
+-- To set a TTL costs as much as a write. So the TTL is set to end LONGER after the state means
+-- nothing any more, and kept while it ends at least LEAST and at most MOST after that.
 local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 
 -- No lease is longer than a day, so an end beyond that was written by a clock
@@ -129,14 +131,14 @@ local call = redis.call
 local n, base, from, edge = tonumber(ARGV[11]), 11, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local upstream, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
--- A key counts as often as it is named.
+-- EXISTS counts a key as often as it is named.
 local there = call('EXISTS', schedule, flight, flight, upstream, upstream, upstream, upstream, parked, parked, parked, parked, parked, parked,
   parked, parked)
 local reported, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more, many = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 
--- Numbers on their way out of and into Redis.
+-- Conversion of numbers to and from Redis.
 local max, min = math.max, math.min
 
 local function unpack7(v, i)
@@ -144,8 +146,8 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
--- where the server's long has 32 bits.
+-- Whole numbers are converted to text by these formats alone, which keep every digit. %d takes a third of the time of
+-- %.0f, but loses digits if the server's long has 32 bits.
 local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
 if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
   WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
@@ -154,32 +156,33 @@ local function whole(n)
   return string.format(WHOLE, n)
 end
 
--- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+-- The TTL, in ms, of a key that means nothing any more us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
 local stale = false
--- Whether the clock is not between the boundaries of a calendar rule of the call: by such a rule nothing is
--- decided, and the caller asks again with others. It needs n and base; rule i is ARGV[base + i].
+-- Whether the clock is outside the boundaries of a calendar rule of the call: no decision is made by such a rule,
+-- and the caller asks again with other boundaries. It needs n and base; rule i is ARGV[base + i].
 
 for i = 1, n do
   local rule = ARGV[base + i]
   stale = stale or byte(rule) == CALENDAR and (now < unpack7(rule, 9) or now >= unpack7(rule, 16))
 end
--- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- The rules of a call: each has a key, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/algorithms/calendar.lua
--- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
--- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- The name of the unit that it counts may follow, if that is not requests, or "*": decisions get
+-- the cost under each rule, and do not need the unit. p = 0 and cap = 0 suspend; slack < per, and
+-- part of it in a sliding window. An API may raise a limit to `most` millionths of it, 0 for no
+-- more than the limit. All times are whole microseconds.
 -- than it is. All times are whole microseconds.
 
--- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
--- what it took then.
+-- Writes r's state, which means nothing any more after `lasts` µs. A call may write it twice: after its refunds, and
+-- after its charges.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
   local spare = r.till - now - lasts
@@ -191,11 +194,11 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
--- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
--- clock. It is one table, since locals are few.
+-- How far the latest start of a state is ahead of the clock, and the steps of the clock that follow
+-- from that. It is one table, since a chunk has few locals.
 local stored = { known = {} }
 
--- The state of a rule: a call that needs many reads them at once.
+-- The state of a rule. A call that needs many reads them at once.
 function stored.get(key)
   local v = stored.known[key]
   if v == nil then
@@ -204,14 +207,14 @@ function stored.get(key)
   return v
 end
 
--- The byte of the state.
+-- The byte `ahead` of the state.
 function stored.ahead(now, latest)
   return char(min(255, max(0, ceil((latest - now) / 250000))))
 end
 
--- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
--- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
--- against the clock than they are in truth, and no later than when it was written.
+-- By how many µs at least the clock has stepped back since the state was written; 0 for less than
+-- a second, or less than `least`, for which the rule waits. With that subtracted, all times of the state
+-- are, against the clock, no earlier than in truth, and no later than when the state was written.
 function stored.stepped(now, latest, notches, least)
   local back = latest - notches * 250000 - now
   return back > max(1000000, least or 0) and back or 0
@@ -219,8 +222,8 @@ end
 
 -- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
 -- until it returns true. A log is varints: units, then (cells since the one before, units) for each
--- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
--- not at `to`; `before` is the cell before.
+-- next entry; head is the first cell. The entry begins at `entry` and its units at `from`, up to but
+-- not including `to`; `before` is the cell before.
 function stored.each(log, head, visit)
   if log == '' then
     return
@@ -248,9 +251,9 @@ function stored.each(log, head, visit)
   end
 end
 
--- What a state of another algorithm still holds against the rule: times and units by
--- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
--- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- The units of a state of another algorithm that still count under the rule: times and units by
+-- turns, oldest first. A bucket knows no times: its units are the level as of its last decision,
+-- which its rate has not drained. A fixed window counts at its end, or now. The
 -- second result is by how many µs the clock has stepped back.
 function stored.carried(v)
   local kind = byte(v, 1)
@@ -275,60 +278,60 @@ function stored.carried(v)
   return out, back
 end
 
--- The algorithms, by kind; those that a call has no rule of are left out of its
--- script, since making functions is what a short script spends most on. Each has
---   load(key, now, cost, a, b, c, d, member, whole, rule)  the rule as it stands; healed where
---                         that is no longer what is stored, and stepped where the clock has
---                         stepped back since: it must be stored, or each look would find the
---                         state as new as the first one did
+-- The algorithms, by kind. Those that a call has no rule of are left out of its script, since
+-- a short script spends most of its time on making functions. Each has
+--   load(key, now, cost, a, b, c, d, member, whole, rule)  the current state of the rule; healed if
+--                         it differs from what is stored, and stepped if the clock has
+--                         stepped back since: then it must be stored, or each read would find
+--                         the state as new as the first did
 --   fit(r, t)             the first moment from t on at which it admits the cost, and
---                         true where it may be later; nil can't tell
---   charge(r, now, start) takes the cost at start, in r only; returns its place
---   refund(r, now, place) takes it back, in r only; returns the units that came
---                         back, and says in r.changed whether anything did
+--                         true if it may be later; nil if unknown
+--   charge(r, now, start) charges the cost at start, in r only; returns its place
+--   refund(r, now, place) refunds it, in r only; returns the units that came back,
+--                         and sets r.changed if anything did
 --   save(r, now, start)   writes r
 --   remaining(r, now)     units left
---   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   reset(r, now)         µs until it is as if unused; -1 if unknown
 --   lasts(r, now)         µs until the state means nothing any more
--- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+-- Concurrency has no state but its places: it refunds at once and has no lasts.
 local algorithms = {}
--- Keeps the key at least until its meaning ends, us µs from now.
+-- Keeps a key at least until it means nothing any more, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
   if redis.call('PTTL', key) < tonumber(ttl) then
     redis.call('PEXPIRE', key, ttl)
   end
 end
--- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
--- arrive so when they are up to slack µs apart in how late they are.
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs. They also
+-- arrive within that limit if their delays differ by up to slack µs.
 -- Source: docs/algorithms.md#token-bucket
 --
--- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
--- the decision `at`, which never repeats, so that it also names the grant. `low`
--- is the least level that any charge after `since` met: nothing granted since
+-- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at
+-- the decision `at`, which never repeats, so that it also identifies the grant. `low`
+-- is the lowest level that any charge after `since` met: no grant since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
-  -- What a level may come to when a limit changes: sums must stay exact.
+  -- The highest level after a change of a limit: sums must stay exact.
   local MOST_PARTS = 4503599627370496
 
-  -- So many µs, at the most, a bucket waits for a clock that has stepped back.
+  -- How many µs, at most, a bucket waits for a clock that has stepped back.
   local TO_AND_FRO = 10000000
 
-  -- The level at t, below zero where the bucket has been full for a while.
+  -- The level at t, negative if the bucket has been full for a while.
   local function level(r, t)
     return r.x - (t - r.at) * r.p
   end
 
-  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  -- x parts, of which q are a unit, converted to parts of this rule's own unit.
   local function convert(r, x, q, round)
     local rest = x % q
     return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
-  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
-  -- was lowered would be waited for for as long as it takes to drain that at its new
-  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
-  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  -- Drops the part of the level that a changed limit puts beyond full: after a limit was lowered,
+  -- a request would wait until that part has drained at the new rate. Units granted ahead
+  -- are kept on top. A correction of the rate by an API drops nothing, not even
+  -- debts under another burst: `whole` is the rate without the correction.
   local function clip(r, whole)
     local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
     if r.p > 0 and r.x > most then
@@ -345,7 +348,7 @@ do
     end
     r.found = true
     if byte(v, 1) ~= TOKEN then
-      -- What the bucket would hold, had it been there: no more than that is spent.
+      -- What the bucket would hold, had it existed at the time: no more than that is spent.
       local units = stored.carried(v)
       r.at, r.low, r.healed = min(units[1], now), 0, true
       for i = 1, #units, 2 do
@@ -361,11 +364,11 @@ do
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
-      -- One that was corrected before counted in finer parts of the same unit.
+      -- A bucket that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    -- A clock that goes to and fro would fill the bucket each time that it goes forth: so it is waited
-    -- for, where that takes no longer than the bucket does to fill.
+    -- A clock that steps back and forth would fill the bucket each time that it steps forward. So the
+    -- bucket waits for the clock, if that takes no longer than filling does.
     local back = stored.stepped(now, r.at, byte(v, 44), p > 0 and min(TO_AND_FRO, cap * q / p) or 0)
     if back > 0 then
       r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
@@ -384,8 +387,8 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
-    -- must not drain then what is taken there: the level is kept as of the start.
+    -- A corrected rate may be whole before the start comes, or be raised by then, and must not
+    -- drain what is taken at the start: the level is kept as of the start.
     local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
@@ -410,7 +413,7 @@ do
     return floor(back / r.q)
   end
 
-  -- A bucket that has been full for less than slack is not yet as if untouched.
+  -- A bucket that has been full for less than slack is not yet as if unused.
   local function lasts(r, now)
     return max(0, level(r, now) / r.p + r.slack)
   end
@@ -431,19 +434,19 @@ do
     remaining = remaining, reset = reset, lasts = lasts }
 end
 -- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
--- each one of `grain` µs since the epoch.
+-- each window of `grain` µs since the epoch.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
 -- `per` after the end of its cell: less than a grain late and never early, so
 -- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
--- their ends. The last one (tail) stands apart, since it grows most; `log` holds
--- those before it that have units, oldest first: see each in state.lua.
+-- their ends. The last one (tail) is stored apart, since it grows most; `log` holds
+-- the cells before it that have units, oldest first: see each in state.lua.
 --
--- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
--- of a sliding window ends with its last; in it count its own units alone. The one
+-- Fixed windows are cells with a per of 0. A fixed window begins with its first moment, whereas a
+-- cell of a sliding window ends with its last. Only its own units count in it. The window
 -- before is kept for as long, for a clock that steps back. The last `slack` µs of a
--- window admit nothing: what starts late must not land in the next.
+-- window admit nothing: a late start must not land in the next window.
 do
   local function varint(n)
     local s = ''
@@ -464,7 +467,7 @@ do
     r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
   end
 
-  -- Puts units into a cell after all of the log.
+  -- Adds units to a cell after all cells of the log.
   local function append(r, cell, units)
     if r.log == '' then
       r.head, r.log = cell, varint(units)
@@ -474,7 +477,7 @@ do
     r.last = cell
   end
 
-  -- Puts units into a cell before the last of the log.
+  -- Adds units to a cell before the last cell of the log.
   local function insert(r, cell, units)
     stored.each(r.log, r.head, function(at, had, entry, from, to, before)
       if at < cell then
@@ -509,7 +512,7 @@ do
     end
   end
 
-  -- Forgets what has left the window.
+  -- Removes the units that have left the window.
   local function expire(r, now)
     local gone = floor((now - r.window) / r.grain)
     if r.tail <= gone then
@@ -527,9 +530,9 @@ do
     end
   end
 
-  -- The units of a state of another kind, or in other cells. A bucket does not know when
-  -- what it granted last begins: in no more than a second. What counts as of now is to
-  -- be written, or else it would do so with each look.
+  -- The units of a state of another kind, or in other cells. A bucket does not know when its
+  -- latest grant starts: within a second at most. Units that count as of now must be
+  -- written, or else they would count as of now at each read.
   local function take_over(r, v, now)
     local units, back = stored.carried(v)
     local later = byte(v, 1) == TOKEN and 1000000 or 0
@@ -542,8 +545,8 @@ do
     r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
-  -- the one at hand.
+  -- The clock has stepped back by at least `cells` cells. All units of fixed windows then count in
+  -- the current one.
   local function step_back(r, now, cells)
     local units = r.total
     r.healed, r.stepped = true, true
@@ -581,7 +584,7 @@ do
     return r
   end
 
-  -- The moment from which `need` of the units held have left.
+  -- The moment by which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
     stored.each(r.log, r.head, function(cell, units)
@@ -594,7 +597,7 @@ do
     return at * r.grain + r.per
   end
 
-  -- The units that count with those of a start at t: in a fixed window its own.
+  -- The units that count together with those of a start at t: in a fixed window its own.
   local function held(r, t)
     if r.per > 0 then
       return r.total
@@ -630,7 +633,7 @@ do
     return cell * r.grain
   end
 
-  -- Takes units out of their cell.
+  -- Takes units out of the cell that they were charged in.
   local function refund(r, _, place)
     local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
     if r.total == 0 or r.healed then
@@ -669,10 +672,10 @@ do
     remaining = remaining, reset = lasts, lasts = lasts }
 end
 -- concurrency: at most cap runs at once, each holding a place under its attempt
--- id until it is released or its lease runs out unrenewed.
+-- id until the place is released or its lease expires.
 -- Source: docs/algorithms.md#concurrency
 --
--- A sorted set of attempt ids by the end of their lease.
+-- The state is a sorted set of attempt ids by the end of their lease.
 do
   local function bounds(now)
     return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
@@ -689,15 +692,15 @@ do
     return r
   end
 
-  -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
-  -- some places are only set aside.
+  -- The end of one of the current leases, after skipping the `skip` that end first
+  -- (ZRANGEBYSCORE) or last (ZREVRANGEBYSCORE). Nil if there are fewer: some places are only
+  -- reserved.
   local function ends(command, key, a, b, skip)
     return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
-  -- A full rule has a place free when as many leases have ended as are too many,
-  -- unless they are renewed.
+  -- A full rule has a free place once enough leases have ended to be below cap, unless they are
+  -- renewed.
   local function fit(r, t)
     if r.held < r.cap or r.mine then
       return t
@@ -742,26 +745,26 @@ end
 -- before it left over.
 -- Source: docs/algorithms.md#calendar
 --
--- A period begins at b0 and at b1 the next one does; a is when the one before began,
--- b2 and b3 are when the next two end. They come from the caller, whose clock or
--- memory may be wrong: where the clock is not between b0 and b1 the rule is stale, and
--- admits nothing until the caller has others.
+-- A period begins at b0, and the next one at b1; the one before began at a, and the next two
+-- end at b2 and b3. These boundaries come from the caller, whose clock or memory may be wrong: if
+-- the clock is not between b0 and b1, the rule is stale, and admits nothing until the caller
+-- sends others.
 --
 -- The state is the latest period that has units and the one before it, each by the
 -- last of its starts, as with fixed windows: whatever the boundaries are by now, none
--- of its units started later. `from` is no later than any start of the latest, `since`
--- than any of both. A start ahead may stand in the next period while this one still
--- has room. `carry` is what had been rolled over into the period before; what comes to
--- the latest follows from it, so that what is given back late is rolled over too. The
--- last `slack` µs of a period admit nothing. Where what is left is spread, nothing
--- starts before `next`; before the last charge that was `was`.
+-- of its units started later. `from` is no later than any start of the latest period, `since`
+-- than any start of both. A start ahead may be in the next period while this one still
+-- has room. `carry` is what was rolled over into the period before; the units rolled over into
+-- the latest follow from it, so that late refunds roll over too. The
+-- last `slack` µs of a period admit nothing. If the units that are left are spread, nothing
+-- starts before `next`; `was` is `next` before the last charge.
 do
   local EXACT = 9007199254740991
 
-  -- How soon to ask a rule again that is stale.
+  -- How soon to check a stale rule again.
   local SOON = 10000
 
-  -- units/of of a time, rounded up; no more than it. All are whole.
+  -- units/of of a time, rounded up; no more than the time. All are whole.
   local function part(time, units, of)
     local rest = time % of
     local over = rest * units
@@ -773,7 +776,7 @@ do
     return min(time, (time - rest) / of * units + over)
   end
 
-  -- What the period before the latest has left over, once it has ended.
+  -- The units that the period before the latest has left over, once it has ended.
   local function left_over(r)
     if r.prior == 0 or r.prior >= r.b0 then
       return 0
@@ -781,9 +784,9 @@ do
     return min(r.rollover, max(0, r.cap + min(r.carry, r.rollover) - r.before))
   end
 
-  -- Begins a period: the latest is the one before from now on, or, where it ended
-  -- sooner than at `from`, one that passed without a unit. What had been rolled over into
-  -- that one rolls on; several in a row count as one.
+  -- Begins a period: the latest becomes the one before; if it ended sooner than at `from`, the one
+  -- before is a period that passed without a unit. Units that were rolled over into that period
+  -- roll over again; several such periods in a row count as one.
   local function begin(r, from, before)
     local carry = left_over(r)
     r.gap = r.last < before
@@ -796,9 +799,9 @@ do
     r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0
   end
 
-  -- Sees the state as it is at now: r.idle where the period at hand has no units,
-  -- r.ahead where the latest is the next one, r.gone where nobody knows any more what
-  -- the one at hand had, since the clock has stepped back into it.
+  -- Adjusts the state to now: r.idle if the current period has no units, r.ahead if the latest is
+  -- the next one, r.gone if the units of the current period are unknown, since the clock has
+  -- stepped back into it.
   local function settle(r, now)
     if r.last - now > 2 * FAR_AHEAD then
       r.count = r.count + (r.prior >= r.b0 and r.before or 0)
@@ -817,8 +820,8 @@ do
     r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
   end
 
-  -- The units of another algorithm that are of the period at hand. What the one before
-  -- it left over nobody knows.
+  -- The units of another algorithm that belong to the current period. What the period before left
+  -- over is unknown.
   local function take_over(r, v, now)
     local units = stored.carried(v)
     for i = 1, #units, 2 do
@@ -853,8 +856,8 @@ do
     return r
   end
 
-  -- The units of the period at hand, and of the next. Where the boundaries have
-  -- changed, those that may be of either count in both.
+  -- The units of the current period, and of the next. If the boundaries have changed, units that
+  -- may belong to either count in both.
   local function used(r)
     return r.ahead and r.before or r.count + (r.prior >= r.b0 and r.before or 0)
   end
@@ -863,7 +866,7 @@ do
     return r.last >= r.b1 and r.count + (r.prior >= r.b1 and r.before or 0) or 0
   end
 
-  -- The units that the period at hand has left, and the next one, which gets nothing
+  -- The units that are left in the current period, and in the next one, into which nothing is
   -- rolled over before it has begun.
   local function room(r)
     return r.gone and 0 or r.cap + (r.ahead and min(r.carry, r.rollover) or left_over(r)) - used(r)
@@ -873,7 +876,7 @@ do
     return r.cap - used_next(r)
   end
 
-  -- What happens from b2 on nobody knows here, only that nothing is admitted sooner.
+  -- From b2 on the answer is unknown here, except that nothing is admitted sooner.
   local function fit(r, t)
     if r.cost > r.cap then
       return nil
@@ -918,7 +921,7 @@ do
     return start
   end
 
-  -- The pace goes back by the charge that was the last.
+  -- A refund sets the pace back if its charge was the last one.
   local function refund(r, _, place)
     local back = 0
     if r.healed or place < r.since then
@@ -945,15 +948,15 @@ do
     return used(r) > 0 and r.b1 - now or max(0, r.next - now)
   end
 
-  -- µs until the state means nothing any more: where units roll over, not before
-  -- another period has passed.
+  -- µs until the state means nothing any more: if units roll over, not before another period
+  -- has passed.
   local function lasts(r, now)
     if r.stale then
       return max(0, (r.ends or r.b1) - now)
     elseif r.rollover == 0 then
       return reset(r, now)
     elseif r.idle then
-      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
+      return r.gap and 0 or r.b2 - now -- how long ago the period before a gap was is unknown
     end
     return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
   end
@@ -967,8 +970,8 @@ do
     return (r.stale or r.cap == 0) and 0 or max(0, room(r))
   end
 
-  -- When `units` before it and then the cost will have been admitted: an estimate,
-  -- which takes later periods to be as long as the next.
+  -- When `units` before it and then the cost will have been admitted: an estimate, which assumes
+  -- that later periods are as long as the next.
   local function after(r, now, units)
     if r.cost > r.cap or r.stale then
       return (fit(r, now))
@@ -991,14 +994,14 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
+-- Returns a rule's numbers as an API corrects them, if it has reported anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)
   return max(1000000, #rule > 35 and unpack7(rule, 30) or 0)
 end
 
--- Rule i, which a text describes.
+-- Rule i, parsed from its text.
 local function load_rule(i, rule, cost, member, now)
   local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
   local changed, whole, burst
@@ -1009,16 +1012,16 @@ local function load_rule(i, rule, cost, member, now)
   r.corrected, r.cap, r.raises = changed, burst or r.cap, kind == 'T' and most_of(rule) > 1000000
   return r
 end
--- µs from now until a rule alone would admit its cost; -1 can't tell.
+-- µs from now until a rule alone would admit its cost; -1 if unknown.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
   return t and t - now or -1
 end
 
--- The first moment from now on at which every rule that can tell admits its cost,
--- the rule that asked for it, and whether that is sure: a suspended rule can't
--- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
--- out of step may take long to agree; then it is only the earliest that it can be.
+-- The first moment from now on at which every rule with a known moment admits its cost,
+-- the rule that asked for it, and whether that is sure. A suspended rule has no known moment;
+-- a full concurrency rule expects leases to end. Fixed windows that are out of step may take
+-- long to agree; then the result is only a lower bound.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
   local many, agree, i = #rules, 0, 0
@@ -1039,7 +1042,7 @@ local function joint_start(rules, now)
   return start, binding, sure and many == 0
 end
 
--- Puts down what rule i has to say: limited, remaining, retry, reset, place.
+-- Adds the report of rule i to the reply: limited, remaining, retry, reset, place.
 local function report(out, i, r, now, retry, place)
   local n, algorithm = 5 * i, algorithms[r.kind]
   out[n + 1] = retry == 0 and 0 or 1
@@ -1049,10 +1052,9 @@ local function report(out, i, r, now, retry, place)
   out[n + 5] = place
 end
 
--- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait, and a pause besides is told as so much less
--- than that: one by hand, of which no script knows the end, may be over sooner. A pause
--- binds where no rule is for ever.
+-- A denial: how long until all rules would admit it, and the report of each rule. An unknown time
+-- (-1) outlasts every wait. A pause in addition to it is subtracted from -1: a pause by hand, whose
+-- end no script knows, may be over sooner. A pause binds unless a rule's time is unknown.
 local function denied(rules, now, start, binding)
   local wait, pause = start - now, 0
   local out, last = { 0, 0, now, 0, 0 }, 0
@@ -1074,18 +1076,18 @@ local function denied(rules, now, start, binding)
   out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end
--- What an API has told of the scopes of a provider. It needs call, now and upstream, and
--- where reported says that there is anything. Source: docs/vendor.md#pauses
+-- What an API has reported about the scopes of a provider. It needs call, now and upstream, and
+-- reported: whether there are any reports. Source: docs/vendor.md#pauses
 --
 -- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
---        began, and how long it was where the API did not say. A level is the path of a
+--        began, and its length if the API did not give one. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
---        second or third level; @ how far report_upstream has looked through them for what is over.
+--        second or third level; @ how far report_upstream has scanned them for what is over.
 --
--- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
--- is charged nothing, and has a round of its own, which no name of a rule can be. One that
--- has ended stays until it is swept, since there may be those who waited for it.
+-- A pause is one more rule of a path, after the others: it admits nothing before it ends,
+-- is charged nothing, and has a node of its own, under a name that no rule can have. A pause that
+-- has ended stays until it is swept, since tasks may have waited for it.
 algorithms.P = {
   fit = function(r, t)
     return max(t, r.ends)
@@ -1095,25 +1097,25 @@ algorithms.P = {
   end,
 }
 
--- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- While there are reports, waiting tasks are checked this soon: a correction may end, and will grow
 -- back, before its rule admits more by itself.
 local UPSTREAM_LOOK = 1000000
 
--- What an API has made of a rule: a part of its limit, which was cut when calls were refused
--- and grows by the clock, and a limit of the API's own. It needs now.
+-- The correction of a rule by an API: a part of the rule's limit, which is cut when calls are refused
+-- and grows with time, and a limit of the API's own. It needs now.
 -- Source: docs/vendor.md#corrections
 --
--- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
--- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut.
+-- Nine numbers: when all of it is over; a moment, the part at that moment, in millionths, and by how
+-- much it grows in a second; a limit, 0 for none, its window in µs, and until when it is valid; until
+-- when the part may be above the whole, since calls succeed; when it was cut.
 local WHOLE = 1000000
 
--- One table, since locals are few.
+-- One table, since a chunk has few locals.
 local corrections = {}
 
--- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
--- moment at which it was written, its moments are too, or else it would hold longer by the step. The
--- second result says so.
+-- The present value of a pause (P) or a correction (R) of upstream. If the clock has stepped back behind the
+-- moment at which it was written, its times step back too, or else it would last longer by the step. The
+-- second result reports that.
 function corrections.by_now(field, v)
   local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
@@ -1127,7 +1129,7 @@ end
 
 local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
 
--- What a text says, or, where there is none, that nothing is corrected.
+-- Parses a correction from its text. Without a text, nothing is corrected.
 function corrections.read(v)
   local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
   for i, name in ipairs(v and NUMBERS or {}) do
@@ -1147,8 +1149,8 @@ function corrections.text(r)
   return table.concat(out)
 end
 
--- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
--- it grows on when that is over.
+-- The present part, at most `most`. While the API's own limit counts, it is at most the whole: after that
+-- it grows on from there.
 function corrections.part_at(r, most)
   most = r.raised > now and max(WHOLE, most) or WHOLE
   local part, since = r.part, r.since
@@ -1158,8 +1160,8 @@ function corrections.part_at(r, most)
   return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
 end
 
--- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
--- which whoever may write does: else each look would find a pause as new as the first one did.
+-- pauses are by level, false for none. stepped has what a step of the clock has changed, as fields and texts by turns;
+-- a script that may write writes it, or else each read would find a pause as new as the first did.
 local pauses, stepped = {}, {}
 
 local function save_stepped()
@@ -1168,7 +1170,7 @@ local function save_stepped()
   end
 end
 
--- What a field of upstream holds by now, if anything.
+-- The present value of a field of upstream, if any.
 local function upstream_field(field)
   local v, is_new = corrections.by_now(field, call('HGET', upstream, field))
   if is_new then
@@ -1177,7 +1179,7 @@ local function upstream_field(field)
   return v
 end
 
--- Adds the pauses of a scope and of all above it to the rules of its path.
+-- Adds the pauses of a scope and of all levels above it to the rules of its path.
 local function add_pauses(path, scope)
   for ends in string.gmatch(reported and scope .. '/' or '', '()/') do
     local level = sub(scope, 1, ends - 1)
@@ -1189,20 +1191,20 @@ local function add_pauses(path, scope)
   end
 end
 
--- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
--- allow, so that only p changes from look to look: what it holds is rewritten when the first
--- correction comes and when the last one goes, and no unit is lost or won between. There is
--- room for what may come of its rate; one that is near MOST_RATE by itself goes no further.
+-- A bucket whose rate is corrected counts in parts that are FINER times as fine, as far as its numbers
+-- allow, so that only p changes from read to read: its level is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or gained between. There is
+-- room for later changes of its rate; a rate near MOST_RATE grows no further.
 local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
 
--- So many millionths of n, rounded down: exact below 10^13 of them.
+-- `part` millionths of n, rounded down: exact below 10^13 of them.
 local function part_of(n, part)
   local rest = n % WHOLE
   return (n - rest) / WHOLE * part + floor(rest * part / WHOLE)
 end
 
--- What of a limit counts: the part of it, or the API's own, 0 for none, of which refusals
--- leave less too where it is the larger. Never more than `most`.
+-- The limit that counts: a part of the rule's limit, or the API's own, 0 for none. Refusals lower the API's own too,
+-- if it is the larger. Never more than `most`.
 local function counts(limit, own, part, most)
   if own == 0 then
     return min(most, part_of(limit, part))
@@ -1221,7 +1223,7 @@ if reported then
     local most = most_of(rule)
     local part = corrections.part_at(r, most)
     if kind ~= 'T' then
-      -- A limit is one of its window: the policy may have given the rule another since.
+      -- An own limit belongs to its window: the policy may have given the rule another since.
       local own = r.per == (b > 0 and b - d or c) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
@@ -1246,12 +1248,12 @@ local REQUESTS = 'requests'
 -- Added to a score, so that it is never negative.
 local SCORES = 4503599627370496
 
--- What waits is kept for so much longer than it is expected to take: it means something until
+-- How much longer than their expected wait the keys of waiting tasks are kept: they have a meaning until
 -- asynq brings the task back by itself.
 local STAY = 86400000000
 
--- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
--- comes back to its place is before those who came since.
+-- The first place of an empty band, or the place after its last. Places follow the clock, in ms: a task that
+-- comes back to its place is before the tasks that came since.
 local function place_after(last, band, now)
   local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
   return last and min(max(last + 1, first), band + BAND - 1) or first
@@ -1268,7 +1270,7 @@ end
 
 local known_costs = {}
 
--- What a task costs: a number, under every rule, or a table by unit. Each ticket is taken apart once.
+-- The cost of a task: a number, under every rule, or a table by unit. Each ticket is parsed once.
 local function costs_of(ticket)
   local costs = known_costs[ticket]
   if not costs then
@@ -1284,7 +1286,7 @@ local function costs_of(ticket)
   return costs
 end
 
--- What a task takes of a unit, '' for places.
+-- How many units of a kind a task takes, '' for places.
 local function cost_of(ticket, unit)
   local costs = costs_of(ticket)
   if type(costs) == 'number' then
@@ -1293,8 +1295,8 @@ local function cost_of(ticket, unit)
   return costs[unit] or (unit == '' or unit == REQUESTS) and 1 or 0
 end
 
--- The unit that a rule counts, '' for places and where each task counts: it follows the
--- numbers of its text.
+-- The unit that a rule counts, '' for places and for a rule that counts each task: it follows the
+-- numbers of the rule's text.
 local function unit_of(rule)
   local kind = byte(rule)
   local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
@@ -1304,7 +1306,7 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The signature of tasks that take of these units alone, and not of all rules of their path.
+-- The signature of tasks that take only these units, and so not all rules of their path.
 local function signature(units)
   local names = {}
   for unit in pairs(units) do
@@ -1314,8 +1316,8 @@ local function signature(units)
   return table.concat(names, ',') .. ','
 end
 
--- The rules of a path that a task takes anything of, each with what it takes; and the task's
--- signature, '' if those are all.
+-- The rules of a path that a task takes units of, each with that cost; and the task's
+-- signature, '' if those are all rules.
 local function counted(path, ticket)
   local costs = costs_of(ticket)
   if type(costs) == 'number' and costs > 0 then
@@ -1334,8 +1336,8 @@ local function counted(path, ticket)
   return some, #some == #path and '' or signature(units)
 end
 
--- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
--- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+-- The rule of a path that a task waits for, and until when, nil if unknown: a rule with no known moment, or the
+-- rule that alone would admit the task last. Units that come free of other rules cannot start the task sooner.
 local function waits_for(path, start, binding)
   local last, at
   for i = 1, #path do
@@ -1349,7 +1351,7 @@ local function waits_for(path, start, binding)
   return path[last or max(1, binding)], at or start
 end
 
--- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+-- The group of a task: the beginning of its name, up to and including the first slash; '' if it has none.
 local function group_of(ticket)
   return string.match(ticket, '^[^:]*:([^/]*/)') or ''
 end
@@ -1359,13 +1361,13 @@ local function level_of(name)
   return string.match(name, '^[^:]*')
 end
 
--- The numbers of a path's rules, and the weight that the scope has under each where it
--- is said: "1,3*2.5,4".
+-- The numbers of a path's rules, and the weight of the scope under each rule that has
+-- one: "1,3*2.5,4".
 local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
--- A command on any number of members of a key, some at a time.
+-- Runs a command on any number of members of a key, in several calls.
 local function in_parts(command, key, list)
   for i = 1, #list, 500 do
     call(command, key, unpack(list, i, min(#list, i + 499)))
@@ -1383,7 +1385,7 @@ local function values_of(key, fields)
   return values
 end
 
--- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
+-- Keeps keys at least us µs more, and after that until asynq brings the tasks back: it does so half as
 -- late again as expected.
 local function keep_waiting(us, ...)
   us = us + us / 2
@@ -1393,29 +1395,29 @@ local function keep_waiting(us, ...)
     end
   end
 end
--- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- The order of waiting scopes. It needs call, now, heap, schedule, meta, pack and the numbers.
 -- Source: docs/turns.md#the-tree
 --
--- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
--- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
--- its siblings take turns by it: start-time fair queueing at each level. A node that has
--- waiting tasks is, for each signature of those, either listed or blocked:
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and, as a leaf, the queue of a scope:
+-- '/a/' for the queue of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- siblings take turns by their tags: start-time fair queueing at each level. A node with
+-- waiting tasks is either listed or blocked, for each signature of the tasks:
 --
 -- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
---           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
---           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: empty nodes
+--           whose tag is ahead of their parent's time. Such a node is forgotten once that time has passed its tag.
 -- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
---           first task below. The provider is never listed: while anybody can be looked at, it is here.
+--           first task below. The provider is never listed: while a node can be checked, the provider is here.
 -- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
---           and the requests that wait below; behind these, as "tokens=1500", what the tasks below that cost by unit
---           take of other units, and with '*' of requests: a task that costs a number takes it of each. Then a line
---           for each signature: it, the band, and, where it is blocked, the cost that blocks and its unit, behind
---           which "=" and a signature say that what comes free is saved for the tasks of that one. A leaf whose
---           queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
---           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
+--           and the requests that wait below; after these, as "tokens=1500", the units other than requests that
+--           tasks below with a cost by unit take, and under '*' their requests: a task whose cost is a number takes
+--           that of each unit. Then a line for each signature: the signature, the band, and, if it is blocked, the
+--           cost that blocks and its unit, and after "=" the signature of the tasks that units coming free are saved
+--           for. A leaf whose queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch. * the cursor of a scan of all of schedule, from ZSCAN.
 --
--- What is to be written is kept until tree.save: `comes` of the heap and `times` of the schedule, each with its
--- score, or false for what goes. `through` says of a signature how many had been granted when a dispatch found nobody more.
+-- Changes are kept until tree.save: `comes` of the heap and `times` of the schedule, each with its score, or false to
+-- remove. `through` has by signature how many tasks had been granted when a dispatch found no more to grant.
 local tree = { records = {}, nodes = {}, comes = {}, times = {}, through = {}, at_once = 16 }
 do
   local format = string.format
@@ -1435,7 +1437,7 @@ do
     return up
   end
 
-  -- The nodes from one up to the provider.
+  -- The nodes from a leaf up to the provider.
   function tree.chain(leaf)
     local ids, id = chains[leaf], leaf
     if not ids then
@@ -1449,7 +1451,7 @@ do
     return ids
   end
 
-  -- A node, which its record describes: `up` is its parent, false for the provider.
+  -- Parses a node from its record: `up` is its parent, false for the provider.
   local function read_record(id, v)
     local nd = { id = id, up = up_of(id), tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
     if not v then
@@ -1465,7 +1467,7 @@ do
       end
     end
     local one, its = string.match(all, '^\n([^ \n]*) (%d+)$')
-    if one then -- as most have it
+    if one then -- most nodes have one signature
       nd.states[one] = { band = tonumber(its) }
       return nd
     end
@@ -1492,7 +1494,7 @@ do
     return text
   end
 
-  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  -- Reads nodes that are not known yet. They are parsed when they are used.
   function tree.read(ids)
     local unknown, fields = {}, {}
     for _, id in ipairs(ids) do
@@ -1518,14 +1520,14 @@ do
   end
   tree.node = node
 
-  -- A node, to be written.
+  -- Returns a node and marks it to be written.
   local function changed(id)
     local nd = node(id)
     nd.changed, nd.gone = true, nil
     return nd
   end
 
-  -- Writes what comes to a key and what goes: first what comes, since an empty key has no TTL. Nothing is left.
+  -- Writes the changes of a key: first the additions, since an empty key has no TTL. No change is left after it.
   local function write_changes(key, changes)
     local come, go = {}, {}
     for member, score in pairs(changes) do
@@ -1540,7 +1542,7 @@ do
     return {}
   end
 
-  -- Whether one of two siblings has its turn first.
+  -- Whether the first of two siblings has its turn before the second.
   local function sooner(a, b)
     return a.band < b.band or a.band == b.band and a.tag < b.tag
   end
@@ -1554,7 +1556,7 @@ do
     return set
   end
 
-  -- The members of the heap that begin with the key of a set, so many at most, in their order.
+  -- The members of the heap that begin with the key of a set, at most `most`, in their order.
   function tree.members(key, most)
     tree.comes = write_changes(heap, tree.comes)
     return call('ZRANGEBYLEX', heap, '[' .. key, '(' .. sub(key, 1, -2) .. '\1', 'LIMIT', '0', whole(most))
@@ -1573,7 +1575,7 @@ do
     set.list, set.whole = list, #got < most
   end
 
-  -- Knows the children of a node without reading them, where its own queue is the only one.
+  -- Sets the children of a node without reading them, if its own queue is the only child.
   local function know_children(set, nd, sig)
     local leaf = sub(nd.id, -1) ~= '/' and sig ~= PAST and nd.kids == 1 and node(nd.id .. '/')
     if leaf and leaf.kids == 1 then
@@ -1595,7 +1597,7 @@ do
   end
   tree.first = first
 
-  -- What stands in the heap for a node, by a band and its tag.
+  -- The member of the heap for a node, from a band and its tag.
   local function member_of(set, nd, band)
     return set.key .. format(RANK, band, nd.tag) .. nd.id
   end
@@ -1616,7 +1618,7 @@ do
     end
   end
 
-  -- Takes a node out of what is read of its siblings, and returns it if it was there.
+  -- Takes a node out of the siblings that were read, and returns it if it was there.
   local function take_out(set, id)
     for i, e in ipairs(set.list or NONE) do
       if e.id == id then
@@ -1631,18 +1633,18 @@ do
     tree.comes[e and e.member or member_of(set, nd, band)] = false
   end
 
-  -- Makes a node wait for a moment; false for none.
+  -- Makes a node wait until a moment; false ends the wait.
   local function wait_until(nd, sig, t)
     tree.times[nd.id .. '\0' .. sig] = t and whole(t)
   end
 
-  -- Until when a node waits, nil where it does not.
+  -- Until when a node waits, nil if it does not.
   function tree.waits_until(id, sig)
     local key = id .. '\0' .. sig
     return tonumber(tree.times[key] or call('ZSCORE', schedule, key) or nil)
   end
 
-  -- Has those looked at now that wait behind a signature.
+  -- Has the nodes checked now that wait behind a signature.
   local function pass_on(nd, sig)
     for its, state in pairs(nd.states) do
       if its ~= sig and state.cost and state.behind == sig then
@@ -1651,7 +1653,7 @@ do
     end
   end
 
-  -- Lists a node again that was left out: it has a child that is not.
+  -- Lists a hidden node again: it has a child that is not hidden.
   local function show(nd, sig)
     local set = children(node(nd.up), sig)
     if set.hidden[nd.id] then
@@ -1664,11 +1666,11 @@ do
     end
   end
 
-  -- Sees that a node is listed, or is not, as its children are.
+  -- Makes a node listed or not, according to its children.
   local function rise(id, sig)
     local nd = node(id)
     local child, state, set = first(nd, sig), nd.states[sig], nd.sets[sig]
-    if not child and set.many > 0 then -- all others are left out
+    if not child and set.many > 0 then -- all others are hidden
       return nd.up and state and not state.cost and tree.hide(id, sig)
     elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
       return nd.up and not state.cost and show(nd, sig)
@@ -1691,8 +1693,8 @@ do
     end
   end
 
-  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
-  -- waits for the same.
+  -- Blocks a node until t, when its rule admits the cost of a unit; or, behind another signature, as long as that
+  -- signature waits for the same.
   function tree.block(id, sig, t, cost, unit, behind)
     local nd = changed(id)
     local state = nd.states[sig]
@@ -1706,14 +1708,14 @@ do
     end
   end
 
-  -- Lists a node that was blocked. The provider is to be looked at.
+  -- Lists a blocked node. The provider is to be checked.
   function tree.unblock(id, sig)
     local nd = changed(id)
     local state = nd.states[sig]
     local child = first(nd, sig)
     if child and not state then
       error('a node is lost')
-    elseif not child and state and nd.sets[sig].many > 0 then -- all below are left out
+    elseif not child and state and nd.sets[sig].many > 0 then -- all below are hidden
       if nd.up and state.cost then
         wait_until(nd, sig, false)
         nd.states[sig] = { band = state.band }
@@ -1731,7 +1733,7 @@ do
     end
   end
 
-  -- Has the nodes of a level looked at now: something of its rules has come free.
+  -- Has the nodes of a level checked now: units of its rules have come free.
   function tree.look_at(id)
     local nd = node(id)
     for sig, state in pairs(nd.states) do
@@ -1741,14 +1743,14 @@ do
     end
   end
 
-  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  -- Has all nodes above a leaf checked now: its first task has gone, and the next one may need less.
   function tree.look_above(leaf)
     for _, id in ipairs(tree.chain(leaf)) do
       tree.look_at(id)
     end
   end
 
-  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  -- Hides a listed node until the end of this call, and its parents if all nodes below them are hidden.
   function tree.hide(id, sig)
     local up = node(node(id).up)
     local set = children(up, sig)
@@ -1760,7 +1762,7 @@ do
     end
   end
 
-  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- Has the blocked parents of a leaf checked now, if its first task may start sooner than the tasks that they
   -- are blocked for.
   function tree.hurry(leaf, sig, band, ticket)
     for _, id in ipairs(tree.chain(leaf)) do
@@ -1774,7 +1776,7 @@ do
     end
   end
 
-  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  -- Counts a task that joins a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
     local costs = costs_of(ticket)
     local by_unit = type(costs) == 'table'
@@ -1792,15 +1794,15 @@ do
     end
   end
 
-  -- What waits below a node of a unit.
+  -- How many units of a kind wait below a node.
   function tree.units(id, unit)
     local nd = node(id)
     local sums = unit ~= '' and unit ~= REQUESTS and nd.sums or NONE
     return max(0, nd.units - (sums['*'] or 0) + (sums[unit] or 0))
   end
 
-  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
-  -- time at least.
+  -- Opens a leaf that has its first task, and its parents. A node saves up no turns: its tag is at least its
+  -- parent's time.
   local function open(nd)
     nd.kids = 1
     while nd.up do
@@ -1831,7 +1833,7 @@ do
     end
   end
 
-  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- Closes a leaf that has no more tasks, and the parents that have none. By how much they are ahead of others
   -- is kept.
   local function close(nd)
     while nd.up do
@@ -1851,8 +1853,8 @@ do
     end
   end
 
-  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
-  -- empty.
+  -- Puts a queue in the tree by its first task: the task's signature and band; nil for an empty
+  -- queue.
   function tree.stand(leaf, sig, band)
     local nd = node(leaf)
     if sig and nd.kids == 0 then
@@ -1876,7 +1878,7 @@ do
     end
   end
 
-  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  -- Advances the tags of a path whose leaf has had a turn: units and weights by level.
   function tree.turn(leaf, units, weights)
     local nd = changed(leaf)
     while nd.up do
@@ -1899,7 +1901,7 @@ do
     end
   end
 
-  -- Forgets empty nodes that the time has passed: some in each call, however many there are.
+  -- Removes empty nodes whose tags the time has passed: some in each call, however many there are.
   local function sweep()
     local passed, left = {}, SWEPT
     for _, nd in pairs(tree.nodes) do
@@ -1921,8 +1923,8 @@ do
     tree.times = write_changes(schedule, tree.times)
   end
 
-  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
-  -- Nothing of it stays when nobody waits.
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields to remove.
+  -- When no task waits, the keys of the tree are deleted.
   function tree.save(set, gone)
     if node('').kids == 0 then
       if node('').changed then
@@ -1944,17 +1946,17 @@ do
     in_parts('HDEL', meta, gone)
   end
 end
--- What was granted, and has not come. It needs call, now, flight, overdue, pack, the numbers, tasks.lua
+-- Grants in flight: given, and not yet come. It needs call, now, flight, overdue, pack, the numbers, tasks.lua
 -- and tree.lua. Source: docs/turns.md#in-flight
 --
 -- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
---          the grant; then for each rule its name, "=" and where its units are. "=" and the beginning of a
---          caller's ids: its last call that granted anything.
--- overdue  sorted set of the same fields by when they were granted; by HANDED less while they
---          are to be fetched by whoever serves their group.
+--          the grant; then for each rule its name, "=" and where its units were charged. Under "=" and the beginning
+--          of a caller's ids: its last call that granted anything.
+-- overdue  sorted set of the same fields by when they were granted; by HANDED less until a
+--          caller that serves their group has fetched them.
 local flights = {}
 
--- A task that has not come for so long is not on its way.
+-- After STALE a task that has not come is not on its way.
 local STALE, HANDED = 3000000, 4503599627370496
 
 function flights.read(v)
@@ -1966,7 +1968,7 @@ function flights.read(v)
   return g
 end
 
--- Whether a value is that of a grant by its id, '' for any.
+-- Whether a value is the grant with this id, '' for any.
 function flights.is(value, id)
   return id == '' or string.match(value, '^%S+ %S+ %S+ (%S+)') == id
 end
@@ -1981,14 +1983,14 @@ function flights.forget(field)
   call('ZREM', overdue, field)
 end
 
--- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
--- that wait for them.
+-- Refunds the grant of a task, under the rules that the call knows by name, and has the nodes checked that
+-- wait for them.
 function flights.refund(g, ticket, named)
   for name, place in pairs(g.places) do
     local r = named(name)
     if r then
       r.cost, r.member = cost_of(ticket, r.unit), g.id
-      if r.kind == 'C' then -- a lease that has run out is not counted
+      if r.kind == 'C' then -- an expired lease is not counted
         local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
         r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
       end
@@ -1998,13 +2000,13 @@ function flights.refund(g, ticket, named)
     end
   end
 end
--- How a task is granted its start. It needs flight.lua, and id, that of the call.
+-- How a task is granted its start. It needs flight.lua, and id, the id of the call.
 
--- What this call has granted, to be written: fields and values, and times and fields, by turns.
+-- The grants of this call, to be written: fields and values, and times and fields, by turns.
 local outs = { flight = {}, overdue = {} }
 
 -- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
--- place. Returns what stands there.
+-- place. Returns its value in flight.
 function flights.grant(l, ticket, path, start, score, moment)
   local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
   local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
@@ -2029,19 +2031,19 @@ function flights.save()
     keep_waiting(0, flight, overdue)
   end
 end
--- Tasks of groups that stand still, and those that cost more than a lowered limit admits: nobody can start
--- them, so they leave their queues, and come back to the places that they had when the caller says
--- that they may go on. Source: docs/turns.md#queues-that-stand-still
+-- Tasks of groups that stand still, and tasks that cost more than a lowered limit admits: they cannot start,
+-- so they leave their queues, and get their places back when the caller reports
+-- that they may continue. Source: docs/turns.md#queues-that-stand-still
 --
--- parked  sorted set: scope, 0, ticket by its score in the queue. One whose name is a group alone is the
---         last place of the group in the scope, whatever its priority: others of the group go behind it.
+-- parked  sorted set: scope, 0, ticket by its score in the queue. A member whose name is a group alone is the
+--         last place of the group in the scope, whatever its priority: other tasks of the group go behind it.
 --
--- `left` and `dear` are how many a call still parks of groups, and of those that cost too much.
+-- `left` is how many tasks of groups a call may still park, `dear` how many that cost too much.
 local parking = { groups = {}, left = 1000, dear = 200 }
 do
   local FEW_HEADS, HEADS, MANY_HEADS = 2, 16, 256
 
-  -- Notes a group that stands still: what its tickets' names begin with.
+  -- Notes a group that stands still: the beginning of its tickets' names.
   function parking.add(group)
     parking.groups[group], parking.stand = true, true
   end
@@ -2061,7 +2063,7 @@ do
       last[group] = max(last[group] or 0, score % BAND)
       tree.count(l.leaf, ticket, -1)
     end
-    call('ZADD', parked, 'LT', unpack(entries)) -- first: a server that refuses a command loses none
+    call('ZADD', parked, 'LT', unpack(entries)) -- first: if the server refuses a command, no task is lost
     for group, place in pairs(last) do
       call('ZADD', parked, 'GT', whole(place), l.scope .. '\0:' .. group)
     end
@@ -2084,7 +2086,7 @@ do
     return true
   end
 
-  -- Reads the first tasks of a queue that this call has not taken, without those who stand still.
+  -- Reads the first tasks of a queue that this call has not granted, without those that stand still.
   function parking.read(l)
     local size = #l.took == 0 and FEW_HEADS or HEADS
     repeat
@@ -2093,8 +2095,8 @@ do
     until not parking.stand or not park_some(l)
   end
 
-  -- Whether a rule of a path can never admit its task while the limits are what they are, but for those that an
-  -- API has cut: they grow again.
+  -- Whether a rule of a path can never admit its task under the current limits. Limits that an API has cut do not
+  -- count: they grow again.
   function parking.too_dear(path)
     for _, r in ipairs(path) do
       if r.cap ~= 0 and r.p ~= 0 and not r.corrected and not algorithms[r.kind].fit(r, now) then
@@ -2104,8 +2106,8 @@ do
     return false
   end
 
-  -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a
-  -- group goes when the first in the queue is behind it.
+  -- Takes a task out of parked: returns its score, nil if it is not parked. The last place of a
+  -- group is removed once the first task in the queue is behind it.
   function parking.take(l, field, ticket)
     local score = tonumber(call('ZSCORE', parked, field) or nil)
     if score and ticket == ':' .. group_of(ticket) then
@@ -2120,8 +2122,8 @@ do
     return score
   end
 end
--- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
--- tasks.lua and tree.lua; rule i is ARGV[base + i].
+-- The queues of a call and their rules: each rule is read once, for all queues that share it. It needs n, base,
+-- provider, tasks.lua and tree.lua; rule i is ARGV[base + i].
 local queues = { rules = {}, by_scope = {}, numbers = nil }
 
 -- Rule i.
@@ -2137,7 +2139,7 @@ function queues.rule(i)
   return r
 end
 
--- The rule of a name, if the call knows it.
+-- The rule with a name, if the call knows it.
 function queues.named(name)
   if not queues.numbers then
     queues.numbers = {}
@@ -2149,7 +2151,7 @@ function queues.named(name)
   return i and queues.rule(i)
 end
 
--- Notes a queue by its key and the numbers of its rules.
+-- Adds a queue, by its key and the numbers of its rules.
 function queues.add(key, text)
   local scope = sub(key, #provider + 1, -7)
   local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {} }
@@ -2174,7 +2176,7 @@ function queues.read()
   end
 end
 
--- The rules of a queue's scope, pauses behind them, and its weights by level.
+-- The rules of a queue's scope, with pauses after them, and its weights by level.
 function queues.path(l)
   if not l.path then
     l.path, l.weights = {}, {}
@@ -2190,7 +2192,7 @@ function queues.path(l)
   return l.path
 end
 
--- Has a queue stand in the tree by its first task. Returns its signature.
+-- Puts a queue in the tree by its first task. Returns its signature.
 function queues.stand(l, ticket, score)
   local _, sig
   if ticket then
@@ -2200,7 +2202,7 @@ function queues.stand(l, ticket, score)
   return sig
 end
 
--- The same for whoever is first by now, who may start sooner than who was.
+-- Puts a queue in the tree again by its present first task, which may start sooner than the one before.
 function queues.stand_anew(l)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
   local ticket, score = first[1], tonumber(first[2])
@@ -2210,7 +2212,7 @@ function queues.stand_anew(l)
   end
 end
 
--- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same.
+-- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same units.
 function queues.units_by_level(l, path, ticket)
   local costs = costs_of(ticket)
   if l.last_costs ~= costs then
@@ -2232,16 +2234,17 @@ function queues.save()
   end
 end
 
--- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
--- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
+-- STEPS is the most steps of a call, DUE the most blocked nodes that it takes up at once. After MISSING scopes that it
+-- does not know the call ends: the caller comes again with those. ALL_AT_ONCE is how many nodes it checks when limits
+-- have changed.
 local STEPS, DUE, MISSING, ALL_AT_ONCE = 1000, 100, 64, '1000'
 
--- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
--- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
--- and not fetched for so long, has nobody to fetch it: nobody is granted more of the same.
+-- SOON is how soon to dispatch again if work is left. AGAIN is how soon to check a scope again whose rules the caller
+-- does not know. SUSPENDED is how soon to check a suspended rule; a change of its limit brings that forward. If a grant
+-- for another caller was not fetched for ABSENT, no caller fetches it, and no more tasks of its group are granted.
 local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
 
--- What is blocked for no longer may be next when the caller comes again.
+-- A node that is blocked for no longer than this may be next when the caller comes again.
 local SOON_LISTED = 500000
 
 local granted, missing, late = {}, {}, {}
@@ -2253,12 +2256,12 @@ local function look_again(t)
   again = min(again or t, t)
 end
 
--- Adds a scope, a ticket and what is told of it to a list of the reply.
+-- Adds a scope, a ticket and a value to a list of the reply.
 local function add(list, scope, ticket, its)
   list[#list + 1], list[#list + 2], list[#list + 3] = scope, ticket, its
 end
 
--- The first task of a queue that this call has not taken: ticket and score.
+-- The first task of a queue that this call has not granted: ticket and score.
 local function head(l)
   if not l.got or l.next > #l.got and #l.got == 2 * l.size then
     parking.read(l)
@@ -2277,8 +2280,8 @@ local function back(l, ticket, score)
   end
 end
 
--- Puts one who was parked back in its queue, unless it is on its way, or costs too much: there it would be
--- before those who can start.
+-- Puts a parked task back in its queue, unless it is in flight, or costs too much: in the queue it would block
+-- tasks that can start.
 local function unpark(l, field, ticket)
   local group = ticket == ':' .. group_of(ticket)
   if not l or l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
@@ -2306,14 +2309,14 @@ local function take_out(l, ticket)
   end
 end
 
--- What became of one who was granted; `its` is the id of the grant that it is said of.
+-- Handles news of a granted task. `its` is the id of the grant that the news is about.
 local function news_of_granted(what, l, field, ticket, its)
   local value = flies and call('HGET', flight, field)
   if not value or not flights.is(value, its) then
     return
   end
   if what ~= 'f' and (not l or l.unknown) then
-    return -- it is named again, to somebody who knows its rules
+    return -- it is named again, to a caller that knows its rules
   end
   local g = flights.read(value)
   flights.refund(g, ticket, queues.named)
@@ -2321,10 +2324,10 @@ local function news_of_granted(what, l, field, ticket, its)
     local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
     back(l, ticket, tonumber(eighth or nil) or g.score)
   end
-  flights.forget(field) -- last: it is never in neither
+  flights.forget(field) -- last: at no moment is the task in neither
 end
 
--- What has come is not in flight any more: fields, by the ids of their grants.
+-- Takes tasks that have come out of flight: fields, by the ids of their grants.
 local function forget_claimed(fields, ids)
   local gone = {}
   for i, value in ipairs(flies and values_of(flight, fields) or {}) do
@@ -2346,7 +2349,7 @@ local function news_of_one(what, its, l, field, ticket)
   end
 end
 
--- Those who have come are named first, and taken in before all others: nothing of theirs comes back.
+-- Takes in the news. Tasks that have come are named first, and handled before all others: none of their units come back.
 local function take_news()
   local claimed, ids = {}, {}
   for i = 5 + #KEYS, #ARGV, 3 do
@@ -2370,10 +2373,10 @@ local function take_news()
   forget_claimed(claimed, ids)
 end
 
--- Leases that were written before the clock has stepped back would end later by the step, and who has
--- died keep a place for as long. Those that end behind what the clock had come to are set to end a lease from
--- now: no sooner than they should, however often. Not every call knows of all rules, so the moment is remembered
--- until the clock is nearly there again.
+-- After the clock has stepped back, leases that were written before end too late by the step, and runs that have
+-- died hold their places for as long. Leases that end after the moment that the clock had reached are set to end one
+-- lease from now: never sooner than they should, however often this happens. Not every call knows all rules, so the
+-- moment is remembered until the clock has nearly reached it again.
 local function bring_leases_back(beat, had)
   local ends_at = beat - now > FAR_AHEAD and beat or had
   if not ends_at then
@@ -2397,7 +2400,7 @@ end
 
 -- The granted.
 
--- Those that this call granted when it was sent before.
+-- The tasks that this call granted when it was sent before.
 local function granted_before()
   if flies and call('HGET', flight, '=' .. sub(id, 1, 10)) == id then
     local all = call('HGETALL', flight)
@@ -2415,13 +2418,13 @@ local function is_mine(ticket, l)
   return not (l and l.left) and (not mine or mine[group_of(ticket)])
 end
 
--- Whether nobody starts a task that is granted: it is of a scope that is left to others, or of a group that nobody
--- serves.
+-- Whether no caller starts a task that is granted: its scope is left to other callers, or no caller serves its
+-- group.
 local function is_left(ticket, l)
   return l.left or not is_mine(ticket, l) and absent[l.scope .. '\0' .. group_of(ticket)]
 end
 
--- Fetches what others have granted for groups of this caller, and names those who have not come in time.
+-- Fetches what other callers have granted for groups of this caller, and lists tasks that have not come in time.
 local function fetch()
   local list = flies and call('ZRANGEBYSCORE', overdue, '-inf', whole(now - STALE), 'WITHSCORES', 'LIMIT', '0', '64') or {}
   for i = 1, #list, 2 do
@@ -2437,7 +2440,7 @@ local function fetch()
       call('ZADD', overdue, whole(now), field)
       add(granted, scope, ticket, value)
     elseif at > 0 or at + HANDED + STALE <= now then
-      call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
+      call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- other callers learn of it later
       add(late, scope, ticket, flights.read(value).id)
     elseif at + HANDED + ABSENT <= now then
       absent[scope .. '\0' .. group_of(ticket)] = true
@@ -2445,7 +2448,7 @@ local function fetch()
   end
 end
 
--- When somebody of those in flight is to be named, if that is before another moment; 0 is never.
+-- When the next task in flight is to be listed as overdue, if that is before the moment t; 0 is never.
 local function next_overdue(t)
   for least, ahead in pairs({ ['-inf'] = HANDED, ['0'] = 0 }) do
     local at = tonumber(call('ZRANGEBYSCORE', overdue, least, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2] or nil)
@@ -2455,7 +2458,7 @@ local function next_overdue(t)
   return t
 end
 
--- Grants a task its start. It is charged, and its scope has had a turn.
+-- Grants a task its start. It charges the task, and counts a turn of its scope.
 local function grant(l, ticket, score, path, start)
   local own = is_mine(ticket, l)
   local value = flights.grant(l, ticket, path, start, score, own and now or now - HANDED)
@@ -2475,8 +2478,8 @@ local function grant(l, ticket, score, path, start)
   queues.stand(l, head(l))
 end
 
--- The level at which others are before a task that take something of what it takes, though not the same, and
--- until when they wait there: what comes free is theirs.
+-- The level at which other tasks that take some of the same rules, though not all the same, are before a task, and
+-- until when they wait there: units that come free are theirs.
 local function waits_behind(leaf, sig, ticket)
   for _, at in ipairs(tree.chain(leaf)) do
     for its, state in pairs(tree.node(at).states) do
@@ -2498,11 +2501,11 @@ local function block(level, sig, t, cost, unit, behind)
   end
 end
 
--- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked; where a
--- limit was cut, and grows again, its scope alone waits.
+-- Blocks the node of the rule that a task waits for. A task that no rule will ever admit at its cost is parked. If
+-- a limit was cut, and will grow again, only the task's scope waits.
 local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   local by, free = waits_for(path, start, binding)
-  if not by then -- it takes nothing of any rule, and is to start when others may hold
+  if not by then -- no rule delays it, and it is to start when other rules may apply
     return block(l.scope, sig, max(now + 1, edge), 1, '')
   elseif not free and parking.too_dear(path) then
     if parking.dear == 0 then
@@ -2526,8 +2529,8 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   block(level_of(by.name), sig, look, by.cost, by.unit)
 end
 
--- Serves the first task of a leaf. False when the call may grant no more: where it does not know a scope, nobody is to
--- be granted before it what it could have.
+-- Serves the first task of a leaf. False when the call may grant no more: after a scope that it does not know, no
+-- other task may be granted units that a task of that scope could have.
 local function serve(leaf, sig)
   local l = queues.by_scope[sub(leaf, 1, -2)]
   if not l or l.unknown then
@@ -2546,7 +2549,7 @@ local function serve(leaf, sig)
   if not ticket then
     tree.stand(leaf)
     return true
-  elseif parking.stands(ticket) then -- there are more than one call parks
+  elseif parking.stands(ticket) then -- more stand still than one call parks
     look_again(now)
     tree.hide(leaf, sig)
     return true
@@ -2578,7 +2581,7 @@ local function serve(leaf, sig)
   return true
 end
 
--- The signature of the provider whose first is the soonest.
+-- The signature whose first task below the provider has its turn soonest.
 local function next_root()
   local best, sig
   for its in pairs(roots) do
@@ -2596,7 +2599,7 @@ local function leaf_below(sig)
   local at = ''
   repeat
     local e = tree.first(tree.node(at), sig)
-    if not e or #e.id <= #at then -- it must come to a leaf
+    if not e or #e.id <= #at then -- the way down must end at a leaf
       error('node ' .. at .. ' is damaged for ' .. sig)
     end
     at = e.id
@@ -2604,7 +2607,7 @@ local function leaf_below(sig)
   return at
 end
 
--- Takes up the blocked nodes that are due.
+-- Unblocks blocked nodes that are due.
 local function take_up(names)
   local ids = { '' }
   for _, name in ipairs(names) do
@@ -2621,9 +2624,10 @@ local function take_up(names)
   end
 end
 
--- The blocked nodes that are due, but for those of the provider that this call is through with, since when it has granted
--- nobody, and nobody has come to be listed. Those that will be due within the spread are taken up too, once each, or their tasks would start behind those
--- that are granted now; the provider only for a caller from afar, who cannot come again in time.
+-- The blocked nodes that are due, without those of the provider that this call has finished with: since then it has
+-- granted no task, and no task was listed. Nodes that will be due within the spread are included, once each, or
+-- their tasks would start after those that are granted now. The provider is included early only for a distant caller,
+-- which cannot come again in time.
 local function due_nodes(early)
   tree.write_times()
   local list = {}
@@ -2637,7 +2641,7 @@ local function due_nodes(early)
   return list
 end
 
--- Serves all that is due. True when there may be more than the call may grant, or has steps for.
+-- Serves all that is due. True when more may be left than the call may grant, or has steps for.
 local function dispatch()
   local steps, early = 0, {}
   local names = due_nodes(early)
@@ -2657,8 +2661,8 @@ local function dispatch()
   return #names > 0
 end
 
--- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs, so a call
--- does some of them, and the next goes on behind those.
+-- Has all blocked nodes checked: limits have changed, or the clock has stepped back. Each node costs about a µs, so
+-- a call checks some of them, and the next call continues after those.
 local function look_at_all(cursor)
   local page = call('ZSCAN', schedule, cursor, 'COUNT', ALL_AT_ONCE)
   for i = 1, #page[2], 2 do
@@ -2674,8 +2678,8 @@ local function look_at_all(cursor)
   end
 end
 
--- What this call has granted goes to those in flight before it leaves the queues: a server that refuses a
--- command half-way leaves no task in neither.
+-- What this call has granted is put in flight before it leaves the queues: if the server refuses a command half-way,
+-- every task is still in one of them.
 local function save()
   if #outs.overdue > 0 then
     outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = '=' .. sub(id, 1, 10), id
@@ -2726,7 +2730,7 @@ local over = there % 2 == 1 or next(tree.times)
 over = over and dispatch()
 save_stepped()
 save()
--- Those who are next: of those that are listed, and of those that will be soon.
+-- The nodes whose turns are next: of those that are listed, and of those that soon will be.
 local near = {}
 for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
   local key = '\0' .. sig .. '\0'
@@ -2751,7 +2755,7 @@ end
 if following == 0 or following > now + AGAIN then
   following = next_overdue(following)
 end
--- The first call of each minute keeps what waits, however soon it follows the one before.
+-- The first call of each minute extends the TTL of the waiting tasks' keys, however soon it follows the one before.
 if first and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   local last = tonumber(call('ZRANGE', schedule, '-1', '-1', 'WITHSCORES')[2])
   keep_waiting(max(0, last - now), schedule, heap, meta)

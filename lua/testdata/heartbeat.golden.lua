@@ -12,7 +12,7 @@
 -- Source   docs/operations.md#when-redis-cannot-answer
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -24,8 +24,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -61,31 +61,31 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
+-- A rate rule's state is one string whose first byte is its layout, so that a rule
+-- whose algorithm has changed still finds the units that were spent:
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
--- when the state was written. What is further ahead now was written by a clock that has since stepped
--- back. The key expires at `till`.
+-- when the state was written. A start that is further ahead now was written by a clock that
+-- has since stepped back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
--- The first byte of the record of an attempt that was given back: no start has it.
+-- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
 
 -- A token bucket's `low` when nothing was charged since.
 local UNTOUCHED = 9007199254740991
 
--- To set a TTL costs as much as a write. So one is set for LONGER than the state
--- means anything, and kept while it is no less than LEAST and no more than MOST.
+-- To set a TTL costs as much as a write. So the TTL is set to end LONGER after the state means
+-- nothing any more, and kept while it ends at least LEAST and at most MOST after that.
 local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 
 -- No lease is longer than a day, so an end beyond that was written by a clock
 -- that has since stepped back and counts for nothing.
 local LONGEST_LEASE = 86400000000
--- Numbers on their way out of and into Redis.
+-- Conversion of numbers to and from Redis.
 local max, min = math.max, math.min
 
 local function unpack7(v, i)
@@ -93,8 +93,8 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
--- where the server's long has 32 bits.
+-- Whole numbers are converted to text by these formats alone, which keep every digit. %d takes a third of the time of
+-- %.0f, but loses digits if the server's long has 32 bits.
 local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
 if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
   WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
@@ -103,11 +103,11 @@ local function whole(n)
   return string.format(WHOLE, n)
 end
 
--- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+-- The TTL, in ms, of a key that means nothing any more us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- Keeps the key at least until its meaning ends, us µs from now.
+-- Keeps a key at least until it means nothing any more, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
   if redis.call('PTTL', key) < tonumber(ttl) then

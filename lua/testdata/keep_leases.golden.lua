@@ -1,19 +1,19 @@
--- keep_leases: renew the leases of runs, of those alone that still have the lease under which they were taken.
+-- keep_leases: renew the leases of runs, but only of runs that still have the lease under which they were taken.
 --
--- asynq's heartbeat renews by the task. One that comes late, or while the end of its run is sent again, would write over
--- the lease of whoever runs the task by then, and the end would pass its fence: see include/fence.lua.
+-- asynq's heartbeat renews by the task. A heartbeat that comes late, or while the end of its run is sent again, would
+-- overwrite the lease of the process that runs the task by then, and the end would pass its fence: see include/fence.lua.
 --
 -- KEYS[1]    lease  sorted set of asynq's: ids of tasks that run, by when asynq takes their run for lost.
 --
--- ARGV[1..]  runs   two for each task: its lease, s since the epoch, with the fraction of its own, or whole where that is
---                   not known; and its id.
+-- ARGV[1..]  runs   two for each task: its lease, s since the epoch, with the fraction that identifies it, or whole if
+--                   the fraction is unknown; and its id.
 --
 -- Returns  {kept}, how many were renewed
 --
 -- Writes   KEYS[1] when kept > 0.
 -- Source   docs/asynq.md#the-dead-syncer-and-the-retrying-client
 
--- Fractions that are no farther apart are the same: a score of this size is exact to half of it.
+-- Fractions no farther apart than this are the same: a score of this size is exact to half of it.
 local SAME = 0.0000004
 
 local format, kept = string.format, 0
@@ -22,7 +22,7 @@ for i = 1, #ARGV, 2 do
   local was = redis.call('ZSCORE', KEYS[1], id)
   local has, own = was and tonumber(was) % 1, tonumber(lease) % 1
   if was and own <= SAME then
-    lease = format('%s%s', lease, string.match(was, '%.%d+') or '') -- whosever it is, it stays so
+    lease = format('%s%s', lease, string.match(was, '%.%d+') or '') -- whichever run's lease it is, the fraction stays
   end
   if was and (own <= SAME or has <= SAME or math.abs(has - own) <= SAME) then
     redis.call('ZADD', KEYS[1], 'XX', lease, id)

@@ -7,13 +7,13 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
 --
--- Returns  {freed, waits}: how many places it held, and 1 where tasks wait for such, else 0
+-- Returns  {freed, waits}: how many places it held, and 1 if tasks wait for such places, else 0
 --
--- Writes   KEYS[1..n], and KEYS[n+1] where tasks wait for them.
+-- Writes   KEYS[1..n], and KEYS[n+1] if tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -25,8 +25,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -62,7 +62,7 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- Numbers on their way out of and into Redis.
+-- Conversion of numbers to and from Redis.
 local max, min = math.max, math.min
 
 local function unpack7(v, i)
@@ -70,8 +70,8 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
--- where the server's long has 32 bits.
+-- Whole numbers are converted to text by these formats alone, which keep every digit. %d takes a third of the time of
+-- %.0f, but loses digits if the server's long has 32 bits.
 local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
 if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
   WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
@@ -80,12 +80,12 @@ local function whole(n)
   return string.format(WHOLE, n)
 end
 
--- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+-- The TTL, in ms, of a key that means nothing any more us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
+-- Has the waiting tasks of some levels checked now: units of their rules have come free, or the rules have
+-- changed. It needs sub and whole; names are those of the rules. Returns whether any tasks wait there.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -105,7 +105,7 @@ local function freed(schedule, meta, names, now)
   return any
 end
 
--- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+-- The names of rules 1 to n; `length` is the length of the provider's prefix of their keys.
 local function names_of_rules(n, length)
   local names = {}
   for i = 1, n do

@@ -1,20 +1,20 @@
 -- release_tasks: move tasks of one asynq queue from their waiting sets to the front of pending.
 --
 -- The first task that moves is taken first, and before whatever is in pending. Sent again, or for a
--- task that has moved on, it changes nothing. Ids are pushed before they leave their set: a server
--- that refuses a command half-way leaves no task in neither. It also puts back tasks that its caller
--- has taken, by take_tasks or asynq's own look, and does not run.
+-- task that has moved on, it changes nothing. Ids are pushed before they leave their set: if the server
+-- refuses a command half-way, every task is still in one of them. It also puts back tasks that its
+-- caller has taken, by take_tasks or asynq's own dequeue, and does not run.
 --
 -- KEYS[1..n]  task       hash of task i, as asynq leaves it; n = #KEYS - 6.
 -- KEYS[n+1]   pending    list of asynq's: ids of tasks that may run; workers take from its right end.
 -- KEYS[n+2]   scheduled  sorted set of asynq's: ids of tasks that were enqueued for later.
 -- KEYS[n+3]   retry      sorted set of asynq's: ids of tasks that were put back for later.
--- KEYS[n+4]   paused     string of asynq's, which is there while the queue is paused.
+-- KEYS[n+4]   paused     string of asynq's, which exists while the queue is paused.
 -- KEYS[n+5]   active     list of asynq's: ids of tasks that run.
 -- KEYS[n+6]   lease      sorted set of asynq's: the same ids by when asynq takes their run for lost.
 --
 -- ARGV[1]       since    integer ns since the epoch, the caller's clock as in asynq: waiting from now on.
--- ARGV[2]       taken    the lease under which the caller has taken the tasks, as take_tasks has it; "" where it
+-- ARGV[2]       taken    the lease under which the caller has taken the tasks, as take_tasks has it; "" if it
 --                        has not.
 -- ARGV[3..n+2]  id       of task i.
 --

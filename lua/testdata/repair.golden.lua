@@ -1,18 +1,18 @@
--- repair: make the tree of a provider anew from its queues, where something of it is damaged.
+-- repair: rebuild the tree of a provider from its queues, after a part of it was damaged.
 --
--- The queues hold who waits; all else follows from them. What is no ticket, no grant or of another type is
--- dropped: its task comes back by itself. The first call begins the tree, others go on with more queues.
+-- The queues hold the waiting tasks; everything else follows from them. A value that is no ticket, no grant or of
+-- another type is dropped: its task comes back by itself. The first call begins the tree, later calls add more queues.
 --
 -- KEYS[1]     schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next two.
 -- KEYS[2]     heap      sorted set of listed nodes.
 -- KEYS[3]     meta      hash of nodes.
--- KEYS[4]     flight    hash of what was granted. See include/fairshare/flight.lua, here and for the next.
+-- KEYS[4]     flight    hash of grants in flight. See include/fairshare/flight.lua, here and for the next.
 -- KEYS[5]     overdue   sorted set of the same.
 -- KEYS[6]     parked    sorted set of tasks out of their queues for now. See include/fairshare/parked.lua.
 -- KEYS[7..]   queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     first   1 to begin, 0 to go on.
+-- ARGV[2]     first   1 to begin, 0 to continue.
 -- ARGV[3]     rules   integer n.
 -- ARGV[4..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+4..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
@@ -23,7 +23,7 @@
 -- Source   docs/turns.md#what-is-damaged
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -35,8 +35,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -72,25 +72,25 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
+-- A rate rule's state is one string whose first byte is its layout, so that a rule
+-- whose algorithm has changed still finds the units that were spent:
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
--- when the state was written. What is further ahead now was written by a clock that has since stepped
--- back. The key expires at `till`.
+-- when the state was written. A start that is further ahead now was written by a clock that
+-- has since stepped back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
--- The first byte of the record of an attempt that was given back: no start has it.
+-- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
 
 -- A token bucket's `low` when nothing was charged since.
 local UNTOUCHED = 9007199254740991
 
--- To set a TTL costs as much as a write. So one is set for LONGER than the state
--- means anything, and kept while it is no less than LEAST and no more than MOST.
+-- To set a TTL costs as much as a write. So the TTL is set to end LONGER after the state means
+-- nothing any more, and kept while it ends at least LEAST and at most MOST after that.
 local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 
 -- No lease is longer than a day, so an end beyond that was written by a clock
@@ -101,7 +101,7 @@ local call = redis.call
 local schedule, heap, meta, flight, overdue, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local provider, n, dropped = sub(schedule, 1, -10), tonumber(ARGV[3]), 0
 
--- Numbers on their way out of and into Redis.
+-- Conversion of numbers to and from Redis.
 local max, min = math.max, math.min
 
 local function unpack7(v, i)
@@ -109,8 +109,8 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
--- where the server's long has 32 bits.
+-- Whole numbers are converted to text by these formats alone, which keep every digit. %d takes a third of the time of
+-- %.0f, but loses digits if the server's long has 32 bits.
 local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
 if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
   WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
@@ -119,7 +119,7 @@ local function whole(n)
   return string.format(WHOLE, n)
 end
 
--- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+-- The TTL, in ms, of a key that means nothing any more us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
@@ -134,12 +134,12 @@ local REQUESTS = 'requests'
 -- Added to a score, so that it is never negative.
 local SCORES = 4503599627370496
 
--- What waits is kept for so much longer than it is expected to take: it means something until
+-- How much longer than their expected wait the keys of waiting tasks are kept: they have a meaning until
 -- asynq brings the task back by itself.
 local STAY = 86400000000
 
--- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
--- comes back to its place is before those who came since.
+-- The first place of an empty band, or the place after its last. Places follow the clock, in ms: a task that
+-- comes back to its place is before the tasks that came since.
 local function place_after(last, band, now)
   local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
   return last and min(max(last + 1, first), band + BAND - 1) or first
@@ -156,7 +156,7 @@ end
 
 local known_costs = {}
 
--- What a task costs: a number, under every rule, or a table by unit. Each ticket is taken apart once.
+-- The cost of a task: a number, under every rule, or a table by unit. Each ticket is parsed once.
 local function costs_of(ticket)
   local costs = known_costs[ticket]
   if not costs then
@@ -172,7 +172,7 @@ local function costs_of(ticket)
   return costs
 end
 
--- What a task takes of a unit, '' for places.
+-- How many units of a kind a task takes, '' for places.
 local function cost_of(ticket, unit)
   local costs = costs_of(ticket)
   if type(costs) == 'number' then
@@ -181,8 +181,8 @@ local function cost_of(ticket, unit)
   return costs[unit] or (unit == '' or unit == REQUESTS) and 1 or 0
 end
 
--- The unit that a rule counts, '' for places and where each task counts: it follows the
--- numbers of its text.
+-- The unit that a rule counts, '' for places and for a rule that counts each task: it follows the
+-- numbers of the rule's text.
 local function unit_of(rule)
   local kind = byte(rule)
   local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
@@ -192,7 +192,7 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The signature of tasks that take of these units alone, and not of all rules of their path.
+-- The signature of tasks that take only these units, and so not all rules of their path.
 local function signature(units)
   local names = {}
   for unit in pairs(units) do
@@ -202,8 +202,8 @@ local function signature(units)
   return table.concat(names, ',') .. ','
 end
 
--- The rules of a path that a task takes anything of, each with what it takes; and the task's
--- signature, '' if those are all.
+-- The rules of a path that a task takes units of, each with that cost; and the task's
+-- signature, '' if those are all rules.
 local function counted(path, ticket)
   local costs = costs_of(ticket)
   if type(costs) == 'number' and costs > 0 then
@@ -222,8 +222,8 @@ local function counted(path, ticket)
   return some, #some == #path and '' or signature(units)
 end
 
--- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
--- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+-- The rule of a path that a task waits for, and until when, nil if unknown: a rule with no known moment, or the
+-- rule that alone would admit the task last. Units that come free of other rules cannot start the task sooner.
 local function waits_for(path, start, binding)
   local last, at
   for i = 1, #path do
@@ -237,7 +237,7 @@ local function waits_for(path, start, binding)
   return path[last or max(1, binding)], at or start
 end
 
--- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+-- The group of a task: the beginning of its name, up to and including the first slash; '' if it has none.
 local function group_of(ticket)
   return string.match(ticket, '^[^:]*:([^/]*/)') or ''
 end
@@ -247,13 +247,13 @@ local function level_of(name)
   return string.match(name, '^[^:]*')
 end
 
--- The numbers of a path's rules, and the weight that the scope has under each where it
--- is said: "1,3*2.5,4".
+-- The numbers of a path's rules, and the weight of the scope under each rule that has
+-- one: "1,3*2.5,4".
 local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
--- A command on any number of members of a key, some at a time.
+-- Runs a command on any number of members of a key, in several calls.
 local function in_parts(command, key, list)
   for i = 1, #list, 500 do
     call(command, key, unpack(list, i, min(#list, i + 499)))
@@ -271,7 +271,7 @@ local function values_of(key, fields)
   return values
 end
 
--- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
+-- Keeps keys at least us µs more, and after that until asynq brings the tasks back: it does so half as
 -- late again as expected.
 local function keep_waiting(us, ...)
   us = us + us / 2
@@ -281,29 +281,29 @@ local function keep_waiting(us, ...)
     end
   end
 end
--- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- The order of waiting scopes. It needs call, now, heap, schedule, meta, pack and the numbers.
 -- Source: docs/turns.md#the-tree
 --
--- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
--- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
--- its siblings take turns by it: start-time fair queueing at each level. A node that has
--- waiting tasks is, for each signature of those, either listed or blocked:
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and, as a leaf, the queue of a scope:
+-- '/a/' for the queue of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- siblings take turns by their tags: start-time fair queueing at each level. A node with
+-- waiting tasks is either listed or blocked, for each signature of the tasks:
 --
 -- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
---           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
---           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: empty nodes
+--           whose tag is ahead of their parent's time. Such a node is forgotten once that time has passed its tag.
 -- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
---           first task below. The provider is never listed: while anybody can be looked at, it is here.
+--           first task below. The provider is never listed: while a node can be checked, the provider is here.
 -- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
---           and the requests that wait below; behind these, as "tokens=1500", what the tasks below that cost by unit
---           take of other units, and with '*' of requests: a task that costs a number takes it of each. Then a line
---           for each signature: it, the band, and, where it is blocked, the cost that blocks and its unit, behind
---           which "=" and a signature say that what comes free is saved for the tasks of that one. A leaf whose
---           queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
---           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
+--           and the requests that wait below; after these, as "tokens=1500", the units other than requests that
+--           tasks below with a cost by unit take, and under '*' their requests: a task whose cost is a number takes
+--           that of each unit. Then a line for each signature: the signature, the band, and, if it is blocked, the
+--           cost that blocks and its unit, and after "=" the signature of the tasks that units coming free are saved
+--           for. A leaf whose queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch. * the cursor of a scan of all of schedule, from ZSCAN.
 --
--- What is to be written is kept until tree.save: `comes` of the heap and `times` of the schedule, each with its
--- score, or false for what goes. `through` says of a signature how many had been granted when a dispatch found nobody more.
+-- Changes are kept until tree.save: `comes` of the heap and `times` of the schedule, each with its score, or false to
+-- remove. `through` has by signature how many tasks had been granted when a dispatch found no more to grant.
 local tree = { records = {}, nodes = {}, comes = {}, times = {}, through = {}, at_once = 16 }
 do
   local format = string.format
@@ -323,7 +323,7 @@ do
     return up
   end
 
-  -- The nodes from one up to the provider.
+  -- The nodes from a leaf up to the provider.
   function tree.chain(leaf)
     local ids, id = chains[leaf], leaf
     if not ids then
@@ -337,7 +337,7 @@ do
     return ids
   end
 
-  -- A node, which its record describes: `up` is its parent, false for the provider.
+  -- Parses a node from its record: `up` is its parent, false for the provider.
   local function read_record(id, v)
     local nd = { id = id, up = up_of(id), tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
     if not v then
@@ -353,7 +353,7 @@ do
       end
     end
     local one, its = string.match(all, '^\n([^ \n]*) (%d+)$')
-    if one then -- as most have it
+    if one then -- most nodes have one signature
       nd.states[one] = { band = tonumber(its) }
       return nd
     end
@@ -380,7 +380,7 @@ do
     return text
   end
 
-  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  -- Reads nodes that are not known yet. They are parsed when they are used.
   function tree.read(ids)
     local unknown, fields = {}, {}
     for _, id in ipairs(ids) do
@@ -406,14 +406,14 @@ do
   end
   tree.node = node
 
-  -- A node, to be written.
+  -- Returns a node and marks it to be written.
   local function changed(id)
     local nd = node(id)
     nd.changed, nd.gone = true, nil
     return nd
   end
 
-  -- Writes what comes to a key and what goes: first what comes, since an empty key has no TTL. Nothing is left.
+  -- Writes the changes of a key: first the additions, since an empty key has no TTL. No change is left after it.
   local function write_changes(key, changes)
     local come, go = {}, {}
     for member, score in pairs(changes) do
@@ -428,7 +428,7 @@ do
     return {}
   end
 
-  -- Whether one of two siblings has its turn first.
+  -- Whether the first of two siblings has its turn before the second.
   local function sooner(a, b)
     return a.band < b.band or a.band == b.band and a.tag < b.tag
   end
@@ -442,7 +442,7 @@ do
     return set
   end
 
-  -- The members of the heap that begin with the key of a set, so many at most, in their order.
+  -- The members of the heap that begin with the key of a set, at most `most`, in their order.
   function tree.members(key, most)
     tree.comes = write_changes(heap, tree.comes)
     return call('ZRANGEBYLEX', heap, '[' .. key, '(' .. sub(key, 1, -2) .. '\1', 'LIMIT', '0', whole(most))
@@ -461,7 +461,7 @@ do
     set.list, set.whole = list, #got < most
   end
 
-  -- Knows the children of a node without reading them, where its own queue is the only one.
+  -- Sets the children of a node without reading them, if its own queue is the only child.
   local function know_children(set, nd, sig)
     local leaf = sub(nd.id, -1) ~= '/' and sig ~= PAST and nd.kids == 1 and node(nd.id .. '/')
     if leaf and leaf.kids == 1 then
@@ -483,7 +483,7 @@ do
   end
   tree.first = first
 
-  -- What stands in the heap for a node, by a band and its tag.
+  -- The member of the heap for a node, from a band and its tag.
   local function member_of(set, nd, band)
     return set.key .. format(RANK, band, nd.tag) .. nd.id
   end
@@ -504,7 +504,7 @@ do
     end
   end
 
-  -- Takes a node out of what is read of its siblings, and returns it if it was there.
+  -- Takes a node out of the siblings that were read, and returns it if it was there.
   local function take_out(set, id)
     for i, e in ipairs(set.list or NONE) do
       if e.id == id then
@@ -519,18 +519,18 @@ do
     tree.comes[e and e.member or member_of(set, nd, band)] = false
   end
 
-  -- Makes a node wait for a moment; false for none.
+  -- Makes a node wait until a moment; false ends the wait.
   local function wait_until(nd, sig, t)
     tree.times[nd.id .. '\0' .. sig] = t and whole(t)
   end
 
-  -- Until when a node waits, nil where it does not.
+  -- Until when a node waits, nil if it does not.
   function tree.waits_until(id, sig)
     local key = id .. '\0' .. sig
     return tonumber(tree.times[key] or call('ZSCORE', schedule, key) or nil)
   end
 
-  -- Has those looked at now that wait behind a signature.
+  -- Has the nodes checked now that wait behind a signature.
   local function pass_on(nd, sig)
     for its, state in pairs(nd.states) do
       if its ~= sig and state.cost and state.behind == sig then
@@ -539,7 +539,7 @@ do
     end
   end
 
-  -- Lists a node again that was left out: it has a child that is not.
+  -- Lists a hidden node again: it has a child that is not hidden.
   local function show(nd, sig)
     local set = children(node(nd.up), sig)
     if set.hidden[nd.id] then
@@ -552,11 +552,11 @@ do
     end
   end
 
-  -- Sees that a node is listed, or is not, as its children are.
+  -- Makes a node listed or not, according to its children.
   local function rise(id, sig)
     local nd = node(id)
     local child, state, set = first(nd, sig), nd.states[sig], nd.sets[sig]
-    if not child and set.many > 0 then -- all others are left out
+    if not child and set.many > 0 then -- all others are hidden
       return nd.up and state and not state.cost and tree.hide(id, sig)
     elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
       return nd.up and not state.cost and show(nd, sig)
@@ -579,8 +579,8 @@ do
     end
   end
 
-  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
-  -- waits for the same.
+  -- Blocks a node until t, when its rule admits the cost of a unit; or, behind another signature, as long as that
+  -- signature waits for the same.
   function tree.block(id, sig, t, cost, unit, behind)
     local nd = changed(id)
     local state = nd.states[sig]
@@ -594,14 +594,14 @@ do
     end
   end
 
-  -- Lists a node that was blocked. The provider is to be looked at.
+  -- Lists a blocked node. The provider is to be checked.
   function tree.unblock(id, sig)
     local nd = changed(id)
     local state = nd.states[sig]
     local child = first(nd, sig)
     if child and not state then
       error('a node is lost')
-    elseif not child and state and nd.sets[sig].many > 0 then -- all below are left out
+    elseif not child and state and nd.sets[sig].many > 0 then -- all below are hidden
       if nd.up and state.cost then
         wait_until(nd, sig, false)
         nd.states[sig] = { band = state.band }
@@ -619,7 +619,7 @@ do
     end
   end
 
-  -- Has the nodes of a level looked at now: something of its rules has come free.
+  -- Has the nodes of a level checked now: units of its rules have come free.
   function tree.look_at(id)
     local nd = node(id)
     for sig, state in pairs(nd.states) do
@@ -629,14 +629,14 @@ do
     end
   end
 
-  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  -- Has all nodes above a leaf checked now: its first task has gone, and the next one may need less.
   function tree.look_above(leaf)
     for _, id in ipairs(tree.chain(leaf)) do
       tree.look_at(id)
     end
   end
 
-  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  -- Hides a listed node until the end of this call, and its parents if all nodes below them are hidden.
   function tree.hide(id, sig)
     local up = node(node(id).up)
     local set = children(up, sig)
@@ -648,7 +648,7 @@ do
     end
   end
 
-  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- Has the blocked parents of a leaf checked now, if its first task may start sooner than the tasks that they
   -- are blocked for.
   function tree.hurry(leaf, sig, band, ticket)
     for _, id in ipairs(tree.chain(leaf)) do
@@ -662,7 +662,7 @@ do
     end
   end
 
-  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  -- Counts a task that joins a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
     local costs = costs_of(ticket)
     local by_unit = type(costs) == 'table'
@@ -680,15 +680,15 @@ do
     end
   end
 
-  -- What waits below a node of a unit.
+  -- How many units of a kind wait below a node.
   function tree.units(id, unit)
     local nd = node(id)
     local sums = unit ~= '' and unit ~= REQUESTS and nd.sums or NONE
     return max(0, nd.units - (sums['*'] or 0) + (sums[unit] or 0))
   end
 
-  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
-  -- time at least.
+  -- Opens a leaf that has its first task, and its parents. A node saves up no turns: its tag is at least its
+  -- parent's time.
   local function open(nd)
     nd.kids = 1
     while nd.up do
@@ -719,7 +719,7 @@ do
     end
   end
 
-  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- Closes a leaf that has no more tasks, and the parents that have none. By how much they are ahead of others
   -- is kept.
   local function close(nd)
     while nd.up do
@@ -739,8 +739,8 @@ do
     end
   end
 
-  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
-  -- empty.
+  -- Puts a queue in the tree by its first task: the task's signature and band; nil for an empty
+  -- queue.
   function tree.stand(leaf, sig, band)
     local nd = node(leaf)
     if sig and nd.kids == 0 then
@@ -764,7 +764,7 @@ do
     end
   end
 
-  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  -- Advances the tags of a path whose leaf has had a turn: units and weights by level.
   function tree.turn(leaf, units, weights)
     local nd = changed(leaf)
     while nd.up do
@@ -787,7 +787,7 @@ do
     end
   end
 
-  -- Forgets empty nodes that the time has passed: some in each call, however many there are.
+  -- Removes empty nodes whose tags the time has passed: some in each call, however many there are.
   local function sweep()
     local passed, left = {}, SWEPT
     for _, nd in pairs(tree.nodes) do
@@ -809,8 +809,8 @@ do
     tree.times = write_changes(schedule, tree.times)
   end
 
-  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
-  -- Nothing of it stays when nobody waits.
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields to remove.
+  -- When no task waits, the keys of the tree are deleted.
   function tree.save(set, gone)
     if node('').kids == 0 then
       if node('').changed then
@@ -833,10 +833,10 @@ do
   end
 end
 
--- How many tasks of a queue are looked at. What waits behind them is taken to cost a unit each.
+-- How many tasks of a queue are read. Tasks behind them are assumed to cost one unit each.
 local LOOKED = 1000
 
--- Whether a key is of a type, by a command that fails at any other. One that is not is dropped.
+-- Whether a key is of a type, by a command that fails at any other type. A key of another type is dropped.
 local function is_sound(key, command, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then

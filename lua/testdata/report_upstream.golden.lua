@@ -1,42 +1,42 @@
--- report_upstream: note what an API has told of its limits, for all who spend from a scope.
+-- report_upstream: record what an API has reported about its limits, for all tasks of a scope.
 --
--- Each word says one thing. Sent again it says nothing more, but for the time that has
--- passed meanwhile.
+-- Each word is one signal. Sent again, a word changes nothing more, except for the time that has
+-- passed since.
 --
--- KEYS[1]     upstream  hash, what is known. See include/upstream/upstream.lua.
+-- KEYS[1]     upstream  hash, what is recorded. See include/upstream/upstream.lua.
 -- KEYS[2]     schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[3]     meta      hash of nodes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2..]   words   seven for each word, a verb, a name and five numbers, 0 where it needs none. A
---             rule's name is that of its key after the provider, and parts are in millionths of its limit:
---             pause   a level: nothing starts there for so many µs.
---             rest    a level, which is paused while nobody knows for how long: for so many µs the first
---                     time, twice as long each time that it was in vain, at most so many, and so many
---                     millionths of that more.
+-- ARGV[2..]   words   seven for each word, a verb, a name and five numbers, 0 for each that it does not need. The
+--             name of a rule is its key after the provider, and parts are in millionths of its limit:
+--             pause   a level; no start there for the first number of µs.
+--             rest    a level, paused with exponential backoff, for a pause of unknown length: base in µs,
+--                     max in µs, and jitter in millionths. The pause doubles each time that it was in
+--                     vain.
 --             lift    a level, whose pause is over.
---             cut     a rule, of which so many millionths are left, unless it was cut less than so many µs ago
---                     or a pause before it in the call stood already; by which part it grows in a second; the
---                     least part that is left, and the most that there may be.
---             adopt   a rule: the API's own limit, 0 for none or one that says nothing; its window in µs, in
---                     which a bucket's pad is, and for how many µs it holds.
---             rise    a rule, whose calls go through: the most that there may be of it, by which part it grows
---                     in a second, and for how many µs more than the whole of it may count.
---             free    a rule, of which nothing is corrected any more.
---             look    a rule, that admits more than it was known to.
+--             cut     a rule: the part in millionths that is left of it, unless a cut was less than the second
+--                     number of µs ago or a pause before it in the call was already in force; the part by which
+--                     it grows in a second; the least part that is left, and the largest part that it may have.
+--             adopt   a rule: the API's own limit, 0 for none or an unusable one; its window in µs, which
+--                     includes a bucket's pad; and for how many µs it is valid.
+--             rise    a rule, whose calls succeed: the largest part that it may have, the part by which it grows
+--                     in a second, and for how many more µs it may be above the whole.
+--             free    a rule, whose correction ends.
+--             look    a rule, which admits more than was known.
 --
 -- Returns  {now, then three for each word: changed, ends, noted}
 --          now      integer µs, the clock of this call
 --          changed  1 when it was not known before
---          ends     integer µs since the epoch, until when it holds; 0 for nothing
---          noted    how much of the name, in bytes, is that of the level or rule that it is noted of; -1
---                   where there is no room for it
+--          ends     integer µs since the epoch, until when it is in force; 0 if nothing is
+--          noted    how many bytes of the name are the level or rule that it is recorded for; -1
+--                   if there is no room for it
 --
--- Writes   KEYS[1..2], the second where tasks wait for them.
+-- Writes   KEYS[1..2], the second if tasks wait for them.
 -- Source   docs/vendor.md#pauses
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -48,8 +48,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -85,7 +85,7 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- Numbers on their way out of and into Redis.
+-- Conversion of numbers to and from Redis.
 local max, min = math.max, math.min
 
 local function unpack7(v, i)
@@ -93,8 +93,8 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
--- where the server's long has 32 bits.
+-- Whole numbers are converted to text by these formats alone, which keep every digit. %d takes a third of the time of
+-- %.0f, but loses digits if the server's long has 32 bits.
 local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
 if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
   WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
@@ -103,32 +103,32 @@ local function whole(n)
   return string.format(WHOLE, n)
 end
 
--- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+-- The TTL, in ms, of a key that means nothing any more us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- Keeps the key at least until its meaning ends, us µs from now.
+-- Keeps a key at least until it means nothing any more, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
   if redis.call('PTTL', key) < tonumber(ttl) then
     redis.call('PEXPIRE', key, ttl)
   end
 end
--- What an API has made of a rule: a part of its limit, which was cut when calls were refused
--- and grows by the clock, and a limit of the API's own. It needs now.
+-- The correction of a rule by an API: a part of the rule's limit, which is cut when calls are refused
+-- and grows with time, and a limit of the API's own. It needs now.
 -- Source: docs/vendor.md#corrections
 --
--- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
--- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut.
+-- Nine numbers: when all of it is over; a moment, the part at that moment, in millionths, and by how
+-- much it grows in a second; a limit, 0 for none, its window in µs, and until when it is valid; until
+-- when the part may be above the whole, since calls succeed; when it was cut.
 local WHOLE = 1000000
 
--- One table, since locals are few.
+-- One table, since a chunk has few locals.
 local corrections = {}
 
--- A pause (P) or a correction (R) of upstream as it is by now: where the clock has stepped back behind the
--- moment at which it was written, its moments are too, or else it would hold longer by the step. The
--- second result says so.
+-- The present value of a pause (P) or a correction (R) of upstream. If the clock has stepped back behind the
+-- moment at which it was written, its times step back too, or else it would last longer by the step. The
+-- second result reports that.
 function corrections.by_now(field, v)
   local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
@@ -142,7 +142,7 @@ end
 
 local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
 
--- What a text says, or, where there is none, that nothing is corrected.
+-- Parses a correction from its text. Without a text, nothing is corrected.
 function corrections.read(v)
   local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
   for i, name in ipairs(v and NUMBERS or {}) do
@@ -162,8 +162,8 @@ function corrections.text(r)
   return table.concat(out)
 end
 
--- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
--- it grows on when that is over.
+-- The present part, at most `most`. While the API's own limit counts, it is at most the whole: after that
+-- it grows on from there.
 function corrections.part_at(r, most)
   most = r.raised > now and max(WHOLE, most) or WHOLE
   local part, since = r.part, r.since
@@ -172,8 +172,8 @@ function corrections.part_at(r, most)
   end
   return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
 end
--- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
+-- Has the waiting tasks of some levels checked now: units of their rules have come free, or the rules have
+-- changed. It needs sub and whole; names are those of the rules. Returns whether any tasks wait there.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -193,7 +193,7 @@ local function freed(schedule, meta, names, now)
   return any
 end
 
--- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+-- The names of rules 1 to n; `length` is the length of the provider's prefix of their keys.
 local function names_of_rules(n, length)
   local names = {}
   for i = 1, n do
@@ -205,38 +205,38 @@ end
 local call = redis.call
 local upstream, schedule, meta = KEYS[1], KEYS[2], KEYS[3]
 
--- What is over stays for so long, since those who waited for it are yet to be looked at; a
--- rest for longer, since by it the next one is told to be in vain.
+-- What is over is kept for KEPT, since the tasks that waited for it are still to be checked. A rest is kept
+-- longer, for RESTED: it shows that the next one is in vain.
 local KEPT, RESTED = 3000000, 60000000
 
--- Below one name of the second level at most so many are kept, and so many of them below one of the third:
--- an API can bring about as many by its answers to a tenant's calls, at whichever of the two tenants are.
--- For names of the third level there is room for twice as many, so that no tenant there takes that of others.
+-- Below one name of the second level at most BELOW_SECOND are kept, and BELOW_THIRD of those below one of the third:
+-- the API's replies to a tenant's calls can create that many, at whichever of the two levels tenants are.
+-- Names of the third level have room for twice as many, so that no tenant there takes the room of others.
 local BELOW_SECOND, BELOW_THIRD = 20000, 2000
 
--- Who tells what is new looks through about so many for what is over; who finds no room through more.
+-- A call that records something new scans about FEW fields for what is over; a call that finds no room scans MANY.
 local FEW, MANY = 50, 500
 
--- Whether anything was written, and whether it was looked for room. Whether a pause stood already: what is refused
--- then had been on its way, and cuts nothing.
+-- wrote: a field was written. swept: the hash was scanned for room. stood: a pause was already in force, so a
+-- refused call had been sent before the pause, and cuts nothing.
 local wrote, swept, stood = false, false, false
 
--- How long a pause is kept that has ended.
+-- How long a pause is kept after it has ended.
 local function kept(length)
   return length > 0 and max(length, RESTED) or KEPT
 end
 
--- The names of the second and of the third level that a level, or a rule, is further below.
+-- The names of the second and of the third level above a level or a rule.
 local function above(name)
   return string.match(name, '^(/[^/:]*)/'), string.match(name, '^(/[^/:]*/[^/:]*)/')
 end
 
--- How many are kept below a name.
+-- How many fields are kept below a name.
 local function below(scope)
   return tonumber(call('HGET', upstream, '#' .. scope) or 0) or 0
 end
 
--- Counts so many more below the names above a level or a rule.
+-- Adds to the counts of the names above a level or a rule.
 local function count(name, more)
   for _, scope in ipairs({ above(name) }) do
     local n = below(scope) + more
@@ -261,7 +261,7 @@ local function forget(field)
   end
 end
 
--- What a field holds, by the clock as it has stepped since.
+-- The value of a field, corrected if the clock has stepped back since it was written.
 local function by_now(field, v)
   local stepped
   v, stepped = corrections.by_now(field, v)
@@ -271,7 +271,7 @@ local function by_now(field, v)
   return v
 end
 
--- Until when a field is kept; where there is no room below a scope, a rest no longer than any pause.
+-- Until when a field is kept. Below a scope without room, a rest is kept no longer than any other pause.
 local function kept_until(field, v, scope)
   if byte(field) == 82 then -- "R"
     return unpack7(v, 1)
@@ -280,9 +280,9 @@ local function kept_until(field, v, scope)
   return unpack7(v, 1) + kept(no_room and 0 or unpack7(v, 15))
 end
 
--- Looks through so many fields, from where the last call has ended, and forgets what is over. Where that
--- is all of them the key lives as long as what is left; else as long as it was told to. A round of several calls
--- may miss what is told meanwhile, or all that a failover puts elsewhere: the next one finds that.
+-- Scans some fields, from where the last call has ended, and deletes those that are over. If those are all fields, the
+-- key lives as long as what is left; else as long as was set before. A scan over several calls may miss
+-- fields that are written meanwhile, or all that move at a failover: the next scan finds those.
 local function sweep(some, scope)
   local cursor = string.match(call('HGET', upstream, '@') or '', '^%d+$') or '0'
   local found, last = call('HSCAN', upstream, cursor, 'COUNT', some), now
@@ -307,8 +307,8 @@ local function sweep(some, scope)
   end
 end
 
--- The innermost name above a level, or a rule, that is to stand for it since there is no room for one more, and what
--- is over has made none; nil where there is.
+-- The innermost name above a level, or a rule, that must take its place, if there is no room for one more even after
+-- a scan; nil if there is room.
 local function crowding(begins, name)
   local second, third = above(name)
   local function full()
@@ -326,8 +326,8 @@ local function crowding(begins, name)
   return scope
 end
 
--- What a word is noted of. Where there is no room for a pause of its own, that which has none, so that no call goes out
--- that the API would refuse. A correction that there is no room for is none: the rule's own limit counts.
+-- The name that a word is recorded for. Without room for a pause of its own, it is the name above that has no room, so
+-- that no call is sent that the API would refuse. Without room a correction is dropped: the rule's own limit counts.
 local function noted_of(verb, name)
   if verb == 'pause' or verb == 'rest' then
     local scope = crowding('P', name)
@@ -336,7 +336,7 @@ local function noted_of(verb, name)
   return (verb == 'lift' or verb == 'look' or not crowding('R', name)) and name
 end
 
--- When a pause ends, when it began, and how long it was where the API did not say; 0 for none.
+-- When a pause ends, when it began, and its length if the API did not give one; 0 for none.
 local function pause_of(level)
   local v = by_now('P' .. level, call('HGET', upstream, 'P' .. level))
   if v then
@@ -345,14 +345,14 @@ local function pause_of(level)
   return 0, 0, 0
 end
 
--- Lets those of a rule be looked at now: they may have been put off for longer than they
--- need to be from now on.
+-- Has the tasks that wait for a rule checked now: they may have been put off for longer than is
+-- necessary from now on.
 local function look(name)
   freed(schedule, meta, { name }, now)
   return 1, 0
 end
 
--- Each verb returns whether it changed anything, and until when that holds.
+-- Each verb returns whether it changed anything, and until when the change is valid.
 local verbs = { look = look }
 
 function verbs.pause(level, us, length)
@@ -365,8 +365,8 @@ function verbs.pause(level, us, length)
   return 1, now + us
 end
 
--- While it rests all that is told is of the same calls. Who has rested and is refused again
--- soon after that rests for longer; not so where others' refusals are noted at the same level.
+-- During a rest all signals come from the same calls. If a level has rested and is refused again soon
+-- afterwards, it rests for longer, unless the refusals of other levels are recorded there.
 function verbs.rest(level, first, most, part, _, _, own)
   local ends, _, length = pause_of(level)
   if ends > now then
@@ -407,7 +407,7 @@ function verbs.cut(name, left, apart, grows, least, most)
   return 1, save(name, r)
 end
 
--- What has grown for as long as calls went through goes on from where it is.
+-- The part that has grown while calls succeeded keeps growing from where it is.
 function verbs.rise(name, most, grows, us)
   local r = correction(name)
   local fresh = r.raised <= now
@@ -425,7 +425,7 @@ function verbs.adopt(name, limit, per, us)
   end
   local known = r.limit == limit and r.per == per
   r.limit, r.per, r.till = limit, per, limit > 0 and now + us or now
-  if not known then -- it may be more than the rule's
+  if not known then -- it may be more than the rule's limit
     look(name)
   end
   return known and 0 or 1, max(now, save(name, r))

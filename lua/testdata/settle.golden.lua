@@ -1,49 +1,49 @@
--- settle: charge an attempt what it has spent, whatever it was granted, or take its grant back.
+-- settle: charge an attempt the units that it has spent, whatever it was granted, or take its grant back.
 --
--- What it has spent less comes back in its place, as nearly as each algorithm can: exactly under
--- windows; of a token bucket no more than has provably not been refilled meanwhile. What it has spent
--- more is charged now as a debt, even where it does not fit, as far as the rule then holds no more than
--- twice its capacity; what is above that is charged to nobody. It may be settled again: what counts is
--- what was recorded last. A grant is taken back once, places of concurrency rules included, and not
--- settled after that. Sent again the call changes nothing, and answers the same.
+-- Units that it has not spent come back, as exactly as each algorithm can: exactly under windows; of a
+-- token bucket no more than provably has not been refilled since. Units that it has spent beyond its
+-- grant are charged now as a debt, even if they do not fit, up to twice the rule's capacity. Units above
+-- that are not charged. An attempt may be settled again: the last record counts. A grant is taken back
+-- once, including the places of concurrency rules, and cannot be settled after that. Sent again, the call
+-- changes nothing, and returns the same.
 --
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/core/layout.lua.
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
--- KEYS[n+2]   attempt   string, the grant's record; once it is taken back "X" and the attempt id, unless it is
---                       the record of another attempt by now.
--- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the answer of
---                       the last call, or "X" when it was taken back.
+-- KEYS[n+2]   attempt   string, the grant's record; once it is taken back, "X" and the attempt id, unless by then
+--                       it is the record of another attempt.
+-- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the reply of
+--                       the last call, or "X" when the grant was taken back.
 -- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+5]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
 -- ARGV[3]     call      the id of this call; "" takes the grant back.
--- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
---                       it is recorded.
+-- ARGV[4]     until     integer µs since the epoch: from then on granted units do not come back, unless
+--                       they are recorded.
 -- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
--- ARGV[6]     since     integer µs since the epoch that the clock shows at least, unless it has stepped back since
---                       the grant: then units have moved, and none come back. 0 where nobody knows.
--- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
---                       it is charged, their place (as decide returned it; 0 for units that do not come
---                       back), and integer units that it has spent besides; integer units that it has
---                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/core/rules.lua.
+-- ARGV[6]     since     integer µs since the epoch: if the clock is before it, the clock has stepped back since
+--                       the grant. Then units have moved, and none come back. 0 if unknown.
+-- ARGV[7..]   rules     five for each rule: the rule; for the case that nothing is recorded any more, integer units
+--                       that it is charged, their place (as decide returned it; 0 for units that do not come
+--                       back), and integer units that it has spent and was not charged; integer units that it
+--                       has spent. For a concurrency rule 1 if it has a place, and zeros. See include/core/rules.lua.
 --
 -- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
---          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
---                nothing was changed
+--          done  1, 0 when the grant was taken back before, -1 when the boundaries of a calendar rule are out of
+--                date and nothing was changed
 --          now   integer µs, the clock of this call
 --          back  integer units that came back, rounded down; 1 for a freed place
---          debt  integer units that were charged besides
---          over  integer units spent that are charged to nobody
---          waits 1 where something came back that tasks wait for, else 0
+--          debt  integer units that were charged in addition
+--          over  integer units that it has spent and is not charged
+--          waits 1 if tasks wait for something that came back, else 0
 --
--- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+1..n+3], and KEYS[n+4] where tasks wait
+-- Writes   KEYS[1..n] that got units back or were charged, KEYS[n+1..n+3], and KEYS[n+4] if tasks wait
 --          for them.
 -- Source   docs/algorithms.md#settling
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
--- A test may hand in a number instead; production hands in "".
+-- A test may pass a number instead; production passes "".
 local now = ARGV[1]
 if now ~= '' then
   now = tonumber(now)
@@ -55,8 +55,8 @@ end
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
--- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
--- server without that library, as miniredis, does it here.
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. On a
+-- server without that library, such as miniredis, they are packed here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -92,31 +92,31 @@ local struct = rawget(_G, 'struct') or {
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
+-- A rate rule's state is one string whose first byte is its layout, so that a rule
+-- whose algorithm has changed still finds the units that were spent:
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
--- when the state was written. What is further ahead now was written by a clock that has since stepped
--- back. The key expires at `till`.
+-- when the state was written. A start that is further ahead now was written by a clock that
+-- has since stepped back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
--- The first byte of the record of an attempt that was given back: no start has it.
+-- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
 
 -- A token bucket's `low` when nothing was charged since.
 local UNTOUCHED = 9007199254740991
 
--- To set a TTL costs as much as a write. So one is set for LONGER than the state
--- means anything, and kept while it is no less than LEAST and no more than MOST.
+-- To set a TTL costs as much as a write. So the TTL is set to end LONGER after the state means
+-- nothing any more, and kept while it ends at least LEAST and at most MOST after that.
 local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 
 -- No lease is longer than a day, so an end beyond that was written by a clock
 -- that has since stepped back and counts for nothing.
 local LONGEST_LEASE = 86400000000
--- Numbers on their way out of and into Redis.
+-- Conversion of numbers to and from Redis.
 local max, min = math.max, math.min
 
 local function unpack7(v, i)
@@ -124,8 +124,8 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
--- where the server's long has 32 bits.
+-- Whole numbers are converted to text by these formats alone, which keep every digit. %d takes a third of the time of
+-- %.0f, but loses digits if the server's long has 32 bits.
 local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
 if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
   WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
@@ -134,24 +134,25 @@ local function whole(n)
   return string.format(WHOLE, n)
 end
 
--- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+-- The TTL, in ms, of a key that means nothing any more us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- The rules of a call: each has a key, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
 --   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/algorithms/calendar.lua
--- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
--- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- The name of the unit that it counts may follow, if that is not requests, or "*": decisions get
+-- the cost under each rule, and do not need the unit. p = 0 and cap = 0 suspend; slack < per, and
+-- part of it in a sliding window. An API may raise a limit to `most` millionths of it, 0 for no
+-- more than the limit. All times are whole microseconds.
 -- than it is. All times are whole microseconds.
 
--- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
--- what it took then.
+-- Writes r's state, which means nothing any more after `lasts` µs. A call may write it twice: after its refunds, and
+-- after its charges.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
   local spare = r.till - now - lasts
@@ -163,11 +164,11 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
--- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
--- clock. It is one table, since locals are few.
+-- How far the latest start of a state is ahead of the clock, and the steps of the clock that follow
+-- from that. It is one table, since a chunk has few locals.
 local stored = { known = {} }
 
--- The state of a rule: a call that needs many reads them at once.
+-- The state of a rule. A call that needs many reads them at once.
 function stored.get(key)
   local v = stored.known[key]
   if v == nil then
@@ -176,14 +177,14 @@ function stored.get(key)
   return v
 end
 
--- The byte of the state.
+-- The byte `ahead` of the state.
 function stored.ahead(now, latest)
   return char(min(255, max(0, ceil((latest - now) / 250000))))
 end
 
--- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
--- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
--- against the clock than they are in truth, and no later than when it was written.
+-- By how many µs at least the clock has stepped back since the state was written; 0 for less than
+-- a second, or less than `least`, for which the rule waits. With that subtracted, all times of the state
+-- are, against the clock, no earlier than in truth, and no later than when the state was written.
 function stored.stepped(now, latest, notches, least)
   local back = latest - notches * 250000 - now
   return back > max(1000000, least or 0) and back or 0
@@ -191,8 +192,8 @@ end
 
 -- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
 -- until it returns true. A log is varints: units, then (cells since the one before, units) for each
--- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
--- not at `to`; `before` is the cell before.
+-- next entry; head is the first cell. The entry begins at `entry` and its units at `from`, up to but
+-- not including `to`; `before` is the cell before.
 function stored.each(log, head, visit)
   if log == '' then
     return
@@ -220,9 +221,9 @@ function stored.each(log, head, visit)
   end
 end
 
--- What a state of another algorithm still holds against the rule: times and units by
--- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
--- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- The units of a state of another algorithm that still count under the rule: times and units by
+-- turns, oldest first. A bucket knows no times: its units are the level as of its last decision,
+-- which its rate has not drained. A fixed window counts at its end, or now. The
 -- second result is by how many µs the clock has stepped back.
 function stored.carried(v)
   local kind = byte(v, 1)
@@ -247,60 +248,60 @@ function stored.carried(v)
   return out, back
 end
 
--- The algorithms, by kind; those that a call has no rule of are left out of its
--- script, since making functions is what a short script spends most on. Each has
---   load(key, now, cost, a, b, c, d, member, whole, rule)  the rule as it stands; healed where
---                         that is no longer what is stored, and stepped where the clock has
---                         stepped back since: it must be stored, or each look would find the
---                         state as new as the first one did
+-- The algorithms, by kind. Those that a call has no rule of are left out of its script, since
+-- a short script spends most of its time on making functions. Each has
+--   load(key, now, cost, a, b, c, d, member, whole, rule)  the current state of the rule; healed if
+--                         it differs from what is stored, and stepped if the clock has
+--                         stepped back since: then it must be stored, or each read would find
+--                         the state as new as the first did
 --   fit(r, t)             the first moment from t on at which it admits the cost, and
---                         true where it may be later; nil can't tell
---   charge(r, now, start) takes the cost at start, in r only; returns its place
---   refund(r, now, place) takes it back, in r only; returns the units that came
---                         back, and says in r.changed whether anything did
+--                         true if it may be later; nil if unknown
+--   charge(r, now, start) charges the cost at start, in r only; returns its place
+--   refund(r, now, place) refunds it, in r only; returns the units that came back,
+--                         and sets r.changed if anything did
 --   save(r, now, start)   writes r
 --   remaining(r, now)     units left
---   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   reset(r, now)         µs until it is as if unused; -1 if unknown
 --   lasts(r, now)         µs until the state means nothing any more
--- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+-- Concurrency has no state but its places: it refunds at once and has no lasts.
 local algorithms = {}
--- Keeps the key at least until its meaning ends, us µs from now.
+-- Keeps a key at least until it means nothing any more, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
   if redis.call('PTTL', key) < tonumber(ttl) then
     redis.call('PEXPIRE', key, ttl)
   end
 end
--- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
--- arrive so when they are up to slack µs apart in how late they are.
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs. They also
+-- arrive within that limit if their delays differ by up to slack µs.
 -- Source: docs/algorithms.md#token-bucket
 --
--- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
--- the decision `at`, which never repeats, so that it also names the grant. `low`
--- is the least level that any charge after `since` met: nothing granted since
+-- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at
+-- the decision `at`, which never repeats, so that it also identifies the grant. `low`
+-- is the lowest level that any charge after `since` met: no grant since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
-  -- What a level may come to when a limit changes: sums must stay exact.
+  -- The highest level after a change of a limit: sums must stay exact.
   local MOST_PARTS = 4503599627370496
 
-  -- So many µs, at the most, a bucket waits for a clock that has stepped back.
+  -- How many µs, at most, a bucket waits for a clock that has stepped back.
   local TO_AND_FRO = 10000000
 
-  -- The level at t, below zero where the bucket has been full for a while.
+  -- The level at t, negative if the bucket has been full for a while.
   local function level(r, t)
     return r.x - (t - r.at) * r.p
   end
 
-  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  -- x parts, of which q are a unit, converted to parts of this rule's own unit.
   local function convert(r, x, q, round)
     local rest = x % q
     return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
-  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
-  -- was lowered would be waited for for as long as it takes to drain that at its new
-  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
-  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  -- Drops the part of the level that a changed limit puts beyond full: after a limit was lowered,
+  -- a request would wait until that part has drained at the new rate. Units granted ahead
+  -- are kept on top. A correction of the rate by an API drops nothing, not even
+  -- debts under another burst: `whole` is the rate without the correction.
   local function clip(r, whole)
     local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
     if r.p > 0 and r.x > most then
@@ -317,7 +318,7 @@ do
     end
     r.found = true
     if byte(v, 1) ~= TOKEN then
-      -- What the bucket would hold, had it been there: no more than that is spent.
+      -- What the bucket would hold, had it existed at the time: no more than that is spent.
       local units = stored.carried(v)
       r.at, r.low, r.healed = min(units[1], now), 0, true
       for i = 1, #units, 2 do
@@ -333,11 +334,11 @@ do
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
-      -- One that was corrected before counted in finer parts of the same unit.
+      -- A bucket that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    -- A clock that goes to and fro would fill the bucket each time that it goes forth: so it is waited
-    -- for, where that takes no longer than the bucket does to fill.
+    -- A clock that steps back and forth would fill the bucket each time that it steps forward. So the
+    -- bucket waits for the clock, if that takes no longer than filling does.
     local back = stored.stepped(now, r.at, byte(v, 44), p > 0 and min(TO_AND_FRO, cap * q / p) or 0)
     if back > 0 then
       r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
@@ -356,8 +357,8 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
-    -- must not drain then what is taken there: the level is kept as of the start.
+    -- A corrected rate may be whole before the start comes, or be raised by then, and must not
+    -- drain what is taken at the start: the level is kept as of the start.
     local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
@@ -382,7 +383,7 @@ do
     return floor(back / r.q)
   end
 
-  -- A bucket that has been full for less than slack is not yet as if untouched.
+  -- A bucket that has been full for less than slack is not yet as if unused.
   local function lasts(r, now)
     return max(0, level(r, now) / r.p + r.slack)
   end
@@ -403,19 +404,19 @@ do
     remaining = remaining, reset = reset, lasts = lasts }
 end
 -- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
--- each one of `grain` µs since the epoch.
+-- each window of `grain` µs since the epoch.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
 -- `per` after the end of its cell: less than a grain late and never early, so
 -- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
--- their ends. The last one (tail) stands apart, since it grows most; `log` holds
--- those before it that have units, oldest first: see each in state.lua.
+-- their ends. The last one (tail) is stored apart, since it grows most; `log` holds
+-- the cells before it that have units, oldest first: see each in state.lua.
 --
--- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
--- of a sliding window ends with its last; in it count its own units alone. The one
+-- Fixed windows are cells with a per of 0. A fixed window begins with its first moment, whereas a
+-- cell of a sliding window ends with its last. Only its own units count in it. The window
 -- before is kept for as long, for a clock that steps back. The last `slack` µs of a
--- window admit nothing: what starts late must not land in the next.
+-- window admit nothing: a late start must not land in the next window.
 do
   local function varint(n)
     local s = ''
@@ -436,7 +437,7 @@ do
     r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
   end
 
-  -- Puts units into a cell after all of the log.
+  -- Adds units to a cell after all cells of the log.
   local function append(r, cell, units)
     if r.log == '' then
       r.head, r.log = cell, varint(units)
@@ -446,7 +447,7 @@ do
     r.last = cell
   end
 
-  -- Puts units into a cell before the last of the log.
+  -- Adds units to a cell before the last cell of the log.
   local function insert(r, cell, units)
     stored.each(r.log, r.head, function(at, had, entry, from, to, before)
       if at < cell then
@@ -481,7 +482,7 @@ do
     end
   end
 
-  -- Forgets what has left the window.
+  -- Removes the units that have left the window.
   local function expire(r, now)
     local gone = floor((now - r.window) / r.grain)
     if r.tail <= gone then
@@ -499,9 +500,9 @@ do
     end
   end
 
-  -- The units of a state of another kind, or in other cells. A bucket does not know when
-  -- what it granted last begins: in no more than a second. What counts as of now is to
-  -- be written, or else it would do so with each look.
+  -- The units of a state of another kind, or in other cells. A bucket does not know when its
+  -- latest grant starts: within a second at most. Units that count as of now must be
+  -- written, or else they would count as of now at each read.
   local function take_over(r, v, now)
     local units, back = stored.carried(v)
     local later = byte(v, 1) == TOKEN and 1000000 or 0
@@ -514,8 +515,8 @@ do
     r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
-  -- the one at hand.
+  -- The clock has stepped back by at least `cells` cells. All units of fixed windows then count in
+  -- the current one.
   local function step_back(r, now, cells)
     local units = r.total
     r.healed, r.stepped = true, true
@@ -553,7 +554,7 @@ do
     return r
   end
 
-  -- The moment from which `need` of the units held have left.
+  -- The moment by which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
     stored.each(r.log, r.head, function(cell, units)
@@ -566,7 +567,7 @@ do
     return at * r.grain + r.per
   end
 
-  -- The units that count with those of a start at t: in a fixed window its own.
+  -- The units that count together with those of a start at t: in a fixed window its own.
   local function held(r, t)
     if r.per > 0 then
       return r.total
@@ -602,7 +603,7 @@ do
     return cell * r.grain
   end
 
-  -- Takes units out of their cell.
+  -- Takes units out of the cell that they were charged in.
   local function refund(r, _, place)
     local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
     if r.total == 0 or r.healed then
@@ -641,10 +642,10 @@ do
     remaining = remaining, reset = lasts, lasts = lasts }
 end
 -- concurrency: at most cap runs at once, each holding a place under its attempt
--- id until it is released or its lease runs out unrenewed.
+-- id until the place is released or its lease expires.
 -- Source: docs/algorithms.md#concurrency
 --
--- A sorted set of attempt ids by the end of their lease.
+-- The state is a sorted set of attempt ids by the end of their lease.
 do
   local function bounds(now)
     return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
@@ -661,15 +662,15 @@ do
     return r
   end
 
-  -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
-  -- some places are only set aside.
+  -- The end of one of the current leases, after skipping the `skip` that end first
+  -- (ZRANGEBYSCORE) or last (ZREVRANGEBYSCORE). Nil if there are fewer: some places are only
+  -- reserved.
   local function ends(command, key, a, b, skip)
     return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
-  -- A full rule has a place free when as many leases have ended as are too many,
-  -- unless they are renewed.
+  -- A full rule has a free place once enough leases have ended to be below cap, unless they are
+  -- renewed.
   local function fit(r, t)
     if r.held < r.cap or r.mine then
       return t
@@ -714,26 +715,26 @@ end
 -- before it left over.
 -- Source: docs/algorithms.md#calendar
 --
--- A period begins at b0 and at b1 the next one does; a is when the one before began,
--- b2 and b3 are when the next two end. They come from the caller, whose clock or
--- memory may be wrong: where the clock is not between b0 and b1 the rule is stale, and
--- admits nothing until the caller has others.
+-- A period begins at b0, and the next one at b1; the one before began at a, and the next two
+-- end at b2 and b3. These boundaries come from the caller, whose clock or memory may be wrong: if
+-- the clock is not between b0 and b1, the rule is stale, and admits nothing until the caller
+-- sends others.
 --
 -- The state is the latest period that has units and the one before it, each by the
 -- last of its starts, as with fixed windows: whatever the boundaries are by now, none
--- of its units started later. `from` is no later than any start of the latest, `since`
--- than any of both. A start ahead may stand in the next period while this one still
--- has room. `carry` is what had been rolled over into the period before; what comes to
--- the latest follows from it, so that what is given back late is rolled over too. The
--- last `slack` µs of a period admit nothing. Where what is left is spread, nothing
--- starts before `next`; before the last charge that was `was`.
+-- of its units started later. `from` is no later than any start of the latest period, `since`
+-- than any start of both. A start ahead may be in the next period while this one still
+-- has room. `carry` is what was rolled over into the period before; the units rolled over into
+-- the latest follow from it, so that late refunds roll over too. The
+-- last `slack` µs of a period admit nothing. If the units that are left are spread, nothing
+-- starts before `next`; `was` is `next` before the last charge.
 do
   local EXACT = 9007199254740991
 
-  -- How soon to ask a rule again that is stale.
+  -- How soon to check a stale rule again.
   local SOON = 10000
 
-  -- units/of of a time, rounded up; no more than it. All are whole.
+  -- units/of of a time, rounded up; no more than the time. All are whole.
   local function part(time, units, of)
     local rest = time % of
     local over = rest * units
@@ -745,7 +746,7 @@ do
     return min(time, (time - rest) / of * units + over)
   end
 
-  -- What the period before the latest has left over, once it has ended.
+  -- The units that the period before the latest has left over, once it has ended.
   local function left_over(r)
     if r.prior == 0 or r.prior >= r.b0 then
       return 0
@@ -753,9 +754,9 @@ do
     return min(r.rollover, max(0, r.cap + min(r.carry, r.rollover) - r.before))
   end
 
-  -- Begins a period: the latest is the one before from now on, or, where it ended
-  -- sooner than at `from`, one that passed without a unit. What had been rolled over into
-  -- that one rolls on; several in a row count as one.
+  -- Begins a period: the latest becomes the one before; if it ended sooner than at `from`, the one
+  -- before is a period that passed without a unit. Units that were rolled over into that period
+  -- roll over again; several such periods in a row count as one.
   local function begin(r, from, before)
     local carry = left_over(r)
     r.gap = r.last < before
@@ -768,9 +769,9 @@ do
     r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0
   end
 
-  -- Sees the state as it is at now: r.idle where the period at hand has no units,
-  -- r.ahead where the latest is the next one, r.gone where nobody knows any more what
-  -- the one at hand had, since the clock has stepped back into it.
+  -- Adjusts the state to now: r.idle if the current period has no units, r.ahead if the latest is
+  -- the next one, r.gone if the units of the current period are unknown, since the clock has
+  -- stepped back into it.
   local function settle(r, now)
     if r.last - now > 2 * FAR_AHEAD then
       r.count = r.count + (r.prior >= r.b0 and r.before or 0)
@@ -789,8 +790,8 @@ do
     r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
   end
 
-  -- The units of another algorithm that are of the period at hand. What the one before
-  -- it left over nobody knows.
+  -- The units of another algorithm that belong to the current period. What the period before left
+  -- over is unknown.
   local function take_over(r, v, now)
     local units = stored.carried(v)
     for i = 1, #units, 2 do
@@ -825,8 +826,8 @@ do
     return r
   end
 
-  -- The units of the period at hand, and of the next. Where the boundaries have
-  -- changed, those that may be of either count in both.
+  -- The units of the current period, and of the next. If the boundaries have changed, units that
+  -- may belong to either count in both.
   local function used(r)
     return r.ahead and r.before or r.count + (r.prior >= r.b0 and r.before or 0)
   end
@@ -835,7 +836,7 @@ do
     return r.last >= r.b1 and r.count + (r.prior >= r.b1 and r.before or 0) or 0
   end
 
-  -- The units that the period at hand has left, and the next one, which gets nothing
+  -- The units that are left in the current period, and in the next one, into which nothing is
   -- rolled over before it has begun.
   local function room(r)
     return r.gone and 0 or r.cap + (r.ahead and min(r.carry, r.rollover) or left_over(r)) - used(r)
@@ -845,7 +846,7 @@ do
     return r.cap - used_next(r)
   end
 
-  -- What happens from b2 on nobody knows here, only that nothing is admitted sooner.
+  -- From b2 on the answer is unknown here, except that nothing is admitted sooner.
   local function fit(r, t)
     if r.cost > r.cap then
       return nil
@@ -890,7 +891,7 @@ do
     return start
   end
 
-  -- The pace goes back by the charge that was the last.
+  -- A refund sets the pace back if its charge was the last one.
   local function refund(r, _, place)
     local back = 0
     if r.healed or place < r.since then
@@ -917,15 +918,15 @@ do
     return used(r) > 0 and r.b1 - now or max(0, r.next - now)
   end
 
-  -- µs until the state means nothing any more: where units roll over, not before
-  -- another period has passed.
+  -- µs until the state means nothing any more: if units roll over, not before another period
+  -- has passed.
   local function lasts(r, now)
     if r.stale then
       return max(0, (r.ends or r.b1) - now)
     elseif r.rollover == 0 then
       return reset(r, now)
     elseif r.idle then
-      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
+      return r.gap and 0 or r.b2 - now -- how long ago the period before a gap was is unknown
     end
     return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
   end
@@ -939,8 +940,8 @@ do
     return (r.stale or r.cap == 0) and 0 or max(0, room(r))
   end
 
-  -- When `units` before it and then the cost will have been admitted: an estimate,
-  -- which takes later periods to be as long as the next.
+  -- When `units` before it and then the cost will have been admitted: an estimate, which assumes
+  -- that later periods are as long as the next.
   local function after(r, now, units)
     if r.cost > r.cap or r.stale then
       return (fit(r, now))
@@ -963,14 +964,14 @@ do
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
 
--- What an API makes of a rule's numbers, where it has told anything: see include/upstream/upstream.lua.
+-- Returns a rule's numbers as an API corrects them, if it has reported anything: see include/upstream/upstream.lua.
 local corrected
 
 local function most_of(rule)
   return max(1000000, #rule > 35 and unpack7(rule, 30) or 0)
 end
 
--- Rule i, which a text describes.
+-- Rule i, parsed from its text.
 local function load_rule(i, rule, cost, member, now)
   local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
   local changed, whole, burst
@@ -981,8 +982,8 @@ local function load_rule(i, rule, cost, member, now)
   r.corrected, r.cap, r.raises = changed, burst or r.cap, kind == 'T' and most_of(rule) > 1000000
   return r
 end
--- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
+-- Has the waiting tasks of some levels checked now: units of their rules have come free, or the rules have
+-- changed. It needs sub and whole; names are those of the rules. Returns whether any tasks wait there.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -1002,7 +1003,7 @@ local function freed(schedule, meta, names, now)
   return any
 end
 
--- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+-- The names of rules 1 to n; `length` is the length of the provider's prefix of their keys.
 local function names_of_rules(n, length)
   local names = {}
   for i = 1, n do
@@ -1017,7 +1018,7 @@ local provider = string.match(schedule, '^(.*)![^!]*$')
 local taken_back = char(GIVEN_BACK) .. member
 local moved, last = now < tonumber(ARGV[6]), redis.call('HGET', settled, '#')
 
--- Takes units back where nothing is recorded, and places; returns how many came back.
+-- Refunds units, if nothing is recorded, and places; returns how many came back.
 local function take(i, r)
   r.cost = tonumber(ARGV[5 * i + 3])
   if r.cost == 0 or moved and r.kind ~= 'C' then
@@ -1032,15 +1033,15 @@ end
 
 local settle
 if id ~= '' or last then
-  -- What is recorded of an attempt that was settled, under one rule: units that it has
-  -- spent and that are charged to nobody, and then, by turns, the places and units of what
-  -- it was charged, oldest first. It needs what settle.lua has above it.
+  -- The record of an attempt that was settled, under one rule: the units that it has spent
+  -- and was not charged, and then, by turns, the places and units that it was charged, oldest
+  -- first. It needs what settle.lua has above it.
 
-  -- So many places are told apart; what was put into others in between does not come back.
+  -- How many places are told apart; units in the places between do not come back.
   local MOST_PLACES = 8
 
-  -- Takes units back in r, what was charged last first; returns how many came back, and
-  -- says in r.changed whether anything did.
+  -- Refunds units in r, those that were charged last first; returns how many came back, and
+  -- sets r.changed if anything came back.
   local function take_back(r, parts, less)
     local back, changed = 0, false
     while less > 0 and #parts > 0 do
@@ -1065,7 +1066,7 @@ if id ~= '' or last then
   -- A bucket's numbers stay exact below this.
   local MOST_LEVEL = 6755399441055744
 
-  -- What may be charged beyond what fits: a rule holds no more than two capacities.
+  -- How much may be charged beyond the capacity: a rule holds at most two capacities.
   local function room(r)
     r.cap = 2 * r.cap
     local units = algorithms[r.kind].remaining(r, now)
@@ -1073,7 +1074,7 @@ if id ~= '' or last then
     return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
   end
 
-  -- What is recorded under a rule, or else what the caller knows of.
+  -- The record under a rule, or else what the caller knows.
   local function recorded(name, charged, place, over)
     local had = last and redis.call('HGET', settled, name)
     local parts = not had and charged > 0 and { place, charged } or {}
@@ -1089,7 +1090,7 @@ if id ~= '' or last then
     return parts, over
   end
 
-  -- Charges units as a debt, in r alone.
+  -- Charges units as a debt, in r only.
   local function owe(r, parts, units)
     r.cost = units
     parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
@@ -1141,8 +1142,8 @@ local out = { 1, now }
 for i = 3, 3 * n + 3 do
   out[i] = 0
 end
--- The answer, once those who wait for what came back are looked at now: also where the call is sent again, since its
--- reply was lost.
+-- The reply, after the tasks that wait for what came back are set to be checked now: also when the call is sent again
+-- because its reply was lost.
 local function answer(came_back)
   if freed(schedule, meta, names_of_rules(n, #provider), now) and came_back then
     out[3 * n + 3] = 1
@@ -1167,7 +1168,7 @@ for i = 1, n do
     return out
   end
 end
-if id == '' then -- noted before anything comes back, so that it does so once
+if id == '' then -- written before anything comes back, so that it comes back once
   local record = redis.call('GET', attempt)
   if record and sub(record, -#member) == member then
     redis.call('SET', attempt, taken_back, 'PX', '60000')
@@ -1194,6 +1195,6 @@ if id ~= '' then
 end
 local came_back = false
 for i = 1, n do
-  came_back = came_back or out[3 * i] > 0 or rules[i].changed and out[3 * i + 1] == 0 -- or less than a unit did
+  came_back = came_back or out[3 * i] > 0 or rules[i].changed and out[3 * i + 1] == 0 -- or less than a unit came back
 end
 return answer(came_back)

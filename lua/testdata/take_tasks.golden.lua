@@ -1,23 +1,23 @@
 -- take_tasks: move tasks of one asynq queue from their waiting sets to active, and return their messages.
 --
--- It does for many tasks what asynq's own look for a task does for one of pending: whoever calls it runs
--- them. Sent again under the same lease it answers the same. Tasks are put into active before they leave
--- their set: a server that refuses a command half-way leaves no task in neither.
+-- It does for many tasks what asynq's own dequeue does for one task of pending: the caller runs them.
+-- Sent again under the same lease, it returns the same. Tasks are added to active before they leave
+-- their set: if the server refuses a command half-way, every task is still in one of them.
 --
 -- KEYS[1..n]  task       hash of task i, as asynq leaves it; n = #KEYS - 5.
 -- KEYS[n+1]   active     list of asynq's: ids of tasks that run.
 -- KEYS[n+2]   lease      sorted set of asynq's: the same ids by when asynq takes their run for lost.
 -- KEYS[n+3]   scheduled  sorted set of asynq's: ids of tasks that were enqueued for later.
 -- KEYS[n+4]   retry      sorted set of asynq's: ids of tasks that were put back for later.
--- KEYS[n+5]   paused     string of asynq's, which is there while the queue is paused.
+-- KEYS[n+5]   paused     string of asynq's, which exists while the queue is paused.
 --
 -- ARGV[1]       lease    s since the epoch, when the runs are lost unless asynq renews them, with a fraction that
---                        is this call's own.
+--                        identifies this call.
 -- ARGV[2..n+1]  id       of task i.
 --
 -- Returns  {one for each task: message or outcome}
---          message  text, of one that is active now: the caller is to run it
---          outcome  integer, as release_tasks has it, of any other
+--          message  text, for a task that is active now: the caller must run it
+--          outcome  integer, as release_tasks has it, for any other task
 --
 -- Writes   KEYS[1..n] and KEYS[n+1..n+4], for the tasks whose messages it returns.
 -- Source   docs/decisions/0023-granted-tasks-go-straight-to-active.md#0023-granted-tasks-go-straight-to-active

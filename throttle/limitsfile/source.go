@@ -124,7 +124,8 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	}
 }
 
-// Attach sets the limiter that gets the policies that this process may not publish.
+// Attach sets the limiter that runs by the limits file where this process may not publish the file and
+// Redis has no limits.
 func (l *Source) Attach(limiter *throttle.Limiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

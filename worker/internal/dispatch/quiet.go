@@ -13,8 +13,8 @@ import (
 // and can be rare: a process with thousands of quiet providers polls some dozens of them a second in
 // all.
 const (
-	// pollMost is how often a quiet provider is polled by a process that has few. pollShare is added
-	// to that interval for each that it has.
+	// pollMost is the least interval between polls of a quiet provider. With many watches the interval
+	// is pollShare for each of them.
 	pollMost  = 1200 * time.Millisecond
 	pollShare = 20 * time.Millisecond
 
