@@ -12,7 +12,7 @@ import (
 )
 
 func (i *inspection) scope(ctx context.Context) error {
-	r, err := i.answers.Scope(ctx, i.name)
+	r, err := i.answers.Scope(ctx, atCommandLine(""), i.name)
 	if control.IsUnmatched(err) {
 		return &cli.Error{What: plainly(err), Try: "a scope that the limits have rules for, or -limits FILE", Err: err}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func (i *inspection) task(ctx context.Context) error {
-	found, err := i.answers.Task(ctx, i.name)
+	found, err := i.answers.Task(ctx, atCommandLine(""), i.name)
 	if none := new(control.NoTaskError); errors.As(err, &none) {
 		return noTask(none)
 	}

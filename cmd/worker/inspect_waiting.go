@@ -22,7 +22,7 @@ type waitingSummary struct {
 
 // waiting lists the scopes in which most tasks wait.
 func (i *inspection) waiting(ctx context.Context) error {
-	all, err := i.answers.Waiting(ctx, i.most)
+	all, err := i.answers.Waiting(ctx, atCommandLine(""), i.most)
 	if err != nil {
 		return explain(ctx, err, i.url)
 	}

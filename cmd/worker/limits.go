@@ -21,6 +21,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/celltree"
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -338,10 +339,6 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 	return explain(ctx, err, c.url)
 }
 
-func (c *limitsCommand) edit() policystore.Edit {
-	return policystore.Edit{By: c.as, Reason: c.reason, IfVersion: c.version, For: c.lasts}
-}
-
 // current is what stands there, and what it comes to at the server's time, which is noted.
 func (c *limitsCommand) current(ctx context.Context) (policystore.Version, *policy.Policy, error) {
 	v, err := c.store.Current(ctx)
@@ -364,11 +361,7 @@ func (c *limitsCommand) set(ctx context.Context) error {
 		}
 		fields[key] = value
 	}
-	if err := c.known(ctx, true); err != nil {
-		return err
-	}
-	made, err := c.store.Set(ctx, c.edit(), c.words[0], c.words[1], fields)
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbSet, Scope: c.words[0], Rule: c.words[1], Fields: fields})
 }
 
 func (c *limitsCommand) assign(ctx context.Context) error {
@@ -378,11 +371,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 	}
-	if err := c.known(ctx, true); err != nil {
-		return err
-	}
-	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbAssign, Scope: c.words[0], Assigned: as})
 }
 
 // assigned reads one KEY=VALUE of assign. It says whether it is one, and the first.
@@ -454,14 +443,12 @@ func readShares(shares map[string]policy.Share, text string) bool {
 }
 
 func (c *limitsCommand) remove(ctx context.Context) error {
-	made, err := c.store.Remove(ctx, c.edit(), c.words[0], c.words[1])
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbRemove, Scope: c.words[0], Rule: c.words[1]})
 }
 
 func (c *limitsCommand) unset(ctx context.Context) error {
 	words := append(c.words, "", "")
-	made, err := c.store.Unset(ctx, c.edit(), words[0], words[1])
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbUnset, Scope: words[0], Rule: words[1]})
 }
 
 func (c *limitsCommand) importFile(ctx context.Context) error {
@@ -469,8 +456,7 @@ func (c *limitsCommand) importFile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := c.store.Import(ctx, c.edit(), p, c.words[0], c.replace)
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbImport, Policy: p, From: c.words[0], Replace: c.replace})
 }
 
 // readLimits reads a file, "-" for standard input.
@@ -525,6 +511,5 @@ func (c *limitsCommand) rollback(ctx context.Context) error {
 	if !is {
 		return cli.Errorf("worker limits history", "%q is not a version number", c.words[0])
 	}
-	made, err := c.store.Rollback(ctx, c.edit(), number)
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbRollback, Version: number})
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,47 +11,16 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/internal/control"
-	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
 func (c *limitsCommand) pause(ctx context.Context) error {
-	if err := c.known(ctx, false); err != nil {
-		return err
-	}
-	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
-	return c.tell(ctx, made, err)
-}
-
-// known refuses a scope whose first name the limits do not know, unless -force insists: nobody spends from it, and it is most
-// likely a mistake. Where a name may be new, only one that is near to another is refused.
-func (c *limitsCommand) known(ctx context.Context, mayBeNew bool) error {
-	_, p, err := c.current(ctx)
-	if c.force || errors.Is(err, policystore.ErrNone) { // nobody knows yet what there will be
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, tree := p.Limits()
-	name, _, _ := strings.Cut(c.words[0], "/")
-	if _, all := tree["*"]; all || p.Names(name) {
-		return nil
-	}
-	near := diag.Nearest(name, slices.Sorted(maps.Keys(tree)))
-	switch {
-	case near != "":
-		return cli.Errorf("worker limits "+c.verb+" … -force, if "+cli.Quote(name)+" is meant", "the limits do not name %s; did you mean %s?", cli.Quote(name), near)
-	case mayBeNew:
-		return nil
-	}
-	return cli.Errorf("worker limits list, or -force to do it anyway", "the limits do not name %s, and no task can spend from it", cli.Quote(name))
+	return c.apply(ctx, control.Change{Verb: control.VerbPause, Scope: c.words[0]})
 }
 
 func (c *limitsCommand) resume(ctx context.Context) error {
-	made, err := c.store.Resume(ctx, c.edit(), c.words[0])
-	return c.tell(ctx, made, err)
+	return c.apply(ctx, control.Change{Verb: control.VerbResume, Scope: c.words[0]})
 }
 
 // drainReport is what drain prints at its end; docs/json.md has its fields.
@@ -74,11 +41,8 @@ const (
 // drain pauses a scope and waits until its tasks have ended. Whatever ends the wait, the
 // pause stays.
 func (c *limitsCommand) drain(ctx context.Context) error {
-	if err := c.known(ctx, false); err != nil {
-		return err
-	}
 	began := time.Now()
-	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
+	made, err := c.change(ctx, control.Change{Verb: control.VerbPause, Scope: c.words[0]})
 	switch {
 	case errors.Is(err, policystore.ErrUnchanged): // it is paused for good already
 	case err != nil:

@@ -278,7 +278,7 @@ func (c *limitsCommand) states(ctx context.Context, p *policy.Policy) ([]control
 	if err != nil {
 		return nil, err
 	}
-	return control.New(control.Config{Redis: c.rdb, Limiter: limiter, Store: c.store}).Rules(ctx, c.words[0])
+	return control.New(control.Config{Redis: c.rdb, Limiter: limiter, Store: c.store}).Rules(ctx, atCommandLine(c.as), c.words[0])
 }
 
 // state adds how the rule stands, and returns it as text.

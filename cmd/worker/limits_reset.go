@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -23,16 +23,8 @@ type resetReport struct {
 
 // reset forgets what was spent under the rules of a scope, and prints how much that was.
 func (c *limitsCommand) reset(ctx context.Context) error {
-	_, p, err := c.current(ctx)
-	if err != nil {
-		return err
-	}
-	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
-	if err != nil {
-		return err
-	}
 	words := append(c.words, "")
-	made, err := c.store.Reset(ctx, c.edit(), limiter, words[0], words[1])
+	made, err := c.change(ctx, control.Change{Verb: control.VerbReset, Scope: words[0], Rule: words[1]})
 	if errors.Is(err, policystore.ErrNothingToReset) {
 		rule := "rate rule"
 		if words[1] != "" {

@@ -16,6 +16,9 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
+// admin may do everything.
+var admin = Actor{Name: "root", Role: RoleAdmin, Via: "test"}
+
 const limits = `limits:
   daily:
     rules: [{name: plan, algorithm: fixed-window, limit: 1, per: 30d}]
@@ -86,7 +89,7 @@ func (a *asked) enqueue(tasks ...queue.Task) {
 // task returns the one task of an id.
 func (a *asked) task(id string) Task {
 	a.t.Helper()
-	list, err := a.Task(a.t.Context(), id)
+	list, err := a.Task(a.t.Context(), admin, id)
 	if err != nil || len(list) != 1 {
 		a.t.Fatalf("%s: %v, %v", id, list, err)
 	}
@@ -95,7 +98,7 @@ func (a *asked) task(id string) Task {
 
 func (a *asked) scope(name string) Scope {
 	a.t.Helper()
-	r, err := a.Scope(a.t.Context(), name)
+	r, err := a.Scope(a.t.Context(), admin, name)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -149,7 +152,7 @@ func TestNoTask(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, limits)
 	a.enqueue(queue.Task{Scope: "free", ID: "a", Queue: "low"})
-	_, err := a.Task(t.Context(), "b")
+	_, err := a.Task(t.Context(), admin, "b")
 	if none := new(NoTaskError); !errors.As(err, &none) || none.ID != "b" || len(none.Queues) != 1 || none.Queues[0] != "low" {
 		t.Errorf("got %#v", err)
 	}

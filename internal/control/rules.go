@@ -28,7 +28,10 @@ type Rule struct {
 
 // Rules answers how the rules stand that tasks of a scope meet now, outermost first. Its errors are those of Limiter.Forecast.
 // It costs three round trips.
-func (s *Service) Rules(ctx context.Context, scope string) ([]Rule, error) {
+func (s *Service) Rules(ctx context.Context, who Actor, scope string) ([]Rule, error) {
+	if err := s.May(who, VerbSee, scope); err != nil {
+		return nil, err
+	}
 	told, err := s.limiter.UpstreamState(ctx, scope)
 	if err != nil {
 		return nil, err

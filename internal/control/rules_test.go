@@ -32,7 +32,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := a.scope("p/x").Rules
-	got, err := a.Rules(t.Context(), "p/x")
+	got, err := a.Rules(t.Context(), admin, "p/x")
 	if err != nil || !slices.EqualFunc(got, rules, func(a, b Rule) bool { return a.Rule == b.Rule && a.Used == b.Used && a.Remaining == b.Remaining }) {
 		t.Errorf("Rules answers %+v, %v, and Scope %+v", got, err, rules)
 	}
@@ -82,7 +82,7 @@ func TestRules(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, limits)
-	if got, err := a.Waiting(t.Context(), 5); err != nil || len(got.Fullest) != 0 || got.Scopes != 0 || got.More {
+	if got, err := a.Waiting(t.Context(), admin, 5); err != nil || len(got.Fullest) != 0 || got.Scopes != 0 || got.More {
 		t.Fatalf("nothing waits: %+v, %v", got, err)
 	}
 	a.use("daily/x")
@@ -93,7 +93,7 @@ func TestWaiting(t *testing.T) {
 			a.enqueue(queue.Task{Scope: scope})
 		}
 	}
-	got, err := a.Waiting(t.Context(), 3)
+	got, err := a.Waiting(t.Context(), admin, 3)
 	if err != nil || len(got.Fullest) != 3 || got.Scopes != 4 || got.More {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -126,7 +126,7 @@ func TestVendorLimit(t *testing.T) {
 	if _, err := a.limits.Report(t.Context(), "api", hint); err != nil {
 		t.Fatal(err)
 	}
-	got, err := a.Rules(t.Context(), "api")
+	got, err := a.Rules(t.Context(), admin, "api")
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}

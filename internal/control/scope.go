@@ -52,7 +52,10 @@ type Shadow struct {
 
 // Scope answers who waits in a scope and below it. The error is that of Limiter.Inspect, or Redis's.
 // IsUnmatched tells of a scope that no rule matches, and none ever did.
-func (s *Service) Scope(ctx context.Context, name string) (Scope, error) {
+func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, error) {
+	if err := s.May(who, VerbSee, name); err != nil {
+		return Scope{}, err
+	}
 	got, err := s.limiter.Inspect(ctx, name)
 	if IsUnmatched(err) {
 		return s.unmatchedScope(ctx, name, err)

@@ -3,7 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"strings"
+	"log/slog"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -26,25 +26,31 @@ type Config struct {
 	Inspector *asynq.Inspector
 	// Now is the clock of this host. Default: time.Now.
 	Now func() time.Time
+	// Logger gets one line for each rule and each task that an actor has changed. Default: none.
+	Logger *slog.Logger
 }
 
-// Service answers. It is safe for concurrent use.
+// Service answers and acts. It is safe for concurrent use.
 type Service struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
 	store     *policystore.Store
 	inspector *asynq.Inspector
 	now       func() time.Time
+	log       *slog.Logger
 }
 
 // New returns a Service. It does no I/O.
 func New(cfg Config) *Service {
-	s := &Service{cfg.Redis, cfg.Limiter, cfg.Store, cfg.Inspector, cfg.Now}
+	s := &Service{cfg.Redis, cfg.Limiter, cfg.Store, cfg.Inspector, cfg.Now, cfg.Logger}
 	if s.inspector == nil {
 		s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
 	}
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
 	}
 	return s
 }
@@ -65,15 +71,6 @@ func (t Time) String() string {
 
 // MarshalJSON returns the moment as a string.
 func (t Time) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
-
-// Plain returns the text of an error without the name of the package that it comes from.
-func Plain(err error) string {
-	text := err.Error()
-	for _, name := range []string{"throttle: ", "queue: ", "policystore: "} {
-		text = strings.TrimPrefix(text, name)
-	}
-	return text
-}
 
 // expected is the moment so long after at; zero if no clock tells. The end of a pause is told as it is.
 func expected(at time.Time, in time.Duration, b policy.MatchedRule) Time {

@@ -47,20 +47,24 @@ const (
 )
 
 // Task answers where the tasks of an id are, one for each queue that has one. It costs two calls for each queue, and some more for
-// each task. It returns a *NoTaskError if no queue has one.
-func (s *Service) Task(ctx context.Context, id string) ([]Task, error) {
+// each task. It returns a *NoTaskError if no queue has one, or none that the actor may see.
+func (s *Service) Task(ctx context.Context, who Actor, id string) ([]Task, error) {
 	found, queues, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if len(found) == 0 {
-		return nil, &NoTaskError{ID: id, Queues: queues}
-	}
-	list := make([]Task, len(found))
-	for n, info := range found {
-		if list[n], err = s.task(ctx, info); err != nil {
+	var list []Task
+	for _, info := range found {
+		task, err := s.task(ctx, info)
+		if err != nil {
 			return nil, err
 		}
+		if s.May(who, VerbSee, task.Scope) == nil {
+			list = append(list, task)
+		}
+	}
+	if len(list) == 0 {
+		return nil, &NoTaskError{ID: id, Queues: queues}
 	}
 	return list, nil
 }

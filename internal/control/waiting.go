@@ -33,8 +33,9 @@ type Waiting struct {
 }
 
 // Waiting answers in which scopes tasks wait, at most as many scopes as asked for. It counts at most 10,000 scopes of each provider:
-// see Waitlist.Fullest for what that costs. Each scope of the answer costs a call of asynq's besides.
-func (s *Service) Waiting(ctx context.Context, most int) (Waiting, error) {
+// see Waitlist.Fullest for what that costs. Each scope of the answer costs a call of asynq's besides. Scopes that the actor may not see
+// are left out.
+func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, error) {
 	var all Waiting
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
@@ -42,9 +43,17 @@ func (s *Service) Waiting(ctx context.Context, most int) (Waiting, error) {
 	}
 	var list []throttle.ScopeQueue
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, most)
+		asked := most
+		if !who.seesAll() {
+			asked = mostSearched // of which some may be hidden
+		}
+		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, asked)
 		if err != nil {
 			return all, err
+		}
+		some = slices.DeleteFunc(some, func(q throttle.ScopeQueue) bool { return s.May(who, VerbSee, q.Scope) != nil })
+		if !who.seesAll() {
+			counted = len(some)
 		}
 		list, all.Scopes, all.More = append(list, some...), all.Scopes+counted, all.More || more
 	}

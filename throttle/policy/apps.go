@@ -84,14 +84,27 @@ func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
 
 // Owner returns the owner of a scope: that of its lowest level that has one.
 func (p *Policy) Owner(s Scope) (owner string) {
-	p.visit(s, func(_ Scope, layers []*tree) {
-		for _, layer := range layers {
+	if owners := p.Owners(s.String()); len(owners) > 0 {
+		owner = owners[len(owners)-1]
+	}
+	return owner
+}
+
+// Owners returns the owners of the levels of a scope, or of a place such as payments/*, outermost first. A level without one is left
+// out. Costs as much as Match.
+func (p *Policy) Owners(place string) (owners []string) {
+	p.visit(Scope{text: place}, func(_ Scope, layers []*tree) {
+		owner := ""
+		for _, layer := range layers { // that of the name replaces that of "*"
 			if layer.owner != "" {
 				owner = layer.owner
 			}
 		}
+		if owner != "" {
+			owners = append(owners, owner)
+		}
 	})
-	return owner
+	return owners
 }
 
 // visit visits the trees that cover each level of a path, outermost first.

@@ -1,0 +1,74 @@
+package control
+
+import (
+	"slices"
+	"strings"
+)
+
+// Role is what an actor may do: see docs/operations.md#roles.
+type Role int
+
+// The roles, each of which may do what those before it may.
+const (
+	RoleNone   Role = iota // nothing
+	RoleViewer             // see
+	RoleOwner              // as a viewer, and act and change in the scopes of which it is the owner, and below them
+	RoleAdmin              // everything
+)
+
+var roleNames = []string{"none", "viewer", "owner", "admin"}
+
+// String returns the role as configurations and refusals name it.
+func (r Role) String() string {
+	if r < 0 || int(r) >= len(roleNames) {
+		return roleNames[RoleNone]
+	}
+	return roleNames[r]
+}
+
+// ParseRole returns the role of a name, and whether there is one.
+func ParseRole(name string) (Role, bool) {
+	i := slices.Index(roleNames, name)
+	return Role(max(0, i)), i >= 0
+}
+
+// Actor is a person or program that asks or acts.
+type Actor struct {
+	// Name is the author in the history. Required.
+	Name string
+	// Groups are compared with the owner of a scope, as Name is.
+	Groups []string
+	Role   Role
+	// Scopes are the scopes that the actor may see, with all below them: names, or "*" for every name. Empty: all. An owner also sees
+	// its own.
+	Scopes []string
+	// Via is the way that the actor came, such as "page" or "cli". It goes to the history and to the audit line.
+	Via string
+}
+
+// is reports whether an owner of the limits means the actor.
+func (a Actor) is(owner string) bool {
+	return owner != "" && (owner == a.Name || slices.Contains(a.Groups, owner))
+}
+
+// seesAll reports whether nothing is hidden from the actor.
+func (a Actor) seesAll() bool { return a.Role == RoleAdmin || a.Role > RoleNone && len(a.Scopes) == 0 }
+
+// sees reports whether a scope, or a place such as payments/*, is one of Scopes, or below one.
+func (a Actor) sees(place string) bool {
+	return slices.ContainsFunc(a.Scopes, func(scope string) bool { return covers(scope, place) })
+}
+
+// covers reports whether a scope is at or below a place of the limits, such as payments/*.
+func covers(place, scope string) bool {
+	names, at := strings.Split(scope, "/"), strings.Split(place, "/")
+	if len(at) > len(names) {
+		return false
+	}
+	for i, name := range at {
+		if name != "*" && name != names[i] {
+			return false
+		}
+	}
+	return true
+}

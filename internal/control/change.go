@@ -1,0 +1,141 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// Change is a change of the limits that an actor asks for. Preview shows what it would do, and Apply makes it.
+type Change struct {
+	// Verb is pause, resume, set, assign, remove, unset, reset, rollback or import.
+	Verb Verb
+	// Scope is the place in the limits, with "*" for every name; Rule is the rule there. Neither goes with rollback and import; unset
+	// and reset mean all rules without Rule, and unset everything without Scope.
+	Scope, Rule string
+	// Fields are what set writes, as limits.yaml has it.
+	Fields map[string]string
+	// Assigned is what assign writes.
+	Assigned policystore.Assigned
+	// Version is the one that rollback returns to.
+	Version int64
+	// Policy is what import brings, read From a file of this name. Replace undoes all other changes.
+	Policy  *policy.Policy
+	From    string
+	Replace bool
+
+	// Reason is why, for the history.
+	Reason string
+	// For is how long pause, set and remove last. Zero: for good.
+	For time.Duration
+	// IfVersion refuses the change if the limits are at another version by now: see policystore.Edit.
+	IfVersion int64
+	// Force changes a scope that the limits do not name, and no task can spend from.
+	Force bool
+}
+
+// Done is a change that was made.
+type Done struct {
+	policystore.Made
+	// Undo takes it back, unless the limits have changed since. Nil for what cannot be taken back: a reset, and the first version.
+	Undo *Change
+}
+
+// errNoStore is the error of a change where no limits are kept in Redis.
+var errNoStore = errors.New("these limits come from a file, and only that can change them")
+
+// Apply makes a change, and writes one line of audit. The error is a *ForbiddenError, an *UnknownScopeError, those of the
+// policystore.Store's method of the verb, or those of May. Costs some round trips.
+func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) {
+	if s.store == nil {
+		return Done{}, errNoStore
+	}
+	made, err := s.change(ctx, who, c)
+	if err != nil {
+		return Done{Made: made}, err // ErrUnchanged has what stands there
+	}
+	s.audit(ctx, who, c, made)
+	done := Done{Made: made}
+	if before := made.Version.Number - 1; before > 0 && c.Verb != VerbReset {
+		done.Undo = &Change{Verb: VerbRollback, Version: before, IfVersion: made.Version.Number}
+	}
+	return done, nil
+}
+
+// change checks the actor's rights, and makes a change.
+func (s *Service) change(ctx context.Context, who Actor, c Change) (made policystore.Made, err error) {
+	if err := s.May(who, c.Verb, c.Scope); err != nil {
+		return made, err
+	}
+	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: c.IfVersion, For: c.For}
+	if err := s.known(ctx, c); err != nil {
+		return made, err
+	}
+	switch c.Verb {
+	case VerbPause:
+		return s.store.Pause(ctx, edit, c.Scope)
+	case VerbResume:
+		return s.store.Resume(ctx, edit, c.Scope)
+	case VerbSet:
+		return s.store.Set(ctx, edit, c.Scope, c.Rule, c.Fields)
+	case VerbAssign:
+		return s.store.Reassign(ctx, edit, c.Scope, c.Assigned)
+	case VerbRemove:
+		return s.store.Remove(ctx, edit, c.Scope, c.Rule)
+	case VerbUnset:
+		return s.store.Unset(ctx, edit, c.Scope, c.Rule)
+	case VerbReset:
+		return s.store.Reset(ctx, edit, s.limiter, c.Scope, c.Rule)
+	case VerbRollback:
+		return s.store.Rollback(ctx, edit, c.Version)
+	case VerbImport:
+		return s.store.Import(ctx, edit, c.Policy, c.From, c.Replace)
+	}
+	return made, fmt.Errorf("limits cannot be changed by %q", c.Verb)
+}
+
+// UnknownScopeError is the error for a scope whose first name the limits do not have, and that is most likely mistyped.
+type UnknownScopeError struct {
+	Name string
+	Near string // the name that is probably meant, empty for none
+}
+
+func (e *UnknownScopeError) Error() string {
+	if e.Near != "" {
+		return fmt.Sprintf("the limits do not name %s; did you mean %s?", quote(e.Name), quote(e.Near))
+	}
+	return fmt.Sprintf("the limits do not name %s, and no task can spend from it", quote(e.Name))
+}
+
+// known refuses a scope whose first name the limits do not know, unless Force insists. Where a name may be new, only one that is
+// near to another is refused.
+func (s *Service) known(ctx context.Context, c Change) error {
+	mayBeNew := c.Verb == VerbSet || c.Verb == VerbAssign
+	if c.Force || !mayBeNew && c.Verb != VerbPause {
+		return nil
+	}
+	p, err := s.store.Now(ctx)
+	if errors.Is(err, policystore.ErrNone) { // nobody knows yet what there will be
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, tree := p.Limits()
+	name, _, _ := strings.Cut(c.Scope, "/")
+	if _, all := tree["*"]; all || p.Names(name) {
+		return nil
+	}
+	if near := diag.Nearest(name, slices.Sorted(maps.Keys(tree))); near != "" || !mayBeNew {
+		return &UnknownScopeError{Name: name, Near: near}
+	}
+	return nil
+}

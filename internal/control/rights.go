@@ -1,0 +1,123 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Verb is something that an actor asks for or does.
+type Verb string
+
+// The verbs.
+const (
+	VerbSee      Verb = "see"
+	VerbPayload  Verb = "read the payloads of"
+	VerbPause    Verb = "pause"
+	VerbResume   Verb = "resume"
+	VerbSet      Verb = "set"
+	VerbAssign   Verb = "assign"
+	VerbRemove   Verb = "remove"
+	VerbUnset    Verb = "unset"
+	VerbReset    Verb = "reset"
+	VerbRollback Verb = "rollback"
+	VerbImport   Verb = "import"
+	VerbRun      Verb = "run"
+	VerbMove     Verb = "move"
+	VerbCancel   Verb = "cancel"
+	VerbPriority Verb = "priority"
+)
+
+// reach is where an actor may do something.
+type reach int
+
+const (
+	nowhere    reach = iota
+	own              // in the scopes of which it is the owner, and below them
+	everywhere       // of VerbSee: in the actor's Scopes
+)
+
+// rights is where each role may do what. A role that a verb does not list may do it nowhere. Nothing else decides about rights.
+var rights = map[Verb]map[Role]reach{
+	VerbSee:      {RoleViewer: everywhere, RoleOwner: everywhere, RoleAdmin: everywhere},
+	VerbPayload:  {RoleOwner: own, RoleAdmin: everywhere},
+	VerbPause:    {RoleOwner: own, RoleAdmin: everywhere},
+	VerbResume:   {RoleOwner: own, RoleAdmin: everywhere},
+	VerbRun:      {RoleOwner: own, RoleAdmin: everywhere},
+	VerbMove:     {RoleOwner: own, RoleAdmin: everywhere}, // both the scope that it leaves and the one that it enters
+	VerbCancel:   {RoleOwner: own, RoleAdmin: everywhere},
+	VerbPriority: {RoleOwner: own, RoleAdmin: everywhere},
+	VerbSet:      {RoleOwner: own, RoleAdmin: everywhere},
+	VerbRemove:   {RoleOwner: own, RoleAdmin: everywhere},
+	VerbUnset:    {RoleOwner: own, RoleAdmin: everywhere},
+	VerbReset:    {RoleOwner: own, RoleAdmin: everywhere},
+	VerbRollback: {RoleOwner: own, RoleAdmin: everywhere}, // each scope that it changes
+	VerbAssign:   {RoleAdmin: everywhere},                 // who owns a scope, and its part of what is shared with others
+	VerbImport:   {RoleAdmin: everywhere},
+}
+
+// ForbiddenError is the error for an actor that may not do what it asked for.
+type ForbiddenError struct {
+	Actor string
+	Verb  Verb
+	// Scope is where, as the limits have it; empty for all limits.
+	Scope string
+	// Owner is the owner of the scope, if it has one, and the actor may see it. Hidden says that the actor may not.
+	Owner  string
+	Hidden bool
+	// Need is the least role that may do it.
+	Need Role
+}
+
+func (e *ForbiddenError) Error() string {
+	what := string(e.Verb) + " " + quote(e.Scope)
+	if e.Scope == "" {
+		what = string(e.Verb) + " all limits"
+	}
+	switch {
+	case e.Verb == VerbSee, e.Hidden:
+		return fmt.Sprintf("%s may not %s", e.Actor, what)
+	case e.Need == RoleAdmin || e.Scope == "":
+		return fmt.Sprintf("%s may not %s: only an admin may", e.Actor, what)
+	case e.Owner == "":
+		return fmt.Sprintf("%s may not %s: it has no owner, and only an admin may", e.Actor, what)
+	}
+	return fmt.Sprintf("%s may not %s: its owner is %s", e.Actor, what, quote(e.Owner))
+}
+
+// May returns a *ForbiddenError if an actor may not do something at a scope, or at a place such as payments/*; an empty place is all
+// limits. It goes by the limits that are in force in this process, and does no I/O.
+func (s *Service) May(who Actor, verb Verb, place string) error {
+	owners := s.owners(place)
+	if who.allowed(verb, place, owners) {
+		return nil
+	}
+	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place, Need: RoleAdmin}
+	for role := RoleAdmin; role > RoleNone; role-- {
+		if rights[verb][role] > nowhere {
+			e.Need = role
+		}
+	}
+	if e.Hidden = !who.allowed(VerbSee, place, owners); len(owners) > 0 && !e.Hidden {
+		e.Owner = owners[len(owners)-1]
+	}
+	return e
+}
+
+// allowed goes by the owners of the levels of a place.
+func (a Actor) allowed(verb Verb, place string, owners []string) bool {
+	owns := a.Role == RoleOwner && slices.ContainsFunc(owners, a.is)
+	switch rights[verb][a.Role] {
+	case own:
+		return owns
+	case everywhere:
+		return verb != VerbSee || owns || a.seesAll() || a.sees(place)
+	}
+	return false
+}
+
+func (s *Service) owners(place string) []string {
+	if place == "" {
+		return nil
+	}
+	return s.limiter.Policy().Owners(place)
+}

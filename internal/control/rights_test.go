@@ -1,0 +1,157 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+const owned = `limits:
+  payments:
+    owner: team-pay
+    rules: [{name: plan, algorithm: fixed-window, limit: 5, per: 30d}]
+    scopes:
+      acme: {owner: dora, rules: [{name: tenant, algorithm: fixed-window, limit: 2, per: 30d}]}
+  mail: {rules: [{name: plan, algorithm: fixed-window, limit: 5, per: 30d}]}
+`
+
+// What each role may do with a verb: everywhere, in its own scopes, or nowhere. It is the table of docs/operations.md#roles, written
+// again.
+var mayDo = map[Verb]map[Role]string{
+	VerbSee:      {RoleNone: "nowhere", RoleViewer: "everywhere", RoleOwner: "everywhere", RoleAdmin: "everywhere"},
+	VerbPayload:  {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbPause:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbResume:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbRun:      {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbMove:     {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbCancel:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbPriority: {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbSet:      {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbRemove:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbUnset:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbReset:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbRollback: {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbAssign:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "nowhere", RoleAdmin: "everywhere"},
+	VerbImport:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "nowhere", RoleAdmin: "everywhere"},
+}
+
+// Each verb, by each role, at a scope of the actor's own, below one, above one, at another's and at no owner's.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, owned)
+	if got, want := slices.Sorted(maps.Keys(rights)), slices.Sorted(maps.Keys(mayDo)); !slices.Equal(got, want) {
+		t.Fatalf("verbs with rights: %v; in this table: %v", got, want)
+	}
+	for verb, roles := range mayDo {
+		for role, where := range roles {
+			for _, who := range []Actor{{Name: "anna", Groups: []string{"x", "team-pay"}}, {Name: "dora"}} {
+				who.Role = role
+				for scope, owners := range map[string][]string{
+					"payments": {"anna"}, "payments/new": {"anna"}, "payments/*": {"anna"}, "payments/acme": {"anna", "dora"}, "payments/acme/refunds": {"anna", "dora"},
+					"mail": nil, "mail/x": nil, "": nil, "*": nil,
+				} {
+					want := where == "everywhere" || where == "own" && slices.Contains(owners, who.Name)
+					err := a.May(who, verb, scope)
+					if (err == nil) != want || err != nil && !errors.As(err, new(*ForbiddenError)) {
+						t.Errorf("%s %s %q as %s: %v, want allowed %t", who.Name, verb, scope, role, err, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A viewer sees no scopes but those that it is given, and those below them. An owner sees its own besides.
+func TestSees(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, owned)
+	for who, want := range map[*Actor][]string{
+		{Name: "v", Role: RoleViewer}:                                       {"", "mail", "mail/x", "payments", "payments/acme"},
+		{Name: "v", Role: RoleViewer, Scopes: []string{"mail"}}:             {"mail", "mail/x"},
+		{Name: "v", Role: RoleViewer, Scopes: []string{"*/x"}}:              {"mail/x"},
+		{Name: "dora", Role: RoleViewer, Scopes: []string{"mail/x"}}:        {"mail/x"},
+		{Name: "dora", Role: RoleOwner, Scopes: []string{"mail/x"}}:         {"mail/x", "payments/acme"},
+		{Name: "root", Role: RoleAdmin, Scopes: []string{"mail"}}:           {"", "mail", "mail/x", "payments", "payments/acme"},
+		{Name: "none", Groups: []string{"team-pay"}, Scopes: []string{"*"}}: nil,
+	} {
+		var got []string
+		for _, scope := range []string{"", "mail", "mail/x", "payments", "payments/acme"} {
+			if a.May(*who, VerbSee, scope) == nil {
+				got = append(got, scope)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v sees %q, want %q", *who, got, want)
+		}
+	}
+}
+
+// A refusal says who may not do what, and who may. It names no owner to those who may not see the scope.
+func TestForbiddenWords(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, owned)
+	viewer, hidden := Actor{Name: "vera", Role: RoleViewer}, Actor{Name: "hugo", Role: RoleViewer, Scopes: []string{"mail"}}
+	for _, c := range []struct {
+		who   Actor
+		verb  Verb
+		scope string
+		want  string
+	}{
+		{viewer, VerbPause, "payments", "vera may not pause payments: its owner is team-pay"},
+		{viewer, VerbPause, "payments/acme", "vera may not pause payments/acme: its owner is dora"},
+		{viewer, VerbPause, "mail", "vera may not pause mail: it has no owner, and only an admin may"},
+		{viewer, VerbPayload, "mail", "vera may not read the payloads of mail: it has no owner, and only an admin may"},
+		{viewer, VerbImport, "", "vera may not import all limits: only an admin may"},
+		{viewer, VerbAssign, "payments", "vera may not assign payments: only an admin may"},
+		{hidden, VerbSee, "payments", "hugo may not see payments"},
+		{hidden, VerbPause, "payments", "hugo may not pause payments"},
+	} {
+		if err := a.May(c.who, c.verb, c.scope); err == nil || err.Error() != c.want {
+			t.Errorf("got %v, want %s", err, c.want)
+		}
+	}
+}
+
+// Each change of the limits is refused to a viewer, and made for an admin under the admin's name.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	for _, c := range []Change{
+		{Verb: VerbPause, Scope: "payments"}, {Verb: VerbResume, Scope: "payments"},
+		{Verb: VerbSet, Scope: "payments", Rule: "plan", Fields: map[string]string{"limit": "7"}},
+		{Verb: VerbRemove, Scope: "payments", Rule: "plan"},
+	} {
+		t.Run(fmt.Sprint(c.Verb), func(t *testing.T) {
+			t.Parallel()
+			a := newAsked(t, owned)
+			if c.Verb == VerbResume {
+				if _, err := a.store.Pause(t.Context(), policystore.Edit{By: "bert"}, c.Scope); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, err := a.store.Current(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Apply(t.Context(), Actor{Name: "vera", Role: RoleViewer}, c); !errors.As(err, new(*ForbiddenError)) {
+				t.Errorf("a viewer: %v", err)
+			}
+			if now, err := a.store.Current(t.Context()); err != nil || now.Number != before.Number {
+				t.Fatalf("a viewer changed the limits: %+v, %v", now, err)
+			}
+			done, err := a.Apply(t.Context(), admin, c)
+			if err != nil || done.Version.By != admin.Name || len(done.Differences) != 1 || done.Undo == nil {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			if _, err := a.Apply(t.Context(), admin, *done.Undo); err != nil {
+				t.Fatal(err)
+			}
+			if now, err := a.store.Compare(t.Context(), before.Number, done.Version.Number+1); err != nil || len(now) > 0 {
+				t.Errorf("undone, and different: %+v, %v", now, err)
+			}
+		})
+	}
+}
