@@ -1,14 +1,20 @@
 package checker
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/test/countapi"
 )
+
+// onUse stands for a fixed window that opens on use.
+const onUse = fixedWindow + ", on use"
 
 // The definitions once more, as slow and as plain as they can be written: each
 // looks at every window, pair or moment by itself.
@@ -84,6 +90,24 @@ func bruteFixed(calls []countapi.Call, limit int64, per, jitter time.Duration) b
 	return true
 }
 
+// bruteOpened lays the windows everywhere, one after the other: whether none of the ways holds the calls, which are in order.
+func bruteOpened(calls []countapi.Call, limit int64, per, from time.Duration) bool {
+	if len(calls) == 0 {
+		return false
+	}
+	for begins := from; begins <= calls[0].Arrived; begins++ {
+		var units int64
+		n := 0
+		for ; n < len(calls) && calls[n].Arrived < begins+per; n++ {
+			units += calls[n].Cost
+		}
+		if units <= limit && !bruteOpened(calls[n:], limit, per, begins+per) {
+			return false
+		}
+	}
+	return true
+}
+
 func bruteConcurrency(calls []countapi.Call, limit int64, jitter time.Duration) bool {
 	for _, at := range calls {
 		var n int64
@@ -121,18 +145,27 @@ func TestAgainstBruteForce(t *testing.T) {
 				calls[i].Cost = 1
 			}
 		}
+		sorted := slices.Clone(calls)
+		slices.SortFunc(sorted, func(a, b countapi.Call) int { return cmp.Compare(a.Arrived, b.Arrived) })
 		for algorithm, want := range map[string]bool{
 			slidingWindow: bruteSliding(calls, limit, per-jitter),
 			tokenBucket:   bruteBucket(calls, limit, burst, per, jitter),
 			fixedWindow:   bruteFixed(calls, limit, per, jitter),
 			concurrency:   bruteConcurrency(calls, limit, jitter),
+			onUse:         bruteOpened(sorted, limit, per, -per),
 		} {
-			r := rule{name: "r", algorithm: algorithm, limit: limit, burst: burst, per: per}
+			r := rule{name: "r", algorithm: strings.TrimSuffix(algorithm, onUse[len(fixedWindow):]), onUse: algorithm == onUse, limit: limit, burst: burst, per: per}
 			if limit == 0 {
 				r.burst = 0 // as ParseLimits has it
 			}
 			limits := &Limits{root: &node{scopes: map[string]*node{"payments": {rules: []rule{r}}}}}
 			row := check(t, Input{Limits: limits, Calls: calls, Jitter: jitter}).Rows[0]
+			if algorithm == onUse && jitter > 0 {
+				if row.Exceeded && !want {
+					t.Fatalf("seed %d: jitter %v makes too many of what is none\n%+v\n%+v", seed, jitter, calls, row)
+				}
+				continue
+			}
 			if algorithm == fixedWindow && jitter > 0 && !row.Exceeded && hasWeights(calls) {
 				continue // "units of one call may be split …, which can only excuse too much"
 			}

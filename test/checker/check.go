@@ -13,7 +13,9 @@
 //   - token-bucket: the units of any calls i to j are at most
 //     burst + limit/per * (arrived[j] - arrived[i]).
 //   - fixed-window: the units in any window [n*per, (n+1)*per) of unix time are at
-//     most limit.
+//     most limit. With opens_on_use: all units are in windows of per that do not overlap,
+//     wherever they begin, with at most limit in each. What opened a window may have been
+//     taken back, and is not in the log then.
 //   - calendar: the units in any period, from one run of resets in timezone to the next,
 //     are at most limit, and what the one before left over: of limit and what was left
 //     over to it in turn, rollover at most. What came before the log is not known, and
@@ -52,7 +54,8 @@
 //   - token-bucket: the units from the first arrival to te, both included, by
 //     burst + limit/per * (te - first), rounded down to units.
 //   - fixed-window: the units in the aligned windows from that of the first arrival
-//     to the last that ended by te, by limit times their number.
+//     to the last that ended by te, by limit times their number. With opens_on_use as a
+//     sliding-window.
 //   - calendar: the same with its periods.
 //   - concurrency: the time for which places were taken from the first arrival to te, by
 //     limit times that time.
@@ -429,6 +432,9 @@ func (g *group) judge(jitter time.Duration, epoch time.Time) worst {
 	case slidingWindow:
 		return sliding(calls, g.rule, jitter)
 	case fixedWindow:
+		if g.rule.onUse {
+			return opened(calls, g.rule, jitter)
+		}
 		return fixed(calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
 			_, into := windowOf(at, g.rule.per, epoch)
 			return at - into, g.rule.per

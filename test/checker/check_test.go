@@ -80,6 +80,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		sliding = "algorithm: sliding-window, limit: 2, per: 1s"
 		bucket  = "algorithm: token-bucket, limit: 3, per: 1s, burst: 2"
 		fixed   = "algorithm: fixed-window, limit: 2, per: 1s"
+		onUse   = "algorithm: fixed-window, limit: 2, per: 1s, opens_on_use: true"
 		places  = "algorithm: concurrency, limit: 2"
 		third   = time.Second/3 + 1 // a third of a second, rounded up: when a unit of bucket is back
 	)
@@ -100,6 +101,14 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		"sliding within jitter":            {sliding, at(0, 500*ms, 990*ms), 10 * ms, 3, false},
 		"sliding beyond jitter by 1 ns":    {sliding, at(0, 500*ms, 990*ms-1), 10 * ms, 3, true},
 		"sliding limit 0":                  {"algorithm: sliding-window, limit: 0, per: 1s", at(0), 0, 1, true},
+		"on use around a boundary":         {onUse, at(300*ms, 1300*ms-1, 1300*ms, 1300*ms, 2300*ms, 2300*ms), 0, 2, false},
+		"on use closer by 1 ns":            {onUse, at(300*ms, 1300*ms-1, 1300*ms, 1300*ms, 2300*ms-1, 2300*ms), 0, 3, true},
+		"on use one over":                  {onUse, at(0, 1, 2), 0, 2, false}, // the first may be of a window that has ended
+		"on use three over":                {onUse, at(0, 1, 2, 3, 4), 0, 3, true},
+		"on use weight counted":            {onUse, costing(at(0, 1), 2, 3), 0, 3, true},
+		"on use within jitter":             {onUse, at(0, 0, ms, ms, 990*ms+1), 10 * ms, 3, false},
+		"on use beyond jitter":             {onUse, at(0, 0, ms, ms, 990*ms), 10 * ms, 3, true},
+		"on use limit 0":                   {strings.Replace(onUse, "limit: 2", "limit: 0", 1), at(0), 0, 1, true},
 		"bucket at the burst, then pace":   {bucket, at(0, 0, third, 2*third, time.Second), 0, 4, false},
 		"bucket one over the burst":        {bucket, at(0, 0, 0), 0, 3, true},
 		"bucket early by 1 ns":             {bucket, at(0, 0, third-1), 0, 3, true},

@@ -50,6 +50,7 @@ type rule struct {
 	name, algorithm string
 	limit, burst    int64
 	per             time.Duration
+	onUse           bool   // a fixed window that begins with its first unit
 	resets          string // of a calendar, whose periods clock finds
 	clock           *clock
 	rollover        int64
@@ -204,6 +205,8 @@ func readRule(n *yaml.Node) (rule, error) {
 			err = v.Decode(&r.burst)
 		case "per":
 			r.per, err = readDuration(v.Value)
+		case "opens_on_use":
+			err = v.Decode(&r.onUse)
 		case "resets":
 			r.resets = v.Value
 		case "active":

@@ -12,17 +12,17 @@ func (g *group) used(epoch time.Time) *float64 {
 		return nil
 	}
 	first, per, limit := g.calls[0].from, g.rule.per, g.rule.limit
-	switch g.rule.algorithm {
-	case slidingWindow:
+	switch {
+	case g.rule.algorithm == slidingWindow, g.rule.onUse:
 		n := int64((g.until - first) / per)
 		return share(g.unitsBefore(first+time.Duration(n)*per), n, limit)
-	case fixedWindow:
+	case g.rule.algorithm == fixedWindow:
 		from, _ := windowOf(first, per, epoch)
 		to, into := windowOf(g.until, per, epoch)
 		return share(g.unitsBefore(g.until-into), to-from, limit)
-	case calendar:
+	case g.rule.algorithm == calendar:
 		return g.usedPeriods(epoch)
-	case tokenBucket:
+	case g.rule.algorithm == tokenBucket:
 		if g.until == first {
 			return nil
 		}

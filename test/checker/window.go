@@ -114,6 +114,40 @@ func fixed(calls []span, r rule, jitter time.Duration, window func(time.Duration
 	return w
 }
 
+// opened decides a fixed window that opens on use: whether the calls fit into windows of per that follow one
+// another with at most limit in each. Of all ways to lay the windows over the first calls it keeps the one
+// that ends first. Jitter lengthens each window, and its calls may be split with the next, which can only excuse too much.
+func opened(calls []span, r rule, jitter time.Duration) worst {
+	const never = time.Duration(1<<63 - 1)
+	var w worst
+	w.units, w.at = slidingWorst(calls, r.per-jitter)
+	w.units = min(w.units, r.limit) // more may be of two windows
+	ends := slices.Repeat([]time.Duration{never}, len(calls)+1)
+	ends[0] = -never
+	for from, first := range calls {
+		if ends[from] == never {
+			return worst{units: r.limit + 1, at: calls[from-1].from, exceeded: true}
+		}
+		var units, most int64
+		for i, c := range calls[from:] {
+			units, most = units+c.units, max(most, c.units)
+			over := units - r.limit
+			if jitter > 0 {
+				over -= most - 1
+			}
+			begins := max(ends[from], c.from-r.per-jitter+1)
+			if over > 0 || begins > first.from {
+				break
+			}
+			ends[from+i+1] = min(ends[from+i+1], begins+r.per)
+		}
+	}
+	if ends[len(calls)] == never {
+		return worst{units: r.limit + 1, at: calls[len(calls)-1].from, exceeded: true}
+	}
+	return w
+}
+
 // windowOf returns the number of the aligned window that holds a moment, and
 // how far into it the moment is.
 func windowOf(at, per time.Duration, epoch time.Time) (int64, time.Duration) {
