@@ -103,7 +103,7 @@ while at <= size do
     local place, holds, state, spare, v = now, nil, nil, nil, kept[key]
     if algorithm == TOKEN then
       -- #include fastpath/token_bucket
-    elseif algorithm == SLIDING and two == 0 then
+    elseif algorithm == SLIDING and (two == 0 or three == 0) then
       -- #include fastpath/fixed_window
     elseif algorithm == SLIDING then
       -- #include fastpath/sliding_window

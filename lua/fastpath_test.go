@@ -17,6 +17,7 @@ func TestExpressWay(t *testing.T) {
 	t.Parallel()
 	const start = 1_800_057_600_000_000
 	fixed := Rule('S', [4]int64{100, 0, 60_000_000, 5000})
+	onUse := Rule('S', [4]int64{100, 60_005_000, 0, 10_000})
 	rules := map[string]string{
 		"T": Rule('T', [4]int64{1, 1_000_000, 100}),
 		"S": Rule('S', [4]int64{100, 60_000_000, 1000}),
@@ -35,7 +36,7 @@ func TestExpressWay(t *testing.T) {
 					keys = append(keys, prefix+string(kind))
 				}
 				if strings.Contains(kinds, "S") {
-					keys = append(keys, prefix+"fixed")
+					keys = append(keys, prefix+"fixed", prefix+"on use")
 				}
 				whole := Decide.For(kinds).Source()
 				fastPath, _, found := strings.Cut(whole, "-- The general way.")
@@ -48,7 +49,7 @@ func TestExpressWay(t *testing.T) {
 						args = append(args, rules[string(kind)], 2)
 					}
 					if strings.Contains(kinds, "S") {
-						args = append(args, fixed, 2)
+						args = append(args, fixed, 2, onUse, 2)
 					}
 					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id, prefix+"!upstream"), args...).Result()
 					if err != nil {

@@ -133,6 +133,9 @@ func newHistory(random *rand.Rand, prefix string) *history {
 		}
 		if random.IntN(2) == 0 {
 			rule[1] = [4]int64{limit, 0, per, random.Int64N(per / 2)} // fixed windows
+			if slack := rule[1][3]; limit%2 == 0 {
+				rule[1] = [4]int64{limit, per + slack, 0, 2 * slack} // which open on use
+			}
 		}
 		if random.IntN(20) == 0 {
 			rule[1][0] = 0

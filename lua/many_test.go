@@ -160,7 +160,10 @@ func crowdOf(random *rand.Rand, prefix string) []path {
 	add := func(p *path, key string) {
 		limit, per := []int64{8, 200, 200, 3000}[random.IntN(4)], minute*(1+random.Int64N(30))
 		rule := Rule('S', [4]int64{limit, 0, per, random.Int64N(per / 2)})
-		switch random.IntN(4) {
+		switch random.IntN(5) {
+		case 4:
+			slack := random.Int64N(per / 2)
+			rule = Rule('S', [4]int64{limit, per + slack, 0, 2 * slack})
 		case 0:
 			rule = Rule('T', [4]int64{limit, per, limit, random.Int64N(2) * 20_000})
 		case 1:

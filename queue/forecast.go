@@ -208,10 +208,10 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 
 func newRuleSum(r throttle.RuleForecast, name Binding, seen, at time.Time) *ruleSum {
 	sum := &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
-	if r.Algorithm == policy.Calendar {
+	switch {
+	case r.Algorithm == policy.Calendar || r.Rest > 0: // or a window that opens on use
 		sum.window = r.Rest
-	}
-	if r.Algorithm == policy.FixedWindow && r.Per > 0 {
+	case r.Algorithm == policy.FixedWindow && r.Per > 0:
 		sum.window = r.Per - time.Duration(at.UnixNano()%int64(r.Per))
 	}
 	return sum

@@ -56,6 +56,8 @@ var changes = []policy.Rule{
 	{Algorithm: policy.FixedWindow, Limit: 10, Per: time.Second},
 	{Algorithm: policy.FixedWindow, Limit: 90, Per: 20 * time.Second},
 	{Algorithm: policy.FixedWindow, Limit: 0, Per: time.Second},
+	{Algorithm: policy.FixedWindow, Limit: 10, Per: time.Second, OpensOnUse: true},
+	{Algorithm: policy.FixedWindow, Limit: 40, Per: 7 * time.Second, OpensOnUse: true},
 	{Algorithm: policy.Calendar, Limit: 60, Resets: wallclock.MustParse("* * * * *", "UTC")},
 	{Algorithm: policy.Calendar, Limit: 100, Resets: wallclock.MustParse("*/2 * * * *", "Asia/Kathmandu"), Rollover: 20},
 }

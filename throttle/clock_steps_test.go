@@ -97,6 +97,8 @@ func TestClockSteps(t *testing.T) {
 		{"bucket, slow", policy.Rule{Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
 		{"fixed", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
 		{"fixed, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
+		{"on use", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec, OpensOnUse: true}, sec, 2 * 5, 0, 5, sec},
+		{"on use, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute, OpensOnUse: true}, time.Minute, 2 * 5, 0, 5, time.Minute},
 		{"calendar", policy.Rule{Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("* * * * *", "UTC")}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
 	}
 	for _, r := range rules {

@@ -173,7 +173,7 @@ func alwaysCounted(policies []*policy.Policy, scope policy.Scope, b policy.Match
 		bounds, _ := pol.Match(scope) // no rule is no rule that counts
 		if !slices.ContainsFunc(bounds, func(other policy.MatchedRule) bool {
 			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.Unit == b.Rule.Unit &&
-				(b.Rule.Algorithm != policy.FixedWindow || other.Rule.Per == b.Rule.Per)
+				(b.Rule.Algorithm != policy.FixedWindow || other.Rule.Per == b.Rule.Per && other.Rule.OpensOnUse == b.Rule.OpensOnUse)
 		}) {
 			return false
 		}

@@ -72,6 +72,7 @@ type flavour struct {
 	bucket                         bool             // one token bucket, from which much is given back
 	quick                          bool             // it is empty again within two seconds, so that its TTL is seldom set
 	only                           policy.Algorithm // rules of one algorithm alone
+	onUse                          bool             // all fixed windows open on use
 	late                           bool             // starts are asked for with leeway, and used late
 }
 
@@ -90,6 +91,8 @@ var flavours = []flavour{
 	{name: "all", ahead: true, steps: true, changes: true},
 	{name: "one quick bucket", twinned: true, bucket: true, quick: true},
 	{name: "late", ahead: true, late: true},
+	{name: "on use", ahead: true, onUse: true},
+	{name: "on use, clock steps", ahead: true, steps: true, onUse: true},
 }
 
 type randomHistory struct {
@@ -187,6 +190,8 @@ func (h *randomHistory) rule(r drawing, name string) policy.Rule {
 	if r.IntN(6) == 0 {
 		rule.Margin = rule.Per / 8
 	}
+	// By the seed: so histories stay as they are drawn.
+	rule.OpensOnUse = rule.Algorithm == policy.FixedWindow && (h.onUse || h.seed/uint64(len(flavours))%3 == 0 && h.only == "")
 	return rule
 }
 

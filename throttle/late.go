@@ -79,7 +79,7 @@ func (l *Limiter) startLater(req *Request) {
 // minds says whether any rule of a path could be exceeded by a start that is late.
 func (p *compiledScope) minds(pad time.Duration, req *Request) bool {
 	return slices.ContainsFunc(p.bounds, func(b policy.MatchedRule) bool {
-		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.Algorithm == policy.TokenBucket && !manyFit(b.Rule, pad, max(req.Cost, defaultCost))
+		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.OpensOnUse || b.Rule.Algorithm == policy.TokenBucket && !manyFit(b.Rule, pad, max(req.Cost, defaultCost))
 	})
 }
 
@@ -100,7 +100,14 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 		case policy.SlidingWindow:
 			most = min(most, pad+b.Rule.Prefetch+d.leeway)
 		case policy.FixedWindow:
-			most = min(most, us(numbers[2]-start%numbers[2]-numbers[3])+b.Rule.Prefetch)
+			ends := start - start%max(numbers[2], 1) + numbers[2]
+			if b.Rule.OpensOnUse {
+				ends = d.Grant.places[i] + numbers[1]
+			}
+			most = min(most, us(ends-start-numbers[3])+b.Rule.Prefetch)
+			if b.Rule.OpensOnUse && d.Grant.places[i] == start { // it opens its window: the API must see it when ours opens
+				most = min(most, pad+b.Rule.Prefetch)
+			}
 		case policy.Calendar:
 			ends := numbers[2]
 			if start >= ends {
@@ -157,6 +164,8 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 			if spaced = spaced || room < l.cfg.StartTolerance; room >= l.cfg.StartTolerance {
 				most = min(most, room)
 			}
+		case r.OpensOnUse: // its window begins with its first start, which then must not be late
+			spaced = true
 		default:
 			continue
 		}

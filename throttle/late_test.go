@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/test/reference"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
@@ -37,6 +38,7 @@ func TestLateStart(t *testing.T) {
 	spaced := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}
 	wide := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10}
 	places := policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 10, Lease: 10 * sec}
+	opens := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 10, Per: sec, OpensOnUse: true}
 	for name, test := range map[string]struct {
 		rules []policy.Rule
 		by    []time.Duration // so late is each try
@@ -57,6 +59,8 @@ func TestLateStart(t *testing.T) {
 		"places, of which the lease runs out":   {[]policy.Rule{places}, []time.Duration{6 * sec}, 2},
 		"fixed window":                          {[]policy.Rule{day}, []time.Duration{22 * time.Hour}, 1},
 		"fixed window that has ended":           {[]policy.Rule{day}, []time.Duration{23 * time.Hour}, 2},
+		"window that it opens":                  {[]policy.Rule{opens}, []time.Duration{5*ms + 1}, 2},
+		"window that it opens, always as late":  {[]policy.Rule{opens}, []time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms}, 3},
 		"calendar":                              {[]policy.Rule{period}, []time.Duration{22 * time.Hour}, 1},
 		"calendar whose period has ended":       {[]policy.Rule{period}, []time.Duration{23 * time.Hour}, 2},
 		"a path minds what one of its rules does": {
@@ -143,6 +147,7 @@ func TestLateIsNeverOver(t *testing.T) {
 		"sliding window, exact":  {Algorithm: policy.SlidingWindow, Limit: 7, Per: 200 * ms},
 		"sliding window, coarse": {Algorithm: policy.SlidingWindow, Limit: 140, Per: sec},
 		"fixed window":           {Algorithm: policy.FixedWindow, Limit: 20, Per: 200 * ms},
+		"window on use":          {Algorithm: policy.FixedWindow, Limit: 20, Per: 200 * ms, OpensOnUse: true},
 		"wide bucket":            {Algorithm: policy.TokenBucket, Limit: 50, Per: sec, Burst: 20},
 		"spaced bucket":          {Algorithm: policy.TokenBucket, Limit: 20, Per: sec, Burst: 1},
 	} {
@@ -197,6 +202,16 @@ func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck 
 // times of per and longer, and over shorter ones with a pad more.
 func exceeded(t *testing.T, r policy.Rule, starts []time.Time) {
 	t.Helper()
+	if r.OpensOnUse {
+		var list []reference.Spent
+		for _, at := range starts {
+			list = append(list, reference.Spent{Start: at.UnixMicro(), Units: 1})
+		}
+		if fault := reference.Over(reference.Rule{Algorithm: reference.FixedWindow, Limit: r.Limit, Per: r.Per.Microseconds(), OnUse: true}, list); fault != "" {
+			t.Fatal(fault)
+		}
+		return
+	}
 	for i, from := range starts {
 		for n := i; n < len(starts); n++ {
 			length, units := starts[n].Sub(from), int64(n-i+1)

@@ -71,6 +71,9 @@ func TestCases(t *testing.T) {
 	fixed := func(limit int64, per time.Duration) policy.Rule {
 		return policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: limit, Per: per}
 	}
+	onUse := func(limit int64, per time.Duration) policy.Rule {
+		return policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: limit, Per: per, OpensOnUse: true}
+	}
 	tests := map[string]struct {
 		rules []policy.Rule
 		run   func(b *bench)
@@ -207,6 +210,75 @@ func TestCases(t *testing.T) {
 				}
 			},
 		},
+		"a window that opens ahead, and what is sooner": {
+			[]policy.Rule{onUse(3, sec), {Name: "slow", Algorithm: policy.TokenBucket, Limit: 1, Per: 5 * sec}}, func(b *bench) {
+				shared := b.under(onUse(3, sec))
+				b.decide(Request{Scope: "p/x"})
+				ahead := b.decide(Request{Scope: "p/x", MaxDelay: 10 * sec})
+				if ahead.Wait != 5*sec {
+					b.t.Fatalf("got %+v", ahead)
+				}
+				b.at(4000e3) // the window at 0s is over, and one that opens now ends where that at 5s begins
+				if d := shared.decide(Request{Scope: "p/x", Cost: 2}); !d.Allowed || d.Rules[0].Remaining != 1 || d.Rules[0].ResetAfter != 2*sec {
+					b.t.Errorf("a window of its own: %+v", d)
+				}
+				b.giveBack(shared.decide(Request{Scope: "p/x"}).Grant)
+				if d := shared.decide(Request{Scope: "p/x", Cost: 2, MaxDelay: 10 * sec}); !d.Allowed || d.Wait != sec || d.Rules[0].Remaining != 1 {
+					b.t.Errorf("beside the one at 5s: %+v", d)
+				}
+				b.at(4000e3 + 1)
+				if d := shared.decide(Request{Scope: "p/x", Cost: 3, MaxDelay: 10 * sec}); !d.Allowed || d.Wait != 2*sec-time.Microsecond {
+					b.t.Errorf("in the one at 6s: %+v", d)
+				}
+			},
+		},
+		"a window of its own would end after one that was opened ahead begins": {
+			[]policy.Rule{onUse(3, sec), {Name: "slow", Algorithm: policy.TokenBucket, Limit: 1, Per: 5 * sec}}, func(b *bench) {
+				shared := b.under(onUse(3, sec))
+				b.decide(Request{Scope: "p/x"})
+				ahead := b.decide(Request{Scope: "p/x", MaxDelay: 10 * sec})
+				b.at(4000e3 + 1)
+				if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != sec-time.Microsecond || d.Rules[0].Remaining != 2 {
+					b.t.Errorf("it waits for the one at 5s: %+v", d)
+				}
+				b.giveBack(ahead.Grant) // which was all that it had
+				if d := shared.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 2 || d.Rules[0].ResetAfter != sec {
+					b.t.Errorf("a window that nothing is left in is none: %+v", d)
+				}
+			},
+		},
+		"a window stays where it opened when what opened it is given back": {
+			[]policy.Rule{onUse(3, sec)}, func(b *bench) {
+				first := b.decide(Request{Scope: "p/x"})
+				b.at(400e3)
+				b.decide(Request{Scope: "p/x"})
+				b.giveBack(first.Grant)
+				b.at(900e3)
+				if d := b.decide(Request{Scope: "p/x", Cost: 2}); !d.Allowed || d.Rules[0].ResetAfter != 100*ms {
+					b.t.Errorf("got %+v, want its last two units", d)
+				}
+				if d := b.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 100*ms {
+					b.t.Errorf("got %+v", d)
+				}
+			},
+		},
+		"a window keeps its beginning under another margin": {
+			[]policy.Rule{onUse(3, sec)}, func(b *bench) {
+				wide := onUse(3, sec)
+				wide.Margin = 100 * ms
+				b.decide(Request{Scope: "p/x", Cost: 3})
+				other := b.under(wide)
+				for at := int64(100e3); at < 1000e3; at += 100e3 { // processes that know of the change, and others that do not
+					b.at(at)
+					if d := other.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter.Microseconds() != 1100e3-at {
+						b.t.Fatalf("at %dµs: %+v", at, d)
+					}
+					if d := b.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter.Microseconds() != 1000e3-at {
+						b.t.Fatalf("at %dµs: %+v", at, d)
+					}
+				}
+			},
+		},
 		"five numbers of a grant ahead": {
 			[]policy.Rule{bucket(1, sec, 1)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
@@ -243,6 +315,8 @@ func TestAlgorithmChanged(t *testing.T) {
 		"bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5},
 		"sliding":  {Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: hour},
 		"fixed":    {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: hour},
+		"on use":   {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: hour, OpensOnUse: true},
+		"longer":   {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: 2 * hour, OpensOnUse: true},
 		"calendar": {Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("0 * * * *", "Asia/Kathmandu"), Rollover: 5},
 	}
 	for from, before := range rules {

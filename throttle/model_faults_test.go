@@ -42,18 +42,31 @@ var plants = []plantedFault{
 	{"sliding: an early start put where the last one is", "ahead", "    if cell > r.tail then\n      append(", "    if cell < r.tail then\n      cell = r.tail\n    end\n    if cell > r.tail then\n      append("},
 	{"sliding: a count that is not taken out", "plain, twinned", "        units = units - back\n", ""},
 	{"sliding: giving back at another place", "ahead, twinned", "      if cell == ceil(less) then", "      if cell == before.tail then"},
-	{"sliding: cells of another rule's grain", "limit changes", "or unpack7(v, 9) ~= grain then", "then"},
+	{"sliding: cells of another rule's grain", "limit changes", "or unpack7(v, 9) ~= width then", "then"},
 	{"sliding: more left than there is", "plain", "return max(0, r.cap - held(r, now))", "return max(0, r.cap - held(r, now) + 1)"},
 	{"sliding: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      step_back", "    if false then\n      step_back"},
 
 	{"fixed: one unit more than the limit", "plain", "    local need = held(r, t) + r.cost - r.cap", "    local need = held(r, t) + r.cost - r.cap - 1"},
 	{"fixed: one unit less", "plain", "      return r.count\n", "      return r.count + min(r.count, 1)\n"},
 	{"fixed: a window before that is forgotten", "ahead", "(at == cell and had or 0)", "0"},
-	{"fixed: the window before forgotten by a clock that steps back", "clock steps", "window = per > 0 and per or grain", "window = per"},
+	{"fixed: the window before forgotten by a clock that steps back", "clock steps", "window = per > 0 and per or opens or grain", "window = per"},
 	{"fixed: a window that begins late", "plain", "or floor(t / r.grain) + 1", "or ceil(t / r.grain)"},
 	{"fixed: a margin that is forgotten", "plain", "<= r.slack do", "<= 0 do"},
-	{"fixed: a margin that is forgotten in the next window", "ahead", "while need > 0 or r.grain - t % r.grain <= r.slack do", "while need > 0 do"},
+	{"fixed: a margin that is forgotten in the next window", "ahead", "while need > 0 or ends - t <= r.slack do", "while need > 0 do"},
 	{"fixed: giving back in the wrong window", "ahead, twinned", "      if cell == ceil(less) then", "      if cell == before.tail then"},
+	{"on use: one unit more than the limit", "plain", "    local need = held(r, t) + r.cost - r.cap", "    local need = held(r, t) + r.cost - r.cap - 1"},
+	{"on use: a window that each start opens anew", "plain", "    return begins < t + r.opens and begins or t\n", "    return t\n"},
+	{"on use: a window that opens before one ahead is over", "ahead", "    return max(t, ends - r.window)\n", "    return t\n"},
+	{"on use: a start that opens a window where one ahead begins too soon", "ahead", "    return begins < t + r.opens and begins or t\n", "    return begins <= t and begins or t\n"},
+	{"on use: a start that waits for a window far ahead", "ahead", "    return begins < t + r.opens and begins or t\n", "    return begins\n"},
+	{"on use: a window that ends a µs early", "plain", "r.tail + r.opens > t and", "r.tail + r.opens > t + 1 and"},
+	{"on use: a window before the last that is forgotten", "ahead", "      if at + r.opens > t then", "      if false then"},
+	{"on use: what may be late", "plain", "<= r.slack do", "<= 0 do"},
+	{"on use: giving back in the wrong window", "ahead", "      if cell == ceil(less) then", "      if cell == before.tail then"},
+	{"on use: giving back leaves a window that nothing is in", "plain", "      if units > 0 then\n        put(r, cell, units)", "      if units >= 0 then\n        put(r, cell, units)"},
+	{"on use: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      step_back", "    if false then\n      step_back"},
+	{"on use: units that count in the window at hand once the clock has stepped", "clock steps, none ahead", "if r.per == 0 and not r.opens then", "if r.per == 0 then"},
+	{"on use: a window of another length", "limit changes", "or unpack7(v, 9) ~= width then", "then"},
 	{"fixed: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      step_back", "    if false then\n      step_back"},
 
 	{"calendar: one unit more than the limit", "plain", "r.b1 - r.slack and room(r) >= r.cost then", "r.b1 - r.slack and room(r) + 1 >= r.cost then"},
@@ -125,8 +138,15 @@ var fastPathPlants = []plantedFault{
 
 	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},
 	{"fixed: a margin that is forgotten", "plain", "or rest <= slack or", "or"},
-	{"fixed: a window that has begun", "plain", "tail * grain ~= now + rest or", ""},
-	{"fixed: a window ahead", "ahead", "tail * grain ~= now + rest or", "tail * grain < now + rest or"},
+	{"fixed: a window that has ended", "plain", "or rest <= slack or", "or rest == slack or"},
+	{"fixed: a window ahead", "ahead", "or rest > two + three or", "or"},
+
+	{"on use: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},
+	{"on use: what may be late", "plain", "or rest <= slack or", "or rest <= 0 or"},
+	{"on use: a window that has ended", "plain", "or rest <= slack or", "or rest == slack or"},
+	{"on use: a window ahead", "ahead", "or rest > two + three or", "or"},
+	{"on use: a window that is longer", "plain", "local rest = place + opens - now", "local rest = place + opens + 1 - now"},
+	{"on use: windows since the epoch", "limit changes", "      layout, opens, length = OPENED", "      opens, length = two"},
 
 	{"concurrency: one run more", "plain", "if held >= cap then", "if held > cap then"},
 	{"concurrency: a lease that has ended", "plain", "call('ZADD', KEYS[i], states[i], member)", "call('ZADD', KEYS[i], format('%.0f', now), member)"},
@@ -142,7 +162,8 @@ type plantedFault struct{ what, in, from, to string }
 // history draws a history that has much of what the fault is in.
 func (f plantedFault) history(in flavour, seed uint64) *randomHistory {
 	kind, _, _ := strings.Cut(f.what, ":")
-	in.only = map[string]policy.Algorithm{"sliding": policy.SlidingWindow, "fixed": policy.FixedWindow, "concurrency": policy.Concurrency, "calendar": policy.Calendar}[kind]
+	in.onUse = kind == "on use"
+	in.only = map[string]policy.Algorithm{"sliding": policy.SlidingWindow, "fixed": policy.FixedWindow, "on use": policy.FixedWindow, "concurrency": policy.Concurrency, "calendar": policy.Calendar}[kind]
 	return in.history(seed, 100)
 }
 

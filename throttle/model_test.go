@@ -26,6 +26,7 @@ type charge struct {
 	byClock int64 // the start by the scripts' clock, which fixed windows are aligned to
 	pass    int   // the ledger's, when it was charged
 	until   int64 // up to when it must be remembered
+	window  int64 // when the window begins, of those that open on use, that it is in
 	ends    int64 // concurrency: when its lease ends
 	refill  int64 // token bucket: how much had been refilled at the start, in parts
 }
@@ -61,6 +62,10 @@ type ledger struct {
 	// that it still holds it, and is clipped anew with the next look.
 	whole []charge
 	loose bool
+
+	// adrift says that windows that open on use are not known any more where the scripts have them: the clock
+	// has stepped back, or the rule was another.
+	adrift bool
 
 	// changed says that the rule has changed: which rate a bucket refilled at
 	// between two decisions at one moment, a µs apart, the definition can't say.
@@ -107,6 +112,7 @@ func (l *ledger) byRefill() []charge {
 // does not say where they began.
 func (l *ledger) stepBack(us, now int64) {
 	l.back += us
+	l.adrift = true
 	known := int64(60e6)
 	if l.rule.Algorithm == policy.FixedWindow {
 		known = l.rule.Per.Microseconds()
@@ -135,8 +141,11 @@ func (l *ledger) look(rule policy.Rule, u, now int64) {
 	}
 	before := *l
 	l.rule, l.changed = rule, true
+	l.adrift = l.adrift || rule.OpensOnUse && (!before.rule.OpensOnUse || rule.Per != before.rule.Per || rule.Margin != before.rule.Margin)
 	l.inexact = true // a key may outlast what the old rule meant, by a second
 	switch {
+	case rule.OpensOnUse && !before.rule.OpensOnUse:
+		l.charges = nil // at which moments windows opened meanwhile the definition can't say
 	case u != now && (rule.Algorithm != before.rule.Algorithm || rule.Algorithm == policy.TokenBucket):
 		// Where the clock has stepped back, a bucket drains at its own rate up to
 		// where the clock had been, and fixed windows come again.
@@ -145,7 +154,7 @@ func (l *ledger) look(rule policy.Rule, u, now int64) {
 		l.carry(before, u, now)
 	case rule.Algorithm == policy.TokenBucket:
 		l.clip()
-	case rule.Algorithm == policy.FixedWindow && rule.Per != before.rule.Per:
+	case rule.Algorithm == policy.FixedWindow && (rule.Per != before.rule.Per || rule.OpensOnUse != before.rule.OpensOnUse):
 		l.charges = nil
 	case rule.Algorithm == policy.Calendar && rule.Resets != before.rule.Resets:
 		before.onlyLatest()
@@ -194,6 +203,9 @@ func (l *ledger) held(u, now int64) []charge {
 		}
 		return nil
 	case policy.FixedWindow:
+		if l.rule.OpensOnUse {
+			return slices.Clone(l.charges)
+		}
 		here := slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool { return c.pass != l.pass })
 		windows := make([]int64, len(here))
 		for i, c := range here {
@@ -264,6 +276,10 @@ func (l *ledger) unclip() {
 
 // lasts returns up to when a start must be remembered.
 func (l *ledger) lasts(start, u, now int64) int64 {
+	if l.rule.OpensOnUse {
+		length, _ := l.onUse()
+		return l.windowOf(start) + length
+	}
 	if l.rule.Algorithm == policy.FixedWindow {
 		per := l.rule.Per.Microseconds()
 		byClock := start - u + now
@@ -315,7 +331,7 @@ func (l *ledger) owedUntil(u int64) int64 {
 
 // take adds a grant and says how it breaks the rule's promise, if it does.
 func (l *ledger) take(c charge, u, now int64) string {
-	c.until = l.lasts(c.start, u, now)
+	c.until, c.window = l.lasts(c.start, u, now), l.windowOf(c.start)
 	c.ends = c.start + l.rule.Lease.Microseconds()
 	if l.rule.Algorithm == policy.TokenBucket {
 		at := max(u, l.last+1) // no two decisions are at one moment
@@ -332,7 +348,9 @@ func (l *ledger) take(c charge, u, now int64) string {
 	case policy.SlidingWindow:
 		fault = l.slidingFault(c)
 	case policy.FixedWindow:
-		fault = l.fixedFault(c)
+		if fault = l.fixedFault(c); l.rule.OpensOnUse {
+			fault = l.openedFault(c)
+		}
 	case policy.Calendar:
 		fault = l.calendarFault(c, u, now)
 		l.touch(c, now)
@@ -415,6 +433,60 @@ func (l *ledger) inWindow(byClock int64, pass int) int64 {
 	return units
 }
 
+// onUse is how long a window is that opens on use, and how much of its end admits nothing.
+func (l *ledger) onUse() (length, slack int64) {
+	margin := l.rule.Margin.Microseconds()
+	return l.rule.Per.Microseconds() + margin, 2 * margin
+}
+
+// windowOf is when the window begins that a start belongs to: the first one that ends behind it, unless there is room
+// for another before that.
+func (l *ledger) windowOf(start int64) int64 {
+	length, _ := l.onUse()
+	begins := start + length
+	for _, c := range l.charges {
+		if c.window+length > start {
+			begins = min(begins, c.window)
+		}
+	}
+	if begins == start+length {
+		return start
+	}
+	return begins
+}
+
+func (l *ledger) inOpened(window int64) (units int64) {
+	for _, c := range l.charges {
+		if c.window == window {
+			units += c.units
+		}
+	}
+	return units
+}
+
+// openedFault: in the window of c, which has begun, at most limit; or, where it is not known which that is, at most
+// twice that in any time of its length.
+func (l *ledger) openedFault(c charge) string {
+	length, slack := l.onUse()
+	if !l.adrift {
+		units := l.inOpened(c.window)
+		if units > l.rule.Limit || c.start < c.window || c.start >= c.window+length-slack {
+			return fmt.Sprintf("%d units in the window that opened at %d, which has a start at %d", units, c.window, c.start)
+		}
+		return ""
+	}
+	var units int64
+	for _, o := range l.charges {
+		if o.start > c.start-length && o.start <= c.start {
+			units += o.units
+		}
+	}
+	if !l.changed && length > 1e6 && units > 2*l.rule.Limit {
+		return fmt.Sprintf("%d units within %dµs before %d", units, length, c.start)
+	}
+	return ""
+}
+
 // runs returns how many places are taken at u.
 func (l *ledger) runs(u int64) int64 {
 	var n int64
@@ -459,7 +531,7 @@ const carried = "carried"
 
 // exact says whether the rule must answer as the definition does.
 func (l *ledger) exact(u int64) bool {
-	if l.inexact || l.rule.Margin > 0 && l.rule.Algorithm != policy.SlidingWindow {
+	if l.inexact || l.rule.OpensOnUse && l.adrift || l.rule.Margin > 0 && l.rule.Algorithm != policy.SlidingWindow && !l.rule.OpensOnUse {
 		return false
 	}
 	for _, c := range l.charges {
@@ -499,7 +571,12 @@ func (l *ledger) left(u, now int64) int64 {
 			}
 		}
 	case policy.FixedWindow:
-		spent = l.inWindow(now, l.pass)
+		if spent = l.inWindow(now, l.pass); l.rule.OpensOnUse {
+			spent = l.inOpened(l.windowOf(u))
+		}
+		if l.rule.OpensOnUse && l.adrift {
+			spent = 0
+		}
 	case policy.Calendar:
 		_, index := spanOf(l.rule, now)
 		spent = l.inPeriod(index, l.pass)
@@ -529,6 +606,15 @@ func (l *ledger) earliest(cost, u, now int64) int64 {
 		return u
 	case l.rule.Algorithm == policy.Calendar:
 		return l.opens(cost, u, now)
+	case l.rule.OpensOnUse:
+		length, slack := l.onUse()
+		for {
+			window := l.windowOf(u)
+			if u = max(u, window); l.inOpened(window)+cost <= l.rule.Limit && u < window+length-slack {
+				return u
+			}
+			u = window + length
+		}
 	case l.rule.Algorithm == policy.FixedWindow:
 		if l.inWindow(now, l.pass)+cost > l.rule.Limit {
 			per := l.rule.Per.Microseconds()

@@ -61,7 +61,8 @@ func (w *world) compare(p *compiledScope) {
 				w.crowd = 0
 			}
 			rule := p.bounds[i].Rule
-			if r.Algorithm == policy.Concurrency || rule.Rollover > 0 { // the twin has nothing to roll over where it has no state
+			// The twin has nothing to roll over where it has no state, and its windows open where nothing that was given back did.
+			if r.Algorithm == policy.Concurrency || rule.Rollover > 0 || rule.OpensOnUse {
 				continue
 			}
 			same := r.Remaining == t.Remaining && r.RetryAfter == t.RetryAfter && r.ResetAfter == t.ResetAfter

@@ -333,6 +333,10 @@ func (w *world) delay(p *compiledScope) int64 {
 		case policy.SlidingWindow:
 			one = per + per/100 + 1e6
 		case policy.FixedWindow:
+			if r.OpensOnUse {
+				one = per + 1e6
+				break
+			}
 			one = 2 * per
 			aligned += per // what is left of one that it had been in
 		case policy.Calendar:
@@ -383,7 +387,7 @@ func (w *world) allowed(o op, p *compiledScope, req Request, d Decision, attempt
 			fail("%s: %s", key, broken)
 		}
 		per := max(l.rule.Per.Microseconds(), 1)
-		w.wide = w.wide || l.rule.Algorithm == policy.FixedWindow && c.byClock/per > w.now/per+1
+		w.wide = w.wide || l.rule.Algorithm == policy.FixedWindow && !l.rule.OpensOnUse && c.byClock/per > w.now/per+1
 		w.left(key, l, d.Rules[i].Remaining)
 		// Decisions at one moment are a µs apart, and so may be healed by it.
 		w.disturbed[key] = w.back > 0
@@ -409,7 +413,7 @@ func (w *world) left(key string, l *ledger, got int64) {
 // exact says whether a rule must answer as the definition does. Where the clock
 // has stepped back it may be more careful, by the step.
 func (w *world) exact(l *ledger) bool {
-	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != policy.FixedWindow)
+	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != policy.FixedWindow || l.rule.OpensOnUse)
 }
 
 func (w *world) denied(p *compiledScope, req Request, d Decision, attempt string, after map[string]string) {
@@ -558,6 +562,9 @@ func (w *world) answers(o op, p *compiledScope, cost int64, d Decision) {
 	aligned := rule.Algorithm == policy.FixedWindow || rule.Algorithm == policy.Calendar
 	if rule.Algorithm == policy.Concurrency || aligned && rule.Margin > 0 || w.back > 0 {
 		return // costs do not count, the end of a window admits nothing, or a look heals
+	}
+	if slices.ContainsFunc(w.ledgers[p.keys[i]].charges, func(c charge) bool { return c.window > w.u() }) {
+		return // what is left is of a window that was opened ahead, and has to begin
 	}
 	if r.Remaining > 0 && got[6].Rules[i].Limited || r.Remaining < rule.Capacity() && !got[7].Rules[i].Limited {
 		fail("%s has %d left: limited for them is %t, for one more %t", p.keys[i], r.Remaining, got[6].Rules[i].Limited, got[7].Rules[i].Limited)

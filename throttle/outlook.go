@@ -35,8 +35,9 @@ type RuleForecast struct {
 	// included. Units is 0 if no clock gives any: for a suspended rule and a concurrency rule.
 	Units int64
 	Per   time.Duration
-	// Rest is the time until the period of a Calendar ends. Spread says that its remaining units are
-	// spread over that time. Both mean nothing for other rules.
+	// Rest is the time until the period of a Calendar ends, or until a window that opens on use does: Per while no
+	// window is open.
+	// Spread says that the remaining units of a Calendar are spread over that time. Both mean nothing for other rules.
 	Rest   time.Duration
 	Spread bool
 	resets *resetTimes
@@ -73,6 +74,7 @@ func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) 
 		r := RuleForecast{RuleState: d.Rules[i]}
 		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.StartTolerance)
 		r.calendar(p.bounds[i].Rule, d.At)
+		r.onUse(p.bounds[i].Rule)
 		out.Rules[i] = r
 	}
 	if err := l.countWaiting(ctx, p, &out); err != nil {
@@ -169,6 +171,17 @@ func (r *RuleForecast) calendar(rule policy.Rule, at time.Time) {
 	r.resets = &resetTimes{of: rule.Resets, at: at}
 }
 
+// onUse sets how long a window that opens on use still lasts.
+func (r *RuleForecast) onUse(rule policy.Rule) {
+	if !rule.OpensOnUse || rule.Limit == 0 {
+		return
+	}
+	r.Rest = r.Per // it opens with the next unit
+	if r.ResetAfter > 0 {
+		r.Rest = min(r.Rest, r.ResetAfter)
+	}
+}
+
 // pace returns how many units a rule admits in how long while tasks wait for it.
 func pace(r policy.Rule, pad time.Duration) (units int64, per time.Duration) {
 	kind, n := ruleParams(r, pad)
@@ -183,6 +196,9 @@ func pace(r policy.Rule, pad time.Duration) (units int64, per time.Duration) {
 		short := max(0, slack*rate-(n[2]-1)*unit)
 		return rate, time.Duration(unit+short) * time.Microsecond
 	case 'S':
+		if n[2] == 0 {
+			return n[0], us(n[1]) // a window that opens on use
+		}
 		cells := max(1, (n[1]+n[2]-1)/n[2]) // a unit leaves at the end of its cell
 		return n[0], time.Duration(cells*n[2]) * time.Microsecond
 	default:

@@ -86,6 +86,7 @@ func TestPace(t *testing.T) {
 		"sliding":            {Name: "r", Algorithm: policy.SlidingWindow, Limit: 40, Per: sec},
 		"sliding, cells":     {Name: "r", Algorithm: policy.SlidingWindow, Limit: 250, Per: sec, Margin: 7 * ms},
 		"fixed":              {Name: "r", Algorithm: policy.FixedWindow, Limit: 40, Per: sec},
+		"on use, and margin": {Name: "r", Algorithm: policy.FixedWindow, Limit: 40, Per: sec, Margin: 100 * ms, OpensOnUse: true},
 		"fixed, with margin": {Name: "r", Algorithm: policy.FixedWindow, Limit: 40, Per: sec, Margin: 100 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,4 +126,26 @@ func windowOf(r RuleForecast) int64 {
 		return 0
 	}
 	return r.Per.Microseconds()
+}
+
+// "Rest is the time until … a window that opens on use" ends: "Per while none is open".
+func TestForecastOfAWindowOnUse(t *testing.T) {
+	t.Parallel()
+	rule := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 2, Per: sec, OpensOnUse: true}
+	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+		rest := func(want time.Duration) {
+			b.t.Helper()
+			f, err := b.Forecast(ctx, "p/x")
+			if err != nil || f.Rules[0].Rest != want || f.Rules[0].Per != sec {
+				b.t.Errorf("%+v %v, want a rest of %v", f.Rules, err, want)
+			}
+		}
+		b.at(200e3)
+		rest(sec)
+		b.decide(Request{Scope: "p/x"})
+		b.at(500e3)
+		rest(700 * ms)
+		b.at(1200e3)
+		rest(sec)
+	})
 }

@@ -79,7 +79,13 @@ func ruleParams(r policy.Rule, pad time.Duration) (kind byte, numbers [4]int64) 
 		window := per + slack
 		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window), slack}
 	case policy.FixedWindow:
-		return 'S', [4]int64{r.Limit, 0, per, min(slack, per/2)} // a cell that leaves at its end
+		slack = min(slack, per/2)
+		if r.OpensOnUse {
+			// An API may see the first start late, and then its window ends late too: ours is longer by so much, and its
+			// last starts are early enough to be seen in the same window.
+			return 'S', [4]int64{r.Limit, per + slack, 0, 2 * slack}
+		}
+		return 'S', [4]int64{r.Limit, 0, per, slack} // a cell that leaves at its end
 	case policy.Calendar:
 		return 'K', numbers // which depend on the time: see calendarParams
 	default:

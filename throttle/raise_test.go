@@ -40,16 +40,19 @@ func (b *bench) counts(scope, rule string, limit int64) int64 {
 // algorithm that has windows, and what the policy lets is in force at once.
 func TestLargerLimitIsAdopted(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
-		t.Run(string(algorithm), func(t *testing.T) {
+	for name, rule := range map[string]policy.Rule{
+		"token bucket": {Algorithm: policy.TokenBucket, Burst: 3}, "sliding window": {Algorithm: policy.SlidingWindow}, "fixed window": {Algorithm: policy.FixedWindow},
+		"window on use": {Algorithm: policy.FixedWindow, OpensOnUse: true}, "window on use, margin": {Algorithm: policy.FixedWindow, OpensOnUse: true, Margin: 100 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rule := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 100, Per: time.Minute}
-			if algorithm == policy.TokenBucket {
-				rule.Burst = 3
-			}
+			rule.Name, rule.Limit, rule.Per = "r", 100, time.Minute
 			onBoth(t, Config{StartTolerance: -1}, raising(t, policy.Corrects{Most: 150}, rule), func(b *bench) {
 				minute := func() (n int) {
 					b.pass(time.Minute - us(b.now.Load()%60_000_000))
+					if rule.OpensOnUse { // its windows begin with no minute: with this one, all are over
+						b.pass(2 * time.Minute)
+					}
 					for range 299 {
 						b.pass(200 * ms)
 						if b.decide(Request{Scope: "p", ID: NewID()}).Allowed {

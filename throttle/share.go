@@ -120,13 +120,18 @@ func untilEnd(ends, now time.Time) time.Duration {
 	return max(0, ends.Sub(now))
 }
 
-// leaves is when what was spent at a moment can be spent again. Fixed windows
-// begin where Redis has them begin, at the Unix epoch, and periods where it has them.
+// aligned reports whether the rule's windows begin where Redis has them begin: at the Unix epoch, or with a
+// period. Windows that open on use count as sliding windows here, which keep the limit wherever a window opens.
+func (s *share) aligned() bool {
+	return s.rule.Algorithm == policy.FixedWindow && !s.rule.OpensOnUse || s.rule.Algorithm == policy.Calendar
+}
+
+// leaves is when what was spent at a moment can be spent again.
 func (s *share) leaves(at time.Time) time.Time {
 	if s.rule.Algorithm == policy.Calendar {
 		return s.rule.PeriodsAt(at).To
 	}
-	if s.rule.Algorithm != policy.FixedWindow {
+	if !s.aligned() {
 		return at.Add(s.window())
 	}
 	per := s.rule.Per.Microseconds()
@@ -136,7 +141,7 @@ func (s *share) leaves(at time.Time) time.Time {
 
 // together tells whether what is spent now may stand with what was spent last.
 func (s *share) together(last spending, now time.Time) bool {
-	if s.rule.Algorithm == policy.FixedWindow || s.rule.Algorithm == policy.Calendar {
+	if s.aligned() {
 		return s.leaves(last.at).Equal(s.leaves(now))
 	}
 	return !now.Before(last.at) && now.Sub(last.from) < s.window()/shareGrain

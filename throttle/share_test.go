@@ -46,6 +46,14 @@ func TestShareSteps(t *testing.T) {
 			3: {8 * sec, 1, 6 * sec, 0},
 			4: {14 * sec, 2, 0, 0},
 		}},
+		"window on use": {policy.Rule{Algorithm: policy.FixedWindow, Limit: 4, Per: 7 * sec, OpensOnUse: true}, 2, 0, []ask{
+			0: {3 * sec, 1, 4 * sec, 0},
+			1: {8 * sec, 1, 0, 1},
+			2: {9 * sec, 1, 0, 0},
+			3: {9 * sec, 1, 6 * sec, 0},
+			4: {14 * sec, 1, sec, 0},
+			5: {15 * sec, 1, 0, 0},
+		}},
 		"calendar": {policy.Rule{Algorithm: policy.Calendar, Limit: 9, Resets: wallclock.MustParse("* * * * *", "UTC"), Rollover: 9}, 2, 500 * ms, []ask{
 			0: {0, 1, 5 * sec, 0}, // the minute ends then
 			1: {5 * sec, 3, 0, 1},

@@ -201,6 +201,24 @@ func TestSteps(t *testing.T) {
 			3: {1999 * ms, 1, deny(0, ms, ms)},
 			4: {2000 * ms, 1, allow(1, sec)},
 		}},
+		"fixed window: from its first unit": {policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 2, Per: sec, OpensOnUse: true}, []step{
+			0: {900 * ms, 1, allow(1, sec)},
+			1: {1500 * ms, 1, allow(0, 400*ms)},
+			2: {1500 * ms, 1, deny(0, 400*ms, 400*ms)},
+			3: {1900*ms - time.Microsecond, 1, deny(0, time.Microsecond, time.Microsecond)},
+			4: {1900 * ms, 2, allow(0, sec)},
+			5: {3700 * ms, 1, allow(1, sec)},
+			6: {4699 * ms, 1, allow(0, ms)},
+			7: {4700 * ms, 2, allow(0, sec)},
+		}},
+		"fixed window: from its first unit, with a margin": {policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 2, Per: sec, Margin: 100 * ms, OpensOnUse: true}, []step{
+			0: {900 * ms, 1, allow(1, 1100*ms)},
+			1: {1800*ms - time.Microsecond, 1, allow(0, 200*ms+time.Microsecond)}, // two margins before its end, as the next steps
+			2: {2000 * ms, 1, allow(1, 1100*ms)},
+			3: {2900 * ms, 1, deny(1, 200*ms, 200*ms)},
+			4: {3100*ms - time.Microsecond, 1, deny(1, time.Microsecond, time.Microsecond)},
+			5: {3100 * ms, 1, allow(1, 1100*ms)},
+		}},
 		"concurrency: places until the lease ends": {policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 2, Lease: 30 * sec}, []step{
 			0: {0, 5, allow(1, 30*sec)},
 			1: {10 * sec, 1, allow(0, 30*sec)},

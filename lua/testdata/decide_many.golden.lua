@@ -93,11 +93,12 @@ local packed, unpacked = struct.pack, struct.unpack
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
+--   O till per total head last tail count ahead log, as F: fixed window that opens on use
 -- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. A start that is further ahead now was written by a clock that
 -- has since stepped back. The key expires at `till`.
-local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+local TOKEN, SLIDING, FIXED, OPENED, HELD, CALENDAR = 84, 83, 70, 79, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
@@ -300,19 +301,23 @@ while at <= size do
     end
     state = packed('>BI7I7I7I7I7I7B', TOKEN, till, place, holds, q, since, low, notches)
     spare = till - now - level / p - slack
-    elseif algorithm == SLIDING and two == 0 then
-    local cap, grain, slack = one, three, four
-    if byte(v or '') ~= FIXED then
+    elseif algorithm == SLIDING and (two == 0 or three == 0) then
+    local cap, slack, layout, opens, length = one, four, FIXED, 0, three
+    if three == 0 then
+      layout, opens, length = OPENED, two, two - four / 2
+    end
+    if byte(v or '') ~= layout then
       break -- never used
     end
     local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
-    local rest = grain - now % grain
-    if width ~= grain or tail * grain ~= now + rest or rest <= slack or count + cost > cap then
+    place = three == 0 and tail or tail * length
+    local rest = place + opens - now
+    if width ~= length or rest > two + three or rest <= slack or count + cost > cap then
       break -- its last window is not the current one, or does not admit the cost now
     end
-    holds, place = count + cost, now + rest
-    state = packed('>BI7I7I7I7I7I7I7B', FIXED, till, grain, total + cost, head, before, tail, holds, 0) .. sub(v, 52)
-    spare = till - place
+    holds = count + cost
+    state = packed('>BI7I7I7I7I7I7I7B', layout, till, width, total + cost, head, before, tail, holds, 0) .. sub(v, 52)
+    spare = till - now - rest
     elseif algorithm == SLIDING then
     local cap, per, grain = one, two, three
     if byte(v or '') ~= SLIDING then

@@ -68,11 +68,12 @@ local packed, unpacked = struct.pack, struct.unpack
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
+--   O till per total head last tail count ahead log, as F: fixed window that opens on use
 -- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. A start that is further ahead now was written by a clock that
 -- has since stepped back. The key expires at `till`.
-local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+local TOKEN, SLIDING, FIXED, OPENED, HELD, CALENDAR = 84, 83, 70, 79, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88

@@ -97,11 +97,12 @@ local packed, unpacked = struct.pack, struct.unpack
 --   T till at x q since low ahead                       token bucket
 --   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
+--   O till per total head last tail count ahead log, as F: fixed window that opens on use
 -- All are numbers of seven bytes, except the log, and `ahead`, which is one byte: by how
 -- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. A start that is further ahead now was written by a clock that
 -- has since stepped back. The key expires at `till`.
-local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+local TOKEN, SLIDING, FIXED, OPENED, HELD, CALENDAR = 84, 83, 70, 79, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start begins with it.
 local GIVEN_BACK = 88
@@ -141,7 +142,8 @@ end
 -- The rules of a call: each has a key, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
---   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0,
+--                     and where grain is 0 one that opens on use: its length with half of the slack is per
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/algorithms/calendar.lua
@@ -235,15 +237,19 @@ function stored.carried(v)
     return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }, 0
   end
   local out, grain, tail = {}, unpack7(v, 9), unpack7(v, 37)
-  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local width = grain
+  if kind == OPENED then -- its cells are beginnings, in µs, not ends
+    grain, tail = 1, tail + width
+  end
+  local back = floor(stored.stepped(now, tail * grain - width, byte(v, 51)) / grain)
   local function add(cell, units)
     local t = (cell - back) * grain
-    if kind == FIXED then
-      t = t - grain > now and t - 1 or max(0, min(t - 1, now))
+    if kind ~= SLIDING then
+      t = t - width > now and t - 1 or max(0, min(t - 1, now))
     end
     out[#out + 1], out[#out + 2] = t, units
   end
-  stored.each(sub(v, 52), unpack7(v, 23), add)
+  stored.each(sub(v, 52), unpack7(v, 23) + (kind == OPENED and width or 0), add)
   add(tail, unpack7(v, 44))
   return out, back
 end
@@ -403,8 +409,8 @@ do
   algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset, lasts = lasts }
 end
--- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
--- each window of `grain` µs since the epoch.
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, in each
+-- window of `grain` µs since the epoch, or in each window of `per` µs that opens on use.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
@@ -417,6 +423,11 @@ end
 -- cell of a sliding window ends with its last. Only its own units count in it. The window
 -- before is kept for as long, for a clock that steps back. The last `slack` µs of a
 -- window admit nothing: a late start must not land in the next window.
+--
+-- A window that opens on use is a fixed window whose cell is its beginning, in µs: that of its first
+-- start. It is `opens` µs long, half of its slack included. If a window was opened ahead of now, an
+-- earlier start gets a window of its own only where that window ends before the other begins. Otherwise
+-- the earlier start belongs to the window ahead, and waits for it to begin.
 do
   local function varint(n)
     local s = ''
@@ -428,9 +439,29 @@ do
     return s .. char(n)
   end
 
+  -- When the window begins, of those that open on use, to which a start belongs.
+  local function begin_of(r, t)
+    local begins = r.total > 0 and r.tail + r.opens > t and r.tail or t
+    stored.each(r.log, r.head, function(at)
+      if at + r.opens > t then
+        begins = at
+        return true
+      end
+    end)
+    return begins < t + r.opens and begins or t
+  end
+
   -- The cell of a start.
   local function cell_of(r, t)
+    if r.opens then
+      return begin_of(r, t)
+    end
     return r.per > 0 and ceil(t / r.grain) or floor(t / r.grain) + 1
+  end
+
+  -- When the fixed window ends to which a start belongs: later than that.
+  local function end_of(r, t)
+    return r.opens and begin_of(r, t) + r.opens or t - t % r.grain + r.grain
   end
 
   local function clear(r)
@@ -515,12 +546,17 @@ do
     r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  -- The clock has stepped back by at least `cells` cells. All units of fixed windows then count in
-  -- the current one.
+  -- When the last cell begins.
+  local function last_begins(r)
+    return r.opens and r.tail or (r.tail - 1) * r.grain
+  end
+
+  -- The clock has stepped back by at least `cells` cells. All units of windows since the epoch then
+  -- count in the current one.
   local function step_back(r, now, cells)
     local units = r.total
     r.healed, r.stepped = true, true
-    if r.per == 0 then
+    if r.per == 0 and not r.opens then
       clear(r)
       return put(r, cell_of(r, now), units)
     end
@@ -531,22 +567,27 @@ do
   end
 
   local function load(key, now, cost, cap, per, grain, slack)
-    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, grain - 1),
-      window = per > 0 and per or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
+    local opens, width, layout = nil, grain, per > 0 and SLIDING or FIXED
+    if grain == 0 then
+      opens, width, layout = per, per - slack / 2, OPENED
+      per, grain = 0, 1
+    end
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, (opens or grain) - 1),
+      opens = opens, width = width, layout = layout, window = per > 0 and per or opens or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
       found = false, healed = false }
-    local v, kind = stored.get(key), per > 0 and SLIDING or FIXED
+    local v = stored.get(key)
     if not v then
       return r
     end
     r.found = true
-    if byte(v, 1) ~= kind or unpack7(v, 9) ~= grain then
+    if byte(v, 1) ~= layout or unpack7(v, 9) ~= width then
       take_over(r, v, now)
       expire(r, now)
       return r
     end
     local _, till, _, total, head, last, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     r.till, r.total, r.head, r.last, r.tail, r.count, r.log = till, total, head, last, tail, count, sub(v, 52)
-    local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
+    local back = floor(stored.stepped(now, last_begins(r), byte(v, 51)) / grain)
     if back > 0 then
       step_back(r, now, back)
     end
@@ -590,11 +631,12 @@ do
     if r.per > 0 then
       return need <= 0 and t or max(t, leave(r, need))
     end
-    while need > 0 or r.grain - t % r.grain <= r.slack do
-      t = t - t % r.grain + r.grain
-      need = held(r, t) + r.cost - r.cap
+    local ends = end_of(r, t)
+    while need > 0 or ends - t <= r.slack do
+      t = ends
+      ends, need = end_of(r, t), held(r, t) + r.cost - r.cap
     end
-    return t
+    return max(t, ends - r.window)
   end
 
   local function charge(r, _, start)
@@ -626,12 +668,12 @@ do
   end
 
   local function lasts(r, now)
-    return r.total == 0 and 0 or max(0, r.tail * r.grain + r.per - now)
+    return r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now)
   end
 
   local function save(r, now)
-    write(r, now, r.per > 0 and SLIDING or FIXED, packed('>I7I7I7I7I7I7', r.grain, r.total, r.head, r.last, r.tail, r.count)
-      .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+    write(r, now, r.layout, packed('>I7I7I7I7I7I7', r.width, r.total, r.head, r.last, r.tail, r.count)
+      .. stored.ahead(now, last_begins(r)) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)

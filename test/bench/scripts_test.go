@@ -25,6 +25,7 @@ import (
 func BenchmarkScripts(b *testing.B) {
 	token, sliding := lua.Rule('T', [4]int64{1, 1, 1_000_000}), lua.Rule('S', [4]int64{1_000_000, 1_005_000, 5025})
 	fixed, runs := lua.Rule('S', [4]int64{1_000_000, 0, 86_400_000_000, 5000}), lua.Rule('C', [4]int64{1_000_000, 60_000_000})
+	onUse := lua.Rule('S', [4]int64{1_000_000, 86_400_005_000, 0, 10_000})
 	full := lua.Rule('T', [4]int64{1, 3_600_000_000, 1}) // one an hour
 	for _, test := range []struct {
 		name   string
@@ -35,6 +36,7 @@ func BenchmarkScripts(b *testing.B) {
 		{"decide/token bucket", lua.Decide.For("T"), []string{token}, 1},
 		{"decide/sliding window", lua.Decide.For("S"), []string{sliding}, 1},
 		{"decide/fixed window", lua.Decide.For("S"), []string{fixed}, 1},
+		{"decide/window on use", lua.Decide.For("S"), []string{onUse}, 1},
 		{"decide/concurrency", lua.Decide.For("C"), []string{runs}, 1},
 		{"decide/four rules", lua.Decide.For("TS"), []string{sliding, token, fixed, sliding}, 1},
 		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},

@@ -92,6 +92,7 @@ func Rule(random *rand.Rand, name string) policy.Rule {
 	if maybe() && r.Per >= 10*time.Second {
 		r.Prefetch = prefetch()
 	}
+	r.OpensOnUse = r.Algorithm == policy.FixedWindow && maybe()
 	if r.Algorithm == policy.TokenBucket && maybe() {
 		r.Limit = max(r.Limit, 1<<30)
 		r.Burst = 1 + random.Int64N(1<<20)

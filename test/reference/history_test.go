@@ -130,12 +130,12 @@ func (h *history) add(r policy.Rule, level int) {
 	}
 	h.rules = append(h.rules, bounded{r, level, Rule{
 		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: (r.Margin + r.Prefetch).Microseconds(),
-		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, Begins: begins[resets],
+		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, OnUse: r.OpensOnUse, Begins: begins[resets],
 	}})
 }
 
 func (h *history) anyRule() policy.Rule {
-	r := pick(h, bucketRule, slidingRule, fixedRule, calendarRule, concurrencyRule)(h)
+	r := pick(h, bucketRule, slidingRule, fixedRule, openingRule, calendarRule, concurrencyRule)(h)
 	if r.Algorithm != policy.Concurrency && h.rng.IntN(3) == 0 {
 		r.Unit = "tokens"
 	}
@@ -181,6 +181,12 @@ func slidingRule(h *history) policy.Rule {
 
 func fixedRule(h *history) policy.Rule {
 	return h.ahead(policy.Rule{Algorithm: policy.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
+}
+
+func openingRule(h *history) policy.Rule {
+	r := fixedRule(h)
+	r.OpensOnUse = true
+	return r
 }
 
 func concurrencyRule(h *history) policy.Rule {
@@ -305,6 +311,11 @@ func (h *history) pass() {
 	r := h.rules[h.rng.IntN(len(h.rules))].model
 	if r.Per > 0 {
 		d = pick(h, d, d, r.Per/max(1, r.Limit), r.Per, 1+h.rng.Int64N(r.Per), r.Per/100, h.edge(r.Per))
+	}
+	if r.OnUse && len(h.runs) > 0 { // an edge of a window that one of them has opened
+		slack := min(h.pad+r.Margin, r.Per/2)
+		end := h.runs[h.rng.IntN(len(h.runs))].start + r.Per + slack
+		d = pick(h, d, max(0, end-h.at+pick[int64](h, -1, 0, 1, -2*slack, -2*slack-1, 1-2*slack)))
 	}
 	if r.Begins != nil {
 		_, end := r.Begins(h.at)

@@ -29,6 +29,9 @@ func OverLate(r Rule, list []Spent, late int64) string {
 	case SlidingWindow:
 		return overWindow(r, list)
 	case FixedWindow:
+		if r.OnUse {
+			return overOpened(r, list)
+		}
 		return overPeriods(r, list, func(t int64) int64 { return t / r.Per }, 0)
 	case CalendarQuota:
 		return overPeriods(r, list, func(t int64) int64 { from, _ := r.Begins(t); return from }, r.Rollover)
@@ -87,6 +90,36 @@ func overPeriods(r Rule, list []Spent, period func(int64) int64, rollover int64)
 		p := period(s.Start)
 		if sums[p] += s.Units; sums[p] > r.Limit+rollover {
 			return fmt.Sprintf("%d units in the period that has %d", sums[p], s.Start)
+		}
+	}
+	return ""
+}
+
+// overOpened: each start is in a window of per, and they do not overlap, and none has more than limit. Where they
+// begin is not known, since what opened them may have been given back. So it is tried how soon the last can end.
+func overOpened(r Rule, list []Spent) string {
+	ends := make([]int64, len(list)+1) // when the windows of the first so many starts end at the soonest
+	for i := range ends {
+		ends[i] = Never
+	}
+	ends[0] = -Never
+	for from, one := range list {
+		if ends[from] == Never { // and so for all that follow
+			break
+		}
+		units := int64(0)
+		for i, s := range list[from:] {
+			units += s.Units
+			begins := max(ends[from], s.Start-r.Per+1)
+			if units > r.Limit || begins > one.Start {
+				break
+			}
+			ends[from+i+1] = min(ends[from+i+1], begins+r.Per)
+		}
+	}
+	for i, s := range list {
+		if ends[i+1] == Never {
+			return fmt.Sprintf("no windows that have the start at %d, and those before it", s.Start)
 		}
 	}
 	return ""

@@ -40,6 +40,7 @@ type Rule struct {
 	Lease     int64
 	Rollover  int64
 	Spread    bool
+	OnUse     bool // a fixed window that opens on use
 	// Begins returns when the period of a calendar that t is in begins, and when it ends.
 	Begins func(t int64) (from, to int64)
 }
@@ -90,6 +91,9 @@ func newCounter(r Rule, pad int64) counter {
 	case SlidingWindow:
 		return newSliding(r, pad)
 	case FixedWindow:
+		if r.OnUse {
+			return newOpening(r, pad)
+		}
 		return newFixed(r, pad)
 	case CalendarQuota:
 		return newCalendar(r, pad)
@@ -467,6 +471,69 @@ func (f *fixed) remaining(now int64) int64 {
 }
 
 func (f *fixed) reset(now int64) int64 { return latest(now, f.list) }
+
+// opening is a fixed window that opens on use: "a window begins with the first start after the window
+// before it. It is per and one slack long, and its last two slacks admit nothing."
+type opening struct {
+	rule          Rule
+	length, slack int64
+	list          []units // each leaves when its window ends
+}
+
+func newOpening(r Rule, pad int64) *opening {
+	slack := min(pad+r.Margin, r.Per/2)
+	return &opening{rule: r, length: r.Per + slack, slack: 2 * slack}
+}
+
+// begin is when the window begins that t belongs to: one that is known, "or the one that was opened ahead less
+// than a length later", or its own.
+func (o *opening) begin(t int64) int64 {
+	begin := t + o.length
+	for _, u := range o.list {
+		if u.leave > t {
+			begin = min(begin, u.leave-o.length)
+		}
+	}
+	if begin == t+o.length {
+		return t
+	}
+	return begin
+}
+
+func (o *opening) count(begin int64) (n int64) {
+	for _, u := range o.list {
+		if u.leave == begin+o.length {
+			n += u.count
+		}
+	}
+	return n
+}
+
+func (o *opening) first(_ func(int64) int64, t, c int64) int64 {
+	if c > o.rule.Limit {
+		return Never
+	}
+	for {
+		begin := o.begin(t)
+		end := begin + o.length
+		t = max(t, begin)
+		if t < end-o.slack && o.count(begin)+c <= o.rule.Limit {
+			return t
+		}
+		t = end
+	}
+}
+
+func (o *opening) charge(_, s, c int64, id string) {
+	o.list = append(o.list, units{id, s, o.begin(s) + o.length, c})
+}
+
+// refund: "A window in which nothing is left is none. One that has units left stays where it is".
+func (o *opening) refund(_ int64, id string) { o.list = without(o.list, id) }
+
+func (o *opening) remaining(now int64) int64 { return max(0, o.rule.Limit-o.count(o.begin(now))) }
+
+func (o *opening) reset(now int64) int64 { return latest(now, o.list) }
 
 // calendar is a calendar's quota.
 type calendar struct {

@@ -69,9 +69,10 @@ func TestPrefetchKeepsTheBound(t *testing.T) {
 	bucket := policy.Rule{Algorithm: policy.TokenBucket, Limit: 300, Per: 10 * time.Second, Burst: 300}
 	window := policy.Rule{Algorithm: policy.SlidingWindow, Limit: 120, Per: 10 * time.Second}
 	fixed := policy.Rule{Algorithm: policy.FixedWindow, Limit: 400, Per: 10 * time.Second}
+	onUse := policy.Rule{Algorithm: policy.FixedWindow, Limit: 400, Per: 10 * time.Second, OpensOnUse: true}
 	minute := policy.Rule{Algorithm: policy.Calendar, Limit: 1500, Resets: wallclock.MustParse("* * * * *", "UTC")}
 	for name, rules := range map[string][]policy.Rule{
-		"sliding window": {window}, "token bucket": {bucket}, "fixed window": {fixed}, "calendar": {minute}, "a path": {minute, window, bucket},
+		"sliding window": {window}, "token bucket": {bucket}, "fixed window": {fixed}, "window on use": {onUse}, "calendar": {minute}, "a path": {minute, window, bucket},
 	} {
 		for i, r := range rules {
 			rules[i].Name, rules[i].Prefetch = string(r.Algorithm), 50*time.Millisecond
@@ -212,7 +213,7 @@ func (c *crowd) start(l *throttle.Limiter, d throttle.Decision, cost int64, rng 
 
 func (c *crowd) judge(seed uint64) {
 	for _, r := range c.rules {
-		model := Rule{Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Begins: every(time.Minute)}
+		model := Rule{Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, OnUse: r.OpensOnUse, Begins: every(time.Minute)}
 		if fault := Over(model, c.spent); fault != "" {
 			c.t.Errorf("seed %d: %s: %s", seed, r.Name, fault)
 		}
@@ -227,6 +228,7 @@ func TestPrefetchedAndUsedLate(t *testing.T) {
 		"coarse cells":      {Algorithm: policy.SlidingWindow, Limit: 500, Per: 10 * time.Second},
 		"token bucket":      {Algorithm: policy.TokenBucket, Limit: 12_000, Per: 10 * time.Second, Burst: 1000},
 		"fixed window":      {Algorithm: policy.FixedWindow, Limit: 120, Per: 10 * time.Second},
+		"window on use":     {Algorithm: policy.FixedWindow, Limit: 120, Per: 10 * time.Second, OpensOnUse: true},
 		"calendar":          {Algorithm: policy.Calendar, Limit: 120, Resets: wallclock.MustParse("* * * * *", "UTC")},
 		"calendar, carried": {Algorithm: policy.Calendar, Limit: 120, Resets: wallclock.MustParse("* * * * *", "UTC"), Rollover: 30},
 	} {
@@ -297,7 +299,7 @@ func usedLate(t *testing.T, r policy.Rule) {
 		}
 	}
 	<-time.After(time.Second) // what is in stock goes back
-	model := Rule{Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Rollover: r.Rollover, Begins: every(time.Minute)}
+	model := Rule{Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Rollover: r.Rollover, OnUse: r.OpensOnUse, Begins: every(time.Minute)}
 	if fault := Over(model, spent); fault != "" {
 		t.Error(fault)
 	}

@@ -24,6 +24,7 @@ var kinds = []kind{
 	{name: "token bucket", rules: only(bucketRule), ahead: true, refunds: true},
 	{name: "sliding window", rules: only(slidingRule), ahead: true, refunds: true},
 	{name: "fixed window", rules: only(fixedRule), ahead: true, refunds: true},
+	{name: "window on use", rules: only(openingRule), ahead: true, refunds: true},
 	{name: "calendar", rules: only(calendarRule), ahead: true, refunds: true},
 	{name: "concurrency", rules: only(concurrencyRule), refunds: true},
 	{name: "extremes", rules: only(extremeRule)},
@@ -36,7 +37,7 @@ var kinds = []kind{
 // extremeRule is a rule whose numbers are large or small for its algorithm: windows shorter than a
 // pad, limits that need coarse cells, rates that have to be rounded, rules that are suspended.
 func extremeRule(h *history) policy.Rule {
-	r := pick(h, bucketRule, bucketRule, slidingRule, fixedRule)(h)
+	r := pick(h, bucketRule, bucketRule, slidingRule, fixedRule, openingRule)(h)
 	r.Margin, r.Prefetch = 0, 0
 	switch r.Algorithm {
 	case policy.TokenBucket:
@@ -218,6 +219,10 @@ func TestJudgeFindsOneOver(t *testing.T) {
 			[]Spent{{0, 0, 1}, {999_999, 0, 2}, {second, 0, 1}}, []Spent{{999_999, 0, 1}}},
 		"fixed window": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second},
 			[]Spent{{999_999, 0, 3}, {second, 0, 3}}, []Spent{{999_999, 0, 1}}},
+		"window on use, a unit": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second, OnUse: true},
+			[]Spent{{200_000, 0, 1}, {1_199_999, 0, 2}, {1_200_000, 0, 3}}, []Spent{{1_199_999, 0, 1}, {1_200_000, 0, 3}}},
+		"window on use, a microsecond": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second, OnUse: true},
+			[]Spent{{200_000, 0, 1}, {1_199_999, 0, 2}, {1_200_000, 0, 3}, {2_199_999, 0, 0}, {2_200_000, 0, 1}}, []Spent{{2_199_999, 0, 1}}},
 		"calendar": {Rule{Algorithm: CalendarQuota, Limit: 3, Rollover: 2, Begins: day},
 			[]Spent{{0, 0, 3}, {86_400 * second, 0, 5}}, []Spent{{86_400 * second, 0, 6}}},
 		"concurrency": {Rule{Algorithm: Concurrency, Limit: 2},
@@ -242,7 +247,7 @@ func TestJudgeFindsOneOver(t *testing.T) {
 // time t with t + pad for t.
 func TestLateStartsKeepTheBound(t *testing.T) {
 	t.Parallel()
-	for name, rule := range map[string]func(*history) policy.Rule{"token bucket": bucketRule, "sliding window": slidingRule, "fixed window": fixedRule, "calendar": calendarRule} {
+	for name, rule := range map[string]func(*history) policy.Rule{"token bucket": bucketRule, "sliding window": slidingRule, "fixed window": fixedRule, "window on use": openingRule, "calendar": calendarRule} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			late := 0

@@ -118,7 +118,7 @@ func TestParseRuleFaults(t *testing.T) {
 			"1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n" +
 			"1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
 		"no per":       {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
-		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, prefetch, max_wait, resets, active, timezone, rollover, spread, shadow, unit or unlimited`},
+		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, prefetch, max_wait, resets, active, timezone, rollover, spread, shadow, unit or unlimited`},
 		"misspelt":     {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
 		"duplicate":    {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
 		"unit of runs": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens}`, `1:72: limits.a.rules[0].unit: unit does not go with concurrency; remove it`},
@@ -220,6 +220,10 @@ func TestParseRuleFaults(t *testing.T) {
 		"per a week":     {`{name: r, algorithm: fixed-window, limit: 1, per: 1w}`, `1:72: limits.a.rules[0].per: per is the text "1w"; write a duration, such as 500ms, 1m, 24h or 30d`},
 		"per a fraction": {`{name: r, algorithm: fixed-window, limit: 1, per: 1.5}`, `1:72: limits.a.rules[0].per: per is the number 1.5; write a duration, such as 500ms, 1m, 24h or 30d`},
 
+		"opens_on_use of a sliding": {`{name: r, algorithm: sliding-window, limit: 1, per: 1s, opens_on_use: true}`,
+			`1:92: limits.a.rules[0].opens_on_use: opens_on_use does not go with sliding-window; remove it`},
+		"opens_on_use a word": {`{name: r, algorithm: fixed-window, limit: 1, per: 1s, opens_on_use: first}`,
+			`1:90: limits.a.rules[0].opens_on_use: opens_on_use is the text "first"; write true, or remove the line`},
 		"lease of a rate": {`{name: r, algorithm: fixed-window, limit: 1, per: 1s, lease: 1m}`, `1:83: limits.a.rules[0].lease: lease does not go with fixed-window; remove it`},
 		"lease too short": {`{name: r, algorithm: concurrency, limit: 1, lease: 999ms}`, `1:73: limits.a.rules[0].lease: lease is 999ms; the least is 1s`},
 		"lease too long":  {`{name: r, algorithm: concurrency, limit: 1, lease: 25h}`, `1:73: limits.a.rules[0].lease: lease is 25h; the most is 24h`},

@@ -127,6 +127,7 @@ func FormatRule(r policy.Rule) string {
 	put("limit", strconv.FormatInt(r.Limit, 10), !r.Unlimited)
 	put("unit", yamlText(r.Unit), r.Unit != "" && r.Unit != policy.Requests)
 	put("per", duration.Format(r.Per), r.Per != 0)
+	put("opens_on_use", "true", r.OpensOnUse)
 	zone := defaultTimezone
 	if r.Resets != nil {
 		put("resets", yamlText(r.Resets.Cron()), true)

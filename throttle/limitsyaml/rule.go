@@ -12,7 +12,7 @@ import (
 )
 
 var ruleFields = []string{
-	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
+	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
 	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
 }
 
@@ -82,6 +82,8 @@ func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *
 		r.Burst, s = d.number(e, path)
 	case "per":
 		r.Per, s = d.duration(e, path)
+	case "opens_on_use":
+		r.OpensOnUse, s = d.flag(e, path)
 	case "lease":
 		r.Lease, s = d.duration(e, path)
 	case "margin":

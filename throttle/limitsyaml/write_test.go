@@ -98,7 +98,8 @@ func TestYAMLForm(t *testing.T) {
     {name: day, algorithm: calendar, timezone: UTC, resets: '0 0 * * *', limit: 1, rollover: 0, spread: false},
     {name: hour, algorithm: calendar, prefetch: 1ms, resets: "@hourly", limit: 1},
     {name: month, algorithm: calendar, spread: true, rollover: 5, timezone: America/Los_Angeles, resets: "@monthly", limit: 9},
-    {unlimited: true, name: "yes"}, {name: w, algorithm: fixed-window, limit: 0, per: 30d}]},
+    {unlimited: true, name: "yes"}, {name: w, algorithm: fixed-window, limit: 0, per: 30d, opens_on_use: false},
+    {name: v, opens_on_use: true, algorithm: fixed-window, limit: 0, per: 30d}]},
   "mail": {}, 404: {scopes: {"*": {scopes: {}, rules: []}, b: {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1h, burst: 2}]}}}}}`)
 	const want = `unmatched: deny
 limits:
@@ -118,6 +119,7 @@ limits:
       - {name: month, algorithm: calendar, limit: 9, resets: "@monthly", timezone: "America/Los_Angeles", rollover: 5, spread: true}
       - {name: "yes", unlimited: true}
       - {name: w, algorithm: fixed-window, limit: 0, per: 30d}
+      - {name: v, algorithm: fixed-window, limit: 0, per: 30d, opens_on_use: true}
 `
 	if got := string(Format(p)); got != want {
 		t.Errorf("got\n%s", got)

@@ -70,6 +70,7 @@ const (
 	fieldAlgorithm
 	fieldLimit
 	fieldPer
+	fieldOpensOnUse
 	fieldBurst
 	fieldLease
 	fieldOnRedisError
@@ -88,7 +89,7 @@ const (
 )
 
 var fieldNames = []string{
-	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
+	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
 	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
 }
 
@@ -141,6 +142,7 @@ func draftRules(source *Source, rules []Rule) []draftRule {
 			fieldAlgorithm:    from.rule(fieldAlgorithm, quote(string(r.Algorithm)), r.Algorithm != ""),
 			fieldLimit:        from.rule(fieldLimit, strconv.FormatInt(r.Limit, 10), !r.Unlimited || r.Limit != 0),
 			fieldPer:          from.rule(fieldPer, duration.Format(r.Per), r.Per != 0),
+			fieldOpensOnUse:   from.rule(fieldOpensOnUse, "true", r.OpensOnUse),
 			fieldBurst:        from.rule(fieldBurst, strconv.FormatInt(r.Burst, 10), r.Burst != 0),
 			fieldLease:        from.rule(fieldLease, duration.Format(r.Lease), r.Lease != 0),
 			fieldOnRedisError: from.rule(fieldOnRedisError, quote(string(r.OnRedisError)), r.OnRedisError != ""),

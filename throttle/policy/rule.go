@@ -13,7 +13,7 @@ const (
 	// SlidingWindow admits never more than limit units in any window of per.
 	SlidingWindow Algorithm = "sliding-window"
 	// FixedWindow admits limit units in each window of per, counted from the
-	// Unix epoch, and so up to 2 × limit around a boundary.
+	// Unix epoch or from its first unit (Rule.OpensOnUse), and so up to 2 × limit around a boundary.
 	FixedWindow Algorithm = "fixed-window"
 	// Concurrency admits limit runs at once, one place each whatever their cost.
 	Concurrency Algorithm = "concurrency"
@@ -80,6 +80,11 @@ type Rule struct {
 	// Per is the length of the window, 1µs to 366 days. Required, except with
 	// Concurrency and Calendar, which have none.
 	Per time.Duration
+	// OpensOnUse makes each window of a FixedWindow begin with the first unit that is spent after the window
+	// before it, as INCR with EXPIRE at the first hit does, instead of at a multiple of Per since the Unix epoch.
+	// Other algorithms have none. Defaults to false.
+	// Source: docs/algorithms.md#windows-that-open-on-use
+	OpensOnUse bool
 	// Burst is how many units an idle TokenBucket admits at once, 1 to 1e12.
 	// Other algorithms have none. Defaults to 1.
 	Burst int64

@@ -115,6 +115,7 @@ var company = []struct {
 	algorithms []Algorithm
 }{
 	{fieldPer, []Algorithm{TokenBucket, SlidingWindow, FixedWindow}},
+	{fieldOpensOnUse, []Algorithm{FixedWindow}},
 	{fieldBurst, []Algorithm{TokenBucket}},
 	{fieldLease, []Algorithm{Concurrency}},
 	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},

@@ -40,6 +40,7 @@ var (
 		"algorithm":      "how it counts: token-bucket, sliding-window, fixed-window, concurrency or calendar",
 		"limit":          "how many units, or runs at once; 0 suspends: tasks wait",
 		"per":            "the length of the window, such as 1s, 1h or 30d",
+		"opens_on_use":   "true begins a fixed window with its first unit, not at a multiple of per",
 		"burst":          "what a token bucket holds (default 1)",
 		"lease":          "when the place of a crashed run is free, 1s to 24h (default 30s)",
 		"on_redis_error": "while Redis cannot answer: closed (default), open or share",
@@ -126,22 +127,23 @@ func percent(number string) object {
 
 // company is, for each field that does not go with every algorithm, those it goes with.
 var company = map[string][]string{
-	"per":      {"token-bucket", "sliding-window", "fixed-window"},
-	"burst":    {"token-bucket"},
-	"lease":    {"concurrency"},
-	"margin":   {"token-bucket", "sliding-window", "fixed-window", "calendar"},
-	"prefetch": {"token-bucket", "sliding-window", "fixed-window", "calendar"},
-	"resets":   {"calendar"},
-	"rollover": {"calendar"},
-	"spread":   {"calendar"},
-	"unit":     {"token-bucket", "sliding-window", "fixed-window", "calendar"},
+	"per":          {"token-bucket", "sliding-window", "fixed-window"},
+	"opens_on_use": {"fixed-window"},
+	"burst":        {"token-bucket"},
+	"lease":        {"concurrency"},
+	"margin":       {"token-bucket", "sliding-window", "fixed-window", "calendar"},
+	"prefetch":     {"token-bucket", "sliding-window", "fixed-window", "calendar"},
+	"resets":       {"calendar"},
+	"rollover":     {"calendar"},
+	"spread":       {"calendar"},
+	"unit":         {"token-bucket", "sliding-window", "fixed-window", "calendar"},
 }
 
 var algorithms = []string{"token-bucket", "sliding-window", "fixed-window", "concurrency", "calendar"}
 
 func rule() object {
 	s := fields(describe(object{
-		"name": name(), "algorithm": word(algorithms...), "limit": whole(0, maxNumber), "per": duration(), "burst": whole(1, maxNumber),
+		"name": name(), "algorithm": word(algorithms...), "limit": whole(0, maxNumber), "per": duration(), "opens_on_use": flag(), "burst": whole(1, maxNumber),
 		"lease": duration(), "on_redis_error": word("closed", "open", "share"), "margin": duration(), "prefetch": duration(), "max_wait": duration(),
 		"resets": cron(), "active": object{"type": "string", "pattern": "^ *[^ @]+( +[^ ]+){4} *$"}, "timezone": object{"type": "string", "minLength": 1},
 		"rollover": whole(0, maxNumber), "spread": flag(), "shadow": flag(), "unit": unit(), "unlimited": flag(),

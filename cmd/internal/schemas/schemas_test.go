@@ -43,7 +43,7 @@ func TestEachFieldIsDescribed(t *testing.T) {
 			t.Errorf("%s has a field that is not described", name)
 		}
 	}
-	if n := len(LimitsFields()); n != 2+11+2+5+18 {
+	if n := len(LimitsFields()); n != 2+11+2+5+19 {
 		t.Errorf("%d fields of limits.yaml", n)
 	}
 }

@@ -1,5 +1,5 @@
--- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
--- each window of `grain` µs since the epoch.
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, in each
+-- window of `grain` µs since the epoch, or in each window of `per` µs that opens on use.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
@@ -12,6 +12,11 @@
 -- cell of a sliding window ends with its last. Only its own units count in it. The window
 -- before is kept for as long, for a clock that steps back. The last `slack` µs of a
 -- window admit nothing: a late start must not land in the next window.
+--
+-- A window that opens on use is a fixed window whose cell is its beginning, in µs: that of its first
+-- start. It is `opens` µs long, half of its slack included. If a window was opened ahead of now, an
+-- earlier start gets a window of its own only where that window ends before the other begins. Otherwise
+-- the earlier start belongs to the window ahead, and waits for it to begin.
 do
   local function varint(n)
     local s = ''
@@ -23,9 +28,29 @@ do
     return s .. char(n)
   end
 
+  -- When the window begins, of those that open on use, to which a start belongs.
+  local function begin_of(r, t)
+    local begins = r.total > 0 and r.tail + r.opens > t and r.tail or t
+    stored.each(r.log, r.head, function(at)
+      if at + r.opens > t then
+        begins = at
+        return true
+      end
+    end)
+    return begins < t + r.opens and begins or t
+  end
+
   -- The cell of a start.
   local function cell_of(r, t)
+    if r.opens then
+      return begin_of(r, t)
+    end
     return r.per > 0 and ceil(t / r.grain) or floor(t / r.grain) + 1
+  end
+
+  -- When the fixed window ends to which a start belongs: later than that.
+  local function end_of(r, t)
+    return r.opens and begin_of(r, t) + r.opens or t - t % r.grain + r.grain
   end
 
   local function clear(r)
@@ -110,12 +135,17 @@ do
     r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  -- The clock has stepped back by at least `cells` cells. All units of fixed windows then count in
-  -- the current one.
+  -- When the last cell begins.
+  local function last_begins(r)
+    return r.opens and r.tail or (r.tail - 1) * r.grain
+  end
+
+  -- The clock has stepped back by at least `cells` cells. All units of windows since the epoch then
+  -- count in the current one.
   local function step_back(r, now, cells)
     local units = r.total
     r.healed, r.stepped = true, true
-    if r.per == 0 then
+    if r.per == 0 and not r.opens then
       clear(r)
       return put(r, cell_of(r, now), units)
     end
@@ -126,22 +156,27 @@ do
   end
 
   local function load(key, now, cost, cap, per, grain, slack)
-    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, grain - 1),
-      window = per > 0 and per or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
+    local opens, width, layout = nil, grain, per > 0 and SLIDING or FIXED
+    if grain == 0 then
+      opens, width, layout = per, per - slack / 2, OPENED
+      per, grain = 0, 1
+    end
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, (opens or grain) - 1),
+      opens = opens, width = width, layout = layout, window = per > 0 and per or opens or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
       found = false, healed = false }
-    local v, kind = stored.get(key), per > 0 and SLIDING or FIXED
+    local v = stored.get(key)
     if not v then
       return r
     end
     r.found = true
-    if byte(v, 1) ~= kind or unpack7(v, 9) ~= grain then
+    if byte(v, 1) ~= layout or unpack7(v, 9) ~= width then
       take_over(r, v, now)
       expire(r, now)
       return r
     end
     local _, till, _, total, head, last, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     r.till, r.total, r.head, r.last, r.tail, r.count, r.log = till, total, head, last, tail, count, sub(v, 52)
-    local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
+    local back = floor(stored.stepped(now, last_begins(r), byte(v, 51)) / grain)
     if back > 0 then
       step_back(r, now, back)
     end
@@ -185,11 +220,12 @@ do
     if r.per > 0 then
       return need <= 0 and t or max(t, leave(r, need))
     end
-    while need > 0 or r.grain - t % r.grain <= r.slack do
-      t = t - t % r.grain + r.grain
-      need = held(r, t) + r.cost - r.cap
+    local ends = end_of(r, t)
+    while need > 0 or ends - t <= r.slack do
+      t = ends
+      ends, need = end_of(r, t), held(r, t) + r.cost - r.cap
     end
-    return t
+    return max(t, ends - r.window)
   end
 
   local function charge(r, _, start)
@@ -221,12 +257,12 @@ do
   end
 
   local function lasts(r, now)
-    return r.total == 0 and 0 or max(0, r.tail * r.grain + r.per - now)
+    return r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now)
   end
 
   local function save(r, now)
-    write(r, now, r.per > 0 and SLIDING or FIXED, packed('>I7I7I7I7I7I7', r.grain, r.total, r.head, r.last, r.tail, r.count)
-      .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+    write(r, now, r.layout, packed('>I7I7I7I7I7I7', r.width, r.total, r.head, r.last, r.tail, r.count)
+      .. stored.ahead(now, last_begins(r)) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)

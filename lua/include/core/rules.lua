@@ -1,7 +1,8 @@
 -- The rules of a call: each has a key, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/core/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
---   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0,
+--                     and where grain is 0 one that opens on use: its length with half of the slack is per
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/algorithms/calendar.lua

@@ -82,15 +82,19 @@ function stored.carried(v)
     return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }, 0
   end
   local out, grain, tail = {}, unpack7(v, 9), unpack7(v, 37)
-  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local width = grain
+  if kind == OPENED then -- its cells are beginnings, in µs, not ends
+    grain, tail = 1, tail + width
+  end
+  local back = floor(stored.stepped(now, tail * grain - width, byte(v, 51)) / grain)
   local function add(cell, units)
     local t = (cell - back) * grain
-    if kind == FIXED then
-      t = t - grain > now and t - 1 or max(0, min(t - 1, now))
+    if kind ~= SLIDING then
+      t = t - width > now and t - 1 or max(0, min(t - 1, now))
     end
     out[#out + 1], out[#out + 2] = t, units
   end
-  stored.each(sub(v, 52), unpack7(v, 23), add)
+  stored.each(sub(v, 52), unpack7(v, 23) + (kind == OPENED and width or 0), add)
   add(tail, unpack7(v, 44))
   return out, back
 end

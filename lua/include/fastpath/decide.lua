@@ -18,7 +18,7 @@ for i = 1, n do
     if remaining < 0 then
       remaining = 0
     end
-  elseif algorithm == SLIDING and two == 0 then
+  elseif algorithm == SLIDING and (two == 0 or three == 0) then
     -- #include fastpath/fixed_window when S
     remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then

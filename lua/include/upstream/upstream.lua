@@ -89,7 +89,7 @@ if reported then
     local part = corrections.part_at(r, most)
     if kind ~= 'T' then
       -- An own limit belongs to its window: the policy may have given the rule another since.
-      local own = r.per == (b > 0 and b - d or c) and r.limit or 0
+      local own = r.per == (c == 0 and b - d / 2 or b > 0 and b - d or c) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
     local top = a * most / WHOLE
