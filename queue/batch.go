@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -128,6 +129,9 @@ func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each
 	if whole := <-exhausted; err == nil && !whole {
 		err = ctx.Err()
 	}
+	for _, it := range belt.take(nil) {
+		it.drop()
+	}
 	return sum, err
 }
 
@@ -138,10 +142,8 @@ func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entr
 			return false
 		}
 		it := c.prepare(ctx, e)
-		if it.result.State == Failed && ctx.Err() != nil {
-			return false
-		}
-		if !belt.put(it) {
+		if it.result.State == Failed && ctx.Err() != nil || !belt.put(it) {
+			it.drop()
 			return false
 		}
 		if it.source {
@@ -158,6 +160,9 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 	defer func() { sum.Binding = c.turns.binding(ctx, last) }()
 	for items := belt.take(nil); items != nil; items = belt.take(items) {
 		c.send(ctx, items)
+		for _, it := range items {
+			it.report()
+		}
 		var stop error
 		for _, it := range items {
 			if it.source {
@@ -182,4 +187,14 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 		}
 	}
 	return sum, nil
+}
+
+var errNotSent = errors.New("queue: the batch ended before this task was sent")
+
+// drop reports an item that is not sent.
+func (it *item) drop() {
+	if it.result.Err == nil {
+		it.refuse(Failed, errNotSent)
+	}
+	it.report()
 }

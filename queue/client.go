@@ -79,6 +79,13 @@ type ClientConfig struct {
 	// App is the name of the application that enqueues. Tasks carry it in HeaderApp, and worker inspect
 	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
+	// OnEnqueue is called for each task that has passed all checks, before it is enqueued. The task has
+	// its defaults and its id. The returned headers are added to the task's: for example the context of
+	// a trace, see package worker/oteltask. Names that begin with "headway-" are left out. The returned
+	// function, unless nil, is called once with the task's Result. Of a batch, OnEnqueue is called in
+	// another goroutine than EnqueueBatch, and both get the batch's context. Neither may block. With an
+	// OnEnqueue, a task that waits for its limits also carries HeaderExpected. Defaults to none.
+	OnEnqueue func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 
 // Client enqueues tasks. It is safe for concurrent use, starts no goroutine and needs no closing.
@@ -91,6 +98,7 @@ type Client struct {
 	allowMethods []string
 	within       *Within
 	app          string // escaped
+	onEnqueue    func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 
 // NewClient returns a Client that enqueues into rdb. It does no I/O and does not take ownership of
@@ -105,6 +113,7 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 		allowMethods: slices.Clone(cfg.AllowMethods),
 		within:       cfg.Within,
 		app:          EscapeApp(cfg.App),
+		onEnqueue:    cfg.OnEnqueue,
 	}
 }
 
@@ -124,6 +133,7 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 			it.result.Err = cause
 		}
 	}
+	it.report()
 	return it.result, it.result.Err
 }
 
@@ -135,7 +145,8 @@ type item struct {
 	call    *call
 	delay   time.Duration
 	maxWait time.Duration
-	source  bool // the error is the source's
+	source  bool         // the error is the source's
+	done    func(Result) // of ClientConfig.OnEnqueue; nil: none, or called
 
 	deadline time.Time // zero: none
 }
@@ -158,7 +169,11 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		it.ask = throttle.Waiter{Scope: t.Scope, ID: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
 	var err error
-	if it.task, err = t.asynqTask(now, c.app); err != nil {
+	var more map[string]string
+	if c.onEnqueue != nil {
+		more, it.done = c.onEnqueue(ctx, t)
+	}
+	if it.task, err = t.asynqTask(now, c.app, more); err != nil {
 		return it.refuse(Invalid, &InvalidError{Faults: []Fault{{Reason: err.Error(), Err: err}}})
 	}
 	if it.call, err = record(ctx, c.asynq, t.Queue, it.task); err != nil {
@@ -284,4 +299,12 @@ func (it *item) refuse(state State, err error) *item {
 
 func (it *item) fail(err error) *item {
 	return it.refuse(Failed, fmt.Errorf("queue: enqueue %q in queue %q: %w", it.result.ID, it.result.Queue, err))
+}
+
+// report calls the function of ClientConfig.OnEnqueue with the item's result, once.
+func (it *item) report() {
+	if it.done != nil {
+		it.done(it.result)
+		it.done = nil
+	}
 }

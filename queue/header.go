@@ -25,7 +25,13 @@ const (
 	HeaderPriority = "headway-priority"  // whole number; absent: 0
 	HeaderID       = "headway-id"        // the task's id; absent: unknown
 	HeaderApp      = "headway-app"       // the enqueuing application, as EscapeApp writes it; absent: unknown. It needs no HeaderScope
+	// HeaderExpected is the start that was expected when the task was enqueued, RFC 3339 with fractions.
+	// Only clients with an OnEnqueue set it, on tasks that wait for their limits; nothing depends on it.
+	HeaderExpected = "headway-expected"
 )
+
+// ownHeaders is the prefix of the headers that only Headway sets.
+const ownHeaders = "headway-"
 
 // maxAppBytes is how many bytes of an application's name count.
 const maxAppBytes = 128

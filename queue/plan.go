@@ -59,6 +59,9 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 		case it.tooLate(now, placed[i]): // a worker reports it, as soon as it is certain
 			it.result.Waits = true
 		default:
+			if c.onEnqueue != nil && !it.result.Start.IsZero() {
+				it.task.Headers()[HeaderExpected] = it.result.Start.UTC().Format(time.RFC3339Nano)
+			}
 			c.park(ctx, it, it.heeding(now, placed[i]))
 		}
 	}

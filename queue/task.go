@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -131,8 +132,8 @@ func (t Task) withDefaults() Task {
 }
 
 // asynqTask returns the task in asynq's form. t is valid, has its defaults and an id. app is the
-// enqueuing application, as HeaderApp has it.
-func (t Task) asynqTask(now time.Time, app string) (*asynq.Task, error) {
+// enqueuing application, as HeaderApp has it. more are headers beside Headway's own.
+func (t Task) asynqTask(now time.Time, app string, more map[string]string) (*asynq.Task, error) {
 	payload := t.Payload
 	if t.HTTP != nil {
 		var err error
@@ -152,7 +153,13 @@ func (t Task) asynqTask(now time.Time, app string) (*asynq.Task, error) {
 	if t.Remember > 0 {
 		options = append(options, asynq.Retention(wholeSeconds(t.Remember)))
 	}
-	return asynq.NewTaskWithHeaders(t.Type, payload, t.headers(now, app), options...), nil
+	headers := t.headers(now, app)
+	for name, value := range more {
+		if !strings.HasPrefix(name, ownHeaders) {
+			headers[name] = value
+		}
+	}
+	return asynq.NewTaskWithHeaders(t.Type, payload, headers, options...), nil
 }
 
 // due returns the earliest start of the task.

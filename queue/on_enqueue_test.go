@@ -1,0 +1,138 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// seen are the results that an OnEnqueue was told, and how often by id.
+type seen struct {
+	mu    sync.Mutex
+	began map[string]int
+	done  map[string][]queue.Result
+}
+
+func (s *seen) onEnqueue(_ context.Context, task queue.Task) (map[string]string, func(queue.Result)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.began == nil {
+		s.began, s.done = map[string]int{}, map[string][]queue.Result{}
+	}
+	s.began[task.ID]++
+	headers := map[string]string{"traceparent": "of " + task.ID, queue.HeaderScope: "stolen"}
+	return headers, func(r queue.Result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.done[task.ID] = append(s.done[task.ID], r)
+	}
+}
+
+// once fails unless each task that was begun has one result.
+func (s *seen) once(t *testing.T) {
+	t.Helper()
+	for id, n := range s.began {
+		if n != 1 || len(s.done[id]) != 1 {
+			t.Errorf("%s: begun %d times, with the results %+v", id, n, s.done[id])
+		}
+	}
+}
+
+// "The returned headers are added to the task's. … Names that begin with "headway-" are left out."
+func TestOnEnqueue(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	var s seen
+	client := queue.NewClient(rdb, queue.ClientConfig{OnEnqueue: s.onEnqueue})
+	task := queue.Task{Type: "mail", Scope: "a", Queue: name, ID: "one"}
+	for _, want := range []queue.State{queue.Enqueued, queue.Duplicate} {
+		clear(s.done)
+		got, err := client.Enqueue(t.Context(), task)
+		if err != nil || got.State != want || len(s.done["one"]) != 1 || s.done["one"][0].State != want {
+			t.Errorf("%+v %v, told %+v", got, err, s.done)
+		}
+	}
+	headers := info(t, rdb, name, "one").Headers
+	if headers["traceparent"] != "of one" || headers[queue.HeaderScope] != "a" || headers[queue.HeaderExpected] != "" {
+		t.Errorf("headers %q", headers)
+	}
+	clear(s.began)
+	if _, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Queue: name}); err == nil || len(s.began) != 0 {
+		t.Errorf("it was called for a task that is refused: %v", s.began)
+	}
+}
+
+// "With an OnEnqueue, a task that waits for its limits also carries HeaderExpected."
+func TestOnEnqueueOfTasksThatWait(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	limiter, err := throttle.New(rdb, policy.PerSecond("p", 1), throttle.Config{Prefix: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s seen
+	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, OnEnqueue: s.onEnqueue})
+	results := map[string]queue.Result{}
+	if _, err := client.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) { results[r.ID] = r }); err != nil {
+		t.Fatal(err)
+	}
+	s.once(t)
+	waits := 0
+	for id, r := range results {
+		text := info(t, rdb, name, id).Headers[queue.HeaderExpected]
+		if !r.Waits {
+			if text != "" {
+				t.Errorf("%s does not wait, and is expected at %s", id, text)
+			}
+			continue
+		}
+		waits++
+		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || !at.Equal(r.Start) {
+			t.Errorf("%s: %q, want %s", id, text, r.Start)
+		}
+	}
+	if waits < 3 {
+		t.Errorf("%d of %d wait", waits, len(results))
+	}
+	if got := maps.Collect(maps.All(s.done)); len(got) != 5 {
+		t.Errorf("%d results", len(got))
+	}
+}
+
+// "The returned function is called once": also for tasks that a batch has read, and does not send.
+func TestOnEnqueueOfABatchThatStops(t *testing.T) {
+	t.Parallel()
+	var s seen
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { _ = gone.Close() })
+	client := queue.NewClient(gone, queue.ClientConfig{OnEnqueue: s.onEnqueue})
+	sum, err := client.EnqueueBatch(t.Context(), queue.Number(func(yield func(queue.Task) bool) {
+		for i := range 10_000 {
+			if !yield(queue.Task{Type: "mail", Scope: "a", ID: fmt.Sprint(i)}) {
+				return
+			}
+		}
+	}), nil)
+	if err == nil || sum.Failed == 0 {
+		t.Fatalf("%+v %v", sum, err)
+	}
+	s.once(t)
+	if len(s.began) < sum.Failed {
+		t.Errorf("%d begun, %d failed", len(s.began), sum.Failed)
+	}
+	for id, done := range s.done {
+		if done[0].State != queue.Failed || done[0].Err == nil {
+			t.Fatalf("%s: %+v", id, done[0])
+		}
+	}
+}
