@@ -22,7 +22,7 @@ import (
 // handler for fails as with asynq's own mux. Neither spends anything. Use it with a server whose
 // asynq.Config was returned by Config.
 func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
-	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) (err error) {
 		t.dispatcher.Size(1)
 		slot, leave := t.dispatcher.TakeSlot(ctx)
 		defer leave()
@@ -32,6 +32,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 		}
 		j, err := t.read(ctx, task)
 		j.slot = slot
+		defer func() { t.traceEnd(ctx, j, err) }()
 		t.observer.PickedUp(j.queue)
 		if err == nil {
 			if err = t.checkExpired(ctx, j); err != nil && j.scope != "" {
@@ -49,6 +50,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 			return t.unscoped(ctx, j, next)
 		}
 		d, err := t.start(ctx, j, slot)
+		j.decision = d
 		switch {
 		case err == nil && d.Allowed:
 			return t.run(ctx, j, next, d)

@@ -42,11 +42,15 @@ type job struct {
 	why       string          // why it waits for other limits or workers; else empty
 	slot      *asynqx.Slot    // the slot that it occupies; nil where slots are not counted
 	crowded   bool            // its tenant has its share of the slots
+
+	picked   time.Time // when it was taken from asynq
+	decision throttle.Decision
+	ran      bool // a run has begun
 }
 
 // read parses what a task spends and how it may fail. A retry never cures the error.
 func (t *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
-	j := &job{task: task}
+	j := &job{task: task, picked: time.Now()}
 	j.id, _ = asynq.GetTaskID(ctx)
 	j.queue, _ = asynq.GetQueueName(ctx)
 	j.retried, _ = asynq.GetRetryCount(ctx)

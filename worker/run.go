@@ -49,6 +49,8 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 
 	began, outcome := time.Now(), "failed" // "failed" is also the outcome of a panic
 	defer func() { t.observer.Ran(j.queue, outcome, time.Since(began)) }()
+	ctx, traced := t.traceRun(ctx, j)
+	defer func() { traced(outcome, err) }()
 	seen, run := t.asRun(ctx, j)
 	err = next.ProcessTask(seen, j.task)
 	if wait, deferred := deferredBy(err); deferred {

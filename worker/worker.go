@@ -86,6 +86,8 @@ type MiddlewareConfig struct {
 	MaxDeferrals int
 	// Observer observes what happens to tasks. Defaults to none.
 	Observer Observer
+	// Tracer observes single pick-ups and runs, with their contexts. Defaults to none.
+	Tracer Tracer
 	// Usage records what tasks spend: a *usage.Recorder, which the caller runs. Defaults to none.
 	Usage Usage
 	// Logger receives the log. Defaults to none.

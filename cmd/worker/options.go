@@ -33,6 +33,7 @@ type options struct {
 	secrets     []string // that tasks may name
 	ports       []int
 	methods     []string // that tasks may have besides the standard ones
+	traces      bool     // whether a task's trace context goes with its request
 	listen      listenAddr
 	maxTimeout  time.Duration // of a run
 	drain       time.Duration
@@ -76,6 +77,7 @@ func newWorker() (*cli.Command, *given) {
 		return err
 	})
 	cli.AllowMethodFlag(fs, &o.methods)
+	fs.BoolVar(&o.traces, "trace-context", false, "")
 	fs.DurationVar(&o.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "")
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.BoolVar(&o.usage, "usage", true, "")
@@ -139,7 +141,11 @@ func (o options) checkRest() error {
 
 // outbound is the configuration of what carries out http tasks.
 func (o options) outbound() outbound.Config {
-	return outbound.Config{AllowHosts: o.allowHosts, OnlyHosts: o.onlyHosts, DenyCIDRs: o.denyCIDRs, Ports: o.ports, AllowMethods: o.methods, Secrets: o.secrets}
+	cfg := outbound.Config{AllowHosts: o.allowHosts, OnlyHosts: o.onlyHosts, DenyCIDRs: o.denyCIDRs, Ports: o.ports, AllowMethods: o.methods, Secrets: o.secrets}
+	if o.traces {
+		cfg.Headers = outbound.TraceContext
+	}
+	return cfg
 }
 
 // checkReach checks where tasks may go, a flag at a time, so that each fault names its own.

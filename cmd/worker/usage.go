@@ -75,6 +75,9 @@ Flags:
                     values, paths and queries, and the host that may receive
                     it. file:PATH@HOST is ${file:PATH}. May be given more than
                     once. Default: none
+  -trace-context    send the W3C trace context that a task carries, in its task
+                    headers traceparent and tracestate, on with its request.
+                    Default: false
   -listen ADDR      serve /healthz and /metrics (Prometheus) on ADDR, such as
                     :9090. Default: off. Without a host this is 127.0.0.1. Any
                     other address than loopback needs the environment variable

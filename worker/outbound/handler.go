@@ -86,6 +86,12 @@ type Config struct {
 	// error is that of the answer. Defaults to none.
 	Told func(ctx context.Context, resp *http.Response) error
 
+	// Headers adds headers to the request of a task, such as the context of a trace: see TraceContext,
+	// and package worker/oteltask. A header that the task itself names stays as it is. Headers is called
+	// before each request and must be quick. What it adds goes to whatever host the task names. Defaults
+	// to none.
+	Headers func(ctx context.Context, t *asynq.Task, header http.Header)
+
 	// UserAgent is sent unless the task has its own User-Agent header. Defaults to "headway".
 	UserAgent string
 
@@ -115,6 +121,7 @@ type Handler struct {
 	methods     httpsyntax.Methods
 	secrets     references
 	told        func(ctx context.Context, resp *http.Response) error
+	headers     func(ctx context.Context, t *asynq.Task, header http.Header)
 	log         *slog.Logger
 }
 
@@ -154,6 +161,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 		userAgent:   cfg.UserAgent,
 		methods:     slices.Clone(cfg.AllowMethods),
 		told:        cfg.Told,
+		headers:     cfg.Headers,
 		log:         cfg.Logger,
 	}, nil
 }
@@ -226,6 +234,9 @@ func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultTimeout)
 		defer cancel()
+	}
+	if h.headers != nil {
+		c.add(func(more http.Header) { h.headers(ctx, t, more) })
 	}
 	status, err := h.send(ctx, c, start)
 	if h.log.Enabled(ctx, slog.LevelDebug) {

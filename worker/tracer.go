@@ -1,0 +1,75 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Tracer observes single pick-ups with their contexts, which traces need: package worker/oteltask has
+// one for OpenTelemetry. Its methods are called in the tasks' goroutines and must be quick: Starts
+// comes between the start that the limits granted and the run.
+type Tracer interface {
+	// Starts reports a run that begins. It returns the context for the handler, and a function that is
+	// called when the run has ended: with the outcome that Observer.Ran gets, and the error that asynq
+	// gets. After a panic the outcome is "failed" and the error nil.
+	Starts(ctx context.Context, p Pickup) (run context.Context, ended func(outcome string, err error))
+	// Waits reports a pick-up without a run, after which the task waits on. That is no failure.
+	Waits(ctx context.Context, p Pickup)
+	// Ends reports a pick-up without a run that failed: asynq retries or archives the task. err is nil
+	// for a task that was dropped.
+	Ends(ctx context.Context, p Pickup, err error)
+}
+
+// Pickup is one pick-up of a task.
+type Pickup struct {
+	// Task is the task, and ID and Queue are asynq's. Scope is what the task spends from; empty for a
+	// task that is not limited.
+	Task             *asynq.Task
+	ID, Queue, Scope string
+	// Retried is how often the task has failed before.
+	Retried int
+	// At is when the worker took the task from asynq, by this process's clock.
+	At time.Time
+	// Decision is what the limits have decided. It is zero for a task that is not limited, and for one
+	// that was not decided on.
+	Decision throttle.Decision
+	// Until is when the task comes back at the latest, and Reason what it waits for, in words. Only for
+	// Waits. The words may contain customers' names.
+	Until  time.Time
+	Reason string
+}
+
+func (j *job) pickup() Pickup {
+	return Pickup{
+		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope, Retried: j.retried,
+		At: j.picked, Decision: j.decision,
+	}
+}
+
+// traceRun reports the run to the Tracer.
+func (t *Middleware) traceRun(ctx context.Context, j *job) (context.Context, func(outcome string, err error)) {
+	j.ran = true
+	if t.cfg.Tracer == nil {
+		return ctx, func(string, error) {}
+	}
+	return t.cfg.Tracer.Starts(ctx, j.pickup())
+}
+
+// traceEnd reports the end of a pick-up without a run to the Tracer.
+func (t *Middleware) traceEnd(ctx context.Context, j *job, err error) {
+	if t.cfg.Tracer == nil || j.ran {
+		return
+	}
+	p := j.pickup()
+	limited, waits := AsLimited(err)
+	if !waits {
+		t.cfg.Tracer.Ends(ctx, p, err)
+		return
+	}
+	p.Until, p.Reason = limited.At, limited.Error()
+	t.cfg.Tracer.Waits(ctx, p)
+}
