@@ -44,8 +44,8 @@ ARGS ?=
 VERSION ?=
 
 GOLANGCI_LINT = 2.15.0
-# runs go in this module and in that of test/bench; packages follow a --
-GO_IN_BOTH = test/modules.sh
+# runs go in this module and in those of test/bench and worker/oteltask; packages follow a --
+GO_IN_ALL = test/modules.sh
 # miniredis interprets scripts in one goroutine at a time, under its own lock. Without the race
 # detector's eyes on the interpreter the tests on it take a third less; all that uses it is watched.
 UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
@@ -65,7 +65,7 @@ help: ## This list
 		$(firstword $(MAKEFILE_LIST))
 
 build: ## Compile every package, and both programs into bin/
-	$(GO_IN_BOTH) build -- ./...
+	$(GO_IN_ALL) build -- ./...
 	go build -o bin/ ./cmd/worker ./cmd/enqueue
 
 demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's own log
@@ -76,20 +76,20 @@ demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's
 
 test: ## Every test with the race detector; installs redis-server if it is missing
 	@test/setup.sh $(RACE)
-	$(GO_IN_BOTH) build $(RACE) $(UNWATCHED) -- ./...
-	@$(GO_IN_BOTH) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
-	$(GO_IN_BOTH) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
+	$(GO_IN_ALL) build $(RACE) $(UNWATCHED) -- ./...
+	@$(GO_IN_ALL) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
+	$(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 
 test/short: ## The quick tests, without the race detector
 	@test/setup.sh
-	$(GO_IN_BOTH) test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
+	$(GO_IN_ALL) test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
 
 bench: ## Every benchmark, one after the other, and one table, peers beside us
 	@test/setup.sh
 	@mkdir -p bin && rm -f bin/bench.md
 	@HEADWAY_BENCH_SCENARIOS=$(if $(filter 1x,$(BENCHTIME)),short,$(SCENARIOS)) HEADWAY_BENCH_WRITE=$(WRITE) \
 		HEADWAY_BENCH_TABLE=$(CURDIR)/bin/bench.md \
-		$(GO_IN_BOTH) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 2h $(TESTFLAGS) -- $(PKG); \
+		$(GO_IN_ALL) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 2h $(TESTFLAGS) -- $(PKG); \
 		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
 
 soak: ## All simulations, among them days of traffic with faults: SEEDS of them, drawn at random
@@ -114,7 +114,7 @@ compat: ## The tests of scripts, limiter, queue and worker, and the faults, agai
 fuzz: ## Every fuzz target, one after the other
 	@test/fuzz.sh $(FUZZTIME) $(FUZZ)
 
-lint: ## gofmt, and in both modules go mod tidy and golangci-lint with the arrows between packages
+lint: ## gofmt, and in each module go mod tidy and golangci-lint with the arrows between packages
 	@test/lint.sh $(GOLANGCI_LINT)
 
 fmt: ## Format the Go files

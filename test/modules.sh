@@ -1,38 +1,15 @@
 #!/bin/sh
 # modules.sh COMMAND FLAG… -- PACKAGE…: runs go COMMAND for the packages, each in its module: go does
-# not look below the go.mod of test/bench by itself. Packages are named as seen from the top:
-# ./..., ./test/..., ./queue and ./test/bench go where they belong. The second module is run too
-# when the first has failed.
+# not look below the go.mod of test/bench and of worker/oteltask by itself. Packages are named as seen
+# from the top: ./..., ./test/..., ./queue and ./test/bench go where they belong. Each module is run,
+# also when one before it has failed.
 set -u
 
-below=./test/bench
+modules='./test/bench ./worker/oteltask'
 name=github.com/headway-go/headway
 
-# place PACKAGE: notes it for the module that has it, or for both.
-place() {
-	package=$1
-	case $package in
-	"$name" | "$name"/*) package=.${package#"$name"} ;;
-	esac
-	package=${package%/}
-	case $package in
-	"$below" | "$below"/*)
-		in_below="$in_below .${package#"$below"}"
-		return
-		;;
-	esac
-	in_top="$in_top $package"
-	case $package in
-	*/...)
-		case $below in
-		"${package%...}"*) in_below="$in_below ./..." ;;
-		esac
-		;;
-	esac
-}
-
-in_top=
-in_below=
+# Each of "$@" is one of: COMMAND and FLAGs, then --, then PACKAGEs. The flags stay in "$@".
+packages=
 flags=yes
 for word; do
 	shift
@@ -41,16 +18,54 @@ for word; do
 	elif [ "$flags" ]; then
 		set -- "$@" "$word"
 	else
-		place "$word"
+		case $word in
+		"$name" | "$name"/*) word=.${word#"$name"} ;;
+		esac
+		packages="$packages ${word%/}"
 	fi
 done
-[ "$in_top$in_below" ] || in_top=.
+[ "$packages" ] || packages=.
+
+# within MODULE: the packages that MODULE has, as it names them itself.
+within() {
+	for package in $packages; do
+		case $package in
+		"$1" | "$1"/*)
+			echo ".${package#"$1"}"
+			continue
+			;;
+		esac
+		case $package in
+		*/...)
+			case $1 in
+			"${package%...}"*) echo ./... ;;
+			esac
+			;;
+		esac
+	done
+}
+
+# top: the packages that no module below has.
+top() {
+	for package in $packages; do
+		for module in $modules; do
+			case $package in
+			"$module" | "$module"/*) continue 2 ;;
+			esac
+		done
+		echo "$package"
+	done
+}
 
 status=0
-if [ "$in_top" ]; then
-	go "$@" $in_top || status=$?
+here=$(top)
+if [ "$here" ]; then
+	go "$@" $here || status=$?
 fi
-if [ "$in_below" ]; then
-	(cd "$below" && go "$@" $in_below) || status=$?
-fi
+for module in $modules; do
+	here=$(within "$module")
+	if [ "$here" ]; then
+		(cd "$module" && go "$@" $here) || status=$?
+	fi
+done
 exit $status

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headway-go/headway/queue"
 )
@@ -37,7 +38,7 @@ func TestTraceContextFlag(t *testing.T) {
 			if header != want {
 				t.Errorf("%v: %q arrived, want %q", flags, header, want)
 			}
-		case <-t.Context().Done():
+		case <-time.After(bound):
 			t.Fatal("nothing arrived")
 		}
 	}

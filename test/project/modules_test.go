@@ -43,7 +43,7 @@ func TestGoModIsForUsers(t *testing.T) {
 	}
 }
 
-// "./..., ./test/..., ./queue and ./test/bench go where they belong"
+// "./..., ./test/..., ./queue and ./test/bench go where they belong", and each module is run though one before it has failed.
 func TestPackagesGoToTheirModules(t *testing.T) {
 	t.Parallel()
 	top, err := filepath.Abs(root)
@@ -55,22 +55,25 @@ func TestPackagesGoToTheirModules(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(says), 0o700); err != nil { //nolint:gosec // it is to be run
 		t.Fatal(err)
 	}
-	for packages, want := range map[string]struct{ top, bench string }{
-		"":                               {".", ""},
-		"./...":                          {"./...", "./..."},
-		"./test/...":                     {"./test/...", "./..."},
-		"./test/bench/...":               {"", "./..."},
-		"./test/bench":                   {"", "."},
-		"./test/bench/":                  {"", "."},
-		"./test/bench/peers":             {"", "./peers"},
-		"./queue":                        {"./queue", ""},
-		"./queue/...":                    {"./queue/...", ""},
-		"./queue ./test/bench":           {"./queue", "."},
-		modulePath:                       {".", ""},
-		modulePath + "/queue":            {"./queue", ""},
-		modulePath + "/...":              {"./...", "./..."},
-		modulePath + "/test/bench":       {"", "."},
-		modulePath + "/test/bench/peers": {"", "./peers"},
+	for packages, want := range map[string]struct{ top, bench, oteltask string }{
+		"":                               {".", "", ""},
+		"./...":                          {"./...", "./...", "./..."},
+		"./test/...":                     {"./test/...", "./...", ""},
+		"./worker/...":                   {"./worker/...", "", "./..."},
+		"./worker":                       {"./worker", "", ""},
+		"./worker/oteltask":              {"", "", "."},
+		"./test/bench/...":               {"", "./...", ""},
+		"./test/bench":                   {"", ".", ""},
+		"./test/bench/":                  {"", ".", ""},
+		"./test/bench/peers":             {"", "./peers", ""},
+		"./queue":                        {"./queue", "", ""},
+		"./queue/...":                    {"./queue/...", "", ""},
+		"./queue ./test/bench":           {"./queue", ".", ""},
+		modulePath:                       {".", "", ""},
+		modulePath + "/queue":            {"./queue", "", ""},
+		modulePath + "/...":              {"./...", "./...", "./..."},
+		modulePath + "/test/bench":       {"", ".", ""},
+		modulePath + "/test/bench/peers": {"", "./peers", ""},
 	} {
 		cmd := exec.Command("test/modules.sh", append([]string{"test", "-run", "^$", "-bench", "a b", "--"}, strings.Fields(packages)...)...)
 		cmd.Dir = top
@@ -82,6 +85,9 @@ func TestPackagesGoToTheirModules(t *testing.T) {
 		}
 		if want.bench != "" {
 			calls += filepath.Join(top, "test", "bench") + "\n[test][-run][^$][-bench][a b][" + want.bench + "]\n"
+		}
+		if want.oteltask != "" {
+			calls += filepath.Join(top, "worker", "oteltask") + "\n[test][-run][^$][-bench][a b][" + want.oteltask + "]\n"
 		}
 		if string(out) != calls {
 			t.Errorf("%q: it called\n%swant\n%s", packages, out, calls)

@@ -1,0 +1,124 @@
+package oteltask
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/hibiken/asynq"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker"
+)
+
+// scopeName names this package as what makes the spans.
+const scopeName = "github.com/headway-go/headway/worker/oteltask"
+
+// Config configures New. The zero Config is ready to use.
+type Config struct {
+	// TracerProvider makes the spans. Defaults to the global one, otel.GetTracerProvider.
+	TracerProvider trace.TracerProvider
+	// Propagator carries contexts in the headers of tasks and of requests. Defaults to
+	// propagation.TraceContext, the W3C headers traceparent and tracestate.
+	Propagator propagation.TextMapPropagator
+}
+
+// Tracing traces the tasks of one process. It is a worker.Tracer. It is safe for concurrent use, does
+// no I/O and needs no closing.
+type Tracing struct {
+	tracer     trace.Tracer
+	propagator propagation.TextMapPropagator
+	waits      waits
+}
+
+var _ worker.Tracer = (*Tracing)(nil)
+
+// New returns a Tracing.
+func New(cfg Config) *Tracing {
+	if cfg.TracerProvider == nil {
+		cfg.TracerProvider = otel.GetTracerProvider()
+	}
+	if cfg.Propagator == nil {
+		cfg.Propagator = propagation.TraceContext{}
+	}
+	return &Tracing{tracer: cfg.TracerProvider.Tracer(scopeName), propagator: cfg.Propagator}
+}
+
+// OnEnqueue begins the span of a task that is enqueued: set it as queue.ClientConfig.OnEnqueue. The
+// span is a child of ctx's.
+func (t *Tracing) OnEnqueue(ctx context.Context, task queue.Task) (headers map[string]string, done func(queue.Result)) {
+	ctx, span := t.tracer.Start(ctx, "send "+task.Queue, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(sent(task.Queue, task.ID, task.Type, task.Scope)...))
+	return t.inject(ctx), func(r queue.Result) {
+		defer span.End()
+		span.SetAttributes(stateKey.String(string(r.State)))
+		switch {
+		case r.Err != nil:
+			fail(span, r.Err)
+		case r.Waits:
+			event := []attribute.KeyValue{}
+			if !r.Start.IsZero() {
+				event = append(event, at(expectedKey, r.Start))
+			}
+			span.AddEvent(limitedEvent, trace.WithAttributes(event...))
+		}
+	}
+}
+
+// Enqueue enqueues a task with asynq's own client, in a span as OnEnqueue's, and returns what
+// asynq.Client.EnqueueContext does. headers may be nil; they name the scope of a task that
+// Config.Spends does not know.
+func (t *Tracing) Enqueue(
+	ctx context.Context, client *asynq.Client, kind string, payload []byte, headers map[string]string, opts ...asynq.Option,
+) (*asynq.TaskInfo, error) {
+	name := queue.DefaultQueue
+	for _, opt := range opts {
+		if opt.Type() == asynq.QueueOpt {
+			name, _ = opt.Value().(string)
+		}
+	}
+	ctx, span := t.tracer.Start(ctx, "send "+name, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(sent(name, "", kind, headers[queue.HeaderScope])...))
+	defer span.End()
+	all := t.inject(ctx)
+	for name, value := range headers {
+		all[name] = value
+	}
+	info, err := client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(kind, payload, all), opts...)
+	if err != nil {
+		fail(span, err)
+		return info, err
+	}
+	span.SetAttributes(messageIDKey.String(info.ID))
+	return info, nil
+}
+
+func (t *Tracing) inject(ctx context.Context) propagation.MapCarrier {
+	carrier := propagation.MapCarrier{}
+	t.propagator.Inject(ctx, carrier)
+	return carrier
+}
+
+// Headers sends the context of a run on with its request: set it as outbound.Config.Headers. The
+// called API then belongs to the trace of the run.
+func (t *Tracing) Headers(ctx context.Context, _ *asynq.Task, header http.Header) {
+	t.propagator.Inject(ctx, propagation.HeaderCarrier(header))
+}
+
+// TraceID returns the trace id of ctx in hexadecimal if its span is sampled, and "" otherwise: for
+// logs, and for exemplars of metrics.
+func TraceID(ctx context.Context) string {
+	if span := trace.SpanContextFromContext(ctx); span.IsSampled() {
+		return span.TraceID().String()
+	}
+	return ""
+}
+
+func fail(span trace.Span, err error) {
+	span.RecordError(err)
+	span.SetStatus(codes.Error, err.Error())
+}

@@ -1,0 +1,319 @@
+package oteltask_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/oteltask"
+	"github.com/headway-go/headway/worker/outbound"
+)
+
+const bound = 2 * time.Minute
+
+// traced is a worker whose tasks are traced.
+type traced struct {
+	t        *testing.T
+	rdb      *redis.Client
+	name     string // its queue, and the prefix of its keys
+	exporter *tracetest.InMemoryExporter
+	provider *sdktrace.TracerProvider
+	tracing  *oteltask.Tracing
+	limits   *worker.Limits
+}
+
+func newTraced(t *testing.T, rules map[string]policy.ScopeConfig) *traced {
+	t.Helper()
+	s := &traced{t: t, rdb: redistest.Client(t), name: redistest.Prefix(t), exporter: tracetest.NewInMemoryExporter()}
+	s.provider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(s.exporter))
+	s.tracing = oteltask.New(oteltask.Config{TracerProvider: s.provider})
+	p, err := policy.New(policy.UnmatchedFail, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.limits, err = worker.New(s.rdb, worker.Config{
+		Limits: p, Middleware: worker.MiddlewareConfig{Tracer: s.tracing},
+		Logger: slog.New(slog.DiscardHandler), NoMetrics: true, NoUsage: true, Throttle: throttle.Config{Prefix: s.name},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *traced) serve(handler asynq.Handler) {
+	s.t.Helper()
+	server := s.limits.NewServer(asynq.Config{Concurrency: 4, Queues: map[string]int{s.name: 1}, LogLevel: asynq.FatalLevel})
+	if err := server.Start(handler); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(server.Shutdown)
+}
+
+func (s *traced) enqueue(ctx context.Context, id string, task queue.Task) {
+	s.t.Helper()
+	task.ID, task.Queue = id, s.name
+	client := queue.NewClient(s.rdb, queue.ClientConfig{OnEnqueue: s.tracing.OnEnqueue})
+	if _, err := client.Enqueue(ctx, task); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// foreign enqueues with asynq's client.
+func (s *traced) foreign(id, scope string) {
+	s.t.Helper()
+	_, err := s.tracing.Enqueue(s.t.Context(), asynq.NewClientFromRedisClient(s.rdb), "work", nil,
+		map[string]string{queue.HeaderScope: scope}, asynq.TaskID(id), asynq.Queue(s.name))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// span waits for the span of an operation on a task.
+func (s *traced) span(operation, id string) (found tracetest.SpanStub) {
+	s.t.Helper()
+	redistest.WaitFor(s.t, "the span "+operation+" of "+id, bound, func() bool {
+		all := s.exporter.GetSpans()
+		i := slices.IndexFunc(all, func(one tracetest.SpanStub) bool {
+			return one.Name == operation+" "+s.name && attributeOf(one, "messaging.message.id") == id
+		})
+		if i >= 0 {
+			found = all[i]
+		}
+		return i >= 0
+	})
+	return found
+}
+
+func linksTo(one, other tracetest.SpanStub) bool {
+	return slices.ContainsFunc(one.Links, func(l sdktrace.Link) bool {
+		return l.SpanContext.TraceID() == other.SpanContext.TraceID() && l.SpanContext.SpanID() == other.SpanContext.SpanID()
+	})
+}
+
+func eventOf(s tracetest.SpanStub, name string) (attributes string, is bool) {
+	for _, e := range s.Events {
+		if e.Name == name {
+			var list []string
+			for _, a := range e.Attributes {
+				list = append(list, string(a.Key)+"="+a.Value.Emit())
+			}
+			return strings.Join(list, " "), true
+		}
+	}
+	return "", false
+}
+
+func perHour(limit int64) map[string]policy.ScopeConfig {
+	return map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
+		"*": {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Hour}}},
+	}}}
+}
+
+// "Limited is an event, no error": of the pick-up's span, with the rule, the place and the expected start.
+func TestLimitedIsAnEvent(t *testing.T) {
+	t.Parallel()
+	s := newTraced(t, perHour(1))
+	s.serve(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	s.foreign("first", "p/acme")
+	run := s.span("process", "first")
+	if run.SpanKind != trace.SpanKindConsumer || run.Status.Code != codes.Unset || run.Parent.IsValid() || !linksTo(run, s.span("send", "first")) {
+		t.Errorf("the run: %+v", run)
+	}
+	s.foreign("second", "p/acme")
+	got := s.span("receive", "second")
+	event, is := eventOf(got, "limited")
+	if !is || got.Status.Code != codes.Unset || got.SpanKind != trace.SpanKindConsumer || !linksTo(got, s.span("send", "second")) {
+		t.Errorf("%+v", got)
+	}
+	for _, want := range []string{
+		"headway.rule=p/*:tenant", "headway.rule.scope=p/acme", "headway.wait.ahead=0", "headway.wait.expected_start=20",
+		"headway.wait.retry_after_ms=35", "headway.wait.until=20", "headway.wait.reason=headway: waiting: p/acme, rule tenant",
+	} {
+		if !strings.Contains(event, want) {
+			t.Errorf("limited has no %s: %s", want, event)
+		}
+	}
+}
+
+// A task that was denied here and runs later has its wait from its first pick-up to its run, below the run.
+func TestWaitIsASpan(t *testing.T) {
+	t.Parallel()
+	s := newTraced(t, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
+		{Name: "calm", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second},
+		{Name: "slow", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Second},
+	}}})
+	s.foreign("one", "p")
+	s.foreign("two", "p")
+	s.serve(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	s.span("process", "one")
+	s.span("process", "two")
+	waited := 0
+	for _, id := range []string{"one", "two"} {
+		run := s.span("process", id)
+		i := slices.IndexFunc(s.exporter.GetSpans(), func(one tracetest.SpanStub) bool {
+			return strings.HasPrefix(one.Name, "wait ") && attributeOf(one, "messaging.message.id") == id
+		})
+		if i < 0 {
+			continue
+		}
+		waited++
+		wait := s.exporter.GetSpans()[i]
+		if wait.Parent.SpanID() != run.SpanContext.SpanID() || !wait.EndTime.Equal(run.StartTime) || !wait.StartTime.Before(run.StartTime) {
+			t.Errorf("%s waits from %s to %s, below %s; it runs from %s", id, wait.StartTime, wait.EndTime, wait.Parent.SpanID(), run.StartTime)
+		}
+		if rule := attributeOf(wait, "headway.rule"); rule != "p:slow" {
+			t.Errorf("%s waits for %q", id, rule)
+		}
+		if denied := s.span("receive", id); !linksTo(run, denied) || wait.EndTime.Sub(wait.StartTime) < 500*time.Millisecond {
+			t.Errorf("%s waits %s; the run's links are %+v", id, wait.EndTime.Sub(wait.StartTime), run.Links)
+		}
+	}
+	if waited != 1 {
+		t.Errorf("%d of two waited for a limit of one", waited)
+	}
+}
+
+// A run that fails, panics or loses its lease is an error; one that its API defers is limited.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	s := newTraced(t, perHour(100))
+	s.serve(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if oteltask.TraceID(ctx) == "" {
+			t.Error("the handler's context has no trace")
+		}
+		switch id, _ := asynq.GetTaskID(ctx); id {
+		case "fails":
+			return errors.New("no such account")
+		case "panics":
+			panic("of the handler")
+		case "deferred":
+			return worker.ReportStatus(ctx, http.StatusTooManyRequests, http.Header{"Retry-After": {"3600"}})
+		}
+		return nil
+	}))
+	for id, want := range map[string]struct {
+		scope     string
+		outcome   string
+		status    sdktrace.Status
+		errorType string
+	}{
+		"ok":       {"p/a", "ok", sdktrace.Status{}, ""},
+		"fails":    {"p/b", "failed", sdktrace.Status{Code: codes.Error, Description: "no such account"}, "failed"},
+		"panics":   {"p/c", "failed", sdktrace.Status{Code: codes.Error, Description: "the handler panicked"}, "panic"},
+		"deferred": {"p/d", "deferred", sdktrace.Status{}, ""},
+	} {
+		s.enqueue(t.Context(), id, queue.Task{Type: "work", Scope: want.scope})
+		run := s.span("process", id)
+		if outcome := attributeOf(run, "headway.outcome"); outcome != want.outcome || run.Status != want.status || attributeOf(run, "error.type") != want.errorType {
+			t.Errorf("%s: %s %+v %s", id, outcome, run.Status, attributeOf(run, "error.type"))
+		}
+		if _, is := eventOf(run, "limited"); is != (id == "deferred") {
+			t.Errorf("%s: %+v", id, run.Events)
+		}
+		if attributeOf(run, "headway.scope") != want.scope || attributeOf(run, "messaging.system") != "asynq" || attributeOf(run, "headway.attempt") != "1" {
+			t.Errorf("%s: %v", id, run.Attributes)
+		}
+	}
+	s.foreign("unmatched", "q")
+	if got := s.span("receive", "unmatched"); got.Status.Code != codes.Error || attributeOf(got, "error.type") != "refused" {
+		t.Errorf("unmatched: %+v", got.Status)
+	}
+}
+
+// The context of the enqueuer's span is the parent of send, and a refused task is an error there.
+func TestSend(t *testing.T) {
+	t.Parallel()
+	s := newTraced(t, perHour(1))
+	ctx, order := s.provider.Tracer("test").Start(t.Context(), "order")
+	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.limits.Limiter(), OnEnqueue: s.tracing.OnEnqueue})
+	entries := queue.Number(func(yield func(queue.Task) bool) {
+		for _, id := range []string{"a", "b", "a"} {
+			if !yield(queue.Task{Type: "work", Scope: "p/acme", ID: id, Queue: s.name}) {
+				return
+			}
+		}
+	})
+	if _, err := client.EnqueueBatch(ctx, entries, nil); err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, one := range s.exporter.GetSpans() {
+		if one.Parent.SpanID() != order.SpanContext().SpanID() || one.SpanKind != trace.SpanKindProducer || one.Status.Code != codes.Unset {
+			t.Errorf("%+v", one)
+		}
+		states = append(states, attributeOf(one, "headway.state"))
+	}
+	if !slices.Equal(states, []string{"enqueued", "enqueued", "duplicate"}) {
+		t.Errorf("%q", states)
+	}
+	if event, is := eventOf(s.span("send", "b"), "limited"); !is || !strings.HasPrefix(event, "headway.wait.expected_start=") {
+		t.Errorf("b: %q", event)
+	}
+	if _, err := s.tracing.Enqueue(ctx, asynq.NewClientFromRedisClient(s.rdb), "", nil, nil, asynq.Queue(s.name)); err == nil {
+		t.Error("asynq takes a task without a type")
+	}
+	if last := s.exporter.GetSpans()[3]; last.Status.Code != codes.Error {
+		t.Errorf("%+v", last)
+	}
+}
+
+// "Headers sends the context of a run on with its request."
+func TestOutboundRequestsBelongToTheRun(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var parent string
+	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		parent = r.Header.Get("Traceparent")
+	}))
+	t.Cleanup(api.Close)
+	s := newTraced(t, perHour(10))
+	handler, err := outbound.New(outbound.Config{AllowHosts: []string{"127.0.0.1"}, Headers: s.tracing.Headers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(handler.Close)
+	s.serve(handler)
+	s.enqueue(t.Context(), "call", queue.Task{Type: queue.TypeHTTP, Scope: "p/acme", HTTP: &queue.HTTP{URL: api.URL}})
+	run := s.span("process", "call").SpanContext
+	mu.Lock()
+	defer mu.Unlock()
+	if want := "00-" + run.TraceID().String() + "-" + run.SpanID().String() + "-01"; parent != want {
+		t.Errorf("the API got %q, want %q", parent, want)
+	}
+}
+
+// A context without a span, and one that is not sampled, have no id for exemplars.
+func TestTraceID(t *testing.T) {
+	t.Parallel()
+	never := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
+	ctx, _ := never.Tracer("test").Start(t.Context(), "x")
+	if a, b := oteltask.TraceID(t.Context()), oteltask.TraceID(ctx); a != "" || b != "" {
+		t.Errorf("%q %q", a, b)
+	}
+	ctx, span := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "x")
+	if got := oteltask.TraceID(ctx); got != span.SpanContext().TraceID().String() {
+		t.Errorf("%q", got)
+	}
+}

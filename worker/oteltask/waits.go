@@ -1,0 +1,85 @@
+package oteltask
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+)
+
+const (
+	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. Of others a run's
+	// span of the wait lacks the rule.
+	maxWaits = 10_000
+	// overdue is how much longer than it should be away a task is remembered: it may have run elsewhere,
+	// and another may have its id.
+	overdue = time.Hour
+)
+
+// wait is a wait for limits, as far as it is known.
+type wait struct {
+	began    time.Time
+	rule     throttle.RuleInfo
+	denied   bool  // by this process, so ahead is known
+	ahead    int64 // waiters of its scope before it; -1: unknown
+	expected time.Time
+	until    time.Time
+	span     trace.SpanContext // of the last pick-up
+}
+
+// waits are the tasks that this process has last denied, oldest first.
+type waits struct {
+	mu    sync.Mutex
+	of    map[waitKey]*list.Element
+	order list.List
+}
+
+type waitKey struct {
+	queue, id string
+	retried   int
+}
+
+type kept struct {
+	key  waitKey
+	wait wait
+}
+
+func keyOf(p worker.Pickup) waitKey { return waitKey{p.Queue, p.ID, p.Retried} }
+
+// keep remembers the wait of a denied task. Its beginning stays that of the first denial.
+func (w *waits) keep(p worker.Pickup, now wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := keyOf(p)
+	if earlier, known := w.remove(key, p.At); known && earlier.began.Before(now.began) {
+		now.began = earlier.began
+	}
+	if w.of == nil {
+		w.of = map[waitKey]*list.Element{}
+	}
+	w.of[key] = w.order.PushBack(kept{key, now})
+	if oldest := w.order.Front(); len(w.of) > maxWaits {
+		w.remove(oldest.Value.(kept).key, p.At)
+	}
+}
+
+// take returns and forgets the wait of a task.
+func (w *waits) take(p worker.Pickup, now time.Time) (wait, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.remove(keyOf(p), now)
+}
+
+func (w *waits) remove(key waitKey, now time.Time) (wait, bool) {
+	one, known := w.of[key]
+	if !known {
+		return wait{}, false
+	}
+	delete(w.of, key)
+	its := w.order.Remove(one).(kept).wait
+	return its, now.Before(its.until.Add(overdue))
+}

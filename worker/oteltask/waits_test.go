@@ -1,0 +1,83 @@
+package oteltask
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+)
+
+func pickup(id string, headers map[string]string, d throttle.Decision) worker.Pickup {
+	return worker.Pickup{
+		Task: asynq.NewTaskWithHeaders("work", nil, headers), ID: id, Queue: "q", Scope: "p/a", Decision: d,
+		At: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+	}
+}
+
+// What a process remembers is bounded, is forgotten when it was read, and is not another task's of the same id.
+func TestWaitsAreBounded(t *testing.T) {
+	t.Parallel()
+	var w waits
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for i := range maxWaits + 5 {
+		w.keep(pickup(fmt.Sprint(i), nil, throttle.Decision{}), wait{began: began, until: began.Add(time.Minute)})
+	}
+	if len(w.of) != maxWaits || w.order.Len() != maxWaits {
+		t.Errorf("%d, %d in order", len(w.of), w.order.Len())
+	}
+	if _, known := w.take(pickup("4", nil, throttle.Decision{}), began); known {
+		t.Error("the oldest is remembered")
+	}
+	again := pickup("5", nil, throttle.Decision{})
+	w.keep(again, wait{began: began.Add(time.Hour / 2), until: began.Add(time.Hour)})
+	if got, known := w.take(again, began); !known || !got.began.Equal(began) {
+		t.Errorf("denied twice: %+v", got)
+	}
+	if _, known := w.take(again, began); known {
+		t.Error("it is remembered after it was read")
+	}
+	if _, known := w.take(pickup("6", nil, throttle.Decision{}), began.Add(time.Minute+overdue)); known {
+		t.Error("it is remembered an hour after it should be back")
+	}
+}
+
+// A wait that this process has not seen begin is told by the task's headers and the start's decision.
+func TestWaitsThatBeganElsewhere(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	due, expected := at.Add(-time.Hour), at.Add(-time.Minute)
+	headers := map[string]string{queue.HeaderDue: due.Format(time.RFC3339Nano)}
+	planned := map[string]string{queue.HeaderDue: headers[queue.HeaderDue], queue.HeaderExpected: expected.Format(time.RFC3339Nano)}
+	one := []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Scope: "p/a", Pattern: "p/*", Rule: "tenant"}}}
+	two := append(one[:1:1], throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Pattern: "p", Rule: "all"}})
+	for name, tt := range map[string]struct {
+		headers  map[string]string
+		d        throttle.Decision
+		retried  int
+		waited   bool
+		began    time.Time
+		expected time.Time
+		rule     string
+	}{
+		"started at once":      {headers, throttle.Decision{Allowed: true, Rules: one}, 0, false, at, time.Time{}, "tenant"},
+		"held":                 {headers, throttle.Decision{Allowed: true, Rules: two, Binding: 1, Wait: time.Millisecond}, 0, true, at, time.Time{}, "all"},
+		"dispatched":           {headers, throttle.Decision{Allowed: true, Handed: true, Rules: one, Binding: -1}, 0, true, due, time.Time{}, "tenant"},
+		"dispatched, of two":   {headers, throttle.Decision{Allowed: true, Handed: true, Rules: two, Binding: -1}, 0, true, due, time.Time{}, ""},
+		"planned":              {planned, throttle.Decision{Allowed: true, Rules: one}, 0, true, due, expected, "tenant"},
+		"planned, and retried": {planned, throttle.Decision{Allowed: true, Rules: one}, 1, false, at, time.Time{}, "tenant"},
+		"foreign":              {nil, throttle.Decision{Allowed: true, Handed: true, Rules: one, Binding: -1}, 0, true, at, time.Time{}, "tenant"},
+		"due later":            {map[string]string{queue.HeaderDue: at.Add(time.Second).Format(time.RFC3339Nano)}, throttle.Decision{Handed: true}, 0, true, at, time.Time{}, ""},
+	} {
+		p := pickup("1", tt.headers, tt.d)
+		p.Retried = tt.retried
+		got, waited := waitOf(p, wait{}, false)
+		if waited != tt.waited || !got.began.Equal(tt.began) || !got.expected.Equal(tt.expected) || got.rule.Rule != tt.rule {
+			t.Errorf("%s: %v %+v", name, waited, got)
+		}
+	}
+}
