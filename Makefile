@@ -78,7 +78,7 @@ test: ## Every test with the race detector; installs redis-server if it is missi
 	@test/setup.sh $(RACE)
 	$(GO_IN_ALL) build $(RACE) $(UNWATCHED) -- ./...
 	@$(GO_IN_ALL) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
-	$(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
+	$(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 
 test/short: ## The quick tests, without the race detector
 	@test/setup.sh

@@ -46,15 +46,15 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rule.Name, rule.Limit, rule.Per = "r", 100, time.Minute
+			rule.Name, rule.Limit, rule.Per = "r", 20, time.Minute
 			onBoth(t, Config{StartTolerance: -1}, raising(t, policy.Corrects{Most: 150}, rule), func(b *bench) {
 				minute := func() (n int) {
 					b.pass(time.Minute - us(b.now.Load()%60_000_000))
 					if rule.OpensOnUse { // its windows begin with no minute: with this one, all are over
 						b.pass(2 * time.Minute)
 					}
-					for range 299 {
-						b.pass(200 * ms)
+					for range 59 {
+						b.pass(sec)
 						if b.decide(Request{Scope: "p", ID: NewID()}).Allowed {
 							n++
 						}
@@ -67,23 +67,23 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 						b.t.Errorf("%d were admitted in a minute, of %d", n, want)
 					}
 				}
-				b.heed("p", owns(130, time.Minute))
-				if n := b.counts("p", "r", 0); n != 130 {
+				b.heed("p", owns(26, time.Minute))
+				if n := b.counts("p", "r", 0); n != 26 {
 					b.t.Errorf("%d counts", n)
 				}
 				minute() // the first one ends where another begins
-				least(minute(), 130)
-				b.heed("p", owns(1000, time.Minute))
-				if n := b.counts("p", "r", 0); n != 150 {
+				least(minute(), 26)
+				b.heed("p", owns(200, time.Minute))
+				if n := b.counts("p", "r", 0); n != 30 {
 					b.t.Errorf("%d counts", n)
 				}
-				least(minute(), 150)
+				least(minute(), 30)
 				b.SetPolicy(policyOf(b.t, rule))
-				if n := b.counts("p", "r", 100); n != 100 {
+				if n := b.counts("p", "r", 20); n != 20 {
 					b.t.Errorf("%d counts, and the policy raises nothing any more", n)
 				}
 				minute()
-				least(minute(), 100)
+				least(minute(), 20)
 			})
 		})
 	}

@@ -164,7 +164,7 @@ func TestCheckIsCI(t *testing.T) {
 	}
 	targets := makeTargets(t)
 	var steps []string
-	for _, m := range regexp.MustCompile(`(?m)^step ([a-z/]+)`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:step|beside) ([a-z/]+)`).FindAllStringSubmatch(string(text), -1) {
 		if !slices.Contains(targets, m[1]) {
 			t.Errorf(".ci/run makes %q, which is no target", m[1])
 		}
