@@ -171,7 +171,7 @@ func (l *lineSum) heed(r *ruleSum) {
 	}
 }
 
-// moment is an expected start, and the rule that determines it, if any.
+// moment is an expected start, and the rule that determines it, if any: also where it is not known.
 type moment struct {
 	at    time.Time
 	by    Binding
@@ -265,7 +265,7 @@ func (l *lineSum) start(cost spending) moment {
 		held = l.pause.RetryAfter
 	}
 	if held == throttle.Never {
-		return moment{}
+		return moment{by: l.pause.name}
 	}
 	if !start.known {
 		start = moment{at: l.seen.Add(held), known: true}
@@ -288,7 +288,7 @@ func (l *lineSum) start(cost spending) moment {
 			full = full || !known
 			continue
 		case !known:
-			return moment{}
+			return moment{by: r.name}
 		}
 		timed = true
 		if at := r.seen.Add(held + wait); wait > 0 && at.After(start.at) {

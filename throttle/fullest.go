@@ -24,20 +24,34 @@ type ScopeQueue struct {
 // maxSurveyed is how many queues of a provider are counted at most.
 const maxSurveyed = 10_000
 
-// Fullest returns the queues of a provider in which most wait, fullest first, at most as many as asked for, and how many queues
-// were counted. Of a provider that has more than 10,000 queues it counts those whose scopes come first by their order in the
-// tree, and more is true.
+// CountQueues counts the waiters in each queue of a provider whose scope is wanted, fullest first; a nil wanted is all. Of a provider
+// that has more than 10,000 queues it counts those whose scopes come first by their order in the tree, and more is true. Only
+// Waiting and Lines of each have a meaning.
 //
-// Costs a round trip for each 64 queues of the provider, one more for each 500, and two for each 64 of those returned. The error
-// wraps ErrUnavailable, or is ctx's.
-func (w Waitlist) Fullest(ctx context.Context, provider string, most int) (list []ScopeQueue, counted int, more bool, err error) {
-	all, more, err := w.survey(ctx, provider)
+// Costs a round trip for each 64 queues of the provider, and one more for each 500. The error wraps ErrUnavailable, or is ctx's.
+func (w Waitlist) CountQueues(ctx context.Context, provider string, wanted func(scope string) bool) (all []ScopeQueue, more bool, err error) {
+	all, more, err = w.survey(ctx, provider)
 	if err != nil {
-		return nil, 0, false, unavailable(ctx, "count who waits for", provider, err)
+		return nil, false, unavailable(ctx, "count who waits for", provider, err)
+	}
+	if wanted != nil {
+		all = slices.DeleteFunc(all, func(q ScopeQueue) bool { return !wanted(q.Scope) })
 	}
 	slices.SortFunc(all, func(a, b ScopeQueue) int {
 		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Scope, b.Scope))
 	})
+	return all, more, nil
+}
+
+// Fullest returns the queues of a provider in which most wait, fullest first, at most as many as asked for, and how many queues
+// were counted, as CountQueues counts them.
+//
+// Costs what CountQueues does, and two round trips for each 64 of those returned. The error wraps ErrUnavailable, or is ctx's.
+func (w Waitlist) Fullest(ctx context.Context, provider string, most int, wanted func(scope string) bool) (list []ScopeQueue, counted int, more bool, err error) {
+	all, more, err := w.CountQueues(ctx, provider, wanted)
+	if err != nil {
+		return nil, 0, false, err
+	}
 	list = all[:min(most, len(all))]
 	for some := range slices.Chunk(list, inspectedAtOnce) {
 		if err := w.first(ctx, provider, some); err != nil {

@@ -97,6 +97,9 @@ Flags:
                     7d. Then the earlier state applies again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
   -force            of set, assign, pause and drain: also if the limits have no SCOPE
+  -dry-run          of each change, but not of drain: print what would change, and
+                    when the last of the tasks that wait there would start. Change
+                    nothing
   -all              of history: every rule that a version has changed, however many
   -replace          of import: undo all changes, and replace the workers' file
   -strict           of check: the exit code is 1 for warnings too
@@ -133,6 +136,7 @@ type limitsCommand struct {
 	replace bool
 	strict  bool
 	force   bool
+	dry     bool
 	all     bool
 	json    bool
 
@@ -164,18 +168,18 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "all", false, (*limitsCommand).history},
 	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
-	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as reason if-version for force", false, (*limitsCommand).set},
-	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as reason if-version force", false, (*limitsCommand).assign},
-	"remove":   {2, 2, "SCOPE RULE", "as reason if-version for", false, (*limitsCommand).remove},
-	"unset":    {0, 2, "[SCOPE [RULE]]", "as reason if-version", false, (*limitsCommand).unset},
-	"import":   {1, 1, "FILE", "as reason if-version replace", false, (*limitsCommand).importFile},
+	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as reason if-version dry-run for force", false, (*limitsCommand).set},
+	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as reason if-version dry-run force", false, (*limitsCommand).assign},
+	"remove":   {2, 2, "SCOPE RULE", "as reason if-version dry-run for", false, (*limitsCommand).remove},
+	"unset":    {0, 2, "[SCOPE [RULE]]", "as reason if-version dry-run", false, (*limitsCommand).unset},
+	"import":   {1, 1, "FILE", "as reason if-version dry-run replace", false, (*limitsCommand).importFile},
 	"check":    {1, anyNumber, "FILE…", "strict", true, (*limitsCommand).check},
 	"convert":  {1, 1, "FILE", "", true, (*limitsCommand).convert},
 	"diff":     {1, 2, "[VERSION | FILE] VERSION | FILE", "", false, (*limitsCommand).diff},
-	"rollback": {1, 1, "VERSION", "as reason if-version", false, (*limitsCommand).rollback},
-	"reset":    {1, 2, "SCOPE [RULE]", "as reason if-version", false, (*limitsCommand).reset},
-	"pause":    {1, 1, "SCOPE", "as reason if-version for force", false, (*limitsCommand).pause},
-	"resume":   {1, 1, "SCOPE", "as reason if-version", false, (*limitsCommand).resume},
+	"rollback": {1, 1, "VERSION", "as reason if-version dry-run", false, (*limitsCommand).rollback},
+	"reset":    {1, 2, "SCOPE [RULE]", "as reason if-version dry-run", false, (*limitsCommand).reset},
+	"pause":    {1, 1, "SCOPE", "as reason if-version dry-run for force", false, (*limitsCommand).pause},
+	"resume":   {1, 1, "SCOPE", "as reason if-version dry-run", false, (*limitsCommand).resume},
 	"drain":    {1, 1, "SCOPE", "as reason if-version for timeout force", false, (*limitsCommand).drain},
 }
 
@@ -197,6 +201,7 @@ func newLimits() (*cli.Command, *limitsCommand) {
 	})
 	fs.BoolVar(&c.strict, "strict", false, "")
 	fs.BoolVar(&c.force, "force", false, "")
+	fs.BoolVar(&c.dry, "dry-run", false, "")
 	fs.BoolVar(&c.all, "all", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/internal/control"
@@ -29,6 +30,9 @@ func (c *limitsCommand) service(ctx context.Context) (*control.Service, error) {
 
 // apply makes a change as the flags have it, and prints it.
 func (c *limitsCommand) apply(ctx context.Context, change control.Change) error {
+	if c.dry {
+		return c.preview(ctx, change)
+	}
 	made, err := c.change(ctx, change)
 	return c.tell(ctx, made, err)
 }
@@ -39,12 +43,53 @@ func (c *limitsCommand) change(ctx context.Context, change control.Change) (poli
 	if err != nil {
 		return policystore.Made{}, err
 	}
+	done, err := service.Apply(ctx, atCommandLine(c.as), c.asked(change))
+	return done.Made, c.refused(err)
+}
+
+// asked is a change with what the flags say.
+func (c *limitsCommand) asked(change control.Change) control.Change {
 	change.Reason, change.For, change.IfVersion, change.Force = c.reason, c.lasts, c.version, c.force
-	done, err := service.Apply(ctx, atCommandLine(c.as), change)
+	return change
+}
+
+// refused adds to a refusal of the service what to do about it.
+func (c *limitsCommand) refused(err error) error {
 	if unknown := new(control.UnknownScopeError); errors.As(err, &unknown) {
-		return done.Made, c.unknown(unknown)
+		return c.unknown(unknown)
 	}
-	return done.Made, err
+	return err
+}
+
+// previewReport is what -dry-run prints; docs/json.md has its fields.
+type previewReport struct {
+	DryRun  bool                `json:"dry_run"`
+	Version int64               `json:"version"`
+	Rules   int                 `json:"rules"`
+	Diff    []differenceReport  `json:"diff,omitempty"`
+	Resets  []policystore.Reset `json:"resets,omitempty"`
+	Effect  control.Effect      `json:"effect"`
+}
+
+// preview prints what a change would do.
+func (c *limitsCommand) preview(ctx context.Context, change control.Change) error {
+	service, err := c.service(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := service.Preview(ctx, atCommandLine(c.as), c.asked(change))
+	if err != nil {
+		return c.refused(err)
+	}
+	line := fmt.Sprintf("dry run over version %d: nothing was changed", p.Version)
+	for _, d := range p.Differences {
+		line += "\n" + differenceLines(d, "  ")
+	}
+	for _, r := range p.Resets {
+		line += fmt.Sprintf("\n  %s %s would be reset; it has counted %s", cli.Quote(r.Scope), cli.Quote(r.Rule), usedText(r))
+	}
+	line += "\n  " + p.Effect.String()
+	return c.print(previewReport{true, p.Version, len(p.Differences), differenceReports(p.Differences), p.Resets, p.Effect}, line)
 }
 
 // unknown says what to do about a scope that the limits do not name.

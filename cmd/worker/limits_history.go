@@ -21,6 +21,7 @@ type versionReport struct {
 	User    string              `json:"user,omitempty"`
 	Change  string              `json:"change"`
 	Reason  string              `json:"reason,omitempty"`
+	Via     string              `json:"via,omitempty"`
 	Hash    string              `json:"hash,omitempty"`
 	Rules   *int                `json:"rules,omitempty"` // absent where it is not known
 	Diff    []differenceReport  `json:"diff,omitempty"`
@@ -31,7 +32,7 @@ type versionReport struct {
 func versionReportOf(v policystore.Version, changes []policystore.Difference) versionReport {
 	n := len(changes)
 	return versionReport{
-		Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason,
+		Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason, Via: v.Via,
 		Rules: &n, Diff: differenceReports(changes), Resets: v.Resets,
 	}
 }

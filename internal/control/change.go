@@ -58,7 +58,7 @@ func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) 
 	if s.store == nil {
 		return Done{}, errNoStore
 	}
-	made, err := s.change(ctx, who, c)
+	made, err := s.change(ctx, who, c, false)
 	if err != nil {
 		return Done{Made: made}, err // ErrUnchanged has what stands there
 	}
@@ -70,15 +70,56 @@ func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) 
 	return done, nil
 }
 
-// change checks the actor's rights, and makes a change.
-func (s *Service) change(ctx context.Context, who Actor, c Change) (made policystore.Made, err error) {
-	if err := s.May(who, c.Verb, c.Scope); err != nil {
+// change checks the actor's rights, and makes a change, or works out what it would be.
+func (s *Service) change(ctx context.Context, who Actor, c Change, dry bool) (made policystore.Made, err error) {
+	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: c.IfVersion, For: c.For, Via: who.Via, DryRun: dry}
+	if c.Verb == VerbRollback || c.Verb == VerbUnset {
+		if edit.IfVersion, err = s.mayChange(ctx, who, c, edit); err != nil {
+			return made, err
+		}
+	} else if err := s.May(who, c.Verb, c.Scope); err != nil {
 		return made, err
 	}
-	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: c.IfVersion, For: c.For}
 	if err := s.known(ctx, c); err != nil {
 		return made, err
 	}
+	return s.edit(ctx, edit, c)
+}
+
+// mayChange checks an actor's rights to do what rollback and unset come to, which is more than their scope says. It returns the version
+// that this was worked out over, and that an actor who may not do everything must change.
+func (s *Service) mayChange(ctx context.Context, who Actor, c Change, edit policystore.Edit) (version int64, err error) {
+	if who.Role == RoleAdmin {
+		return edit.IfVersion, nil
+	}
+	if who.Role < RoleOwner || c.Verb == VerbUnset {
+		if err := s.May(who, c.Verb, c.Scope); err != nil {
+			return 0, err
+		}
+	}
+	edit.DryRun = true
+	made, err := s.edit(ctx, edit, c)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range made.Differences {
+		if err := s.May(who, verbOf(c.Verb, d.Rule), d.Scope); err != nil {
+			return 0, err
+		}
+	}
+	return made.Version.Number - 1, nil
+}
+
+// verbOf is what an actor must be allowed to do that has a rule or a field changed: owner: and such are assigned.
+func verbOf(verb Verb, rule string) Verb {
+	if rule != policystore.PausedField && (strings.HasSuffix(rule, ":") || rule == policystore.UnmatchedField) {
+		return VerbAssign
+	}
+	return verb
+}
+
+// edit has the store make the change.
+func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (made policystore.Made, err error) {
 	switch c.Verb {
 	case VerbPause:
 		return s.store.Pause(ctx, edit, c.Scope)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -11,7 +12,7 @@ type Verb string
 // The verbs.
 const (
 	VerbSee      Verb = "see"
-	VerbPayload  Verb = "read the payloads of"
+	VerbPayload  Verb = "payload"
 	VerbPause    Verb = "pause"
 	VerbResume   Verb = "resume"
 	VerbSet      Verb = "set"
@@ -26,6 +27,13 @@ const (
 	VerbCancel   Verb = "cancel"
 	VerbPriority Verb = "priority"
 )
+
+// verbWords is how a refusal has those verbs that a sentence needs another word for.
+var verbWords = map[Verb]string{
+	VerbPayload: "read the payloads of", VerbRollback: "roll back", VerbRemove: "remove rules of", VerbSet: "set rules of", VerbAssign: "assign fields of",
+	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of",
+	VerbPriority: "change the priority of tasks of",
+}
 
 // reach is where an actor may do something.
 type reach int
@@ -69,9 +77,11 @@ type ForbiddenError struct {
 }
 
 func (e *ForbiddenError) Error() string {
-	what := string(e.Verb) + " " + quote(e.Scope)
+	what := cmp.Or(verbWords[e.Verb], string(e.Verb)) + " "
 	if e.Scope == "" {
-		what = string(e.Verb) + " all limits"
+		what += "all limits"
+	} else {
+		what += quote(e.Scope)
 	}
 	switch {
 	case e.Verb == VerbSee, e.Hidden:

@@ -105,8 +105,8 @@ func TestForbiddenWords(t *testing.T) {
 		{viewer, VerbPause, "payments/acme", "vera may not pause payments/acme: its owner is dora"},
 		{viewer, VerbPause, "mail", "vera may not pause mail: it has no owner, and only an admin may"},
 		{viewer, VerbPayload, "mail", "vera may not read the payloads of mail: it has no owner, and only an admin may"},
-		{viewer, VerbImport, "", "vera may not import all limits: only an admin may"},
-		{viewer, VerbAssign, "payments", "vera may not assign payments: only an admin may"},
+		{viewer, VerbImport, "", "vera may not import into all limits: only an admin may"},
+		{viewer, VerbAssign, "payments", "vera may not assign fields of payments: only an admin may"},
 		{hidden, VerbSee, "payments", "hugo may not see payments"},
 		{hidden, VerbPause, "payments", "hugo may not pause payments"},
 	} {

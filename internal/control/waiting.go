@@ -43,17 +43,9 @@ func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, er
 	}
 	var list []throttle.ScopeQueue
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		asked := most
-		if !who.seesAll() {
-			asked = mostSearched // of which some may be hidden
-		}
-		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, asked)
+		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, most, func(scope string) bool { return s.May(who, VerbSee, scope) == nil })
 		if err != nil {
 			return all, err
-		}
-		some = slices.DeleteFunc(some, func(q throttle.ScopeQueue) bool { return s.May(who, VerbSee, q.Scope) != nil })
-		if !who.seesAll() {
-			counted = len(some)
 		}
 		list, all.Scopes, all.More = append(list, some...), all.Scopes+counted, all.More || more
 	}

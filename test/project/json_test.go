@@ -263,6 +263,7 @@ func changedLimits(t *testing.T, url string) {
 	delete(history, "reach")
 	delete(change, "hash")
 	delete(change, "resets")
+	tried := ask(0, "pause", "p", "-dry-run") + ask(0, "reset", "p", "-dry-run")
 	cleared := ask(0, "reset", "p")
 	hash := regexp.MustCompile("[0-9a-f]{64}").FindString(ask(0, "history"))
 	verified := ask(0, "verify", "-hash", hash) + ask(1, "verify", "-hash", strings.Repeat("0", 64)) + damagedHistory(t, url, ask)
@@ -272,6 +273,7 @@ func changedLimits(t *testing.T, url string) {
 		"history":       {history, seen(t, ask(0, "history"))},
 		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}"))+ask(1, "diff", first, last))},
 		"export":        {table[3], seen(t, ask(0, "export"))},
+		"a dry run":     {tables(t, "worker limits -dry-run -json")[0], seen(t, tried)},
 		"reset":         {table[4], seen(t, cleared)},
 		"drain":         {table[5], lastOf(t, ask(0, "drain", "p"))},
 		"verify":        {table[6], seen(t, verified)},

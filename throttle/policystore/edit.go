@@ -27,7 +27,16 @@ type Edit struct {
 	IfVersion int64
 	// For is how long a rule stays set or removed, or a scope paused. Defaults to permanently.
 	For time.Duration
+	// Via is the way of the change in the history, such as "page": up to 64 bytes of printable text.
+	// Defaults to none.
+	Via string
+	// DryRun writes nothing: the result is what the change would come to, and so is the error, but for
+	// ErrNotPermitted.
+	DryRun bool
 }
+
+// maxVia is the maximum length of an Edit.Via in bytes.
+const maxVia = 64
 
 // MaxReason is the maximum length of an Edit.Reason in bytes.
 const MaxReason = 500

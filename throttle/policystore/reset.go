@@ -25,17 +25,23 @@ type Reset struct {
 // ErrNothingToReset says that no rate rule counts at the scope itself.
 var ErrNothingToReset = errors.New("policystore: no rate rule counts at the scope itself")
 
+// errDryReset refuses an Edit.DryRun.
+var errDryReset = errors.New("policystore: a reset has no dry run; Limiter.Peek returns what it would forget")
+
 // traceBound is how long a reset that was made is tried to be written into the history.
 const traceBound = 5 * time.Second
 
 // Reset forgets what was spent under the rules of a scope, or under one of them, by Limiter.Reset of a limiter whose policy is the
 // one in force, and leaves a version that has what had been spent, by whom it was reset, and nothing else that is new. A user that
-// may not change the limits resets nothing. Edit.For does not go with it. The error is ErrNothingToReset, a *ConflictError for
+// may not change the limits resets nothing. Neither Edit.For nor Edit.DryRun goes with it. The error is ErrNothingToReset, a *ConflictError for
 // Edit.IfVersion, or those of Store and of Limiter.Reset; should Redis fail between the two, it says what was reset and is not in
 // the history. Costs some round trips.
 func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, rule string) (Made, error) {
 	if err := e.check(); err != nil {
 		return Made{}, err
+	}
+	if e.DryRun {
+		return Made{}, errDryReset
 	}
 	if err := s.mayChange(ctx); err != nil {
 		return Made{}, err

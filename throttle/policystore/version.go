@@ -30,6 +30,8 @@ type Version struct {
 	Change string `json:"change"`
 	// Reason is the reason of the change, as in Edit.Reason.
 	Reason string `json:"reason,omitempty"`
+	// Via is the way of the change, as in Edit.Via.
+	Via string `json:"via,omitempty"`
 	// User is the Redis user that wrote the version, by ACL WHOAMI; empty if the server did not report
 	// it.
 	User string `json:"user,omitempty"`

@@ -45,6 +45,9 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 			if v, declined = s.next(ctx, tx, e, change); declined != nil {
 				return declined
 			}
+			if e.DryRun {
+				return nil
+			}
 			return s.write(ctx, tx, &v)
 		}, s.key)
 		switch {
@@ -70,6 +73,8 @@ func (e Edit) check() error {
 		return fmt.Errorf("policystore: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
 	case len(e.Reason) > MaxReason:
 		return &ReasonError{fmt.Sprintf("is %d bytes long; the most is %d", len(e.Reason), MaxReason)}
+	case len(e.Via) > maxVia || !printable(e.Via):
+		return fmt.Errorf("policystore: the way of a change is up to %d bytes of printable text, and not %.80q", maxVia, e.Via)
 	case !printable(e.Reason):
 		return &ReasonError{"holds a character that cannot be printed; write it on one line"}
 	}
@@ -116,7 +121,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 		v.Version, v.policy = before, policy
 		return v, err
 	}
-	v.Number, v.At, v.InForce, v.By, v.Reason = before.Number+1, now, now.Add(Notice), e.By, e.Reason
+	v.Number, v.At, v.InForce, v.By, v.Reason, v.Via = before.Number+1, now, now.Add(Notice), e.By, e.Reason, e.Via
 	v.Prev = hash
 	v.expire(now)
 	v.Edited = v.Edited || v.Imported != nil || v.live() > 0 || len(v.Resets) > 0

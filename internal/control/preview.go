@@ -1,0 +1,255 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// Preview is what a change would do.
+type Preview struct {
+	// Version is the one that the change was worked out over. As Change.IfVersion it refuses the change if the limits are another by
+	// then.
+	Version int64
+	// Differences are what the change would change, as Done has it.
+	Differences []policystore.Difference
+	// Resets are what a reset would forget.
+	Resets []policystore.Reset
+	Effect Effect
+}
+
+// Effect is what a change does to the tasks that wait; docs/json.md has its fields.
+type Effect struct {
+	// Waiting is how many tasks wait in the scopes that the change concerns, and Scopes how many scopes those are. More says that there
+	// are more scopes, which were not counted.
+	Waiting int64 `json:"waiting"`
+	Scopes  int   `json:"scopes"`
+	More    bool  `json:"more,omitempty"`
+	// Before and After are when the last of them starts, without the change and with it. Both are zero of a reset, and where none wait.
+	Before Last `json:"before,omitzero"`
+	After  Last `json:"after,omitzero"`
+}
+
+// Last is when the last of some tasks starts.
+type Last struct {
+	// Start is zero if no clock tells, or no task waits.
+	Start Time `json:"start,omitzero"`
+	// Reason is why, of the scope whose tasks start last. Rule and RuleScope are the rule that binds there.
+	Reason    Reason `json:"reason,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	RuleScope string `json:"rule_scope,omitempty"`
+}
+
+// String says it in one sentence.
+func (e Effect) String() string {
+	if e.Waiting == 0 {
+		return "no task waits there"
+	}
+	text := counted(e.Waiting, "task waits", "tasks wait") + " in " + counted(int64(e.Scopes), "scope", "scopes")
+	if e.More {
+		text = "at least " + text
+	}
+	if e.Before == (Last{}) && e.After == (Last{}) {
+		return text
+	}
+	if e.Before == e.After {
+		return text + ", the last " + e.Before.String() + ", with the change as without it"
+	}
+	return text + ", the last " + e.Before.String() + "; with the change, " + e.After.String()
+}
+
+// String says when.
+func (l Last) String() string {
+	by := ""
+	if l.Rule != "" && l.Reason != ReasonPaused {
+		by = ", by rule " + quote(l.Rule) + " of " + quote(l.RuleScope)
+	}
+	switch {
+	case l.Reason == ReasonUnmatched:
+		return "when a rule matches its scope"
+	case l.Start.IsZero() && l.Reason == ReasonPaused:
+		return "when " + quote(l.RuleScope) + " is resumed"
+	case l.Start.IsZero():
+		return "at a time that no clock tells" + by
+	}
+	return "at " + l.Start.String() + by
+}
+
+// counted writes a number with what it counts.
+func counted(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.FormatInt(n, 10) + " " + many
+}
+
+// mostForecast is of how many scopes it is worked out when the last task starts: the fullest.
+const mostForecast = 16
+
+// Preview works out what a change would do, and changes nothing. Its errors are those of Apply. It costs what Service.Waiting costs,
+// and four round trips for each of the 16 fullest scopes that the change concerns.
+func (s *Service) Preview(ctx context.Context, who Actor, c Change) (p Preview, err error) {
+	if s.store == nil {
+		return p, errNoStore
+	}
+	if c.Verb == VerbReset {
+		return s.previewReset(ctx, who, c)
+	}
+	made, err := s.change(ctx, who, c, true)
+	if err != nil {
+		return p, err
+	}
+	p.Version, p.Differences = made.Version.Number-1, made.Differences
+	p.Effect, err = s.effect(ctx, made)
+	return p, err
+}
+
+// previewReset is what is used under the rules that a reset resets.
+func (s *Service) previewReset(ctx context.Context, who Actor, c Change) (p Preview, err error) {
+	if err := s.May(who, c.Verb, c.Scope); err != nil {
+		return p, err
+	}
+	v, err := s.store.Current(ctx)
+	if err != nil {
+		return p, err
+	}
+	if c.IfVersion > 0 && c.IfVersion != v.Number {
+		return p, &policystore.ConflictError{Want: c.IfVersion, Now: v}
+	}
+	told, err := s.limiter.UpstreamState(ctx, c.Scope)
+	if err != nil {
+		return p, err
+	}
+	rules, err := s.rules(ctx, c.Scope, told)
+	if err != nil {
+		return p, err
+	}
+	p.Version = v.Number
+	for _, r := range rules {
+		if r.RuleScope == c.Scope && (c.Rule == "" || c.Rule == r.Rule) && r.Algorithm != policy.Concurrency {
+			p.Resets = append(p.Resets, policystore.Reset{Scope: c.Scope, Rule: r.Rule, Unit: r.Unit, Used: r.Used})
+		}
+	}
+	if len(p.Resets) == 0 {
+		return p, policystore.ErrNothingToReset
+	}
+	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
+	p.Effect = countQueues(queues, more)
+	return p, err
+}
+
+// effect is what a change does to the tasks that wait where it changes something.
+func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, error) {
+	queues, more, err := s.queuesUnder(ctx, placesOf(made.Differences))
+	e := countQueues(queues, more)
+	if err != nil || len(queues) == 0 {
+		return e, err
+	}
+	if e.Before, err = s.last(ctx, made.PolicyBefore, queues); err != nil {
+		return e, err
+	}
+	e.After, err = s.last(ctx, made.Policy, queues)
+	return e, err
+}
+
+// placesOf are the places of the limits where something is different, "*" for all.
+func placesOf(differences []policystore.Difference) (places []string) {
+	for _, d := range differences {
+		place := d.Scope
+		if d.Rule == policystore.UnmatchedField {
+			place = "*"
+		}
+		places = append(places, place)
+	}
+	slices.Sort(places)
+	return slices.Compact(places)
+}
+
+func countQueues(queues []throttle.ScopeQueue, more bool) Effect {
+	e := Effect{Scopes: len(queues), More: more}
+	for _, q := range queues {
+		e.Waiting += q.Waiting
+	}
+	return e
+}
+
+// queuesUnder are the scopes at or below some places in which tasks wait, fullest first.
+func (s *Service) queuesUnder(ctx context.Context, places []string) (list []throttle.ScopeQueue, more bool, err error) {
+	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+	if err != nil {
+		return nil, false, err
+	}
+	for provider := range providers {
+		meant := slices.DeleteFunc(slices.Clone(places), func(place string) bool {
+			first, _, _ := strings.Cut(place, "/")
+			return first != "*" && first != provider
+		})
+		if len(meant) == 0 {
+			continue
+		}
+		some, someMore, err := s.limiter.Waitlist().CountQueues(ctx, provider, func(scope string) bool {
+			return slices.ContainsFunc(meant, func(place string) bool { return covers(place, scope) })
+		})
+		if err != nil {
+			return nil, false, err
+		}
+		list, more = append(list, some...), more || someMore
+	}
+	slices.SortFunc(list, func(a, b throttle.ScopeQueue) int {
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Scope, b.Scope))
+	})
+	return list, more, nil
+}
+
+// last is when the last of the tasks of some queues starts under a policy: a time that no clock tells is later than all others.
+func (s *Service) last(ctx context.Context, under *policy.Policy, queues []throttle.ScopeQueue) (last Last, err error) {
+	limiter, err := throttle.New(s.rdb, under, throttle.Config{})
+	if err != nil {
+		return last, err
+	}
+	for i, q := range queues[:min(mostForecast, len(queues))] {
+		one, err := s.lastOf(ctx, limiter, q.Scope)
+		if err != nil {
+			return last, err
+		}
+		if i == 0 || one.Start.IsZero() && !last.Start.IsZero() || !last.Start.IsZero() && one.Start.After(last.Start.Time) {
+			last = one
+		}
+	}
+	return last, nil
+}
+
+func (s *Service) lastOf(ctx context.Context, limiter *throttle.Limiter, scope string) (last Last, err error) {
+	starts, err := queue.LastStarts(ctx, limiter, []string{scope})
+	if IsUnmatched(err) {
+		return Last{Reason: ReasonUnmatched}, nil
+	}
+	if err != nil {
+		return last, err
+	}
+	by := starts[0].Binding
+	last = Last{Start: At(starts[0].At), Rule: by.Rule, RuleScope: by.Scope}
+	parsed, err := policy.ParseScope(scope)
+	if err != nil {
+		return last, err
+	}
+	bounds, err := limiter.Policy().Match(parsed)
+	if errors.As(err, new(*policy.UnmatchedError)) {
+		return Last{Reason: ReasonUnmatched}, nil
+	}
+	for _, b := range bounds {
+		if b.Scope.String() == by.Scope && b.Rule.Name == by.Rule {
+			last.Reason = reasonOf(b, false)
+		}
+	}
+	return last, nil
+}
