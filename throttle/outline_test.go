@@ -1,0 +1,98 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// "In the order of their turns …, their expected starts and rules are those of InspectWaiter."
+func TestQueued(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, bucket(10, 1)), func(b *bench) {
+		i := inspector{b}
+		i.ask("p/x", "runs", 1)
+		for n := range 5 {
+			i.ask("p/x", fmt.Sprint(n), int64(1))
+		}
+		list, all, err := b.Waitlist().Queued(t.Context(), "p/x", 1, 3)
+		if err != nil || all != 5 || len(list) != 3 {
+			t.Fatalf("%+v, %d in all, %v", list, all, err)
+		}
+		for n, got := range list {
+			want := i.ticket("p/x", fmt.Sprint(n+1), 1)
+			if got.ID != fmt.Sprint(n+1) || got.Scope != "p/x" || got.WaiterStatus != want || want.Ahead != int64(n+1) {
+				t.Errorf("place %d: %+v, want %+v", n+1, got, want)
+			}
+		}
+		if list, all, err = b.Waitlist().Queued(t.Context(), "p/x", 10, 3); err != nil || all != 5 || len(list) != 0 {
+			t.Errorf("beyond the end: %+v, %d in all, %v", list, all, err)
+		}
+	})
+}
+
+// "How much waits in a scope and the scopes below it", most first, bounded.
+func TestOutline(t *testing.T) {
+	t.Parallel()
+	rules := tenants(t, "p", []policy.Rule{bucket(1, 3)}, []policy.Rule{bucket(1, 3)})
+	onBoth(t, Config{}, rules, func(b *bench) {
+		i := inspector{b}
+		i.ask("p/a", "runs", 3)
+		for n, cost := range []int64{3, 2, 1} {
+			i.ask("p/a", fmt.Sprint(n), cost)
+		}
+		i.ask("p/a/x", "x", 3)
+		i.ask("p/b %", "y", 1)
+		i.ask("p", "z", 2)
+		list, more, err := b.Waitlist().Outline(t.Context(), "p", 10)
+		want := []ScopeWaiting{{"p", 12, 3}, {"p/a", 9, 2}, {"p/a/x", 3, 1}, {"p/b %", 1, 1}}
+		if err != nil || more || !reflect.DeepEqual(list, want) {
+			t.Errorf("%+v, more %t, %v; want %+v", list, more, err, want)
+		}
+		list, more, err = b.Waitlist().Outline(t.Context(), "p", 2)
+		if err != nil || !more || !reflect.DeepEqual(list, want[:2]) {
+			t.Errorf("two at most: %+v, more %t, %v", list, more, err)
+		}
+		list, err = b.Waitlist().WaitingIn(t.Context(), "p", "p/b %", "p/none", "p")
+		if want := []ScopeWaiting{{"p/b %", 1, 1}, {"p/none", 0, 0}, {"p", 12, 3}}; err != nil || !reflect.DeepEqual(list, want) {
+			t.Errorf("%+v, %v; want %+v", list, err, want)
+		}
+	})
+}
+
+// "Costs two round trips, whatever the length of the queue", and one command for any number of scopes.
+func TestOutlineCost(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	limiter, err := New(server.Client(t), tenants(t, "p", []policy.Rule{bucket(1, 1)}, nil), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 1500 {
+		req := Request{Scope: fmt.Sprintf("p/%d", n), ID: NewID(), Turn: Turn{WaiterID: "a"}}
+		if _, err := limiter.Waitlist().Queue(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cost := func(f func(context.Context) error) int {
+		return redistest.Total(redistest.Commands(t, server.Client(t), func() {
+			if err := f(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}))
+	}
+	w := limiter.Waitlist()
+	if n := cost(func(ctx context.Context) error { _, err := w.WaitingIn(ctx, "p", "p/1", "p/2", "p"); return err }); n != 1 {
+		t.Errorf("WaitingIn sent %d commands", n)
+	}
+	if n := cost(func(ctx context.Context) error { _, _, err := w.Outline(ctx, "p", 10_000); return err }); n > 6 {
+		t.Errorf("Outline of 1500 scopes sent %d commands", n)
+	}
+	if n := cost(func(ctx context.Context) error { _, _, err := w.Outline(ctx, "p", 100); return err }); n != 1 {
+		t.Errorf("Outline of 100 scopes sent %d commands", n)
+	}
+}
