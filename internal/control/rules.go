@@ -44,6 +44,11 @@ func (s *Service) rules(ctx context.Context, scope string, told throttle.Upstrea
 	if err != nil {
 		return nil, err
 	}
+	return rulesOf(now, told), nil
+}
+
+// rulesOf returns the rules of a forecast, with what the API said of them.
+func rulesOf(now throttle.Forecast, told throttle.UpstreamState) (list []Rule) {
 	for _, state := range now.Rules {
 		if state.Paused {
 			continue
@@ -59,7 +64,7 @@ func (s *Service) rules(ctx context.Context, scope string, told throttle.Upstrea
 		}
 		list = append(list, r)
 	}
-	return list, nil
+	return list
 }
 
 // correct notes what counts in the place of the limit. The burst of a bucket is corrected with its rate, in the scripts: of a

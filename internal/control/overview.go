@@ -1,0 +1,307 @@
+package control
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// Limits is the version of the limits that stands in Redis, read once for several answers. The zero Limits is not known.
+type Limits struct {
+	Version *policystore.Version // nil if the limits come from a file, or there are none
+	At      time.Time            // the server's time
+}
+
+// Limits reads which version of the limits stands. It costs three round trips. An unreadable version is not known; the error is
+// that of a Redis that does not answer.
+func (s *Service) Limits(ctx context.Context) (Limits, error) {
+	if s.store == nil {
+		return Limits{At: s.now()}, nil
+	}
+	at, err := s.store.Time(ctx)
+	if err != nil {
+		return Limits{At: s.now()}, err
+	}
+	v, err := s.store.Current(ctx)
+	if err != nil {
+		return Limits{At: at}, nil //nolint:nilerr // Redis has answered: there are no limits, or later ones
+	}
+	return Limits{Version: &v, At: at}, nil
+}
+
+// Level is how a scope stands, by what can be told with few commands.
+type Level struct {
+	Scope string
+	At    time.Time // the server's time
+	// Waiting is the sum of the costs of all tasks that wait in the scope and below it; of costs by unit, their requests.
+	Waiting int64
+	// Below is the number of names below the scope in which tasks wait.
+	Below int64
+	// Rules are those on the scope's path that apply now, outermost first. Binding is the one that is fullest, as an index, -1 for none.
+	Rules   []Rule
+	Binding int
+	// Done is about when all that waits now will have started, by the pace of the scope's own rules: zero if nothing waits, and if
+	// no clock can tell.
+	Done time.Time
+	// Suspended says that a rule has limit 0.
+	Suspended bool
+	// Unmatched says that no rule matches the scope itself; scopes below it may have some.
+	Unmatched bool
+	Owner     string
+	Pause
+	Upstream throttle.UpstreamState
+}
+
+// Providers returns the names of the providers that the limits have, and of those for which tasks have waited within a day. Costs
+// one round trip.
+func (s *Service) Providers(ctx context.Context) ([]string, error) {
+	active, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	_, tree := s.limiter.Policy().Limits()
+	names := map[string]bool{}
+	for name := range tree {
+		names[name] = name != "*"
+	}
+	for name := range active {
+		names[name] = true
+	}
+	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// LevelCost is how many commands of Redis Level sends at most.
+const LevelCost = 4
+
+// Level answers how a scope stands under limits that were read before. It costs four round trips, whatever the number of scopes
+// and tasks. The error is a *policy.ScopeError, or Redis's.
+func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level, error) {
+	l := Level{Scope: name, At: limits.At, Binding: -1, Pause: s.pause(name, limits.Version, limits.At)}
+	scope, err := policy.ParseScope(name)
+	if err != nil {
+		return l, err
+	}
+	l.Owner = s.limiter.Policy().Owner(scope)
+	provider, _, _ := strings.Cut(name, "/")
+	waiting, err := s.limiter.Waitlist().WaitingIn(ctx, provider, name)
+	if err != nil {
+		return l, err
+	}
+	l.Waiting, l.Below = waiting[0].Units, waiting[0].Children
+	l.Upstream, err = s.limiter.UpstreamState(ctx, name)
+	if IsUnmatched(err) {
+		l.Unmatched = true
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	now, err := s.limiter.Forecast(ctx, name)
+	if err != nil {
+		return l, err
+	}
+	l.At, l.Rules = now.At, rulesOf(now, l.Upstream)
+	l.judge(now)
+	return l, nil
+}
+
+// judge finds the rule that binds, and when all will have started.
+func (l *Level) judge(now throttle.Forecast) {
+	most, at := -1.0, now.At
+	for i, r := range l.Rules {
+		part := 1.0
+		if limit := r.Counts(); limit > 0 {
+			part = float64(r.Used) / float64(limit)
+		} else {
+			l.Suspended = true
+		}
+		if part > most {
+			most, l.Binding = part, i
+		}
+	}
+	if l.Waiting == 0 {
+		return
+	}
+	for _, p := range l.Upstream.Pauses {
+		if p.Until.After(at) {
+			at = p.Until
+		}
+	}
+	if l.PausedScope != "" {
+		if l.PausedUntil.IsZero() {
+			return
+		}
+		at = l.PausedUntil.Time
+	}
+	done, known := at, false
+	for _, r := range now.Rules {
+		if r.Paused || r.RuleInfo.Scope != l.Scope { // rules above serve others too
+			continue
+		}
+		if r.Units <= 0 {
+			return
+		}
+		known = true
+		if in := drained(r); in == throttle.Never {
+			return
+		} else if end := at.Add(in); end.After(done) {
+			done = end
+		}
+	}
+	if known {
+		l.Done = done
+	}
+}
+
+// drained is how long it takes until all that waits under a rule has started.
+func drained(r throttle.RuleForecast) time.Duration {
+	left := r.Waiting - r.Remaining
+	if left <= 0 {
+		return 0
+	}
+	periods := (left + r.Units - 1) / r.Units
+	if r.Algorithm == policy.Calendar {
+		return r.Period(periods)
+	}
+	if r.Per > 0 && periods > int64(throttle.Never/r.Per) {
+		return throttle.Never
+	}
+	return time.Duration(float64(left) / float64(r.Units) * float64(r.Per))
+}
+
+// Counts is the limit that counts: what the API said, or else that of the limits.
+func (r Rule) Counts() int64 {
+	if r.Admits > 0 {
+		return r.Admits
+	}
+	return r.Limit
+}
+
+// Branch is a scope below another, or in the limits, with what waits there.
+type Branch struct {
+	Scope    string
+	Waiting  int64
+	Children int64
+	Named    bool   // the limits name it
+	Paused   bool   // by the limits, here or above
+	Owner    string // of the scope or a level above
+}
+
+// Outline is the scopes of a provider.
+type Outline struct {
+	Branches []Branch // most waiting first, then by name
+	More     bool     // there are others
+	Read     int      // how many commands it took
+}
+
+// Outline answers which scopes a provider has: those that the limits name, and those in which tasks wait, or below which. It reads
+// at most as many scopes as asked for, 1000 a round trip. The error is Redis's.
+func (s *Service) Outline(ctx context.Context, provider string, most int) (Outline, error) {
+	waiting, more, err := s.limiter.Waitlist().Outline(ctx, provider, most)
+	if err != nil {
+		return Outline{}, err
+	}
+	out, seen := Outline{More: more, Read: 1 + len(waiting)/500}, map[string]bool{}
+	add := func(name string, units, children int64, named bool) {
+		scope, err := policy.ParseScope(name)
+		if err != nil || seen[name] {
+			return
+		}
+		seen[name] = true
+		b := Branch{Scope: name, Waiting: units, Children: children, Named: named}
+		b.Owner = s.limiter.Policy().Owner(scope)
+		b.Paused = s.pause(name, nil, s.now()).PausedScope != ""
+		out.Branches = append(out.Branches, b)
+	}
+	_, tree := s.limiter.Policy().Limits()
+	named := map[string]bool{}
+	if config, is := tree[provider]; is {
+		nameBranches(provider, config, named)
+	}
+	for _, w := range waiting {
+		add(w.Scope, w.Units, w.Children, named[w.Scope])
+	}
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if len(out.Branches) >= most {
+			out.More = true
+			break
+		}
+		add(name, 0, 0, true)
+	}
+	return out, nil
+}
+
+// nameBranches notes the scopes of the limits from a place on; "*" stands for no one name.
+func nameBranches(at string, config policy.ScopeConfig, names map[string]bool) {
+	names[at] = true
+	for name, below := range config.Scopes {
+		if name != "*" {
+			nameBranches(at+"/"+name, below, names)
+		}
+	}
+}
+
+// NextTurn is a task in the queue of a scope.
+type NextTurn struct {
+	Queue, ID string
+	Place     int64 // from 1
+	Start     Time  // zero if no clock can tell
+	Reason    Reason
+	Rule      string
+	RuleScope string
+}
+
+// Turns is a part of the tasks that wait in a scope's own queue.
+type Turns struct {
+	Scope string
+	At    time.Time
+	From  int   // the place of the first, from 0
+	All   int64 // how many tasks the queue has
+	List  []NextTurn
+	// Unmatched says that no rule matches the scope any more.
+	Unmatched bool
+}
+
+// TurnsAtOnce is how many tasks Turns returns at most.
+const TurnsAtOnce = 64
+
+// Turns answers which tasks of a scope's own queue have their turns next, from a place on, which is 0 for the first. It costs two
+// round trips, whatever the length of the queue. The error is a *policy.ScopeError, or Redis's.
+func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turns, error) {
+	t := Turns{Scope: scope, From: from}
+	limiter := s.limiter
+	list, all, err := limiter.Waitlist().Queued(ctx, scope, from, most)
+	if IsUnmatched(err) {
+		t.Unmatched = true
+		if limiter, err = s.queued(); err != nil {
+			return t, err
+		}
+		list, all, err = limiter.Waitlist().Queued(ctx, scope, from, most)
+	}
+	if err != nil {
+		return t, err
+	}
+	t.All = all
+	for _, one := range list {
+		next := NextTurn{Place: one.Ahead + 1, Start: expected(one.At, one.Expected, one.Binding), Reason: reasonOf(one.Binding, one.Paused)}
+		next.Rule, next.RuleScope, t.At = one.Binding.Rule.Name, one.Binding.Scope.String(), one.At
+		if name, id, is := queue.ReadTicket(one.ID); is {
+			next.Queue, next.ID = name, id
+		} else {
+			next.ID = one.ID
+		}
+		if t.Unmatched {
+			next.Start, next.Reason = Time{}, ReasonUnmatched
+		}
+		t.List = append(t.List, next)
+	}
+	return t, nil
+}

@@ -1,0 +1,158 @@
+package page
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// held is how much of a form is kept while its sender logs in again.
+const held = 2 << 20
+
+// who returns who makes a request.
+func (h *handler) who(r *http.Request) (who Actor, ok bool) {
+	switch {
+	case h.cfg.Identify != nil:
+		who, ok = h.cfg.Identify(r)
+	case h.cfg.Local != "":
+		who, ok = Actor{Name: h.cfg.Local, Role: RoleAdmin}, local(r)
+	default:
+		if h.cfg.Proxy != nil {
+			who, ok = h.cfg.Proxy.identify(r)
+		}
+		if !ok && h.cfg.Users != nil {
+			who, ok = h.user(r)
+		}
+	}
+	who.Via = "page"
+	return who, ok && who.Name != "" && who.Role > RoleNone
+}
+
+// user returns whose token or session a request has.
+func (h *handler) user(r *http.Request) (Actor, bool) {
+	if scheme, text, is := strings.Cut(r.Header.Get("Authorization"), " "); is && strings.EqualFold(scheme, "Bearer") {
+		return h.cfg.Users.token(strings.TrimSpace(text))
+	}
+	one := h.sessions.of(r, h.now())
+	if one == nil {
+		return Actor{}, false
+	}
+	return h.cfg.Users.person(one.name, one.hash)
+}
+
+// asked lets those in of whom it is known who they are.
+func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, held)
+		who, ok := h.who(r)
+		switch {
+		case ok:
+			next(w, r, who)
+		case h.cfg.Local != "":
+			http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
+		case h.cfg.Users == nil:
+			http.Error(w, "who you are is not known here, or you have no role: log in at the proxy in front of this page, and ask its keeper", http.StatusForbidden)
+		case r.Header.Get("Authorization") != "" || r.URL.Path == "/live":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
+			http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)
+		case r.Method == http.MethodPost:
+			h.askAgain(w, r)
+		default:
+			next := r.URL.RequestURI()
+			http.Redirect(w, r, h.link("/login", "next", next), http.StatusSeeOther)
+		}
+	}
+}
+
+// login is the form.
+type login struct {
+	Next   string
+	Name   string
+	Fault  string
+	Held   []heldField // what was typed into a form when the session had ended
+	Posted bool        // Held is sent to Next by POST
+}
+
+type heldField struct{ Name, Value string }
+
+// askAgain asks who it is before what was typed is taken, and keeps it.
+func (h *handler) askAgain(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "the form cannot be read: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	l := login{Next: r.URL.RequestURI(), Posted: true, Fault: "Your session has ended. Log in again: what you typed is kept."}
+	for name, values := range r.PostForm {
+		for _, value := range values {
+			l.Held = append(l.Held, heldField{name, value})
+		}
+	}
+	h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
+}
+
+func (h *handler) login(w http.ResponseWriter, r *http.Request) {
+	if _, ok := h.who(r); ok {
+		http.Redirect(w, r, h.cfg.Prefix+safePath(r.FormValue("next")), http.StatusSeeOther)
+		return
+	}
+	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: safePath(r.FormValue("next"))}})
+}
+
+// heldPrefix marks the fields of the form that is kept among those of the login.
+const heldPrefix = "held:"
+
+func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, 2*held)
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "the form cannot be read: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	l := login{Next: safePath(r.PostForm.Get("next")), Name: r.PostForm.Get("name"), Posted: r.PostForm.Get("posted") != ""}
+	for name, values := range r.PostForm {
+		if field, is := strings.CutPrefix(name, heldPrefix); is {
+			for _, value := range values {
+				l.Held = append(l.Held, heldField{field, value})
+			}
+		}
+	}
+	from := r.RemoteAddr
+	if at, ok := remote(r); ok {
+		from = at.String()
+	}
+	if !h.sessions.mayTry(from, h.now()) {
+		w.Header().Set("Retry-After", "60")
+		l.Fault = "Too many tries from your address. Try again in a minute."
+		h.render(w, r, http.StatusTooManyRequests, "login", view{Title: "Log in", Data: l})
+		return
+	}
+	who, hash, ok := h.cfg.Users.password(l.Name, r.PostForm.Get("password"))
+	if !ok {
+		h.log.WarnContext(r.Context(), "page: login refused", "name", l.Name, "from", from)
+		l.Fault = "The name or the password is wrong."
+		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
+		return
+	}
+	h.sessions.succeeded(from)
+	h.log.InfoContext(r.Context(), "page: login", "name", who.Name, "role", who.Role.String(), "from", from)
+	http.SetCookie(w, cookie(r, h.cfg.Prefix, h.sessions.begin(who.Name, hash, h.now())))
+	if l.Posted {
+		h.render(w, r, http.StatusOK, "resume", view{Title: "Logged in", Who: who, Data: l})
+		return
+	}
+	http.Redirect(w, r, h.cfg.Prefix+l.Next, http.StatusSeeOther)
+}
+
+func (h *handler) logout(w http.ResponseWriter, r *http.Request) {
+	h.sessions.end(r)
+	http.SetCookie(w, cookie(r, h.cfg.Prefix, ""))
+	http.Redirect(w, r, h.cfg.Prefix+"/login", http.StatusSeeOther)
+}
+
+// safePath is a path of the page, so that nobody is sent elsewhere.
+func safePath(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.Contains(path, "\\") {
+		return "/"
+	}
+	return path
+}

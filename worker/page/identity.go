@@ -1,0 +1,113 @@
+package page
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/headway-go/headway/internal/control"
+)
+
+// Actor is who asks: a name for the history, groups that are compared with a scope's owner, a role, and the scopes that it may see.
+type Actor = control.Actor
+
+// Role is what an Actor may do.
+type Role = control.Role
+
+// The roles: a viewer sees, an owner also acts in the scopes that it owns, and an admin does everything.
+const (
+	RoleNone   = control.RoleNone
+	RoleViewer = control.RoleViewer
+	RoleOwner  = control.RoleOwner
+	RoleAdmin  = control.RoleAdmin
+)
+
+// Proxy is a reverse proxy that has found out who asks, such as oauth2-proxy, and says so in headers. Headers count only if the
+// request comes from one of its Networks; any other request is refused.
+type Proxy struct {
+	// Networks are where the proxy's requests come from. Required.
+	Networks []netip.Prefix
+	// UserHeader is the header with the name. Defaults to X-Forwarded-User.
+	UserHeader string
+	// GroupsHeader is the header with the groups, divided by commas. Defaults to X-Forwarded-Groups.
+	GroupsHeader string
+	// Admins and Viewers are names and groups with these roles. Anyone else is RoleOwner: a viewer who may act in the scopes that
+	// it owns.
+	Admins, Viewers []string
+}
+
+// check returns what is wrong with the configuration.
+func (p *Proxy) check() error {
+	if len(p.Networks) == 0 {
+		return errors.New("page: Proxy.Networks is empty: name the networks that the proxy's requests come from")
+	}
+	return nil
+}
+
+// identify returns who asks, and false if the request does not come from the proxy, or names nobody.
+func (p *Proxy) identify(r *http.Request) (Actor, bool) {
+	from, ok := remote(r)
+	if !ok || !slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(from) }) {
+		return Actor{}, false
+	}
+	name := r.Header.Values(or(p.UserHeader, "X-Forwarded-User"))
+	if len(name) != 1 || strings.TrimSpace(name[0]) == "" {
+		return Actor{}, false
+	}
+	who := Actor{Name: strings.TrimSpace(name[0]), Role: RoleOwner}
+	for _, line := range r.Header.Values(or(p.GroupsHeader, "X-Forwarded-Groups")) {
+		for group := range strings.SplitSeq(line, ",") {
+			if group = strings.TrimSpace(group); group != "" {
+				who.Groups = append(who.Groups, group)
+			}
+		}
+	}
+	named := func(list []string) bool {
+		return slices.ContainsFunc(list, func(one string) bool { return one == who.Name || slices.Contains(who.Groups, one) })
+	}
+	switch {
+	case named(p.Admins):
+		who.Role = RoleAdmin
+	case named(p.Viewers):
+		who.Role = RoleViewer
+	}
+	return who, true
+}
+
+func or(text, standard string) string {
+	if text == "" {
+		return standard
+	}
+	return text
+}
+
+// remote is the address that a request comes from.
+func remote(r *http.Request) (netip.Addr, bool) {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	return at.Addr().Unmap(), true
+}
+
+// local reports whether a request was made on this machine to a name of this machine. A web page whose own name was made to
+// resolve to 127.0.0.1 asks with that name.
+func local(r *http.Request) bool {
+	from, ok := remote(r)
+	if !ok || !from.IsLoopback() {
+		return false
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	at, err := netip.ParseAddr(host)
+	return err == nil && at.IsLoopback()
+}

@@ -1,0 +1,227 @@
+package page
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/queue/schedule"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// Config configures the page. Redis is required, and one way to know who asks: Identify, Proxy or Users, of which the last two go
+// together, or Local.
+type Config struct {
+	// Redis is where the tasks are and the limits are kept. The page does not take ownership of it.
+	Redis redis.UniversalClient
+	// Limiter has the limits of this process, and follows those in Redis. Defaults to one of the page's own, which reads the limits
+	// in Redis when somebody looks.
+	Limiter *throttle.Limiter
+	// KeyPrefix begins the keys in Redis, as that of throttle.Config. Defaults to "hw".
+	KeyPrefix string
+	// Prefix is the path under which the page is mounted, such as "/limits". Defaults to none: the page has the server for itself.
+	Prefix string
+
+	// Identify returns who makes a request, and false for one that is refused. It is called for each request.
+	Identify func(*http.Request) (Actor, bool)
+	// Proxy is a proxy in front of the page that says who asks.
+	Proxy *Proxy
+	// Users are people who log in with passwords, and programs with tokens.
+	Users *Users
+	// Local is the name in the history of whoever uses the page on this machine, as an admin. Requests from other machines, and under
+	// names that are not this machine's, are refused.
+	Local string
+
+	// Schedules are those that this process runs, to show their next runs. Defaults to none.
+	Schedules []*schedule.Schedule
+	// Version is shown beside the page's own process. Defaults to none.
+	Version string
+	// Logger gets a line for each change and each login. Defaults to none.
+	Logger *slog.Logger
+}
+
+//go:embed assets templates
+var embedded embed.FS
+
+// handler is the page.
+type handler struct {
+	cfg       Config
+	log       *slog.Logger
+	now       func() time.Time
+	store     *policystore.Store
+	limiter   *throttle.Limiter
+	inspector *asynq.Inspector
+	service   *control.Service
+	sessions  *sessions
+	templates templates
+	hub       *hub
+	mux       *http.ServeMux
+	following following
+}
+
+// New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts nothing: Redis is read while
+// somebody looks. The error names what is wrong with cfg.
+func New(cfg Config) (http.Handler, error) {
+	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions()}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	h.store = policystore.New(cfg.Redis, policystore.Config{Prefix: cfg.KeyPrefix})
+	if h.limiter = cfg.Limiter; h.limiter == nil {
+		none, err := policy.New(policy.UnmatchedDeny, nil)
+		if err != nil {
+			return nil, fmt.Errorf("page: %w", err)
+		}
+		if h.limiter, err = throttle.New(cfg.Redis, none, throttle.Config{Prefix: cfg.KeyPrefix}); err != nil {
+			return nil, fmt.Errorf("page: %w", err)
+		}
+		h.following.own = true
+	}
+	h.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
+	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, Store: h.store, Inspector: h.inspector, Logger: h.log})
+	h.hub = newHub(h.log, func() time.Time { return h.now() })
+	var err error
+	if h.templates, err = h.parse(); err != nil {
+		return nil, fmt.Errorf("page: %w", err)
+	}
+	h.routes()
+	protected := http.NewCrossOriginProtection().Handler(h.mux)
+	return secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), nil
+}
+
+func (h *handler) check() error {
+	c := &h.cfg
+	ways := 0
+	for _, is := range []bool{c.Identify != nil, c.Proxy != nil || c.Users != nil, c.Local != ""} {
+		if is {
+			ways++
+		}
+	}
+	switch {
+	case c.Redis == nil:
+		return errors.New("page: Config.Redis is nil")
+	case ways == 0:
+		return errors.New("page: nothing says who asks: set Identify, Proxy, Users, or Local for this machine alone")
+	case ways > 1:
+		return errors.New("page: several things say who asks: set one of Identify, Proxy with or without Users, and Local")
+	case c.Prefix != "" && (!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/")):
+		return fmt.Errorf("page: Config.Prefix %q does not begin with a slash, or ends with one", c.Prefix)
+	}
+	if c.Proxy != nil {
+		return c.Proxy.check()
+	}
+	return nil
+}
+
+// canonical sends who asks for the prefix itself to the overview.
+func (h *handler) canonical(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "" {
+			http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusPermanentRedirect)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// secure sets the headers that every answer has.
+func secure(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
+			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("X-Frame-Options", "DENY")
+		header.Set("Referrer-Policy", "same-origin")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// routes says what answers which request. Scopes and ids come in queries: a name may be "..", or hold what a path may not.
+func (h *handler) routes() {
+	h.mux = http.NewServeMux()
+	assets, _ := fs.Sub(embedded, "assets")
+	h.mux.Handle("GET /assets/", http.StripPrefix("/assets", cached(http.FileServerFS(assets))))
+	if h.cfg.Users != nil {
+		h.mux.HandleFunc("GET /login", h.login)
+		h.mux.HandleFunc("POST /login", h.loggedIn)
+		h.mux.HandleFunc("POST /logout", h.logout)
+	}
+	for path, s := range h.screens() {
+		h.mux.HandleFunc("GET "+path, h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) { h.show(w, r, who, s) }))
+	}
+	h.mux.HandleFunc("GET /live", h.asked(h.live))
+	h.mux.HandleFunc("GET /search", h.asked(h.search))
+	h.mux.HandleFunc("/", h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) {
+		h.fail(w, r, who, http.StatusNotFound, errors.New("there is no such page"))
+	}))
+}
+
+// cached lets browsers keep assets: their names carry a hash of all of them.
+func cached(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("v") == assetVersion() {
+			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+		} else {
+			w.Header().Set("Cache-Control", "no-cache")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// following keeps the page's own limiter by the limits in Redis, and remembers which version stands.
+type following struct {
+	own bool // the limiter is the page's own
+
+	mu     sync.Mutex
+	known  control.Limits
+	read   time.Time
+	number int64
+	until  time.Time // when the policy changes by itself
+}
+
+// limitsCost is how many commands limits sends at most, but for a new version.
+const limitsCost = 3
+
+// limits returns the version of the limits that stands, read no longer ago than a snapshot.
+func (h *handler) limits(ctx context.Context) (control.Limits, error) {
+	f := &h.following
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h.now().Sub(f.read) < snapshotEvery/2 {
+		return f.known, nil
+	}
+	l, err := h.service.Limits(ctx)
+	if err != nil {
+		return f.known, err
+	}
+	f.known, f.read = l, h.now()
+	if v := l.Version; f.own && v != nil && (v.Number != f.number || !f.until.IsZero() && !l.At.Before(f.until)) {
+		rules, until, err := h.store.Policy(ctx, *v, l.At)
+		if err != nil {
+			return l, err
+		}
+		h.limiter.SetPolicy(rules)
+		f.number, f.until = v.Number, until
+	}
+	return l, nil
+}

@@ -1,0 +1,285 @@
+package page
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/internal/control"
+)
+
+// templates are those of the screens, by name, each with the parts that all share.
+type templates map[string]*template.Template
+
+// view is what a template gets.
+type view struct {
+	Title  string
+	Screen string // its name, for the navigation
+	Who    Actor
+	Login  bool   // who asks has logged in with a password, and can log out
+	Live   string // where the live part comes from; empty for none
+	Query  string // what was searched
+	Now    time.Time
+	Stale  *stale
+	Data   any
+}
+
+// stale says that what is shown is not what is.
+type stale struct {
+	At  time.Time
+	Why string
+}
+
+// shared are the templates that every screen has.
+var shared = []string{"templates/base.html", "templates/parts.html"}
+
+func (h *handler) parse() (templates, error) {
+	all := templates{}
+	files, err := fs.Glob(embedded, "templates/*.html")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(strings.TrimPrefix(file, "templates/"), ".html")
+		if name == "base" || name == "parts" {
+			continue
+		}
+		if all[name], err = template.New(name).Funcs(h.functions()).ParseFS(embedded, append(shared, file)...); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (h *handler) functions() template.FuncMap {
+	return template.FuncMap{
+		"link":   h.link,
+		"asset":  func(name string) string { return h.cfg.Prefix + "/assets/" + name + "?v=" + assetVersion() },
+		"num":    number,
+		"time":   func(at any) moment { return momentOf(at) },
+		"plural": plural,
+		"pick":   func(kv ...any) map[string]any { return pairs(kv) },
+		"names":  func(scope string) []crumb { return crumbs(scope) },
+		"reason": reasonWords,
+		"add":    func(a, b int64) int64 { return a + b },
+		"span":   spanWords,
+		"join":   strings.Join,
+	}
+}
+
+// link returns a path of the page with a query: link "/scope" "scope" "payments/acme". Pairs with an empty value are left out.
+func (h *handler) link(path string, kv ...any) string {
+	query := url.Values{}
+	for i := 0; i+1 < len(kv); i += 2 {
+		if value := fmt.Sprint(kv[i+1]); value != "" {
+			query.Add(fmt.Sprint(kv[i]), value)
+		}
+	}
+	if len(query) == 0 {
+		return h.cfg.Prefix + path
+	}
+	return h.cfg.Prefix + path + "?" + query.Encode()
+}
+
+func pairs(kv []any) map[string]any {
+	m := make(map[string]any, len(kv)/2)
+	for i := 0; i+1 < len(kv); i += 2 {
+		m[fmt.Sprint(kv[i])] = kv[i+1]
+	}
+	return m
+}
+
+// assetVersion is a hash of all assets.
+var assetVersion = sync.OnceValue(func() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(embedded, "assets", func(path string, d fs.DirEntry, err error) error { // embedded files can be read
+		if err == nil && !d.IsDir() {
+			data, _ := embedded.ReadFile(path)
+			_, _ = sum.Write(data)
+		}
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil))[:12]
+})
+
+// number writes a number with its thousands apart: 1,204,331.
+func number(n any) string {
+	var v int64
+	switch n := n.(type) {
+	case int64:
+		v = n
+	case int:
+		v = int64(n)
+	default:
+		return fmt.Sprint(n)
+	}
+	text, sign := strconv.FormatInt(v, 10), ""
+	if v < 0 {
+		text, sign = text[1:], "−"
+	}
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return sign + text
+}
+
+// plural writes a number with its noun.
+func plural(n any, one, many string) string {
+	if text := number(n); text == "1" {
+		return "1 " + one
+	}
+	return number(n) + " " + many
+}
+
+// moment is a time as it is shown: a script turns it into local time, and counts it down.
+type moment struct {
+	Machine, Text string
+	Zero          bool
+}
+
+func momentOf(at any) moment {
+	var t time.Time
+	switch at := at.(type) {
+	case time.Time:
+		t = at
+	case control.Time:
+		t = at.Time
+	}
+	if t.IsZero() {
+		return moment{Zero: true}
+	}
+	t = t.UTC()
+	return moment{Machine: t.Format("2006-01-02T15:04:05.000Z"), Text: t.Format("2 Jan 15:04:05") + " UTC"}
+}
+
+// spanWords writes how long something takes, as people say it.
+func spanWords(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	}
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
+}
+
+// crumb is a level of a scope, with the path to it.
+type crumb struct {
+	Name, Scope string
+	Last        bool
+}
+
+func crumbs(scope string) (list []crumb) {
+	names := strings.Split(scope, "/")
+	for i, name := range names {
+		list = append(list, crumb{name, strings.Join(names[:i+1], "/"), i == len(names)-1})
+	}
+	return list
+}
+
+// reasonWords says what a task waits for.
+func reasonWords(why control.Reason, rule, scope string) string {
+	of := rule
+	if scope != "" {
+		of = rule + " of " + scope
+	}
+	switch why {
+	case control.ReasonRule:
+		return of
+	case control.ReasonRun:
+		return "a run that ends, under " + of
+	case control.ReasonSuspended:
+		return of + ", which is suspended"
+	case control.ReasonPaused:
+		return "the pause of " + scope
+	case control.ReasonUpstream:
+		return "its API, which asked for a pause"
+	case control.ReasonCost:
+		return "a higher limit: it costs more than a rule admits"
+	case control.ReasonQueuePaused:
+		return "its queue, which asynq has paused"
+	case control.ReasonNoWorker:
+		return "a worker: none serves its queue"
+	case control.ReasonUnmatched:
+		return "a rule: none matches its scope"
+	}
+	return ""
+}
+
+// render writes a screen.
+func (h *handler) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
+	v.Screen, v.Now = name, h.now()
+	v.Login = h.cfg.Users != nil && h.sessions.of(r, h.now()) != nil
+	var b bytes.Buffer
+	if err := h.templates[name].ExecuteTemplate(&b, "base", v); err != nil {
+		h.log.ErrorContext(r.Context(), "page: a screen cannot be shown", "screen", name, "error", err)
+		http.Error(w, "this screen cannot be shown; the log says why", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the reader may have gone
+}
+
+// failure is a screen that says what is wrong, and what to do.
+type failure struct {
+	What  []string
+	Try   string
+	Retry bool
+}
+
+// fail shows an error.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status int, err error) {
+	f := failure{What: strings.Split(control.Plain(err), "\n"), Retry: status == http.StatusServiceUnavailable}
+	title := "This did not work"
+	switch status {
+	case http.StatusForbidden:
+		title = "Not allowed"
+	case http.StatusNotFound:
+		title = "Not found"
+	case http.StatusServiceUnavailable:
+		title, f.Try = "Redis does not answer", "The page tries again by itself. If it lasts, look at Redis, and at the log of this process."
+	}
+	h.render(w, r, status, "error", view{Title: title, Who: who, Data: f})
+}
+
+// failed shows an error under the status that fits it.
+func (h *handler) failed(w http.ResponseWriter, r *http.Request, who Actor, err error) {
+	h.fail(w, r, who, statusOf(err), err)
+}
+
+// notFound is the error for what does not exist.
+type notFound struct{ what string }
+
+func (e *notFound) Error() string { return e.what }
+
+// badRequest is the error for a query that asks for nothing that exists.
+type badRequest struct{ what string }
+
+func (e *badRequest) Error() string { return e.what }
+
+func statusOf(err error) int {
+	switch {
+	case errors.As(err, new(*control.ForbiddenError)):
+		return http.StatusForbidden
+	case errors.As(err, new(*notFound)), errors.As(err, new(*control.NoTaskError)):
+		return http.StatusNotFound
+	case errors.As(err, new(*badRequest)):
+		return http.StatusBadRequest
+	}
+	return http.StatusServiceUnavailable
+}

@@ -1,0 +1,191 @@
+package page
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/control"
+)
+
+// screen is what shows one topic.
+type screen struct {
+	name string // of its template
+	// topic returns what a request looks at. It refuses what who asks may not see.
+	topic func(r *http.Request, who Actor) (topic, error)
+	// view makes of what was read what the template gets, and the title.
+	view func(r *http.Request, who Actor, data any) (any, string, error)
+	// live says that the screen is renewed while it is looked at.
+	live bool
+}
+
+// screens are those that show and change nothing, by their paths.
+func (h *handler) screens() map[string]screen {
+	return map[string]screen{
+		"/{$}": {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
+	}
+}
+
+// screenOf returns the screen of a path.
+func (h *handler) screenOf(path string) (screen, bool) {
+	if path == "/" {
+		path = "/{$}"
+	}
+	s, is := h.screens()[path]
+	return s, is
+}
+
+// show answers a request for a screen.
+func (h *handler) show(w http.ResponseWriter, r *http.Request, who Actor, s screen) {
+	t, err := s.topic(r, who)
+	if err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	st := h.hub.get(r.Context(), t)
+	if st.data == nil {
+		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
+		return
+	}
+	v, err := h.viewOf(r, who, s, st)
+	if err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	if s.live {
+		v.Live = h.link("/live", "at", r.URL.RequestURI())
+	}
+	h.render(w, r, http.StatusOK, s.name, v)
+}
+
+func errOr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("it is not known yet")
+}
+
+func (h *handler) viewOf(r *http.Request, who Actor, s screen, st state) (view, error) {
+	data, title, err := s.view(r, who, st.data)
+	v := view{Title: title, Screen: s.name, Who: who, Now: h.now(), Data: data, Query: r.FormValue("q")}
+	if st.err != nil {
+		v.Stale = &stale{At: st.at, Why: control.Plain(st.err)}
+	}
+	return v, err
+}
+
+// heartbeat is how often something is sent while nothing changes, so that no proxy between takes the stream for dead.
+const heartbeat = 15 * time.Second
+
+// live sends the live part of a screen each time that it changes, as server-sent events: "html" with the part, and "at" with the time
+// of what it shows.
+func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
+	at, err := url.Parse(safePath(r.FormValue("at")))
+	if err != nil {
+		http.Error(w, "at is no path of this page", http.StatusBadRequest)
+		return
+	}
+	s, is := h.screenOf(at.Path)
+	if !is || !s.live {
+		http.Error(w, "at is no live screen", http.StatusNotFound)
+		return
+	}
+	looked := r.Clone(r.Context())
+	looked.URL, looked.Form, looked.PostForm = at, nil, nil
+	t, err := s.topic(looked, who)
+	if err != nil {
+		http.Error(w, control.Plain(err), statusOf(err))
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	news, stop := h.hub.watch(t)
+	defer stop()
+	stream := &stream{w: w, to: http.NewResponseController(w)}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-beat.C:
+			if _, ok := h.who(r); !ok { // the session has ended, or the person was removed
+				_ = stream.send("bye", "")
+				return
+			}
+			err = stream.send("beat", "")
+		case <-news:
+			err = h.sendLive(stream, looked, who, s, t)
+		}
+		if err != nil {
+			return // the viewer has gone
+		}
+	}
+}
+
+// sendLive sends what a topic shows now.
+func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t topic) error {
+	st := h.hub.state(t.key)
+	if st.data == nil {
+		return nil
+	}
+	if _, err := s.topic(r, who); err != nil { // the rights have changed
+		return to.send("bye", "")
+	}
+	v, err := h.viewOf(r, who, s, st)
+	if err != nil {
+		return to.send("bye", "")
+	}
+	var b bytes.Buffer
+	if err := h.templates[s.name].ExecuteTemplate(&b, "live", v); err != nil {
+		return fmt.Errorf("page: render %s: %w", s.name, err)
+	}
+	if html := b.String(); html != to.last {
+		to.last = html
+		if err := to.send("html", html); err != nil {
+			return err
+		}
+	}
+	return to.send("at", st.at.UTC().Format(time.RFC3339Nano))
+}
+
+// stream is one viewer's.
+type stream struct {
+	w    http.ResponseWriter
+	to   *http.ResponseController
+	last string
+}
+
+// send writes an event. A viewer that takes nothing for ten seconds has gone.
+func (s *stream) send(event, data string) error {
+	_ = s.to.SetWriteDeadline(time.Now().Add(10 * time.Second)) // not every writer has deadlines
+	var b strings.Builder
+	b.WriteString("event: " + event + "\n")
+	for line := range strings.SplitSeq(data, "\n") {
+		b.WriteString("data: " + strings.TrimSuffix(line, "\r") + "\n")
+	}
+	b.WriteString("\n")
+	if _, err := s.w.Write([]byte(b.String())); err != nil {
+		return err
+	}
+	return s.to.Flush()
+}
+
+// search finds the scope or task that is named.
+func (h *handler) search(w http.ResponseWriter, r *http.Request, _ Actor) {
+	q := strings.TrimSpace(r.FormValue("q"))
+	switch {
+	case q == "":
+		http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusSeeOther)
+	case r.FormValue("for") == "task":
+		http.Redirect(w, r, h.link("/task", "id", q), http.StatusSeeOther)
+	default:
+		http.Redirect(w, r, h.link("/scope", "scope", strings.Trim(q, "/")), http.StatusSeeOther)
+	}
+}

@@ -1,0 +1,151 @@
+package page
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	sessionCookie = "headway_session"
+	// sessionIdle is how long a session lasts unused, and sessionLongest at most.
+	sessionIdle, sessionLongest = 2 * time.Hour, 12 * time.Hour
+	// mostSessions bounds the memory that sessions take; the longest unused one ends first.
+	mostSessions = 10_000
+	// triesAMinute is how often a password may be wrong from one address.
+	triesAMinute = 10
+	mostAddrs    = 10_000
+)
+
+// session is a person who has given the password.
+type session struct {
+	name        string
+	hash        []byte // of the password at that time: another one ends the session
+	begun, used time.Time
+}
+
+// sessions are those of one process, in its memory: a restart ends them all. They are kept by the hash of their ids.
+type sessions struct {
+	mu    sync.Mutex
+	byID  map[[sha256.Size]byte]*session
+	tries map[string]tries
+}
+
+type tries struct {
+	n     int
+	until time.Time
+}
+
+func newSessions() *sessions {
+	return &sessions{byID: map[[sha256.Size]byte]*session{}, tries: map[string]tries{}}
+}
+
+// begin returns the id of a new session.
+func (s *sessions) begin(name string, hash []byte, now time.Time) string {
+	id := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.byID) >= mostSessions {
+		s.drop(now)
+	}
+	s.byID[sha256.Sum256([]byte(id))] = &session{name, hash, now, now}
+	return id
+}
+
+// drop forgets the sessions that are over, or else the one that was used longest ago. mu is held.
+func (s *sessions) drop(now time.Time) {
+	var oldest [sha256.Size]byte
+	var at time.Time
+	for id, one := range s.byID {
+		if one.over(now) {
+			delete(s.byID, id)
+		} else if at.IsZero() || one.used.Before(at) {
+			oldest, at = id, one.used
+		}
+	}
+	if len(s.byID) >= mostSessions {
+		delete(s.byID, oldest)
+	}
+}
+
+func (s *session) over(now time.Time) bool {
+	return now.Sub(s.used) > sessionIdle || now.Sub(s.begun) > sessionLongest
+}
+
+// of returns the session of a request, nil if it has none or it is over.
+func (s *sessions) of(r *http.Request, now time.Time) *session {
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return nil
+	}
+	id := sha256.Sum256([]byte(cookie.Value))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.byID[id]
+	if one == nil {
+		return nil
+	}
+	if one.over(now) {
+		delete(s.byID, id)
+		return nil
+	}
+	one.used = now
+	copied := *one
+	return &copied
+}
+
+// end forgets the session of a request.
+func (s *sessions) end(r *http.Request) {
+	if cookie, err := r.Cookie(sessionCookie); err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.byID, sha256.Sum256([]byte(cookie.Value)))
+	}
+}
+
+// mayTry reports whether a password may be tried from an address, and counts the try.
+func (s *sessions) mayTry(addr string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one, known := s.tries[addr]
+	if !known && len(s.tries) >= mostAddrs {
+		for a, t := range s.tries {
+			if !now.Before(t.until) {
+				delete(s.tries, a)
+			}
+		}
+		if len(s.tries) >= mostAddrs {
+			return false
+		}
+	}
+	if !now.Before(one.until) {
+		one = tries{until: now.Add(time.Minute)}
+	}
+	if one.n >= triesAMinute {
+		return false
+	}
+	one.n++
+	s.tries[addr] = one
+	return true
+}
+
+// succeeded forgets the tries from an address.
+func (s *sessions) succeeded(addr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.tries, addr)
+}
+
+// cookie is that of a session; an empty id ends it.
+func cookie(r *http.Request, prefix, id string) *http.Cookie {
+	c := &http.Cookie{
+		Name: sessionCookie, Value: id, Path: prefix + "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
+	}
+	if id == "" {
+		c.MaxAge = -1
+	}
+	return c
+}

@@ -1,0 +1,317 @@
+package page
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// bcryptCost is what a password costs to check: some 0.2 s.
+const bcryptCost = 12
+
+// Users are the people with passwords and the programs with tokens of one file. It is safe for concurrent use. The file is read
+// again when it changes, within five seconds; who was removed from it is out then, and a file with an error leaves the users as
+// they were.
+type Users struct {
+	path string
+
+	mu      sync.Mutex
+	checked time.Time // when the file was last looked at
+	stamp   string
+	file    userFile
+	fault   error // what is wrong with the file as it stands
+}
+
+// userFile is the content of a file.
+type userFile struct {
+	people map[string]person
+	tokens []token
+}
+
+type person struct {
+	who  Actor
+	hash []byte
+}
+
+type token struct {
+	who Actor
+	sum [sha256.Size]byte
+}
+
+// LoadUsers reads a file of users:
+//
+//	people:
+//	  anna: {password: "$2a$12$…", role: admin}
+//	  ben: {password: "$2a$12$…", role: owner, groups: [team-pay]}
+//	tokens:
+//	  board: {sha256: 5f16…, role: viewer, scopes: [payments]}
+//
+// HashPassword and NewToken make what stands in it. The error lists every fault with its line.
+func LoadUsers(path string) (*Users, error) {
+	u := &Users{path: path}
+	if u.refresh(time.Now()); u.fault != nil {
+		return nil, u.fault
+	}
+	return u, nil
+}
+
+// HashPassword returns what stands in a file of users for a password of 8 to 72 bytes.
+func HashPassword(password string) (string, error) {
+	switch {
+	case len(password) < 8:
+		return "", errors.New("page: the password has fewer than 8 bytes")
+	case len(password) > 72:
+		return "", errors.New("page: the password has more than 72 bytes, which is all that bcrypt reads")
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcryptCost)
+	return string(hash), err
+}
+
+// NewToken returns a new token of 256 random bits, and the hash that stands in a file of users for it.
+func NewToken() (token, hash string) {
+	raw := make([]byte, 32)
+	_, _ = rand.Read(raw) // it never fails
+	token = base64.RawURLEncoding.EncodeToString(raw)
+	sum := sha256.Sum256([]byte(token))
+	return token, hex.EncodeToString(sum[:])
+}
+
+// lookEvery is how often the file is looked at while somebody asks.
+const lookEvery = 5 * time.Second
+
+// refresh reads the file if it has changed. mu must not be held.
+func (u *Users) refresh(now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if now.Sub(u.checked) < lookEvery {
+		return
+	}
+	u.checked = now
+	info, err := os.Stat(u.path)
+	if err != nil {
+		u.fault = fmt.Errorf("page: read users: %w", err)
+		return
+	}
+	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+	if stamp == u.stamp {
+		return
+	}
+	file, err := os.Open(u.path)
+	if err != nil {
+		u.fault = fmt.Errorf("page: read users: %w", err)
+		return
+	}
+	defer func() { _ = file.Close() }() // nothing was written
+	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
+	if err != nil {
+		u.fault = fmt.Errorf("page: read users: %w", err)
+		return
+	}
+	parsed, err := parseUsers(u.path, data)
+	if u.stamp, u.fault = stamp, err; err == nil {
+		u.file = parsed
+	}
+}
+
+// current is the content of the file now.
+func (u *Users) current() userFile {
+	u.refresh(time.Now())
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.file
+}
+
+// Err returns what is wrong with the file as it stands, while an earlier state of it counts.
+func (u *Users) Err() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.fault
+}
+
+// someHash is what the password of a name that nobody has is compared with, so that the time tells nothing.
+var someHash = sync.OnceValue(func() []byte {
+	hash, _ := bcrypt.GenerateFromPassword([]byte("nobody has this one"), bcryptCost)
+	return hash
+})
+
+// atOnce bounds how many passwords are compared at once: each takes a processor.
+var atOnce = make(chan struct{}, 2)
+
+// password returns the person of a name and a password, and the hash that was right.
+func (u *Users) password(name, password string) (Actor, []byte, bool) {
+	atOnce <- struct{}{}
+	defer func() { <-atOnce }()
+	one, known := u.current().people[name]
+	hash := one.hash
+	if !known {
+		hash = someHash()
+	}
+	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !known {
+		return Actor{}, nil, false
+	}
+	return one.who, hash, true
+}
+
+// person returns a person who is still in the file with the same password.
+func (u *Users) person(name string, hash []byte) (Actor, bool) {
+	one, known := u.current().people[name]
+	return one.who, known && subtle.ConstantTimeCompare(one.hash, hash) == 1
+}
+
+// token returns whose token it is.
+func (u *Users) token(text string) (who Actor, ok bool) {
+	sum := sha256.Sum256([]byte(text))
+	for _, one := range u.current().tokens {
+		if subtle.ConstantTimeCompare(one.sum[:], sum[:]) == 1 {
+			who, ok = one.who, true
+		}
+	}
+	return who, ok
+}
+
+var usersFormat = strictyaml.Format{TooLong: "let a proxy say who asks", Empty: "write people: and names under it"}
+
+// userReader reads the file, and collects every fault.
+type userReader struct {
+	strictyaml.Faults
+	out userFile
+}
+
+var roleNames = []string{"viewer", "owner", "admin"}
+
+func parseUsers(name string, data []byte) (userFile, error) {
+	r := &userReader{out: userFile{people: map[string]person{}}}
+	if root := usersFormat.Read(data, &r.Faults); root != nil {
+		r.root(root)
+	}
+	if r.None() {
+		return r.out, nil
+	}
+	var lines []string
+	for _, f := range r.All() {
+		lines = append(lines, name+":"+f.String())
+	}
+	return userFile{}, errors.New(strings.Join(lines, "\n"))
+}
+
+func (r *userReader) root(root *yaml.Node) {
+	if root.Kind != yaml.MappingNode {
+		r.Add(strictyaml.PlaceOf(root), "", "the file is "+strictyaml.Describe(root)+"; write people: and names under it")
+		return
+	}
+	for _, f := range r.Fields(root, "") {
+		secret := map[string]string{"people": "password", "tokens": "sha256"}[f.Name]
+		if secret == "" {
+			r.Bad(f, f.Name, "is not a field of the file; write people or tokens")
+			continue
+		}
+		if !r.Is(f, yaml.MappingNode, f.Name, "names under it") {
+			continue
+		}
+		for _, one := range r.Fields(f.Value, f.Name) {
+			r.user(one, diag.PathTo(f.Name, one.Name), secret)
+		}
+	}
+	if len(r.out.people)+len(r.out.tokens) == 0 && r.None() {
+		r.Add(diag.Start, "", "there are neither people nor tokens: nobody could get in")
+	}
+}
+
+// user reads a person or a token.
+func (r *userReader) user(f strictyaml.Field, path, secret string) {
+	if reason := diag.NameReason(f.Name); reason != "" {
+		r.Add(strictyaml.PlaceOf(f.Key), path, "the name "+reason)
+	}
+	if !r.Is(f, yaml.MappingNode, path, "its fields under it: "+secret+" and role") {
+		return
+	}
+	who, text := Actor{Name: f.Name}, ""
+	var at strictyaml.Field
+	for _, one := range r.Fields(f.Value, path) {
+		where := diag.PathTo(path, one.Name)
+		switch one.Name {
+		case secret:
+			at, text = one, r.text(one, where)
+		case "role":
+			name := r.text(one, where)
+			if !slices.Contains(roleNames, name) {
+				r.Bad(one, where, "is %q; write %s", diag.Clip(name), diag.OneOf(roleNames))
+				continue
+			}
+			who.Role, _ = control.ParseRole(name)
+		case "groups":
+			who.Groups = r.list(one, where)
+		case "scopes":
+			who.Scopes = r.list(one, where)
+			for _, scope := range who.Scopes {
+				if _, err := policy.ParseScope(strings.ReplaceAll(scope, "*", "x")); err != nil {
+					r.Bad(one, where, "has %q, which is no scope", diag.Clip(scope))
+				}
+			}
+		default:
+			r.Bad(one, where, "is not a field of it; write %s", diag.OneOf([]string{secret, "role", "groups", "scopes"}))
+		}
+	}
+	if who.Role == RoleNone {
+		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(path, "role"), "role is missing; write "+diag.OneOf(roleNames))
+	}
+	if at.Value == nil {
+		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(path, secret), secret+" is missing; write the hash that worker page hash or worker page token prints")
+		return
+	}
+	if secret == "password" {
+		if _, err := bcrypt.Cost([]byte(text)); err != nil {
+			r.Bad(at, diag.PathTo(path, secret), "is no bcrypt hash; write the one that worker page hash prints")
+		}
+		r.out.people[f.Name] = person{who, []byte(text)}
+		return
+	}
+	one := token{who: who}
+	if sum, err := hex.DecodeString(text); err != nil || copy(one.sum[:], sum) != len(one.sum) || len(sum) != len(one.sum) {
+		r.Bad(at, diag.PathTo(path, secret), "is no SHA-256 in hex; write the one that worker page token prints")
+	}
+	r.out.tokens = append(r.out.tokens, one)
+}
+
+func (r *userReader) text(f strictyaml.Field, path string) string {
+	if !r.Is(f, yaml.ScalarNode, path, "one value") {
+		return ""
+	}
+	return f.Value.Value
+}
+
+func (r *userReader) list(f strictyaml.Field, path string) (list []string) {
+	if !r.Is(f, yaml.SequenceNode, path, "a list, such as [team-pay]") {
+		return nil
+	}
+	for _, item := range f.Value.Content {
+		if item.Kind != yaml.ScalarNode || item.Value == "" {
+			r.Add(strictyaml.PlaceOf(item), path, "an entry is "+strictyaml.Describe(item)+"; write a name")
+			continue
+		}
+		list = append(list, item.Value)
+	}
+	return list
+}
+
+// names are the people, for tests and logs.
+func (u *Users) names() []string { return slices.Sorted(maps.Keys(u.current().people)) }
