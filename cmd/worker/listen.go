@@ -32,6 +32,25 @@ func parseListen(addr, token string) (listenAddr, error) {
 	if addr == "" {
 		return listenAddr{}, nil
 	}
+	l, err := parseAddr(addr)
+	if err != nil {
+		return l, err
+	}
+	l.token = token
+	_, port, _ := net.SplitHostPort(l.addr)
+	switch {
+	case token != "" && len(token) < minToken:
+		return listenAddr{}, cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …",
+			"%s has %d characters; %d are needed", tokenVariable, len(token), minToken)
+	case !l.loopback && token == "":
+		return listenAddr{}, cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …, or -listen :"+port+" for this machine only",
+			"-listen %s can be reached by other machines, and %s is not set", addr, tokenVariable)
+	}
+	return l, nil
+}
+
+// parseAddr makes ":9090" mean 127.0.0.1:9090.
+func parseAddr(addr string) (listenAddr, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return listenAddr{}, cli.Errorf("-listen :9090 or -listen HOST:9090", "-listen %q is not HOST:PORT", addr)
@@ -42,16 +61,7 @@ func parseListen(addr, token string) (listenAddr, error) {
 	if host == "" {
 		host = loopback
 	}
-	l := listenAddr{addr: net.JoinHostPort(host, port), loopback: isLoopback(host), token: token}
-	switch {
-	case token != "" && len(token) < minToken:
-		return listenAddr{}, cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …",
-			"%s has %d characters; %d are needed", tokenVariable, len(token), minToken)
-	case !l.loopback && token == "":
-		return listenAddr{}, cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …, or -listen :"+port+" for this machine only",
-			"-listen %s can be reached by other machines, and %s is not set", addr, tokenVariable)
-	}
-	return l, nil
+	return listenAddr{addr: net.JoinHostPort(host, port), loopback: isLoopback(host)}, nil
 }
 
 // isLoopback reports whether host is a name or address of this machine that

@@ -78,6 +78,8 @@ func subcommand(word string) func(ctx context.Context, args []string, getenv fun
 		return runLimits
 	case "leave":
 		return runLeave
+	case "page":
+		return runPage
 	case "health":
 		return runHealth
 	case "schema":
@@ -99,7 +101,8 @@ func subcommands() []*cli.Command {
 	limits, _ := newLimits()
 	leave, _ := newLeave()
 	health, _ := newHealth()
-	return []*cli.Command{inspect, limits, health, leave, newSchema(), cli.NewCompletion(prog)}
+	served, _ := newPage()
+	return []*cli.Command{inspect, limits, served, health, leave, newSchema(), cli.NewCompletion(prog)}
 }
 
 // warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.

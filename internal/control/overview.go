@@ -47,8 +47,8 @@ type Level struct {
 	// Rules are those on the scope's path that apply now, outermost first. Binding is the one that is fullest, as an index, -1 for none.
 	Rules   []Rule
 	Binding int
-	// Done is about when all that waits now will have started, by the pace of the scope's own rules: zero if nothing waits, and if
-	// no clock can tell.
+	// Done is about when all that waits now will have started, by the pace of the rules and what waits under each of them, so that a
+	// scope that shares a rule may be done sooner. It is zero if nothing waits, and if no clock can tell.
 	Done time.Time
 	// Suspended says that a rule has limit 0.
 	Suspended bool
@@ -143,8 +143,11 @@ func (l *Level) judge(now throttle.Forecast) {
 	}
 	done, known := at, false
 	for _, r := range now.Rules {
-		if r.Paused || r.RuleInfo.Scope != l.Scope { // rules above serve others too
+		if r.Paused {
 			continue
+		}
+		if r.Algorithm == policy.Concurrency && r.Remaining > 0 {
+			continue // it has room: the others decide
 		}
 		if r.Units <= 0 {
 			return

@@ -20,6 +20,9 @@ type Rule struct {
 	Reset     Time             `json:"reset,omitzero"`
 	Waiting   int64            `json:"waiting"` // units, in the queues of all scopes under the rule
 
+	// Pace is how many units a second it admits while tasks wait, 0 if no clock tells.
+	Pace float64 `json:"-"`
+
 	// What the API said counts in the place of the limit.
 	Admits      int64 `json:"admits,omitempty"`
 	AdmitsUntil Time  `json:"admits_until,omitzero"`
@@ -56,6 +59,9 @@ func rulesOf(now throttle.Forecast, told throttle.UpstreamState) (list []Rule) {
 		r := Rule{
 			Rule: state.Rule, RuleScope: state.Scope, Algorithm: state.Algorithm, Unit: state.Unit, Limit: state.Limit,
 			Used: max(0, state.Limit-state.Remaining), Remaining: state.Remaining, Waiting: state.Waiting, Reset: resets(state, now.At),
+		}
+		if state.Units > 0 && state.Per > 0 {
+			r.Pace = float64(state.Units) / state.Per.Seconds()
 		}
 		for _, c := range told.Corrections {
 			if c.Bound.Scope.String() == state.Scope && c.Bound.Rule.Name == state.Rule {

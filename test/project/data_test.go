@@ -3,6 +3,8 @@ package project
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	userspage "github.com/headway-go/headway/worker/page"
 )
 
 // Every YAML block is a policy that the limiter takes, a file of schedules, rules of Prometheus, or what TestKubernetes or
@@ -29,6 +32,16 @@ func TestYAMLBlocks(t *testing.T) {
 		if strings.HasPrefix(b.text, "schedules:") {
 			if _, err := schedule.Parse(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
 				t.Error(err)
+			}
+			continue
+		}
+		if strings.HasPrefix(b.text, "people:") {
+			path := filepath.Join(t.TempDir(), "users.yaml")
+			if err := os.WriteFile(path, []byte(b.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := userspage.LoadUsers(path); err != nil {
+				t.Errorf("%s:%d: %v", b.path, b.line, err)
 			}
 			continue
 		}

@@ -22,10 +22,9 @@ const (
 
 // topic is something that viewers look at: what it is called, what one reading of it costs, and how it is read.
 type topic struct {
-	key   string
-	cost  int           // commands of Redis, at most
-	every time.Duration // between readings; 0 for snapshotEvery
-	load  func(ctx context.Context, last any) (any, error)
+	key  string
+	cost func(last any) int // commands of Redis that the next reading sends, at most
+	load func(ctx context.Context, last any) (any, error)
 }
 
 // state is what was read of a topic last. err is why a later reading failed; data is then older than that.
@@ -91,7 +90,7 @@ func (h *hub) drop() {
 func (h *hub) get(ctx context.Context, t topic) state {
 	h.mu.Lock()
 	e := h.entry(t)
-	if fresh := h.now().Sub(e.state.tried); fresh < max(t.every, snapshotEvery) && e.loading == nil && !e.state.tried.IsZero() && e.state.err == nil {
+	if fresh := h.now().Sub(e.state.tried); fresh < snapshotEvery && e.loading == nil && !e.state.tried.IsZero() && e.state.err == nil {
 		defer h.mu.Unlock()
 		return e.state
 	}
@@ -200,14 +199,14 @@ func (h *hub) due() (list []*entry) {
 	now := h.now()
 	for _, e := range h.entries {
 		// A reading takes a moment, so the next is due a little before its second is over.
-		if len(e.viewers) > 0 && e.loading == nil && now.Sub(e.state.tried) >= max(e.every, snapshotEvery)-snapshotEvery/4 {
+		if len(e.viewers) > 0 && e.loading == nil && now.Sub(e.state.tried) >= snapshotEvery*3/4 {
 			list = append(list, e)
 		}
 	}
 	slices.SortFunc(list, func(a, b *entry) int { return cmp.Or(a.state.tried.Compare(b.state.tried), cmp.Compare(a.key, b.key)) })
 	left := snapshotCommands
 	for i, e := range list {
-		if left -= e.cost; left < 0 && i > 0 {
+		if left -= e.cost(e.state.data); left < 0 && i > 0 {
 			return list[:i]
 		}
 	}

@@ -27,7 +27,7 @@ type overview struct {
 }
 
 func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "overview", cost: 1 + limitsCost + levelsASnapshot*control.LevelCost, load: h.loadOverview}, nil
+	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost), load: h.loadOverview}, nil
 }
 
 // loadOverview reads those that were read longest ago; the first time, all.

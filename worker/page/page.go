@@ -75,6 +75,15 @@ type handler struct {
 // New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts nothing: Redis is read while
 // somebody looks. The error names what is wrong with cfg.
 func New(cfg Config) (http.Handler, error) {
+	h, err := newHandler(cfg)
+	if err != nil {
+		return nil, err
+	}
+	protected := http.NewCrossOriginProtection().Handler(h.mux)
+	return secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), nil
+}
+
+func newHandler(cfg Config) (*handler, error) {
 	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions()}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
@@ -101,8 +110,7 @@ func New(cfg Config) (http.Handler, error) {
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	h.routes()
-	protected := http.NewCrossOriginProtection().Handler(h.mux)
-	return secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), nil
+	return h, nil
 }
 
 func (h *handler) check() error {
@@ -169,6 +177,9 @@ func (h *handler) routes() {
 	for path, s := range h.screens() {
 		h.mux.HandleFunc("GET "+path, h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) { h.show(w, r, who, s) }))
 	}
+	h.mux.HandleFunc("GET /history.ndjson", h.asked(h.export))
+	h.mux.HandleFunc("GET /forecast", h.asked(h.forecast))
+	h.mux.HandleFunc("POST /forecast", h.asked(h.forecast))
 	h.mux.HandleFunc("GET /live", h.asked(h.live))
 	h.mux.HandleFunc("GET /search", h.asked(h.search))
 	h.mux.HandleFunc("/", h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) {

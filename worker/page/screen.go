@@ -26,9 +26,17 @@ type screen struct {
 // screens are those that show and change nothing, by their paths.
 func (h *handler) screens() map[string]screen {
 	return map[string]screen{
-		"/{$}": {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
+		"/{$}":     {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
+		"/scope":   {name: "scope", topic: h.scopeTopic, view: h.scopeView, live: true},
+		"/waiters": {name: "waiters", topic: h.waitersTopic, view: h.waitersView, live: true},
+		"/task":    {name: "task", topic: h.taskTopic, view: h.taskView, live: true},
+		"/history": {name: "history", topic: h.historyTopic, view: h.historyView},
+		"/workers": {name: "workers", topic: h.workersTopic, view: h.workersView, live: true},
 	}
 }
+
+// fixed is the cost of a topic that always costs the same.
+func fixed(n int) func(any) int { return func(any) int { return n } }
 
 // screenOf returns the screen of a path.
 func (h *handler) screenOf(path string) (screen, bool) {
@@ -143,7 +151,7 @@ func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t t
 		return to.send("bye", "")
 	}
 	var b bytes.Buffer
-	if err := h.templates[s.name].ExecuteTemplate(&b, "live", v); err != nil {
+	if err := h.templates[s.name].ExecuteTemplate(&b, "livepart", v); err != nil {
 		return fmt.Errorf("page: render %s: %w", s.name, err)
 	}
 	if html := b.String(); html != to.last {

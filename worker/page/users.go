@@ -25,8 +25,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// bcryptCost is what a password costs to check: some 0.2 s.
-const bcryptCost = 12
+// bcryptCost is what a password costs to check: some 0.2 s. Tests take less.
+var bcryptCost = 12
 
 // Users are the people with passwords and the programs with tokens of one file. It is safe for concurrent use. The file is read
 // again when it changes, within five seconds; who was removed from it is out then, and a file with an error leaves the users as

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// runPageWith runs "worker page" until it ends.
+func runPageWith(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	code = run(ctx, append([]string{"page"}, args...), func(string) string { return "" }, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestPageHelp(t *testing.T) {
+	t.Parallel()
+	code, out, _ := runPageWith(t, "-h")
+	if code != cli.ExitOK {
+		t.Fatal(code)
+	}
+	golden(t, filepath.Join("testdata", "page.golden"), out)
+}
+
+// Faults of flags are refused before anything is tried, and an address that others reach unless it is known who asks.
+func TestPageFlags(t *testing.T) {
+	t.Parallel()
+	faulty := filepath.Join(t.TempDir(), "users.yaml")
+	if err := os.WriteFile(faulty, []byte("people: {anna: {role: king}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.NewServer(t)
+	for _, one := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-listen", "0.0.0.0:0"}, cli.ExitUsage, "can be reached by other machines, and neither -users nor -proxy"},
+		{[]string{"-listen", "nowhere"}, cli.ExitUsage, "is not HOST:PORT"},
+		{[]string{"-proxy", "10.0.0.1"}, cli.ExitUsage, "no range of addresses"},
+		{[]string{"-proxy-admin", "ops"}, cli.ExitUsage, "need -proxy"},
+		{[]string{"-prefix", "limits"}, cli.ExitUsage, "does not begin with a slash"},
+		{[]string{"token", "more"}, cli.ExitUsage, "unexpected argument"},
+		{[]string{"-redis", "redis://" + server.Addr(), "-users", faulty, "-listen", ":0"}, cli.ExitFailed, `role is "king"`},
+	} {
+		code, _, errs := runPageWith(t, one.args...)
+		if code != one.code || !strings.Contains(errs, one.want) {
+			t.Errorf("%v: %d %s", one.args, code, errs)
+		}
+	}
+	if code, out, errs := runPageWith(t, "token"); code != cli.ExitOK || !strings.Contains(out, "sha256  ") || len(strings.Fields(out)[1]) < 40 {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+}
+
+// The page is served until the program is stopped.
+func TestPageServes(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"page", "-redis", "redis://" + server.Addr(), "-listen", ":0", "-prefix", "/limits"}, func(string) string { return "" }, io.Discard, w)
+		_ = w.Close()
+	}()
+	line := make([]byte, 4096)
+	n, err := r.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, r) }()
+	_, rest, is := strings.Cut(string(line[:n]), "url=")
+	if !is {
+		t.Fatalf("no address in %s", line[:n])
+	}
+	answer, err := http.Get(strings.Fields(rest)[0]) //nolint:noctx // of this process
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "There are no limits yet") {
+		t.Errorf("%d %s", answer.StatusCode, body)
+	}
+	cancel()
+	if code := <-ended; code != cli.ExitOK {
+		t.Errorf("stopped with %d", code)
+	}
+}

@@ -1,0 +1,147 @@
+package page
+
+import (
+	"cmp"
+	"errors"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/queue"
+)
+
+const (
+	// mostLines is how many lines are forecast at once, and mostShown how many of them are listed.
+	mostLines, mostShown = 20_000, 200
+)
+
+// forecastData is what the screen shows.
+type forecastData struct {
+	Text    string
+	Done    bool
+	Summary queue.Summary
+	Scopes  []scopeForecast
+	Lines   []lineForecast
+	More    int // lines that are not listed
+	Faults  []string
+	Fault   string // why there is no forecast
+	Until   control.Time
+}
+
+type scopeForecast struct {
+	Scope       string
+	Tasks       int
+	First, Last time.Time
+	Unknown     int
+}
+
+type lineForecast struct {
+	Line      int
+	ID, Scope string
+	State     queue.State
+	Start     time.Time
+	Fault     string
+}
+
+// forecast shows when the tasks of a batch would start. It enqueues nothing.
+func (h *handler) forecast(w http.ResponseWriter, r *http.Request, who Actor) {
+	d := &forecastData{Text: r.FormValue("batch")}
+	status := http.StatusOK
+	if d.Text != "" {
+		if err := h.foresee(r, who, d); err != nil {
+			d.Fault, status = control.Plain(err), http.StatusServiceUnavailable
+		}
+	}
+	h.render(w, r, status, "forecast", view{Title: "Forecast", Who: who, Data: d})
+}
+
+func (h *handler) foresee(r *http.Request, who Actor, d *forecastData) error {
+	if _, err := h.limits(r.Context()); err != nil {
+		return err
+	}
+	client := queue.NewClient(h.cfg.Redis, queue.ClientConfig{Limiter: h.limiter})
+	scopes := map[int]string{}
+	byScope := map[string]*scopeForecast{}
+	read := func(result queue.Result) {
+		one := lineForecast{Line: result.Line, ID: result.ID, Scope: scopes[result.Line], State: result.State, Start: result.Start}
+		if result.Err != nil {
+			one.Fault = faultOf(result.Err)
+		}
+		if result.State == queue.Valid {
+			s := byScope[one.Scope]
+			if s == nil {
+				s = &scopeForecast{Scope: one.Scope}
+				byScope[one.Scope] = s
+			}
+			s.add(result.Start)
+		}
+		if len(d.Lines) < mostShown {
+			d.Lines = append(d.Lines, one)
+		} else {
+			d.More++
+		}
+	}
+	summary, err := client.Forecast(r.Context(), h.seenEntries(who, d.Text, scopes), read)
+	if err != nil {
+		return err
+	}
+	d.Done, d.Summary = true, summary
+	for _, s := range byScope {
+		d.Scopes = append(d.Scopes, *s)
+	}
+	slices.SortFunc(d.Scopes, func(a, b scopeForecast) int {
+		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Scope, b.Scope))
+	})
+	d.Scopes = d.Scopes[:min(len(d.Scopes), rowsAPage)]
+	return nil
+}
+
+func (s *scopeForecast) add(start time.Time) {
+	s.Tasks++
+	if start.IsZero() {
+		s.Unknown++
+		return
+	}
+	if s.First.IsZero() || start.Before(s.First) {
+		s.First = start
+	}
+	if start.After(s.Last) {
+		s.Last = start
+	}
+}
+
+// seenEntries are the lines of a batch. A line whose scope who asks may not see is a bad one.
+func (h *handler) seenEntries(who Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
+	return func(yield func(queue.Entry) bool) {
+		lines := 0
+		for e := range queue.NewReader(strings.NewReader(text)).All() {
+			if lines++; lines > mostLines {
+				yield(queue.Entry{Line: e.Line, Err: refusedLine("", "the page forecasts at most "+number(mostLines)+" lines; use enqueue batch -dry-run")})
+				return
+			}
+			scopes[e.Line] = e.Task.Scope
+			if e.Err == nil {
+				if err := h.service.May(who, control.VerbSee, e.Task.Scope); err != nil {
+					e = queue.Entry{Line: e.Line, Err: refusedLine("scope", control.Plain(err))}
+				}
+			}
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+func refusedLine(field, reason string) error {
+	return &queue.InvalidError{Faults: []queue.Fault{{Field: field, Reason: reason}}}
+}
+
+func faultOf(err error) string {
+	if invalid, is := errors.AsType[*queue.InvalidError](err); is {
+		return invalid.Reasons()
+	}
+	return control.Plain(err)
+}

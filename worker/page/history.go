@@ -1,0 +1,145 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// history is the kept versions, newest first.
+type history struct{ changes []policystore.Change }
+
+func (h *handler) historyTopic(*http.Request, Actor) (topic, error) {
+	return topic{key: "history", cost: fixed(1), load: h.loadHistory}, nil
+}
+
+func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
+	var all history
+	for change, err := range h.store.Changes(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		all.changes = append(all.changes, change)
+	}
+	slices.Reverse(all.changes)
+	return &all, nil
+}
+
+// changeRow is a version in the list.
+type changeRow struct {
+	policystore.Change
+	Current  bool
+	Rollback bool // who asks may return to it
+	Hidden   int  // differences in scopes that who asks may not see
+}
+
+type historyData struct {
+	Filter string
+	Rows   []changeRow
+	All    int
+	Pages  pages
+	Export string
+}
+
+// seen are the changes of which an actor may see something, with what that is.
+func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
+	for i, c := range all.changes {
+		row := changeRow{Change: c, Current: i == 0}
+		row.Differences = slices.DeleteFunc(slices.Clone(c.Differences), func(d policystore.Difference) bool {
+			hidden := h.service.May(who, control.VerbSee, d.Scope) != nil
+			if hidden {
+				row.Hidden++
+			}
+			return hidden
+		})
+		if row.Hidden > 0 && len(row.Differences) == 0 {
+			continue
+		}
+		if row.Hidden > 0 { // its line may name what is hidden
+			row.Version.Change = "changed limits"
+		}
+		row.Rollback = i > 0 && row.Hidden == 0 && h.mayRollback(who, c)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// mayRollback reports whether it is worth offering: what a rollback changes is known when it is previewed.
+func (h *handler) mayRollback(who Actor, _ policystore.Change) bool {
+	return who.Role == RoleAdmin || who.Role == RoleOwner
+}
+
+func (h *handler) historyView(r *http.Request, who Actor, data any) (any, string, error) {
+	d := historyData{Filter: strings.TrimSpace(r.FormValue("q"))}
+	rows := h.seen(who, data.(*history))
+	d.All = len(rows)
+	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
+	d.Rows, d.Pages = pageOf(rows, r)
+	d.Export = h.link("/history.ndjson", "q", d.Filter)
+	return d, "History", nil
+}
+
+// mentions reports whether a change is by somebody, in a scope or for a reason that was typed.
+func (c *changeRow) mentions(filter string) bool {
+	v := c.Version
+	texts := []string{v.By, v.User, v.Change, v.Reason, strconv.FormatInt(v.Number, 10)}
+	for _, d := range c.Differences {
+		texts = append(texts, d.Scope, d.Rule)
+	}
+	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
+}
+
+// auditLine is a line of the export; docs/json.md has its fields.
+type auditLine struct {
+	Version int64          `json:"version"`
+	At      control.Time   `json:"at"`
+	By      string         `json:"by"`
+	User    string         `json:"user,omitempty"`
+	Change  string         `json:"change"`
+	Reason  string         `json:"reason,omitempty"`
+	Changes []auditChange  `json:"changes"`
+	Resets  []control.Rule `json:"-"`
+}
+
+type auditChange struct {
+	Scope  string `json:"scope"`
+	Rule   string `json:"rule"`
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+	Until  string `json:"until,omitempty"`
+}
+
+// export writes the history as NDJSON, oldest first.
+func (h *handler) export(w http.ResponseWriter, r *http.Request, who Actor) {
+	t, _ := h.historyTopic(r, who)
+	st := h.hub.get(r.Context(), t)
+	if st.data == nil || st.err != nil {
+		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
+		return
+	}
+	rows := h.seen(who, st.data.(*history))
+	slices.Reverse(rows)
+	filter := strings.TrimSpace(r.FormValue("q"))
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Content-Disposition", `attachment; filename="headway-history.ndjson"`)
+	enc := json.NewEncoder(w)
+	for _, row := range rows {
+		if !row.mentions(filter) {
+			continue
+		}
+		v := row.Version
+		line := auditLine{Version: v.Number, At: control.At(v.At), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason, Changes: []auditChange{}}
+		for _, d := range row.Differences {
+			line.Changes = append(line.Changes, auditChange{d.Scope, d.Rule, d.Before, d.After, control.At(d.AfterUntil).String()})
+		}
+		if enc.Encode(line) != nil {
+			return // the reader has gone
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// counted is a topic that counts its readings.
+func counted(key string, cost int, n *int, err *error) topic {
+	return topic{key: key, cost: fixed(cost), load: func(context.Context, any) (any, error) { *n++; return *n, *err }}
+}
+
+// "100 viewers cost Redis what one does", and none when nobody looks.
+func TestHubReadsOnceForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(slog.New(slog.DiscardHandler), time.Now)
+		n, fault := 0, error(nil)
+		one := counted("a", 5, &n, &fault)
+		var stops []func()
+		for range 100 {
+			_, stop := h.watch(one)
+			stops = append(stops, stop)
+			h.get(t.Context(), one)
+		}
+		if n != 1 {
+			t.Errorf("100 viewers that came at once: %d readings", n)
+		}
+		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
+		if n < 10 || n > 12 {
+			t.Errorf("ten seconds later: %d readings", n)
+		}
+		for _, stop := range stops {
+			stop()
+		}
+		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		at := n
+		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
+		if n != at {
+			t.Errorf("%d readings while nobody looked", n-at)
+		}
+		fault = errors.New("gone")
+		if st := h.get(t.Context(), one); st.err == nil || st.data != at {
+			t.Errorf("while Redis is away: %+v, want what was read last, %d", st, at)
+		}
+	})
+}
+
+// A snapshot sends at most 50 commands, whatever the number of topics; each has its turn.
+func TestHubBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(slog.New(slog.DiscardHandler), time.Now)
+		counts, fault := make([]int, 10), error(nil)
+		var stops []func()
+		for i := range counts {
+			_, stop := h.watch(counted(string(rune('a'+i)), 20, &counts[i], &fault))
+			stops = append(stops, stop)
+		}
+		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
+		for _, stop := range stops {
+			stop()
+		}
+		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		sum := 0
+		for i, n := range counts {
+			sum += n
+			if n == 0 {
+				t.Errorf("topic %d was never read", i)
+			}
+		}
+		if sum > 10*snapshotCommands/20 {
+			t.Errorf("%d readings of 20 commands in ten seconds", sum)
+		}
+	})
+}
+
+// The answers that are kept for the time without Redis are bounded.
+func TestHubForgets(t *testing.T) {
+	t.Parallel()
+	h := newHub(slog.New(slog.DiscardHandler), time.Now)
+	n, fault := 0, error(nil)
+	for i := range 2 * mostTopics {
+		h.get(t.Context(), counted(time.Duration(i).String(), 1, &n, &fault))
+	}
+	if len(h.entries) > mostTopics {
+		t.Errorf("%d answers are kept", len(h.entries))
+	}
+}

@@ -1,0 +1,362 @@
+package page
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/usage"
+)
+
+const (
+	// mostBranches is how many scopes below a provider are read at most.
+	mostBranches = 10_000
+	// nextTurns is how many of those who wait the screen of a scope shows.
+	nextTurns = 10
+)
+
+// scopeState is what was read of a scope. It is not changed once it was read: the next reading makes another.
+type scopeState struct {
+	level   control.Level
+	turns   control.Turns
+	shadows []throttle.RuleState
+	hours   []throttle.RuleHours
+	texts   map[[2]string]string // the rules as limits.yaml has them, by scope and name
+	slow    [slowParts]slowPart
+	// lower are the scopes below, users who spent in the last hour, hour and day the starts over time.
+	lower     control.Outline
+	users     usage.Report
+	hour, day []usage.Point
+}
+
+// slowPart is a part that costs many commands and changes slowly: at most one of them is read in a snapshot.
+type slowPart struct{ read time.Time }
+
+const (
+	slowLower = iota
+	slowUsers
+	slowHour
+	slowDay
+	slowParts
+)
+
+// slowEvery is how often each is read while somebody looks, and slowCost what it costs at most: usage is written every ten seconds.
+var (
+	slowEvery = [slowParts]time.Duration{slowLower: 5 * time.Second, slowUsers: 30 * time.Second, slowHour: 30 * time.Second, slowDay: 5 * time.Minute}
+	slowCost  = [slowParts]int{slowLower: 24, slowUsers: 39, slowHour: 13, slowDay: 13}
+)
+
+// quickCost is what the other parts cost.
+const quickCost = limitsCost + control.LevelCost + 3
+
+// scopeOf returns the scope that a request names, which who asks may see.
+func (h *handler) scopeOf(r *http.Request, who Actor) (string, error) {
+	name := r.FormValue("scope")
+	if _, err := policy.ParseScope(name); err != nil {
+		return "", &badRequest{control.Plain(err)}
+	}
+	return name, h.service.May(who, control.VerbSee, name)
+}
+
+func (h *handler) scopeTopic(r *http.Request, who Actor) (topic, error) {
+	name, err := h.scopeOf(r, who)
+	if err != nil {
+		return topic{}, err
+	}
+	return topic{
+		key: "scope\x00" + name,
+		cost: func(last any) int {
+			if s, is := last.(*scopeState); is {
+				if part := s.due(h.now()); part >= 0 {
+					return quickCost + slowCost[part]
+				}
+				return quickCost
+			}
+			return snapshotCommands
+		},
+		load: func(ctx context.Context, last any) (any, error) { return h.loadScope(ctx, name, last) },
+	}, nil
+}
+
+// due returns which slow part is to be read next, -1 for none.
+func (s *scopeState) due(now time.Time) int {
+	for part := range s.slow {
+		if now.Sub(s.slow[part].read) >= slowEvery[part] {
+			return part
+		}
+	}
+	return -1
+}
+
+func (h *handler) loadScope(ctx context.Context, name string, last any) (any, error) {
+	s := &scopeState{}
+	before, again := last.(*scopeState)
+	if again {
+		*s = *before
+	}
+	limits, err := h.limits(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.level, err = h.service.Level(ctx, name, limits); err != nil {
+		return nil, err
+	}
+	if s.turns, err = h.service.Turns(ctx, name, 0, nextTurns); err != nil {
+		return nil, err
+	}
+	s.shadows, s.hours, s.texts = nil, nil, map[[2]string]string{}
+	if !s.level.Unmatched {
+		if s.shadows, err = h.limiter.PeekShadows(ctx, name); err != nil {
+			return nil, err
+		}
+		if s.hours, err = h.limiter.Hours(name); err != nil {
+			return nil, err
+		}
+		s.describe(h.limiter.Policy(), name)
+	}
+	for {
+		part := s.due(h.now())
+		if part < 0 {
+			return s, nil
+		}
+		if err := h.loadSlow(ctx, s, name, part); err != nil {
+			return nil, err
+		}
+		if s.slow[part].read = h.now(); again {
+			return s, nil
+		}
+	}
+}
+
+// describe notes the rules as the limits have them.
+func (s *scopeState) describe(p *policy.Policy, name string) {
+	scope, err := policy.ParseScope(name)
+	if err != nil {
+		return
+	}
+	bounds, err := p.Match(scope)
+	if err != nil {
+		return
+	}
+	for _, b := range bounds {
+		if b.Rule.Name != "" {
+			s.texts[[2]string{b.Scope.String(), b.Rule.Name}] = limitsyaml.FormatRule(b.Rule)
+		}
+	}
+}
+
+func (h *handler) loadSlow(ctx context.Context, s *scopeState, name string, part int) (err error) {
+	provider, _, _ := strings.Cut(name, "/")
+	of, now := usage.Config{Prefix: h.cfg.KeyPrefix}, h.now()
+	switch part {
+	case slowLower:
+		s.lower, err = h.service.Outline(ctx, provider, mostBranches)
+		s.lower.Branches = below(name, s.lower.Branches)
+	case slowUsers:
+		s.users, err = usage.Read(ctx, h.cfg.Redis, of, name, time.Hour)
+	case slowHour:
+		s.hour, err = usage.Series(ctx, h.cfg.Redis, of, name, now.Add(-time.Hour+5*time.Minute), now.Add(5*time.Minute), 5*time.Minute)
+	case slowDay:
+		s.day, err = usage.Series(ctx, h.cfg.Redis, of, name, now.Add(-22*time.Hour), now.Add(2*time.Hour), 2*time.Hour)
+	}
+	return err
+}
+
+// below keeps the scopes that are one level below another.
+func below(name string, all []control.Branch) []control.Branch {
+	depth := strings.Count(name, "/") + 1
+	return slices.DeleteFunc(all, func(b control.Branch) bool {
+		return !strings.HasPrefix(b.Scope, name+"/") || strings.Count(b.Scope, "/") != depth
+	})
+}
+
+// scopeData is what the screen shows.
+type scopeData struct {
+	control.Level
+	Standing standing
+	Meters   []ruleRow
+	Shadows  []shadowRow
+	Hours    []throttle.RuleHours
+	Turns    control.Turns
+	Next     *control.NextTurn // nil if nothing waits here
+	Below    []branchRow
+	AllBelow int
+	MoreDown bool
+	Filter   string
+	Pages    pages
+	Users    []usage.Spender
+	Other    usage.Sum
+	UsedFrom time.Time
+	Hour     chart
+	Day      chart
+	May      may
+}
+
+// ruleRow is a rule with its text.
+type ruleRow struct {
+	meter
+	Text    string
+	Inherit bool // it counts at a level above
+}
+
+type shadowRow struct {
+	throttle.RuleState
+	Part  int
+	Asked usage.Shadow
+}
+
+type branchRow struct {
+	control.Branch
+	Name string
+}
+
+// may says which actions are offered. The service refuses the others, whatever is offered.
+type may struct{ Pause, Set, Act, Payload bool }
+
+func (h *handler) mayDo(who Actor, scope string) may {
+	can := func(verb control.Verb) bool { return h.service.May(who, verb, scope) == nil }
+	return may{can(control.VerbPause), can(control.VerbSet), can(control.VerbCancel), can(control.VerbPayload)}
+}
+
+func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, error) {
+	s := data.(*scopeState)
+	name := s.level.Scope
+	d := scopeData{
+		Level: s.level, Standing: standingOf(s.level), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
+		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, UsedFrom: s.users.From, May: h.mayDo(who, name),
+	}
+	binds := -1
+	if len(s.turns.List) > 0 {
+		d.Next = &s.turns.List[0]
+		binds = slices.IndexFunc(s.level.Rules, func(x control.Rule) bool { return x.Rule == d.Next.Rule && x.RuleScope == d.Next.RuleScope })
+	}
+	if binds < 0 {
+		binds = s.level.Binding
+	}
+	for i, rule := range s.level.Rules {
+		d.Meters = append(d.Meters, ruleRow{meterOf(rule, name, i == binds), s.texts[[2]string{rule.RuleScope, rule.Rule}], rule.RuleScope != name})
+	}
+	for _, shadow := range s.shadows {
+		row := shadowRow{RuleState: shadow}
+		if shadow.Limit > 0 {
+			row.Part = int(min(100, max(0, shadow.Limit-shadow.Remaining)*100/shadow.Limit))
+		}
+		for _, one := range s.users.Shadows {
+			if one.Rule == shadow.Rule && shadow.Scope == name {
+				row.Asked = one
+			}
+		}
+		d.Shadows = append(d.Shadows, row)
+	}
+	var rows []branchRow
+	for _, b := range s.lower.Branches {
+		if h.service.May(who, control.VerbSee, b.Scope) != nil {
+			continue
+		}
+		d.AllBelow++
+		if matches(b.Scope[len(name)+1:], d.Filter) {
+			rows = append(rows, branchRow{b, b.Scope[len(name)+1:]})
+		}
+	}
+	d.Below, d.Pages = pageOf(rows, r)
+	d.Hour = chartOf(s.hour, 5*time.Minute, s.level, h.now())
+	d.Day = chartOf(s.day, 2*time.Hour, s.level, h.now())
+	return d, name, nil
+}
+
+// waitersTopic reads a page of those who wait in a scope's own queue.
+func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
+	name, err := h.scopeOf(r, who)
+	if err != nil {
+		return topic{}, err
+	}
+	from := (pageNumber(r) - 1) * rowsAPage
+	return topic{
+		key:  "waiters\x00" + name + "\x00" + r.FormValue("page"),
+		cost: fixed(limitsCost + 2),
+		load: func(ctx context.Context, last any) (any, error) {
+			if _, err := h.limits(ctx); err != nil { // the limits to go by
+				return nil, err
+			}
+			before, _ := last.(*waiters)
+			turns, err := h.service.Turns(ctx, name, from, rowsAPage)
+			if err != nil {
+				return nil, err
+			}
+			return h.loadWaiters(turns, before)
+		},
+	}, nil
+}
+
+// waiters is a page of those who wait, with what is known of each task and does not change.
+type waiters struct {
+	turns control.Turns
+	tasks map[string]waiter // by queue and id
+}
+
+type waiter struct {
+	Type, EnqueuedBy, Cost, Priority string
+	Since, Patience                  time.Time
+	Gone                             bool
+}
+
+// newTasks is how many tasks are looked up in one reading, two commands each: those that have come to the page since the last.
+const newTasks = 20
+
+func (h *handler) loadWaiters(turns control.Turns, before *waiters) (*waiters, error) {
+	w := &waiters{turns: turns, tasks: map[string]waiter{}}
+	looked := 0
+	for _, one := range turns.List {
+		key := one.Queue + "\x00" + one.ID
+		if before != nil {
+			if known, is := before.tasks[key]; is {
+				w.tasks[key] = known
+				continue
+			}
+			if looked >= newTasks {
+				continue
+			}
+		}
+		looked++
+		got, err := h.waiter(one.Queue, one.ID)
+		if err != nil {
+			return nil, err
+		}
+		w.tasks[key] = got
+	}
+	return w, nil
+}
+
+// waiterRow is a row of the table.
+type waiterRow struct {
+	control.NextTurn
+	waiter
+	Value string // how forms name it
+}
+
+type waitersData struct {
+	Scope     string
+	All       int64
+	Rows      []waiterRow
+	Pages     pages
+	Unmatched bool
+	May       may
+}
+
+func (h *handler) waitersView(r *http.Request, who Actor, data any) (any, string, error) {
+	w := data.(*waiters)
+	d := waitersData{Scope: w.turns.Scope, All: w.turns.All, Unmatched: w.turns.Unmatched, May: h.mayDo(who, w.turns.Scope)}
+	for _, one := range w.turns.List {
+		value := url.Values{"queue": {one.Queue}, "id": {one.ID}}.Encode()
+		d.Rows = append(d.Rows, waiterRow{one, w.tasks[one.Queue+"\x00"+one.ID], value})
+	}
+	d.Pages = pagesFor(w.turns.All, pageNumber(r), r)
+	return d, "Who waits in " + w.turns.Scope, nil
+}

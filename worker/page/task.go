@@ -1,0 +1,260 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/queue"
+)
+
+// pageNumber is the page that a request asks for, from 1.
+func pageNumber(r *http.Request) int {
+	n, err := strconv.Atoi(r.FormValue("page"))
+	if err != nil {
+		return 1
+	}
+	return min(max(1, n), 1_000_000)
+}
+
+// pagesFor are those of a list of a length.
+func pagesFor(all int64, page int, r *http.Request) pages {
+	_, p := pageOf(make([]struct{}, min(all, 50_000_000)), r)
+	p.Page = min(page, p.Last)
+	return p
+}
+
+// waiter looks a task up: two commands.
+func (h *handler) waiter(name, id string) (waiter, error) {
+	info, err := h.inspector.GetTaskInfo(name, id)
+	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
+		return waiter{Gone: true}, nil
+	}
+	if err != nil {
+		return waiter{}, err
+	}
+	w := waiter{Type: info.Type, EnqueuedBy: enqueuedBy(info)}
+	w.Cost, w.Priority = info.Headers[queue.HeaderCost], info.Headers[queue.HeaderPriority]
+	w.Since, w.Patience = patience(info)
+	return w, nil
+}
+
+func enqueuedBy(info *asynq.TaskInfo) string {
+	return queue.EnqueuedBy(asynq.NewTaskWithHeaders(info.Type, nil, info.Headers))
+}
+
+// patience is when a task's wait began, and when it ends whatever happens; both are zero if they are not known.
+func patience(info *asynq.TaskInfo) (since, until time.Time) {
+	if at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue]); err == nil {
+		since = at
+	}
+	if most, err := time.ParseDuration(info.Headers[queue.HeaderMaxWait]); err == nil && !since.IsZero() {
+		until = since.Add(most)
+	}
+	if at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDeadline]); err == nil && (until.IsZero() || at.Before(until)) {
+		until = at
+	}
+	return since, until
+}
+
+// taskState is what was read of the tasks of an id, one for each queue that has one.
+type taskState struct {
+	tasks []control.Task
+	infos []*asynq.TaskInfo
+}
+
+// taskCost is an estimate: it depends on the number of queues.
+const taskCost = 24
+
+func (h *handler) taskTopic(r *http.Request, who Actor) (topic, error) {
+	id := r.FormValue("id")
+	if id == "" {
+		return topic{}, &badRequest{"no id of a task is given"}
+	}
+	return topic{
+		key:  "task\x00" + id,
+		cost: fixed(taskCost),
+		load: func(ctx context.Context, _ any) (any, error) {
+			if _, err := h.limits(ctx); err != nil {
+				return nil, err
+			}
+			tasks, err := h.service.Task(ctx, everybody, id)
+			if errors.As(err, new(*control.NoTaskError)) {
+				return &taskState{}, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			s := &taskState{tasks: tasks}
+			for _, t := range tasks {
+				info, err := h.inspector.GetTaskInfo(t.Queue, t.ID)
+				if err != nil {
+					info = nil // it has gone in between
+				}
+				s.infos = append(s.infos, info)
+			}
+			return s, nil
+		},
+	}, nil
+}
+
+// everybody reads what is shared by all viewers; each of them sees of it what the service lets that one see.
+var everybody = Actor{Name: "page", Role: RoleAdmin, Via: "page"}
+
+// taskData is one task as it is shown.
+type taskData struct {
+	control.Task
+	Sentence string
+	Line     []step
+	Since    time.Time
+	Patience time.Time
+	By       string // who enqueued it
+	Retries  string
+	Payload  string
+	Hidden   bool // the payload is not for who asks
+	CostText string
+	Value    string
+	May      may
+}
+
+// step is a point of a task's timeline.
+type step struct {
+	What string
+	At   time.Time
+	More string
+	Next bool // it has not happened yet
+}
+
+func (h *handler) taskView(r *http.Request, who Actor, data any) (any, string, error) {
+	id, s := r.FormValue("id"), data.(*taskState)
+	title := "Task " + id
+	var list []taskData
+	for i, t := range s.tasks {
+		if name := r.FormValue("queue"); name != "" && name != t.Queue {
+			continue
+		}
+		if h.service.May(who, control.VerbSee, t.Scope) != nil {
+			continue // as if there were none
+		}
+		list = append(list, h.taskOf(who, t, s.infos[i]))
+	}
+	if len(list) > 0 {
+		return list, title, nil
+	}
+	return nil, title, &notFound{"no queue has a task " + id + ": it was never enqueued, was deleted, or has succeeded and was not kept"}
+}
+
+func (h *handler) taskOf(who Actor, t control.Task, info *asynq.TaskInfo) taskData {
+	d := taskData{Task: t, May: h.mayDo(who, t.Scope), CostText: number(t.Cost)}
+	if len(t.Costs) > 0 {
+		d.CostText = t.Costs.String()
+	}
+	if info != nil {
+		d.Since, d.Patience = patience(info)
+		d.By = enqueuedBy(info)
+		if retries := info.Headers[queue.HeaderMaxRetry]; retries != "" {
+			d.Retries = retries
+		}
+		if d.Hidden = !d.May.Payload; !d.Hidden {
+			d.Payload = payloadText(info.Payload)
+		}
+		d.Line = timeline(t, info, d.Since)
+	}
+	d.Sentence = sentence(t)
+	return d
+}
+
+// mostPayload is how much of a payload is shown.
+const mostPayload = 16 << 10
+
+func payloadText(payload []byte) string {
+	if !utf8.Valid(payload) {
+		return fmt.Sprintf("%d bytes that are no text", len(payload))
+	}
+	if len(payload) > mostPayload {
+		return strings.ToValidUTF8(string(payload[:mostPayload]), "") + fmt.Sprintf("\n… %d bytes in all", len(payload))
+	}
+	return string(payload)
+}
+
+// sentence says in one sentence where a task is, and what for.
+func sentence(t control.Task) string {
+	why := reasonWords(t.Reason, t.Rule, t.RuleScope)
+	switch {
+	case t.Turn == control.TurnWaiting:
+		text := fmt.Sprintf("Waits for %s, place %s", or(why, "its turn"), number(t.Place))
+		if !t.Start.IsZero() {
+			return text + ", starts about " + momentOf(t.Start).Text
+		}
+		return text + "; no clock tells when it starts"
+	case t.Turn == control.TurnReleased:
+		return "Has been granted its start, and is on its way to a worker"
+	case t.Turn == control.TurnParked:
+		return "Keeps its place, and waits for " + or(why, "its queue")
+	case t.Reason != "" && t.Waits():
+		return "Waits for " + why
+	}
+	switch t.State {
+	case "active":
+		return "Is with a worker: it runs, or is held for a start that is near"
+	case "completed":
+		return "Has succeeded"
+	case "archived":
+		return "Has failed for good: " + or(t.LastError, "the reason is not known")
+	case "retry":
+		return "Failed, and is tried again " + momentOf(t.NextProcessAt).Text
+	case "scheduled":
+		return "Is not due yet: it is scheduled for " + momentOf(t.NextProcessAt).Text
+	case "pending":
+		return "Is ready for the next worker that has room"
+	}
+	return "Is " + t.State
+}
+
+// timeline tells what a task has been through, and what comes.
+func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []step) {
+	add := func(what string, at time.Time, more string, next bool) {
+		line = append(line, step{what, at, more, next})
+	}
+	by := ""
+	if app := enqueuedBy(info); app != "" {
+		by = "by " + app
+	}
+	add("Enqueued, its wait begins", since, by, false)
+	if t.Turn == control.TurnWaiting || t.Turn == control.TurnParked || t.Turn == control.TurnReleased {
+		more := ""
+		if t.Place > 0 {
+			more = "place " + number(t.Place) + " in the queue of " + t.Scope
+		}
+		add("Planned", time.Time{}, more, false)
+	}
+	if !info.LastFailedAt.IsZero() {
+		add("Failed", info.LastFailedAt, t.LastError, false)
+	}
+	switch {
+	case t.Turn == control.TurnReleased:
+		add("Released: its start is granted", time.Time{}, "", false)
+		add("Starts", time.Time{}, "", true)
+	case t.Turn == control.TurnWaiting:
+		add("Released, just before its start", time.Time{}, "", true)
+		add("Starts", t.Start.Time, "about", true)
+	case t.State == "active":
+		add("Started, or held for its start", time.Time{}, "", false)
+		add("Settled, when its run ends", time.Time{}, "", true)
+	case t.State == "completed":
+		add("Succeeded and settled", info.CompletedAt, "", false)
+	case t.State == "archived":
+		add("Given up", info.LastFailedAt, t.LastError, false)
+	case t.Waits():
+		add("Picked up by a worker", t.NextProcessAt.Time, "", true)
+	}
+	return line
+}
