@@ -35,7 +35,7 @@ func TestYAMLBlocks(t *testing.T) {
 			}
 			continue
 		}
-		if strings.HasPrefix(b.text, "people:") {
+		if strings.HasPrefix(strings.TrimSpace(b.text), "people:") {
 			path := filepath.Join(t.TempDir(), "users.yaml")
 			if err := os.WriteFile(path, []byte(b.text), 0o600); err != nil {
 				t.Fatal(err)
