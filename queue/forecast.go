@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
-	"math"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
@@ -146,11 +145,10 @@ func newOutlook(l looker) *outlook {
 // ruleSum is a rule and the units that wait for it.
 type ruleSum struct {
 	throttle.RuleForecast
-	name   Binding
-	seen   time.Time     // when the snapshot was taken, by the local clock
-	window time.Duration // what was left then of a fixed window or a period
-	units  int64         // waiting or added
-	lines  int64         // the number of queues that hold them
+	name  Binding
+	seen  time.Time // when the snapshot was taken, by the local clock
+	units int64     // waiting or added
+	lines int64     // the number of queues that hold them
 }
 
 // lineSum is a scope and the units of its waiting tasks.
@@ -195,7 +193,7 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	for i, r := range now.Rules {
 		name := Binding{Scope: r.Scope, Rule: r.Rule}
 		if o.rules[name] == nil {
-			o.rules[name] = newRuleSum(r, name, seen, now.At)
+			o.rules[name] = newRuleSum(r, name, seen)
 		}
 		l.rules, l.own[i] = append(l.rules, o.rules[name]), r.Own
 		l.stood = l.stood || r.Own > 0
@@ -206,15 +204,8 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	return l, nil
 }
 
-func newRuleSum(r throttle.RuleForecast, name Binding, seen, at time.Time) *ruleSum {
-	sum := &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
-	switch {
-	case r.Algorithm == policy.Calendar || r.Rest > 0: // or a window that opens on use
-		sum.window = r.Rest
-	case r.Algorithm == policy.FixedWindow && r.Per > 0:
-		sum.window = r.Per - time.Duration(at.UnixNano()%int64(r.Per))
-	}
-	return sum
+func newRuleSum(r throttle.RuleForecast, name Binding, seen time.Time) *ruleSum {
+	return &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
 }
 
 // add adds a task at the end of its scope's queue and returns its expected start.
@@ -282,7 +273,7 @@ func (l *lineSum) start(cost spending) moment {
 		if l.own[i]+r.cost(cost) == 0 {
 			continue // neither this task nor any before it takes units of the rule
 		}
-		wait, known := r.after(r.turn(l, i, cost))
+		wait, known := r.AdmitsIn(r.turn(l, i, cost))
 		switch {
 		case r.Algorithm == policy.Concurrency:
 			full = full || !known
@@ -342,7 +333,7 @@ func (r *ruleSum) waste(cost int64) int64 {
 	}
 	laid, free := r.units, int64(0)
 	if r.Algorithm == policy.FixedWindow || r.Algorithm == policy.Calendar {
-		free = r.free()
+		free = r.Free()
 	}
 	room := r.Limit - (laid-free)%r.Limit
 	if laid < free {
@@ -353,99 +344,4 @@ func (r *ruleSum) waste(cost int64) int64 {
 	}
 	r.units += room
 	return room
-}
-
-// free returns how many units the rule gives at once.
-func (r *ruleSum) free() int64 {
-	switch {
-	case r.Algorithm == policy.Calendar && (!r.Limited || r.Spread && r.RetryAfter < r.Rest):
-		return max(0, r.Remaining) // with what was rolled over; at once, or by the end of the period
-	case r.Limited:
-		return 0
-	}
-	return max(0, min(r.Remaining, r.Limit))
-}
-
-// after returns the time from the rule's snapshot until the rule has given this many units. It returns
-// false if no clock determines it.
-func (r *ruleSum) after(units int64) (time.Duration, bool) {
-	free := r.free()
-	if r.Algorithm == policy.Concurrency {
-		return 0, units <= free
-	}
-	if r.Units == 0 {
-		return 0, false
-	}
-	if r.Spread {
-		return r.spread(units, free)
-	}
-	if units <= free {
-		return 0, true
-	}
-	switch r.Algorithm {
-	case policy.TokenBucket:
-		return r.spans(float64(units-r.Limit)/float64(r.Units), r.ResetAfter)
-	case policy.Calendar:
-		return r.period((units - free - 1) / r.Limit)
-	case policy.FixedWindow:
-		next := r.window
-		if r.Limited {
-			next = r.RetryAfter
-		}
-		return r.spans(math.Floor(float64(units-free-1)/float64(r.Limit)), next)
-	default:
-		windows, place := (units-1)/r.Limit, (units-1)%r.Limit
-		return r.spans(float64(windows), r.leave(place-free))
-	}
-}
-
-// spread is after for a calendar that spreads its remaining units over the rest of the period.
-func (r *ruleSum) spread(units, free int64) (time.Duration, bool) {
-	if units <= free {
-		first := max(0, r.RetryAfter)
-		return first + time.Duration(float64(r.window-first)*float64(units-1)/float64(free)), true
-	}
-	periods, place := (units-free-1)/r.Limit, (units-free-1)%r.Limit
-	begins, ends := r.Period(periods+1), r.Period(periods+2)
-	if begins > math.MaxInt64/2 || ends > math.MaxInt64/2 {
-		return 0, false
-	}
-	return begins + time.Duration(float64(ends-begins)*float64(place)/float64(r.Limit)), true
-}
-
-// period returns the time until a calendar gives units again, plus later periods.
-func (r *ruleSum) period(later int64) (time.Duration, bool) {
-	first := int64(1)
-	switch {
-	case r.Limited && r.RetryAfter == throttle.Never:
-		return 0, false
-	case r.Limited && later == 0:
-		return max(0, r.RetryAfter), true
-	case r.Limited && r.RetryAfter > r.Period(1): // the next period is used up, too
-		first = 2
-	}
-	d := r.Period(first + later)
-	return max(0, d), d <= math.MaxInt64/2
-}
-
-// leave returns when the unit at a place of a sliding window leaves the window. It assumes that units
-// are evenly spread between the first and the last. Places below 0 are free already.
-func (r *ruleSum) leave(place int64) time.Duration {
-	if place < 0 {
-		return 0
-	}
-	held := r.Limit - r.free()
-	if held == 1 {
-		return r.ResetAfter
-	}
-	return r.RetryAfter + time.Duration(float64(r.ResetAfter-r.RetryAfter)*float64(place)/float64(held-1))
-}
-
-// spans returns n times Per, plus more. It returns false if a time.Duration cannot hold the sum.
-func (r *ruleSum) spans(n float64, more time.Duration) (time.Duration, bool) {
-	d := n*float64(r.Per) + float64(more)
-	if d > math.MaxInt64/2 || more == throttle.Never {
-		return 0, false
-	}
-	return max(0, time.Duration(d)), true
 }

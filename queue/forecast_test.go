@@ -147,7 +147,7 @@ func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, er
 		for o.Remaining < o.Limit && r.earliest(w.now, o.Remaining+1) == w.now {
 			o.Remaining++
 		}
-		if r.algorithm == policy.Calendar {
+		if r.algorithm == policy.Calendar || r.algorithm == policy.FixedWindow {
 			o.Rest = micros(r.per - w.now%r.per)
 		}
 		o.RetryAfter = micros(r.earliest(w.now, 1) - w.now)
@@ -356,9 +356,9 @@ func TestForecastSpread(t *testing.T) {
 		"over":        {closed, map[int64]time.Duration{1: 40 * time.Second, 2: 50 * time.Second, 11: 140 * time.Second}},
 		"rolled over": {rolled, map[int64]time.Duration{14: 0, 15: 40 * time.Second, 24: 40 * time.Second, 25: 140 * time.Second}},
 	} {
-		sum := newRuleSum(test.rule, Binding{}, time.Time{}, time.Time{})
+		sum := newRuleSum(test.rule, Binding{}, time.Time{})
 		for units, want := range test.want {
-			if got, known := sum.after(units); !known || got != want {
+			if got, known := sum.AdmitsIn(units); !known || got != want {
 				t.Errorf("%s: %d units after %v, %t; want %v", name, units, got, known, want)
 			}
 		}
@@ -404,7 +404,7 @@ func (l looks) Forecast(_ context.Context, scope string) (throttle.Forecast, err
 // "A pause that has an end puts everything off by it", and one without can't be told.
 func TestForecastPaused(t *testing.T) {
 	t.Parallel()
-	rate := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second}
+	rate := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second, Rest: time.Second}
 	rate.Scope, rate.Rule, rate.Algorithm, rate.Limit, rate.Remaining = "p", "rate", policy.FixedWindow, 1, 1
 	pause := func(level string, left time.Duration) throttle.RuleForecast {
 		r := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}}

@@ -71,7 +71,7 @@ func (w Waitlist) survey(ctx context.Context, provider string) (all []ScopeQueue
 		var scopes []string
 		for len(scopes) < waitingPart && !reader.last {
 			reader.open = reader.open[:0]
-			if err := reader.readEntries(ctx); err != nil {
+			if err := reader.readEntries(ctx, waitingEntries); err != nil {
 				return nil, false, err
 			}
 			for _, line := range reader.open {

@@ -35,9 +35,9 @@ type RuleForecast struct {
 	// included. Units is 0 if no clock gives any: for a suspended rule and a concurrency rule.
 	Units int64
 	Per   time.Duration
-	// Rest is the time until the period of a Calendar ends, or until a window that opens on use does: Per while no
-	// window is open.
-	// Spread says that the remaining units of a Calendar are spread over that time. Both mean nothing for other rules.
+	// Rest is the time until the period of a Calendar, or the window of a FixedWindow, ends: Per for a window that opens on
+	// use while none is open. Spread says that a Calendar's remaining units are spread over that time. Both mean nothing for
+	// other rules.
 	Rest   time.Duration
 	Spread bool
 	resets *resetTimes
@@ -52,35 +52,43 @@ type RuleForecast struct {
 // Forecast returns what the next task of a scope meets. It changes nothing. Costs two round trips. Its
 // errors are those of Peek.
 func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) {
-	p, err := l.scopes.of(scope)
-	if err != nil {
-		return Forecast{}, err
-	}
-	d, err := l.peek(ctx, p, Request{Scope: scope, Cost: defaultCost, ID: NewID()})
-	if err == nil && p.stale(d.At) {
-		if p = l.scopes.refresh(p, d.At); p == nil {
-			return Forecast{At: d.At}, nil
-		}
-	}
-	if err != nil || len(d.Rules) != len(p.bounds) {
-		at := time.Now()
-		if !d.At.IsZero() {
-			at = d.At
-		}
-		return Forecast{At: at, Until: p.changes()}, err
-	}
-	out := Forecast{At: d.At, Until: p.changes(), Rules: make([]RuleForecast, len(d.Rules))}
-	for i := range d.Rules {
-		r := RuleForecast{RuleState: d.Rules[i]}
-		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.StartTolerance)
-		r.calendar(p.bounds[i].Rule, d.At)
-		r.onUse(p.bounds[i].Rule)
-		out.Rules[i] = r
+	out, p, _, err := l.paces(ctx, scope)
+	if err != nil || p == nil {
+		return out, err
 	}
 	if err := l.countWaiting(ctx, p, &out); err != nil {
 		return Forecast{}, unavailable(ctx, "look at the queues of", scope, err)
 	}
 	return out, nil
+}
+
+// paces is Forecast without what waits. The plan is nil if no rule decides now.
+func (l *Limiter) paces(ctx context.Context, scope string) (Forecast, *compiledScope, Decision, error) {
+	p, err := l.scopes.of(scope)
+	if err != nil {
+		return Forecast{}, nil, Decision{}, err
+	}
+	d, err := l.peek(ctx, p, Request{Scope: scope, Cost: defaultCost, ID: NewID()})
+	if err == nil && p.stale(d.At) {
+		if p = l.scopes.refresh(p, d.At); p == nil {
+			return Forecast{At: d.At}, nil, d, nil
+		}
+	}
+	if err != nil || len(d.Rules) != len(p.bounds) || len(p.bounds) == 0 {
+		at := time.Now()
+		if !d.At.IsZero() {
+			at = d.At
+		}
+		return Forecast{At: at, Until: p.changes()}, nil, d, err
+	}
+	out := Forecast{At: d.At, Until: p.changes(), Rules: make([]RuleForecast, len(d.Rules))}
+	for i := range d.Rules {
+		r := RuleForecast{RuleState: d.Rules[i]}
+		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.StartTolerance)
+		r.ends(p.bounds[i].Rule, d.At)
+		out.Rules[i] = r
+	}
+	return out, p, d, nil
 }
 
 // countWaiting reads what waits below the levels of a scope's rules: see lua/include/fairshare/tree.lua. Those in flight are
@@ -160,8 +168,12 @@ func (r *RuleForecast) Period(n int64) time.Duration {
 	return r.Rest + time.Duration(n-1)*r.Per
 }
 
-// calendar tells of a calendar's periods.
-func (r *RuleForecast) calendar(rule policy.Rule, at time.Time) {
+// ends says when the rule's window or period ends.
+func (r *RuleForecast) ends(rule policy.Rule, at time.Time) {
+	if r.onUse(rule); rule.Algorithm == policy.FixedWindow && r.Rest == 0 && r.Per > 0 {
+		r.Rest = r.Per - time.Duration(at.UnixNano()%int64(r.Per))
+		return
+	}
 	if rule.Algorithm != policy.Calendar || rule.Limit == 0 {
 		return
 	}

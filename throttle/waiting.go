@@ -54,7 +54,7 @@ func (w Waitlist) Waiting(provider string) *Waiting {
 func (w *Waiting) Next(ctx context.Context, most int) (places []WaiterRef, err error) {
 	for len(places) < most && (!w.last || len(w.open) > 0) {
 		if len(w.open) == 0 {
-			if err = w.readEntries(ctx); err != nil {
+			if err = w.readEntries(ctx, waitingEntries); err != nil {
 				return nil, unavailable(ctx, "read who waits for", w.provider, err)
 			}
 		}
@@ -71,7 +71,7 @@ func (w *Waiting) Next(ctx context.Context, most int) (places []WaiterRef, err e
 }
 
 // readEntries opens the queues of the next entries of the heap: those of its leaves.
-func (w *Waiting) readEntries(ctx context.Context) error {
+func (w *Waiting) readEntries(ctx context.Context, most int64) error {
 	ctx, cancel := context.WithTimeout(ctx, w.limiter.cfg.Timeout)
 	defer cancel()
 	from := "-"
@@ -80,14 +80,14 @@ func (w *Waiting) readEntries(ctx context.Context) error {
 	}
 	var read *redis.StringSliceCmd
 	err := redisread.FromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
-		read = pipe.ZRangeByLex(ctx, w.listKey(), &redis.ZRangeBy{Min: from, Max: "+", Count: waitingEntries})
+		read = pipe.ZRangeByLex(ctx, w.listKey(), &redis.ZRangeBy{Min: from, Max: "+", Count: most})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	entries := read.Val()
-	w.last = len(entries) < waitingEntries
+	w.last = len(entries) < int(most)
 	for _, entry := range entries {
 		w.entry = entry
 		if scope, is := leafScope(entry); is {

@@ -76,6 +76,7 @@ func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
 	if cfg.TaskCheckInterval == 0 {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
+	t.concurrency.Add(int64(concurrency(cfg)))
 	t.dispatcher.AddServer(concurrency(cfg), queue.NewWeights(cfg.Queues, cfg.StrictPriority), cfg.TaskCheckInterval)
 	if cfg.DelayedTaskCheckInterval == 0 {
 		cfg.DelayedTaskCheckInterval = delayedCheckInterval

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -99,6 +100,7 @@ type Limits struct {
 	serving  sync.Mutex // separate from mu, which End holds while it waits
 	queues   []string   // of its servers
 	summary  summary
+	running  atomic.Bool     // between Begin and End
 	failures ratelog.Repeats // log lines of tasks that are retried, by scope
 
 	mu      sync.Mutex
@@ -177,7 +179,7 @@ func limitsOf(cfg Config) (limitsfile.File, error) {
 // build creates the parts and connects them.
 func (l *Limits) build(file limitsfile.File) error {
 	inspector := asynq.NewInspectorFromRedisClient(l.rdb)
-	l.metrics = metrics.New(metrics.Config{Version: l.cfg.Version})
+	l.metrics = metrics.New(metrics.Config{Version: l.cfg.Version, Snapshot: l.snapshot})
 	l.health = redishealth.New(redishealth.Config{
 		Ping: redishealth.Ping(l.rdb), Explain: l.cfg.ExplainRedis, Up: l.metrics.RedisUp, Logger: l.log,
 		Count: func() (int, error) {
@@ -186,7 +188,7 @@ func (l *Limits) build(file limitsfile.File) error {
 		},
 	})
 	calm := l.health.Calm(l.log)
-	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, App: l.cfg.App, Worker: true, Prefix: l.cfg.Throttle.Prefix, Logger: l.log, OnFault: l.fileFault})
+	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, App: l.cfg.App, Worker: true, Prefix: l.cfg.Throttle.Prefix, Logger: l.log, OnFault: l.fileFault, OnVersion: l.metrics.PolicyInForce})
 	if !l.cfg.NoUsage {
 		recorder, err := usage.New(l.rdb, usage.Config{Prefix: l.cfg.Throttle.Prefix, App: cmp.Or(l.cfg.App, filepath.Base(os.Args[0])), Observer: l.metrics, Logger: calm})
 		if err != nil {
@@ -393,6 +395,7 @@ func (l *Limits) Begin(ctx context.Context) error {
 	if l.begun++; l.begun == 1 {
 		beside, end := context.WithCancel(context.WithoutCancel(ctx))
 		l.end, l.beside = end, l.runBeside(beside)
+		l.running.Store(true)
 	}
 	return nil
 }
@@ -449,6 +452,7 @@ func (l *Limits) End() {
 	if l.begun--; l.begun > 0 {
 		return
 	}
+	l.running.Store(false)
 	l.end()
 	l.beside.Wait()
 	if !l.cfg.NoMetrics {

@@ -175,10 +175,12 @@ type Middleware struct {
 	repeats    ratelog.Repeats // of log lines
 	unmatched  unmatched       // tasks whose scopes meet no rule
 	serves     atomic.Bool     // a Server of its own was started
-	joined     sync.Once
-	moves      sync.WaitGroup  // of tasks to other queues
-	serving    context.Context //nolint:containedctx // over when Stop is called
-	stop       context.CancelFunc
+
+	concurrency atomic.Int64 // of all servers that Config has completed
+	joined      sync.Once
+	moves       sync.WaitGroup  // of tasks to other queues
+	serving     context.Context //nolint:containedctx // over when Stop is called
+	stop        context.CancelFunc
 
 	isFailure func(error) bool // the user's own, set by Config
 }

@@ -91,7 +91,7 @@ func TestGlossary(t *testing.T) {
 	t.Parallel()
 	glossary, keys, metrics := read(t, "docs/glossary.md"), read(t, "docs/keys.md"), read(t, "docs/metrics.md")
 	known := map[string]bool{}
-	for _, dir := range []string{"throttle", "throttle/policy", "throttle/limitsyaml", "throttle/policystore", "throttle/upstream", "throttle/usage", "worker", "worker/page", "queue"} {
+	for _, dir := range []string{"throttle", "throttle/policy", "throttle/limitsyaml", "throttle/policystore", "throttle/upstream", "throttle/usage", "worker", "worker/metrics", "worker/page", "queue"} {
 		for name := range exportedNames(t, dir) {
 			known[name] = true
 		}

@@ -83,6 +83,8 @@ type Source struct {
 	again    time.Time // when a file that may not be published is tried again
 	faulty   bool      // what stands there by now cannot be used
 	onFault  func(error)
+
+	onVersion func(int64)
 }
 
 // Config configures a Source. The zero Config is ready to use.
@@ -100,6 +102,8 @@ type Config struct {
 	// OnFault receives the reason when Reload finds that the file was changed into one that cannot be
 	// used, so that the earlier limits stay, and nil when the file is valid again. Defaults to none.
 	OnFault func(error)
+	// OnVersion receives the number of each version that Follow has put in force. It must not block. Defaults to none.
+	OnVersion func(int64)
 }
 
 // New returns a Source of a file that was read. It does no I/O.
@@ -117,10 +121,13 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	if cfg.OnFault == nil {
 		cfg.OnFault = func(error) {}
 	}
+	if cfg.OnVersion == nil {
+		cfg.OnVersion = func(int64) {}
+	}
 	store := policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix})
 	return &Source{
 		store: store, holder: policystore.NewHolder(store, cfg.By), read: read, log: cfg.Logger,
-		self: policystore.Process{App: cfg.App, Worker: cfg.Worker}, onFault: cfg.OnFault,
+		self: policystore.Process{App: cfg.App, Worker: cfg.Worker}, onFault: cfg.OnFault, onVersion: cfg.OnVersion,
 	}
 }
 
@@ -168,6 +175,10 @@ func (l *Source) Preview(ctx context.Context) (*policy.Policy, error) {
 	l.mu.Unlock()
 	return l.store.Preview(ctx, file)
 }
+
+// Newest returns the number of the newest version of the limits in Redis, 0 if there is none. The error is that of
+// policystore.Store.Newest.
+func (l *Source) Newest(ctx context.Context) (int64, error) { return l.store.Newest(ctx) }
 
 // begin publishes the file of a worker that starts. One whose Redis user may not goes by what stands
 // in Redis.
@@ -297,7 +308,7 @@ func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 	beside.Go(func() { l.hold(ctx) })
 	policystore.Follow(ctx, l.store, limiter, policystore.FollowConfig{
 		Logger:    log,
-		OnVersion: func(v policystore.Version, _ *policy.Policy) { l.inForce(v); refused(nil) },
+		OnVersion: func(v policystore.Version, _ *policy.Policy) { l.inForce(v); refused(nil); l.onVersion(v.Number) },
 		OnRefused: refused,
 		OnNone:    func() { l.restore(ctx) },
 		App:       l.self.App, Worker: l.self.Worker,

@@ -152,6 +152,17 @@ func readMark(text string) (number int64, hash string, err error) {
 // none, or a *DamagedError. Costs two round trips.
 func (s *Store) Current(ctx context.Context) (Version, error) { return s.current(ctx, s.rdb) }
 
+// Newest returns the number of the version that was written last, 0 if there is none. It reads no text of a version. Costs one
+// round trip. The error is a *DamagedError, or Redis's.
+func (s *Store) Newest(ctx context.Context) (int64, error) {
+	mark, err := s.mark(ctx, s.rdb)
+	if err != nil || mark == "" {
+		return 0, err
+	}
+	number, _, err := readMark(mark)
+	return number, err
+}
+
 func (s *Store) current(ctx context.Context, c redis.Cmdable) (Version, error) {
 	mark, err := s.mark(ctx, c)
 	if err != nil {

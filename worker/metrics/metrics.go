@@ -10,6 +10,7 @@
 package metrics
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -40,6 +41,9 @@ type Config struct {
 	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
 	// absent.
 	Version string
+	// Snapshot reads what the series headway_shared_… say. A scrape calls it, at most once in five seconds, with three seconds to
+	// answer; after an error these series are absent. See worker.Middleware.Snapshot. Defaults to none, and then they are absent.
+	Snapshot func(context.Context) (Snapshot, error)
 }
 
 // Metrics counts what the limiter and the workers do. It is safe for concurrent use; a call costs well
@@ -68,6 +72,7 @@ type Metrics struct {
 	faulty     prometheus.Gauge
 	outages    prometheus.Counter
 	polls      *looks
+	version    prometheus.Gauge
 	signals    *prometheus.CounterVec
 	collectors []prometheus.Collector
 
@@ -102,6 +107,7 @@ func New(cfg Config) *Metrics {
 	m.makeRuleMetrics()
 	m.makeTaskMetrics()
 	m.makeHealthMetrics(cfg.Version)
+	add(m, newShared(cfg))
 	return m
 }
 
@@ -137,6 +143,7 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.errors = counters(m, "errors_total", "Errors inside Headway, by kind.", "kind")
 	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
 	m.faulty = gauge(m, "limits_file_faulty", "1 while the limits file was changed into one that cannot be used, 0 otherwise.")
+	m.version = gauge(m, "policy_version", "The version of the limits that is in force in this process, 0 if it is not from Redis.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
 	m.polls = add(m, newLooks())
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")

@@ -134,6 +134,9 @@ func (m *Metrics) LimitsFileFaulty(faulty bool) {
 	m.faulty.Set(0)
 }
 
+// PolicyInForce records the version of the limits that is in force in this process.
+func (m *Metrics) PolicyInForce(version int64) { m.version.Set(float64(version)) }
+
 // RedisUp records whether Redis answers. An outage is counted once, when it begins.
 func (m *Metrics) RedisUp(up bool) {
 	m.redis.mu.Lock()

@@ -16,6 +16,10 @@ const (
 	fieldID           protowire.Number = 3
 	fieldErrorMsg     protowire.Number = 7
 	fieldLastFailedAt protowire.Number = 11
+	fieldHeaders      protowire.Number = 15
+
+	mapKey   protowire.Number = 1 // of an entry of the headers
+	mapValue protowire.Number = 2
 )
 
 // messageArg is the index of the message among the arguments of the script that completes a task.

@@ -1,0 +1,176 @@
+package throttle
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// readRules reads the rules of the policy's own scopes, and of those in which most waits.
+func (s *survey) readRules(ctx context.Context) error {
+	scopes := s.ownScopes()
+	for _, q := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
+		if !q.never && len(q.meets) > 0 && !slices.Contains(scopes, q.Scope) {
+			scopes = append(scopes, q.Scope)
+		}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var fault error
+	room := make(chan struct{}, surveyedAtOnce)
+	for _, scope := range scopes {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			now, _, d, err := s.w.l.paces(ctx, scope)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				if fault == nil {
+					fault = err
+				}
+				return
+			}
+			s.note(scope, now, d)
+		})
+	}
+	wg.Wait()
+	return fault
+}
+
+// ownScopes are the scopes that the policy names and has rules for. One that is above another is read with that.
+func (s *survey) ownScopes() (scopes []string) {
+	for _, r := range slices.Backward(s.out.Rules) { // those below come before those above
+		above := func(scope string) bool { return scope == r.Pattern || strings.HasPrefix(scope, r.Pattern+"/") }
+		if !slices.Contains(strings.Split(r.Pattern, "/"), "*") && !slices.ContainsFunc(scopes, above) {
+			scopes = append(scopes, r.Pattern)
+		}
+	}
+	slices.Reverse(scopes)
+	if len(scopes) > surveyedScopes {
+		scopes, s.out.Partial = scopes[:surveyedScopes], true
+	}
+	return scopes
+}
+
+// note takes over how the rules on a scope's path stand.
+func (s *survey) note(scope string, now Forecast, d Decision) {
+	if s.out.At.Before(now.At) {
+		s.out.At = now.At
+	}
+	s.closed[scope] = d.Paused
+	for i := range now.Rules {
+		if r := &now.Rules[i]; r.Paused {
+			s.closed[scope] = true
+		} else if index, known := s.index[ruleAt{r.Pattern, r.Rule}]; known {
+			one := s.rule(ruleOf{r.Scope, r.Rule}, index)
+			one.state, one.left = r, r.Free()
+			one.held = max(one.held, heldUntil(r.Scope, scope, now, d))
+		}
+	}
+}
+
+// heldUntil is how long the tasks under a rule wait for the end of pauses alone: those of its own level and above.
+func heldUntil(level, scope string, now Forecast, d Decision) (held time.Duration) {
+	if d.Paused && level == scope {
+		held = d.RetryAfter
+	}
+	for _, r := range now.Rules {
+		if r.Paused && (r.Scope == level || strings.HasPrefix(level, r.Scope+"/")) {
+			held = max(held, r.RetryAfter)
+		}
+	}
+	return held
+}
+
+// countReady shares what the rules would admit now among the queues, the fullest first.
+func (s *survey) countReady() {
+	for i := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
+		q := &s.out.Queues[i]
+		if q.never || s.closed[q.Scope] {
+			continue
+		}
+		ready := q.Tasks
+		for _, m := range q.meets {
+			if one := s.at[m.of]; one.state != nil {
+				ready = min(ready, portionOf(one.left, q.Tasks, q.units(m.rule)))
+			}
+		}
+		for _, m := range q.meets {
+			if one := s.at[m.of]; one.state != nil && q.Tasks > 0 {
+				one.left -= portionOf(ready, q.units(m.rule), q.Tasks)
+			}
+		}
+		q.Ready = ready
+	}
+}
+
+// units is what all waiters of a queue take of a rule.
+func (q *QueueSurvey) units(r policy.Rule) int64 {
+	if r.Algorithm == policy.Concurrency {
+		return q.Tasks
+	}
+	return q.sum.of(r.Unit)
+}
+
+// portionOf is whole times n/all, rounded down; whole where all is nothing.
+func portionOf(n, whole, all int64) int64 {
+	if all <= 0 {
+		return whole
+	}
+	return int64(float64(max(0, n)) * float64(whole) / float64(all))
+}
+
+// finish adds up what is known of each rule where it counts.
+func (s *survey) finish() Survey {
+	best := make([]*ruleCount, len(s.out.Rules))
+	for _, of := range slices.SortedFunc(maps.Keys(s.at), func(a, b ruleOf) int {
+		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.name, b.name))
+	}) {
+		one := s.at[of]
+		r := &s.out.Rules[one.index]
+		r.Waiting, r.Queues = r.Waiting+one.waiting, r.Queues+one.lines
+		if one.state != nil && one.above(best[one.index]) {
+			best[one.index] = one
+		}
+	}
+	for i, one := range best {
+		if one != nil {
+			r := &s.out.Rules[i]
+			r.Read, r.Used, r.Limit, r.DoneIn = true, one.used(), one.state.Limit, one.doneIn()
+		}
+	}
+	if s.out.At.IsZero() {
+		s.out.At = time.Now()
+	}
+	for i := range s.out.Queues {
+		if q := &s.out.Queues[i]; q.First.ID != "" {
+			q.Joined = joined(q.score, s.out.At)
+		}
+	}
+	return s.out
+}
+
+// above says whether more waits for one than for another, or as much, and more is used.
+func (c *ruleCount) above(other *ruleCount) bool {
+	return other == nil || c.waiting > other.waiting || c.waiting == other.waiting && c.used() > other.used()
+}
+
+func (c *ruleCount) used() int64 { return max(0, c.state.Limit-c.state.Remaining) }
+
+func (c *ruleCount) doneIn() time.Duration {
+	if c.waiting == 0 {
+		return 0
+	}
+	in, known := c.state.AdmitsIn(c.waiting)
+	if !known || c.held == Never || in > Never-c.held {
+		return Never
+	}
+	return c.held + in
+}

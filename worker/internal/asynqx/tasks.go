@@ -1,0 +1,94 @@
+package asynqx
+
+import (
+	"context"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// QueueTasks is how many tasks of a queue can run now, and run.
+type QueueTasks struct {
+	Name            string
+	Pending, Active int64
+	Paused          bool
+}
+
+// CountTasks returns the tasks of asynq's queues in the order of their names, of the first most queues. It costs a round trip, and
+// another of three commands a queue.
+func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list []QueueTasks, more bool, err error) {
+	names, err := rdb.SMembers(ctx, "asynq:queues").Result()
+	if err != nil || len(names) == 0 {
+		return nil, false, err
+	}
+	slices.Sort(names)
+	if more = len(names) > most; more {
+		names = names[:most]
+	}
+	pending, active, paused := make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names))
+	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, name := range names {
+			pending[i] = pipe.LLen(ctx, QueuePrefix(name)+"pending")
+			active[i] = pipe.LLen(ctx, QueuePrefix(name)+"active")
+			paused[i] = pipe.Exists(ctx, QueuePrefix(name)+"paused")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	for i, name := range names {
+		list = append(list, QueueTasks{name, pending[i].Val(), active[i].Val(), paused[i].Val() > 0})
+	}
+	return list, more, nil
+}
+
+// TaskRef is a task of a queue.
+type TaskRef struct{ Queue, ID string }
+
+// Headers returns a header of each task, "" for a task that has gone or does not have it. It costs a round trip of a command a task.
+func Headers(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef, name string) ([]string, error) {
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	messages := make([]*redis.SliceCmd, len(tasks))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, t := range tasks {
+			messages[i] = pipe.HMGet(ctx, taskKey(t.Queue, t.ID), "msg") // no error for a task that has gone
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	values := make([]string, len(tasks))
+	for i, message := range messages {
+		if text, is := message.Val()[0].(string); is {
+			values[i] = header([]byte(text), name)
+		}
+	}
+	return values, nil
+}
+
+// header returns a header of the task in a message, "" if it has none of the name.
+func header(message []byte, name string) string {
+	for len(message) > 0 {
+		number, kind, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
+			return ""
+		}
+		n := protowire.ConsumeFieldValue(number, kind, message[tag:])
+		if n < 0 {
+			return ""
+		}
+		if number == fieldHeaders && kind == protowire.BytesType {
+			entry, _ := protowire.ConsumeBytes(message[tag:])
+			if field(entry, mapKey) == name {
+				return field(entry, mapValue)
+			}
+		}
+		message = message[tag+n:]
+	}
+	return ""
+}

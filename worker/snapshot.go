@@ -1,0 +1,118 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/metrics"
+)
+
+// snapshotQueues is how many of asynq's queues a snapshot counts.
+const snapshotQueues = 100
+
+// errIdle is the error of a snapshot before Begin and after End.
+var errIdle = errors.New("worker: no server runs")
+
+// Snapshot reads the state of the limits, of who waits for them, and of asynq's queues, for metrics.Config: it sets all of a
+// Snapshot but PolicyVersion. It changes nothing. Tasks whose rules have room count as runnable in the queue of the first task of
+// their scope. The error is Redis's.
+//
+// Costs what Waitlist.Survey does, one command and three for each of 100 queues, and one for each of the 200 fullest scopes.
+func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
+	survey, err := t.cfg.Limiter.Waitlist().Survey(ctx)
+	if err != nil {
+		return metrics.Snapshot{}, err
+	}
+	queues, more, err := asynqx.CountTasks(ctx, t.cfg.Redis, snapshotQueues)
+	if err != nil {
+		return metrics.Snapshot{}, err
+	}
+	survey.Partial = survey.Partial || more
+	s := metrics.Snapshot{Survey: survey}
+	if s.Oldest, err = t.oldest(ctx, survey); err != nil {
+		return metrics.Snapshot{}, err
+	}
+	s.Queues = runnable(survey, queues)
+	s.UsefulWorkers = t.useful(s.Queues)
+	return s, nil
+}
+
+// runnable counts the tasks that could start now: those in pending, which no limit holds, and those that wait although their rules
+// have room. A queue that is paused has none.
+func runnable(survey throttle.Survey, queues []asynqx.QueueTasks) []metrics.QueueTasks {
+	ready := map[string]int64{}
+	for _, q := range survey.Queues {
+		if name, _, is := queue.ReadTicket(q.First.ID); is {
+			ready[name] += q.Ready
+		}
+	}
+	list := make([]metrics.QueueTasks, 0, len(queues))
+	for _, q := range queues {
+		one := metrics.QueueTasks{Name: q.Name, Active: q.Active}
+		if !q.Paused {
+			one.Runnable = q.Pending + ready[q.Name]
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// useful is how many workers of this process's size the tasks of its queues keep busy.
+func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
+	slots, tasks := t.concurrency.Load(), int64(0)
+	if slots == 0 {
+		return 0
+	}
+	for _, q := range queues {
+		if t.queues.Owns(q.Name) {
+			tasks += q.Active + q.Runnable
+		}
+	}
+	return float64(tasks) / float64(slots)
+}
+
+// oldest is when the longest wait under each rule began, of the first tasks of the fullest scopes: as their headers say, or else
+// about when they took their places.
+func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time.Time, error) {
+	tasks := make([]asynqx.TaskRef, len(survey.Queues))
+	for i, q := range survey.Queues {
+		tasks[i].Queue, tasks[i].ID, _ = queue.ReadTicket(q.First.ID)
+	}
+	headers, err := asynqx.Headers(ctx, t.cfg.Redis, tasks, queue.HeaderDue)
+	if err != nil {
+		return nil, err
+	}
+	oldest := slices.Repeat([]time.Time{{}}, len(survey.Rules))
+	for i, q := range survey.Queues {
+		since, err := time.Parse(time.RFC3339Nano, headers[i])
+		if err != nil {
+			since = q.Joined
+		}
+		for _, r := range q.Rules {
+			if !since.IsZero() && (oldest[r].IsZero() || since.Before(oldest[r])) {
+				oldest[r] = since
+			}
+		}
+	}
+	return oldest, nil
+}
+
+// snapshot is Middleware.Snapshot while a server runs, with the newest version of the limits.
+func (l *Limits) snapshot(ctx context.Context) (metrics.Snapshot, error) {
+	if !l.running.Load() {
+		return metrics.Snapshot{}, errIdle
+	}
+	s, err := l.Middleware.Snapshot(ctx)
+	if err == nil {
+		s.PolicyVersion, err = l.source.Newest(ctx)
+	}
+	if err != nil && l.running.Load() {
+		l.metrics.Failed("snapshot")
+	}
+	return s, err
+}

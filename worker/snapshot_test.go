@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/metrics"
+)
+
+// "Runnable are the tasks that could start now had they a worker": those in pending, and those that wait while their rules have
+// room. Limited tasks are not among them.
+func TestSnapshotRunnable(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 5, Per: time.Hour}}, MiddlewareConfig{})
+	s.throttle.Config(asynq.Config{Concurrency: 4})
+	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
+	began, limiter := time.Now(), s.throttle.cfg.Limiter
+	for range 5 {
+		if d, err := limiter.Allow(t.Context(), "p"); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	for n := range 20 {
+		if _, err := client.Enqueue(t.Context(), queue.Task{Type: "any", Scope: "p", ID: fmt.Sprint(n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		if _, err := s.client.Enqueue(asynq.NewTask("any", nil), asynq.Queue("low")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshot := func() metrics.Snapshot {
+		t.Helper()
+		got, err := s.throttle.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	got := snapshot()
+	if r := got.Survey.Rules[0]; r.Used != 5 || r.Waiting != 20 || len(got.Queues) != 2 || got.Queues[0] != (metrics.QueueTasks{Name: "default"}) || got.Queues[1].Runnable != 3 {
+		t.Errorf("all of default wait: %+v, %+v", r, got.Queues)
+	}
+	more, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 8, Per: time.Hour}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter.SetPolicy(more)
+	if got = snapshot(); got.Queues[0].Runnable != 3 || got.UsefulWorkers != 3./4 { // this process serves default alone
+		t.Errorf("three have room: %+v, %v useful workers", got.Queues, got.UsefulWorkers)
+	}
+	if since := got.Oldest[0].Sub(began); since < -time.Second || since > bound {
+		t.Errorf("the oldest wait began at %v, %v", got.Oldest[0], began)
+	}
+	if err := s.inspector.PauseQueue("low"); err != nil {
+		t.Fatal(err)
+	}
+	if got = snapshot(); got.Queues[1].Runnable != 0 {
+		t.Errorf("a paused queue: %+v", got.Queues)
+	}
+}
+
+// A worker serves its own version of the limits and what all workers share, and reads that only when it is scraped.
+func TestSnapshotIsServed(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	rdb := server.Client(t)
+	file := writeLimits(t, "", strings.Replace(mailLimits, "limit: 100", "limit: 3", 1))
+	limits, err := New(rdb, Config{LimitsFile: file, Spends: spendsMail, Registerer: prometheus.NewRegistry(), Summary: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := func() string {
+		w := httptest.NewRecorder()
+		limits.MetricsHandler().ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	if got := redistest.Commands(t, rdb, func() {
+		if text := page(); strings.Contains(text, "headway_shared_") || strings.Contains(text, `kind="snapshot"`) {
+			t.Error("a process without a server has read")
+		}
+	}); redistest.Total(got) > 0 {
+		t.Errorf("no server runs: %v", got)
+	}
+	asynqServer := limits.NewServer(asynq.Config{Concurrency: 8})
+	if err := asynqServer.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
+		t.Fatal(err)
+	}
+	enqueueMails(t, rdb, 1)
+	var text string
+	redistest.WaitFor(t, "the version in force", bound, func() bool {
+		text = page()
+		return strings.Contains(text, "\nheadway_policy_version 1\n") && strings.Contains(text, "\nheadway_shared_rule_used{rule=\"mail:account\"} ")
+	})
+	for _, line := range []string{"headway_shared_policy_version 1", `headway_shared_rule_limit{rule="mail:account"} 3`, `headway_shared_runnable_tasks{queue="default"} `} {
+		if !strings.Contains(text, "\n"+line) {
+			t.Errorf("no %s", line)
+		}
+	}
+	asynqServer.Shutdown()
+	if strings.Contains(page(), `headway_errors_total{kind="snapshot"}`) {
+		t.Error("an error was counted, and there was none")
+	}
+}
