@@ -180,6 +180,9 @@ func (h *handler) routes() {
 	h.mux.HandleFunc("GET /history.ndjson", h.asked(h.export))
 	h.mux.HandleFunc("GET /forecast", h.asked(h.forecast))
 	h.mux.HandleFunc("POST /forecast", h.asked(h.forecast))
+	h.mux.HandleFunc("GET /change", h.asked(h.changeForm))
+	h.mux.HandleFunc("POST /change", h.asked(h.changed))
+	h.mux.HandleFunc("GET /done", h.asked(h.done))
 	h.mux.HandleFunc("GET /live", h.asked(h.live))
 	h.mux.HandleFunc("GET /search", h.asked(h.search))
 	h.mux.HandleFunc("/", h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) {

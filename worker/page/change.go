@@ -1,0 +1,347 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// change is a form, and what would come of it.
+type change struct {
+	Verb    control.Verb
+	Title   string
+	Button  string
+	Danger  bool
+	Scope   string
+	Rule    string
+	Version int64
+	For     string
+	Reason  string
+	Owner   string
+	Text    string // of limits to import
+	Replace bool
+	Shadow  bool // try it as a shadow rule first
+	More    string
+	Force   bool
+	Fields  []ruleField
+	Now     string // the rule as it is
+	Asks    asks
+
+	Faults   map[string]string // by field
+	Fault    []string          // of the whole
+	Unknown  bool              // the limits do not name the scope: Force does it anyway
+	Conflict *policystore.ConflictError
+	Preview  *control.Preview
+	Hidden   url.Values // the form, to be sent again
+}
+
+// asks says which fields a verb has.
+type asks struct{ Scope, Rule, Fields, For, Owner, Text bool }
+
+// ruleField is a field of a rule in the form.
+type ruleField struct {
+	Name, Label, Value, Was, Hint string
+	Choices                       []string
+}
+
+var verbs = map[control.Verb]struct {
+	title, button string
+	danger        bool
+	asks          asks
+}{
+	control.VerbPause:    {"Pause %s", "Pause it", true, asks{Scope: true, For: true}},
+	control.VerbResume:   {"Resume %s", "Resume it", false, asks{Scope: true}},
+	control.VerbSet:      {"Set a rule of %s", "Set the rule", false, asks{Scope: true, Rule: true, Fields: true, For: true}},
+	control.VerbRemove:   {"Remove a rule of %s", "Remove the rule", true, asks{Scope: true, Rule: true, For: true}},
+	control.VerbUnset:    {"Undo the live changes of %s", "Undo them", true, asks{Scope: true, Rule: true}},
+	control.VerbReset:    {"Forget what was spent of %s", "Forget it", true, asks{Scope: true, Rule: true}},
+	control.VerbAssign:   {"The owner of %s", "Set the owner", false, asks{Scope: true, Owner: true}},
+	control.VerbRollback: {"Roll the limits back", "Roll back", true, asks{}},
+	control.VerbImport:   {"Import limits", "Import them", true, asks{Text: true}},
+}
+
+// shownFields are those of a rule that have a field of their own; others are written under "more".
+var shownFields = []ruleField{
+	{Name: "algorithm", Label: "Algorithm", Choices: []string{
+		string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar),
+	}},
+	{Name: "limit", Label: "Limit", Hint: "a whole number; 0 suspends"},
+	{Name: "per", Label: "Per", Hint: "such as 1s, 5m or 30d"},
+	{Name: "burst", Label: "Burst", Hint: "of a token bucket"},
+	{Name: "unit", Label: "Unit", Hint: "requests, unless it says otherwise"},
+	{Name: "max_wait", Label: "Longest wait", Hint: "such as 10m"},
+}
+
+// changeOf reads a form.
+func (h *handler) changeOf(r *http.Request) (*change, error) {
+	c := &change{
+		Verb: control.Verb(r.FormValue("verb")), Scope: strings.TrimSpace(r.FormValue("scope")), Rule: strings.TrimSpace(r.FormValue("rule")), For: strings.TrimSpace(r.FormValue("for")),
+		Reason: strings.TrimSpace(r.FormValue("reason")), Owner: r.FormValue("owner"), Text: r.FormValue("limits"), Replace: r.FormValue("replace") != "",
+		Shadow: r.FormValue("shadow") != "", More: r.FormValue("more"), Force: r.FormValue("force") != "", Faults: map[string]string{}, Hidden: url.Values{},
+	}
+	kind, is := verbs[c.Verb]
+	if !is {
+		return nil, &badRequest{fmt.Sprintf("limits cannot be changed by %q", c.Verb)}
+	}
+	c.Button, c.Danger, c.Asks, c.Title = kind.button, kind.danger, kind.asks, kind.title
+	if strings.Contains(c.Title, "%s") {
+		c.Title = fmt.Sprintf(kind.title, c.Scope)
+	}
+	c.Version, _ = strconv.ParseInt(r.FormValue("version"), 10, 64)
+	if c.Verb == control.VerbRollback && c.Version < 1 {
+		return nil, &badRequest{"no version is given to return to"}
+	}
+	if c.Asks.Fields {
+		was := h.ruleFields(c.Scope, c.Rule)
+		c.Now = was["text"]
+		for _, f := range shownFields {
+			f.Was, f.Value = was[f.Name], strings.TrimSpace(r.FormValue("field:"+f.Name))
+			c.Fields = append(c.Fields, f)
+		}
+	}
+	for name, values := range r.Form {
+		if name != "do" && name != "expect" {
+			c.Hidden[name] = values
+		}
+	}
+	return c, nil
+}
+
+// ruleFields are the fields of a rule that counts at a scope, as the limits have them, and under "text" all of it.
+func (h *handler) ruleFields(place, name string) map[string]string {
+	fields := map[string]string{}
+	scope, err := policy.ParseScope(strings.ReplaceAll(place, "*", "x"))
+	if err != nil || name == "" {
+		return fields
+	}
+	bounds, err := h.limiter.Policy().Match(scope)
+	if err != nil {
+		return fields
+	}
+	for _, b := range bounds {
+		if b.Rule.Name != name || b.Scope.Len() != scope.Len() {
+			continue
+		}
+		text := limitsyaml.FormatRule(b.Rule)
+		var all map[string]any
+		if yaml.Unmarshal([]byte(text), &all) == nil {
+			for key, value := range all {
+				fields[key] = fmt.Sprint(value)
+			}
+		}
+		fields["text"] = text
+	}
+	return fields
+}
+
+// askedFor makes of the form what the service takes.
+func (h *handler) askedFor(c *change) (control.Change, error) {
+	out := control.Change{Verb: c.Verb, Scope: c.Scope, Rule: c.Rule, Version: c.Version, Reason: c.Reason, Force: c.Force}
+	if c.For != "" {
+		d, err := queue.ParseDuration(c.For)
+		if err != nil || d == 0 {
+			c.Faults["for"] = fmt.Sprintf("%q is not a duration, such as 2h or 7d", c.For)
+			return out, errFields
+		}
+		out.For = d
+	}
+	switch c.Verb {
+	case control.VerbSet:
+		return out, h.askedRule(c, &out)
+	case control.VerbAssign:
+		out.Assigned.Owner = &c.Owner
+	case control.VerbImport:
+		p, err := limitsyaml.Parse("limits", []byte(c.Text))
+		if err != nil {
+			return out, err
+		}
+		out.Policy, out.From, out.Replace = p, "the page", c.Replace
+	}
+	return out, nil
+}
+
+// errFields says that a field is at fault, which the form shows.
+var errFields = errors.New("a field is at fault")
+
+// trial is what is added to the name of a rule that is tried as a shadow first.
+const trial = "-trial"
+
+func (h *handler) askedRule(c *change, out *control.Change) error {
+	if c.Rule == "" {
+		c.Faults["rule"] = "name the rule"
+		return errFields
+	}
+	out.Fields = map[string]string{}
+	if c.Shadow { // another rule beside it, which has all that it has
+		for key, value := range h.ruleFields(c.Scope, c.Rule) {
+			if key != "text" && key != "name" {
+				out.Fields[key] = value
+			}
+		}
+		out.Fields["shadow"] = "true"
+		out.Rule += trial
+	}
+	for _, f := range c.Fields {
+		if f.Value != "" {
+			out.Fields[f.Name] = f.Value
+		}
+	}
+	for line := range strings.SplitSeq(c.More, "\n") {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		key, value, is := strings.Cut(line, "=")
+		if !is {
+			c.Faults["more"] = fmt.Sprintf("%q is not KEY=VALUE", line)
+			return errFields
+		}
+		out.Fields[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	if len(out.Fields) == 0 {
+		c.Faults["limit"] = "nothing is changed: give at least one field"
+		return errFields
+	}
+	return nil
+}
+
+// changeForm shows a form.
+func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, who Actor) {
+	if _, err := h.limits(r.Context()); err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	c, err := h.changeOf(r)
+	if err == nil {
+		err = h.service.May(who, c.Verb, c.Scope)
+	}
+	if c != nil && c.Verb == control.VerbRollback { // what it changes is known when it is previewed
+		h.changed(w, r, who)
+		return
+	}
+	if err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: who, Data: c})
+}
+
+// changed takes a form: it shows what would come of it, or makes the change.
+func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
+	if _, err := h.limits(r.Context()); err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	c, err := h.changeOf(r)
+	if err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	if r.FormValue("do") == "edit" {
+		h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: who, Data: c})
+		return
+	}
+	wanted, err := h.askedFor(c)
+	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
+		wanted.IfVersion, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
+		var done control.Done
+		if done, err = h.service.Apply(r.Context(), who, wanted); err == nil {
+			h.hub.forget()
+			http.Redirect(w, r, h.link("/done", "version", done.Version.Number, "scope", c.Scope), http.StatusSeeOther)
+			return
+		}
+	} else if err == nil {
+		var preview control.Preview
+		if preview, err = h.service.Preview(r.Context(), who, wanted); err == nil {
+			c.Preview, c.Rule = &preview, wanted.Rule
+			h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: who, Data: c})
+			return
+		}
+	}
+	h.refused(w, r, who, c, err)
+}
+
+// refused shows the form again, with what is wrong with it in the words of the command line.
+func (h *handler) refused(w http.ResponseWriter, r *http.Request, who Actor, c *change, err error) {
+	status := http.StatusUnprocessableEntity
+	invalid, isPolicy := errors.AsType[*policy.Error](err)
+	switch {
+	case errors.Is(err, errFields):
+	case errors.As(err, &c.Conflict):
+		status = http.StatusConflict
+	case errors.As(err, new(*control.ForbiddenError)):
+		h.failed(w, r, who, err)
+		return
+	case errors.As(err, new(*control.UnknownScopeError)):
+		c.Unknown, c.Fault = true, []string{control.Plain(err)}
+	case isPolicy:
+		c.faults(invalid)
+	case isRefusal(err):
+		c.Fault = []string{control.Plain(err)}
+	default:
+		status, c.Fault = http.StatusServiceUnavailable, []string{control.Plain(err)}
+	}
+	h.render(w, r, status, "change", view{Title: c.Title, Who: who, Data: c})
+}
+
+// isRefusal reports whether the service understood a change and refused it.
+func isRefusal(err error) bool {
+	return slices.ContainsFunc([]error{policystore.ErrUnchanged, policystore.ErrNothingToReset, policystore.ErrNotPermitted, policystore.ErrNone},
+		func(one error) bool { return errors.Is(err, one) }) ||
+		errors.As(err, new(*policystore.MissingError)) || errors.As(err, new(*policystore.NotPausedError)) || errors.As(err, new(*policystore.ReasonError)) ||
+		errors.As(err, new(*policystore.VersionError)) || errors.As(err, new(*policystore.DamagedError)) || errors.As(err, new(*policy.ScopeError))
+}
+
+// faults puts each fault beside its field, if it has one in the form.
+func (c *change) faults(err *policy.Error) {
+	for _, f := range err.Faults {
+		field, _, _ := strings.Cut(f.Reason, " ")
+		if slices.ContainsFunc(c.Fields, func(one ruleField) bool { return one.Name == field }) && c.Faults[field] == "" {
+			c.Faults[field] = f.Reason
+			continue
+		}
+		c.Fault = append(c.Fault, f.String())
+	}
+}
+
+// doneData is a change that was made.
+type doneData struct {
+	changeRow
+	Scope string
+	Undo  int64 // the version to return to, 0 if it cannot be undone
+	In    string
+}
+
+// done shows a change that was made, and offers to undo it while nothing was changed since.
+func (h *handler) done(w http.ResponseWriter, r *http.Request, who Actor) {
+	t, _ := h.historyTopic(r, who)
+	h.hub.forget()
+	st := h.hub.get(r.Context(), t)
+	if st.data == nil || st.err != nil {
+		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
+		return
+	}
+	number, _ := strconv.ParseInt(r.FormValue("version"), 10, 64)
+	rows := h.seen(who, st.data.(*history))
+	i := slices.IndexFunc(rows, func(row changeRow) bool { return row.Version.Number == number })
+	if i < 0 {
+		h.failed(w, r, who, &notFound{"there is no version " + strconv.FormatInt(number, 10)})
+		return
+	}
+	d := doneData{changeRow: rows[i], Scope: r.FormValue("scope")}
+	if rows[i].Current && number > 1 && len(rows[i].Differences) > 0 && rows[i].Hidden == 0 {
+		d.Undo = number - 1
+	}
+	h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Who: who, Data: d})
+}

@@ -1,0 +1,190 @@
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// form are the fields of a form: form("verb", "pause", "scope", "payments").
+func form(kv ...string) url.Values {
+	fields := url.Values{}
+	for i := 0; i+1 < len(kv); i += 2 {
+		fields.Add(kv[i], kv[i+1])
+	}
+	return fields
+}
+
+// version is the number of the version that stands.
+func (s *site) version() int64 {
+	s.t.Helper()
+	v, err := s.store.Current(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return v.Number
+}
+
+// make sends a form with "do it" against the version that stands.
+func (s *site) make(fields url.Values) (int, string) {
+	s.t.Helper()
+	fields.Set("do", "make")
+	fields.Set("expect", fmt.Sprint(s.version()))
+	return s.post("/change", fields)
+}
+
+// "One test per mutation and role": who may not, is refused by the service, and changes nothing; who may, changes it.
+func TestMutationsByRole(t *testing.T) {
+	t.Parallel()
+	actors := map[string]Actor{
+		"viewer": {Name: "vic", Role: RoleViewer}, "another's owner": {Name: "olga", Groups: []string{"team-search"}, Role: RoleOwner},
+		"owner": {Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner}, "owner above": {Name: "pay", Groups: []string{"team-pay"}, Role: RoleOwner},
+		"admin": {Name: "root", Role: RoleAdmin},
+	}
+	own := []string{"owner", "owner above", "admin"}
+	for verb, one := range map[control.Verb]struct {
+		before, fields url.Values
+		who            []string
+	}{
+		control.VerbPause:    {nil, form("scope", "payments/acme"), own},
+		control.VerbResume:   {form("verb", "pause", "scope", "payments/acme"), form("scope", "payments/acme"), own},
+		control.VerbSet:      {nil, form("scope", "payments/acme", "rule", "tenant", "field:limit", "7"), own},
+		control.VerbRemove:   {form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "7"), form("scope", "payments/acme", "rule", "tenant"), own},
+		control.VerbUnset:    {form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "7"), form("scope", "payments/acme", "rule", "tenant"), own},
+		control.VerbReset:    {nil, form("scope", "payments/acme"), own},
+		control.VerbRollback: {form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "7"), form("version", "1"), own},
+		control.VerbAssign:   {nil, form("scope", "payments/acme", "owner", "team-new"), []string{"admin"}},
+		control.VerbImport:   {nil, form("limits", "limits:\n  payments: {rules: [{name: account, algorithm: fixed-window, limit: 3, per: 30d}]}\n"), []string{"admin"}},
+	} {
+		one.fields.Set("verb", string(verb))
+		t.Run(string(verb), func(t *testing.T) {
+			t.Parallel()
+			for name, who := range actors {
+				s := newSite(t, nil)
+				if one.before != nil {
+					if code, body := s.make(one.before); code != http.StatusSeeOther {
+						t.Fatalf("%d\n%s", code, body)
+					}
+				}
+				s.who = who
+				was := s.version()
+				code, body := s.make(one.fields)
+				may := strings.Contains(strings.Join(one.who, ","), name) && name != ""
+				if name == "owner" && len(one.who) == 1 {
+					may = false
+				}
+				switch {
+				case may && (code != http.StatusSeeOther || s.version() != was+1):
+					t.Errorf("%s may, and got %d, version %d after %d\n%s", name, code, s.version(), was, body)
+				case !may && (code != http.StatusForbidden || s.version() != was):
+					t.Errorf("%s may not, and got %d, version %d after %d\n%s", name, code, s.version(), was, body)
+				}
+			}
+		})
+	}
+}
+
+// A change is previewed with its effect on those who wait, made, and undone.
+func TestChange(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 3)
+	fields := form("verb", "set", "scope", "payments", "rule", "account", "field:limit", "100", "reason", "they bought <more>", "for", "2h")
+	code, body := s.get("/change?verb=set&scope=payments&rule=account")
+	if code != http.StatusOK {
+		t.Fatal(code)
+	}
+	has(t, body, "as it is: 2", "as it is: fixed-window", "as it is: 30d")
+	code, body = s.post("/change", fields)
+	if code != http.StatusOK || s.version() != 1 {
+		t.Fatalf("a preview: %d, version %d\n%s", code, s.version(), body)
+	}
+	has(t, body, "Nothing is done yet", "limit: 2,", "limit: 100,", "<dd>3</dd>", "with the change", "they bought &lt;more&gt;", `name="expect" value="1"`)
+	if code, body = s.make(fields); code != http.StatusSeeOther || s.version() != 2 {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	v, err := s.store.Current(t.Context())
+	if err != nil || v.By != "root" || v.Reason != "they bought <more>" || v.Rules[0].Until.IsZero() {
+		t.Errorf("%+v, %v", v, err)
+	}
+	code, body = s.get("/done?version=2&scope=payments")
+	if code != http.StatusOK {
+		t.Fatal(code)
+	}
+	has(t, body, "Done: version 2", "limit: 100,", "Undo")
+	if code, body = s.make(form("verb", "rollback", "version", "1")); code != http.StatusSeeOther {
+		t.Fatalf("undo: %d\n%s", code, body)
+	}
+	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Rules) != 0 {
+		t.Errorf("after the undo: %+v, %v", v, err)
+	}
+	if _, body = s.get("/done?version=2"); strings.Contains(body, ">Undo<") {
+		t.Error("what was changed again is offered to be undone")
+	}
+	if code, body = s.get("/change?verb=rollback&version=2"); code != http.StatusOK || !strings.Contains(body, "limit: 100,") {
+		t.Errorf("the preview of a rollback: %d\n%s", code, body)
+	}
+	code, body = s.make(form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "5", "shadow", "yes"))
+	if code != http.StatusSeeOther {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	if v, err = s.store.Current(t.Context()); err != nil || v.Rules[0].Name != "tenant-trial" || !strings.Contains(v.Rules[0].Rule, "shadow: true") || !strings.Contains(v.Rules[0].Rule, "per: 1h") {
+		t.Errorf("a shadow first: %+v, %v", v.Rules, err)
+	}
+}
+
+// "Every form field as the CLI refuses it, in the same words; conflicts when somebody was quicker, with both versions shown."
+func TestChangeRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	const set = "payments/acme"
+	for _, one := range []struct {
+		fields url.Values
+		code   int
+		want   string
+	}{
+		{form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "x"), 422, `limit is the text &#34;x&#34;; write a whole number in plain digits, such as 100`},
+		{form("verb", "set", "scope", set, "rule", "tenant", "field:per", "zz"), 422, `per is the text &#34;zz&#34;; write a duration, such as 500ms, 1m, 24h or 30d`},
+		{form("verb", "set", "scope", set, "rule", "tenant", "more", "foo=1"), 422, "foo is not a field of a rule"},
+		{form("verb", "set", "scope", set, "rule", "tenant", "more", "foo"), 422, "is not KEY=VALUE"},
+		{form("verb", "set", "scope", set, "rule", "tenant"), 422, "give at least one field"},
+		{form("verb", "set", "scope", set, "field:limit", "1"), 422, "name the rule"},
+		{form("verb", "pause", "scope", "paymens"), 422, "the limits do not name paymens; did you mean payments?"},
+		{form("verb", "pause", "scope", set, "for", "soon"), 422, "is not a duration"},
+		{form("verb", "pause", "scope", "a//b"), 422, "a//b"},
+		{form("verb", "resume", "scope", set), 422, "payments/acme is not paused"},
+		{form("verb", "remove", "scope", set, "rule", "none"), 422, "none"},
+		{form("verb", "import", "limits", "limits: {p: {rules: [{name: a}]}}"), 422, "algorithm"},
+		{form("verb", "rollback", "version", "99"), 422, "99"},
+		{form("verb", "rollback"), 400, "no version"},
+		{form("verb", "destroy"), 400, "cannot be changed by"},
+		{form("verb", "pause", "scope", set, "reason", strings.Repeat("x", 501)), 422, "500"},
+	} {
+		if code, body := s.post("/change", one.fields); code != one.code || !strings.Contains(body, one.want) {
+			t.Errorf("%v: %d, want %d and %s\n%s", one.fields, code, one.code, one.want, regexp.MustCompile(`(?s)<main.*</main>`).FindString(body))
+		}
+	}
+	_, body := s.post("/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "x", "reason", "typed"))
+	has(t, body, `value="x"`, `aria-invalid="true"`, `aria-describedby="f-limit-fault"`, `value="typed"`)
+	if _, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", Reason: "quick"}, "search"); err != nil {
+		t.Fatal(err)
+	}
+	code, body := s.post("/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "5", "do", "make", "expect", "1"))
+	if code != http.StatusConflict || s.version() != 2 {
+		t.Fatalf("%d, version %d", code, s.version())
+	}
+	has(t, body, "Somebody was quicker", "version 1", "version 2", "pause search", "anna", "“quick”", `value="5"`)
+	if code, body := s.post("/change", form("verb", "pause", "scope", "nowhere")); code != 422 || !strings.Contains(body, `name="force"`) {
+		t.Errorf("%d\n%s", code, body)
+	}
+	if code, body := s.make(form("verb", "pause", "scope", "nowhere", "force", "yes")); code != http.StatusSeeOther {
+		t.Errorf("%d\n%s", code, body)
+	}
+}
