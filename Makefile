@@ -44,7 +44,7 @@ ARGS ?=
 VERSION ?=
 
 GOLANGCI_LINT = 2.15.0
-# runs go in this module and in those of test/bench and worker/oteltask; packages follow a --
+# runs go in this module and in those of test/bench, test/browser and worker/oteltask; packages follow a --
 GO_IN_ALL = test/modules.sh
 # miniredis interprets scripts in one goroutine at a time, under its own lock. Without the race
 # detector's eyes on the interpreter the tests on it take a third less; all that uses it is watched.
@@ -54,7 +54,7 @@ UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
 LONGEST = ./worker ./throttle ./test/e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
+.PHONY: help build demo test pictures test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
 
 help: ## This list
 	@echo 'Targets:'
@@ -75,13 +75,18 @@ demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's
 	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(ARGS)
 
 test: ## Every test with the race detector; installs redis-server if it is missing
-	@test/setup.sh $(RACE)
+	@test/setup.sh $(RACE) -browser
 	$(GO_IN_ALL) build $(RACE) $(UNWATCHED) -- ./...
 	@$(GO_IN_ALL) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
 	$(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 
+pictures: ## Take the pictures of docs/pictures: each screen of the page, with a live worker behind it
+	@test/setup.sh -browser
+	@mkdir -p docs/pictures
+	HEADWAY_PICTURES=$(CURDIR)/docs/pictures go -C test/browser test -count=1 -run TestScreens .
+
 test/short: ## The quick tests, without the race detector
-	@test/setup.sh
+	@test/setup.sh -browser
 	$(GO_IN_ALL) test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
 
 bench: ## Every benchmark, one after the other, and one table, peers beside us

@@ -1,8 +1,9 @@
 #!/bin/sh
-# setup.sh [-race]: installs what the tests need beside Go and is not there yet:
-# a redis-server of 6.2 or newer (Valkey is one), and with -race a C compiler,
-# which the race detector links with on every system but macOS. It says what it
-# does, and does nothing where both are there.
+# setup.sh [-race] [-browser]: installs what the tests need beside Go and is not
+# there yet: a redis-server of 6.2 or newer (Valkey is one), with -race a C
+# compiler, which the race detector links with on every system but macOS, and with
+# -browser a Chromium for the tests of the page. It says what it does, and does
+# nothing where all are there.
 set -eu
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -72,6 +73,14 @@ install_compiler() {
 	esac
 }
 
+install_browser() {
+	say "the tests of the page need Chromium, and there is none: installing it"
+	case $(manager) in
+	brew) brew install --cask chromium ;;
+	*) install chromium ;;
+	esac
+}
+
 # old_redis: whether the server's version is known and below 6.2.
 old_redis() {
 	version=$("$server" --version 2>/dev/null | sed -n 's/.*v=\([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
@@ -90,8 +99,26 @@ fi
 ! old_redis || fail "$server is older than 6.2, which is the oldest that works" "$remedy"
 say "$("$server" --version | cut -c1-60)"
 
-if [ "${1:-}" = -race ] && [ "$(uname -s)" != Darwin ]; then
+race=
+browser=
+for word; do
+	case $word in
+	-race) race=yes ;;
+	-browser) browser=yes ;;
+	*) fail "unknown word $word" "setup.sh [-race] [-browser]" ;;
+	esac
+done
+if [ "$race" ] && [ "$(uname -s)" != Darwin ]; then
 	missing=$(go env CC | cut -d' ' -f1)
 	remedy='install gcc, or run the tests without the race detector: make test RACE='
 	have "$missing" || install_compiler
+fi
+if [ "$browser" ]; then
+	missing=chromium
+	remedy='install Chromium and put it on the PATH, or name it: CHROMIUM=/path/to/chromium make test'
+	found=
+	for name in ${CHROMIUM:+"$CHROMIUM"} chromium chromium-browser google-chrome; do
+		if have "$name"; then found=$name; fi
+	done
+	[ "$found" ] || install_browser
 fi

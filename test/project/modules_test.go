@@ -55,25 +55,26 @@ func TestPackagesGoToTheirModules(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(says), 0o700); err != nil { //nolint:gosec // it is to be run
 		t.Fatal(err)
 	}
-	for packages, want := range map[string]struct{ top, bench, oteltask string }{
-		"":                               {".", "", ""},
-		"./...":                          {"./...", "./...", "./..."},
-		"./test/...":                     {"./test/...", "./...", ""},
-		"./worker/...":                   {"./worker/...", "", "./..."},
-		"./worker":                       {"./worker", "", ""},
-		"./worker/oteltask":              {"", "", "."},
-		"./test/bench/...":               {"", "./...", ""},
-		"./test/bench":                   {"", ".", ""},
-		"./test/bench/":                  {"", ".", ""},
-		"./test/bench/peers":             {"", "./peers", ""},
-		"./queue":                        {"./queue", "", ""},
-		"./queue/...":                    {"./queue/...", "", ""},
-		"./queue ./test/bench":           {"./queue", ".", ""},
-		modulePath:                       {".", "", ""},
-		modulePath + "/queue":            {"./queue", "", ""},
-		modulePath + "/...":              {"./...", "./...", "./..."},
-		modulePath + "/test/bench":       {"", ".", ""},
-		modulePath + "/test/bench/peers": {"", "./peers", ""},
+	for packages, want := range map[string]struct{ top, bench, browser, oteltask string }{
+		"":                               {".", "", "", ""},
+		"./...":                          {"./...", "./...", "./...", "./..."},
+		"./test/...":                     {"./test/...", "./...", "./...", ""},
+		"./worker/...":                   {"./worker/...", "", "", "./..."},
+		"./worker":                       {"./worker", "", "", ""},
+		"./worker/oteltask":              {"", "", "", "."},
+		"./test/bench/...":               {"", "./...", "", ""},
+		"./test/bench":                   {"", ".", "", ""},
+		"./test/bench/":                  {"", ".", "", ""},
+		"./test/bench/peers":             {"", "./peers", "", ""},
+		"./queue":                        {"./queue", "", "", ""},
+		"./queue/...":                    {"./queue/...", "", "", ""},
+		"./queue ./test/bench":           {"./queue", ".", "", ""},
+		modulePath:                       {".", "", "", ""},
+		modulePath + "/queue":            {"./queue", "", "", ""},
+		modulePath + "/...":              {"./...", "./...", "./...", "./..."},
+		modulePath + "/test/bench":       {"", ".", "", ""},
+		modulePath + "/test/bench/peers": {"", "./peers", "", ""},
+		"./test/browser":                 {"", "", ".", ""},
 	} {
 		cmd := exec.Command("test/modules.sh", append([]string{"test", "-run", "^$", "-bench", "a b", "--"}, strings.Fields(packages)...)...)
 		cmd.Dir = top
@@ -85,6 +86,9 @@ func TestPackagesGoToTheirModules(t *testing.T) {
 		}
 		if want.bench != "" {
 			calls += filepath.Join(top, "test", "bench") + "\n[test][-run][^$][-bench][a b][" + want.bench + "]\n"
+		}
+		if want.browser != "" {
+			calls += filepath.Join(top, "test", "browser") + "\n[test][-run][^$][-bench][a b][" + want.browser + "]\n"
 		}
 		if want.oteltask != "" {
 			calls += filepath.Join(top, "worker", "oteltask") + "\n[test][-run][^$][-bench][a b][" + want.oteltask + "]\n"

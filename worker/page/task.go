@@ -113,6 +113,7 @@ var everybody = Actor{Name: "page", Role: RoleAdmin, Via: "page"}
 type taskData struct {
 	control.Task
 	Sentence string
+	At       time.Time // the time that the sentence ends with
 	Line     []step
 	Since    time.Time
 	Patience time.Time
@@ -168,7 +169,7 @@ func (h *handler) taskOf(who Actor, t control.Task, info *asynq.TaskInfo) taskDa
 		}
 		d.Line = timeline(t, info, d.Since)
 	}
-	d.Sentence = sentence(t)
+	d.Sentence, d.At = sentence(t)
 	return d
 }
 
@@ -185,38 +186,38 @@ func payloadText(payload []byte) string {
 	return string(payload)
 }
 
-// sentence says in one sentence where a task is, and what for.
-func sentence(t control.Task) string {
+// sentence says in one sentence where a task is, and what for. It ends with a time if there is one.
+func sentence(t control.Task) (text string, at time.Time) {
 	why := reasonWords(t.Reason, t.Rule, t.RuleScope)
 	switch {
 	case t.Turn == control.TurnWaiting:
 		text := fmt.Sprintf("Waits for %s, place %s", or(why, "its turn"), number(t.Place))
 		if !t.Start.IsZero() {
-			return text + ", starts about " + momentOf(t.Start).Text
+			return text + ", starts about", t.Start.Time
 		}
-		return text + "; no clock tells when it starts"
+		return text + "; no clock tells when it starts", time.Time{}
 	case t.Turn == control.TurnReleased:
-		return "Has been granted its start, and is on its way to a worker"
+		return "Has been granted its start, and is on its way to a worker", time.Time{}
 	case t.Turn == control.TurnParked:
-		return "Keeps its place, and waits for " + or(why, "its queue")
+		return "Keeps its place, and waits for " + or(why, "its queue"), time.Time{}
 	case t.Reason != "" && t.Waits():
-		return "Waits for " + why
+		return "Waits for " + why, time.Time{}
 	}
 	switch t.State {
 	case "active":
-		return "Is with a worker: it runs, or is held for a start that is near"
+		return "Is with a worker: it runs, or is held for a start that is near", time.Time{}
 	case "completed":
-		return "Has succeeded"
+		return "Has succeeded", time.Time{}
 	case "archived":
-		return "Has failed for good: " + or(t.LastError, "the reason is not known")
+		return "Has failed for good: " + or(t.LastError, "the reason is not known"), time.Time{}
 	case "retry":
-		return "Failed, and is tried again " + momentOf(t.NextProcessAt).Text
+		return "Failed, and is tried again", t.NextProcessAt.Time
 	case "scheduled":
-		return "Is not due yet: it is scheduled for " + momentOf(t.NextProcessAt).Text
+		return "Is not due yet: it is scheduled for", t.NextProcessAt.Time
 	case "pending":
-		return "Is ready for the next worker that has room"
+		return "Is ready for the next worker that has room", time.Time{}
 	}
-	return "Is " + t.State
+	return "Is " + t.State, time.Time{}
 }
 
 // timeline tells what a task has been through, and what comes.

@@ -1,0 +1,287 @@
+package browser
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+func TestMain(m *testing.M) {
+	code := redistest.Main(m)
+	closeBrowser()
+	os.Exit(code)
+}
+
+//go:embed testdata/axe.min.js
+var axe string
+
+//go:embed testdata/SHA256SUMS
+var sums string
+
+// What stands in testdata is what was published.
+func TestAxeIsAsPublished(t *testing.T) {
+	t.Parallel()
+	sum := sha256.Sum256([]byte(axe))
+	if want, _, _ := strings.Cut(sums, " "); hex.EncodeToString(sum[:]) != want {
+		t.Errorf("axe.min.js is %x, want %s", sum, want)
+	}
+}
+
+// screens are all of them, by the name of their picture.
+var screens = []struct{ name, path string }{
+	{"overview", "/"},
+	{"scope", "/scope?scope=payments/acme"},
+	{"provider", "/scope?scope=payments"},
+	{"waiters", "/waiters?scope=payments/acme"},
+	{"task", "/task?id=acme-150"},
+	{"history", "/history"},
+	{"workers", "/workers"},
+	{"forecast", "/forecast?batch=" + `%7B%22type%22%3A%22charge%22%2C%22id%22%3A%22x%22%2C%22scope%22%3A%22payments%2Facme%22%7D`},
+	{"change", "/change?verb=set&scope=payments/acme&rule=tenant"},
+	{"preview", "/change?verb=rollback&version=1"},
+	{"error", "/task?id=none"},
+}
+
+// violation is what axe found.
+type violation struct {
+	ID, Help string
+	Nodes    []struct{ HTML, FailureSummary string }
+}
+
+// Each screen, in light and dark, on a phone and wide: no violation of axe's rules, nothing that the page's policy forbids, no error of
+// a script, and nothing wider than the screen.
+func TestScreens(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.fill()
+	for _, look := range []struct {
+		name, scheme  string
+		width, height int64
+	}{{"light", "light", 1280, 900}, {"dark", "dark", 1280, 900}, {"phone", "light", 390, 844}} {
+		ctx := tab(t)
+		faults := listen(t, ctx)
+		do(t, ctx, tell(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: look.width, Height: look.height, DeviceScaleFactor: 1, Mobile: look.width < 600}),
+			tell(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}}}))
+		for _, screen := range screens {
+			do(t, ctx, chromedp.Navigate(s.url+screen.path), visible("#main"))
+			if wide := eval[int64](t, ctx, `document.documentElement.scrollWidth`); wide > look.width {
+				t.Errorf("%s, %s: it is %d wide, and the screen %d", screen.name, look.name, wide, look.width)
+			}
+			s.picture(ctx, screen.name, look.name)
+			if look.width < 600 { // the rules are those of the other two
+				continue
+			}
+			eval[int](t, ctx, axe+";0")
+			found := eval[[]violation](t, ctx, `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => (
+				{ID: v.id, Help: v.help, Nodes: v.nodes.slice(0, 3).map(n => ({HTML: n.html, FailureSummary: n.failureSummary}))})))`)
+			if len(found) > 0 {
+				text, _ := json.MarshalIndent(found, "", " ")
+				t.Errorf("%s, %s: %s", screen.name, look.name, text)
+			}
+		}
+		if said := faults(); len(said) > 0 {
+			t.Errorf("%s: the browser says %q", look.name, said)
+		}
+	}
+}
+
+// listen notes what the browser complains of: errors of scripts, and what the page's policy forbids.
+func listen(t *testing.T, ctx context.Context) (faults func() []string) { //nolint:revive // t first, as in every helper here
+	var mu sync.Mutex
+	var said []string
+	do(t, ctx, chromedp.Func(func(_ context.Context, target *chromedp.Target) error {
+		entries, thrown := cdp.Events(ctx, target, log.EntryAdded), cdp.Events(ctx, target, runtime.ExceptionThrown)
+		note := func(text string) {
+			mu.Lock()
+			defer mu.Unlock()
+			said = append(said, text)
+		}
+		go func() {
+			for e, err := range entries {
+				if err == nil && e.Entry.Level == "error" && !strings.Contains(e.Entry.Text, "404") {
+					note(e.Entry.Text)
+				}
+			}
+		}()
+		go func() {
+			for e, err := range thrown {
+				if err == nil {
+					note(e.ExceptionDetails.Text)
+				}
+			}
+		}()
+		return nil
+	}), tell(log.Enable, cdp.Empty{}), tell(runtime.Enable, cdp.Empty{}))
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return said
+	}
+}
+
+// picture keeps a picture of a screen if HEADWAY_PICTURES names a directory: of phones and the dark only some.
+func (s *site) picture(ctx context.Context, name, look string) {
+	s.t.Helper()
+	dir := os.Getenv("HEADWAY_PICTURES")
+	if dir == "" || look != "light" && name != "overview" && name != "scope" {
+		return
+	}
+	if look != "light" {
+		name += "-" + look
+	}
+	shot := chromedp.CaptureScreenshot()
+	if strings.HasPrefix(name, "scope") {
+		shot = chromedp.FullScreenshot(100)
+	}
+	png, err := chromedp.Run(ctx, shot)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil { //nolint:gosec // a picture for the docs
+		s.t.Fatal(err)
+	}
+}
+
+// The figures change by themselves, and not while updates are paused; a row does not move while a control in it has the focus.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.fill()
+	ctx := tab(t)
+	text := func(selector string) string {
+		return eval[string](t, ctx, "document.querySelector('"+selector+"')?.textContent ?? ''")
+	}
+	const row = `[data-key="search"] .chip`
+	do(t, ctx, chromedp.Navigate(s.url+"/"), visible(row))
+	redistest.WaitAsking(t, "the page to be live", 15*time.Second, func() bool { return strings.HasPrefix(text("#status-text"), "live") })
+	do(t, ctx, chromedp.Focus(chromedp.CSS(`[data-key="search"] a`)))
+	const keys = `[...document.querySelectorAll("tbody tr")].map(r => r.dataset.key).join()`
+	order := eval[string](t, ctx, keys)
+	if _, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "search"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitAsking(t, "the pause to be shown", 15*time.Second, func() bool { return text(row) == "Paused" })
+	later := eval[string](t, ctx, keys)
+	if order != later {
+		t.Errorf("the rows moved under the focus: %s, then %s", order, later)
+	}
+	if said := text("#said"); !strings.Contains(said, "search: Paused") {
+		t.Errorf("a screen reader is told %q", said)
+	}
+	eval[int](t, ctx, `document.activeElement.blur(), 0`)
+	redistest.WaitAsking(t, "the row to move", 15*time.Second, func() bool {
+		return eval[string](t, ctx, keys) != order
+	})
+	do(t, ctx, click("#hold"))
+	if _, err := s.store.Resume(t.Context(), policystore.Edit{By: "anna"}, "search"); err != nil {
+		t.Fatal(err)
+	}
+	eval[int](t, ctx, `new Promise(r => setTimeout(() => r(0), 2500))`)
+	if got := text(row); got != "Paused" {
+		t.Errorf("while updates are paused the row says %q", got)
+	}
+	do(t, ctx, click("#hold"))
+	redistest.WaitAsking(t, "the end of the pause to be shown", 15*time.Second, func() bool { return text(row) != "Paused" })
+}
+
+// A change is made and undone by keyboard alone, from the first tab stop on.
+func TestByKeyboard(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ctx := tab(t)
+	focus := func() string {
+		return eval[string](t, ctx, `document.activeElement.textContent.trim() || document.activeElement.id`)
+	}
+	// to presses Tab until something with a text has the focus.
+	to := func(want string) {
+		t.Helper()
+		var seen []string
+		for range 60 {
+			do(t, ctx, chromedp.KeyEvent(kb.Tab))
+			got := focus()
+			if seen = append(seen, got); got == want {
+				return
+			}
+		}
+		t.Fatalf("Tab never comes to %q, but to %q", want, seen)
+	}
+	do(t, ctx, chromedp.Navigate(s.url+"/scope?scope=search"), visible("#main"))
+	do(t, ctx, chromedp.KeyEvent(kb.Tab))
+	if got := focus(); got != "Skip to the content" {
+		t.Errorf("the first stop is %q", got)
+	}
+	to("Pause…")
+	do(t, ctx, chromedp.KeyEvent(kb.Enter), visible("#reason"))
+	to("reason")
+	do(t, ctx, chromedp.KeyEvent("by keyboard"))
+	to("See what it would do")
+	do(t, ctx, chromedp.KeyEvent(kb.Enter), visible("button.danger"))
+	to("Pause it")
+	do(t, ctx, chromedp.KeyEvent(kb.Enter), visible(".note.green"))
+	v, err := s.store.Current(t.Context())
+	if err != nil || v.By != "anna" || v.Reason != "by keyboard" || len(v.Pauses) != 1 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	to("Undo")
+	do(t, ctx, chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent(`//*[contains(text(), "Done: version 2")]`), visible(".note.green"))
+	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Pauses) != 0 {
+		t.Errorf("after the undo: %+v, %v", v, err)
+	}
+}
+
+// Everything works without JavaScript.
+func TestWithoutJavaScript(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.fill()
+	ctx := tab(t)
+	do(t, ctx, tell(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
+	for _, screen := range screens {
+		do(t, ctx, chromedp.Navigate(s.url+screen.path), visible("#main h1"))
+	}
+	do(t, ctx, chromedp.Navigate(s.url+"/change?verb=set&scope=search&rule=plan"), chromedp.SendKeys(chromedp.CSS("#f-limit"), "7"),
+		click("form.fields button.main"), visible(".diff ins"),
+		click("button[value=make]"), visible(".note.green"))
+	p, err := s.store.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, tree := p.Limits(); tree["search"].Rules[0].Limit != 7 {
+		t.Errorf("%+v", tree["search"])
+	}
+}
+
+// A screen is painted soon, also the first one of a page that has just begun.
+func TestFirstPaint(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.fill()
+	ctx := tab(t)
+	do(t, ctx, chromedp.Navigate(s.url+"/"), visible("#main"))
+	took, err := chromedp.Run(ctx, chromedp.Poll[float64](`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the first paint took %.0f ms", took)
+	if took > 3000 { // 300 on a machine that has nothing else to do
+		t.Errorf("the first paint took %.0f ms", took)
+	}
+}
