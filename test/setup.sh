@@ -1,7 +1,7 @@
 #!/bin/sh
 # setup.sh [-race] [-browser]: installs what the tests need beside Go and is not
-# there yet: a redis-server of 6.2 or newer (Valkey is one), with -race a C
-# compiler, which the race detector links with on every system but macOS, and with
+# there yet: a redis-server of 6.2 or newer (Valkey is one), promtool, with -race
+# a C compiler, which the race detector links with on every system but macOS, and with
 # -browser a Chromium for the tests of the page. It says what it does, and does
 # nothing where all are there.
 set -eu
@@ -81,6 +81,26 @@ install_browser() {
 	esac
 }
 
+# install_promtool puts promtool into bin/, or on the PATH with all of Prometheus: Debian's package would start a server.
+install_promtool() {
+	say "the tests of the alert rules need promtool, and there is none: installing it"
+	case $(manager) in
+	apt-get)
+		mkdir -p bin/promtool.deb
+		(
+			cd bin/promtool.deb
+			apt-get download -q prometheus || { as_root apt-get update -q && apt-get download -q prometheus; }
+			dpkg-deb -x prometheus_*.deb .
+			mv usr/bin/promtool ..
+		)
+		rm -rf bin/promtool.deb
+		;;
+	dnf) install golang-github-prometheus ;;
+	*) install prometheus ;;
+	esac
+	have promtool || [ -x bin/promtool ] || fail "Prometheus was installed, and promtool is neither on the PATH nor in bin/" "$remedy"
+}
+
 # old_redis: whether the server's version is known and below 6.2.
 old_redis() {
 	version=$("$server" --version 2>/dev/null | sed -n 's/.*v=\([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
@@ -99,26 +119,3 @@ fi
 ! old_redis || fail "$server is older than 6.2, which is the oldest that works" "$remedy"
 say "$("$server" --version | cut -c1-60)"
 
-race=
-browser=
-for word; do
-	case $word in
-	-race) race=yes ;;
-	-browser) browser=yes ;;
-	*) fail "unknown word $word" "setup.sh [-race] [-browser]" ;;
-	esac
-done
-if [ "$race" ] && [ "$(uname -s)" != Darwin ]; then
-	missing=$(go env CC | cut -d' ' -f1)
-	remedy='install gcc, or run the tests without the race detector: make test RACE='
-	have "$missing" || install_compiler
-fi
-if [ "$browser" ]; then
-	missing=chromium
-	remedy='install Chromium and put it on the PATH, or name it: CHROMIUM=/path/to/chromium make test'
-	found=
-	for name in ${CHROMIUM:+"$CHROMIUM"} chromium chromium-browser google-chrome; do
-		if have "$name"; then found=$name; fi
-	done
-	[ "$found" ] || install_browser
-fi

@@ -30,7 +30,7 @@ func newMachine(t *testing.T, programs map[string]string) *machine {
 			t.Fatal(err)
 		}
 	}
-	for name, does := range map[string]string{"id": "echo 0", "uname": "echo Linux", "go": "echo cc", "cc": ":"} {
+	for name, does := range map[string]string{"id": "echo 0", "uname": "echo Linux", "go": "echo cc", "cc": ":", "promtool": ":"} {
 		m.has(name, does)
 	}
 	for name, does := range programs {
