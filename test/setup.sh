@@ -119,3 +119,30 @@ fi
 ! old_redis || fail "$server is older than 6.2, which is the oldest that works" "$remedy"
 say "$("$server" --version | cut -c1-60)"
 
+missing=promtool
+remedy="install your system's prometheus, which has promtool, or put promtool into bin/"
+have promtool || [ -x bin/promtool ] || install_promtool
+
+race=
+browser=
+for word; do
+	case $word in
+	-race) race=yes ;;
+	-browser) browser=yes ;;
+	*) fail "unknown word $word" "setup.sh [-race] [-browser]" ;;
+	esac
+done
+if [ "$race" ] && [ "$(uname -s)" != Darwin ]; then
+	missing=$(go env CC | cut -d' ' -f1)
+	remedy='install gcc, or run the tests without the race detector: make test RACE='
+	have "$missing" || install_compiler
+fi
+if [ "$browser" ]; then
+	missing=chromium
+	remedy='install Chromium and put it on the PATH, or name it: CHROMIUM=/path/to/chromium make test'
+	found=
+	for name in ${CHROMIUM:+"$CHROMIUM"} chromium chromium-browser google-chrome; do
+		if have "$name"; then found=$name; fi
+	done
+	[ "$found" ] || install_browser
+fi

@@ -35,7 +35,7 @@ func newMachine(t *testing.T, programs map[string]string) *machine {
 	}
 	for name, does := range programs {
 		if does == "" {
-			_ = os.Remove(filepath.Join(m.dir, name)) // only the four above may be there
+			_ = os.Remove(filepath.Join(m.dir, name)) // only those above may be there
 			continue
 		}
 		m.has(name, does)
@@ -123,6 +123,16 @@ func TestSetupInstallsCompiler(t *testing.T) {
 	m.installs("apt-get", "cc", ":")
 	said, calls, err := m.setup()
 	if err != nil || !strings.Contains(calls, "apt-get install -q -y --no-install-recommends gcc libc6-dev\n") || !strings.Contains(said, "C compiler") {
+		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
+	}
+}
+
+func TestSetupInstallsPromtool(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, map[string]string{"redis-server": redis7, "promtool": ""})
+	m.installs("brew", "promtool", ":")
+	said, calls, err := m.setup()
+	if err != nil || !strings.Contains(calls, "brew install prometheus\n") || !strings.Contains(said, "promtool") {
 		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
 	}
 }
