@@ -205,7 +205,7 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 }
 
 func newRuleSum(r throttle.RuleForecast, name Binding, seen time.Time) *ruleSum {
-	return &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
+	return &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Queues}
 }
 
 // add adds a task at the end of its scope's queue and returns its expected start.

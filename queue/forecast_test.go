@@ -135,7 +135,7 @@ func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, er
 		o.Rule, o.Algorithm, o.Limit = fmt.Sprint(i), r.algorithm, r.limit
 		for other, path := range w.paths {
 			if n := total(w.queues[other]); n > 0 && slices.Contains(path, i) {
-				o.Waiting, o.Lines = o.Waiting+n, o.Lines+1
+				o.Waiting, o.Queues = o.Waiting+n, o.Queues+1
 			}
 		}
 		if r.algorithm == policy.TokenBucket {

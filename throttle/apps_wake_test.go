@@ -128,7 +128,7 @@ func TestRestore(t *testing.T) {
 				t.Errorf("%s: %+v, %v", ticket, s, err)
 			}
 		}
-		if s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a3"}); err != nil || s.Waits || s.Released {
+		if s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a3"}); err != nil || s.Waits || s.Dispatched {
 			t.Errorf("a3: %+v, %v", s, err)
 		}
 		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {

@@ -53,13 +53,13 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 				return
 			}
 			ask := Waiter{Scope: "p", ID: "t"}
-			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Released {
+			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Dispatched {
 				t.Errorf("nobody has told that it has come: %+v, %v", s, err)
 			}
 			if err := l.Waitlist().ReportClaimed(ctx, "p", []WaiterRef{ask.Ref()}); err != nil {
 				t.Fatal(err)
 			}
-			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
+			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Dispatched || s.Waits {
 				t.Errorf("it has come: %+v, %v", s, err)
 			}
 			if left := rdb.ZCard(ctx, overdueKey(keyspace(l.cfg.Prefix).provider("p"))).Val(); left != 0 {
@@ -89,12 +89,12 @@ func TestNewsNameAGrant(t *testing.T) {
 			"claimed, by who knows what it was granted": {Claimed: []WaiterRef{ask.Ref().WithGrant(first[0].Grant)}},
 		} {
 			b.dispatch(news)
-			if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Released {
+			if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Dispatched {
 				b.t.Errorf("%s: %+v, %v; that was said of another grant", what, s, err)
 			}
 		}
 		b.dispatch(DispatchRequest{Claimed: []WaiterRef{{Scope: "p", ID: "a"}}}) // of any
-		if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
+		if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Dispatched || s.Waits {
 			b.t.Errorf("%+v, %v; it has come", s, err)
 		}
 	})

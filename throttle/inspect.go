@@ -18,12 +18,12 @@ import (
 type QueueStats struct {
 	// At is the Redis server's time.
 	At time.Time
-	// Waiting is the number of queued waiters. Lines is the number of their queues: one for each scope
+	// Waiting is the number of queued waiters. Queues is the number of their queues: one for each scope
 	// with waiters.
 	Waiting int64
-	Lines   int
-	// Released is the number of waiters that were granted a start and have not asked yet.
-	Released int64
+	Queues  int
+	// Dispatched is the number of waiters that were granted a start and have not asked yet.
+	Dispatched int64
 	// NextStart is the estimated time from At until the first waiter starts; Never if no clock can tell.
 	// It means nothing if there are no waiters.
 	NextStart time.Duration
@@ -39,11 +39,11 @@ type QueueStats struct {
 type WaiterStatus struct {
 	// At is the Redis server's time.
 	At time.Time
-	// Waits says that it is queued. Released says that it was granted a start and has not asked yet.
+	// Waits says that it is queued. Dispatched says that it was granted a start and has not asked yet.
 	// Parked says that it keeps its place while its group is stalled, see DispatchRequest.StalledGroups,
 	// or while it costs more than its limits can ever admit. At most one is true. None is true for a
 	// waiter that was not denied, that has started, or that is unknown.
-	Waits, Released, Parked bool
+	Waits, Dispatched, Parked bool
 	// Ahead is the number of waiters of its own scope that are before it.
 	Ahead int64
 	// Expected is the estimated time from At until its start: Never if no clock can tell. It means nothing
@@ -73,7 +73,7 @@ func (l *Limiter) Inspect(ctx context.Context, scope string) (QueueStats, error)
 	if err != nil {
 		return QueueStats{}, unavailable(ctx, "inspect", scope, err)
 	}
-	out := QueueStats{At: page.at, Released: page.lines[0].released, NextStart: Never}
+	out := QueueStats{At: page.at, Dispatched: page.lines[0].released, NextStart: Never}
 	out.add(page.lines)
 	seen := map[string]bool{scope: true}
 	for {
@@ -109,7 +109,7 @@ func (i *QueueStats) add(lines []inspected) {
 		if line.waiting == 0 {
 			continue
 		}
-		i.Waiting, i.Lines = i.Waiting+line.waiting, i.Lines+1
+		i.Waiting, i.Queues = i.Waiting+line.waiting, i.Queues+1
 		if line.expected < i.NextStart || i.NextStart == Never && i.Binding.Scope.Len() == 0 {
 			i.NextStart, i.Binding, i.Paused = line.expected, line.binding, line.paused
 		}
@@ -132,10 +132,10 @@ func (w Waitlist) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, 
 		return WaiterStatus{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
 	}
 	line := page.lines[0]
-	s := WaiterStatus{At: page.at, Waits: line.ahead >= 0, Released: line.out}
+	s := WaiterStatus{At: page.at, Waits: line.ahead >= 0, Dispatched: line.out}
 	if s.Waits {
-		s.Released, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
-	} else if !s.Released {
+		s.Dispatched, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
+	} else if !s.Dispatched {
 		s.Parked, err = w.l.parked(ctx, p.scope, ask.Ref())
 	}
 	return s, err

@@ -77,7 +77,7 @@ func TestInspectTicket(t *testing.T) {
 				t.Errorf("%s: %+v, told %+v", ticket, got, turn)
 			}
 		}
-		if got := i.scope("p/x"); got.Waiting != 3 || got.Lines != 1 || got.Released != 0 || got.NextStart != 200*ms || got.Binding.Rule.Name != "r" {
+		if got := i.scope("p/x"); got.Waiting != 3 || got.Queues != 1 || got.Dispatched != 0 || got.NextStart != 200*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the scope: %+v", got)
 		}
 		for _, other := range []Waiter{{ID: "a", Cost: 2}, {ID: "b", Cost: 1}, {ID: "nobody"}} {
@@ -90,17 +90,17 @@ func TestInspectTicket(t *testing.T) {
 		if woken := i.wake("p", 10); len(woken.Granted) != 1 || woken.Granted[0].ID != "b" {
 			t.Fatalf("%+v", woken)
 		}
-		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Released {
+		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Dispatched {
 			t.Errorf("released: %+v", got)
 		}
-		if got := i.scope("p/x"); got.Waiting != 2 || got.Released != 1 || got.NextStart != 205*ms {
+		if got := i.scope("p/x"); got.Waiting != 2 || got.Dispatched != 1 || got.NextStart != 205*ms {
 			t.Errorf("after b was released: %+v", got)
 		}
 		if got := i.ticket("p/x", "d", 2); got.Ahead != 1 || got.Expected != 405*ms {
 			t.Errorf("d, after b was released: %+v", got)
 		}
 		b.at(4_000_000)
-		if got := i.scope("p/x"); got.Released != 0 || got.NextStart != 0 {
+		if got := i.scope("p/x"); got.Dispatched != 0 || got.NextStart != 0 {
 			t.Errorf("when b has not come for long: %+v", got)
 		}
 		if got := i.ticket("p/x", "d", 2); got.Expected != 200*ms {
@@ -178,16 +178,16 @@ func TestInspectBelow(t *testing.T) {
 			}
 		}
 		for scope, want := range map[string]QueueStats{
-			provider:                   {Waiting: 12, Lines: 6},
-			provider + "/a":            {Waiting: 6, Lines: 3},
-			provider + "/a/x:y!queue":  {Waiting: 2, Lines: 1},
-			provider + "/a/%":          {Waiting: 2, Lines: 1},
+			provider:                   {Waiting: 12, Queues: 6},
+			provider + "/a":            {Waiting: 6, Queues: 3},
+			provider + "/a/x:y!queue":  {Waiting: 2, Queues: 1},
+			provider + "/a/%":          {Waiting: 2, Queues: 1},
 			provider + "/a/%25":        {},
-			provider + "/ab":           {Waiting: 2, Lines: 1},
-			provider + "/a b*":         {Waiting: 2, Lines: 1},
+			provider + "/ab":           {Waiting: 2, Queues: 1},
+			provider + "/a b*":         {Waiting: 2, Queues: 1},
 			provider + "/nobody/waits": {},
 		} {
-			if got := i.scope(scope); got.Waiting != want.Waiting || got.Lines != want.Lines || want.Lines > 0 && got.NextStart == Never {
+			if got := i.scope(scope); got.Waiting != want.Waiting || got.Queues != want.Queues || want.Queues > 0 && got.NextStart == Never {
 				t.Errorf("%q: %+v, want %+v", scope, got, want)
 			}
 		}
@@ -201,7 +201,7 @@ func TestInspectBelow(t *testing.T) {
 		if woken := i.wake(provider, 1); len(woken.Granted) != 1 {
 			t.Fatalf("%+v", woken)
 		}
-		if got := i.scope(provider); got.Waiting != 11 || got.Released != 1 {
+		if got := i.scope(provider); got.Waiting != 11 || got.Dispatched != 1 {
 			t.Errorf("with one released: %+v", got)
 		}
 	})
@@ -258,7 +258,7 @@ func TestInspectManyLines(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := i.scope("p"); got.Waiting != many || got.Lines != many-5 || got.NextStart != 100*ms {
+	if got := i.scope("p"); got.Waiting != many || got.Queues != many-5 || got.NextStart != 100*ms {
 		t.Errorf("got %+v", got)
 	}
 }

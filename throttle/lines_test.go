@@ -32,7 +32,7 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 			b.t.Fatalf("%s: %+v", asks[i].Scope, p)
 		}
 	}
-	if got, err := b.Inspect(ctx, "p"); err != nil || got.Waiting != scopes || got.Lines != scopes {
+	if got, err := b.Inspect(ctx, "p"); err != nil || got.Waiting != scopes || got.Queues != scopes {
 		b.t.Errorf("%+v, %v", got, err)
 	}
 	b.at(2 * time.Second.Microseconds())

@@ -43,10 +43,10 @@ type RuleForecast struct {
 	resets *resetTimes
 	// Own is the number of the rule's units in the scope's own queue.
 	Own int64
-	// Waiting is the number of units in the queues under the rule, and Lines the number of these queues,
+	// Waiting is the number of units in the queues under the rule, and Queues the number of these queues,
 	// the scope's own included. Tasks that were granted a start and have not begun are not counted: they
 	// are already charged.
-	Waiting, Lines int64
+	Waiting, Queues int64
 }
 
 // Forecast returns what the next task of a scope meets. It changes nothing. Costs two round trips. Its
@@ -114,7 +114,7 @@ func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forec
 	out.Waiting = own.units
 	for i := range out.Rules {
 		all, unit := readNodeSum(sums.Val()[1+i]), p.states[i].Unit
-		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = all.of(unit), all.kids, own.of(unit)
+		out.Rules[i].Waiting, out.Rules[i].Queues, out.Rules[i].Own = all.of(unit), all.kids, own.of(unit)
 	}
 	return nil
 }

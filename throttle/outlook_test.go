@@ -54,7 +54,7 @@ func TestOutlook(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for i, r := range got.Rules {
-		if w := want[i]; r.Units*int64(w.per) != w.units*int64(r.Per) || (rule{r.Rule, w.units, w.per, r.Waiting, r.Lines}) != w {
+		if w := want[i]; r.Units*int64(w.per) != w.units*int64(r.Per) || (rule{r.Rule, w.units, w.per, r.Waiting, r.Queues}) != w {
 			t.Errorf("got %+v, want %+v", r, w)
 		}
 	}

@@ -25,9 +25,9 @@ func (s *system) waiting(scope string) (waits, released int64) {
 	next, err := s.throttle.cfg.Limiter.Forecast(s.t.Context(), scope)
 	must(s.t, err)
 	if sum := next.Rules[0].Waiting; sum != got.Waiting {
-		return -1, got.Released
+		return -1, got.Dispatched
 	}
-	return got.Waiting, got.Released
+	return got.Waiting, got.Dispatched
 }
 
 // onlyWait waits until so many wait of p and nobody is out, though no turn comes.

@@ -113,6 +113,6 @@ func TestUnknownTypeTakesNoTurn(t *testing.T) {
 	s.until("the other has failed", func() bool { i := s.info("new"); return i != nil && i.Retried == 1 })
 	s.until("nobody stands in line or is out", func() bool {
 		got, err := s.throttle.cfg.Limiter.Inspect(t.Context(), "p/a")
-		return err == nil && got.Waiting == 0 && got.Released == 0
+		return err == nil && got.Waiting == 0 && got.Dispatched == 0
 	})
 }

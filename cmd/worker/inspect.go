@@ -206,7 +206,7 @@ func (i *inspection) print(object any, lines [][2]string) error {
 	}
 	var b bytes.Buffer
 	for _, line := range lines {
-		fmt.Fprintf(&b, "%-9s %s\n", line[0], cli.Escape(line[1]))
+		fmt.Fprintf(&b, "%-10s %s\n", line[0], cli.Escape(line[1]))
 	}
 	return i.write(b.Bytes())
 }

@@ -27,12 +27,12 @@ func (i *inspection) scope(ctx context.Context) error {
 		next = i.start(r.NextStart, r.Reason, r.Rule, r.RuleScope)
 	}
 	waiting := fmt.Sprint(r.Waiting)
-	if r.Lines > 1 {
-		waiting += fmt.Sprintf(" in the queues of %d scopes", r.Lines)
+	if r.Queues > 1 {
+		waiting += fmt.Sprintf(" in the queues of %d scopes", r.Queues)
 	}
 	head := append([][2]string{{"scope", cli.Quote(r.Scope)}}, slices.Concat(pauseLines(r.Pause), userLines(r.Users))...)
 	head = append(head, [][2]string{
-		{"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
+		{"waiting", waiting}, {"dispatched", fmt.Sprint(r.Dispatched)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
 	}...)
 	return i.print(r, slices.Concat(head, i.ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), toldLines(r.Upstream)))
@@ -44,7 +44,7 @@ func unmatchedLines(r control.Scope) [][2]string {
 		{"scope", cli.Quote(r.Scope)},
 		{"waits", unmatchedText(r.NoRule) + "; add a rule, or delete its tasks"},
 		{"waiting", fmt.Sprintf("%d in the queue; headway_refused_tasks counts those that workers have put back since then", r.Waiting)},
-		{"released", fmt.Sprint(r.Released)},
+		{"dispatched", fmt.Sprint(r.Dispatched)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)},
 	}
 }

@@ -117,13 +117,13 @@ func (i *inspection) turnLines(r control.Task) [][2]string {
 		return [][2]string{{"waits", i.advice(r.NoRule)}}
 	case r.Unmatched:
 		return [][2]string{{"rules", unmatchedText(r.NoRule)}}
-	case r.Turn == control.TurnReleased:
+	case r.Turn == control.TurnDispatched:
 		return [][2]string{{"turn", "dispatched, on its way to a worker"}}
 	case r.Turn == control.TurnParked:
 		return [][2]string{{"turn", "parked in its place until " + parkedText(r)}}
 	case r.Turn == control.TurnWaiting:
 		return [][2]string{
-			{"place", fmt.Sprintf("%d in the queue of its scope", r.Place)}, {"start", i.start(r.Start, r.Reason, r.Rule, r.RuleScope)},
+			{"position", fmt.Sprintf("%d in the queue of its scope", r.Position)}, {"start", i.start(r.Start, r.Reason, r.Rule, r.RuleScope)},
 		}
 	}
 	return [][2]string{{"turn", noTurn(r)}}

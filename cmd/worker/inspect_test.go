@@ -144,9 +144,9 @@ func TestInspectScope(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)
 	const provider, hostile = "p {*}", "p {*}/a:b!line %2F"
-	none := map[string]any{"waiting": 0.0, "lines": 0.0, "released": 0.0, "active": 0.0, "next_start": nil, "rule": nil, "rule_scope": nil}
+	none := map[string]any{"waiting": 0.0, "queues": 0.0, "dispatched": 0.0, "active": 0.0, "next_start": nil, "rule": nil, "rule_scope": nil}
 	want(t, i.objects("scope", provider)[0], none)
-	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "next      no task waits\n") {
+	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "next       no task waits\n") {
 		t.Errorf("got %s", out)
 	}
 
@@ -154,26 +154,26 @@ func TestInspectScope(t *testing.T) {
 	i.enqueue(queue.Task{Scope: hostile, ID: "a"}, queue.Task{Scope: hostile, ID: "b", Queue: "low"}, queue.Task{Scope: provider + "/c", ID: "c"})
 	for scope, waiting := range map[string]float64{provider: 3, hostile: 2} {
 		got := i.objects("scope", scope)[0]
-		want(t, got, map[string]any{"scope": scope, "waiting": waiting, "lines": waiting - 1, "rule": "account", "rule_scope": provider})
+		want(t, got, map[string]any{"scope": scope, "waiting": waiting, "queues": waiting - 1, "rule": "account", "rule_scope": provider})
 		if next := at(t, got["next_start"]); next.Before(at(t, got["at"])) {
 			t.Errorf("the next starts at %s in %v", next, got)
 		}
 	}
 	want(t, i.objects("scope", "free")[0], none)
 	out, _ := i.run(0, "scope", hostile)
-	for _, line := range []string{"scope     " + hostile, "waiting   2", "released  0", "active    0, held or running", "next      in "} {
+	for _, line := range []string{"scope      " + hostile, "waiting    2", "dispatched 0", "active     0, held or running", "next       in "} {
 		if !strings.Contains(out, line) {
 			t.Errorf("no %q in\n%s", line, out)
 		}
 	}
-	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "waiting   3 in the queues of 2 scopes\n") || !strings.Contains(out, ", by rule account of p {*}\n") {
+	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "waiting    3 in the queues of 2 scopes\n") || !strings.Contains(out, ", by rule account of p {*}\n") {
 		t.Errorf("got %s", out)
 	}
 
 	i.use("runs")
 	i.enqueue(queue.Task{Scope: "runs", ID: "r"})
 	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "next_start": nil, "rule": "parallel", "rule_scope": "runs"})
-	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "next      unknown, by rule parallel of runs\n") {
+	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "next       unknown, by rule parallel of runs\n") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -198,9 +198,9 @@ func TestInspectActive(t *testing.T) {
 		t.Fatalf("got %v", got)
 	}
 	for _, one := range got {
-		want(t, one, map[string]any{"id": "a", "state": "active", "turn": "none", "place": nil, "start": nil})
+		want(t, one, map[string]any{"id": "a", "state": "active", "turn": "none", "position": nil, "start": nil})
 	}
-	if out, _ := i.run(0, "task", "a"); strings.Count(out, "turn      with a worker, held until its start or running\n") != 2 || !strings.Contains(out, "\n\ntask      a\n") {
+	if out, _ := i.run(0, "task", "a"); strings.Count(out, "turn       with a worker, held until its start or running\n") != 2 || !strings.Contains(out, "\n\ntask       a\n") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -223,14 +223,14 @@ func TestInspectTask(t *testing.T) {
 		}
 		want(t, got[0], map[string]any{
 			"id": id, "queue": "default", "type": "work", "state": "scheduled", "scope": scope, "cost": 1.0,
-			"turn": "waiting", "place": float64(n + 1), "rule": "account", "rule_scope": "p {*}", "error": nil,
+			"turn": "waiting", "position": float64(n + 1), "rule": "account", "rule_scope": "p {*}", "error": nil,
 		})
 		if start, due := at(t, got[0]["start"]), at(t, got[0]["next_process_at"]); start.Before(time.Now()) || due.Before(start) {
 			t.Errorf("it starts at %s and is due at %s", start, due)
 		}
 	}
 	out, _ := i.run(0, "task", ids[1])
-	for _, line := range []string{"place     2 in the queue of its scope\n", "start     in ", ", by rule account of p {*}\n", "due       in ", ", unless its turn comes before\n"} {
+	for _, line := range []string{"position   2 in the queue of its scope\n", "start      in ", ", by rule account of p {*}\n", "due        in ", ", unless its turn comes before\n"} {
 		if !strings.Contains(out, line) {
 			t.Errorf("no %q in\n%s", line, out)
 		}
@@ -238,7 +238,7 @@ func TestInspectTask(t *testing.T) {
 
 	i.use("runs")
 	i.enqueue(queue.Task{Scope: "runs", ID: "r"})
-	want(t, i.objects("task", "r")[0], map[string]any{"turn": "waiting", "place": 1.0, "start": nil, "rule": "parallel"})
+	want(t, i.objects("task", "r")[0], map[string]any{"turn": "waiting", "position": 1.0, "start": nil, "rule": "parallel"})
 }
 
 // Tasks that do not wait have no place, and say so.
@@ -265,14 +265,14 @@ func TestInspectTaskWithoutTurn(t *testing.T) {
 		want map[string]any
 		text string
 	}{
-		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn      none yet; a worker takes the task next\n"},
-		"later":             {map[string]any{"state": "scheduled", "scope": "free", "error": nil}, "due       in "},
-		"foreign\n\x1b[31m": {map[string]any{"state": "pending", "scope": nil, "cost": nil, "error": nil}, `task      "foreign\n\x1b[31m"`},
-		"foreign":           {map[string]any{"scope": nil}, "scope     not known yet: no header names it"},
+		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn       none yet; a worker takes the task next\n"},
+		"later":             {map[string]any{"state": "scheduled", "scope": "free", "error": nil}, "due        in "},
+		"foreign\n\x1b[31m": {map[string]any{"state": "pending", "scope": nil, "cost": nil, "error": nil}, `task       "foreign\n\x1b[31m"`},
+		"foreign":           {map[string]any{"scope": nil}, "scope      not known yet: no header names it"},
 	}
 	for id, test := range tests {
 		got := i.objects("task", id)[0]
-		want(t, got, map[string]any{"turn": "none", "place": nil, "start": nil, "rule": nil})
+		want(t, got, map[string]any{"turn": "none", "position": nil, "start": nil, "rule": nil})
 		want(t, got, test.want)
 		if out, _ := i.run(0, "task", id); !strings.Contains(out, test.text) {
 			t.Errorf("no %q in\n%s", test.text, out)
@@ -302,12 +302,12 @@ func TestInspectFailed(t *testing.T) {
 		return i.objects("task", "f")[0]["state"] == "archived"
 	})
 	want(t, i.objects("task", "f")[0], map[string]any{"turn": "none", "last_error": "no\nway: skip retry for the task"})
-	if out, _ := i.run(0, "task", "f"); !strings.Contains(out, `last      "no\nway: skip retry for the task"`) {
+	if out, _ := i.run(0, "task", "f"); !strings.Contains(out, `last       "no\nway: skip retry for the task"`) {
 		t.Errorf("got %s", out)
 	}
 }
 
-// A task that was released is on its way.
+// A task that was dispatched is on its way.
 func TestInspectReleased(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)
@@ -320,9 +320,9 @@ func TestInspectReleased(t *testing.T) {
 	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}
-	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "released": 1.0})
-	want(t, i.objects("task", "r")[0], map[string]any{"turn": "released", "place": nil})
-	if out, _ := i.run(0, "task", "r"); !strings.Contains(out, "turn      dispatched, on its way to a worker\n") {
+	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "dispatched": 1.0})
+	want(t, i.objects("task", "r")[0], map[string]any{"turn": "dispatched", "position": nil})
+	if out, _ := i.run(0, "task", "r"); !strings.Contains(out, "turn       dispatched, on its way to a worker\n") {
 		t.Errorf("got %s", out)
 	}
 }
@@ -344,7 +344,7 @@ func TestInspectTooDear(t *testing.T) {
 	if woken, err := i.limits.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, CheckAll: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
 		t.Fatalf("%+v, %v", woken, err)
 	}
-	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "place": nil})
+	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "position": nil})
 	out, _ := i.run(0, "task", "waits")
 	for _, words := range []string{"parked in its place until the limits change", "cost 100000 can never pass", `rule "r" admits 10 at most`} {
 		if !strings.Contains(out, words) {
@@ -453,7 +453,7 @@ func TestInspectHours(t *testing.T) {
 	if code := run(t.Context(), []string{"inspect", "-redis", "redis://" + server.Addr(), "-limits", limits, "scope", "p/x"}, noEnv, &out, &errs); code != 0 {
 		t.Fatalf("exit %d: %s", code, errs.String())
 	}
-	for _, line := range []string{"hours     rule off of p does not hold, until ", "hours     rule on of p holds until "} {
+	for _, line := range []string{"hours      rule off of p does not hold, until ", "hours      rule on of p holds until "} {
 		if !strings.Contains(out.String(), line+now.Format("2006-")) && !strings.Contains(out.String(), line+now.Add(24*time.Hour).Format("2006-")) {
 			t.Errorf("no line %q in\n%s", line, out.String())
 		}

@@ -36,7 +36,7 @@ func TestInspectUnmatched(t *testing.T) {
 	since := float64(gone.Version.Number)
 	want(t, i.objects("task", "in line")[0], map[string]any{"scope": "mail", "unmatched": true, "unmatched_since": since})
 	want(t, i.objects("scope", "mail")[0], map[string]any{"scope": "mail", "waiting": 1.0, "unmatched": true, "unmatched_since": since})
-	because := fmt.Sprintf("waits     no rule matches the scope since version %d of the limits, by bert at 2", gone.Version.Number)
+	because := fmt.Sprintf("waits      no rule matches the scope since version %d of the limits, by bert at 2", gone.Version.Number)
 	for _, what := range [][]string{{"task", "in line"}, {"scope", "mail"}} {
 		if out, _ := i.run(0, what...); !strings.Contains(out, because) || !strings.Contains(out, "add a rule, or delete") {
 			t.Errorf("inspect %q says\n%s", what, out)
@@ -49,7 +49,7 @@ func TestInspectUnmatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, i.objects("task", "misspelt")[0], map[string]any{"unmatched": true, "unmatched_since": nil})
-	if out, _ := i.run(0, "task", "misspelt"); !strings.Contains(out, "waits     no rule matches the scope, in no stored version") {
+	if out, _ := i.run(0, "task", "misspelt"); !strings.Contains(out, "waits      no rule matches the scope, in no stored version") {
 		t.Errorf("inspect says\n%s", out)
 	}
 }
@@ -73,7 +73,7 @@ func TestInspectTaskOfSpends(t *testing.T) {
 	}
 	const scope = "p {*}/a, rule b"
 	add("waits")
-	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope     not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up\n") {
+	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope      not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up\n") {
 		t.Errorf("before a worker saw it, inspect says\n%s", out)
 	}
 	i.use(scope)
@@ -96,8 +96,8 @@ func TestInspectTaskOfSpends(t *testing.T) {
 		})
 		return got
 	}
-	want(t, inLine("waits"), map[string]any{"scope": scope, "scope_from": "last_error", "cost": nil, "place": 1.0, "rule": "account"})
-	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope     p {*}/a, rule b, as a worker's Spends decided\n") {
+	want(t, inLine("waits"), map[string]any{"scope": scope, "scope_from": "last_error", "cost": nil, "position": 1.0, "rule": "account"})
+	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope      p {*}/a, rule b, as a worker's Spends decided\n") {
 		t.Errorf("inspect says\n%s", out)
 	}
 	// A task that has failed before keeps that error; its place in line has the scope.

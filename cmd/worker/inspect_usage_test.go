@@ -289,7 +289,7 @@ func TestInspectShadows(t *testing.T) {
 	out := ""
 	redistest.WaitFor(t, "the shadow to be charged", bound, func() bool {
 		out, _ = i.run(0, "scope", "p/acme")
-		return strings.Contains(out, "shadow    rule trial of p, which stops no task: 0 of 2 left\n")
+		return strings.Contains(out, "shadow     rule trial of p, which stops no task: 0 of 2 left\n")
 	})
 	r.stop()
 	r.ends(cli.ExitOK)

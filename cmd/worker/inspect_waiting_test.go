@@ -48,12 +48,12 @@ func TestInspectRules(t *testing.T) {
 	i.use("runs")
 	i.enqueue(queue.Task{Scope: "p {*}/x", ID: "a"})
 	out, _ := i.run(0, "scope", "p {*}/x")
-	for _, text := range []string{"rule      account of p {*}: 1 of 1 used, 0 left; 1 waiting; resets in ", "rule      tenant of p {*}/x: "} {
+	for _, text := range []string{"rule       account of p {*}: 1 of 1 used, 0 left; 1 waiting; resets in ", "rule       tenant of p {*}/x: "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
 	}
-	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "rule      parallel of runs: 1 of 1 places taken, 0 free\n") {
+	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "rule       parallel of runs: 1 of 1 places taken, 0 free\n") {
 		t.Errorf("got\n%s", out)
 	}
 	rules, _ := i.objects("scope", "runs")[0]["rules"].([]any)

@@ -179,16 +179,16 @@ func TestInspectPaused(t *testing.T) {
 	}
 	want(t, i.objects("scope", "runs")[0], map[string]any{"paused_by": "bert", "paused_until": nil, "next_start": nil, "rule": "/paused"})
 	got = i.objects("task", "f")[0]
-	want(t, got, map[string]any{"turn": "waiting", "place": 1.0, "paused_scope": "free", "paused_by": "anna", "rule": "/paused", "rule_scope": "free", "start": got["paused_until"]})
+	want(t, got, map[string]any{"turn": "waiting", "position": 1.0, "paused_scope": "free", "paused_by": "anna", "rule": "/paused", "rule_scope": "free", "start": got["paused_until"]})
 	out, _ := i.run(0, "task", "f")
-	says(t, out, "paused    free, since 20", ", by anna (user default), until 20", "start     in 59m", ", when the pause of free ends\n")
+	says(t, out, "paused     free, since 20", ", by anna (user default), until 20", "start      in 59m", ", when the pause of free ends\n")
 	out, _ = i.run(0, "task", "r")
-	says(t, out, "paused    runs, since 20", ", by bert (user default)\n", "start     when runs is resumed\n")
+	says(t, out, "paused     runs, since 20", ", by bert (user default)\n", "start      when runs is resumed\n")
 	out, _ = i.run(0, "scope", "p {*}")
 	says(t, out, "!paused")
 	file := limitsFile(t, inspectLimits+"  given: {paused: true}\n")
 	out, _ = i.run(0, "-limits", file, "scope", "given")
-	says(t, out, "paused    given\n", "!since")
+	says(t, out, "paused     given\n", "!since")
 }
 
 // A worker says what is paused, from its start on, and its tasks wait and go on.

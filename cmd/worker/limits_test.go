@@ -332,16 +332,16 @@ func TestAPIPauses(t *testing.T) {
 		}
 		return out.String()
 	}
-	if out := inspect("scope", "payments"); !strings.Contains(out, "paused    payments until ") || !strings.Contains(out, ", when its pause is over\n") ||
-		!strings.Contains(out, "corrected rule r of payments, 85 of 100 until ") {
+	if out := inspect("scope", "payments"); !strings.Contains(out, "paused     payments until ") || !strings.Contains(out, ", when its pause is over\n") ||
+		!strings.Contains(out, "corrected  rule r of payments, 85 of 100 until ") {
 		t.Errorf("%s", out)
 	}
 	var scope map[string]any
 	if err := json.Unmarshal([]byte(inspect("-json", "scope", "payments")), &scope); err != nil {
 		t.Fatal(err)
 	}
-	want(t, scope, map[string]any{"waiting": 6.0, "told_scope": "payments", "rule": nil})
-	if until := at(t, scope["told_until"]); time.Until(until) < 50*time.Minute {
+	want(t, scope, map[string]any{"waiting": 6.0, "upstream_scope": "payments", "rule": nil})
+	if until := at(t, scope["upstream_until"]); time.Until(until) < 50*time.Minute {
 		t.Errorf("%v", scope)
 	}
 	refuse.Store(false)

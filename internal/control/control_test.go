@@ -120,7 +120,7 @@ func TestReasons(t *testing.T) {
 		timed bool
 	}{"daily/x": {ReasonRule, "plan", true}, "runs": {ReasonRun, "parallel", false}, "off": {ReasonSuspended, "plan", false}} {
 		one, all := a.task(scope), a.scope(scope)
-		if one.Reason != want.why || one.Rule != want.rule || one.Start.IsZero() == want.timed || one.Turn != TurnWaiting || one.Place != 1 {
+		if one.Reason != want.why || one.Rule != want.rule || one.Start.IsZero() == want.timed || one.Turn != TurnWaiting || one.Position != 1 {
 			t.Errorf("task of %s: %+v", scope, one)
 		}
 		if all.Reason != want.why || all.Rule != want.rule || all.NextStart.IsZero() == want.timed || all.Waiting != 1 {

@@ -255,7 +255,7 @@ func nameBranches(at string, config policy.ScopeConfig, names map[string]bool) {
 // NextTurn is a task in the queue of a scope.
 type NextTurn struct {
 	Queue, ID string
-	Place     int64 // from 1
+	Position  int64 // from 1
 	Start     Time  // zero if no clock can tell
 	Reason    Reason
 	Rule      string
@@ -294,7 +294,7 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 	}
 	t.All = all
 	for _, one := range list {
-		next := NextTurn{Place: one.Ahead + 1, Start: expected(one.At, one.Expected, one.Binding), Reason: reasonOf(one.Binding, one.Paused)}
+		next := NextTurn{Position: one.Ahead + 1, Start: expected(one.At, one.Expected, one.Binding), Reason: reasonOf(one.Binding, one.Paused)}
 		next.Rule, next.RuleScope, t.At = one.Binding.Rule.Name, one.Binding.Scope.String(), one.At
 		if name, id, is := queue.ReadTicket(one.ID); is {
 			next.Queue, next.ID = name, id

@@ -77,7 +77,7 @@ func TestOutlineAndTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := turns.List[0]; got.ID != "1" || got.Queue != "default" || got.Place != task[0].Place || got.Start != task[0].Start || got.Reason != task[0].Reason || got.Rule != "plan" {
+	if got := turns.List[0]; got.ID != "1" || got.Queue != "default" || got.Position != task[0].Position || got.Start != task[0].Start || got.Reason != task[0].Reason || got.Rule != "plan" {
 		t.Errorf("%+v, and the task %+v", got, task[0])
 	}
 }

@@ -8,20 +8,20 @@ import (
 
 // Scope is who waits in a scope and below it, and for what; docs/json.md has its fields.
 type Scope struct {
-	Scope     string `json:"scope"`
-	At        Time   `json:"at"`
-	Waiting   int64  `json:"waiting"`
-	Lines     int    `json:"lines"`
-	Released  int64  `json:"released"`
-	Active    int    `json:"active"`
-	NextStart Time   `json:"next_start,omitzero"`
-	Reason    Reason `json:"reason,omitempty"`
-	Rule      string `json:"rule,omitempty"`
-	RuleScope string `json:"rule_scope,omitempty"`
+	Scope      string `json:"scope"`
+	At         Time   `json:"at"`
+	Waiting    int64  `json:"waiting"`
+	Queues     int    `json:"queues"`
+	Dispatched int64  `json:"dispatched"`
+	Active     int    `json:"active"`
+	NextStart  Time   `json:"next_start,omitzero"`
+	Reason     Reason `json:"reason,omitempty"`
+	Rule       string `json:"rule,omitempty"`
+	RuleScope  string `json:"rule_scope,omitempty"`
 
 	// The pause that ends last, by what the API said.
-	ToldUntil Time   `json:"told_until,omitzero"`
-	ToldScope string `json:"told_scope,omitempty"`
+	UpstreamUntil Time   `json:"upstream_until,omitzero"`
+	UpstreamScope string `json:"upstream_scope,omitempty"`
 
 	Rules   []Rule   `json:"rules,omitempty"`
 	Shadows []Shadow `json:"shadows,omitempty"`
@@ -64,7 +64,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 		return Scope{}, err
 	}
 	r := Scope{
-		Scope: name, At: At(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released,
+		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Queues, Dispatched: got.Dispatched,
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Users: s.users(name),
 	}
 	if got.Waiting > 0 {
@@ -76,8 +76,8 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 		return r, err
 	}
 	for _, p := range r.Upstream.Pauses {
-		if p.Until.After(r.ToldUntil.Time) {
-			r.ToldUntil, r.ToldScope = At(p.Until), p.Scope
+		if p.Until.After(r.UpstreamUntil.Time) {
+			r.UpstreamUntil, r.UpstreamScope = At(p.Until), p.Scope
 		}
 	}
 	if r.Rules, err = s.rules(ctx, name, r.Upstream); err != nil {

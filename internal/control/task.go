@@ -25,7 +25,7 @@ type Task struct {
 	Priority      int          `json:"priority,omitempty"`
 	MaxPriority   *int         `json:"max_priority,omitempty"`
 	Turn          string       `json:"turn"`
-	Place         int64        `json:"place,omitempty"`
+	Position      int64        `json:"position,omitempty"`
 	Start         Time         `json:"start,omitzero"`
 	Reason        Reason       `json:"reason,omitempty"`
 	Rule          string       `json:"rule,omitempty"`
@@ -40,10 +40,10 @@ type Task struct {
 
 // What a task's turn can be.
 const (
-	TurnNone     = "none"
-	TurnWaiting  = "waiting"
-	TurnReleased = "released"
-	TurnParked   = "parked"
+	TurnNone       = "none"
+	TurnWaiting    = "waiting"
+	TurnDispatched = "dispatched"
+	TurnParked     = "parked"
 )
 
 // Task answers where the tasks of an id are, one for each queue that has one. It costs two calls for each queue, and some more for
@@ -136,13 +136,13 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		return err
 	}
 	switch {
-	case got.Released && r.Waits():
-		r.Turn = TurnReleased
+	case got.Dispatched && r.Waits():
+		r.Turn = TurnDispatched
 	case got.Parked:
 		r.Turn = TurnParked
 		s.parked(spec, r)
 	case got.Waits:
-		r.Turn, r.Place, r.Start = TurnWaiting, got.Ahead+1, expected(got.At, got.Expected, got.Binding)
+		r.Turn, r.Position, r.Start = TurnWaiting, got.Ahead+1, expected(got.At, got.Expected, got.Binding)
 		r.Rule, r.RuleScope, r.Reason = got.Binding.Rule.Name, got.Binding.Scope.String(), reasonOf(got.Binding, got.Paused)
 	}
 	return nil

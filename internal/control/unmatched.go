@@ -58,12 +58,12 @@ func (s *Service) unmatchedScope(ctx context.Context, name string, refused error
 	if err != nil {
 		return Scope{}, err
 	}
-	if none.UnmatchedSince == 0 && got.Waiting+got.Released == 0 {
+	if none.UnmatchedSince == 0 && got.Waiting+got.Dispatched == 0 {
 		return Scope{}, refused
 	}
 	active, err := s.active(name)
 	return Scope{
-		Scope: name, At: At(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released, Active: active, NoRule: none,
+		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Queues, Dispatched: got.Dispatched, Active: active, NoRule: none,
 	}, err
 }
 

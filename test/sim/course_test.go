@@ -395,7 +395,7 @@ func TestOrphans(t *testing.T) {
 				<-time.After(50 * time.Millisecond)
 				for id, at := range turn {
 					s, err := asks.Waitlist().InspectWaiter(c.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", id)})
-					if err == nil && !s.Waits && !s.Released {
+					if err == nil && !s.Waits && !s.Dispatched {
 						delete(turn, id)
 					} else if time.Since(at) > time.Second {
 						c.Errorf("%s is deleted, and its turn was %s ago: %+v, %v", id, time.Since(at), s, err)

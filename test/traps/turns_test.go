@@ -181,7 +181,7 @@ func TestNeverCame(t *testing.T) {
 		if got := l.wake(throttle.DispatchRequest{}); len(got) > 0 {
 			w.Errorf("%q were released, and a unit is set aside for the one before them", got)
 		}
-		if s := l.standing("t00"); !s.Released {
+		if s := l.standing("t00"); !s.Dispatched {
 			w.Errorf("a microsecond before 3 s: %+v", s)
 		}
 		w.at(at + 3*sec)
@@ -233,7 +233,7 @@ func TestOrphanGoesBackEightPlaces(t *testing.T) {
 		if !slices.Equal(turns, want) {
 			w.Errorf("turns were given to %q, want %q", turns, want)
 		}
-		if s := l.standing("t00"); s.Waits || s.Released {
+		if s := l.standing("t00"); s.Waits || s.Dispatched {
 			w.Errorf("it is not forgotten: %+v", s)
 		}
 	})

@@ -191,12 +191,12 @@ func sentence(t control.Task) (text string, at time.Time) {
 	why := reasonWords(t.Reason, t.Rule, t.RuleScope)
 	switch {
 	case t.Turn == control.TurnWaiting:
-		text := fmt.Sprintf("Waits for %s, place %s", or(why, "its turn"), number(t.Place))
+		text := fmt.Sprintf("Waits for %s, place %s", or(why, "its turn"), number(t.Position))
 		if !t.Start.IsZero() {
 			return text + ", starts about", t.Start.Time
 		}
 		return text + "; no clock tells when it starts", time.Time{}
-	case t.Turn == control.TurnReleased:
+	case t.Turn == control.TurnDispatched:
 		return "Has been granted its start, and is on its way to a worker", time.Time{}
 	case t.Turn == control.TurnParked:
 		return "Keeps its place, and waits for " + or(why, "its queue"), time.Time{}
@@ -230,10 +230,10 @@ func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []ste
 		by = "by " + app
 	}
 	add("Enqueued, its wait begins", since, by, false)
-	if t.Turn == control.TurnWaiting || t.Turn == control.TurnParked || t.Turn == control.TurnReleased {
+	if t.Turn == control.TurnWaiting || t.Turn == control.TurnParked || t.Turn == control.TurnDispatched {
 		more := ""
-		if t.Place > 0 {
-			more = "place " + number(t.Place) + " in the queue of " + t.Scope
+		if t.Position > 0 {
+			more = "place " + number(t.Position) + " in the queue of " + t.Scope
 		}
 		add("Planned", time.Time{}, more, false)
 	}
@@ -241,11 +241,11 @@ func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []ste
 		add("Failed", info.LastFailedAt, t.LastError, false)
 	}
 	switch {
-	case t.Turn == control.TurnReleased:
-		add("Released: its start is granted", time.Time{}, "", false)
+	case t.Turn == control.TurnDispatched:
+		add("Dispatched: its start is granted", time.Time{}, "", false)
 		add("Starts", time.Time{}, "", true)
 	case t.Turn == control.TurnWaiting:
-		add("Released, just before its start", time.Time{}, "", true)
+		add("Dispatched, just before its start", time.Time{}, "", true)
 		add("Starts", t.Start.Time, "about", true)
 	case t.State == "active":
 		add("Started, or held for its start", time.Time{}, "", false)
