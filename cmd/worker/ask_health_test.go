@@ -30,7 +30,7 @@ func serving(t *testing.T, addr, token string, h http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := l.open(h, slog.New(slog.DiscardHandler))
+	s, err := l.open(h, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestAskHealth(t *testing.T) {
 	const token = "0123456789abcdef0123"
 	redis := &fakeHealth{}
 	h := &health{of: redis}
-	addr := serving(t, "0.0.0.0:0", token, statusHandler(h, http.NotFoundHandler()))
+	addr := serving(t, "0.0.0.0:0", token, statusHandler(h, http.NotFoundHandler(), false))
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)

@@ -71,13 +71,17 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // statusHandler routes what -listen serves.
-func statusHandler(h *health, metrics http.Handler) http.Handler {
+func statusHandler(h *health, metrics http.Handler, paged bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", h)
 	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte("worker: /healthz, /metrics\n"))
+		paths := "worker: /healthz, /metrics"
+		if paged {
+			paths += ", " + pagePath + "/"
+		}
+		_, _ = w.Write([]byte(paths + "\n"))
 	})
 	return mux
 }

@@ -45,7 +45,7 @@ func TestHealth(t *testing.T) {
 		h := &health{of: of, started: time.Now(), version: "v1", concurrency: 32, queues: map[string]int{"default": 1}}
 		h.stopping.Store(tt.stopping)
 		rec := httptest.NewRecorder()
-		statusHandler(h, http.NotFoundHandler()).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		statusHandler(h, http.NotFoundHandler(), false).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 		var a healthAnswer
 		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestHealth(t *testing.T) {
 
 func TestStatusRoutes(t *testing.T) {
 	t.Parallel()
-	h := statusHandler(&health{of: fakeHealth{}}, http.NotFoundHandler())
+	h := statusHandler(&health{of: fakeHealth{}}, http.NotFoundHandler(), false)
 	for request, want := range map[string]int{
 		"GET /healthz": 200, "HEAD /healthz": 200, "POST /healthz": 405, "GET /": 200, "GET /x": 404, "DELETE /metrics": 405,
 	} {

@@ -110,14 +110,14 @@ func (l listenAddr) admits(authorization string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// open listens; h is served when the result's Serve is called.
-func (l listenAddr) open(h http.Handler, log *slog.Logger) (*statusServer, error) {
+// open listens; h is served when the result's Serve is called. Nil or not, shown is the page, which knows by itself who asks.
+func (l listenAddr) open(h, shown http.Handler, log *slog.Logger) (*statusServer, error) {
 	ln, err := net.Listen("tcp", l.addr)
 	if err != nil {
 		return nil, listenError(err, l.addr, "-listen", "another worker? -listen another port, or stop what listens there")
 	}
 	return &statusServer{ln: ln, srv: &http.Server{
-		Handler:           l.guard(h),
+		Handler:           beside(l.guard(h), shown),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -125,6 +125,18 @@ func (l listenAddr) open(h http.Handler, log *slog.Logger) (*statusServer, error
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
+}
+
+// beside serves the page, if there is one, beside all else.
+func beside(h, shown http.Handler) http.Handler {
+	if shown == nil {
+		return h
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.Handle(pagePath, shown)
+	mux.Handle(pagePath+"/", shown)
+	return mux
 }
 
 type statusServer struct {

@@ -115,7 +115,7 @@ func TestGuard(t *testing.T) {
 func TestServerTimeouts(t *testing.T) {
 	t.Parallel()
 	l := listenAddr{addr: "127.0.0.1:0", loopback: true}
-	s, err := l.open(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	s, err := l.open(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,7 +141,11 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	h := &health{of: limits, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
-	status, err := openStatus(o, h, limits.MetricsHandler(), log)
+	shown, err := workerPage(rdb, o, limits, schedules.Schedules)
+	if err != nil {
+		return err
+	}
+	status, err := openStatus(o, h, limits.MetricsHandler(), shown, log)
 	if err != nil {
 		return err
 	}
@@ -220,11 +224,11 @@ func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (re
 	return rdb, e.url(), func() { _ = rdb.Close(); e.close() }, nil
 }
 
-func openStatus(o options, h *health, metrics http.Handler, log *slog.Logger) (*statusServer, error) {
+func openStatus(o options, h *health, metrics, shown http.Handler, log *slog.Logger) (*statusServer, error) {
 	if o.listen.addr == "" {
 		return nil, nil
 	}
-	return o.listen.open(statusHandler(h, metrics), log)
+	return o.listen.open(statusHandler(h, metrics, shown != nil), shown, log)
 }
 
 // service is what goes on while tasks run.

@@ -35,6 +35,8 @@ type options struct {
 	methods     []string // that tasks may have besides the standard ones
 	traces      bool     // whether a task's trace context goes with its request
 	listen      listenAddr
+	page        bool          // served beside /metrics
+	pageUsers   string        // file; "" for who is on this machine
 	maxTimeout  time.Duration // of a run
 	drain       time.Duration
 	patience    worker.MaxWaitPolicy // nil: wait on
@@ -67,6 +69,8 @@ func newWorker() (*cli.Command, *given) {
 	cli.ChoiceVar(fs, &o.logFormat, "log-format", "text", "text", "json")
 	cli.FileVar(fs, &o.limits, "limits")
 	cli.FileVar(fs, &o.schedules, "schedules")
+	fs.BoolVar(&o.page, "page", false, "")
+	cli.FileVar(fs, &o.pageUsers, "page-users")
 	fs.IntVar(&o.concurrency, "concurrency", 32, "")
 	cli.ListVar(fs, &o.allowHosts, "allow-host", nil)
 	cli.ListVar(fs, &o.onlyHosts, "only-host", nil)
@@ -133,10 +137,30 @@ func (o options) checkRest() error {
 	if o.logFormat != "text" && o.logFormat != "json" {
 		faults = append(faults, cli.Errorf("-log-format text or -log-format json", "-log-format %q is unknown", o.logFormat))
 	}
+	if err := o.checkPage(); err != nil {
+		faults = append(faults, err)
+	}
 	if err := checkApp(o.app); err != nil {
 		faults = append(faults, err)
 	}
 	return errors.Join(append(faults, o.checkReach()...)...)
+}
+
+// checkPage refuses a page that nobody reaches, or that it is not known who may use.
+func (o options) checkPage() error {
+	switch {
+	case !o.page && o.pageUsers != "":
+		return cli.Errorf("-page -page-users users.yaml", "-page-users needs -page")
+	case !o.page:
+		return nil
+	case o.listen.addr == "":
+		return cli.Errorf("-page -listen :9090", "-page needs -listen")
+	case o.pageUsers == "" && !o.listen.loopback:
+		return cli.Errorf("-page-users users.yaml, or -listen :9090 for this machine only", "-page can be reached by other machines, and -page-users does not say who may")
+	case o.pageUsers == "" && o.listen.token != "":
+		return cli.Errorf("-page-users users.yaml", "%s is set, so that not everybody on this machine may ask, and -page-users does not say who may", tokenVariable)
+	}
+	return nil
 }
 
 // outbound is the configuration of what carries out http tasks.

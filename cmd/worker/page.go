@@ -16,9 +16,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue/schedule"
+	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/page"
 )
 
@@ -236,4 +239,21 @@ func allow(cfg *page.Config, users string) (err error) {
 		}
 	}
 	return nil
+}
+
+// pagePath is where a worker with -page has it.
+const pagePath = "/page"
+
+// workerPage is the page of a worker with -page, nil without.
+func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, schedules []*schedule.Schedule) (http.Handler, error) {
+	if !o.page {
+		return nil, nil
+	}
+	cfg := page.Config{
+		Redis: rdb, Limiter: limits.Limiter(), Prefix: pagePath, Schedules: schedules, Logger: limits.Logger(), Version: cli.Version(),
+	}
+	if err := allow(&cfg, o.pageUsers); err != nil {
+		return nil, err
+	}
+	return page.New(cfg)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -99,4 +100,53 @@ func TestPageServes(t *testing.T) {
 	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("stopped with %d", code)
 	}
+}
+
+// A worker refuses a page that nobody reaches, or of which it is not known who may use it.
+func TestWorkerPageFlags(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		args  []string
+		token string
+		want  string
+	}{
+		{[]string{"-page"}, "", "-page needs -listen"},
+		{[]string{"-page-users", "users.yaml"}, "", "-page-users needs -page"},
+		{[]string{"-page", "-listen", "0.0.0.0:0"}, token, "-page-users does not say who may"},
+		{[]string{"-page", "-listen", ":0"}, token, "HEADWAY_LISTEN_TOKEN is set"},
+	} {
+		var errs strings.Builder
+		getenv := func(name string) string { return map[string]string{tokenVariable: one.token}[name] }
+		if code := run(t.Context(), one.args, getenv, io.Discard, &errs); code != cli.ExitUsage || !strings.Contains(errs.String(), one.want) {
+			t.Errorf("%v: %d %s", one.args, code, errs.String())
+		}
+	}
+}
+
+// The page stands beside /metrics, and knows by itself who asks: the token is for the others.
+func TestPageBesideMetrics(t *testing.T) {
+	t.Parallel()
+	shown := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
+	l, err := parseListen("127.0.0.1:0", token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.open(statusHandler(&health{of: fakeHealth{}}, http.NotFoundHandler(), true), shown, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.serve() }()
+	for path, want := range map[string]int{"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusUnauthorized} {
+		answer, err := http.Get("http://" + s.addr() + path) //nolint:noctx // of this process
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, answer.StatusCode, want)
+		}
+	}
+	s.close()
+	<-done
 }

@@ -84,6 +84,10 @@ Flags:
                     other address than loopback needs the environment variable
                     HEADWAY_LISTEN_TOKEN, of 16 characters or more. Callers send
                     it as "Authorization: Bearer TOKEN".
+  -page             serve the page of "worker page" on that address too, under
+                    /page/. On this machine everybody is an admin there
+  -page-users FILE  who may use it, as the -users of "worker page". Needed if
+                    other machines reach -listen, or HEADWAY_LISTEN_TOKEN is set
   -usage            record in Redis who spends from which scope, for "worker
                     inspect usage". -usage=false records nothing. Default: true
   -app NAME         the name of this application in that record, and in the

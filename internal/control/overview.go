@@ -193,9 +193,7 @@ type Branch struct {
 	Scope    string
 	Waiting  int64
 	Children int64
-	Named    bool   // the limits name it
-	Paused   bool   // by the limits, here or above
-	Owner    string // of the scope or a level above
+	Named    bool // the limits name it
 }
 
 // Outline is the scopes of a provider.
@@ -214,15 +212,10 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (Outli
 	}
 	out, seen := Outline{More: more, Read: 1 + len(waiting)/500}, map[string]bool{}
 	add := func(name string, units, children int64, named bool) {
-		scope, err := policy.ParseScope(name)
-		if err != nil || seen[name] {
-			return
+		if !seen[name] {
+			seen[name] = true
+			out.Branches = append(out.Branches, Branch{Scope: name, Waiting: units, Children: children, Named: named})
 		}
-		seen[name] = true
-		b := Branch{Scope: name, Waiting: units, Children: children, Named: named}
-		b.Owner = s.limiter.Policy().Owner(scope)
-		b.Paused = s.pause(name, nil, s.now()).PausedScope != ""
-		out.Branches = append(out.Branches, b)
 	}
 	_, tree := s.limiter.Policy().Limits()
 	named := map[string]bool{}
@@ -241,6 +234,9 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (Outli
 	}
 	return out, nil
 }
+
+// Paused reports whether the limits pause a scope, or a level above it. It does no I/O.
+func (s *Service) Paused(scope string) bool { return s.pause(scope, nil, s.now()).PausedScope != "" }
 
 // nameBranches notes the scopes of the limits from a place on; "*" stands for no one name.
 func nameBranches(at string, config policy.ScopeConfig, names map[string]bool) {

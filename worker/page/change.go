@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -257,7 +258,7 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 		wanted.IfVersion, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
 		var done control.Done
 		if done, err = h.service.Apply(r.Context(), who, wanted); err == nil {
-			h.hub.forget()
+			h.forget()
 			http.Redirect(w, r, h.link("/done", "version", done.Version.Number, "scope", c.Scope), http.StatusSeeOther)
 			return
 		}
@@ -270,6 +271,14 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 		}
 	}
 	h.refused(w, r, who, c, err)
+}
+
+// forget has everything read anew: something was changed.
+func (h *handler) forget() {
+	h.following.mu.Lock()
+	h.following.read = time.Time{}
+	h.following.mu.Unlock()
+	h.hub.forget()
 }
 
 // refused shows the form again, with what is wrong with it in the words of the command line.
@@ -326,7 +335,7 @@ type doneData struct {
 // done shows a change that was made, and offers to undo it while nothing was changed since.
 func (h *handler) done(w http.ResponseWriter, r *http.Request, who Actor) {
 	t, _ := h.historyTopic(r, who)
-	h.hub.forget()
+	h.forget()
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil || st.err != nil {
 		h.failed(w, r, who, errOr(st.err, r.Context().Err()))

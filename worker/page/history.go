@@ -95,16 +95,15 @@ func (c *changeRow) mentions(filter string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
 }
 
-// auditLine is a line of the export; docs/json.md has its fields.
+// auditLine is a line of the export; docs/page.md has its fields.
 type auditLine struct {
-	Version int64          `json:"version"`
-	At      control.Time   `json:"at"`
-	By      string         `json:"by"`
-	User    string         `json:"user,omitempty"`
-	Change  string         `json:"change"`
-	Reason  string         `json:"reason,omitempty"`
-	Changes []auditChange  `json:"changes"`
-	Resets  []control.Rule `json:"-"`
+	Version int64         `json:"version"`
+	At      control.Time  `json:"at"`
+	By      string        `json:"by"`
+	User    string        `json:"user,omitempty"`
+	Change  string        `json:"change"`
+	Reason  string        `json:"reason,omitempty"`
+	Changes []auditChange `json:"changes"`
 }
 
 type auditChange struct {

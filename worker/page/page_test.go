@@ -1,6 +1,7 @@
 package page
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -468,6 +469,33 @@ func TestRedisGone(t *testing.T) {
 		code, body := s.get("/")
 		return code == http.StatusOK && !strings.Contains(body, "Redis does not answer")
 	})
+}
+
+// A stream lasts, whatever time-outs the server around the page has for other requests.
+func TestLiveLasts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	server := httptest.NewUnstartedServer(s.handler)
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 300*time.Millisecond, 300*time.Millisecond
+	server.Start()
+	defer server.Close()
+	answer, err := http.Get(server.URL + "/live?at=/") //nolint:noctx // the server ends it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
+		t.Fatal(kind)
+	}
+	lines, at := bufio.NewScanner(answer.Body), 0
+	for at < 3 && lines.Scan() {
+		if lines.Text() == "event: at" {
+			at++
+		}
+	}
+	if at < 3 {
+		t.Errorf("the stream ended after %d snapshots: %v", at, lines.Err())
+	}
 }
 
 // "≤ 50 Redis commands a snapshot", whatever the number of scopes and tasks.

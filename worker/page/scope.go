@@ -214,7 +214,8 @@ type shadowRow struct {
 
 type branchRow struct {
 	control.Branch
-	Name string
+	Name   string
+	Paused bool
 }
 
 // may says which actions are offered. The service refuses the others, whatever is offered.
@@ -256,16 +257,16 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 		d.Shadows = append(d.Shadows, row)
 	}
 	var rows []branchRow
-	for _, b := range s.lower.Branches {
-		if h.service.May(who, control.VerbSee, b.Scope) != nil {
-			continue
-		}
+	for _, b := range s.lower.Branches { // who may see a scope may see those below it
 		d.AllBelow++
 		if matches(b.Scope[len(name)+1:], d.Filter) {
-			rows = append(rows, branchRow{b, b.Scope[len(name)+1:]})
+			rows = append(rows, branchRow{Branch: b, Name: b.Scope[len(name)+1:]})
 		}
 	}
 	d.Below, d.Pages = pageOf(rows, r)
+	for i := range d.Below {
+		d.Below[i].Paused = h.service.Paused(d.Below[i].Branch.Scope)
+	}
 	d.Hour = chartOf(s.hour, 5*time.Minute, s.level, h.now())
 	d.Day = chartOf(s.day, 2*time.Hour, s.level, h.now())
 	return d, name, nil

@@ -116,6 +116,7 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	news, stop := h.hub.watch(t)
 	defer stop()
 	stream := &stream{w: w, to: http.NewResponseController(w)}
+	_ = stream.to.SetReadDeadline(time.Time{}) // a server's ReadTimeout is for requests that come, and would end this one
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
