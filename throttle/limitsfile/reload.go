@@ -153,17 +153,22 @@ func (l *Source) tellGone(ctx context.Context, before, after *policy.Policy) {
 	if before == nil {
 		return
 	}
-	has := map[string]bool{}
-	for _, name := range names(after) {
-		has[name] = true
-	}
-	gone := slices.DeleteFunc(names(before), func(name string) bool { return has[name] })
+	gone := gone(before, after)
 	if len(gone) == 0 {
 		return
 	}
 	const most = 20
 	l.log.WarnContext(ctx, "the new limits file removes rules or settings",
 		"file", l.read.path, "gone", len(gone), "names", strings.Join(gone[:min(most, len(gone))], ", "))
+}
+
+// gone lists the names of a policy that another one lacks.
+func gone(before, after *policy.Policy) []string {
+	has := map[string]bool{}
+	for _, name := range names(after) {
+		has[name] = true
+	}
+	return slices.DeleteFunc(names(before), func(name string) bool { return has[name] })
 }
 
 // names lists the rules of a policy by their places, and what else it says of scopes.

@@ -67,6 +67,8 @@ func Read(ctx context.Context, path string) (File, error) {
 // Source is the origin of a process's policy: its file, and the limits in Redis, which all processes
 // share. It is safe for concurrent use.
 type Source struct {
+	rdb    redis.UniversalClient
+	prefix string
 	store  *policystore.Store
 	holder *policystore.Holder
 	self   policystore.Process // as other programs learn of it
@@ -126,7 +128,7 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	}
 	store := policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix})
 	return &Source{
-		store: store, holder: policystore.NewHolder(store, cfg.By), read: read, log: cfg.Logger,
+		rdb: rdb, prefix: cfg.Prefix, store: store, holder: policystore.NewHolder(store, cfg.By), read: read, log: cfg.Logger,
 		self: policystore.Process{App: cfg.App, Worker: cfg.Worker}, onFault: cfg.OnFault, onVersion: cfg.OnVersion,
 	}
 }
@@ -281,6 +283,7 @@ func (l *Source) became(ctx context.Context, became policystore.Published, v pol
 	}
 	if became == policystore.FileNew || became == policystore.FileAgain {
 		l.tellGone(ctx, stood, l.read.policy)
+		l.warnUnmatched(ctx, v, stood)
 		l.tellOdd(ctx)
 	}
 	if n := len(v.Rules); n > 0 {
