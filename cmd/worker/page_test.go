@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -148,5 +149,7 @@ func TestPageBesideMetrics(t *testing.T) {
 		}
 	}
 	s.close()
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
 }

@@ -265,7 +265,7 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 	}
 	d.Below, d.Pages = pageOf(rows, r)
 	for i := range d.Below {
-		d.Below[i].Paused = h.service.Paused(d.Below[i].Branch.Scope)
+		d.Below[i].Paused = h.service.Paused(d.Below[i].Scope)
 	}
 	d.Hour = chartOf(s.hour, 5*time.Minute, s.level, h.now())
 	d.Day = chartOf(s.day, 2*time.Hour, s.level, h.now())

@@ -74,7 +74,7 @@ type taskState struct {
 // taskCost is an estimate: it depends on the number of queues.
 const taskCost = 24
 
-func (h *handler) taskTopic(r *http.Request, who Actor) (topic, error) {
+func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
 	id := r.FormValue("id")
 	if id == "" {
 		return topic{}, &badRequest{"no id of a task is given"}

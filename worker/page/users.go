@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -312,6 +311,3 @@ func (r *userReader) list(f strictyaml.Field, path string) (list []string) {
 	}
 	return list
 }
-
-// names are the people, for tests and logs.
-func (u *Users) names() []string { return slices.Sorted(maps.Keys(u.current().people)) }
