@@ -51,6 +51,9 @@ type Config struct {
 	// worker; nor a repeated request that is answered with the first grant of its ID. It is called in the
 	// caller's goroutine and must not block. Defaults to none. See usage.Recorder.Record.
 	OnSpent func(Spent)
+	// OnUpstream receives each new effect of an API's answer that this process reported. It is called in
+	// the goroutine of Report and must not block. Defaults to none.
+	OnUpstream func(UpstreamChange)
 	// Logger gets a line when Redis becomes unavailable and when it is available again, when damaged data
 	// of waiters was dropped, and once a minute for each shadow rule that would have delayed starts, with
 	// their number. New and SetPolicy log one warning for each rule whose Per is shorter than
@@ -72,6 +75,20 @@ type UpstreamObserver interface {
 	// UpstreamSignal reports a new effect of an answer: "pause", "cut" for a reduced rule, or "limit" for
 	// the API's own limit.
 	UpstreamSignal(what string)
+}
+
+// UpstreamChange is a new effect of an API's answer, see Limiter.Report.
+type UpstreamChange struct {
+	// What is what UpstreamObserver gets: "pause", "cut", "limit" or "rise".
+	What string
+	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and
+	// Pattern its place in the policy; both are empty for a pause.
+	Scope, Rule, Pattern string
+	// Limit is the API's own limit, for "limit"; 0 if the configured one applies again.
+	Limit int64
+	// Until is when the effect ends by itself, by the Redis server's clock, and Left the time until then.
+	Until time.Time
+	Left  time.Duration
 }
 
 const (

@@ -91,8 +91,9 @@ type RuleInfo struct {
 	// Paused says that this entry is no rule of the policy: the policy pauses the level. RetryAfter is
 	// then the time until the pause ends, and MaxWait the shortest of the level's rules.
 	Paused bool
-
-	window time.Duration // how long the limit takes to come back in full
+	// Window is how long the limit takes to come back in full, or, of a calendar, the length of the
+	// present period; Never for a concurrency rule and for a limit of 0.
+	Window time.Duration
 }
 
 // Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit,

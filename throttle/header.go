@@ -28,8 +28,8 @@ func (d Decision) Header() http.Header {
 		switch {
 		case r.Algorithm == policy.Concurrency:
 			pol += `;qu="concurrent-requests"`
-		case r.window != Never:
-			pol += ";w=" + strconv.FormatInt(seconds(r.window), 10)
+		case r.Window != Never:
+			pol += ";w=" + strconv.FormatInt(seconds(r.Window), 10)
 		}
 		limits, policies = append(limits, limit), append(policies, pol)
 	}

@@ -15,7 +15,7 @@ import (
 // state is what one rule says, for the tables below.
 func state(r policy.Rule, pattern string, remaining int64, retry, reset time.Duration) RuleState {
 	return RuleState{RuleInfo: &RuleInfo{
-		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), window: window(r), MaxWait: r.MaxWait,
+		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), Window: window(r), MaxWait: r.MaxWait,
 	}, Limited: retry > 0, Remaining: remaining, RetryAfter: retry, ResetAfter: reset}
 }
 
@@ -47,7 +47,7 @@ func TestHeader(t *testing.T) {
 		"a calendar": {
 			Decision{Allowed: true, Rules: []RuleState{func() RuleState {
 				s := state(month, "p", 520, 0, 20*oneDay)
-				s.window = 31 * oneDay
+				s.Window = 31 * oneDay
 				return s
 			}()}},
 			http.Header{"Ratelimit": {`"p:month";r=520;t=1728000`}, "Ratelimit-Policy": {`"p:month";q=500;w=2678400`}},

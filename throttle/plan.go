@@ -109,7 +109,7 @@ func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, p
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{RuleInfo: &RuleInfo{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.Unit,
-			Limit: b.Rule.Capacity(), window: width, MaxWait: b.Rule.MaxWait,
+			Limit: b.Rule.Capacity(), Window: width, MaxWait: b.Rule.MaxWait,
 		}})
 		if b.Paused() {
 			p.pause(i)

@@ -327,9 +327,7 @@ func (l *Limiter) sendSignals(ctx context.Context, p *compiledScope, words []sig
 
 // noted keeps what was told, and has what is new in the log.
 func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one notedSignal, known bool) {
-	if o, ok := l.cfg.Observer.(UpstreamObserver); ok && one.changed {
-		o.UpstreamSignal(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}[w.verb])
-	}
+	l.tellUpstream(p, w, one)
 	if one.changed && (w.verb == "cut" || w.verb == "adopt") {
 		l.emptyUnder(p.provider + w.name)
 	}
@@ -357,6 +355,37 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one not
 	case w.verb == "adopt":
 		l.cfg.Logger.InfoContext(ctx, "the API's limit is at least the configured one; using the configured one", "scope", scope, "rule", w.name)
 	}
+}
+
+// effects are what observers call what a word has done.
+var effects = map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}
+
+// tellUpstream reports what is new to the observers.
+func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
+	if !one.changed {
+		return
+	}
+	if o, ok := l.cfg.Observer.(UpstreamObserver); ok {
+		o.UpstreamSignal(effects[w.verb])
+	}
+	if l.cfg.OnUpstream == nil {
+		return
+	}
+	change := UpstreamChange{What: effects[w.verb], Until: one.until, Left: one.left}
+	switch w.verb {
+	case "pause", "rest":
+		change.Scope = levelsOf(p.scope)[strings.Count(one.noted, "/")]
+	default:
+		for i, b := range p.bounds {
+			if p.ruleName(i) == w.name {
+				change.Scope, change.Rule, change.Pattern = b.Scope.String(), b.Rule.Name, b.Pattern
+			}
+		}
+	}
+	if w.verb == "adopt" {
+		change.Limit = w.numbers[0]
+	}
+	l.cfg.OnUpstream(change)
 }
 
 // ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that

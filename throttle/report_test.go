@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -353,3 +355,30 @@ func (b *bench) plan(scope string) *compiledScope {
 
 // pass lets time pass by the server's clock.
 func (b *bench) pass(d time.Duration) { b.now.Add(d.Microseconds()) }
+
+// Config.OnUpstream receives each new effect: what, where, and until when.
+func TestOnUpstream(t *testing.T) {
+	t.Parallel()
+	var got []UpstreamChange
+	rule := policy.Rule{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute}
+	pol := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{rule})
+	onBoth(t, Config{OnUpstream: func(c UpstreamChange) { got = append(got, c) }}, pol, func(b *bench) {
+		got = nil
+		b.heed("p/a", turnedDown(30*sec))
+		b.heed("p/a", turnedDown(30*sec)) // nothing new
+		b.heed("p/a", upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: 40, Remaining: 9, Window: time.Minute}}})
+		var short []string
+		for _, c := range got {
+			if c.Until.IsZero() || c.Left <= 0 {
+				b.t.Errorf("%+v", c)
+			}
+			short = append(short, fmt.Sprint(c.What, " ", c.Scope, " ", c.Rule, " ", c.Pattern, " ", c.Limit))
+		}
+		if want := []string{"pause p/a   0", "cut p/a tenant p/* 0", "limit p/a tenant p/* 40"}; !slices.Equal(short, want) {
+			b.t.Errorf("%q, want %q", short, want)
+		}
+		if got[0].Left != 30*sec {
+			b.t.Errorf("the pause lasts %s", got[0].Left)
+		}
+	})
+}
