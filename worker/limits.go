@@ -24,6 +24,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/events"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/internal/ratelog"
 	"github.com/headway-go/headway/worker/metrics"
@@ -63,6 +64,10 @@ type Config struct {
 	// NoFollow keeps the limits of the start, whatever changes in Redis: worker limits lists such a
 	// process after each change.
 	NoMetrics, NoUsage, NoReload, NoFollow bool
+	// Events reports thresholds of limits, pauses and cuts by APIs, a process that does not dispatch, and
+	// processes with different limits, while a server runs: see package events. New sets its Logger and
+	// App unless they are set, and its Prefix and Observer. Defaults to none.
+	Events *events.Config
 	// Summary is the interval of a log line, at level info, with the number of tasks that were picked
 	// up, ran, failed and were put back since the previous line, and of those that wait. An interval
 	// in which nothing happened has no line. A line costs three Redis commands for each queue.
@@ -76,8 +81,8 @@ type Config struct {
 	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
 	// absent.
 	Version string
-	// Throttle configures the limiter. New sets its App, Observer, OnShadow and Logger, and OnSpent
-	// unless NoUsage is set. Its Prefix is the prefix of all keys.
+	// Throttle configures the limiter. New sets its App, Observer, OnShadow and Logger, OnSpent unless
+	// NoUsage is set, and OnUpstream if Events is. Its Prefix is the prefix of all keys.
 	Throttle throttle.Config
 	// Middleware configures how tasks are handled. New sets its Redis, Limiter, Usage, and all fields
 	// that Config has too. Its Observer is called in addition to the metrics.
@@ -94,6 +99,7 @@ type Limits struct {
 	owned   bool // End closes rdb
 	metrics *metrics.Metrics
 	usage   *usage.Recorder // nil if it is off
+	events  *events.Events  // nil if they are off
 	health  *redishealth.Watch
 	source  *limitsfile.Source
 
@@ -205,6 +211,12 @@ func (l *Limits) build(file limitsfile.File) error {
 	if l.usage != nil {
 		its.OnSpent = l.usage.Record
 	}
+	if err := l.buildEvents(); err != nil {
+		return err
+	}
+	if l.events != nil {
+		its.Observer, its.OnUpstream = deciding{l.metrics, l.events}, l.events.Upstream
+	}
 	limiter, err := throttle.New(l.rdb, first, its)
 	if err != nil {
 		return err
@@ -218,12 +230,29 @@ func (l *Limits) build(file limitsfile.File) error {
 	return l.register()
 }
 
+// buildEvents creates what reports events.
+func (l *Limits) buildEvents() (err error) {
+	if l.cfg.Events == nil {
+		return nil
+	}
+	cfg := *l.cfg.Events
+	cfg.App, cfg.Prefix, cfg.Observer = cmp.Or(cfg.App, l.cfg.App), l.cfg.Throttle.Prefix, l.metrics
+	if cfg.Logger == nil {
+		cfg.Logger = l.log
+	}
+	l.events, err = events.New(cfg)
+	return err
+}
+
 func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) MiddlewareConfig {
 	cfg := l.cfg.Middleware
 	cfg.Redis, cfg.Limiter, cfg.Logger = l.rdb, limiter, calm
 	told := observers{l.metrics, &l.summary}
 	if cfg.Observer != nil {
 		told = append(told, cfg.Observer)
+	}
+	if l.events != nil {
+		told = append(told, polls{events: l.events})
 	}
 	cfg.Observer = told
 	if l.usage != nil {
@@ -410,6 +439,9 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 		wg.Go(func() { l.source.Announce(ctx) })
 	} else {
 		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
+	}
+	if l.events != nil {
+		wg.Go(func() { l.events.Run(ctx, l.rdb, l.Limiter()) })
 	}
 	if l.cfg.Summary >= 0 {
 		wg.Go(func() { l.summary.run(ctx, l.cfg.Summary, l.log, l.waiting) })

@@ -1,6 +1,33 @@
 package worker
 
-import "time"
+import (
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/events"
+	"github.com/headway-go/headway/worker/metrics"
+)
+
+// deciding passes what a limiter decides on to the metrics and the events.
+type deciding struct {
+	*metrics.Metrics
+	events *events.Events
+}
+
+func (d deciding) Decided(one throttle.Decision, took time.Duration, err error) {
+	d.Metrics.Decided(one, took, err)
+	d.events.Decided(one, took, err)
+}
+
+// polls passes polls on to the events.
+type polls struct {
+	nobody
+	events *events.Events
+}
+
+func (p polls) DispatcherPolled(provider, label string, again bool) {
+	p.events.DispatcherPolled(provider, label, again)
+}
 
 // observers calls each Observer in order.
 type observers []Observer

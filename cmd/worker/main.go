@@ -108,7 +108,7 @@ func subcommands() []*cli.Command {
 // warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.
 func warnOfVariables(ctx context.Context, environ []string, log *slog.Logger) {
 	root, _ := newWorker()
-	for _, one := range cli.UnknownVariables(environ, append(cli.KnownVariables(root), tokenVariable)) {
+	for _, one := range cli.UnknownVariables(environ, append(cli.KnownVariables(root), tokenVariable, secretVariable)) {
 		attrs := []any{"variable", one.Name}
 		if one.Nearest != "" {
 			attrs = append(attrs, "did_you_mean", one.Nearest)
@@ -134,7 +134,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	defer closeRedis()
 	limits, err := worker.New(rdb, worker.Config{
 		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + hostname(), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
-		Logger: log, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
+		Logger: log, Events: o.events, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
 		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: o.maxTimeout},
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/events"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -46,6 +47,7 @@ type options struct {
 	usage       bool
 	app         string // that usage is recorded for
 	summary     time.Duration
+	events      *events.Config // nil: none
 
 	fail func(error) // tells what went wrong
 }
@@ -54,6 +56,7 @@ type options struct {
 type given struct {
 	options
 	queues, listen, patience, level string
+	events                          givenEvents
 }
 
 // newWorker returns the program's command, and what it reads.
@@ -82,6 +85,9 @@ func newWorker() (*cli.Command, *given) {
 	})
 	cli.AllowMethodFlag(fs, &o.methods)
 	fs.BoolVar(&o.traces, "trace-context", false, "")
+	fs.BoolVar(&g.events.log, "events", false, "")
+	fs.StringVar(&g.events.webhook, "events-webhook", "", "")
+	cli.FileVar(fs, &g.events.secretFile, "events-secret-file")
 	fs.DurationVar(&o.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "")
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.BoolVar(&o.usage, "usage", true, "")
@@ -104,7 +110,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	if o.drain == 0 {
 		o.drain = o.maxTimeout // no run takes longer
 	}
-	var faults [6]error
+	var faults [7]error
 	if len(words) > 0 {
 		faults[0] = cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits, page, health, leave, schema or completion", words[0])
 	}
@@ -113,6 +119,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	o.patience, faults[3] = parsePatience(g.patience)
 	o.logLevel, faults[4] = parseLevel(g.level)
 	faults[5] = o.checkRest()
+	o.events, faults[6] = g.events.config(strings.TrimSpace(getenv(secretVariable)), o.allowHosts)
 	if err := errors.Join(faults[:]...); err != nil {
 		o.fail(err)
 		return o, cli.ExitUsage, true

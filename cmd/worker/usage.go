@@ -88,6 +88,18 @@ Flags:
                     /page/. On this machine everybody is an admin there
   -page-users FILE  who may use it, as the -users of "worker page". Needed if
                     other machines reach -listen, or HEADWAY_LISTEN_TOKEN is set
+  -events           log events: a quota that is half used, nearly used or
+                    exhausted, a pause or a cut by an API, waiting tasks that
+                    are not dispatched, workers with different limits. Default:
+                    false
+  -events-webhook URL
+                    send each event there, too, as JSON. https, or http to this
+                    machine. A private address needs -allow-host. The secret
+                    that signs the requests is in the environment variable
+                    HEADWAY_EVENTS_SECRET, of 16 characters or more. Default:
+                    none
+  -events-secret-file FILE
+                    a file with that secret instead. Default: none
   -usage            record in Redis who spends from which scope, for "worker
                     inspect usage". -usage=false records nothing. Default: true
   -app NAME         the name of this application in that record, and in the

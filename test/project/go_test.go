@@ -34,6 +34,7 @@ var importable = map[string]string{
 	"asynq":       "github.com/hibiken/asynq",
 	"context":     "context",
 	"errors":      "errors",
+	"events":      "github.com/headway-go/headway/worker/events",
 	"fmt":         "fmt",
 	"http":        "net/http",
 	"inbound":     "github.com/headway-go/headway/throttle/inbound",

@@ -74,6 +74,8 @@ type Metrics struct {
 	polls      *looks
 	version    prometheus.Gauge
 	signals    *prometheus.CounterVec
+	events     *prometheus.CounterVec
+	deliveries *prometheus.CounterVec
 	collectors []prometheus.Collector
 
 	rules    *seriesSet
@@ -147,6 +149,8 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
 	m.polls = add(m, newLooks())
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
+	m.events = counters(m, "events_total", "Events that this process reported, by kind.", "kind")
+	m.deliveries = counters(m, "event_deliveries_total", "Deliveries of events to the webhook, by outcome.", "outcome")
 	if version != "" {
 		info := gauges(m, "build_info", "Always 1; the version is the label.", "version")
 		info.WithLabelValues(label(version)).Set(1)

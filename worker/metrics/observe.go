@@ -118,6 +118,14 @@ func (m *Metrics) DispatcherPolled(provider, label string, again bool) {
 // error.
 func (m *Metrics) Failed(kind string) { m.errors.WithLabelValues(m.kinds.of(kind)).Inc() }
 
+// Event counts an event that was reported, by a kind of package events.
+func (m *Metrics) Event(kind string) { m.events.WithLabelValues(m.kinds.of(kind)).Inc() }
+
+// EventDelivery counts what became of a delivery to the webhook.
+func (m *Metrics) EventDelivery(outcome string) {
+	m.deliveries.WithLabelValues(m.outcomes.of(outcome)).Inc()
+}
+
 // redisState is whether Redis answered the last ping.
 type redisState struct {
 	mu    sync.Mutex

@@ -1,0 +1,463 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/throttle/upstream"
+)
+
+// process is one process that decides and reports events.
+type process struct {
+	t       *testing.T
+	events  *Events
+	limiter *throttle.Limiter
+
+	mu     sync.Mutex
+	got    []Event
+	counts map[string]int
+}
+
+func (p *process) Event(kind string)            { p.count(kind) }
+func (p *process) EventDelivery(outcome string) { p.count(outcome) }
+
+func (p *process) count(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts[what]++
+}
+
+func (p *process) counted(what string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts[what]
+}
+
+func (p *process) seen(kind Kind) (list []Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.got {
+		if e.Kind == kind {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// newProcess has limits and reports until its test ends.
+func newProcess(t *testing.T, rdb *redis.Client, pol *policy.Policy, cfg Config) *process {
+	t.Helper()
+	p := &process{t: t, counts: map[string]int{}}
+	cfg.Observer, cfg.OnEvent = p, func(e Event) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.got = append(p.got, e)
+	}
+	var err error
+	if p.events, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	p.limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: cfg.Prefix, Observer: p.events, OnUpstream: p.events.Upstream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.events.Run(ctx, rdb, p.limiter)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return p
+}
+
+func (p *process) spend(scope string, n int) {
+	p.t.Helper()
+	for range n {
+		if _, err := p.limiter.Decide(p.t.Context(), throttle.Request{Scope: scope}); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// pass lets time pass in a bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
+func hourly(t *testing.T, limit int64) *policy.Policy {
+	t.Helper()
+	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules: []policy.Rule{{Name: "second", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Second}},
+		Scopes: map[string]policy.ScopeConfig{
+			"*": {Rules: []policy.Rule{{Name: "hourly", Algorithm: policy.FixedWindow, Limit: limit, Per: time.Hour}}},
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// inFakeTime runs a test in a bubble, on a Redis in memory. Its clock begins at midnight UTC.
+func inFakeTime(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait)
+		test(t, rdb)
+	})
+}
+
+// The thresholds of a rule are reported once each in its window, and again in the next; a limit by the second is
+// not.
+func TestThresholds(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		p := newProcess(t, rdb, hourly(t, 10), Config{App: "shop"})
+		wants := func(after string, want ...int) {
+			t.Helper()
+			synctest.Wait()
+			var got []int
+			for _, e := range p.seen(Threshold) {
+				got = append(got, e.Percent)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("after %s: %d, want %d", after, got, want)
+			}
+		}
+		pass(time.Second) // the window is not fresh
+		p.spend("p/a", 4)
+		wants("4 of 10")
+		p.spend("p/a", 1)
+		wants("5 of 10", 50)
+		pass(10 * time.Minute)
+		p.spend("p/a", 2)
+		wants("7 of 10", 50)
+		p.spend("p/a", 1)
+		wants("8 of 10", 50, 80)
+		p.spend("p/a", 5)
+		wants("all", 50, 80, 100)
+		p.spend("p/b", 10)
+		wants("another tenant", 50, 80, 100, 50, 80, 100)
+		pass(time.Hour)
+		p.spend("p/a", 10)
+		wants("the next window", 50, 80, 100, 50, 80, 100, 50, 80, 100)
+
+		first := p.seen(Threshold)[:3]
+		hour := time.Now().Truncate(time.Hour)
+		if e := first[0]; e.Scope != "p/a" || e.Rule != "hourly" || e.Pattern != "p/*" || e.Used != 5 || e.Limit != 10 || e.Unit != "requests" ||
+			e.App != "shop" || e.ID == "" || !e.ResetsAt.Truncate(time.Minute).Equal(hour) || !e.ExhaustedAt.IsZero() {
+			t.Errorf("%+v", e)
+		}
+		// 3 units took ten minutes, and 2 are left.
+		if e := first[1]; !e.ExhaustedAt.Equal(e.At.Add(e.At.Sub(first[0].At) * 2 / 3)) {
+			t.Errorf("at %s it is exhausted at %s", e.At, e.ExhaustedAt)
+		}
+		if e := first[2]; !e.ExhaustedAt.Equal(e.At) || !strings.Contains(e.Text, "rule hourly of p/a is exhausted: 10 of 10 requests are used; it is whole again at ") {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+// Two processes report a threshold once, and none below one that was reported.
+func TestOneProcessReports(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	a := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix})
+	b := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix})
+	a.spend("p/a", 4)
+	b.spend("p/a", 1)
+	redistest.WaitFor(t, "50 %", time.Minute, func() bool { return len(b.seen(Threshold)) == 1 })
+	a.spend("p/a", 6)
+	redistest.WaitFor(t, "100 %", time.Minute, func() bool { return len(a.seen(Threshold)) == 2 })
+	b.spend("p/a", 1)
+	c := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix}) // started later
+	c.spend("p/a", 1)
+	c.spend("p/b", 10)
+	redistest.WaitFor(t, "100 % of p/b", time.Minute, func() bool { return len(c.seen(Threshold)) == 3 })
+	for _, e := range append(a.seen(Threshold), b.seen(Threshold)...) {
+		if e.Scope != "p/a" {
+			t.Errorf("%+v", e)
+		}
+	}
+	if n := len(a.seen(Threshold)) + len(b.seen(Threshold)); n != 3 {
+		t.Errorf("%d events of three thresholds: %+v %+v", n, a.seen(Threshold), b.seen(Threshold))
+	}
+	for key := range strings.SplitSeq(strings.Join(rdb.Keys(t.Context(), prefix+":{!event:*").Val(), " "), " ") {
+		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Hour {
+			t.Errorf("%s lives for %s", key, ttl)
+		}
+	}
+}
+
+// A jump over several thresholds is one event, and what was below is not reported by another process afterwards.
+func TestJump(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	a := newProcess(t, rdb, hourly(t, 100), Config{Prefix: prefix})
+	b := newProcess(t, rdb, hourly(t, 100), Config{Prefix: prefix})
+	d, err := a.limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "100 %", time.Minute, func() bool { return len(a.seen(Threshold)) == 1 })
+	if err := a.limiter.Refund(t.Context(), d.Grant); err != nil {
+		t.Fatal(err)
+	}
+	b.spend("p/a", 60)
+	b.spend("p/b", 60)
+	redistest.WaitFor(t, "50 % of p/b", time.Minute, func() bool { return len(b.seen(Threshold)) == 1 })
+	if e := b.seen(Threshold)[0]; e.Scope != "p/b" || a.seen(Threshold)[0].Percent != 100 {
+		t.Errorf("%+v, then %+v", a.seen(Threshold), e)
+	}
+}
+
+// A start that was granted ahead does not say what is left: the process asks, at most each ten seconds, and not once
+// the rule is known to be exhausted.
+func TestGrantedStarts(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		p := newProcess(t, rdb, hourly(t, 10), Config{})
+		other, err := throttle.New(rdb, hourly(t, 10), throttle.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d throttle.Decision
+		spend := func(n int) {
+			for range n {
+				if d, err = other.Decide(t.Context(), throttle.Request{Scope: "p/a"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		handed := func() {
+			for range 100 {
+				one := d
+				one.Handed = true
+				p.events.Decided(one, 0, nil)
+			}
+			pass(askPause)
+			synctest.Wait()
+		}
+		spend(5)
+		if handed(); len(p.seen(Threshold)) != 1 || p.seen(Threshold)[0].Percent != 50 {
+			t.Errorf("%+v", p.seen(Threshold))
+		}
+		spend(5)
+		if handed(); len(p.seen(Threshold)) != 1 {
+			t.Errorf("it asked again at once: %+v", p.seen(Threshold))
+		}
+		pass(askEvery)
+		if handed(); len(p.seen(Threshold)) != 2 || p.seen(Threshold)[1].Percent != 100 {
+			t.Errorf("%+v", p.seen(Threshold))
+		}
+		pass(askEvery)
+		asked := p.events.quotas.asked["p/a"]
+		if handed(); !p.events.quotas.asked["p/a"].Equal(asked) {
+			t.Error("it asks about what is exhausted")
+		}
+	})
+}
+
+// A pause is reported once until it ends, and a cut once in ten minutes.
+func TestUpstream(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second}}}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := newProcess(t, rdb, pol, Config{}), newProcess(t, rdb, pol, Config{})
+		refused := func(p *process, wait time.Duration) {
+			t.Helper()
+			if _, err := p.limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: wait, RetryKnown: true}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		refused(a, 5*time.Minute)
+		refused(b, 6*time.Minute)
+		pauses, cuts := append(a.seen(Pause), b.seen(Pause)...), append(a.seen(Cut), b.seen(Cut)...)
+		if len(pauses) != 1 || pauses[0].Scope != "p/a" || pauses[0].Until.Sub(pauses[0].At).Round(time.Second) != 5*time.Minute || pauses[0].Rule != "" {
+			t.Errorf("%+v", pauses)
+		}
+		if len(cuts) != 1 || cuts[0].Scope != "p/a" || cuts[0].Rule != "tenant" || cuts[0].Pattern != "p/*" || cuts[0].Until.IsZero() {
+			t.Errorf("%+v", cuts)
+		}
+		pass(11 * time.Minute)
+		refused(b, 5*time.Minute)
+		if len(b.seen(Pause)) != 1 || len(b.seen(Cut)) != 1 || b.seen(Pause)[0].Text != "the API of p/a asked to stop calling; it is paused until "+clock(b.seen(Pause)[0].Until) {
+			t.Errorf("%+v %+v", b.seen(Pause), b.seen(Cut))
+		}
+	})
+}
+
+// A process that does not poll for ten seconds is an event within twelve, and so is that it polls again.
+func TestStalled(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		p := newProcess(t, rdb, hourly(t, 10), Config{})
+		poll := func(providers ...string) {
+			for _, one := range providers {
+				p.events.DispatcherPolled(one, "*", true)
+			}
+		}
+		poll("a", "b", "gone")
+		p.events.DispatcherPolled("gone", "*", false)
+		for range 9 {
+			pass(time.Second)
+			poll("b")
+		}
+		if got := p.seen(Stalled); len(got) != 0 {
+			t.Fatalf("after nine seconds: %+v", got)
+		}
+		began := time.Now().Add(-9 * time.Second)
+		for range 3 {
+			pass(time.Second)
+			poll("b")
+		}
+		synctest.Wait()
+		got := p.seen(Stalled)
+		if len(got) != 1 || !slices.Equal(got[0].Providers, []string{"a"}) || !got[0].Since.Equal(began) {
+			t.Fatalf("%+v", got)
+		}
+		poll("a", "b")
+		pass(2 * time.Second)
+		synctest.Wait()
+		if got := p.seen(Resumed); len(got) != 1 || !slices.Equal(got[0].Providers, []string{"a"}) || len(p.seen(Stalled)) != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// Processes that have other limits a minute after a change are an event, of one of the others.
+func TestMismatch(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		store := policystore.New(rdb, policystore.Config{})
+		if _, err := store.Import(t.Context(), policystore.Edit{By: "test"}, hourly(t, 10), "", true); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var ends sync.WaitGroup
+		t.Cleanup(ends.Wait)
+		t.Cleanup(stop)
+		var all []*process
+		for range 2 {
+			p := newProcess(t, rdb, hourly(t, 10), Config{})
+			all = append(all, p)
+			ends.Go(func() { policystore.Follow(ctx, store, p.limiter, policystore.FollowConfig{App: "mail"}) })
+		}
+		ends.Go(func() { policystore.Announce(ctx, store, policystore.Process{App: "old"}) })
+		events := func() []Event { return append(all[0].seen(Mismatch), all[1].seen(Mismatch)...) }
+		pass(3 * time.Minute)
+		if got := events(); len(got) != 0 {
+			t.Fatalf("before any change: %+v", got)
+		}
+		if _, err := store.Import(t.Context(), policystore.Edit{By: "test"}, hourly(t, 20), "", true); err != nil {
+			t.Fatal(err)
+		}
+		pass(settled + lookAgain + 5*time.Second)
+		got := events()
+		if len(got) != 1 || got[0].Version != 2 || len(got[0].Behind) != 1 || !strings.HasPrefix(got[0].Behind[0], "old on ") || !strings.HasSuffix(got[0].Behind[0], " with the limits of its start") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// If Redis does not answer, the event is reported all the same; the log has it.
+func TestReportsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { _ = gone.Close() })
+	var log syncBuffer
+	p := newProcess(t, gone, hourly(t, 10), Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p.events.Upstream(throttle.UpstreamChange{What: "pause", Scope: "p/a", Left: time.Minute, Until: time.Now().Add(time.Minute)})
+	p.events.Upstream(throttle.UpstreamChange{What: "pause", Scope: "p/a", Left: time.Minute, Until: time.Now().Add(time.Minute)})
+	redistest.WaitFor(t, "the event", time.Minute, func() bool { return len(p.seen(Pause)) == 1 && p.counted("pause") == 1 })
+	if text := log.String(); !strings.Contains(text, "level=WARN msg=event kind=pause") || strings.Count(text, "\n") != 1 {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// A function that panics ends nothing, and events that come too fast are counted.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	var log syncBuffer
+	e, err := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnEvent: func(Event) { panic("of the user") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.report(t.Context(), nil, noticed{event: Event{Kind: Resumed}})
+	if !strings.Contains(log.String(), "Config.OnEvent panicked") {
+		t.Errorf("the log: %s", log.String())
+	}
+	p := &process{counts: map[string]int{}}
+	e.cfg.Observer = p
+	for i := range maxNoticed + 3 {
+		e.Upstream(throttle.UpstreamChange{What: "cut", Scope: fmt.Sprint(i)})
+	}
+	if n := p.counted("lost"); n != 3 {
+		t.Errorf("%d lost", n)
+	}
+	for i := range maxRecent + 10 {
+		e.first(noticed{of: fmt.Sprint(i), stays: time.Hour}, time.Now())
+	}
+	if n := len(e.recent); n > maxRecent {
+		t.Errorf("%d remembered", n)
+	}
+}
+
+// The error names each field that is wrong.
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]Config{
+		"Thresholds are [0 50]":          {Thresholds: []int{0, 50}},
+		"Thresholds are [80 50]":         {Thresholds: []int{80, 50}},
+		"Thresholds are [101]":           {Thresholds: []int{101}},
+		"ShortestWindow is -1s":          {ShortestWindow: -time.Second},
+		"Webhook.Secret has 5 character": {Webhook: &Webhook{URL: "https://h/", Secret: "short"}},
+		"Webhook.URL is no URL":          {Webhook: &Webhook{URL: "::", Secret: "0123456789abcdef"}},
+		"of h is not https":              {Webhook: &Webhook{URL: "http://h/secret", Secret: "0123456789abcdef"}},
+		"of h has a user or a password":  {Webhook: &Webhook{URL: "https://u:secret@h/", Secret: "0123456789abcdef"}},
+		"Webhook.AllowHosts":             {Webhook: &Webhook{URL: "https://h/", Secret: "0123456789abcdef", AllowHosts: []string{"a b"}}},
+		"Webhook.PerMinute is -1":        {Webhook: &Webhook{URL: "https://h/", Secret: "0123456789abcdef", PerMinute: -1}},
+		"Webhook.Timeout is -1s":         {Webhook: &Webhook{URL: "https://h/", Secret: "0123456789abcdef", Timeout: -time.Second}},
+	} {
+		_, err := New(cfg)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "short") {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := New(Config{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// syncBuffer is a buffer for several goroutines.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

@@ -1,0 +1,10 @@
+package events
+
+import (
+	"os"
+	"testing"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }

@@ -1,0 +1,196 @@
+package events
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+const (
+	maxQuotas = 10_000 // rules at scopes that a process remembers
+	leastStay = time.Minute
+	mostStay  = 31 * 24 * time.Hour
+
+	// askEvery is how often a process asks how much is left of a scope whose starts were granted ahead and
+	// do not say it, askPause the time between two questions about any, and maxAsks how many wait.
+	askEvery = 10 * time.Second
+	askPause = 500 * time.Millisecond
+	maxAsks  = 100
+)
+
+// quotas are the rules that have passed a threshold.
+type quotas struct {
+	mu     sync.Mutex
+	passed map[quotaKey]passed
+	asked  map[string]time.Time // by scope
+	asks   chan string
+}
+
+type quotaKey struct{ scope, rule string }
+
+// passed is the highest threshold that a rule has passed.
+type passed struct {
+	percent int
+	limit   int64
+	used    int64
+	at      time.Time
+	until   time.Time // the rule is whole again by then
+}
+
+// Decided implements throttle.Observer: it notices thresholds. A decision below all of them costs some
+// nanoseconds a rule.
+func (e *Events) Decided(d throttle.Decision, _ time.Duration, err error) {
+	if err != nil || d.Degraded {
+		return
+	}
+	if d.Handed { // such a decision does not say what is left
+		e.wantLeft(d.Rules)
+		return
+	}
+	for i := range d.Rules {
+		if r := &d.Rules[i]; e.counts(r) {
+			e.used(r)
+		}
+	}
+}
+
+// counts reports whether the thresholds of a rule are reported.
+func (e *Events) counts(r *throttle.RuleState) bool {
+	return r.Limit > 0 && !r.Paused && r.Algorithm != policy.Concurrency && r.Window >= e.cfg.ShortestWindow && r.Window != throttle.Never
+}
+
+// percentOf returns how much of its limit a rule has used, in percent: 100 if it admits no more.
+func percentOf(r *throttle.RuleState) int {
+	if r.Limited || r.Remaining <= 0 {
+		return whole
+	}
+	return int(min(float64(whole-1), float64(whole)*(1-float64(r.Remaining)/float64(r.Limit))))
+}
+
+// used notices that a rule has passed a threshold.
+func (e *Events) used(r *throttle.RuleState) {
+	percent, threshold := percentOf(r), 0
+	for _, one := range e.cfg.Thresholds {
+		if one <= percent {
+			threshold = one
+		}
+	}
+	if threshold == 0 {
+		return
+	}
+	now := time.Now()
+	resets := time.Time{}
+	stays := leastStay
+	if r.ResetAfter != throttle.Never {
+		resets = now.Add(r.ResetAfter).UTC()
+		stays = min(max(r.ResetAfter, leastStay), mostStay)
+	}
+	next := passed{threshold, r.Limit, max(0, r.Limit-r.Remaining), now, now.Add(stays)}
+	before, higher := e.quotas.pass(quotaKey{r.Scope, r.Rule}, next)
+	if !higher {
+		return
+	}
+	event := Event{
+		Kind: Threshold, Scope: r.Scope, Rule: r.Rule, Pattern: r.Pattern,
+		Percent: threshold, Used: next.used, Limit: r.Limit, Unit: r.Unit, ResetsAt: resets,
+	}
+	if threshold == whole {
+		event.ExhaustedAt = now.UTC()
+	} else {
+		event.ExhaustedAt = pace(before, next, resets)
+	}
+	for _, one := range e.cfg.Thresholds { // those below are passed too: no other process reports them after this
+		of := strings.Join([]string{string(Threshold), r.Scope, r.Rule, strconv.FormatInt(r.Limit, 10), strconv.Itoa(one)}, "\x00")
+		if one < threshold {
+			e.notice(noticed{of: of, stays: stays, quiet: true})
+		} else if one == threshold {
+			e.notice(noticed{event: event, of: of, stays: stays})
+		}
+	}
+}
+
+// pass records that a rule has passed a threshold, and returns what it had passed before. higher is false
+// if that was no less.
+func (q *quotas) pass(key quotaKey, next passed) (before passed, higher bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before, known := q.passed[key]
+	if known && (!next.at.Before(before.until) || before.limit != next.limit) {
+		before, known = passed{}, false
+	}
+	if known && before.percent >= next.percent {
+		return before, false
+	}
+	if q.passed == nil || len(q.passed) >= maxQuotas {
+		q.passed = map[quotaKey]passed{} // Redis remembers what was reported
+	}
+	q.passed[key] = next
+	return before, true
+}
+
+// pace returns when a limit is used up, by the time from one threshold to the next: zero if that is not
+// known, or if the rule is whole again before.
+func pace(before, now passed, resets time.Time) time.Time {
+	took, more := now.at.Sub(before.at), now.used-before.used
+	if before.percent == 0 || more <= 0 || took < time.Second {
+		return time.Time{}
+	}
+	left := time.Duration(float64(took) * float64(now.limit-now.used) / float64(more))
+	at := now.at.Add(min(left, mostStay)).UTC()
+	if !resets.IsZero() && !at.Before(resets) {
+		return time.Time{}
+	}
+	return at
+}
+
+// wantLeft has askLeft ask what is left of a scope, if a threshold of its rules may be passed.
+func (e *Events) wantLeft(rules []throttle.RuleState) {
+	now := time.Now()
+	e.quotas.mu.Lock()
+	defer e.quotas.mu.Unlock()
+	open := false
+	for i := range rules {
+		r := &rules[i]
+		known := e.quotas.passed[quotaKey{r.Scope, r.Rule}]
+		open = open || e.counts(r) && !(known.percent == whole && now.Before(known.until))
+	}
+	if !open {
+		return
+	}
+	scope := rules[len(rules)-1].Scope // the innermost: all rules count there
+	if now.Sub(e.quotas.asked[scope]) < askEvery {
+		return
+	}
+	if e.quotas.asked == nil || len(e.quotas.asked) >= maxQuotas {
+		e.quotas.asked = map[string]time.Time{}
+	}
+	select {
+	case e.quotas.asks <- scope:
+		e.quotas.asked[scope] = now
+	default: // it is asked about with a later start
+	}
+}
+
+// askLeft asks what is left of scopes whose starts do not say it.
+func (e *Events) askLeft(ctx context.Context, limiter *throttle.Limiter) {
+	for {
+		select {
+		case scope := <-e.quotas.asks:
+			if d, err := limiter.Peek(ctx, throttle.Request{Scope: scope}); err == nil {
+				e.Decided(d, 0, nil)
+			}
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(askPause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}

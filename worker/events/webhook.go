@@ -1,0 +1,259 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/outbound"
+)
+
+// Webhook receives each event as a POST of JSON, signed with a secret; see Verify. Deliveries of one process
+// follow one another. An answer other than 2xx, or none, is tried again with growing pauses, eight times in
+// about four minutes; other answers of 300 to 499 than 408, 425 and 429 are not. Redirects are not followed.
+type Webhook struct {
+	// URL is where events are sent: https, or http to this machine's own loopback address. It has no user
+	// and password.
+	URL string
+	// Secret signs the requests, 16 characters or more. It is never logged.
+	Secret string
+	// AllowHosts lists hosts, as outbound.Config.AllowHosts, that are called although their address is
+	// private. A loopback host in URL needs no entry. Defaults to none.
+	AllowHosts []string
+	// PerMinute is how many requests all processes together send in a minute, in bursts of ten at most.
+	// Defaults to 60.
+	PerMinute int64
+	// Timeout bounds one request. Defaults to 10s.
+	Timeout time.Duration
+}
+
+const (
+	maxQueued   = 100 // events that wait for delivery
+	minSecret   = 16
+	attempts    = 8
+	firstPause  = time.Second
+	mostPause   = time.Minute
+	lastWords   = 3 * time.Second // for what is queued when the process stops
+	webhookName = "headway:webhook"
+)
+
+type webhook struct {
+	cfg      Webhook
+	host     string
+	handler  *outbound.Handler
+	observer Observer
+	log      *slog.Logger
+	prefix   string
+
+	queue  chan Event
+	closed sync.Once
+}
+
+// newWebhook returns an error that names the field and neither the secret nor more of the URL than its host.
+func newWebhook(cfg Webhook, all Config) (*webhook, error) {
+	w := &webhook{cfg: cfg, observer: all.Observer, log: all.Logger, prefix: all.Prefix, queue: make(chan Event, maxQueued)}
+	w.cfg.PerMinute, w.cfg.Timeout = cmp.Or(cfg.PerMinute, 60), cmp.Or(cfg.Timeout, 10*time.Second)
+	var faults []error
+	if len(cfg.Secret) < minSecret {
+		faults = append(faults, fmt.Errorf("events: Webhook.Secret has %d characters; %d are needed", len(cfg.Secret), minSecret))
+	}
+	if w.cfg.PerMinute < 0 || w.cfg.PerMinute > policy.MaxLimit {
+		faults = append(faults, fmt.Errorf("events: Webhook.PerMinute is %d; it is above 0", cfg.PerMinute))
+	}
+	if w.cfg.Timeout < 0 {
+		faults = append(faults, fmt.Errorf("events: Webhook.Timeout is %s; it is above 0", cfg.Timeout))
+	}
+	u, err := url.Parse(cfg.URL)
+	switch {
+	case err != nil || u.Hostname() == "":
+		return nil, errors.Join(append(faults, errors.New("events: Webhook.URL is no URL; write https://HOST/PATH"))...)
+	case u.User != nil:
+		faults = append(faults, fmt.Errorf("events: Webhook.URL of %s has a user or a password; the requests are signed with Secret instead", u.Host))
+	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+		faults = append(faults, fmt.Errorf("events: Webhook.URL of %s is not https; http is only for a loopback address", u.Host))
+	}
+	w.host = u.Host
+	hosts := cfg.AllowHosts
+	if isLoopback(u.Hostname()) {
+		hosts = append(hosts[:len(hosts):len(hosts)], u.Host)
+	}
+	if w.handler, err = outbound.New(outbound.Config{AllowHosts: hosts, UserAgent: "headway-events"}); err != nil {
+		faults = append(faults, fmt.Errorf("events: Webhook.AllowHosts: %w", err))
+	}
+	return w, errors.Join(faults...)
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// put takes an event for delivery. It does not block.
+func (w *webhook) put(e Event) {
+	select {
+	case w.queue <- e:
+	default:
+		w.observer.EventDelivery("dropped")
+	}
+}
+
+// close ends run once what is queued was tried.
+func (w *webhook) close() { w.closed.Do(func() { close(w.queue) }) }
+
+// run delivers events until the queue is closed. When ctx has ended each gets one more attempt, for some
+// seconds in all.
+func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
+	defer w.handler.Close()
+	limiter, err := w.limiter(rdb)
+	if err != nil {
+		w.log.ErrorContext(ctx, "cannot limit the webhook; no event is sent to it", "host", w.host, "error", err)
+		limiter = nil
+	}
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })()
+	for e := range w.queue {
+		if limiter == nil {
+			w.observer.EventDelivery("failed")
+			continue
+		}
+		w.deliver(ctx, last, limiter, e)
+	}
+}
+
+// limiter returns the limit of the webhook, which all processes share. Without Redis it is open: each process sends
+// one request at a time, and an outage is when events matter.
+func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) {
+	p, err := policy.Single(webhookName, policy.Rule{
+		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: w.cfg.PerMinute, Per: time.Minute, Burst: min(10, w.cfg.PerMinute), OnRedisError: policy.FailOpen,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return throttle.New(rdb, p, throttle.Config{Prefix: w.prefix})
+}
+
+// deliver sends an event until it is accepted or given up. ctx ends the attempts, and last the one that is made
+// then.
+func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, e Event) {
+	body, err := json.Marshal(e)
+	if err != nil {
+		w.failed(ctx, e, 0, err)
+		return
+	}
+	for n := 1; ; n++ {
+		if _, err := limiter.Wait(last, throttle.Request{Scope: webhookName}); err != nil {
+			w.failed(ctx, e, n-1, err)
+			return
+		}
+		err := w.send(last, e, body)
+		if err == nil {
+			w.observer.EventDelivery("delivered")
+			return
+		}
+		if n == attempts || errors.Is(err, asynq.SkipRetry) || ctx.Err() != nil {
+			w.failed(ctx, e, n, err)
+			return
+		}
+		w.observer.EventDelivery("retried")
+		select {
+		case <-time.After(pause(n, err)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// pause returns the time before the next attempt: twice as long each time, or as long as the answer asks for, a minute
+// at most.
+func pause(n int, err error) time.Duration {
+	wait := min(firstPause<<(n-1), mostPause)
+	if status, is := errors.AsType[*outbound.StatusError](err); is {
+		wait = min(max(wait, status.RetryAfter), mostPause)
+	}
+	return wait + rand.N(wait/10+1)
+}
+
+// send makes one request. It goes the way of the requests of tasks: addresses are guarded, redirects are not followed,
+// and nothing is sent twice.
+func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+	defer cancel()
+	request, err := json.Marshal(map[string]any{
+		"method": http.MethodPost, "url": w.cfg.URL, "body": string(body),
+		"headers": map[string]string{
+			"Content-Type": "application/json", HeaderEvent: string(e.Kind), HeaderEventID: e.ID,
+			HeaderSignature: sign(w.cfg.Secret, body, time.Now()),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return w.handler.ProcessTask(ctx, asynq.NewTask("http", request))
+}
+
+// failed logs an event that was not delivered: neither the URL's path nor the answer's text, which may hold secrets.
+func (w *webhook) failed(ctx context.Context, e Event, tries int, err error) {
+	w.observer.EventDelivery("failed")
+	w.log.WarnContext(ctx, "the webhook does not accept an event", "host", w.host, "kind", string(e.Kind), "event_id", e.ID,
+		"attempts", tries, "why", w.why(err))
+}
+
+func (w *webhook) why(err error) string {
+	if status, is := errors.AsType[*outbound.StatusError](err); is {
+		return fmt.Sprintf("it answered %d", status.Status)
+	}
+	if blocked, is := errors.AsType[*outbound.BlockedError](err); is {
+		return blocked.Error()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer within " + w.cfg.Timeout.String()
+	case errors.Is(err, context.Canceled):
+		return "the process stopped"
+	}
+	cause := innermost(err)
+	if cause == nil {
+		return "no answer"
+	}
+	return strings.ReplaceAll(cause.Error(), w.cfg.Secret, "[redacted]")
+}
+
+// innermost returns the first cause of an error that wraps none, nil if err wraps none itself: its text may have the
+// URL's path.
+func innermost(err error) (cause error) {
+	for {
+		switch e := err.(type) { //nolint:errorlint // it looks at each error of the chain
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			if len(e.Unwrap()) == 0 {
+				return cause
+			}
+			err = e.Unwrap()[0]
+		default:
+			return cause
+		}
+		if err == nil {
+			return cause
+		}
+		cause = err
+	}
+}

@@ -1,0 +1,305 @@
+package events
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/outbound"
+)
+
+const secret = "0123456789abcdef-of-the-test"
+
+// receiver is where a webhook goes.
+type receiver struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests []*http.Request
+	bodies   []string
+}
+
+// newReceiver answers the nth request, from 1, as answer does.
+func newReceiver(t *testing.T, answer func(n int, w http.ResponseWriter, r *http.Request)) *receiver {
+	t.Helper()
+	s := &receiver{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		s.requests, s.bodies = append(s.requests, r), append(s.bodies, string(body))
+		n := len(s.requests)
+		s.mu.Unlock()
+		answer(n, w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *receiver) received() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.requests)
+}
+
+// hooked is a process with a webhook, and its log.
+func hooked(t *testing.T, hook Webhook) (*process, *syncBuffer) {
+	t.Helper()
+	log := &syncBuffer{}
+	hook.Secret = secret
+	p := newProcess(t, redistest.Client(t), hourly(t, 10), Config{
+		Prefix: redistest.Prefix(t), Webhook: &hook, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	return p, log
+}
+
+func (p *process) pause(scope string) {
+	p.events.Upstream(throttle.UpstreamChange{What: "pause", Scope: scope, Left: time.Minute, Until: time.Now().Add(time.Minute)})
+}
+
+func (p *process) waits(outcome string, n int) {
+	p.t.Helper()
+	redistest.WaitFor(p.t, outcome, time.Minute, func() bool { return p.counted(outcome) >= n })
+}
+
+// An event is one signed POST of its JSON.
+func TestWebhook(t *testing.T) {
+	t.Parallel()
+	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
+	p, log := hooked(t, Webhook{URL: s.URL + "/hooks/T0KEN"})
+	p.pause("p/a")
+	p.waits("delivered", 1)
+	r, body := s.requests[0], s.bodies[0]
+	var e Event
+	if err := json.Unmarshal([]byte(body), &e); err != nil || e.Kind != Pause || e.Scope != "p/a" || e.ID != p.seen(Pause)[0].ID || !e.Until.Equal(p.seen(Pause)[0].Until) {
+		t.Errorf("%v: %s", err, body)
+	}
+	if r.Method != http.MethodPost || r.URL.Path != "/hooks/T0KEN" || r.Header.Get("Content-Type") != "application/json" ||
+		r.Header.Get(HeaderEvent) != "pause" || r.Header.Get(HeaderEventID) != e.ID || r.Header.Get("User-Agent") != "headway-events" {
+		t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+	}
+	if err := Verify(secret, r.Header.Get(HeaderSignature), []byte(body), 0); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(log.String(), secret) || strings.Contains(log.String(), "T0KEN") {
+		t.Errorf("the log: %s", log)
+	}
+}
+
+// An answer of 500 is tried again, with the same id and a signature of its own time.
+func TestWebhookIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := newReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			http.Error(w, "not now", http.StatusInternalServerError)
+		}
+	})
+	p, log := hooked(t, Webhook{URL: s.URL})
+	p.pause("p/a")
+	p.waits("delivered", 1)
+	if p.counted("retried") != 1 || p.counted("failed") != 0 || s.received() != 2 || s.bodies[0] != s.bodies[1] {
+		t.Errorf("%v, %d requests", p.counts, s.received())
+	}
+	for i, r := range s.requests {
+		if err := Verify(secret, r.Header.Get(HeaderSignature), []byte(s.bodies[i]), 0); err != nil || r.Header.Get(HeaderEventID) != s.requests[0].Header.Get(HeaderEventID) {
+			t.Errorf("attempt %d: %v %v", i+1, err, r.Header)
+		}
+	}
+	if strings.Contains(log.String(), "does not accept") {
+		t.Errorf("the log: %s", log)
+	}
+}
+
+// What no retry can cure is given up at once, and the next event follows. The log says why, with neither the secret, nor
+// the path, nor the answer.
+func TestWebhookThatRefuses(t *testing.T) {
+	t.Parallel()
+	var elsewhere int
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere++ }))
+	t.Cleanup(other.Close)
+	s := newReceiver(t, func(n int, w http.ResponseWriter, r *http.Request) {
+		switch n {
+		case 1:
+			http.Error(w, "no hook "+r.URL.Path+" "+r.Header.Get(HeaderSignature), http.StatusNotFound)
+		case 2:
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		}
+	})
+	p, log := hooked(t, Webhook{URL: s.URL + "/hooks/T0KEN"})
+	for _, scope := range []string{"p/a", "p/b", "p/c"} {
+		p.pause(scope)
+	}
+	p.waits("delivered", 1)
+	if p.counted("failed") != 2 || p.counted("retried") != 0 || s.received() != 3 || elsewhere != 0 {
+		t.Errorf("%v, %d requests, %d elsewhere", p.counts, s.received(), elsewhere)
+	}
+	text := log.String()
+	for _, want := range []string{`why="it answered 404"`, `why="it answered 307"`, "host=" + strings.TrimPrefix(s.URL, "http://")} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log has no %s: %s", want, text)
+		}
+	}
+	for _, not := range []string{secret, "T0KEN", "no hook", "v1="} {
+		if strings.Contains(text, not) {
+			t.Errorf("the log has %s: %s", not, text)
+		}
+	}
+}
+
+// A receiver that hangs ends with the time-out and is tried again; when the process stops, it holds nothing up.
+func TestWebhookThatHangs(t *testing.T) {
+	t.Parallel()
+	done := make(chan struct{})
+	s := newReceiver(t, func(_ int, _ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-done:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(done)
+	w, err := newWebhook(Webhook{URL: s.URL, Secret: secret, Timeout: 20 * time.Millisecond}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
+	if why := w.why(err); why != "no answer within 20ms" || errors.Is(err, asynq.SkipRetry) {
+		t.Errorf("%s: %v", why, err)
+	}
+	p, _ := hooked(t, Webhook{URL: s.URL, Timeout: 20 * time.Millisecond})
+	p.pause("p/a")
+	p.waits("retried", 1)
+}
+
+// Nothing but https leaves the machine, and no private address is called; who does not answer is named by host alone.
+func TestWebhookAddresses(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"https://127.0.0.1:1/T0KEN": "connection refused",
+		"https://10.0.0.1/T0KEN":    "a private address, which tasks may not reach; if it is meant, start the worker with -allow-host 10.0.0.1:443",
+	} {
+		w, err := newWebhook(Webhook{URL: url, Secret: secret, Timeout: time.Minute}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
+		if why := w.why(err); !strings.Contains(why, want) || strings.Contains(why, "T0KEN") {
+			t.Errorf("%s: %s", url, why)
+		}
+	}
+	w, err := newWebhook(Webhook{URL: "https://10.0.0.1/", Secret: secret, AllowHosts: []string{"10.0.0.1"}}, Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil || w.host != "10.0.0.1" {
+		t.Errorf("%+v %v", w, err)
+	}
+}
+
+// Events beyond a hundred that wait for a slow receiver are dropped and counted.
+func TestWebhookQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	p := &process{t: t, counts: map[string]int{}}
+	w, err := newWebhook(Webhook{URL: "https://h/", Secret: secret}, Config{Observer: p, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range maxQueued + 3 {
+		w.put(Event{})
+	}
+	if p.counted("dropped") != 3 {
+		t.Errorf("%v", p.counts)
+	}
+}
+
+// The webhook is under a limit that all processes share.
+func TestWebhookIsLimited(t *testing.T) {
+	t.Parallel()
+	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
+	p, _ := hooked(t, Webhook{URL: s.URL, PerMinute: 2})
+	for _, scope := range []string{"p/a", "p/b", "p/c"} {
+		p.pause(scope)
+	}
+	p.waits("delivered", 2)
+	other, err := p.events.webhook.limiter(redistest.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := other.Decide(t.Context(), throttle.Request{Scope: webhookName})
+	if err != nil || d.Allowed || d.RetryAfter > 31*time.Second || s.received() != 2 {
+		t.Errorf("another process may send: %+v %v; %d requests", d, err, s.received())
+	}
+}
+
+// What is queued when the process stops is tried once more, for some seconds at most.
+func TestWebhookAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	t.Run("the process", func(t *testing.T) {
+		p := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix, Webhook: &Webhook{URL: s.URL, Secret: secret}})
+		p.pause("p/a") // and it ends
+	})
+	if s.received() != 1 {
+		t.Errorf("%d requests", s.received())
+	}
+}
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+	var all time.Duration
+	for n := 1; n < attempts; n++ {
+		wait := pause(n, errors.New("x"))
+		if least := min(time.Second<<(n-1), time.Minute); wait < least || wait > least+least/10+1 {
+			t.Errorf("after attempt %d: %s", n, wait)
+		}
+		all += wait
+	}
+	if all < 2*time.Minute || all > 5*time.Minute {
+		t.Errorf("in all %s", all)
+	}
+	if wait := pause(1, &outbound.StatusError{Status: 429, RetryAfter: 30 * time.Second}); wait < 30*time.Second || wait > 33*time.Second+1 {
+		t.Errorf("asked for 30 s: %s", wait)
+	}
+	if wait := pause(1, &outbound.StatusError{Status: 429, RetryAfter: time.Hour}); wait > 66*time.Second+1 {
+		t.Errorf("asked for an hour: %s", wait)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	body := []byte(`{"kind":"pause"}`)
+	// echo -n '1700000000.{"kind":"pause"}' | openssl dgst -sha256 -hmac 0123456789abcdef-of-the-test
+	const known = "t=1700000000,v1=f10ae91827fca4aec99c0ed26178bd1af6df209a80854485cf574cc57cec0796"
+	if got := sign(secret, body, time.Unix(1700000000, 0)); got != known {
+		t.Errorf("%s, want %s", got, known)
+	}
+	now := sign(secret, body, time.Now())
+	for name, tt := range map[string]struct {
+		secret, header string
+		body           []byte
+		ok             bool
+	}{
+		"now":                {secret, now, body, true},
+		"another secret":     {secret + "x", now, body, false},
+		"another body":       {secret, now, []byte(`{"kind":"cut"}`), false},
+		"old":                {secret, known, body, false},
+		"of the future":      {secret, sign(secret, body, time.Now().Add(time.Hour)), body, false},
+		"another time":       {secret, "t=1" + strings.TrimPrefix(now, "t="), body, false},
+		"no time":            {secret, now[strings.Index(now, ",")+1:], body, false},
+		"no signature":       {secret, now[:strings.Index(now, ",")], body, false},
+		"empty":              {secret, "", body, false},
+		"another first":      {secret, "v0=abc, " + now, body, true},
+		"not hexadecimal":    {secret, "t=" + now[2:12] + ",v1=zz", body, false},
+		"a part of the hash": {secret, now[:len(now)-2], body, false},
+	} {
+		if err := Verify(tt.secret, tt.header, tt.body, 0); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrSignature) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
