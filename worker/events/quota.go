@@ -157,7 +157,7 @@ func (e *Events) wantLeft(rules []throttle.RuleState) {
 	for i := range rules {
 		r := &rules[i]
 		known := e.quotas.passed[quotaKey{r.Scope, r.Rule}]
-		open = open || e.counts(r) && !(known.percent == whole && now.Before(known.until))
+		open = open || e.counts(r) && (known.percent < whole || !now.Before(known.until))
 	}
 	if !open {
 		return
