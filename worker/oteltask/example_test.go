@@ -64,9 +64,9 @@ func Example() {
 	}
 	server.Shutdown()
 
-	print := printer{exporter.GetSpans(), "mail-3"}
-	print.below("", print.named("POST /orders"))
-	print.linked("process example-trace", print.named("send example-trace"))
+	trace := printer{exporter.GetSpans(), "mail-3"}
+	trace.below("", trace.named("POST /orders"))
+	trace.linked("process example-trace", trace.named("send example-trace"))
 	// Output:
 	// POST /orders
 	//   send example-trace, producer, headway.scope=mail/acme, limited

@@ -115,7 +115,7 @@ func eventOf(s tracetest.SpanStub, name string) (attributes string, is bool) {
 		if e.Name == name {
 			var list []string
 			for _, a := range e.Attributes {
-				list = append(list, string(a.Key)+"="+a.Value.Emit())
+				list = append(list, string(a.Key)+"="+a.Value.String())
 			}
 			return strings.Join(list, " "), true
 		}
@@ -197,7 +197,7 @@ func TestWaitIsASpan(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	s := newTraced(t, perHour(100))
-	s.serve(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+	s.serve(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		if oteltask.TraceID(ctx) == "" {
 			t.Error("the handler's context has no trace")
 		}
