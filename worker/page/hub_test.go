@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
 // counted is a topic that counts its readings.
-func counted(key string, cost int, n *int, err *error) topic {
-	return topic{key: key, cost: fixed(cost), load: func(context.Context, any) (any, error) { *n++; return *n, *err }}
+func counted(key string, cost int, n *atomic.Int64, away *atomic.Bool) topic {
+	return topic{key: key, cost: fixed(cost), load: func(context.Context, any) (any, error) {
+		if away.Load() {
+			return nil, errors.New("gone")
+		}
+		return n.Add(1), nil
+	}}
 }
 
 // "100 viewers cost Redis what one does", and none when nobody looks.
@@ -19,31 +25,35 @@ func TestHubReadsOnceForAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(slog.New(slog.DiscardHandler), time.Now)
-		n, fault := 0, error(nil)
-		one := counted("a", 5, &n, &fault)
+		var n atomic.Int64
+		var away atomic.Bool
+		one := counted("a", 5, &n, &away)
 		var stops []func()
 		for range 100 {
 			_, stop := h.watch(one)
 			stops = append(stops, stop)
 			h.get(t.Context(), one)
 		}
-		if n != 1 {
+		if n := n.Load(); n != 1 {
 			t.Errorf("100 viewers that came at once: %d readings", n)
 		}
 		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
-		if n < 10 || n > 12 {
+		synctest.Wait()
+		if n := n.Load(); n < 10 || n > 12 {
 			t.Errorf("ten seconds later: %d readings", n)
 		}
 		for _, stop := range stops {
 			stop()
 		}
 		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
-		at := n
+		synctest.Wait()
+		at := n.Load()
 		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
-		if n != at {
+		synctest.Wait()
+		if n := n.Load(); n != at {
 			t.Errorf("%d readings while nobody looked", n-at)
 		}
-		fault = errors.New("gone")
+		away.Store(true)
 		if st := h.get(t.Context(), one); st.err == nil || st.data != at {
 			t.Errorf("while Redis is away: %+v, want what was read last, %d", st, at)
 		}
@@ -55,19 +65,23 @@ func TestHubBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(slog.New(slog.DiscardHandler), time.Now)
-		counts, fault := make([]int, 10), error(nil)
+		var counts [10]atomic.Int64
+		var away atomic.Bool
 		var stops []func()
 		for i := range counts {
-			_, stop := h.watch(counted(string(rune('a'+i)), 20, &counts[i], &fault))
+			_, stop := h.watch(counted(string(rune('a'+i)), 20, &counts[i], &away))
 			stops = append(stops, stop)
 		}
 		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
+		synctest.Wait()
 		for _, stop := range stops {
 			stop()
 		}
 		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
-		sum := 0
-		for i, n := range counts {
+		synctest.Wait()
+		sum := int64(0)
+		for i := range counts {
+			n := counts[i].Load()
 			sum += n
 			if n == 0 {
 				t.Errorf("topic %d was never read", i)
@@ -83,9 +97,10 @@ func TestHubBudget(t *testing.T) {
 func TestHubForgets(t *testing.T) {
 	t.Parallel()
 	h := newHub(slog.New(slog.DiscardHandler), time.Now)
-	n, fault := 0, error(nil)
+	var n atomic.Int64
+	var away atomic.Bool
 	for i := range 2 * mostTopics {
-		h.get(t.Context(), counted(time.Duration(i).String(), 1, &n, &fault))
+		h.get(t.Context(), counted(time.Duration(i).String(), 1, &n, &away))
 	}
 	if len(h.entries) > mostTopics {
 		t.Errorf("%d answers are kept", len(h.entries))
