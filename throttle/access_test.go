@@ -129,7 +129,7 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	}
 	_, _ = l.Decide(t.Context(), Request{Scope: scope, Turn: Turn{WaiterID: "one *"}})
 	_, _ = l.Waitlist().Join(t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
-	_, _ = l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Deleted: one, CheckAll: true})
+	_, _ = l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Deleted: one, Withdrawn: one, CheckAll: true})
 	_, _ = l.Waitlist().Join(t.Context(), []Waiter{{Scope: scope, ID: "g/three"}}, 0, 0)
 	_, _ = l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, StalledGroups: []string{"g/"}, CheckAll: true})
 	_, _ = l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: scope, ID: "g/three"})

@@ -42,6 +42,9 @@ type DispatchRequest struct {
 	Unused, NotFound []WaiterRef
 	// Deleted are tasks that no longer exist, granted or waiting: some hundreds at most.
 	Deleted []WaiterRef
+	// Withdrawn are waiters that leave their queues: some hundreds at most. One that was granted its
+	// start keeps it.
+	Withdrawn []WaiterRef
 	// StalledGroups are groups of which no task can start, such as the group of a paused queue. A group is
 	// the beginning of its waiters' ids, up to and including the first slash: "-low/" of "-low/17". A task
 	// of such a group is parked when its turn comes. It takes no units, and no other waiter waits behind
@@ -97,7 +100,7 @@ type Dispatched struct {
 //
 // Costs one round trip, one more if OnlyIfDue finds something due, and another if the reply names
 // scopes that this Limiter has not met recently. The error wraps ErrUnavailable, or is ctx's; then
-// report Claimed, Unused, NotFound, Deleted and Unpark again.
+// report Claimed, Unused, NotFound, Deleted, Withdrawn and Unpark again.
 func (w Waitlist) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
 	scopes := w.l.nexts.of(req.Provider)
 	if req.OnlyIfDue && !req.news() {
@@ -129,7 +132,7 @@ func (w Waitlist) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		req.MaxReady = min(req.MaxReady, left)
 		req.Max = left - req.MaxReady
 		if !reply.stale {
-			req.Claimed, req.Unused, req.NotFound, req.Deleted, req.Unpark = nil, nil, nil, nil, nil
+			req.Claimed, req.Unused, req.NotFound, req.Deleted, req.Withdrawn, req.Unpark = nil, nil, nil, nil, nil, nil
 		}
 		req.CheckAll = reply.stale
 	}
@@ -147,12 +150,12 @@ const maxDispatchCalls = 4
 
 // news says whether the call has anything to tell.
 func (r *DispatchRequest) news() bool {
-	return r.CheckAll || len(r.Claimed)+len(r.Unused)+len(r.NotFound)+len(r.Deleted)+len(r.Unpark) > 0
+	return r.CheckAll || len(r.Claimed)+len(r.Unused)+len(r.NotFound)+len(r.Deleted)+len(r.Withdrawn)+len(r.Unpark) > 0
 }
 
 // scopes are those of the news, but of what has come: nothing of those is to be changed.
 func (r *DispatchRequest) scopes() (scopes []string) {
-	for _, p := range slices.Concat(r.Unused, r.NotFound, r.Deleted, r.Unpark) {
+	for _, p := range slices.Concat(r.Unused, r.NotFound, r.Deleted, r.Withdrawn, r.Unpark) {
 		scopes = append(scopes, p.Scope)
 	}
 	return scopes
@@ -212,6 +215,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	args = t.appendArgs(args)
 	args = appendNews(args, "c", req.Claimed)
 	args = appendNews(args, "f", req.Deleted) // before the others: who is gone is not put back
+	args = appendNews(args, "w", req.Withdrawn)
 	args = appendNews(args, "u", req.Unused)
 	args = appendNews(args, "a", req.NotFound)
 	args = appendNews(args, "b", req.Unpark)

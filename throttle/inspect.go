@@ -166,6 +166,11 @@ func (w Waitlist) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
 	return waits || released, err
 }
 
+// Standing is IsQueued, and says which of the two: queued or parked, or granted a start.
+func (w Waitlist) Standing(ctx context.Context, ask Waiter) (queued, granted bool, err error) {
+	return w.l.stands(ctx, ask.Ref())
+}
+
 // stands tells whether one has a place in line, and whether it was released and has not come.
 func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool, err error) {
 	scope, err := policy.ParseScope(p.Scope)

@@ -33,8 +33,8 @@
 --                     know; "!" before the numbers for a scope of which the caller may start no task.
 -- ARGV[n+s+12..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
 --                     gets its place back, "a" there is no such task yet and it is tried again eight places later,
---                     "f" the task no longer exists, "b" it was parked and gets its place back; "c", "u" and "a" may
---                     be followed by the id of a grant, and then apply to that grant alone. Or "s", any scope, and
+--                     "f" the task no longer exists, "w" it leaves its queue unless it is in flight, "b" it was parked and
+--                     gets its place back; "c", "u" and "a" may be followed by the id of a grant, and then apply to that grant alone. Or "s", any scope, and
 --                     a group that stands still, or "m", any scope, and a group that the caller serves. A group is
 --                     the beginning of its tickets' names, up to and including the first slash. Without "m" the
 --                     caller serves all groups.
@@ -2382,6 +2382,11 @@ end
 local function news_of_one(what, its, l, field, ticket)
   if what == 'b' then
     unpark(l, field, ticket)
+  elseif what == 'w' then
+    if not (flies and call('HEXISTS', flight, field) == 1) then
+      call('ZREM', parked, field)
+      take_out(l, ticket)
+    end
   elseif what == 'f' then
     news_of_granted(what, l, field, ticket, '')
     call('ZREM', parked, field)

@@ -1,0 +1,267 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+)
+
+// WaitingTasks acts on tasks that wait, for people: worker tasks and the page use it. No task is lost
+// or started twice, whatever happens meanwhile: a task that was granted its start, or that a worker
+// has, is left alone. It is safe for concurrent use, from any process.
+type WaitingTasks struct {
+	rdb       redis.UniversalClient
+	limiter   *throttle.Limiter
+	inspector *asynq.Inspector
+}
+
+// NewWaitingTasks returns the waiting tasks of a Redis under the limits of a limiter. It does no I/O
+// and takes no ownership.
+func NewWaitingTasks(rdb redis.UniversalClient, limiter *throttle.Limiter) *WaitingTasks {
+	return &WaitingTasks{rdb: rdb, limiter: limiter, inspector: asynq.NewInspectorFromRedisClient(rdb)}
+}
+
+// TaskOutcome is what became of a task that was to be changed.
+type TaskOutcome string
+
+// The outcomes. All but TaskChanged left the task as it was.
+const (
+	TaskChanged    TaskOutcome = "changed"
+	TaskGone       TaskOutcome = "gone"       // there is no such task
+	TaskActive     TaskOutcome = "active"     // a worker has it
+	TaskDispatched TaskOutcome = "dispatched" // it was granted its start
+	TaskPending    TaskOutcome = "pending"    // a worker takes it next
+	TaskEnded      TaskOutcome = "ended"      // it is archived or completed, or waits for its group
+	TaskNoScope    TaskOutcome = "no_scope"   // no header names its scope, so it can't be changed
+)
+
+var taskOutcomes = map[asynqx.Outcome]TaskOutcome{
+	asynqx.Moved: TaskChanged, asynqx.Gone: TaskGone, asynqx.Active: TaskActive, asynqx.Pending: TaskPending, asynqx.Elsewhere: TaskEnded,
+}
+
+// heldFor bounds the changes of one task, so that it is back before asynq takes it for lost.
+const heldFor = 10 * time.Second
+
+// noGroup is a group of no task: who passes it dispatches for others only.
+const noGroup = "-!/"
+
+// errAsynqUnknown is the error for an asynq whose keys are not known.
+var errAsynqUnknown = errors.New("headway: the asynq of this program was not tested, so waiting tasks cannot be changed with it")
+
+// Cancel deletes a task that waits, with its place in line and its unique lock. Costs some round
+// trips. The error is Redis's.
+func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome, error) {
+	info, out, err := w.info(name, id)
+	if out != "" || err != nil {
+		return out, err
+	}
+	switch info.State {
+	case asynq.TaskStateActive:
+		return TaskActive, nil
+	case asynq.TaskStateArchived, asynq.TaskStateCompleted, asynq.TaskStateAggregating:
+		return TaskEnded, nil
+	}
+	if err := w.inspector.DeleteTask(name, id); err != nil { // asynq deletes no task that became active
+		_, out, infoErr := w.now(name, id)
+		if out != "" && infoErr == nil {
+			return out, nil
+		}
+		return "", err
+	}
+	ask, spends, err := waiterOf(info)
+	if err != nil || !spends {
+		return TaskChanged, nil //nolint:nilerr // the task is gone, and a worker takes its place out
+	}
+	// Else a worker does so, a second or two later.
+	_ = w.tell(ctx, throttle.DispatchRequest{Provider: providerOf(ask.Scope), Deleted: []throttle.WaiterRef{ask.Ref()}})
+	return TaskChanged, nil
+}
+
+// now returns what a task has become that could not be changed, empty for one that waits.
+func (w *WaitingTasks) now(name, id string) (*asynq.TaskInfo, TaskOutcome, error) {
+	info, out, err := w.info(name, id)
+	if out == "" && err == nil && info.State == asynq.TaskStateActive {
+		out = TaskActive
+	}
+	return info, out, err
+}
+
+func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, error) {
+	info, err := w.inspector.GetTaskInfo(name, id)
+	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
+		return nil, TaskGone, nil
+	}
+	return info, "", err
+}
+
+// RunNext lets a task start before all others that wait for the same limits, as soon as those admit
+// it: it goes to the front of its queue with the highest priority that its scope allows. A task that
+// waits for a time of its own, and not for limits, becomes pending. Costs some twenty round trips. The
+// error is Redis's, or that of policy.Policy.Check.
+func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcome, error) {
+	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
+		return nil, ask, ask.Check(w.limiter.Policy())
+	}, w.front)
+}
+
+// SetPriority changes the priority of a task that waits. It goes behind those of its new priority that
+// wait already, and keeps the priority when it is retried. Its errors are those of RunNext, or say that
+// the priority is out of bounds.
+func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priority int) (TaskOutcome, error) {
+	if priority < -policy.MaxPriority || priority > policy.MaxPriority {
+		return "", fmt.Errorf("headway: priority %d is not from %d to %d", priority, -policy.MaxPriority, policy.MaxPriority)
+	}
+	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
+		ask.Priority = priority
+		text := ""
+		if priority != 0 {
+			text = strconv.Itoa(priority)
+		}
+		return map[string]string{queue.HeaderPriority: text}, ask, nil
+	}, w.join)
+}
+
+// SetScope has a task that waits spend from another scope, at the end of whose queue it goes. Its
+// errors are those of RunNext: the new scope must meet a rule, and admit the task's cost.
+func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (TaskOutcome, error) {
+	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
+		ask.Scope = scope
+		return map[string]string{queue.HeaderScope: scope}, ask, ask.Check(w.limiter.Policy())
+	}, w.join)
+}
+
+// change holds a task, so that no worker can take it, takes it out of its queue, changes its headers
+// and puts it back, and then gives it another place. If this process dies in between, asynq brings the
+// task back, with the headers of before or after.
+func (w *WaitingTasks) change(ctx context.Context, name, id string,
+	changed func(throttle.Waiter) (map[string]string, throttle.Waiter, error), place func(context.Context, throttle.Waiter, string) error,
+) (TaskOutcome, error) {
+	if !asynqx.KeysKnown() {
+		return "", errAsynqUnknown
+	}
+	info, out, err := w.info(name, id)
+	if out != "" || err != nil {
+		return out, err
+	}
+	ask, spends, err := waiterOf(info)
+	if err != nil {
+		return "", err
+	}
+	if !spends {
+		return TaskNoScope, nil
+	}
+	headers, then, err := changed(ask)
+	if err != nil {
+		return "", err
+	}
+	if info.State == asynq.TaskStatePending {
+		return w.changePending(ctx, name, id, headers)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heldFor) // what is begun is ended
+	defer cancel()
+	held, was, err := asynqx.Hold(ctx, w.rdb, name, id)
+	if err != nil || was != asynqx.Moved {
+		return taskOutcomes[was], err
+	}
+	return w.changeHeld(ctx, held, ask, then, headers, place)
+}
+
+// changePending changes the headers of a task that has no place in line: a worker decides on it next.
+func (w *WaitingTasks) changePending(ctx context.Context, name, id string, headers map[string]string) (TaskOutcome, error) {
+	if len(headers) == 0 {
+		return TaskPending, nil
+	}
+	was, err := asynqx.RewritePending(ctx, w.rdb, name, id, headers)
+	if err == nil && was == asynqx.Pending {
+		return TaskChanged, nil
+	}
+	return taskOutcomes[was], err
+}
+
+func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then throttle.Waiter, headers map[string]string,
+	place func(context.Context, throttle.Waiter, string) error,
+) (TaskOutcome, error) {
+	stands, released, err := w.limiter.Waitlist().Standing(ctx, ask)
+	if err == nil && stands && !released {
+		if err = w.withdraw(ctx, ask); err == nil {
+			_, released, err = w.limiter.Waitlist().Standing(ctx, ask) // a dispatch may have been quicker
+		}
+	}
+	if err != nil || released { // asynq's safety net brings a task that has lost its place
+		return TaskDispatched, errors.Join(err, held.PutBack(ctx, nil, soon()))
+	}
+	if !stands { // it waits for a time of its own
+		if err := held.PutBack(ctx, headers, time.Time{}); err != nil || len(headers) > 0 {
+			return TaskChanged, err
+		}
+		return TaskChanged, w.inspector.RunTask(held.Queue, held.ID)
+	}
+	if err := held.PutBack(ctx, headers, soon()); err != nil {
+		return "", err
+	}
+	return TaskChanged, place(ctx, then, held.Queue)
+}
+
+// soon is when asynq brings a task that has no place.
+func soon() time.Time { return time.Now().Add(throttle.FallbackDelay(throttle.Never)) }
+
+// withdraw takes a task out of line, unless it was granted its start.
+func (w *WaitingTasks) withdraw(ctx context.Context, ask throttle.Waiter) error {
+	return w.tell(ctx, throttle.DispatchRequest{Provider: providerOf(ask.Scope), Withdrawn: []throttle.WaiterRef{ask.Ref()}})
+}
+
+// tell dispatches nothing, and reports what became of tasks.
+func (w *WaitingTasks) tell(ctx context.Context, req throttle.DispatchRequest) error {
+	req.Groups = []string{noGroup}
+	_, err := w.limiter.Waitlist().Dispatch(ctx, req)
+	return err
+}
+
+func providerOf(scope string) string {
+	provider, _, _ := strings.Cut(scope, "/")
+	return provider
+}
+
+// join puts a task at the end of its queue, in the lane of its asynq queue.
+func (w *WaitingTasks) join(ctx context.Context, ask throttle.Waiter, name string) error {
+	weights, err := queue.PublishWeights(ctx, w.rdb)
+	if err == nil {
+		ask.Priority, ask.Lane, ask.Stride = weights.Rank(name, ask.Priority)
+	}
+	joined, err := w.limiter.Waitlist().Join(ctx, []throttle.Waiter{ask}, 0, throttle.QueueAll)
+	if err != nil {
+		return err
+	}
+	return joined[0].Err
+}
+
+// front puts a task before all others of its queue.
+func (w *WaitingTasks) front(ctx context.Context, ask throttle.Waiter, _ string) error {
+	_, err := w.limiter.Waitlist().RequeueFront(ctx, throttle.Request{
+		Scope: ask.Scope, Cost: ask.Cost, Costs: ask.Costs,
+		Turn: throttle.Turn{WaiterID: ask.ID, Priority: policy.MaxPriority, MissedStart: time.UnixMicro(1)},
+	})
+	if err != nil {
+		return err
+	}
+	return w.limiter.Waitlist().PublishActive(ctx, providerOf(ask.Scope))
+}
+
+// waiterOf returns the waiter that a task is by its headers, false if they name no scope.
+func waiterOf(info *asynq.TaskInfo) (throttle.Waiter, bool, error) {
+	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+	return throttle.Waiter{
+		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs, Priority: spec.Priority,
+	}, limited, err
+}
