@@ -106,7 +106,8 @@ func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, erro
 }
 
 // RunNext lets a task start before all others that wait for the same limits, as soon as those admit
-// it: it goes to the front of its queue with the highest priority that its scope allows. A task that
+// it: it goes to the front of its queue with the highest priority that its scope allows, behind those
+// that were put there before. A task that
 // waits for a time of its own, and not for limits, becomes pending. Costs some twenty round trips. The
 // error is Redis's, or that of policy.Policy.Check.
 func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcome, error) {

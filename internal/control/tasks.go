@@ -1,0 +1,335 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker"
+)
+
+// MostTasks is how many tasks one TaskChange changes at most.
+const MostTasks = 10_000
+
+// TaskChange is what an actor asks for of tasks that wait. Count says how many those are, and ApplyTasks changes them.
+type TaskChange struct {
+	// Verb is run, to start before all others as soon as the limits allow; move, to another scope; cancel, or priority.
+	Verb Verb
+	// IDs are the tasks, in all queues or in Queue. Without them it is all that wait in Scope and below it, with "*" for every name, of
+	// Queue and of Type if these are given.
+	IDs                []string
+	Scope, Queue, Type string
+	// To is the scope that move moves to.
+	To string
+	// Priority is what priority sets.
+	Priority int
+	// Reason is why, for the audit line.
+	Reason string
+	// Most is how many tasks to change. Default, and at most: MostTasks.
+	Most int
+}
+
+// TaskCount is how many tasks a TaskChange is about.
+type TaskCount struct {
+	Tasks int64
+	// More says that there are more, which were not counted.
+	More bool
+}
+
+// TasksDone is what became of the tasks of a TaskChange.
+type TasksDone struct {
+	// Changed is how many were changed.
+	Changed int
+	// Left is how many were left as they were, by why.
+	Left map[worker.TaskOutcome]int
+	// Tasks are all of them, in their order.
+	Tasks []TaskDone
+	// More says that there are more, for the next call.
+	More bool
+}
+
+// TaskDone is what became of one task; docs/json.md has its fields.
+type TaskDone struct {
+	ID      string             `json:"id"`
+	Queue   string             `json:"queue"`
+	Scope   string             `json:"scope,omitempty"`
+	Outcome worker.TaskOutcome `json:"outcome"`
+}
+
+// TaskChangeError is the error for a TaskChange that does not say what to do, or of which tasks.
+type TaskChangeError struct{ Why string }
+
+func (e *TaskChangeError) Error() string { return e.Why }
+
+// check refuses what could not be done to any task.
+func (c *TaskChange) check(p *policy.Policy) error {
+	switch {
+	case !slices.Contains([]Verb{VerbRun, VerbMove, VerbCancel, VerbPriority}, c.Verb):
+		return &TaskChangeError{fmt.Sprintf("tasks cannot be changed by %q", c.Verb)}
+	case len(c.IDs) == 0 && c.Scope == "":
+		return &TaskChangeError{"no task is named, and no scope"}
+	case len(c.IDs) > 0 && c.Scope != "":
+		return &TaskChangeError{"tasks are named by their ids or by a scope, not by both"}
+	case c.Most < 0 || c.Most > MostTasks:
+		return &TaskChangeError{fmt.Sprintf("%d is not from 1 to %d tasks", c.Most, MostTasks)}
+	case c.Verb == VerbPriority && (c.Priority < -policy.MaxPriority || c.Priority > policy.MaxPriority):
+		return &TaskChangeError{fmt.Sprintf("priority %d is not from %d to %d", c.Priority, -policy.MaxPriority, policy.MaxPriority)}
+	case c.Verb == VerbMove && c.To == "":
+		return &TaskChangeError{"no scope to move to"}
+	case c.Verb == VerbMove:
+		scope, err := policy.ParseScope(c.To)
+		if err == nil {
+			err = p.Check(scope, 1)
+		}
+		if errors.As(err, new(*policy.CostError)) {
+			return nil // a task may cost less, by unit
+		}
+		return err
+	}
+	return nil
+}
+
+// may checks an actor's rights: at the scope of each task, and at the one that tasks enter.
+func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
+	if c.Verb == VerbMove {
+		scopes = append(scopes, c.To)
+	}
+	for _, scope := range scopes {
+		if err := s.May(who, c.Verb, scope); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meant is a task that a TaskChange is about.
+type meant struct{ queue, id, scope string }
+
+// Count answers how many tasks a TaskChange is about, and changes nothing. It counts 100,000 at most by queue and type. The error is a
+// *TaskChangeError, a *ForbiddenError, a *NoTaskError, those of Policy.Check for the scope to move to, or Redis's.
+func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCount, err error) {
+	if err := s.checkTasks(who, c); err != nil {
+		return n, err
+	}
+	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" {
+		queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
+		for _, q := range queues {
+			n.Tasks += q.Waiting
+		}
+		n.More = more
+		return n, err
+	}
+	list, more, err := s.meant(ctx, who, c, mostSearched)
+	return TaskCount{Tasks: int64(len(list)), More: more}, err
+}
+
+func (s *Service) checkTasks(who Actor, c TaskChange) error {
+	if err := c.check(s.limiter.Policy()); err != nil {
+		return err
+	}
+	if len(c.IDs) > 0 {
+		return s.mayTasks(who, c) // each task's scope is looked at when it is found
+	}
+	return s.mayTasks(who, c, c.Scope)
+}
+
+// ApplyTasks changes tasks that wait, each by itself, and writes one line of audit. Tasks that a worker has, or that were granted their
+// start, are left. An error ends it: what was done until then is in the result. Its errors are those of Count. Costs some twenty round
+// trips a task.
+func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done TasksDone, err error) {
+	if err := s.checkTasks(who, c); err != nil {
+		return done, err
+	}
+	most := c.Most
+	if most == 0 {
+		most = MostTasks
+	}
+	list, more, err := s.meant(ctx, who, c, most)
+	if err != nil {
+		return done, err
+	}
+	done.More, done.Left = more, map[worker.TaskOutcome]int{}
+	tasks := worker.NewWaitingTasks(s.rdb, s.limiter)
+	for _, one := range list {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		var out worker.TaskOutcome
+		if out, err = changeTask(ctx, tasks, c, one); err != nil {
+			err = fmt.Errorf("task %s of queue %s: %w", quote(one.id), quote(one.queue), err)
+			break
+		}
+		done.Tasks = append(done.Tasks, TaskDone{ID: one.id, Queue: one.queue, Scope: one.scope, Outcome: out})
+		if out == worker.TaskChanged {
+			done.Changed++
+		} else {
+			done.Left[out]++
+		}
+	}
+	s.auditTasks(ctx, who, c, done)
+	return done, err
+}
+
+func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (worker.TaskOutcome, error) {
+	switch c.Verb {
+	case VerbRun:
+		return tasks.RunNext(ctx, one.queue, one.id)
+	case VerbMove:
+		return tasks.SetScope(ctx, one.queue, one.id, c.To)
+	case VerbPriority:
+		return tasks.SetPriority(ctx, one.queue, one.id, c.Priority)
+	}
+	return tasks.Cancel(ctx, one.queue, one.id)
+}
+
+// auditTasks writes who changed which tasks.
+func (s *Service) auditTasks(ctx context.Context, who Actor, c TaskChange, done TasksDone) {
+	const named = 10
+	var ids []string
+	for _, task := range done.Tasks[:min(named, len(done.Tasks))] {
+		ids = append(ids, task.ID)
+	}
+	after := ""
+	switch c.Verb {
+	case VerbMove:
+		after = c.To
+	case VerbPriority:
+		after = fmt.Sprint("priority ", c.Priority)
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "waiting tasks changed",
+		slog.String("who", who.Name), slog.String("via", who.Via), slog.String("verb", string(c.Verb)), slog.String("scope", c.Scope),
+		slog.String("queue", c.Queue), slog.String("type", c.Type), slog.String("after", after), slog.String("reason", c.Reason),
+		slog.Int("changed", done.Changed), slog.Int("left", len(done.Tasks)-done.Changed), slog.Any("task_ids", ids))
+}
+
+// meant finds the tasks that a change is about: most of them, and whether there are more.
+func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) (list []meant, more bool, err error) {
+	if len(c.IDs) > 0 {
+		list, err = s.meantByID(ctx, who, c)
+		return list[:min(most, len(list))], len(list) > most, err
+	}
+	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+	if err != nil {
+		return nil, false, err
+	}
+	first, _, _ := strings.Cut(c.Scope, "/")
+	for _, provider := range slices.Sorted(maps.Keys(providers)) {
+		if first != "*" && first != provider {
+			continue
+		}
+		some, someMore, err := s.meantOf(ctx, c, provider, most-len(list))
+		if err != nil {
+			return nil, false, err
+		}
+		list, more = append(list, some...), more || someMore
+	}
+	return list, more, nil
+}
+
+// meantByID finds tasks by their ids. That one is not there, or may not be seen, is an error; and so is one that may not be changed.
+func (s *Service) meantByID(ctx context.Context, who Actor, c TaskChange) (list []meant, err error) {
+	for _, id := range c.IDs {
+		found, queues, err := s.find(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		here := list
+		for _, info := range found {
+			if c.Queue != "" && info.Queue != c.Queue {
+				continue
+			}
+			scope, err := s.scopeOf(ctx, info)
+			if err != nil {
+				return nil, err
+			}
+			if s.May(who, VerbSee, scope) != nil {
+				continue
+			}
+			if err := s.mayTasks(who, c, scope); err != nil {
+				return nil, err
+			}
+			list = append(list, meant{info.Queue, info.ID, scope})
+		}
+		if len(list) == len(here) {
+			return nil, &NoTaskError{ID: id, Queues: queues}
+		}
+	}
+	return list, nil
+}
+
+// scopeOf is the scope that a task spends from, "" if that is not known.
+func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, error) {
+	if scope := info.Headers[queue.HeaderScope]; scope != "" {
+		return scope, nil
+	}
+	scope, _, err := s.found(ctx, info)
+	return scope, err
+}
+
+// meantOf finds the tasks of a provider by scope, queue and type: those that wait in line, and those that are parked.
+func (s *Service) meantOf(ctx context.Context, c TaskChange, provider string, most int) (list []meant, more bool, err error) {
+	const page = 1000
+	seen, searched := map[string]bool{}, 0
+	take := func(some []throttle.WaiterRef) error {
+		for _, p := range some {
+			name, id, is := queue.ReadTicket(p.ID)
+			again := seen[p.ID]
+			seen[p.ID] = true
+			if again || !is || id == "" || !covers(c.Scope, p.Scope) || c.Queue != "" && c.Queue != name {
+				continue
+			}
+			if c.Type != "" {
+				info, err := s.inspector.GetTaskInfo(name, id)
+				if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) || err == nil && info.Type != c.Type {
+					continue
+				} else if err != nil {
+					return err
+				}
+			}
+			if more = len(list) >= most; more {
+				return nil
+			}
+			list = append(list, meant{name, id, p.Scope})
+		}
+		return nil
+	}
+	line := s.limiter.Waitlist().Waiting(provider)
+	for !more {
+		some, err := line.Next(ctx, page)
+		if err != nil {
+			return nil, false, err
+		}
+		before := len(seen)
+		if err := take(some); err != nil {
+			return nil, false, err
+		}
+		if searched += len(some); len(some) < page || len(seen) == before { // it starts over after the end
+			break
+		}
+		more = more || searched >= mostSearched
+	}
+	for from := 0; !more; from += page {
+		some, err := s.limiter.Waitlist().Parked(ctx, provider, from, page)
+		if err != nil {
+			return nil, false, err
+		}
+		if err := take(some); err != nil {
+			return nil, false, err
+		}
+		if len(some) < page {
+			break
+		}
+		more = more || from >= mostSearched
+	}
+	return list, more, nil
+}

@@ -1,0 +1,169 @@
+package control
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+func newTasks(t *testing.T) (*asked, *bytes.Buffer) {
+	t.Helper()
+	a := newPreviewed(t) // five of p/a, one of p/b, one of q
+	audit := &bytes.Buffer{}
+	a.log = slog.New(slog.NewTextHandler(audit, nil))
+	return a, audit
+}
+
+func (a *asked) places() (all []string) {
+	a.t.Helper()
+	for _, provider := range []string{"p", "q"} {
+		some, err := a.limits.Waitlist().Waiting(provider).Next(a.t.Context(), 1000)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		for _, p := range some {
+			_, id, _ := queue.ReadTicket(p.ID)
+			all = append(all, p.Scope+":"+id)
+		}
+	}
+	return all
+}
+
+// Tasks are counted before they are changed, by their ids or by scope, queue and type, and the count is how many are changed.
+func TestApplyTasks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		change TaskChange
+		count  int64
+		after  []string
+	}{
+		{TaskChange{Verb: VerbCancel, Scope: "p"}, 6, []string{"q:q"}},
+		{TaskChange{Verb: VerbCancel, Scope: "*/a"}, 5, []string{"p/b:b", "q:q"}},
+		{TaskChange{Verb: VerbCancel, Scope: "p", Queue: "low"}, 0, nil},
+		{TaskChange{Verb: VerbCancel, Scope: "p", Queue: "default", Type: "work"}, 6, []string{"q:q"}},
+		{TaskChange{Verb: VerbCancel, Scope: "p", Type: "other"}, 0, nil},
+		{TaskChange{Verb: VerbCancel, IDs: []string{"a1", "q"}}, 2, []string{"p/a:a0", "p/a:a2", "p/a:a3", "p/a:a4", "p/b:b"}},
+		{TaskChange{Verb: VerbMove, Scope: "p/b", To: "q"}, 1, []string{"p/a:a0", "p/a:a1", "p/a:a2", "p/a:a3", "p/a:a4", "q:q", "q:b"}},
+		{TaskChange{Verb: VerbPriority, IDs: []string{"a4", "a3"}, Priority: 9}, 2, []string{"p/a:a4", "p/a:a3", "p/a:a0", "p/a:a1", "p/a:a2", "p/b:b", "q:q"}},
+		{TaskChange{Verb: VerbRun, IDs: []string{"a3", "a2"}}, 2, []string{"p/a:a3", "p/a:a2", "p/a:a0", "p/a:a1", "p/a:a4", "p/b:b", "q:q"}},
+	} {
+		t.Run(fmt.Sprintf("%+v", c.change), func(t *testing.T) {
+			t.Parallel()
+			a, audit := newTasks(t)
+			before := a.places()
+			n, err := a.Count(t.Context(), admin, c.change)
+			if err != nil || n.Tasks != c.count || n.More || !slices.Equal(a.places(), before) {
+				t.Errorf("%+v, %v; want %d, and no change", n, err, c.count)
+			}
+			done, err := a.ApplyTasks(t.Context(), admin, c.change)
+			if err != nil || done.Changed != int(c.count) || len(done.Left) > 0 || done.More {
+				t.Errorf("%+v, %v", done, err)
+			}
+			want := c.after
+			if want == nil {
+				want = before
+			}
+			got := a.places()
+			if !sameLines(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+			if line := audit.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "who=root via=test verb="+string(c.change.Verb)) {
+				t.Errorf("audit: %s", line)
+			}
+		})
+	}
+}
+
+// sameLines reports whether the same tasks wait in the same order within each scope.
+func sameLines(a, b []string) bool {
+	byScope := func(x, y string) int {
+		x, _, _ = strings.Cut(x, ":")
+		y, _, _ = strings.Cut(y, ":")
+		return strings.Compare(x, y)
+	}
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.SortStableFunc(a, byScope)
+	slices.SortStableFunc(b, byScope)
+	return slices.Equal(a, b)
+}
+
+// No more than Most are changed, and the rest is said to be there.
+func TestMostTasks(t *testing.T) {
+	t.Parallel()
+	a, _ := newTasks(t)
+	if done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Scope: "p", Most: 2}); err != nil || done.Changed != 2 || !done.More || len(a.places()) != 5 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// Each action on tasks, by each role: at a scope of its own, and at another's; by the scope and by the ids.
+func TestTaskRoles(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []Verb{VerbRun, VerbMove, VerbCancel, VerbPriority} {
+		for role, where := range mayDo[verb] {
+			for _, one := range []struct{ scope, id, to string }{{"p/a", "a0", "p/a/x"}, {"p/b", "b", "p/a"}, {"p/a", "a0", "p/b"}} {
+				for _, byID := range []bool{false, true} {
+					name := fmt.Sprintf("%s %s of %s to %s, by id: %t", role, verb, one.scope, one.to, byID)
+					t.Run(name, func(t *testing.T) {
+						t.Parallel()
+						a, audit := newTasks(t)
+						before := a.places()
+						c := TaskChange{Verb: verb, To: one.to, Priority: 1}
+						if c.Scope = one.scope; byID {
+							c.Scope, c.IDs = "", []string{one.id}
+						}
+						who := Actor{Name: "anna", Role: role}
+						own := one.scope == "p/a" && (verb != VerbMove || one.to != "p/b")
+						want := where == "everywhere" || where == "own" && own
+						_, countErr := a.Count(t.Context(), who, c)
+						done, err := a.ApplyTasks(t.Context(), who, c)
+						if (err == nil) != want || (countErr == nil) != want || want && done.Changed == 0 {
+							t.Errorf("%+v, %v, and counting %v; want allowed %t", done, err, countErr, want)
+						}
+						if want {
+							return
+						}
+						if role > RoleNone && !errors.As(err, new(*ForbiddenError)) {
+							t.Errorf("refused with %v", err)
+						}
+						if !slices.Equal(a.places(), before) || audit.Len() > 0 {
+							t.Errorf("something was changed: %q, %s", a.places(), audit)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// A change that does not say what to do, or to which tasks, is refused, and changes none.
+func TestTaskChangesAreChecked(t *testing.T) {
+	t.Parallel()
+	a, _ := newTasks(t)
+	for want, c := range map[string]TaskChange{
+		"no task is named, and no scope":                          {Verb: VerbCancel},
+		"tasks are named by their ids or by a scope, not by both": {Verb: VerbCancel, Scope: "p", IDs: []string{"x"}},
+		"no scope to move to":                                     {Verb: VerbMove, Scope: "p"},
+		"priority 9000000 is not from -1000000 to 1000000":        {Verb: VerbPriority, Scope: "p", Priority: 9_000_000},
+		`tasks cannot be changed by "pause"`:                      {Verb: VerbPause, Scope: "p"},
+		"20000 is not from 1 to 10000 tasks":                      {Verb: VerbCancel, Scope: "p", Most: 20_000},
+		"no queue has a task none":                                {Verb: VerbCancel, IDs: []string{"none"}},
+		"scope \"nowhere\" meets no rule":                         {Verb: VerbMove, Scope: "p", To: "nowhere"},
+		"throttle: scope \"p//x\": name 2 is empty":               {Verb: VerbMove, Scope: "p", To: "p//x"},
+	} {
+		if _, err := a.ApplyTasks(t.Context(), admin, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %s", c, err, want)
+		}
+	}
+	_, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbMove, Scope: "p", To: "nowhere"})
+	if !errors.As(err, new(*policy.UnmatchedError)) || len(a.places()) != 7 {
+		t.Errorf("%v, %q", err, a.places())
+	}
+}
