@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -24,6 +25,9 @@ type WaitingTasks struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
 	inspector *asynq.Inspector
+
+	mu    sync.Mutex
+	front time.Time // when a task was put to the front last
 }
 
 // NewWaitingTasks returns the waiting tasks of a Redis under the limits of a limiter. It does no I/O
@@ -113,7 +117,7 @@ func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, erro
 func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcome, error) {
 	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
 		return nil, ask, ask.Check(w.limiter.Policy())
-	}, w.front)
+	}, w.toFront)
 }
 
 // SetPriority changes the priority of a task that waits. It goes behind those of its new priority that
@@ -247,16 +251,28 @@ func (w *WaitingTasks) join(ctx context.Context, ask throttle.Waiter, name strin
 	return joined[0].Err
 }
 
-// front puts a task before all others of its queue.
-func (w *WaitingTasks) front(ctx context.Context, ask throttle.Waiter, _ string) error {
+// toFront puts a task before all others of its queue, but behind those that were put there before.
+func (w *WaitingTasks) toFront(ctx context.Context, ask throttle.Waiter, _ string) error {
 	_, err := w.limiter.Waitlist().RequeueFront(ctx, throttle.Request{
 		Scope: ask.Scope, Cost: ask.Cost, Costs: ask.Costs,
-		Turn: throttle.Turn{WaiterID: ask.ID, Priority: policy.MaxPriority, MissedStart: time.UnixMicro(1)},
+		Turn: throttle.Turn{WaiterID: ask.ID, Priority: policy.MaxPriority, MissedStart: w.nextFront()},
 	})
 	if err != nil {
 		return err
 	}
 	return w.limiter.Waitlist().PublishActive(ctx, providerOf(ask.Scope))
+}
+
+// nextFront is now, and later than the time before: places in front are by the millisecond.
+func (w *WaitingTasks) nextFront() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if next := w.front.Add(time.Millisecond); time.Now().Before(next) {
+		w.front = next
+	} else {
+		w.front = time.Now()
+	}
+	return w.front
 }
 
 // waiterOf returns the waiter that a task is by its headers, false if they name no scope.
