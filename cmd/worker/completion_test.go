@@ -18,7 +18,7 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	root, _ := newWorker()
 	commands := root.All()
-	if len(commands) != 9+len(limitsVerbs) {
+	if len(commands) != 10+len(limitsVerbs)+len(tasksVerbs) {
 		t.Errorf("%d commands", len(commands))
 	}
 	for _, shell := range cli.Shells {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle"
@@ -14,18 +16,22 @@ import (
 
 // service answers and acts over the limits that are in Redis now, and over none where there are none yet, or none that can be read.
 func (c *limitsCommand) service(ctx context.Context) (*control.Service, error) {
-	p, err := c.store.Now(ctx)
+	return serviceOf(ctx, c.rdb, c.store)
+}
+
+func serviceOf(ctx context.Context, rdb redis.UniversalClient, store *policystore.Store) (*control.Service, error) {
+	p, err := store.Now(ctx)
 	if errors.Is(err, policystore.ErrNone) || errors.As(err, new(*policystore.DamagedError)) {
 		p, err = policy.New("", nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
+	limiter, err := throttle.New(rdb, p, throttle.Config{})
 	if err != nil {
 		return nil, err
 	}
-	return control.New(control.Config{Redis: c.rdb, Limiter: limiter, Store: c.store}), nil
+	return control.New(control.Config{Redis: rdb, Limiter: limiter, Store: store}), nil
 }
 
 // apply makes a change as the flags have it, and prints it.

@@ -76,6 +76,8 @@ func subcommand(word string) func(ctx context.Context, args []string, getenv fun
 		return runInspect
 	case "limits":
 		return runLimits
+	case "tasks":
+		return runTasks
 	case "leave":
 		return runLeave
 	case "page":
@@ -99,10 +101,11 @@ func runCompletion(_ context.Context, args []string, _ func(string) string, stdo
 func subcommands() []*cli.Command {
 	inspect, _ := newInspect()
 	limits, _ := newLimits()
+	tasks, _ := newTasks()
 	leave, _ := newLeave()
 	health, _ := newHealth()
 	served, _ := newPage()
-	return []*cli.Command{inspect, limits, served, health, leave, newSchema(), cli.NewCompletion(prog)}
+	return []*cli.Command{inspect, limits, tasks, served, health, leave, newSchema(), cli.NewCompletion(prog)}
 }
 
 // warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.

@@ -6,6 +6,8 @@ const usage = `Usage: worker [flags]
        worker inspect usage SCOPE [flags]              show who spent from it
        worker limits [flags] list | set SCOPE RULE KEY=VALUE… | …
                                show and change the limits while workers run
+       worker tasks run | move | cancel | priority ID… | -scope SCOPE
+                               start next, move or cancel tasks that wait
        worker page [flags]     serve a page that shows and steers all of it
        worker health [flags]   ask a worker whether it takes tasks
        worker leave [flags]    return waiting tasks to their plain asynq form

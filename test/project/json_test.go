@@ -138,6 +138,14 @@ func TestJSONFields(t *testing.T) {
 	faulty := writeFile(t, "faulty.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5}]}}\n")
 	check("worker limits check", tables(t, "worker limits check -json")[0], seen(t, output(t, 1, "", "worker", "limits", "check", "-json", odd, faulty)))
 
+	tasks := output(t, 0, "", "worker", "tasks", "cancel", "a", "-redis", url, "-json")
+	tasks, all, _ := strings.Cut(tasks, "\n")
+	all += output(t, 0, "", "worker", "tasks", "cancel", "-scope", "p", "-dry-run", "-redis", url, "-json")
+	inTasks := tables(t, "worker tasks -json")
+	delete(inTasks[1], "more") // TestMostTasks sees it
+	check("worker tasks", inTasks[0], seen(t, tasks))
+	check("its summary", inTasks[1], seen(t, all))
+
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
