@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Role is what an actor may do: see docs/operations.md#roles.
+// Role is what an actor may do: see docs/page.md#who-may-what.
 type Role int
 
 // The roles, each of which may do what those before it may.

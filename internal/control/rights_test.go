@@ -19,7 +19,7 @@ const owned = `limits:
   mail: {rules: [{name: plan, algorithm: fixed-window, limit: 5, per: 30d}]}
 `
 
-// What each role may do with a verb: everywhere, in its own scopes, or nowhere. It is the table of docs/operations.md#roles, written
+// What each role may do with a verb: everywhere, in its own scopes, or nowhere. It is the table of docs/page.md#who-may-what, written
 // again.
 var mayDo = map[Verb]map[Role]string{
 	VerbSee:      {RoleNone: "nowhere", RoleViewer: "everywhere", RoleOwner: "everywhere", RoleAdmin: "everywhere"},
