@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -68,6 +69,13 @@ type Observer interface {
 	// if err is nil. took is 0 for a decision that made no call: one that Dispatch had granted
 	// (Decision.Handed), and one that was prefetched.
 	Decided(d Decision, took time.Duration, err error)
+}
+
+// ContextObserver is an Observer that also gets the context of a request, such as for the trace that it belongs to.
+type ContextObserver interface {
+	Observer
+	// DecidedIn is called instead of Decided for each decision that made a call.
+	DecidedIn(ctx context.Context, d Decision, took time.Duration, err error)
 }
 
 // UpstreamObserver is an Observer that also receives the effects of APIs' answers.

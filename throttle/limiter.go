@@ -271,10 +271,19 @@ func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d 
 	} else {
 		*d, err = l.withoutRedis(ctx, p, req, err)
 	}
-	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(*d, replied.Sub(a.sent), err)
-	}
+	l.observe(ctx, d, replied.Sub(a.sent), err)
 	return err
+}
+
+// observe reports a decision that took a call.
+func (l *Limiter) observe(ctx context.Context, d *Decision, took time.Duration, err error) {
+	switch o := l.cfg.Observer.(type) {
+	case nil:
+	case ContextObserver:
+		o.DecidedIn(ctx, *d, took, err)
+	default:
+		o.Decided(*d, took, err)
+	}
 }
 
 // answered reads the reply to an attempt, and what it tells of the server.

@@ -133,9 +133,7 @@ func (l *Limiter) draw(ctx context.Context, p *compiledScope, req *Request, o *o
 	} else {
 		*d, err = l.withoutRedis(ctx, p, req, err)
 	}
-	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(*d, replied.Sub(a.sent), err)
-	}
+	l.observe(ctx, d, replied.Sub(a.sent), err)
 	return true, err
 }
 

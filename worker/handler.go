@@ -30,6 +30,7 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 		if task.Type() == asynqx.CarrierType {
 			return t.finishReenqueue(ctx, task)
 		}
+		ctx = withTrace(ctx, task)
 		j, err := t.read(ctx, task)
 		j.slot = slot
 		defer func() { t.traceEnd(ctx, j, err) }()

@@ -81,6 +81,9 @@ type Config struct {
 	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
 	// absent.
 	Version string
+	// TraceID returns the id of the trace that a context belongs to, "" for none, as oteltask.TraceID does: histograms have it as
+	// an exemplar. Defaults to the trace in which the task was enqueued, by its header traceparent.
+	TraceID func(context.Context) string
 	// Throttle configures the limiter. New sets its App, Observer, OnShadow and Logger, OnSpent unless
 	// NoUsage is set, and OnUpstream if Events is. Its Prefix is the prefix of all keys.
 	Throttle throttle.Config
@@ -185,7 +188,7 @@ func limitsOf(cfg Config) (limitsfile.File, error) {
 // build creates the parts and connects them.
 func (l *Limits) build(file limitsfile.File) error {
 	inspector := asynq.NewInspectorFromRedisClient(l.rdb)
-	l.metrics = metrics.New(metrics.Config{Version: l.cfg.Version, Snapshot: l.snapshot})
+	l.metrics = metrics.New(metrics.Config{Version: l.cfg.Version, Snapshot: l.snapshot, TraceID: l.traceID})
 	l.health = redishealth.New(redishealth.Config{
 		Ping: redishealth.Ping(l.rdb), Explain: l.cfg.ExplainRedis, Up: l.metrics.RedisUp, Logger: l.log,
 		Count: func() (int, error) {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
@@ -16,6 +17,11 @@ type deciding struct {
 
 func (d deciding) Decided(one throttle.Decision, took time.Duration, err error) {
 	d.Metrics.Decided(one, took, err)
+	d.events.Decided(one, took, err)
+}
+
+func (d deciding) DecidedIn(ctx context.Context, one throttle.Decision, took time.Duration, err error) {
+	d.Metrics.DecidedIn(ctx, one, took, err)
 	d.events.Decided(one, took, err)
 }
 
@@ -60,6 +66,21 @@ func (o observers) Ran(queue, outcome string, took time.Duration) {
 	for _, one := range o {
 		one.Ran(queue, outcome, took)
 	}
+}
+
+func (o observers) RanIn(ctx context.Context, queue, outcome string, took time.Duration) {
+	for _, one := range o {
+		ranIn(ctx, one, queue, outcome, took)
+	}
+}
+
+// ranIn reports a run, with its context to those who want it.
+func ranIn(ctx context.Context, to Observer, queue, outcome string, took time.Duration) {
+	if its, is := to.(ContextObserver); is {
+		its.RanIn(ctx, queue, outcome, took)
+		return
+	}
+	to.Ran(queue, outcome, took)
 }
 
 func (o observers) MaxWaitExceeded(queue, became string, waited time.Duration) {

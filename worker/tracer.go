@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -72,4 +74,36 @@ func (t *Middleware) traceEnd(ctx context.Context, j *job, err error) {
 	}
 	p.Until, p.Reason = limited.At, limited.Error()
 	t.cfg.Tracer.Waits(ctx, p)
+}
+
+// traceKey is the key of the trace in which a task was enqueued, in the context of a pick-up.
+type traceKey struct{}
+
+// withTrace returns the context of a pick-up with the trace in which the task was enqueued: its header traceparent, as W3C Trace
+// Context has it, if that is sampled.
+func withTrace(ctx context.Context, task *asynq.Task) context.Context {
+	parent := task.Headers()["traceparent"]
+	if parent == "" {
+		return ctx
+	}
+	parts := strings.Split(parent, "-")
+	const fields, length = 4, 32
+	if len(parts) < fields || len(parts[1]) != length || strings.Trim(parts[1], "0123456789abcdef") != "" {
+		return ctx
+	}
+	if flags, err := strconv.ParseUint(parts[3], 16, 8); err != nil || flags&1 == 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, traceKey{}, parts[1])
+}
+
+// traceID is Config.TraceID, or else the trace in which the task was enqueued.
+func (l *Limits) traceID(ctx context.Context) string {
+	if l.cfg.TraceID != nil {
+		if id := l.cfg.TraceID(ctx); id != "" {
+			return id
+		}
+	}
+	id, _ := ctx.Value(traceKey{}).(string)
+	return id
 }

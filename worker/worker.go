@@ -150,6 +150,13 @@ type Observer interface {
 	Failed(kind string)
 }
 
+// ContextObserver is an Observer that also gets the context of a run, such as for the trace that it belongs to.
+type ContextObserver interface {
+	Observer
+	// RanIn is called instead of Ran, with the context that the handler had.
+	RanIn(ctx context.Context, queue, outcome string, took time.Duration)
+}
+
 const (
 	defaultHold      = 250 * time.Millisecond
 	defaultDeferrals = 100

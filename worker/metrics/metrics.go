@@ -44,6 +44,9 @@ type Config struct {
 	// Snapshot reads what the series headway_shared_… say. A scrape calls it, at most once in five seconds, with three seconds to
 	// answer; after an error these series are absent. See worker.Middleware.Snapshot. Defaults to none, and then they are absent.
 	Snapshot func(context.Context) (Snapshot, error)
+	// TraceID returns the id of the trace that a context belongs to, "" for none. The buckets of headway_wait_seconds and
+	// headway_run_seconds have it as an exemplar, trace_id. It must be quick. Defaults to none.
+	TraceID func(context.Context) string
 }
 
 // Metrics counts what the limiter and the workers do. It is safe for concurrent use; a call costs well
@@ -84,6 +87,7 @@ type Metrics struct {
 	kinds    *labelSet
 	outcomes *labelSet
 	redis    redisState
+	traceID  func(context.Context) string
 }
 
 // Buckets in seconds, in steps of about three: a decision takes a round trip, a wait between a
@@ -99,7 +103,11 @@ func New(cfg Config) *Metrics {
 	if cfg.MaxRules <= 0 {
 		cfg.MaxRules = 1000
 	}
+	if cfg.TraceID == nil {
+		cfg.TraceID = func(context.Context) string { return "" }
+	}
 	m := &Metrics{
+		traceID:  cfg.TraceID,
 		unreal:   newLabelSet(cfg.MaxRules),
 		queues:   newLabelSet(maxQueues),
 		kinds:    newLabelSet(maxKinds),
@@ -172,13 +180,14 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // Handler serves the metrics, and those of the Go runtime and the process, in the Prometheus text
-// format. It answers at most four scrapes at once, each within ten seconds.
+// format, and in OpenMetrics, which has exemplars, for those that ask for it. It answers at most four scrapes at once, each within ten seconds.
 func (m *Metrics) Handler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		MaxRequestsInFlight: 4,
+		EnableOpenMetrics:   true,
 		Timeout:             10 * time.Second,
 	})
 }

@@ -300,3 +300,46 @@ func TestRefusedTasks(t *testing.T) {
 		}
 	})
 }
+
+// "The label trace_id of a bucket is the trace of one wait or run in it", in OpenMetrics alone.
+func TestExemplars(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	m := New(Config{TraceID: func(ctx context.Context) string {
+		id, _ := ctx.Value(key{}).(string)
+		return id
+	}})
+	in := func(id string) context.Context { return context.WithValue(context.Background(), key{}, id) }
+	denied := one("payments", "account")
+	denied.Allowed, denied.Rules[0].Limited, denied.Rules[0].RetryAfter = false, true, 2*time.Second
+	m.DecidedIn(in("aaaa"), denied, time.Millisecond, nil)
+	m.DecidedIn(in("never"), one("payments", "account"), time.Millisecond, nil)
+	m.RanIn(in("bbbb"), "default", "ok", 20*time.Millisecond)
+	m.RanIn(in(""), "default", "ok", 2*time.Second)
+	for _, id := range []string{strings.Repeat("x", 200), "\xff"} { // what an exemplar cannot have
+		m.RanIn(in(id), "default", "ok", 20*time.Minute)
+	}
+	r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, r)
+	page := w.Body.String()
+	for _, pattern := range []string{
+		`headway_wait_seconds_bucket\{rule="payments:account",le="3.0"\} 1 # \{trace_id="aaaa"\} 2.0 `,
+		`headway_run_seconds_bucket\{queue="default",le="0.03"\} 1 # \{trace_id="bbbb"\} 0.02 `,
+		`headway_run_seconds_bucket\{queue="default",le="3.0"\} 2\n`,
+		`headway_run_seconds_count\{queue="default"\} 4\n`,
+	} {
+		if !regexp.MustCompile(pattern).MatchString(page) {
+			t.Errorf("no %s", pattern)
+		}
+	}
+	if n := strings.Count(page, "trace_id"); n != 2 {
+		t.Errorf("%d exemplars, want 2", n)
+	}
+	if strings.Contains(scrape(t, m), "trace_id") {
+		t.Error("the text format has exemplars")
+	}
+}
+
+var _ throttle.ContextObserver = (*Metrics)(nil)

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/headway-go/headway/throttle"
 )
@@ -13,6 +16,20 @@ import (
 // Decided counts one decision of a limiter: the result of each rule on its path, and how long it took.
 // It implements throttle.Observer.
 func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
+	m.decided(d, took, err, "")
+}
+
+// DecidedIn is Decided with the trace of a request as an exemplar of its wait. It implements
+// throttle.ContextObserver.
+func (m *Metrics) DecidedIn(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
+	trace := ""
+	if err == nil && !d.Allowed {
+		trace = m.traceID(ctx)
+	}
+	m.decided(d, took, err, trace)
+}
+
+func (m *Metrics) decided(d throttle.Decision, took time.Duration, err error, trace string) {
 	if !d.Handed && !d.Prefetched { // else no call was made
 		m.deciding.Observe(took.Seconds())
 	}
@@ -25,14 +42,14 @@ func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		m.rules.of(ruleKey{r.Pattern, r.Rule}).decided(r, d.Degraded)
+		m.rules.of(ruleKey{r.Pattern, r.Rule}).decided(r, d.Degraded, trace)
 	}
 }
 
 // UpstreamSignal implements throttle.UpstreamObserver.
 func (m *Metrics) UpstreamSignal(what string) { m.signals.WithLabelValues(what).Inc() }
 
-func (s *series) decided(r *throttle.RuleState, degraded bool) {
+func (s *series) decided(r *throttle.RuleState, degraded bool, trace string) {
 	switch {
 	case degraded:
 		s.degraded.Inc()
@@ -46,7 +63,7 @@ func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	}
 	s.denials.Inc()
 	if r.RetryAfter < throttle.Never {
-		s.wait.Observe(r.RetryAfter.Seconds())
+		observe(s.wait, r.RetryAfter, trace)
 	}
 }
 
@@ -73,10 +90,30 @@ func (m *Metrics) LeaseHeld(rule string, delta int) {
 func (m *Metrics) PickedUp(queue string) { m.pickups.WithLabelValues(m.queues.of(queue)).Inc() }
 
 // Ran counts a run that ended in outcome after took.
-func (m *Metrics) Ran(queue, outcome string, took time.Duration) {
+func (m *Metrics) Ran(queue, outcome string, took time.Duration) { m.ran(queue, outcome, took, "") }
+
+// RanIn is Ran with the trace of the run as an exemplar. It implements worker.ContextObserver.
+func (m *Metrics) RanIn(ctx context.Context, queue, outcome string, took time.Duration) {
+	m.ran(queue, outcome, took, m.traceID(ctx))
+}
+
+func (m *Metrics) ran(queue, outcome string, took time.Duration, trace string) {
 	queue = m.queues.of(queue)
 	m.runs.WithLabelValues(queue, m.outcomes.of(outcome)).Inc()
-	m.running.WithLabelValues(queue).Observe(took.Seconds())
+	observe(m.running.WithLabelValues(queue), took, trace)
+}
+
+// maxTrace is the longest id that an exemplar takes: OpenMetrics bounds one to 128 characters, its label's name included.
+const maxTrace = 100
+
+// observe adds a duration to a histogram, with the trace that it belongs to, if any.
+func observe(to prometheus.Observer, d time.Duration, trace string) {
+	exemplars, can := to.(prometheus.ExemplarObserver)
+	if trace == "" || !can || len(trace) > maxTrace || !utf8.ValidString(trace) {
+		to.Observe(d.Seconds())
+		return
+	}
+	exemplars.ObserveWithExemplar(d.Seconds(), prometheus.Labels{"trace_id": trace})
 }
 
 // Rescheduled counts a limited task of queue that was put back for wait.
