@@ -269,6 +269,29 @@ func TestWithoutJavaScript(t *testing.T) {
 	}
 }
 
+// Chosen tasks are cancelled without JavaScript, after the page has said how many they are; choosing all of a page is a help of scripts.
+func TestActOnTasks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.fill()
+	ctx := tab(t)
+	do(t, ctx, tell(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}),
+		chromedp.Navigate(s.url+"/waiters?scope=legacy"), click(`input[name=task]`), click(`button[value=cancel]`), visible("button.danger"))
+	do(t, ctx, click("button.danger"), visible(".note.green"))
+	do(t, ctx, tell(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{}), chromedp.Navigate(s.url+"/waiters?scope=legacy"), visible("#every"))
+	if n := eval[int](t, ctx, `document.querySelectorAll("input[name=task]").length`); n != 6 {
+		t.Errorf("%d tasks wait, and one of 7 was cancelled", n)
+	}
+	do(t, ctx, click("#every"))
+	if n := eval[int](t, ctx, `document.querySelectorAll("input[name=task]:checked").length`); n != 6 {
+		t.Errorf("%d tasks are chosen of 6", n)
+	}
+	do(t, ctx, click(`button[value=priority]`), visible("#priority"))
+	if text := eval[string](t, ctx, `document.querySelector("#main").textContent`); !strings.Contains(text, "6 chosen tasks") {
+		t.Errorf("it says %s", text)
+	}
+}
+
 // A screen is painted soon, also the first one of a page that has just begun.
 func TestFirstPaint(t *testing.T) {
 	t.Parallel()

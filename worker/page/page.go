@@ -182,6 +182,7 @@ func (h *handler) routes() {
 	h.mux.HandleFunc("POST /forecast", h.asked(h.forecast))
 	h.mux.HandleFunc("GET /change", h.asked(h.changeForm))
 	h.mux.HandleFunc("POST /change", h.asked(h.changed))
+	h.mux.HandleFunc("POST /tasks", h.asked(h.acted))
 	h.mux.HandleFunc("GET /done", h.asked(h.done))
 	h.mux.HandleFunc("GET /live", h.asked(h.live))
 	h.mux.HandleFunc("GET /search", h.asked(h.search))

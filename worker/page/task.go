@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -154,7 +155,7 @@ func (h *handler) taskView(r *http.Request, who Actor, data any) (any, string, e
 }
 
 func (h *handler) taskOf(who Actor, t control.Task, info *asynq.TaskInfo) taskData {
-	d := taskData{Task: t, May: h.mayDo(who, t.Scope), CostText: number(t.Cost)}
+	d := taskData{Task: t, May: h.mayDo(who, t.Scope), CostText: number(t.Cost), Value: url.Values{"queue": {t.Queue}, "id": {t.ID}}.Encode()}
 	if len(t.Costs) > 0 {
 		d.CostText = t.Costs.String()
 	}

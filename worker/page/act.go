@@ -1,0 +1,168 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker"
+)
+
+// act is what is asked for of tasks that wait.
+type act struct {
+	Verb     control.Verb
+	Title    string
+	Button   string
+	Danger   bool
+	Scope    string
+	Queue    string
+	Type     string
+	All      bool     // all of the scope and below, of the queue and type
+	Chosen   []string // the tasks, as the form names them
+	To       string
+	Priority string
+	Reason   string
+	Fault    string
+
+	Counted bool
+	Count   control.TaskCount
+	Done    *control.TasksDone
+	Left    []outcomeCount
+	Failed  []control.TaskDone
+	Err     string // why it ended early
+}
+
+type outcomeCount struct {
+	Outcome worker.TaskOutcome
+	N       int
+}
+
+var taskVerbs = map[control.Verb]struct {
+	title, button string
+	danger        bool
+}{
+	control.VerbRun:      {"Start tasks next", "Start them next", false},
+	control.VerbMove:     {"Move tasks to another scope", "Move them", false},
+	control.VerbPriority: {"Change the priority of tasks", "Set it", false},
+	control.VerbCancel:   {"Cancel tasks", "Cancel them", true},
+}
+
+// acted takes the form of those who wait: it counts them, or does what is asked for.
+func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
+	a := &act{
+		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: strings.TrimSpace(r.FormValue("queue")), Type: strings.TrimSpace(r.FormValue("type")),
+		All: r.FormValue("all") != "", To: strings.Trim(strings.TrimSpace(r.FormValue("to")), "/"), Priority: strings.TrimSpace(r.FormValue("priority")), Reason: strings.TrimSpace(r.FormValue("reason")),
+	}
+	kind, is := taskVerbs[a.Verb]
+	if !is {
+		h.failed(w, r, who, &badRequest{fmt.Sprintf("tasks cannot be changed by %q", a.Verb)})
+		return
+	}
+	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
+	if _, err := h.limits(r.Context()); err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	asked, err := a.asked()
+	ready := err == nil && (a.Verb != control.VerbMove || a.To != "") && (a.Verb != control.VerbPriority || a.Priority != "")
+	switch {
+	case err != nil:
+	case !ready: // it asks where to first
+		err = h.service.May(who, a.Verb, a.Scope)
+	case r.FormValue("do") == "make":
+		h.makeOf(w, r, who, a, asked)
+		return
+	default:
+		for _, one := range asked {
+			var n control.TaskCount
+			if n, err = h.service.Count(r.Context(), who, one); err != nil {
+				break
+			}
+			a.Count.Tasks, a.Count.More, a.Counted = a.Count.Tasks+n.Tasks, a.Count.More || n.More, true
+		}
+	}
+	status := http.StatusOK
+	if err != nil {
+		if status = statusOf(err); errors.As(err, new(*control.TaskChangeError)) || errors.As(err, new(*policy.UnmatchedError)) || errors.As(err, new(*policy.ScopeError)) {
+			status = http.StatusUnprocessableEntity
+		}
+		if status == http.StatusForbidden {
+			h.failed(w, r, who, err)
+			return
+		}
+		a.Counted, a.Fault = false, control.Plain(err)
+	}
+	h.render(w, r, status, "act", view{Title: a.Title, Who: who, Data: a})
+}
+
+// asked makes of the form what the service takes: one change, or one for each queue of the chosen tasks.
+func (a *act) asked() (list []control.TaskChange, err error) {
+	c := control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason}
+	if a.Priority != "" {
+		if c.Priority, err = strconv.Atoi(a.Priority); err != nil {
+			return nil, &control.TaskChangeError{Why: fmt.Sprintf("priority %q is not a whole number", a.Priority)}
+		}
+	}
+	if a.All {
+		c.Scope, c.Queue, c.Type = a.Scope, a.Queue, a.Type
+		return []control.TaskChange{c}, nil
+	}
+	byQueue := map[string][]string{}
+	var queues []string
+	for _, text := range a.Chosen {
+		value, err := url.ParseQuery(text)
+		if name := value.Get("queue"); err == nil && value.Get("id") != "" {
+			if byQueue[name] == nil {
+				queues = append(queues, name)
+			}
+			byQueue[name] = append(byQueue[name], value.Get("id"))
+		}
+	}
+	if len(queues) == 0 {
+		return nil, &control.TaskChangeError{Why: "no task is chosen: go back and choose some, or all of the scope"}
+	}
+	slices.Sort(queues)
+	for _, name := range queues {
+		one := c
+		one.Queue, one.IDs = name, byQueue[name]
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// makeOf does what was asked for, and shows what became of it.
+func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
+	a.Done = &control.TasksDone{Left: map[worker.TaskOutcome]int{}}
+	for _, one := range asked {
+		done, err := h.service.ApplyTasks(r.Context(), who, one)
+		a.Done.Changed, a.Done.More = a.Done.Changed+done.Changed, a.Done.More || done.More
+		for outcome, n := range done.Left {
+			a.Done.Left[outcome] += n
+		}
+		for _, task := range done.Tasks {
+			if task.Outcome != worker.TaskChanged && len(a.Failed) < rowsAPage {
+				a.Failed = append(a.Failed, task)
+			}
+		}
+		if err != nil {
+			if len(done.Tasks) == 0 && a.Done.Changed == 0 {
+				h.failed(w, r, who, err)
+				return
+			}
+			a.Err = control.Plain(err)
+			break
+		}
+	}
+	for outcome, n := range a.Done.Left {
+		a.Left = append(a.Left, outcomeCount{outcome, n})
+	}
+	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
+	h.forget()
+	h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: who, Data: a})
+}
