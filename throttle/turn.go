@@ -148,10 +148,10 @@ func (r *Request) checkTicket() error {
 }
 
 func (a Waiter) checkRank() error {
-	if err := checkPriority("Ask", a.Priority); err != nil {
+	if err := checkPriority("Waiter", a.Priority); err != nil {
 		return err
 	}
-	return checkLane("Ask", a.Lane, a.Stride)
+	return checkLane("Waiter", a.Lane, a.Stride)
 }
 
 func checkLane(of, lane string, stride int) error {

@@ -97,7 +97,7 @@ func (c *command) batch(ctx context.Context, args []string) int {
 	return cli.ExitOK
 }
 
-// forecast tells what enqueuing would do.
+// forecast prints what enqueuing would do.
 func (c *command) forecast(ctx context.Context, f *batchFlags, client *queue.Client, entries iter.Seq[queue.Entry], report *report) int {
 	stop := report.start()
 	sum, err := client.Forecast(ctx, entries, report.result)
@@ -131,7 +131,7 @@ func remembered(entries iter.Seq[queue.Entry], remember time.Duration) iter.Seq[
 	}
 }
 
-// stopped tells which line Redis failed at, why, and how to go on.
+// stopped says which line Redis failed at, why, and how to go on.
 func stopped(broken queue.Result, sum queue.Summary) error {
 	what, try := broken.Err.Error(), ""
 	if told, ok := errors.AsType[*cli.Error](broken.Err); ok {
@@ -144,7 +144,7 @@ func stopped(broken queue.Result, sum queue.Summary) error {
 	}
 }
 
-// again tells what giving the same lines once more would do.
+// again says what giving the same lines once more would do.
 func again(sum queue.Summary) string {
 	const skip = "run it again: tasks that are enqueued already are reported as duplicates and left alone"
 	if sum.Random == 0 {

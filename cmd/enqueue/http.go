@@ -85,7 +85,7 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 }
 
 // httpFlags are the flags of enqueue http. Those that may be refused are read
-// by hand, so that what is wrong is told in the words of the manual.
+// by hand, so that faults are reported in the words of the manual.
 type httpFlags struct {
 	target
 	command *cli.Command
@@ -240,7 +240,7 @@ func duration(fs *flag.FlagSet, name string, d *time.Duration) {
 	})
 }
 
-// explainFlags tells the faults of a task by the flags that they came from.
+// explainFlags reports the faults of a task by the flags that they came from.
 func explainFlags(err error, try string) error {
 	invalid, ok := errors.AsType[*queue.InvalidError](err)
 	if !ok {

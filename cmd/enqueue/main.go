@@ -80,13 +80,13 @@ func (c *command) usageError(err error) int {
 	return cli.ExitUsage
 }
 
-// fail tells err and returns the exit code that goes with it.
+// fail prints err and returns the exit code that goes with it.
 func (c *command) fail(err error) int {
 	c.typed.Fail(c.stderr, c.name, err)
 	return cli.Code(err)
 }
 
-// interrupted tells that a signal ended the program, and what to know about it.
+// interrupted says that a signal ended the program, and what to know about it.
 func (c *command) interrupted(ctx context.Context, what, try string) int {
 	c.typed.Fail(c.stderr, c.name, cli.Errorf(try, "%v%s", context.Cause(ctx), what))
 	return cli.ExitInterrupted

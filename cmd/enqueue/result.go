@@ -72,7 +72,7 @@ func appendSummary(dst []byte, sum queue.Summary, dry, interrupted bool, elapsed
 	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, end})
 }
 
-// doneText tells people when a batch is done, in their own time; empty where nothing
+// doneText says when a batch is done, in their own time; empty where nothing
 // is known, as without limits.
 func doneText(sum queue.Summary, now time.Time) string {
 	if sum.DoneAt.IsZero() {
@@ -91,7 +91,7 @@ func doneText(sum queue.Summary, now time.Time) string {
 	return text + "\n" + pausedText(sum.Paused, now)
 }
 
-// pausedText tells people of a pause.
+// pausedText describes a pause.
 func pausedText(p queue.Paused, now time.Time) string {
 	switch {
 	case p.Scope == "":
@@ -132,7 +132,7 @@ func appendJSON(dst []byte, v any) []byte {
 	return cli.EscapeJSON(buf.Bytes())
 }
 
-// reason tells in one line why a task was not enqueued; empty when it was, or
+// reason says in one line why a task was not enqueued; empty when it was, or
 // when its id is taken.
 func reason(r queue.Result, err error) string {
 	if invalid, ok := errors.AsType[*queue.InvalidError](r.Err); ok {

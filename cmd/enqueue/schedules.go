@@ -148,7 +148,7 @@ func showJSON(out *bytes.Buffer, s *schedule.Schedule, f *schedulesFlags) error 
 	enc.SetEscapeHTML(false)
 	return f.runs(s, func(run time.Time) error {
 		task := s.TaskFor(run)
-		task.Delay = 0 // jittered tells it, whenever it is read
+		task.Delay = 0 // jittered says it
 		line, err := task.AppendLine(nil)
 		if err != nil {
 			return err

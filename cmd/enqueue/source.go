@@ -92,7 +92,7 @@ func (s *source) close() {
 	}
 }
 
-// explainFile tells why a file could not be read.
+// explainFile says why a file could not be read.
 func explainFile(what string, err error) error {
 	try := ""
 	pe, ok := errors.AsType[*fs.PathError](err)

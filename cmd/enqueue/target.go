@@ -52,7 +52,7 @@ func (t *target) register(fs *flag.FlagSet) {
 }
 
 // open connects to Redis and finds the policy. The caller closes the client. A
-// limits file is read first, so that its faults are told without a Redis.
+// limits file is read first, so that its faults are reported without a Redis.
 func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *queue.Client, error) {
 	var pol *policy.Policy
 	var err error
@@ -128,7 +128,7 @@ func policyFaults(err error) string {
 	return err.Error()
 }
 
-// explainLimits tells why a limits file was refused: its faults one below the
+// explainLimits says why a limits file was refused: its faults one below the
 // other, each with its line.
 func explainLimits(err error) error {
 	if errors.As(err, new(*policy.Error)) {

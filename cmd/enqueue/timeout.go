@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// timeoutNote tells once of a task whose timeout is longer than workers let a run take.
+// timeoutNote warns once of a task whose timeout is longer than workers let a run take.
 type timeoutNote struct {
 	most time.Duration
 	told bool

@@ -23,9 +23,9 @@ import (
 //
 // miniredis can move its own clock, but then walks over all keys at every
 // access: 0.15 ms with 1,000 keys, 8 ms with 50,000, a dozen times a script.
-// So time is moved in ticks here, and whoever sets a TTL between two ticks
+// So time is moved in ticks here, and a client that sets a TTL between two ticks
 // gets the part of the tick that is over added to it: a key may live up to a
-// tick longer than it was told, and never shorter.
+// tick longer than it was set, and never shorter.
 type embedded struct {
 	mini    *miniredis.Miniredis
 	port    net.Listener
@@ -200,7 +200,7 @@ func addTo(args []string, i int, n int64) {
 	}
 }
 
-// listenError tells why what cannot listen on addr.
+// listenError says why what cannot listen on addr.
 func listenError(err error, addr, what, tryInUse string) error {
 	host, port, _ := net.SplitHostPort(addr)
 	told := &cli.Error{What: what + " cannot listen on " + addr, Err: err}

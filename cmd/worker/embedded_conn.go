@@ -11,12 +11,12 @@ import (
 )
 
 // What a command may be for the embedded server: fewer arguments than a real Redis allows, and shorter
-// ones. miniredis takes whatever length it is told, and ends the process where that makes no sense: "*0",
+// ones. miniredis takes whatever length a client sends, and ends the process where that makes no sense: "*0",
 // or "$9223372036854775807".
 const (
 	maxCommandArgs = 1 << 20
 	maxArgBytes    = 64 << 20
-	maxHeadBytes   = 32 // of a line that tells a length, with its end
+	maxHeadBytes   = 32 // of a line with a length, with its end
 )
 
 // soundConn passes on those bytes of a client that are whole commands of Redis' protocol: arrays of bulk
@@ -115,7 +115,7 @@ func (c *soundConn) expects() byte {
 	return '*'
 }
 
-// begin reads a whole line that tells a length, and passes it on unless it is that of no command.
+// begin reads a whole line with a length, and passes it on unless it is that of no command.
 func (c *soundConn) begin() (reason string) {
 	text, crlf := bytes.CutSuffix(c.head[1:], []byte("\r\n"))
 	n, err := strconv.Atoi(string(text))

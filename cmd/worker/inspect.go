@@ -72,7 +72,7 @@ type inspection struct {
 	most        int    // of those scopes
 
 	out     io.Writer
-	now     func() time.Time // of this host: what "in 3s" is told from
+	now     func() time.Time // of this host: what "in 3s" counts from
 	limiter *throttle.Limiter
 	answers *control.Service
 }

@@ -150,7 +150,7 @@ func unmatchedText(n control.NoRule) string {
 	return text
 }
 
-// toldLines are what an API has told, one thing a line.
+// toldLines are what an API has reported, one thing a line.
 func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 	for _, p := range told.Pauses {
 		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s until %s, as the API asked", cli.Quote(p.Scope), stamp(p.Until))})
@@ -161,7 +161,7 @@ func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 	return lines
 }
 
-// corrected tells what counts in the place of a rule's limit.
+// corrected says what counts in the place of a rule's limit.
 func corrected(c throttle.Correction) string {
 	return fmt.Sprintf("%d of %d until %s, from the API's answers", c.Limit, c.Bound.Rule.Limit, stamp(c.Until))
 }

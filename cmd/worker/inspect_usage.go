@@ -157,7 +157,7 @@ func runInspectUsage(ctx context.Context, args []string, getenv func(string) str
 	return cli.ExitOK
 }
 
-// checkUsage refuses what cannot be told.
+// checkUsage refuses a question that the stored counts cannot answer.
 func checkUsage(words []string, since time.Duration) error {
 	switch {
 	case len(words) == 0 || words[0] == "":

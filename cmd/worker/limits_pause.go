@@ -33,7 +33,7 @@ type drainReport struct {
 
 const (
 	drainLook = 500 * time.Millisecond
-	drainTell = 5 * time.Second // how often it is told that nothing has changed
+	drainTell = 5 * time.Second // how often it is printed that nothing has changed
 	// drainGrace is how long after a pause a start may come that was granted before, and more.
 	drainGrace = 500 * time.Millisecond
 )
@@ -101,7 +101,7 @@ func (c *limitsCommand) wait(ctx context.Context, d *drained, v policystore.Vers
 		return 0, err
 	}
 	if !rest(ctx, in+drainGrace) {
-		_ = d.look() // for what is told
+		_ = d.look() // for what is printed
 		return d.count(), ctx.Err()
 	}
 	told, last := -1, time.Time{}
@@ -136,7 +136,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 }
 
 // drained are the tasks of a paused scope that ran when it was first looked at, and still
-// do. Others that are with a worker have come since, and only to be told to wait.
+// do. Others that are with a worker have come since, and only to be put back.
 type drained struct {
 	scope     string
 	policy    *policy.Policy
@@ -161,7 +161,7 @@ func (d *drained) look() error {
 	return nil
 }
 
-// pauses tells whether a scope is at or under the one that is drained, and paused: one name
+// pauses reports whether a scope is at or under the one that is drained, and paused: one name
 // of those that "*" stands for may be excepted.
 func (d *drained) pauses(scope string) bool {
 	names, at := strings.Split(scope, "/"), strings.Split(d.scope, "/")
@@ -201,7 +201,7 @@ func pauseReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 	return []ruleReport{pauseReport(v, path, n, now)}
 }
 
-// pauseReport tells who paused a node, or resumed it.
+// pauseReport says who paused a node, or resumed it.
 func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) ruleReport {
 	r := origin(v, path, policy.PausedRule, "paused: "+string(n.Pause), now)
 	if p, live := v.Paused(path, now); live {

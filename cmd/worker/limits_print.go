@@ -84,7 +84,7 @@ func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 	return list
 }
 
-// covers tells whether what the limits say at a place, such as payments/*, is said of a
+// covers reports whether what the limits say at a place, such as payments/*, is said of a
 // scope: of it, or of one above it.
 func covers(path, scope string) bool {
 	names, place := strings.Split(scope, "/"), strings.Split(path, "/")
@@ -125,7 +125,7 @@ type ruleReport struct {
 	Waiting     int64  `json:"waiting,omitempty"`
 }
 
-// origin tells where a rule of a version comes from.
+// origin says where a rule of a version comes from.
 func origin(v policystore.Version, scope, name, text string, now time.Time) ruleReport {
 	r := ruleReport{Scope: scope, Name: name, Text: text, From: "file"}
 	source := v.File

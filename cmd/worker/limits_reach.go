@@ -59,7 +59,7 @@ func (c *limitsCommand) awaitReach(ctx context.Context, v policystore.Version) *
 	return r
 }
 
-// reachOf tells in which processes a version is in force now, or a later one. It returns nil where that cannot be asked.
+// reachOf returns in which processes a version is in force now, or a later one. It returns nil where that cannot be asked.
 func (c *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
 	processes, err := c.store.Processes(ctx)
 	if err != nil {

@@ -100,7 +100,7 @@ func hostOf(r *http.Request) string {
 	return strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")
 }
 
-// admits compares in a time that tells nothing about the token.
+// admits compares in a time that does not depend on the token.
 func (l listenAddr) admits(authorization string) bool {
 	if l.token == "" {
 		return true
@@ -149,10 +149,10 @@ func (s *statusServer) addr() string { return s.ln.Addr().String() }
 // serve returns when close was called.
 func (s *statusServer) serve() error { return s.srv.Serve(s.ln) }
 
-// close ends open requests too: nobody waits for a scrape. A nil server is off.
+// close ends open requests too: a scrape is not waited for. A nil server is off.
 func (s *statusServer) close() {
 	if s != nil {
 		_ = s.srv.Close()
-		_ = s.ln.Close() // where nobody has served yet
+		_ = s.ln.Close() // if it was not served yet
 	}
 }

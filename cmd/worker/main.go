@@ -63,7 +63,7 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 	warnOfVariables(ctx, p.environ, log)
 	err := p.work(ctx, o, log)
 	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return cli.ExitOK // stopped as told, if only while starting
+		return cli.ExitOK // stopped as asked, if only while starting
 	}
 	o.fail(err)
 	return cli.Code(err)
@@ -108,7 +108,7 @@ func subcommands() []*cli.Command {
 	return []*cli.Command{inspect, limits, tasks, served, health, leave, newSchema(), cli.NewCompletion(prog)}
 }
 
-// warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.
+// warnOfVariables warns of variables that are most likely mistyped. Their values may be secret.
 func warnOfVariables(ctx context.Context, environ []string, log *slog.Logger) {
 	root, _ := newWorker()
 	for _, one := range cli.UnknownVariables(environ, append(cli.KnownVariables(root), tokenVariable, secretVariable)) {

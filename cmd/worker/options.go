@@ -49,7 +49,7 @@ type options struct {
 	summary     time.Duration
 	events      *events.Config // nil: none
 
-	fail func(error) // tells what went wrong
+	fail func(error) // reports what went wrong
 }
 
 // given is what the flags say before it is checked.

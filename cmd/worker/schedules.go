@@ -16,7 +16,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// loadSchedules reads the file of -schedules, when nobody is writing it any more; "" is none.
+// loadSchedules reads the file of -schedules, when it is not being written any more; "" is none.
 func loadSchedules(ctx context.Context, path string, log *slog.Logger) (*schedule.File, error) {
 	if path == "" {
 		return &schedule.File{}, nil

@@ -21,7 +21,7 @@ const (
 	ExitInterrupted = 130 // ended by a signal
 )
 
-// Error is a failure told to a person: what happened, and what to do about
+// Error is a failure as a person reads it: what happened, and what to do about
 // it. Neither ever holds a password or a URL that has one.
 type Error struct {
 	What string // one sentence without a full stop

@@ -49,7 +49,7 @@ func openRedis(ctx context.Context, url string, timeout time.Duration) (redis.Un
 	if err := t.check(checked, rdb); err != nil {
 		_ = rdb.Close()
 		if cause := ctx.Err(); cause != nil {
-			return nil, cause // told to stop: not Redis's fault
+			return nil, cause // the program was stopped: not Redis's fault
 		}
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (t *target) check(ctx context.Context, rdb redis.UniversalClient) error {
 }
 
 // Probe returns what Redis says when it does not answer or takes no writes. It
-// costs two round trips and writes nothing; Explain tells what its error means.
+// costs two round trips and writes nothing; Explain says what its error means.
 func Probe(ctx context.Context, rdb redis.UniversalClient) error {
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Explain tells what err, returned by a Redis command or a script, means and
+// Explain says what err, returned by a Redis command or a script, means and
 // what to do about it, as an *Error that wraps err. url is the one given to
 // OpenRedis. A context's error and nil are returned as they are.
 func Explain(err error, url string) error {
@@ -44,7 +44,7 @@ func (t *target) explain(err error) error {
 }
 
 // replies are the errors that a server answers with, by the words they start
-// with. %s is the server's name. The first that fits is told.
+// with. %s is the server's name. The first that fits is used.
 var replies = []struct{ prefix, what, try string }{
 	{"NOAUTH", "Redis at %s needs a password",
 		"-redis redis://:PASSWORD@HOST:PORT, or the same in REDIS_URL, which keeps it out of the process list"},
@@ -94,7 +94,7 @@ var replies = []struct{ prefix, what, try string }{
 		"set a password on the server (requirepass) and give it in the URL"},
 }
 
-// answer tells an error that Redis itself replied with; "" when it is none.
+// answer explains an error that Redis itself replied with; "" when it is none.
 func (t *target) answer(err error) (what, try string) {
 	text := replyText(err)
 	if text == "" {
@@ -136,7 +136,7 @@ func (t *target) advise(prefix, try string) string {
 	return try
 }
 
-// transport tells an error of the way to Redis.
+// transport explains an error of the way to Redis.
 func (t *target) transport(err error) (what, try string) {
 	var (
 		dns     *net.DNSError
@@ -176,7 +176,7 @@ func (t *target) transport(err error) (what, try string) {
 	return at + ": " + rootText(err), ""
 }
 
-// sentinelFault tells an error of the sentinels; "" when it is none.
+// sentinelFault explains an error of the sentinels; "" when it is none.
 func (t *target) sentinelFault(err error) (what, try string) {
 	text := err.Error()
 	switch {

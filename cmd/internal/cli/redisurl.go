@@ -145,7 +145,7 @@ func (p parts) plain(addr string, query string) string {
 
 func (p parts) secure() bool { return strings.HasPrefix(p.scheme, "rediss") }
 
-// refused tells what go-redis did not like about a URL without credentials.
+// refused says what go-redis did not like about a URL without credentials.
 func refused(err error) error {
 	var parse *url.Error
 	if errors.As(err, &parse) {

@@ -2,5 +2,5 @@ package cli
 
 import "time"
 
-// DefaultMaxTimeout is how long a run may take at most, unless a worker was told otherwise.
+// DefaultMaxTimeout is how long a run may take at most, unless the worker has another -max-timeout.
 const DefaultMaxTimeout = 10 * time.Minute
