@@ -107,7 +107,7 @@ func (l *Limits) snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	if !l.running.Load() {
 		return metrics.Snapshot{}, errIdle
 	}
-	s, err := l.Middleware.Snapshot(ctx)
+	s, err := l.Snapshot(ctx)
 	if err == nil {
 		s.PolicyVersion, err = l.source.Newest(ctx)
 	}

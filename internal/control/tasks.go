@@ -46,12 +46,18 @@ type TaskCount struct {
 	More bool
 }
 
+// Outcome is what became of a task.
+type Outcome = worker.TaskOutcome
+
+// TaskChanged is the Outcome of a task that was changed.
+const TaskChanged = worker.TaskChanged
+
 // TasksDone is what became of the tasks of a TaskChange.
 type TasksDone struct {
 	// Changed is how many were changed.
 	Changed int
 	// Left is how many were left as they were, by why.
-	Left map[worker.TaskOutcome]int
+	Left map[Outcome]int
 	// Tasks are all of them, in their order.
 	Tasks []TaskDone
 	// More says that there are more, for the next call.
@@ -60,10 +66,10 @@ type TasksDone struct {
 
 // TaskDone is what became of one task; docs/json.md has its fields.
 type TaskDone struct {
-	ID      string             `json:"id"`
-	Queue   string             `json:"queue"`
-	Scope   string             `json:"scope,omitempty"`
-	Outcome worker.TaskOutcome `json:"outcome"`
+	ID      string  `json:"id"`
+	Queue   string  `json:"queue"`
+	Scope   string  `json:"scope,omitempty"`
+	Outcome Outcome `json:"outcome"`
 }
 
 // TaskChangeError is the error for a TaskChange that does not say what to do, or of which tasks.
@@ -158,19 +164,19 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 	if err != nil {
 		return done, err
 	}
-	done.More, done.Left = more, map[worker.TaskOutcome]int{}
+	done.More, done.Left = more, map[Outcome]int{}
 	tasks := worker.NewWaitingTasks(s.rdb, s.limiter)
 	for _, one := range list {
 		if err = ctx.Err(); err != nil {
 			break
 		}
-		var out worker.TaskOutcome
+		var out Outcome
 		if out, err = changeTask(ctx, tasks, c, one); err != nil {
 			err = fmt.Errorf("task %s of queue %s: %w", quote(one.id), quote(one.queue), err)
 			break
 		}
 		done.Tasks = append(done.Tasks, TaskDone{ID: one.id, Queue: one.queue, Scope: one.scope, Outcome: out})
-		if out == worker.TaskChanged {
+		if out == TaskChanged {
 			done.Changed++
 		} else {
 			done.Left[out]++
@@ -180,7 +186,7 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 	return done, err
 }
 
-func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (worker.TaskOutcome, error) {
+func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (Outcome, error) {
 	switch c.Verb {
 	case VerbRun:
 		return tasks.RunNext(ctx, one.queue, one.id)

@@ -104,7 +104,8 @@ func TestScreens(t *testing.T) {
 }
 
 // listen notes what the browser complains of: errors of scripts, and what the page's policy forbids.
-func listen(t *testing.T, ctx context.Context) (faults func() []string) { //nolint:revive // t first, as in every helper here
+func listen(t *testing.T, ctx context.Context) (faults func() []string) {
+	t.Helper()
 	var mu sync.Mutex
 	var said []string
 	do(t, ctx, chromedp.Func(func(_ context.Context, target *chromedp.Target) error {

@@ -188,7 +188,7 @@ func tab(t *testing.T) context.Context {
 }
 
 // do takes steps, each of which waits for what it needs.
-func do(t *testing.T, ctx context.Context, steps ...chromedp.Action[chromedp.Void]) { //nolint:revive // t first, as in every helper here
+func do(t *testing.T, ctx context.Context, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	if err := chromedp.Do(ctx, steps...); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func do(t *testing.T, ctx context.Context, steps ...chromedp.Action[chromedp.Voi
 }
 
 // eval returns what an expression is in the page.
-func eval[T any](t *testing.T, ctx context.Context, expression string) T { //nolint:revive // t first, as in every helper here
+func eval[T any](t *testing.T, ctx context.Context, expression string) T {
 	t.Helper()
 	got, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {

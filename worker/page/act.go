@@ -11,7 +11,6 @@ import (
 
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker"
 )
 
 // act is what is asked for of tasks that wait.
@@ -39,7 +38,7 @@ type act struct {
 }
 
 type outcomeCount struct {
-	Outcome worker.TaskOutcome
+	Outcome control.Outcome
 	N       int
 }
 
@@ -138,7 +137,7 @@ func (a *act) asked() (list []control.TaskChange, err error) {
 
 // makeOf does what was asked for, and shows what became of it.
 func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
-	a.Done = &control.TasksDone{Left: map[worker.TaskOutcome]int{}}
+	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
 	for _, one := range asked {
 		done, err := h.service.ApplyTasks(r.Context(), who, one)
 		a.Done.Changed, a.Done.More = a.Done.Changed+done.Changed, a.Done.More || done.More
@@ -146,7 +145,7 @@ func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *a
 			a.Done.Left[outcome] += n
 		}
 		for _, task := range done.Tasks {
-			if task.Outcome != worker.TaskChanged && len(a.Failed) < rowsAPage {
+			if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
 				a.Failed = append(a.Failed, task)
 			}
 		}
