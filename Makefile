@@ -38,6 +38,8 @@ REDIS ?= embedded
 LIMITS ?= examples/quickstart/limits.yaml
 ## the tasks of run/enqueue
 TASKS ?= examples/quickstart/tasks.ndjson
+## PAGE=1 serves the page of the demo's worker, and keeps both running until Ctrl-C
+PAGE ?=
 ## further flags of run/worker, run/enqueue, demo and release
 ARGS ?=
 ## the version of a release: v0.1.0
@@ -72,9 +74,10 @@ demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's
 	@echo 'Compiling worker, enqueue and the demo: some minutes the first time, with what they import, and seconds after that.'
 	go build -o bin/ ./cmd/worker ./cmd/enqueue ./examples/quickstart
 	@echo 'Running 455 tasks of three tenants, for about a minute.'
-	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(ARGS)
+	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(if $(PAGE),-page) $(ARGS)
+	$(if $(PAGE),,@echo 'To watch it in a browser: make demo PAGE=1 serves the worker'"'"'s page, and keeps it open.')
 
-test: ## Every test with the race detector; installs redis-server if it is missing
+test: ## Every test with the race detector; installs redis-server, promtool and Chromium if they are missing
 	@test/setup.sh $(RACE) -browser
 	$(GO_IN_ALL) build $(RACE) $(UNWATCHED) -- ./...
 	@$(GO_IN_ALL) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself

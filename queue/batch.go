@@ -23,6 +23,10 @@ type Summary struct {
 	// Valid is how many tasks of a Forecast would be enqueued. Random is how many of them have no id.
 	Valid int
 
+	// Expiring is how many tasks of a Forecast have a deadline or a longest wait that ends before their
+	// expected start.
+	Expiring int
+
 	// DoneAt is the latest expected start of the Enqueued or Valid tasks. Untold is how many of them have
 	// no known start: DoneAt is then the earliest possible, and no start is before the end of a task's
 	// delay. DoneAt is zero if no start is known.

@@ -37,6 +37,10 @@ type Result struct {
 	// for a Client without a Limiter.
 	Waits bool
 	Start time.Time
+	// Expires names what ends before Start, in a Forecast: "deadline", after which the task must not
+	// start, or "max_wait", after which OnMaxWait of the worker decides. Empty if neither does, and if
+	// Start is unknown.
+	Expires string
 	// Random reports that the id was drawn by this package. Enqueuing the same task once more makes a
 	// second task.
 	Random bool

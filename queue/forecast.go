@@ -91,10 +91,24 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 	}
 	if start.known {
 		r.Start, r.Waits = start.at, start.by != Binding{}
+		if r.Expires = expires(t, start.at, now); r.Expires != "" {
+			f.sum.Expiring++
+		}
 	} else {
 		f.sum.untold(time.Time{})
 	}
 	return r, nil
+}
+
+// expires returns what of a task ends before it starts, as Result.Expires does.
+func expires(t Task, start, now time.Time) string {
+	switch {
+	case !t.Deadline.IsZero() && start.After(t.Deadline):
+		return "deadline"
+	case t.MaxWait > 0 && start.Sub(now) > t.MaxWait:
+		return "max_wait"
+	}
+	return ""
 }
 
 // finish returns the summary of everything that was added.

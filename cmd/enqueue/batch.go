@@ -24,6 +24,7 @@ type batchFlags struct {
 	set      *flag.FlagSet
 	remember time.Duration
 	dryRun   bool
+	starts   bool
 }
 
 func newBatchFlags(name string) *batchFlags {
@@ -33,6 +34,7 @@ func newBatchFlags(name string) *batchFlags {
 	f.register(f.set)
 	duration(f.set, "remember", &f.remember)
 	f.set.BoolVar(&f.dryRun, "dry-run", false, "")
+	f.set.BoolVar(&f.starts, "starts", false, "")
 	return f
 }
 
@@ -46,6 +48,9 @@ func (c *command) batch(ctx context.Context, args []string) int {
 	path, err := argument(f.set, "FILE", batchExample)
 	if err != nil {
 		return c.usageError(err)
+	}
+	if f.starts && !f.dryRun {
+		return c.usageError(errors.New("-starts is for -dry-run, which forecasts the starts; -json names the start of each task that is enqueued"))
 	}
 	src, err := c.openSource(ctx, path)
 	if err != nil {
@@ -99,6 +104,10 @@ func (c *command) batch(ctx context.Context, args []string) int {
 
 // forecast prints what enqueuing would do.
 func (c *command) forecast(ctx context.Context, f *batchFlags, client *queue.Client, entries iter.Seq[queue.Entry], report *report) int {
+	report.starts = f.starts
+	if f.starts || cli.IsTerminal(c.stdout) {
+		report.plot = newStartPlot(time.Now())
+	}
 	stop := report.start()
 	sum, err := client.Forecast(ctx, entries, report.result)
 	stop()

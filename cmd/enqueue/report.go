@@ -27,7 +27,9 @@ const (
 // called from any goroutine.
 type report struct {
 	json     bool
-	dry      bool // nothing is enqueued
+	dry      bool       // nothing is enqueued
+	starts   bool       // each start is printed
+	plot     *startPlot // of the starts of a dry run; nil for none
 	apps     appNotes
 	timeouts timeoutNote
 	progress progressMeter
@@ -110,6 +112,9 @@ func (r *report) result(res queue.Result) {
 		r.erase()
 		_, _ = io.WriteString(r.stderr, r.warns+text)
 	}
+	if res.State == queue.Valid {
+		r.valid(res)
+	}
 	if res.State == queue.Enqueued || res.State == queue.Valid {
 		return
 	}
@@ -125,6 +130,32 @@ func (r *report) result(res queue.Result) {
 		why = fmt.Sprintf("id %s is taken in queue %s", cli.Quote(res.ID), cli.Quote(res.Queue))
 	}
 	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, cli.Escape(why)))
+}
+
+// expiring is the key under which lines are counted that would expire before they start.
+const expiring queue.State = "expiring"
+
+// valid prints the start of a task that would be enqueued, if that is wanted or too late.
+func (r *report) valid(res queue.Result) {
+	if r.plot != nil && !res.Start.IsZero() {
+		r.plot.add(res.Start)
+	}
+	start, late := "at an unknown time", ""
+	if !res.Start.IsZero() {
+		start = "at " + stamp(res.Start)
+	}
+	switch res.Expires {
+	case "deadline":
+		late = ", after its deadline: it would never start"
+	case "max_wait":
+		late = ", after its max_wait"
+	}
+	if late != "" {
+		r.listed[expiring]++
+	}
+	if r.starts || late != "" && r.listed[expiring] <= listed {
+		r.write(fmt.Appendf(r.buf[:0], "line %d: %s starts %s%s\n", res.Line, cli.Quote(res.ID), start, late))
+	}
 }
 
 func (r *report) write(line []byte) {
@@ -182,7 +213,10 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 		r.flush()
 		return r.writeErr
 	}
-	for _, state := range []queue.State{queue.Duplicate, queue.Failed} {
+	for _, state := range []queue.State{queue.Duplicate, queue.Failed, expiring} {
+		if state == expiring && r.starts {
+			continue // all are listed
+		}
 		if more := r.listed[state] - listed; more > 0 {
 			r.write(fmt.Appendf(nil, "… and %d more %s (-json lists every line)\n", more, state))
 		}
@@ -199,6 +233,10 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 	if done := doneText(sum, time.Now()); r.dry {
 		r.write([]byte("nothing was enqueued. If it were enqueued now: "))
 		r.write([]byte(cmp.Or(done, "without limits the starts are unknown\n")))
+		if sum.Expiring > 0 {
+			r.write(fmt.Appendf(nil, "%d would expire before they start\n", sum.Expiring))
+		}
+		r.write([]byte(r.plot.String()))
 	} else {
 		r.write([]byte(done))
 	}

@@ -14,13 +14,14 @@ import (
 
 // resultJSON is a task's line under -json. The usage text lists its fields.
 type resultJSON struct {
-	Line  int         `json:"line,omitempty"`
-	ID    string      `json:"id"`
-	Queue string      `json:"queue,omitempty"`
-	State queue.State `json:"state"`
-	Start string      `json:"start,omitempty"`
-	Apps  []string    `json:"apps,omitempty"`
-	Error string      `json:"error,omitempty"`
+	Line    int         `json:"line,omitempty"`
+	ID      string      `json:"id"`
+	Queue   string      `json:"queue,omitempty"`
+	State   queue.State `json:"state"`
+	Start   string      `json:"start,omitempty"`
+	Expires string      `json:"expires,omitempty"`
+	Apps    []string    `json:"apps,omitempty"`
+	Error   string      `json:"error,omitempty"`
 }
 
 // summaryJSON is the last line of a batch under -json.
@@ -42,6 +43,7 @@ type forecastJSON struct {
 	Valid     int  `json:"valid"`
 	Duplicate int  `json:"duplicate"`
 	Invalid   int  `json:"invalid"`
+	Expiring  int  `json:"expiring"`
 	endJSON
 }
 
@@ -67,7 +69,7 @@ func appendSummary(dst []byte, sum queue.Summary, dry, interrupted bool, elapsed
 		Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
 	}
 	if dry {
-		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, end})
+		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, sum.Expiring, end})
 	}
 	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, end})
 }
@@ -113,7 +115,7 @@ func clock(at, now time.Time) string {
 
 // appendResult appends a result as one line of JSON.
 func appendResult(dst []byte, r queue.Result, apps []string, why string) []byte {
-	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), Apps: apps, Error: why})
+	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), Expires: r.Expires, Apps: apps, Error: why})
 }
 
 // stamp writes a time as RFC 3339 does, to the millisecond; empty for none.

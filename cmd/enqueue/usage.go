@@ -111,8 +111,11 @@ Flags:
                     interrupted, elapsed_ms
   -dry-run          enqueue nothing: check each line, and forecast the starts from what the
                     limits have left and which tasks wait now. It does not check whether
-                    ids are taken in Redis. The state of a good line is valid. The last
-                    object also has paused_scope and paused_until if a scope is paused
+                    ids are taken in Redis. The state of a good line is valid. An object
+                    also has expires (deadline or max_wait) if that ends before the start,
+                    the last one expiring (how many lines do), and paused_scope and
+                    paused_until if a scope is paused. A terminal also gets a drawing
+  -starts           with -dry-run: print the expected start of each line, and the drawing
 
 A line:
   {"type":"http","id":"inv-1","scope":"payments/acme","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}

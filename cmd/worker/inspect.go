@@ -72,6 +72,7 @@ type inspection struct {
 	most        int    // of those scopes
 
 	out     io.Writer
+	meters  bool             // people look at it: draw how much of each rule is used
 	now     func() time.Time // of this host: what "in 3s" counts from
 	limiter *throttle.Limiter
 	answers *control.Service
@@ -100,7 +101,7 @@ func runInspect(ctx context.Context, args []string, getenv func(string) string, 
 	if done {
 		return code
 	}
-	i.out = stdout
+	i.out, i.meters = stdout, cli.IsTerminal(stdout)
 	if err := i.read(words); err != nil {
 		c.Fail(stderr, prog, err)
 		return cli.ExitUsage

@@ -53,6 +53,9 @@ func unmatchedLines(r control.Scope) [][2]string {
 func (i *inspection) ruleLines(rules []control.Rule) (lines [][2]string) {
 	for _, r := range rules {
 		text := fmt.Sprintf("%s of %s: %s", cli.Quote(r.Rule), cli.Quote(r.RuleScope), ruleState(r))
+		if i.meters {
+			text = meter(r) + " " + text
+		}
 		if !r.Reset.IsZero() {
 			text += " " + i.moment(r.Reset)
 		}
@@ -61,12 +64,22 @@ func (i *inspection) ruleLines(rules []control.Rule) (lines [][2]string) {
 	return lines
 }
 
+// meter draws how much of a rule is used.
+func meter(r control.Rule) string { return cli.Meter(r.Used, limitOf(r), meterWidth) }
+
+const meterWidth = 20
+
+// limitOf is what counts in the place of the rule's limit, or the limit.
+func limitOf(r control.Rule) int64 {
+	if r.Admits > 0 && r.Algorithm != policy.TokenBucket {
+		return r.Admits
+	}
+	return r.Limit
+}
+
 // ruleState says what is used and left of a rule; when it resets follows, if that is known.
 func ruleState(r control.Rule) string {
-	limit := r.Limit
-	if r.Admits > 0 {
-		limit = r.Admits
-	}
+	limit := limitOf(r)
 	text := fmt.Sprintf("%d of %d used, %d left", r.Used, limit, r.Remaining)
 	switch r.Algorithm {
 	case policy.Concurrency:

@@ -251,6 +251,9 @@ func (c *limitsCommand) show(ctx context.Context) error {
 		for _, state := range states {
 			if state.RuleScope == report.At && state.Rule == b.Rule.Name {
 				line += report.state(state)
+				if cli.IsTerminal(c.out) {
+					line = meter(state) + " " + line
+				}
 			}
 		}
 		if err := c.print(report, line); err != nil {

@@ -35,6 +35,9 @@ type driver struct {
 	out   io.Writer  // progress
 	width func() int // of the terminal that out is; nil when it is none
 
+	report   func(rep *checker.Report, well bool) error // prints what came of it
+	reported *checker.Report                            // what was printed while the page stays open
+
 	metrics string // worker's host:port
 	pickUps map[string]float64
 }
@@ -50,6 +53,9 @@ func (d *driver) drive(ctx context.Context) error {
 	if err == nil {
 		d.pickUps, err = d.scrape(ctx)
 	}
+	if err == nil && d.cfg.page {
+		err = d.hold(ctx, worker)
+	}
 	err = errors.Join(err, d.endWorker(worker))
 	if err != nil && !d.cfg.verbose && ctx.Err() == nil {
 		return fmt.Errorf("%w\nworker's log ends with:\n%s", err, worker.tail())
@@ -61,6 +67,9 @@ func (d *driver) drive(ctx context.Context) error {
 func (d *driver) work(ctx context.Context, worker *child) error {
 	if err := d.ready(ctx, worker); err != nil {
 		return err
+	}
+	if d.cfg.page {
+		fmt.Fprintf(d.out, "the page: %s\n", d.pageURL())
 	}
 	if err := d.enqueue(ctx, worker); err != nil {
 		return err
@@ -78,12 +87,39 @@ func (d *driver) startWorker() (*child, error) {
 	if d.cfg.verbose {
 		show = d.out
 	}
-	return startChild(d.cfg.worker, show,
+	args := []string{
 		"-redis", "embedded",
 		"-limits", filepath.Join(d.cfg.dir, "limits.yaml"),
 		"-queues", strings.Join(queues(d.in.Tasks), ","),
 		"-allow-host", d.cfg.api,
-		"-listen", addr)
+		"-listen", addr,
+	}
+	if d.cfg.page {
+		args = append(args, "-page")
+	}
+	return startChild(d.cfg.worker, show, args...)
+}
+
+// pageURL is where worker serves its page.
+func (d *driver) pageURL() string { return "http://" + d.metrics + "/page/" }
+
+// hold prints what came of it, and keeps worker and its page running until ctx ends.
+func (d *driver) hold(ctx context.Context, worker *child) error {
+	rep, err := d.check()
+	if err != nil {
+		return err
+	}
+	if err := d.report(rep, rep.OK()); err != nil {
+		return err
+	}
+	d.reported = rep
+	fmt.Fprintf(d.out, "\nThe page stays open at %s until Ctrl-C.\n", d.pageURL())
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-worker.gone:
+		return worker.early()
+	}
 }
 
 // queues returns the tasks' queues as worker takes them, all of one weight.

@@ -44,6 +44,7 @@ func fake() {
 	queues := f.String("queues", "", "")
 	allow := f.String("allow-host", "", "")
 	listen := f.String("listen", "", "")
+	f.Bool("page", false, "")
 	_ = f.Parse(args) // ExitOnError
 	dir := filepath.Dir(*limits)
 	mode, err := os.ReadFile(filepath.Join(dir, "mode"))

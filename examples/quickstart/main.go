@@ -41,6 +41,7 @@ of ours, and prints for each scope and rule what arrived there.
   -log FILE      keep the API's log, one JSON object a line (default none)
   -idle D        give up when nothing has arrived for so long (default 1m)
   -jitter D      transit jitter that the checker allows for (default 0s)
+  -page          serve the worker's page too, and keep both running until Ctrl-C
   -v             show worker's log while it runs
 
 exit codes: 0 limits kept and nothing lost, 1 not so, 2 bad usage, 130 interrupted
@@ -50,7 +51,7 @@ exit codes: 0 limits kept and nothing lost, 1 not so, 2 bad usage, 130 interrupt
 type config struct {
 	dir, worker, enqueue, api, log string
 	idle, jitter                   time.Duration
-	verbose                        bool
+	page, verbose                  bool
 }
 
 func main() {
@@ -71,15 +72,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "quickstart: %v\ntry: quickstart -h\n", err)
 		return 2
 	}
-	rep, err := demo(ctx, cfg, stderr)
-	if rep != nil {
-		if err := write(stdout, rep, err == nil && rep.OK()); err != nil {
-			fmt.Fprintf(stderr, "quickstart: %v\n", err)
-			return 1
-		}
-	}
+	rep, err := demo(ctx, cfg, stdout, stderr)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && rep == nil:
 		fmt.Fprintln(stderr, "quickstart: interrupted")
 		return 130
 	case err != nil:
@@ -126,6 +121,7 @@ func parse(args []string) (config, error) {
 	f.StringVar(&c.log, "log", "", "")
 	f.DurationVar(&c.idle, "idle", time.Minute, "")
 	f.DurationVar(&c.jitter, "jitter", 0, "")
+	f.BoolVar(&c.page, "page", false, "")
 	f.BoolVar(&c.verbose, "v", false, "")
 	if err := f.Parse(args); err != nil {
 		return c, err
@@ -139,9 +135,9 @@ func parse(args []string) (config, error) {
 	return c, nil
 }
 
-// demo runs the tasks and judges what arrived. A report comes with an error
+// demo runs the tasks, judges the calls that arrived and prints that. A report comes with an error
 // where the API has seen calls and something else went wrong.
-func demo(ctx context.Context, cfg config, stderr io.Writer) (*checker.Report, error) {
+func demo(ctx context.Context, cfg config, stdout, stderr io.Writer) (*checker.Report, error) {
 	in, err := load(cfg)
 	if err != nil {
 		return nil, err
@@ -157,6 +153,9 @@ func demo(ctx context.Context, cfg config, stderr io.Writer) (*checker.Report, e
 	}
 	defer api.Close()
 	d := &driver{cfg: cfg, api: api, in: in, out: stderr}
+	d.report = func(rep *checker.Report, well bool) error {
+		return errors.Join(write(stdout, rep, well), plot(stdout, rep, api.Log()))
+	}
 	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		d.width = func() int {
 			width, _, err := term.GetSize(int(f.Fd()))
@@ -168,11 +167,17 @@ func demo(ctx context.Context, cfg config, stderr io.Writer) (*checker.Report, e
 	}
 	err = d.drive(ctx)
 	err = errors.Join(err, api.Close(), closeLog())
+	if d.reported != nil {
+		return d.reported, err
+	}
 	if calls, _ := api.Counts(); calls == 0 && err != nil || ctx.Err() != nil {
 		return nil, err
 	}
 	rep, checkErr := d.check()
-	return rep, errors.Join(err, checkErr)
+	if err = errors.Join(err, checkErr); rep != nil {
+		err = errors.Join(err, d.report(rep, err == nil && rep.OK()))
+	}
+	return rep, err
 }
 
 // load reads what the checker needs to know beforehand.

@@ -136,6 +136,37 @@ func TestAllIsWell(t *testing.T) {
 	}
 }
 
+// With -page the results come at once, worker stays until the demo is interrupted, and that is no failure.
+func TestPageStaysOpen(t *testing.T) {
+	t.Parallel()
+	s := newSmall(t, "ok", 10)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out, errs syncBuffer
+	code := make(chan int)
+	go func() {
+		code <- run(ctx, []string{"-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0], "-page"}, &out, &errs)
+	}()
+	deadline := time.After(time.Minute)
+	for !strings.Contains(errs.String(), "The page stays open at http://127.0.0.1:") {
+		select {
+		case got := <-code:
+			t.Fatalf("ended with %d:\n%s", got, errs.String())
+		case <-deadline:
+			t.Fatalf("the page does not stay open:\n%s", errs.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	must(t, out.String(), "No limit was exceeded", "Calls to p in each 1h0m0s, under its limit of 10:\n", "| 10\n")
+	interrupt()
+	if got := <-code; got != 0 {
+		t.Errorf("exit code %d:\n%s", got, errs.String())
+	}
+	if n := strings.Count(out.String(), "No limit was exceeded"); n != 1 {
+		t.Errorf("the results are printed %d times", n)
+	}
+}
+
 func TestWhatIsWrongIsToldAndFails(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
