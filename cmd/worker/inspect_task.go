@@ -66,6 +66,9 @@ func (i *inspection) taskLines(r control.Task) [][2]string {
 	if r.Scope != "" {
 		lines = append(lines, i.turnLines(r)...)
 	}
+	if r.NoWorker {
+		lines = append(lines, [2]string{"worker", "no live one serves its queue, so that it cannot start"})
+	}
 	if !r.NextProcessAt.IsZero() {
 		due := i.moment(r.NextProcessAt)
 		if r.Turn != control.TurnNone {

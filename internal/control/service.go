@@ -38,11 +38,12 @@ type Service struct {
 	inspector *asynq.Inspector
 	now       func() time.Time
 	log       *slog.Logger
+	served    served
 }
 
 // New returns a Service. It does no I/O.
 func New(cfg Config) *Service {
-	s := &Service{cfg.Redis, cfg.Limiter, cfg.Store, cfg.Inspector, cfg.Now, cfg.Logger}
+	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, store: cfg.Store, inspector: cfg.Inspector, now: cfg.Now, log: cfg.Logger}
 	if s.inspector == nil {
 		s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
 	}

@@ -30,6 +30,7 @@ type Task struct {
 	Reason        Reason       `json:"reason,omitempty"`
 	Rule          string       `json:"rule,omitempty"`
 	RuleScope     string       `json:"rule_scope,omitempty"`
+	NoWorker      bool         `json:"no_worker,omitempty"`
 	NextProcessAt Time         `json:"next_process_at,omitzero"`
 	LastError     string       `json:"last_error,omitempty"`
 	Error         string       `json:"error,omitempty"`
@@ -46,7 +47,7 @@ const (
 	TurnParked     = "parked"
 )
 
-// Task answers where the tasks of an id are, one for each queue that has one. It costs two calls for each queue, and some more for
+// Task answers where the tasks of an id are, one for each queue that has one. It costs two calls for each queue, three for each server of asynq's every 15 s, and some more for
 // each task. It returns a *NoTaskError if no queue has one, or none that the actor may see.
 func (s *Service) Task(ctx context.Context, who Actor, id string) ([]Task, error) {
 	found, queues, err := s.find(ctx, id)
@@ -102,7 +103,9 @@ func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) 
 		ID: info.ID, Queue: info.Queue, Type: info.Type, State: info.State.String(), Turn: TurnNone,
 		NextProcessAt: At(info.NextProcessAt), LastError: info.LastErr,
 	}
-	return r, s.turn(ctx, info, &r)
+	err := s.turn(ctx, info, &r)
+	r.NoWorker = err == nil && r.Waits() && s.unserved(info.Queue)
+	return r, err
 }
 
 // turn learns what the task spends and where it stands. What is wrong with the task

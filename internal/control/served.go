@@ -1,0 +1,46 @@
+package control
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// servedFor is for how long the list of servers is good: asynq's costs three commands for each.
+const servedFor = 15 * time.Second
+
+// served knows which queues live workers serve. It is safe for concurrent use.
+type served struct {
+	mu     sync.Mutex
+	at     time.Time
+	queues []string
+}
+
+// unserved reports whether no live worker serves a queue. asynq forgets a worker that died within some seconds. Without an answer from
+// Redis it is false: nothing is said of what is not known.
+func (s *Service) unserved(queue string) bool {
+	s.served.mu.Lock()
+	defer s.served.mu.Unlock()
+	if now := s.now(); s.served.at.IsZero() || now.Sub(s.served.at) >= servedFor {
+		servers, err := s.inspector.Servers()
+		if err != nil {
+			return false
+		}
+		s.served.at, s.served.queues = now, queuesOf(servers)
+	}
+	return !slices.Contains(s.served.queues, queue)
+}
+
+func queuesOf(servers []*asynq.ServerInfo) (queues []string) {
+	for _, one := range servers {
+		if one.Status != "active" {
+			continue // it takes no more tasks
+		}
+		for name := range one.Queues {
+			queues = append(queues, name)
+		}
+	}
+	return queues
+}
