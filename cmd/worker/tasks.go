@@ -24,6 +24,7 @@ const tasksUsage = `Usage: worker tasks run ID… | -scope SCOPE [flags]
        worker tasks move -to SCOPE ID… | -scope SCOPE [flags]
        worker tasks cancel ID… | -scope SCOPE [flags]
        worker tasks priority -set N ID… | -scope SCOPE [flags]
+       worker tasks history [-redis URL] [-json]
 
 Changes tasks that wait for their limits. No limit is exceeded, and no task is lost
 or started twice: a task that was granted its start, or that a worker has, is left
@@ -34,6 +35,7 @@ as it is.
   move      have them spend from another scope, at the end of its queue
   cancel    delete them
   priority  change their priority. They go behind those that have it already
+  history   print who changed tasks, newest first: the last 1,000 such changes
 
 Flags:
   -redis URL        where the tasks are. Default: REDIS_URL from the environment,
@@ -47,8 +49,8 @@ Flags:
                     goes first
   -limit N          change N tasks at most, 1 to 10000. Default: 10000
   -dry-run          print how many tasks it would be, and change none
-  -as NAME          the author, for the log. Default: the user's name
-  -reason TEXT      why, for the log
+  -as NAME          the author, for the history. Default: the user's name
+  -reason TEXT      why, for the history
   -json             print an object for each task, and one for all
   -h                print this
 
@@ -64,7 +66,10 @@ Examples:
 const tasksHelp = "worker tasks -h"
 
 // tasksVerbs has the flag that only one verb takes, empty for none.
-var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", "priority": "set"}
+var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", "priority": "set", tasksHistory: ""}
+
+// tasksHistory is the verb that changes nothing.
+const tasksHistory = "history"
 
 // tasksCommand is one run of "worker tasks".
 type tasksCommand struct {
@@ -108,6 +113,9 @@ func newTasks() (*cli.Command, *tasksCommand) {
 }
 
 func takesTaskFlag(verb, name string) bool {
+	if verb == tasksHistory {
+		return name == "redis" || name == "json"
+	}
 	return name != "to" && name != "set" || tasksVerbs[verb] == name
 }
 
@@ -157,6 +165,9 @@ func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
 	})
 	switch needs := tasksVerbs[verb]; {
 	case err != nil:
+	case verb == tasksHistory && len(words) > 1:
+		err = cli.Errorf(tasksHelp, "worker tasks history takes no ids, and prints all changes")
+	case verb == tasksHistory:
 	case needs != "" && !given[needs]:
 		err = cli.Errorf(tasksHelp, "worker tasks %s needs -%s", verb, needs)
 	case len(c.change.IDs) == 0 && c.change.Scope == "":
@@ -182,6 +193,9 @@ func (c *tasksCommand) run(ctx context.Context) error {
 		return c.explain(ctx, err)
 	}
 	who := atCommandLine(c.as)
+	if c.change.Verb == tasksHistory {
+		return c.explain(ctx, c.history(ctx, service, who))
+	}
 	if c.dry {
 		n, err := service.Count(ctx, who, c.change)
 		if err != nil {
@@ -210,6 +224,49 @@ func (c *tasksCommand) explain(ctx context.Context, err error) error {
 		return &cli.Error{What: plainly(err), Try: tasksHelp, Err: err}
 	}
 	return explain(ctx, err, c.url)
+}
+
+// history prints who changed tasks.
+func (c *tasksCommand) history(ctx context.Context, service *control.Service, who control.Actor) error {
+	list, err := service.Actions(ctx, who)
+	if err != nil {
+		return err
+	}
+	for _, a := range list {
+		if err := c.print(actionReport{control.At(a.At), a}, actionLine(a)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// actionReport is an object of "worker tasks history"; docs/json.md has its fields.
+type actionReport struct {
+	At control.Time `json:"at"`
+	policystore.Action
+}
+
+// actionLine is what somebody did to tasks, in one line.
+func actionLine(a policystore.Action) string {
+	text := fmt.Sprintf("%s  %s  %s %s", control.At(a.At), a.By, a.Verb, counted(a.Changed, "task", "tasks"))
+	switch {
+	case a.Scope != "":
+		text += " of " + cli.Quote(a.Scope)
+	case len(a.TaskIDs) > 0:
+		text += ": " + cli.Quote(strings.Join(a.TaskIDs, " "))
+	}
+	for _, part := range [][2]string{{" in queue ", a.Queue}, {" of type ", a.Type}, {" to ", a.To}} {
+		if part[1] != "" {
+			text += part[0] + cli.Quote(part[1])
+		}
+	}
+	if a.Left > 0 {
+		text += fmt.Sprintf(", %d left as they were", a.Left)
+	}
+	if a.Reason != "" {
+		text += fmt.Sprintf(" (%s)", a.Reason)
+	}
+	return text
 }
 
 // tasksReport is the last object of "worker tasks"; docs/json.md has its fields.

@@ -76,6 +76,12 @@ func TestTasks(t *testing.T) {
 		{2, "cancel t1 -to p/b", "-to does not go with worker tasks cancel"},
 		{2, "move t1", "worker tasks move needs -to"},
 		{2, "cancel -scope p -limit 0", "-limit 0 is not from 1 to 10000"},
+		{2, "history t1", "worker tasks history takes no ids"},
+		{2, "history -scope p", "-scope does not go with worker tasks history"},
+		{0, "priority -set 7 -scope p/b -as anna -reason urgent", "2 tasks changed"},
+		{0, "history", "  anna  priority 2 tasks of p/b to priority 7 (urgent)\n"},
+		{0, "history", "cancel 1 task of p/a\n"},
+		{0, "history -json", `"by":"anna","via":"cli","verb":"priority","scope":"p/b"`},
 	} {
 		if got := ask(c.code, c.line); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.line, got, c.want)

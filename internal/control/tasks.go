@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -149,11 +149,14 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 	return s.mayTasks(who, c, c.Scope)
 }
 
-// ApplyTasks changes tasks that wait, each by itself, and writes one line of audit. Tasks that a worker has, or that were granted their
+// ApplyTasks changes tasks that wait, each by itself, and records that in Redis and in the log. Tasks that a worker has, or that were granted their
 // start, are left. An error ends it: what was done until then is in the result. Its errors are those of Count. Costs some twenty round
 // trips a task.
 func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done TasksDone, err error) {
 	if err := s.checkTasks(who, c); err != nil {
+		return done, err
+	}
+	if err := policystore.CheckAction(who.Name, who.Via, c.Reason); err != nil {
 		return done, err
 	}
 	most := c.Most
@@ -182,8 +185,7 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 			done.Left[out]++
 		}
 	}
-	s.auditTasks(ctx, who, c, done)
-	return done, err
+	return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
 }
 
 func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (Outcome, error) {
@@ -196,26 +198,6 @@ func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, o
 		return tasks.SetPriority(ctx, one.queue, one.id, c.Priority)
 	}
 	return tasks.Cancel(ctx, one.queue, one.id)
-}
-
-// auditTasks writes who changed which tasks.
-func (s *Service) auditTasks(ctx context.Context, who Actor, c TaskChange, done TasksDone) {
-	const named = 10
-	var ids []string
-	for _, task := range done.Tasks[:min(named, len(done.Tasks))] {
-		ids = append(ids, task.ID)
-	}
-	after := ""
-	switch c.Verb {
-	case VerbMove:
-		after = c.To
-	case VerbPriority:
-		after = fmt.Sprint("priority ", c.Priority)
-	}
-	s.log.LogAttrs(ctx, slog.LevelInfo, "waiting tasks changed",
-		slog.String("who", who.Name), slog.String("via", who.Via), slog.String("verb", string(c.Verb)), slog.String("scope", c.Scope),
-		slog.String("queue", c.Queue), slog.String("type", c.Type), slog.String("after", after), slog.String("reason", c.Reason),
-		slog.Int("changed", done.Changed), slog.Int("left", len(done.Tasks)-done.Changed), slog.Any("task_ids", ids))
 }
 
 // meant finds the tasks that a change is about: most of them, and whether there are more.

@@ -12,11 +12,17 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// history is the kept versions, newest first.
-type history struct{ changes []policystore.Change }
+// history is the kept versions, and the changes of waiting tasks, newest first.
+type history struct {
+	changes []policystore.Change
+	actions []policystore.Action
+}
+
+// mostActions is how many changes of waiting tasks the screen lists.
+const mostActions = 50
 
 func (h *handler) historyTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "history", cost: fixed(1), load: h.loadHistory}, nil
+	return topic{key: "history", cost: fixed(2), load: h.loadHistory}, nil
 }
 
 func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
@@ -28,7 +34,9 @@ func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
 		all.changes = append(all.changes, change)
 	}
 	slices.Reverse(all.changes)
-	return &all, nil
+	var err error
+	all.actions, err = h.store.Actions(ctx)
+	return &all, err
 }
 
 // changeRow is a version in the list.
@@ -45,6 +53,9 @@ type historyData struct {
 	All    int
 	Pages  pages
 	Export string
+	// Actions are the changes of waiting tasks, and Older how many more there are.
+	Actions []policystore.Action
+	Older   int
 }
 
 // seen are the changes of which an actor may see something, with what that is.
@@ -82,6 +93,9 @@ func (h *handler) historyView(r *http.Request, who Actor, data any) (any, string
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
 	d.Rows, d.Pages = pageOf(rows, r)
 	d.Export = h.link("/history.ndjson", "q", d.Filter)
+	actions := slices.DeleteFunc(h.service.SeenActions(who, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
+	d.Actions = actions[:min(mostActions, len(actions))]
+	d.Older = len(actions) - len(d.Actions)
 	return d, "History", nil
 }
 
@@ -92,6 +106,12 @@ func (c *changeRow) mentions(filter string) bool {
 	for _, d := range c.Differences {
 		texts = append(texts, d.Scope, d.Rule)
 	}
+	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
+}
+
+// mentions reports whether a change of waiting tasks is by somebody, in a scope, of a task or for a reason that was typed.
+func mentions(a policystore.Action, filter string) bool {
+	texts := slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs)
 	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
 }
 

@@ -1,0 +1,97 @@
+package policystore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/redisread"
+)
+
+// KeptActions is how many Actions are kept: the oldest go first.
+const KeptActions = 1000
+
+// Action is a change that somebody made to tasks that wait. It is recorded beside the versions of the
+// limits.
+type Action struct {
+	At time.Time `json:"at"`
+	// By is the author, and Via the way that it was made, such as "page" or "cli".
+	By  string `json:"by"`
+	Via string `json:"via,omitempty"`
+	// Verb is run, move, cancel or priority.
+	Verb string `json:"verb"`
+	// Scope, Queue and Type selected the tasks; Scope is empty if ids did. Scopes are those that the tasks
+	// spent from, 20 at most.
+	Scope  string   `json:"scope,omitempty"`
+	Queue  string   `json:"queue,omitempty"`
+	Type   string   `json:"type,omitempty"`
+	Scopes []string `json:"scopes,omitempty"`
+	// To is the scope that tasks were moved to, or their new priority.
+	To     string `json:"to,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Changed is how many tasks were changed, and Left how many were left as they were. TaskIDs are the
+	// ids of the first ten.
+	Changed int      `json:"changed"`
+	Left    int      `json:"left,omitempty"`
+	TaskIDs []string `json:"task_ids,omitempty"`
+}
+
+// CheckAction returns why an Action of that author, way and reason would be refused: a *ReasonError, or
+// an error about the author. It does no I/O.
+func CheckAction(by, via, reason string) error { return Edit{By: by, Via: via, Reason: reason}.check() }
+
+// RecordAction records an Action, at the time of Redis. The last 1,000 are kept, for 366 days after the
+// newest. Costs two round trips.
+func (s *Store) RecordAction(ctx context.Context, a Action) error {
+	if err := CheckAction(a.By, a.Via, a.Reason); err != nil {
+		return err
+	}
+	now, err := s.Time(ctx)
+	if err != nil {
+		return err
+	}
+	a.At = now
+	text, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("policystore: %w", err)
+	}
+	_, err = s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.RPush(ctx, s.actionsKey(), text)
+		p.LTrim(ctx, s.actionsKey(), -KeptActions, -1)
+		p.PExpire(ctx, s.actionsKey(), changesStay)
+		return nil
+	})
+	switch {
+	case refused(err):
+		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
+	case err != nil:
+		return unavailable(ctx, "record a change of tasks beside", err)
+	}
+	return nil
+}
+
+// Actions returns the recorded Actions, newest first. One that cannot be decoded, since a later release
+// wrote it, is left out. Costs one round trip.
+func (s *Store) Actions(ctx context.Context) ([]Action, error) {
+	var all *redis.StringSliceCmd
+	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
+		all = p.LRange(ctx, s.actionsKey(), 0, -1)
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(ctx, "read who changed tasks beside", err)
+	}
+	list := make([]Action, 0, len(all.Val()))
+	for i := len(all.Val()) - 1; i >= 0; i-- {
+		var a Action
+		if json.Unmarshal([]byte(all.Val()[i]), &a) == nil {
+			list = append(list, a)
+		}
+	}
+	return list, nil
+}
+
+func (s *Store) actionsKey() string { return s.key + ":actions" }
