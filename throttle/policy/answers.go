@@ -7,7 +7,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Answers says how answers of an API affect its scope; see Limiter.Report.
+// Answers is how answers of an API affect its scope; see Limiter.Report.
 type Answers string
 
 // The effects that answers can have.
@@ -35,10 +35,10 @@ type Corrects struct {
 	Most int64
 }
 
-// defaultCorrects is what counts where nothing is said.
+// defaultCorrects are the values of fields that are not set.
 var defaultCorrects = Corrects{Cut: 15, Grow: 2, Least: 10, Most: 100}
 
-// percent is a field of Corrects, and what it may be.
+// percent describes a field of Corrects and its bounds.
 type percent struct {
 	name        string
 	least, most int64
@@ -62,7 +62,7 @@ func (c Corrects) WithDefaults() Corrects {
 	return c
 }
 
-// bare is c without what the defaults say.
+// bare returns c without the fields that have their defaults.
 func (c Corrects) bare() Corrects {
 	for _, f := range correctsFields {
 		if at := f.of(&c); *at == *f.of(&defaultCorrects) {
@@ -72,17 +72,18 @@ func (c Corrects) bare() Corrects {
 	return c
 }
 
-// Raises reports whether a limit may become more than the configured one.
+// Raises reports whether a limit may grow above the configured one.
 func (c Corrects) Raises() bool { return c.Most > defaultCorrects.Most }
 
-// draftAnswers is what is to follow from answers as it was written.
+// draftAnswers is the answers field of a level, as it was written.
 type draftAnswers struct {
 	mode     written
 	corrects Corrects
 	fields   [4]written // of corrects, in the order of correctsFields
 }
 
-// draftAnswersOf is the draft of what a level says of answers, by a word or by fields.
+// draftAnswersOf returns the draft of a level's answers, which may be written as a word or as
+// fields.
 func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
 	from, said := source.under("answers"), source
 	d := draftAnswers{corrects: n.Corrects}
@@ -103,8 +104,7 @@ func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
 	return d
 }
 
-// checkAnswers checks what is to follow from answers. The corrections are without what the
-// defaults say.
+// checkAnswers checks the answers of a level. It returns the corrections without defaults.
 func (s *draftScope) checkAnswers(path string, faults *diag.Faults) (Answers, Corrects) {
 	path += ".answers"
 	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
@@ -128,15 +128,15 @@ func (s *draftScope) checkAnswers(path string, faults *diag.Faults) (Answers, Co
 	return mode, d.corrects.bare()
 }
 
-// heeding is what follows from answers at a level.
+// heeding is the effect of answers at a level.
 type heeding struct {
 	answers  Answers
-	corrects Corrects // without what the defaults say
-	said     bool     // a level says so, and that it heeds: answers to scopes below count too
+	corrects Corrects // without defaults
+	said     bool     // a level sets AnswersHeed itself: answers to calls of scopes below it count too
 }
 
-// under is what follows at the next level, which layers cover: what stands there replaces
-// all of what stands above.
+// under returns the effect at the next level, which layers cover. A value at a level replaces all
+// values above it.
 func (a heeding) under(layers []*tree) heeding {
 	for _, layer := range layers {
 		if layer.answers != "" {
@@ -156,8 +156,8 @@ func (p *Policy) heeding(s Scope) (a heeding) {
 // has one, else AnswersHeed.
 func (p *Policy) Answers(s Scope) Answers { return p.heeding(s).answers }
 
-// Corrects returns how far answers correct the rules at the level of a scope, with every
-// default written out. What stands at a level replaces all of what stands above it.
+// Corrects returns how far answers correct the rules at the level of a scope, with every default
+// written out. A value at a level replaces all values above it as a whole.
 func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.WithDefaults() }
 
 // raises reports whether any level lets limits grow above the configured ones.

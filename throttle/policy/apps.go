@@ -9,7 +9,7 @@ import (
 
 const maxApps = 100
 
-// checkApps checks who answers for a scope, and who may spend from it.
+// checkApps checks the owner of a scope, and the applications that may spend from it.
 func (s *draftScope) checkApps(path string, faults *diag.Faults) (apps []string) {
 	if s.owner != "" {
 		if reason := diag.NameReason(s.owner); reason != "" {
@@ -42,7 +42,7 @@ func (p *Policy) Apps(s Scope) (apps []string, all bool) {
 	return apps, level.Len() == 0
 }
 
-// AppsAt is Apps, and also returns the lowest level that has a list, or the zero Scope.
+// AppsAt is Apps. It also returns the lowest level that has a list, or the zero Scope.
 func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
 	p.levelsOfApps(s, func(level Scope, named []string) {
 		first := lowest.Len() == 0
@@ -55,8 +55,8 @@ func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
 	return apps, lowest
 }
 
-// Authorize returns an *AppError if an application may not spend from a scope: it must be listed at
-// each level of its path that lists applications. Costs as much as Match.
+// Authorize returns an *AppError if an application may not spend from a scope. The application must
+// be listed at each level of the scope's path that lists applications. Costs as much as Match.
 func (p *Policy) Authorize(s Scope, app string) error {
 	var refused error
 	p.levelsOfApps(s, func(level Scope, apps []string) {
@@ -67,11 +67,11 @@ func (p *Policy) Authorize(s Scope, app string) error {
 	return refused
 }
 
-// levelsOfApps visits the levels of a path that name applications, outermost first.
+// levelsOfApps visits the levels of a path that list applications, outermost first.
 func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
 	p.visit(s, func(level Scope, layers []*tree) {
 		var apps []string
-		for _, layer := range layers { // those of the name lie over those of "*"
+		for _, layer := range layers { // those of the name replace those of "*"
 			if layer.apps != nil {
 				apps = layer.apps
 			}
@@ -90,8 +90,8 @@ func (p *Policy) Owner(s Scope) (owner string) {
 	return owner
 }
 
-// Owners returns the owners of the levels of a scope, or of a place such as payments/*, outermost first. A level without one is left
-// out. Costs as much as Match.
+// Owners returns the owners of the levels of a scope, or of a place such as payments/*, outermost
+// first. A level without an owner is left out. Costs as much as Match.
 func (p *Policy) Owners(place string) (owners []string) {
 	p.visit(Scope{text: place}, func(_ Scope, layers []*tree) {
 		owner := ""

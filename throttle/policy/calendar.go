@@ -5,27 +5,30 @@ import (
 	"time"
 )
 
-// Schedule is the moments at which the periods of a Calendar begin; wallclock.Parse makes one of a
-// cron expression. It must be safe for concurrent use. Two with the same Cron and Zone are equal.
+// Schedule gives the moments at which the periods of a Calendar begin. wallclock.Parse makes one
+// from a cron expression. It must be safe for concurrent use. Two Schedules with the same Cron and
+// Zone are equal.
 type Schedule interface {
-	// Next returns the first beginning after a time, the zero time where there is none within eight years.
+	// Next returns the first beginning after a time, or the zero time if there is none within eight
+	// years.
 	Next(time.Time) time.Time
-	// Prev returns the last beginning before a time or at it, the zero time where there was none in eight years.
+	// Prev returns the last beginning at or before a time, or the zero time if there was none within
+	// eight years.
 	Prev(time.Time) time.Time
-	// Cron is the expression, and Zone the name of its time zone, as limits.yaml has them.
+	// Cron returns the expression, and Zone the name of its time zone, as in limits.yaml.
 	Cron() string
 	Zone() string
 }
 
-// Hours is the minutes in which a rule applies; wallclock.ParseWindow makes one of a cron expression.
-// It must be safe for concurrent use. Two with the same Cron and Zone are equal.
+// Hours gives the minutes in which a rule applies. wallclock.ParseWindow makes one from a cron
+// expression. It must be safe for concurrent use. Two Hours with the same Cron and Zone are equal.
 type Hours interface {
-	// Holds reports whether the minute at a time is one of them.
+	// Holds reports whether the minute of a time is one of them.
 	Holds(time.Time) bool
-	// Changes returns the first moment after a time at which they begin or end, the zero time where there is none within
-	// eight years.
+	// Changes returns the first moment after a time at which they begin or end, or the zero time if
+	// there is none within eight years.
 	Changes(time.Time) time.Time
-	// Cron is the expression, and Zone the name of its time zone, as limits.yaml has them.
+	// Cron returns the expression, and Zone the name of its time zone, as in limits.yaml.
 	Cron() string
 	Zone() string
 }
@@ -36,20 +39,20 @@ type expression interface {
 	Zone() string
 }
 
-// textOf is the expression and the time zone by which a Schedule or Hours are known.
+// textOf returns the expression and the time zone, which identify a Schedule or Hours.
 func textOf(e expression) [2]string { return [2]string{e.Cron(), e.Zone()} }
 
-// calendar is when rules reset that have the same expression and time zone. It is
-// safe for concurrent use.
+// calendar caches the periods of all rules with the same expression and time zone. It is safe for
+// concurrent use.
 type calendar struct {
 	schedule Schedule
 
 	mu   sync.Mutex
-	last periods // those asked for last
+	last periods // the last result
 }
 
-// calendars are those that have been met, up to a bound: to look for a period
-// costs more than to decide.
+// calendars caches calendars, maxCalendars at most. Searching for a period costs more than a
+// decision.
 var calendars struct {
 	mu    sync.Mutex
 	known map[[2]string]*calendar
@@ -57,7 +60,7 @@ var calendars struct {
 
 const maxCalendars = 1000
 
-// calendar returns the rule's own.
+// calendar returns the cached calendar of the rule.
 func (r Rule) calendar() *calendar {
 	key := textOf(r.Resets)
 	calendars.mu.Lock()
@@ -73,13 +76,13 @@ func (r Rule) calendar() *calendar {
 	return c
 }
 
-// periods are the period at hand, which begins at from and is over at to, and its
-// neighbours, in µs since the epoch.
+// periods are the current period, which begins at from and ends at to, and its neighbours, in µs
+// since the epoch.
 type periods struct{ before, from, to, next, beyond int64 }
 
 func (p periods) hold(at int64) bool { return p.from <= at && at < p.to }
 
-// rare stands for a boundary that is further away than a schedule looks.
+// rare is the assumed distance of a boundary that is further away than a schedule searches.
 const rare = 8 * 366 * day
 
 // around returns the periods around a moment.
@@ -113,12 +116,12 @@ func (c *calendar) next(at time.Time) time.Time {
 	return at.Add(rare)
 }
 
-// Periods are the current period of a Calendar, From to To, and its neighbours.
+// Periods is the current period of a Calendar, From to To, with the boundaries of its neighbours.
 type Periods struct {
-	Before   time.Time // when the one before began
+	Before   time.Time // when the previous period began
 	From, To time.Time
-	Next     time.Time // when the next one ends
-	Beyond   time.Time // and the one after that
+	Next     time.Time // when the next period ends
+	Beyond   time.Time // when the period after the next one ends
 }
 
 // PeriodsAt returns the periods of a Calendar around a time.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Requests is the unit that a rule counts unless it names another.
+// Requests is the unit that a rule counts by default.
 const Requests = "requests"
 
 // Costs is a cost by unit: {"requests": 1, "tokens": 1500}. Requests default to 1, and other units to
@@ -17,7 +17,7 @@ const Requests = "requests"
 // concurrency rule counts one place.
 type Costs map[string]int64
 
-// defaultRequests is what something takes that does not say.
+// defaultRequests is the amount of Requests if a cost does not give one.
 const defaultRequests = 1
 
 // The bounds of Costs.
@@ -26,8 +26,8 @@ const (
 	maxUnitBytes = 32
 )
 
-// ParseCosts parses the form that String writes: "requests=1,tokens=1500". The error is that of the
-// form or of Costs.Check.
+// ParseCosts parses the form that String writes: "requests=1,tokens=1500". The error is about the
+// form, or is that of Costs.Check.
 func ParseCosts(text string) (Costs, error) {
 	costs := Costs{}
 	for one := range strings.SplitSeq(text, ",") {
@@ -48,7 +48,7 @@ func ParseCosts(text string) (Costs, error) {
 	return costs, nil
 }
 
-// String writes the units in alphabetical order, as "requests=1,tokens=1500".
+// String returns the units in alphabetical order, as "requests=1,tokens=1500".
 func (c Costs) String() string {
 	var b strings.Builder
 	for _, unit := range slices.Sorted(maps.Keys(c)) {
@@ -60,7 +60,7 @@ func (c Costs) String() string {
 	return b.String()
 }
 
-// Of returns the amount of a unit.
+// Of returns the amount of a unit: 0 if it is not given, 1 for Requests.
 func (c Costs) Of(unit string) int64 {
 	if n, given := c[unit]; given || unit != Requests {
 		return n
@@ -80,7 +80,7 @@ func (c Costs) Zero() bool {
 
 // Check returns an error unless there are 1 to 16 units, each named by 1 to 32 lower-case letters,
 // digits, '-' and '_', with an amount of 0 to 1e12, and not all amounts are 0. A request that takes
-// nothing may ask (Limiter.Decide), but does not wait in a queue.
+// nothing is valid for Limiter.Decide, but cannot wait in a queue.
 func (c Costs) Check() error {
 	if err := c.CheckUnits(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c Costs) CheckUnits() error {
 	return nil
 }
 
-// unitReason says why a text is not the name of a unit, if it is not.
+// unitReason returns why a text is not the name of a unit, empty if it is one.
 func unitReason(unit string) string {
 	switch {
 	case unit == "":
@@ -120,8 +120,8 @@ func unitReason(unit string) string {
 	return ""
 }
 
-// Under returns what a rule is charged: the amount of its own unit, or one place for a concurrency
-// rule.
+// Under returns the amount that a rule is charged: that of its own unit, or one place for a
+// concurrency rule.
 func (c Costs) Under(r Rule) int64 {
 	if r.Algorithm == Concurrency {
 		return defaultRequests
@@ -129,8 +129,9 @@ func (c Costs) Under(r Rule) int64 {
 	return c.Of(r.unit())
 }
 
-// CheckMatched returns a *CostError for the rule that admits least of those that can never admit
-// what they would be charged, nil where there is none. The rules are those that Match returns for a scope.
+// CheckMatched returns a *CostError if a rule can never admit what charge returns for it, else nil.
+// If there are several such rules, the error names the one with the smallest capacity. bounds are
+// the rules that Match returns for s.
 func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
 	var worst *CostError
 	for _, b := range bounds {

@@ -10,14 +10,14 @@ import (
 	"github.com/headway-go/headway/internal/duration"
 )
 
-// A draft is a policy as it was written, before anything about it is believed.
-// What was read from a text and what was made in Go both become drafts, so that one set of checks serves both.
+// draft is a policy as it was written, before any check. Text and Go values both become drafts, so
+// that the same checks serve both.
 type draft struct {
 	unmatched written
 	scopes    []draftScope
 }
 
-// draftScope is a name of the tree with what is written under it.
+// draftScope is a name of the tree, with all that is written under it.
 type draftScope struct {
 	name    string
 	at      diag.Place
@@ -44,7 +44,7 @@ type draftName struct {
 	at   diag.Place
 }
 
-// draftRule is a rule and, for each field, how it was written.
+// draftRule is a rule, and how each of its fields was written.
 type draftRule struct {
 	rule   Rule
 	index  int // in its list, as written
@@ -52,12 +52,12 @@ type draftRule struct {
 	fields [fieldCount]written
 }
 
-// written is how a field stands in the text.
+// written is how a field appears in the text.
 type written struct {
 	at   diag.Place
-	text string // as a reader would recognise it
-	set  bool   // it is there
-	bad  bool   // it has a fault already, so its value means nothing
+	text string // as the author of the text would recognise it
+	set  bool   // the field is present
+	bad  bool   // the field already has a fault, and its value is meaningless
 }
 
 func (w written) good() bool { return w.set && !w.bad }
@@ -79,7 +79,7 @@ const (
 	fieldMaxWait
 	fieldResets
 	fieldActive
-	fieldTimezone // in texts alone: in Go, Resets and Active have their zone
+	fieldTimezone // only in text: in Go, Resets and Active have their zone
 	fieldRollover
 	fieldSpread
 	fieldShadow
@@ -95,8 +95,8 @@ var fieldNames = []string{
 
 func (f field) String() string { return fieldNames[f] }
 
-// draftOf returns the draft of a tree. It stops one level below the
-// deepest that is allowed, which is fault enough: a map can hold itself.
+// draftOf returns the draft of a tree. It stops one level below the deepest that is allowed, which
+// is reported as a fault: a map can contain itself.
 func draftOf(source *Source, unmatched Unmatched, limits map[string]ScopeConfig) draft {
 	return draft{
 		unmatched: source.field("unmatched", string(unmatched), unmatched != ""),

@@ -9,11 +9,11 @@ import (
 
 // Fault is one fault of a policy: its place, the reason, and what to write instead.
 type Fault struct {
-	// Line and Column of the text that is at fault, both from 1. A column
-	// counts characters. Both are 0 in a policy that was not read from text.
+	// Line and Column are the place of the fault in the text, both from 1. A column counts characters.
+	// Both are 0 in a policy that was not read from text.
 	Line, Column int
-	// Path is the place in the tree, such as
-	// limits.payments.scopes."*".rules[0].limit; empty for the text as a whole.
+	// Path is the place in the tree, such as limits.payments.scopes."*".rules[0].limit; empty for the
+	// text as a whole.
 	Path string
 	// Reason is what is wrong and, after a semicolon, what to do about it.
 	Reason string
@@ -22,14 +22,15 @@ type Fault struct {
 // String returns the fault on one line: "12:5: limits.payments: reason".
 func (f Fault) String() string { return diag.Fault(f).String() }
 
-// Error says why a policy is invalid. An invalid policy is rejected as a whole. Faults has every fault
-// that can be found, in the order of the text; after ten thousand, a last one gives the number of
-// further ones. Text that is not YAML has only its YAML faults.
+// Error reports why a policy is invalid. An invalid policy is rejected as a whole. Faults has every
+// fault that can be found, in the order of the text; after ten thousand, a last one gives the number
+// of further ones. Text that is not YAML has only its YAML faults.
 type Error struct {
-	// Name is that of the file, or "policy" for one made in Go.
+	// Name is the name of the file, or "policy" for a policy made in Go.
 	Name   string
 	Faults []Fault
-	// Unlisted is how many faults there are besides; the last of Faults then says so.
+	// Unlisted is the number of faults that Faults leaves out; if it is not 0, the last of Faults gives
+	// it.
 	Unlisted int
 }
 
@@ -41,8 +42,8 @@ func errorOf(faults *diag.Faults) *Error {
 	return err
 }
 
-// Error lists every fault, one a line, each as "limits.yaml:12:5: path: reason",
-// the form that editors jump to.
+// Error returns every fault, one per line, as "limits.yaml:12:5: path: reason", a form that editors
+// can jump to.
 func (e *Error) Error() string {
 	var b strings.Builder
 	for i, f := range e.Faults {
@@ -59,13 +60,13 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// CostError says that a cost can never pass, however long the task waits. It is permanent until the
-// policy changes.
+// CostError reports a cost that can never pass, however long the task waits. It is permanent until
+// the policy changes.
 type CostError struct {
 	Scope Scope
 	// Rule is the rule that admits least; empty if the cost is below 1, which no policy admits.
 	Rule string
-	// Unit is what Rule counts, Requests unless it says otherwise.
+	// Unit is the unit that Rule counts, Requests by default.
 	Unit string
 	// Cost is the requested cost, and Capacity the largest cost that Rule admits, both in units.
 	Cost, Capacity int64
@@ -85,8 +86,8 @@ func (e *CostError) Error() string {
 		quote(e.Scope.text), e.Cost, e.Rule, e.Capacity)
 }
 
-// UnmatchedError says that a scope meets no rule under "unmatched: deny". It is
-// permanent until the policy changes.
+// UnmatchedError reports a scope that matches no rule under "unmatched: deny". It is permanent until
+// the policy changes.
 type UnmatchedError struct{ Scope Scope }
 
 func (e *UnmatchedError) Error() string {
@@ -94,12 +95,12 @@ func (e *UnmatchedError) Error() string {
 		"correct the scope, give it a rule, or write unmatched: allow", quote(e.Scope.text))
 }
 
-// AppError says that an application may not spend from a scope. It is permanent until the policy
+// AppError reports that an application may not spend from a scope. It is permanent until the policy
 // changes.
 type AppError struct {
 	Scope Scope
-	App   string // that asked; empty for one without a name
-	Level Scope  // the prefix of the scope that names its applications
+	App   string // the application that asked; empty for one without a name
+	Level Scope  // the prefix of Scope whose list, Apps, does not have App
 	Apps  []string
 }
 
@@ -112,7 +113,7 @@ func (e *AppError) Error() string {
 		quote(e.Scope.text), who, e.Level.text, strings.Join(e.Apps, ", "))
 }
 
-// ScopeError says why a text is not a scope. It is permanent.
+// ScopeError reports why a text is not a scope. It is permanent.
 type ScopeError struct {
 	Scope  string
 	Reason string

@@ -17,10 +17,10 @@ const maxHosts = 100
 type hostPattern struct {
 	name string // in lower case, or an address in its usual form
 	port string // "" for any
-	sub  bool   // any name below this one, and not the name itself
+	sub  bool   // matches any name below this one, but not the name itself
 }
 
-// parseHostPattern reads HOST, HOST:PORT or *.HOST. The second result is the fault, empty for none.
+// parseHostPattern parses HOST, HOST:PORT or *.HOST. fault is empty if the text is valid.
 func parseHostPattern(text string) (p hostPattern, fault string) {
 	switch {
 	case strings.Contains(text, "/"):
@@ -46,8 +46,8 @@ func parseHostPattern(text string) (p hostPattern, fault string) {
 	return p, ""
 }
 
-// hostName returns a host as it is compared, and whether it is a name: letters, digits, '-' and '_',
-// and no address.
+// hostName returns a host in the form in which it is compared, and whether it is a name rather than
+// an address: letters, digits, '-' and '_'.
 func hostName(host string) (name string, isName bool) {
 	if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return ip.Unmap().String(), false
@@ -91,9 +91,9 @@ func (s *draftScope) checkHosts(path string, faults *diag.Faults) (hosts []strin
 	return hosts
 }
 
-// Hosts returns the hosts whose answers count for a scope, as limits.yaml has them: those of the
-// lowest level of its path that lists any. It is empty if no level does; the answers of all hosts then
-// count.
+// Hosts returns the hosts whose answers count for a scope, as in limits.yaml: those of the lowest
+// level of its path that lists any. If no level does, the result is empty, and the answers of all
+// hosts count.
 func (p *Policy) Hosts(s Scope) []string {
 	var hosts []string
 	p.visit(s, func(_ Scope, layers []*tree) {
@@ -106,7 +106,8 @@ func (p *Policy) Hosts(s Scope) []string {
 	return slices.Clone(hosts)
 }
 
-// HostMatches reports whether any of a policy's hosts is a host, HOST or HOST:PORT.
+// HostMatches reports whether one of hosts, in the form of Hosts, matches host, which is HOST or
+// HOST:PORT.
 func HostMatches(hosts []string, host string) bool {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {

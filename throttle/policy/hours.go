@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// hours is when rules hold that have the same expression and time zone. It is safe for
+// hours caches when the rules with the same expression and time zone apply. It is safe for
 // concurrent use.
 type hours struct {
 	key    [2]string // the expression and the time zone
 	window Hours
 
 	mu   sync.Mutex
-	last hoursSpan // asked for last
+	last hoursSpan // the last result
 }
 
-// hoursSpan is a time in which nothing begins or ends, in µs since the epoch.
+// hoursSpan is an interval in which the hours neither begin nor end, in µs since the epoch.
 type hoursSpan struct {
 	from, until int64
 	holds       bool
@@ -25,7 +25,7 @@ type hoursSpan struct {
 func (s hoursSpan) has(at int64) bool { return s.from <= at && at < s.until }
 
 // ActiveAt reports whether a rule with Active applies at a time, and the bounds of the interval in
-// which that is so; from is the beginning of the time's minute at the latest.
+// which the answer stays the same. from is the beginning of the time's minute or earlier.
 func (r Rule) ActiveAt(at time.Time) (active bool, from, until time.Time) {
 	s := r.hours().around(at)
 	return s.holds, time.UnixMicro(s.from), time.UnixMicro(s.until)
@@ -44,13 +44,13 @@ func (p *Policy) NextActiveChange(at time.Time) time.Time {
 	return time.UnixMicro(next)
 }
 
-// windows are the hours that have been met, up to a bound.
+// windows caches hours, maxCalendars at most.
 var windows struct {
 	mu    sync.Mutex
 	known map[[2]string]*hours
 }
 
-// hours returns the rule's own.
+// hours returns the cached hours of the rule.
 func (r Rule) hours() *hours {
 	key := textOf(r.Active)
 	windows.mu.Lock()
@@ -66,7 +66,7 @@ func (r Rule) hours() *hours {
 	return h
 }
 
-// around returns the stretch of a moment, which begins with its minute at the latest.
+// around returns the interval around a moment. It begins with the moment's minute or earlier.
 func (h *hours) around(at time.Time) hoursSpan {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +81,7 @@ func (h *hours) around(at time.Time) hoursSpan {
 	return h.last
 }
 
-// allHours are the hours of a policy's rules, each once, in the order of their expressions.
+// allHours returns the hours of a policy's rules, each once, in the order of their expressions.
 func (p *Policy) allHours() (all []*hours) {
 	p.has(func(r Rule) bool {
 		if r.Active != nil {

@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// Warning is something in a policy that is valid, but most likely a mistake.
+// Warning reports a part of a policy that is valid, but most likely a mistake.
 type Warning struct {
-	// Scope is the place in the policy, payments/*, and Rule the rule's name there.
+	// Scope is the place in the policy, such as payments/*. Rule is the rule's name there.
 	Scope, Rule string
 	// Reason says what is suspicious, and what to do.
 	Reason string
 }
 
-// String is one line: payments/acme tenant: reason.
+// String returns one line: payments/acme tenant: reason.
 func (w Warning) String() string { return w.Scope + " " + w.Rule + ": " + w.Reason }
 
-// anybody is a name that stands for all that a policy does not name.
+// anybody is a name in the place of all names that a policy does not have.
 const anybody = "~"
 
 // Lint returns what is suspicious in a policy, in the order of scopes: an override that changes
-// nothing, a removal of a rule that is not inherited, a rule that can never bind since a stricter one
-// is above it, and rules of units whose tasks may all pass, or none. It costs one Match for each scope
-// that the policy names, and one more for each that is named beside "*".
+// nothing, the removal of a rule that is not inherited, a rule that can never bind because of a
+// stricter rule above it, and rules whose unit may let all tasks pass, or none. It costs one Match
+// for each scope that the policy names, and one more for each whose last name is not "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
@@ -67,7 +67,8 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 	return list
 }
 
-// siblingOf is a path of the same place that the policy does not name; the path itself where that is what it stands for.
+// siblingOf returns the path of "*" beside the last name of path, for the names that the policy does
+// not have. It is empty if the last name is "*" itself.
 func siblingOf(path string) string {
 	if i := strings.LastIndexByte(path, '/'); path[i+1:] != anyName {
 		return path[:i+1] + anyName
@@ -77,7 +78,7 @@ func siblingOf(path string) string {
 
 func levelOf(path string) int { return strings.Count(path, "/") + 1 }
 
-// matchedAt returns the rules that a scope of a pattern meets, nil where there is none.
+// matchedAt returns the rules of a scope that a pattern matches, nil if there are none.
 func (p *Policy) matchedAt(pattern string) []MatchedRule {
 	if pattern == "" {
 		return nil
@@ -90,8 +91,8 @@ func (p *Policy) matchedAt(pattern string) []MatchedRule {
 	return rules
 }
 
-// bindsBefore returns the rule of a level above that lets no more through than r does, in any time: then r denies nothing that
-// it does not.
+// bindsBefore returns a rule of a higher level that never admits more than r does, in any time. r
+// then denies nothing that this rule admits. It is empty if there is none.
 func bindsBefore(path []MatchedRule, r Rule, level int) string {
 	for _, b := range path {
 		if b.Scope.Len() < level && !b.Rule.Shadow && b.Rule.Active == nil && !b.Paused() && within(b.Rule, r) {
@@ -101,7 +102,7 @@ func bindsBefore(path []MatchedRule, r Rule, level int) string {
 	return ""
 }
 
-// within tells whether all that a rule lets through another one does too.
+// within reports whether r admits all that above admits.
 func within(above, r Rule) bool {
 	if above.Algorithm == Concurrency || r.Algorithm == Concurrency {
 		return above.Algorithm == r.Algorithm && above.Limit <= r.Limit
@@ -119,7 +120,7 @@ func within(above, r Rule) bool {
 
 func rate(r Rule) float64 { return float64(r.Limit) / float64(r.Per) }
 
-// most is the most that a rule lets through in any time so long, or a little more.
+// most returns the most that a rule admits in any interval of the length in, or a little more.
 func most(r Rule, in time.Duration) int64 {
 	windows := max(1, int64((in+r.Per-1)/max(r.Per, 1)))
 	switch r.Algorithm {

@@ -7,30 +7,31 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Pause says whether the policy pauses a level.
+// Pause is whether the policy pauses a level.
 type Pause string
 
 const (
-	// PauseInherited takes the value of "*" of the level. If that has none, the level is not paused.
+	// PauseInherited takes the value of "*" of the same level. If "*" has none, the level is not paused.
 	PauseInherited Pause = ""
-	// PauseOn pauses the level and all below it: nothing that spends from them starts.
+	// PauseOn pauses the level and all levels below it: no task that spends from them starts.
 	PauseOn Pause = "true"
-	// PauseOff overrides the pause of "*" of its level for one name. A pause further up still applies.
+	// PauseOff overrides the pause of "*" of its level for one name. A pause at a level above still
+	// applies.
 	PauseOff Pause = "false"
 )
 
-// PausedRule is the name of the rule that a paused level adds to the paths that it is on.
-// No rule of a policy can have it: it holds a '/'.
+// PausedRule is the name of the rule that a paused level adds to the scopes at and below it. No rule
+// of a policy can have this name: it contains a '/'.
 const PausedRule = "/paused"
 
-// pausedRule admits nobody, as any rule does that is suspended, whatever Redis does.
+// pausedRule admits no task, like any suspended rule, whatever the state of Redis.
 var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Second}.withDefaults()
 
-// Paused says that this is no rule of the policy: its level is paused, until Until.
+// Paused reports whether this is not a rule of the policy, but the pause of its level until Until.
 func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
-// pauseOf returns the pause of a level that layers cover, if there is one at a time: the
-// word of the name lies over that of "*".
+// pauseOf returns the pause of a level that layers cover, if it is paused at a time. The value of
+// the name replaces that of "*".
 func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused bool) {
 	var says *tree
 	for _, layer := range layers {
@@ -44,10 +45,11 @@ func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused b
 	return MatchedRule{Rule: pausedRule, Scope: level, Pattern: says.path, Until: says.until}, true
 }
 
-// A pause ends while scripts' clocks go: they count from the epoch.
+// earliestEnd and latestEnd bound the end of a pause to times that the scripts can count: µs since
+// the epoch.
 var earliestEnd, latestEnd = time.Unix(0, 0), time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// checkPause checks whether a scope is paused, and until when.
+// checkPause checks the pause of a scope and its end.
 func (s *draftScope) checkPause(path string, faults *diag.Faults) (Pause, time.Time) {
 	switch {
 	case s.pause != PauseInherited && s.pause != PauseOn && s.pause != PauseOff:

@@ -11,39 +11,38 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Unmatched says what happens to a scope that meets no rule.
+// Unmatched is the treatment of a scope that matches no rule.
 type Unmatched string
 
-// What can happen to a scope that meets no rule.
+// The treatments of a scope that matches no rule.
 const (
-	// UnmatchedDeny rejects it. Its tasks are not enqueued, and tasks enqueued before a change of the
-	// limits wait for a rule.
+	// UnmatchedDeny rejects the scope. Its tasks are not enqueued, and tasks enqueued before a change of
+	// the limits wait for a rule.
 	UnmatchedDeny Unmatched = "deny"
-	// UnmatchedFail rejects it too, and its tasks fail for good when a worker picks them up.
+	// UnmatchedFail rejects the scope too, and its tasks fail permanently when a worker picks them up.
 	UnmatchedFail Unmatched = "fail"
-	// UnmatchedAllow lets it start without a limit.
+	// UnmatchedAllow lets the scope's tasks start without a limit.
 	UnmatchedAllow Unmatched = "allow"
 )
 
 var unmatcheds = []string{string(UnmatchedDeny), string(UnmatchedFail), string(UnmatchedAllow)}
 
-// ScopeConfig is the rules of one name of the tree and the names under it. Under the
-// name "*" stand the rules of every name of that level; those of a name itself
-// are laid over them, rule by rule.
+// ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the
+// rules of every name of its level. The rules of a name itself are laid over them, rule by rule.
 type ScopeConfig struct {
-	// Rules in the order in which decisions list them. Their names differ.
+	// Rules are in the order in which decisions list them. Their names differ.
 	Rules []Rule
 	// Scopes are the names one level down.
 	Scopes map[string]ScopeConfig
 	// Owner is responsible for this level: a team, an address. No decision depends on it. At most 128
-	// bytes, the characters of a name. Defaults to none.
+	// bytes, of the characters of a name. Defaults to none.
 	Owner string
-	// Hosts are the hosts whose answers count for this level and those below it, HOST, HOST:PORT or
-	// *.HOST: see Limiter.Report. They replace those of a level above. Empty inherits, and any host counts
-	// if no level lists one.
+	// Hosts are the hosts whose answers count for this level and those below it, as HOST, HOST:PORT or
+	// *.HOST: see Limiter.Report. They replace those of a level above. If empty, they are inherited; if
+	// no level lists one, any host counts.
 	Hosts []string
-	// Apps are the applications (Config.App) that may spend from this level and those below
-	// it, at most 100. A name's own replace those of "*". Defaults to all.
+	// Apps are the applications (Config.App) that may spend from this level and those below it, at most
+	// 100. A name's own value replaces that of "*". Defaults to all.
 	Apps []string
 	// Pause pauses this level and those below it. A name's own value replaces that of "*". Defaults to
 	// PauseInherited.
@@ -54,20 +53,20 @@ type ScopeConfig struct {
 	// what the rules of the level above admit, in units, in proportion to their weights. A name's own
 	// value replaces that of "*". Defaults to 1.
 	Weight int64
-	// Shares declares names one level down as classes, at most 100, in place of their
-	// weights. Those of a name replace those of "*".
+	// Shares declares names one level down as classes, at most 100, in place of their weights. A name's
+	// own value replaces that of "*".
 	Shares map[string]Share
-	// MaxPriority caps the priority of tasks of this level and those below it, -1000000 to 1000000:
-	// a higher Turn.Priority counts as MaxPriority, and nothing is refused. The lowest cap on a
-	// scope's path counts. A name's own replaces that of "*". Defaults to nil, no cap.
+	// MaxPriority caps the priority of tasks of this level and those below it, -1000000 to 1000000. A
+	// higher Turn.Priority counts as MaxPriority; no task is refused. The lowest cap on a scope's path
+	// counts. A name's own value replaces that of "*". Defaults to nil, no cap.
 	MaxPriority *int
-	// Answers is how an API's answers affect this level and those below it. With AnswersHeed set at a
-	// level, answers to the calls of scopes below it correct the level's rules too. Defaults to that of
+	// Answers is how an API's answers affect this level and those below it. If a level itself sets
+	// AnswersHeed, answers to calls of the scopes below it correct its rules too. Defaults to that of
 	// the level above, and to AnswersHeed.
 	Answers Answers
-	// Corrects bounds how far answers correct the rules at this level and below it. It needs AnswersHeed,
-	// and replaces the value of the levels above as a whole. Defaults to that of the levels above, as
-	// Answers does.
+	// Corrects bounds how far answers correct the rules at this level and below it. It needs
+	// AnswersHeed, and replaces the value of the levels above as a whole. Defaults to that of the levels
+	// above, as Answers does.
 	Corrects Corrects
 }
 
@@ -77,7 +76,7 @@ type Policy struct {
 	unmatched  Unmatched
 	root       tree
 	raises     bool     // some limit may grow above the configured one
-	prefetches bool     // some rule does
+	prefetches bool     // some rule has a Prefetch
 	windows    []*hours // of the rules, each once
 }
 
@@ -97,37 +96,36 @@ type tree struct {
 	every   *tree // the "*" of scopes, which every path passes through
 	scopes  map[string]*tree
 
-	corrects    Corrects // without what the defaults say
+	corrects    Corrects // without defaults
 	maxPriority *int     // nil for no cap
 }
 
 // MatchedRule is a rule at the level at which it counts for a scope.
 type MatchedRule struct {
 	Rule Rule
-	// Scope is the prefix of the task's scope at which the rule counts: tasks
-	// that share it share the limit.
+	// Scope is the prefix of the task's scope at which the rule counts. Tasks with the same prefix share
+	// the limit.
 	Scope Scope
-	// Pattern is where the policy has the rule, "*" where it has it for every
-	// name: payments/*/refunds. It holds no name that only a task brought.
+	// Pattern is where the policy has the rule, with "*" where it has the rule for every name:
+	// payments/*/refunds. It contains no name that only a task has brought.
 	Pattern string
-	// Until is when a pause ends, the zero time for never and for a rule.
+	// Until is when a pause ends. It is the zero time for a pause without an end, and for a rule.
 	Until time.Time
 
-	// Corrects is how far answers correct the rule, without what the defaults say.
+	// Corrects is how far answers correct the rule, without defaults.
 	Corrects Corrects
-	// Heeds says that answers to the calls of scopes below the rule's correct it too.
+	// Heeds reports whether answers to calls of scopes below Scope correct the rule too.
 	Heeds bool
 }
 
-// New returns the policy of a tree of limits, with every default written
-// out. It keeps no part of limits. An empty unmatched means deny. The error is
-// a *Error with every fault.
+// New returns the policy of a tree of limits, with every default written out. It keeps no part of
+// limits. An empty unmatched means UnmatchedDeny. The error is an *Error with every fault.
 func New(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 	return NewFrom(nil, unmatched, limits)
 }
 
-// NewFrom is New for what was read from a text: faults have the lines of source, and quote it. Where source has anything Bad,
-// the policy means nothing and only the error counts.
+// NewFrom is New for limits that were read from a text: faults have the lines of source, and quote
+// it. If any part of source is Bad, the returned policy is meaningless and only the error counts.
 func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 	var faults diag.Faults
 	p := draftOf(source, unmatched, limits).policy(&faults)
@@ -137,21 +135,20 @@ func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig)
 	return p, nil
 }
 
-// Match returns the rules that a scope meets, outermost level first.
+// Match returns the rules of a scope, outermost level first.
 //
-// Each level of the path is covered by the node of its name and by "*", under
-// each node that covers the level above. Those of the name lie over those of
-// "*", and among either the one whose parent lies higher. A rule replaces whole
-// the rule of its name in a lower node, and keeps its place; Unlimited removes
-// it; all others stay.
+// Under each node that covers a level, up to two nodes cover the next level of the path: that of its
+// name, and that of "*". Nodes of the name take precedence over those of "*". Among either,
+// precedence follows that of the parents. A rule replaces as a whole the rule of the same name in a
+// node of lower precedence, and keeps its place. Unlimited removes that rule. All other rules stay.
 //
-// A level that is paused meets PausedRule before its others, whether or not the pause has
-// ended by now: see MatchedRule.Until.
+// A paused level has PausedRule before its other rules, even if the pause has ended by now: see
+// MatchedRule.Until.
 //
-// A scope that meets no rule is an *UnmatchedError, and under UnmatchedAllow no
-// rule and no error. One whose rules were all removed has met them: it has no
-// rule and no error either way. Match costs a map look-up for each node that
-// covers a level, whatever the size of the policy, and allocates the answer.
+// If a scope matches no rule, the error is an *UnmatchedError; under UnmatchedAllow there is no rule
+// and no error. A scope whose rules were all removed counts as matched: it has no rule, and no error
+// in either case. Match costs one map look-up for each node that covers a level, whatever the size
+// of the policy, and allocates the answer.
 func (p *Policy) Match(s Scope) ([]MatchedRule, error) {
 	return p.MatchAt(s, time.Time{})
 }
@@ -165,8 +162,8 @@ func (p *Policy) MatchAt(s Scope, at time.Time) ([]MatchedRule, error) {
 	return bounds, nil
 }
 
-// Check returns the error that no wait would mend: an *UnmatchedError for a scope that meets no rule,
-// or a *CostError for a cost below 1 or above what a rule can ever admit. Rules with limit 0,
+// Check returns the error that no wait can resolve: an *UnmatchedError for a scope that matches no
+// rule, or a *CostError for a cost below 1 or above what a rule can ever admit. Rules with limit 0,
 // concurrency rules, shadow rules and rules with Active bound no cost. It costs one Match.
 func (p *Policy) Check(s Scope, cost int64) error {
 	if cost < 1 {
@@ -191,12 +188,12 @@ func (p *Policy) CheckCosts(s Scope, costs Costs) error {
 	return CheckMatched(s, bounds, costs.Under)
 }
 
-// usualLayers is how many trees cover a level in an ordinary policy; more than
-// that costs an allocation.
+// usualLayers is the number of trees that cover a level in an ordinary policy. More of them cost an
+// allocation.
 const usualLayers = 8
 
-// resolve folds, level by level, the trees that cover the path. matched is true
-// when any rule stood on the way, removed or not, or a pause.
+// resolve combines, level by level, the trees that cover the path. matched reports whether the path
+// has any rule, even a removed one, or a pause.
 func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched bool) {
 	var here, below [usualLayers]*tree
 	layers, next := append(here[:0], &p.root), below[:0]
@@ -221,7 +218,7 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched b
 	return bounds, matched
 }
 
-// nameAt returns the name that begins at start, and where it ends.
+// nameAt returns the name that begins at start, and its end.
 func nameAt(path string, start int) (name string, end int) {
 	end = start
 	for end < len(path) && path[end] != '/' {
@@ -236,29 +233,29 @@ func (p *Policy) Prefetches() bool { return p.prefetches }
 // RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
 func (p *Policy) RaisesLimits() bool { return p.raises }
 
-// Unmatched returns what happens to a scope that meets no rule.
+// Unmatched returns the treatment of a scope that matches no rule.
 func (p *Policy) Unmatched() Unmatched { return cmp.Or(p.unmatched, UnmatchedDeny) }
 
-// Denies reports whether scopes that meet no rule are rejected, by UnmatchedDeny or UnmatchedFail.
+// Denies reports whether scopes that match no rule are rejected, by UnmatchedDeny or UnmatchedFail.
 func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
 
-// Names reports whether limits has the provider by its own name. A provider that only "*" covers may
-// be a customer's name.
+// Names reports whether the policy lists the provider by its own name. A provider that only "*"
+// covers may be a customer's name.
 func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }
 
-// has reports whether any rule of the policy is as is says.
+// has reports whether is returns true for any rule of the policy.
 func (p *Policy) has(is func(Rule) bool) bool {
 	return !p.root.each(func(_ string, r Rule) bool { return !is(r) })
 }
 
-// Rules returns all rules of the policy, each with the pattern at which it stands, payments/*: those of a
-// level in their order and before those of the levels below it, levels in no order. Removals (Rule.Unlimited)
-// are among them. It does no I/O.
+// Rules returns all rules of the policy, each with the pattern at which it stands, such as
+// payments/*. The rules of a level are in their order, before those of the levels below it; levels
+// are in no order. Removals (Rule.Unlimited) are included. It does no I/O.
 func (p *Policy) Rules() iter.Seq2[string, Rule] {
 	return func(yield func(string, Rule) bool) { p.root.each(yield) }
 }
 
-// each visits the rules of a tree until one is the last that is wanted.
+// each visits the rules of a tree until visit returns false, and then returns false.
 func (t *tree) each(visit func(string, Rule) bool) (more bool) {
 	for _, r := range t.rules {
 		if !visit(t.path, r) {
@@ -276,8 +273,8 @@ func (t *tree) each(visit func(string, Rule) bool) (more bool) {
 	return true
 }
 
-// under appends the trees of the level below layers, lowest first: all that any
-// name inherits, then all that this name has of its own.
+// under appends the trees of the level below layers, lowest precedence first: those that every name
+// inherits, then those of this name.
 func under(dst, layers []*tree, name string) []*tree {
 	for _, layer := range layers {
 		if layer.every != nil {
@@ -292,9 +289,8 @@ func under(dst, layers []*tree, name string) []*tree {
 	return dst
 }
 
-// fold appends the rules of one level, each layer laid over those before it. A
-// removal keeps its place until the end, so that a rule that comes back after it
-// does too.
+// fold appends the rules of one level, each layer laid over the layers before it. A removal keeps
+// its place until the end, and so does a rule that a later layer adds again.
 func fold(bounds []MatchedRule, layers []*tree, at Scope) []MatchedRule {
 	start, removed := len(bounds), false
 	for _, layer := range layers {
@@ -333,8 +329,7 @@ func indexOf(level []MatchedRule, rule string) int {
 	return -1
 }
 
-// policy checks the draft and returns what it says. The policy means nothing
-// unless faults is still empty.
+// policy checks the draft and returns its policy, which is nil unless faults is still empty.
 func (d draft) policy(faults *diag.Faults) *Policy {
 	p := &Policy{unmatched: UnmatchedDeny}
 	if w := d.unmatched; w.good() {
@@ -352,8 +347,8 @@ func (d draft) policy(faults *diag.Faults) *Policy {
 	return p
 }
 
-// treeOf checks one node, and all under it, that stands at path in the text, at
-// pattern in the tree, and at level.
+// treeOf checks one node and all nodes under it. path is its place in the text, pattern its place in
+// the tree, and level its level.
 func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *diag.Faults) tree {
 	t := tree{path: pattern, rules: rulesOf(rules, path, faults)}
 	for _, s := range scopes {
@@ -419,7 +414,7 @@ func rulesOf(drafts []draftRule, node string, faults *diag.Faults) []Rule {
 	return rules
 }
 
-// where names a rule for a fault of another one.
+// where names the rule in a fault of another one.
 func (d *draftRule) where() string {
 	if d.at.Line == 0 {
 		return fmt.Sprintf("rules[%d]", d.index)
@@ -427,8 +422,8 @@ func (d *draftRule) where() string {
 	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.Line)
 }
 
-// SharesLimits reports whether any rule of the policy has the failure policy share, which needs
-// Limiter.Heartbeat.
+// SharesLimits reports whether any rule of the policy, except shadow rules, has the failure policy
+// FailShare, which needs Limiter.Heartbeat.
 func (p *Policy) SharesLimits() bool {
 	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
 }

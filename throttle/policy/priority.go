@@ -7,7 +7,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// MaxPriority bounds priorities in either direction.
+// MaxPriority is the largest priority; -MaxPriority is the smallest.
 const MaxPriority = 1_000_000
 
 // MaxPriority returns the highest priority that counts for tasks of a scope, and whether there is a

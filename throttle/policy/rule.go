@@ -5,20 +5,19 @@ import "time"
 // Algorithm is the way a rule counts.
 type Algorithm string
 
-// The algorithms that a rule can have. For t any length of time and per, limit
-// and burst those of the rule:
+// The algorithms of rules. t is any length of time; per, limit and burst are those of the rule.
 const (
-	// TokenBucket admits never more than burst + limit/per × t units in any t.
+	// TokenBucket never admits more than burst + limit/per × t units in any t.
 	TokenBucket Algorithm = "token-bucket"
-	// SlidingWindow admits never more than limit units in any window of per.
+	// SlidingWindow never admits more than limit units in any window of per.
 	SlidingWindow Algorithm = "sliding-window"
-	// FixedWindow admits limit units in each window of per, counted from the
-	// Unix epoch or from its first unit (Rule.OpensOnUse), and so up to 2 × limit around a boundary.
+	// FixedWindow admits limit units in each window of per, and so up to 2 × limit around a boundary.
+	// Windows are counted from the Unix epoch, or each from its first unit (Rule.OpensOnUse).
 	FixedWindow Algorithm = "fixed-window"
-	// Concurrency admits limit runs at once, one place each whatever their cost.
+	// Concurrency admits limit runs at once. Each takes one place, whatever its cost.
 	Concurrency Algorithm = "concurrency"
-	// Calendar admits limit units in each period of a calendar: a day, a month, or
-	// whatever lies between two runs of a cron expression in a time zone.
+	// Calendar admits limit units in each period of a calendar: a day, a month, or any other time
+	// between two runs of a cron expression in a time zone.
 	Calendar Algorithm = "calendar"
 )
 
@@ -31,7 +30,7 @@ type FailurePolicy string
 const (
 	// FailClosed makes tasks wait.
 	FailClosed FailurePolicy = "closed"
-	// FailOpen lets tasks run as if the rule were not there.
+	// FailOpen lets tasks run as if there were no rule.
 	FailOpen FailurePolicy = "open"
 	// FailShare gives each process limit / live workers last seen, rounded down.
 	FailShare FailurePolicy = "share"
@@ -51,13 +50,15 @@ const (
 	minLease = time.Second
 	maxLease = day
 
-	// No start begins more than this after its API's pause was told, so that units are charged no longer before it.
+	// minPrefetch and maxPrefetch bound Prefetch. No start begins more than maxPrefetch after its API's
+	// pause was reported, since no unit is charged longer than that before its start.
 	minPrefetch = time.Millisecond
 	maxPrefetch = 250 * time.Millisecond
-	// prefetchWindow is the shortest window to prefetch for: that costs no more than 2.5 % then.
+	// prefetchWindow is the shortest window that can have a prefetch: with it, a prefetch costs at most
+	// 2.5 % of the limit.
 	prefetchWindow = 10 * time.Second
 
-	// shortestPeriod is that of a calendar: cron knows none below a minute.
+	// shortestPeriod is the shortest period of a calendar: cron has none below a minute.
 	shortestPeriod = time.Minute
 
 	defaultBurst = 1
@@ -66,79 +67,78 @@ const (
 	day = 24 * time.Hour
 )
 
-// Rule is one limit at one level of a scope. It is a value; == compares Resets and Active as pointers. A Policy
-// checks every bound named below, and times are whole microseconds.
+// Rule is one limit at one level of a scope. It is a value; == compares Resets and Active as
+// pointers. A Policy checks every bound named below, and times are whole microseconds.
 type Rule struct {
-	// Name identifies the rule at its level, and is what an override replaces: 1 to 128 bytes, the
-	// characters of a scope's name. Required.
+	// Name identifies the rule at its level, and an override replaces the rule of its name. 1 to 128
+	// bytes, of the characters of a scope's name. Required.
 	Name string
 	// Algorithm is the way the rule counts. Required unless Unlimited.
 	Algorithm Algorithm
-	// Limit is how many units Per admits, or how many runs Concurrency admits at
-	// once: 0 to 1e12. 0 suspends: tasks wait until it is raised.
+	// Limit is how many units Per admits, or how many runs Concurrency admits at once: 0 to 1e12. 0
+	// suspends: tasks wait until the limit is raised.
 	Limit int64
-	// Per is the length of the window, 1µs to 366 days. Required, except with
-	// Concurrency and Calendar, which have none.
+	// Per is the length of the window, 1µs to 366 days. Required, except with Concurrency and Calendar,
+	// which have no window.
 	Per time.Duration
-	// OpensOnUse makes each window of a FixedWindow begin with the first unit that is spent after the window
-	// before it, as INCR with EXPIRE at the first hit does, instead of at a multiple of Per since the Unix epoch.
-	// Other algorithms have none. Defaults to false.
+	// OpensOnUse makes each window of a FixedWindow begin with the first unit that is spent after the
+	// previous window, instead of at a multiple of Per since the Unix epoch. INCR with EXPIRE at the
+	// first hit counts in this way. Not with other algorithms. Defaults to false.
 	// Source: docs/algorithms.md#windows-that-open-on-use
 	OpensOnUse bool
-	// Burst is how many units an idle TokenBucket admits at once, 1 to 1e12.
-	// Other algorithms have none. Defaults to 1.
+	// Burst is how many units an idle TokenBucket admits at once, 1 to 1e12. Not with other algorithms.
+	// Defaults to 1.
 	Burst int64
-	// Lease is how long a Concurrency place outlives a holder that crashed, 1s to
-	// 24h. Other algorithms have none. Defaults to 30s.
+	// Lease is how long a Concurrency place outlives a holder that crashed, 1s to 24h. Not with other
+	// algorithms. Defaults to 30s.
 	Lease time.Duration
-	// OnRedisError is what the rule does while Redis cannot answer. Defaults to
-	// FailClosed.
+	// OnRedisError is what the rule does while Redis cannot answer. Defaults to FailClosed.
 	OnRedisError FailurePolicy
-	// Margin is added to the window, so that the bound also holds where the
-	// calls arrive: less than Per, less than half of it with FixedWindow, less than
-	// 30s with Calendar. Not with Concurrency. Defaults to none.
+	// Margin is added to the window, so that the limit also holds where the calls arrive. It is less
+	// than Per, less than half of Per with FixedWindow, and less than 30s with Calendar. Not with
+	// Concurrency. Defaults to none.
 	Margin time.Duration
-	// Prefetch lets a process charge units up to so long before their starts come, and hand
-	// them out by itself: many decisions then share one call. It is added to the window as Margin
-	// is, so that the bound stays as strict, and costs Prefetch/Per of the limit. 1ms to 250ms.
-	// A window, or a calendar's period, is at least 10s long; the burst of a TokenBucket is at
-	// least two more than twice what it refills within Prefetch. Not with Concurrency, nor with
-	// Spread. A path is prefetched for where all its rules say so; the least counts. Defaults to none.
+	// Prefetch is how long before their starts a process may charge units, to hand them out by itself.
+	// Many decisions then share one call. It widens the window as Margin does, so that the bound stays
+	// as strict, and costs Prefetch/Per of the limit. 1ms to 250ms.
+	//
+	// The window, or a calendar's period, must be at least 10s long. The burst of a TokenBucket must be
+	// at least two more than twice what it refills within Prefetch. Not with Concurrency or Spread. A
+	// scope is prefetched for only if all rules on its path have a Prefetch; the shortest counts.
+	// Defaults to none.
 	// Source: docs/algorithms.md#prefetch
 	Prefetch time.Duration
-	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days.
-	// Defaults to no bound.
+	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days. Defaults to no bound.
 	MaxWait time.Duration
-	// Resets is when a period of a Calendar begins: wallclock.MustParse("0 0 1 * *", "Europe/Berlin"). What is asked
-	// just when a period ends, or by a process whose clock is off, takes a second round
-	// trip. Required with Calendar. Other algorithms have none.
+	// Resets is when the periods of a Calendar begin: wallclock.MustParse("0 0 1 * *", "Europe/Berlin").
+	// A decision just as a period ends, or in a process whose clock is off, takes a second round trip.
+	// Required with Calendar. Not with other algorithms.
 	Resets Schedule
-	// Active is when the rule holds: wallclock.MustParseWindow("* 8-19 * * 1-5", "Europe/Berlin"). At other times it is as if
-	// it were not there, and no other comes back in its place. It is in the time zone of Resets, where a rule has both.
-	// Defaults to always.
+	// Active is when the rule applies: wallclock.MustParseWindow("* 8-19 * * 1-5", "Europe/Berlin"). At
+	// other times the rule does not apply, and no rule that it overrides applies in its place. If the
+	// rule has Resets too, both have the same time zone. Defaults to always.
 	Active Hours
-	// Rollover is how many units at most a Calendar adds to a period of those that the
-	// one before left over, 0 to 1e12. Other algorithms have none. Defaults to none.
+	// Rollover is the maximum number of units that a Calendar adds to a period from what the previous
+	// period left over, 0 to 1e12. Not with other algorithms. Defaults to none.
 	Rollover int64
-	// Spread makes a Calendar spread what is left of a period over the time that is
-	// left of it. Other algorithms have none. Defaults to false.
+	// Spread makes a Calendar spread what is left of a period over the time that is left of it. Not with
+	// other algorithms. Defaults to false.
 	Spread bool
-	// Shadow makes the rule decide and count what it would have done, and stop nobody:
-	// see Limiter.PeekShadows and Config.OnShadow. OnRedisError and MaxWait mean nothing
-	// meanwhile. Defaults to false.
+	// Shadow makes the rule decide and count what it would have done, and delay no task: see
+	// Limiter.PeekShadows and Config.OnShadow. OnRedisError and MaxWait then have no effect. Defaults to
+	// false.
 	Shadow bool
-	// Unit is what the rule counts: requests, tokens, or whatever tasks cost by that name
-	// (see Costs): 1 to 32 lower-case letters, digits, '-' and '_'. Not with Concurrency,
-	// which counts runs. Defaults to Requests.
+	// Unit is what the rule counts: requests, tokens, or any other unit of Costs. 1 to 32 lower-case
+	// letters, digits, '-' and '_'. Not with Concurrency, which counts runs. Defaults to Requests.
 	Unit string
-	// Unlimited makes the rule remove an inherited one of its name. No other
-	// field but Name may then be set. Defaults to false.
+	// Unlimited makes the rule remove an inherited one of its name. No other field except Name may then
+	// be set. Defaults to false.
 	Unlimited bool
 }
 
-// Capacity returns the largest cost, in units, that the rule can ever admit:
-// the burst of a token bucket, the limit of any other. What a calendar has rolled
-// over adds to the units of a period, not to what one request may cost.
+// Capacity returns the largest cost, in units, that the rule can ever admit: the burst of a token
+// bucket, the limit of any other. Units that a calendar has rolled over add to a period, but not to
+// what one request may cost.
 func (r Rule) Capacity() int64 {
 	if r.Algorithm == TokenBucket {
 		return max(r.Burst, defaultBurst)
@@ -146,8 +146,10 @@ func (r Rule) Capacity() int64 {
 	return r.Limit
 }
 
-// prefetchBurst is the least burst of a bucket with its Prefetch. Half of it is what the bucket refills within
-// that, which is demanded before a unit is, and a unit: so the rate stays whole, the pad included.
+// prefetchBurst returns the smallest burst that a bucket with Prefetch may have: twice the sum of
+// one unit and what the bucket refills within Prefetch. The bucket demands that refill in addition
+// to the unit before it admits one. The full rate therefore stays available, with the start
+// tolerance too.
 func (r Rule) prefetchBurst() int64 {
 	part := r.Limit * min(r.Prefetch, maxPrefetch).Microseconds() // 2.5e17 at most
 	per := max(r.Per.Microseconds(), 1)
@@ -174,7 +176,7 @@ func (r Rule) withDefaults() Rule {
 	return r
 }
 
-// equal reports whether two rules say the same.
+// equal reports whether two rules have the same meaning.
 func (r Rule) equal(other Rule) bool {
 	if (r.Resets == nil) != (other.Resets == nil) || (r.Active == nil) != (other.Active == nil) ||
 		r.Resets != nil && textOf(r.Resets) != textOf(other.Resets) ||
@@ -185,7 +187,7 @@ func (r Rule) equal(other Rule) bool {
 	return r == other
 }
 
-// unit is what the rule counts, empty for one that counts runs.
+// unit returns what the rule counts, empty for a rule that counts runs.
 func (r Rule) unit() string {
 	if r.Unit == "" && r.Algorithm != Concurrency {
 		return Requests

@@ -17,8 +17,8 @@ type ruleCheck struct {
 	faults *diag.Faults
 }
 
-// fault reports a fault of a field where the field stands, and of a missing
-// field where its rule does.
+// fault reports a fault of a field at the place of the field, and of a missing field at the place of
+// its rule.
 func (c ruleCheck) fault(f field, format string, args ...any) {
 	reason := fmt.Sprintf("%v %s", f, fmt.Sprintf(format, args...))
 	w := &c.fields[f]
@@ -30,8 +30,8 @@ func (c ruleCheck) fault(f field, format string, args ...any) {
 	c.faults.Add(w.at, c.path()+"."+f.String(), reason)
 }
 
-// run checks the rule. A field that has a fault already is taken to be there
-// and believed no further, so that one mistake is one fault.
+// run checks the rule. A field that already has a fault counts as present, and its value is not
+// used, so that one mistake is one fault.
 func (c ruleCheck) run() {
 	c.checkName()
 	if c.rule.Unlimited {
@@ -39,7 +39,7 @@ func (c ruleCheck) run() {
 		return
 	}
 	c.checkAlgorithm()
-	// With "unlimited" itself in doubt, nobody can say what is missing.
+	// If "unlimited" itself has a fault, it is unknown which fields are missing.
 	if !c.fields[fieldUnlimited].bad {
 		c.checkRequired()
 	}
@@ -72,7 +72,7 @@ func (c ruleCheck) checkName() {
 	}
 }
 
-// checkUnlimited refuses whatever would have no meaning in a removal.
+// checkUnlimited rejects every field that has no meaning in a removal.
 func (c ruleCheck) checkUnlimited() {
 	for f := range fieldCount {
 		if f != fieldName && f != fieldUnlimited && c.fields[f].set && !c.fields[f].bad {
@@ -108,7 +108,7 @@ func (c ruleCheck) checkAlgorithm() {
 	}
 }
 
-// company is, for each field that does not go with every algorithm, those it
+// company lists the fields that do not go with every algorithm, each with the algorithms that it
 // goes with.
 var company = []struct {
 	field      field
@@ -173,9 +173,9 @@ func (c ruleCheck) checkOnRedisError() {
 	}
 }
 
-// checkMargin keeps the window with its margin below two windows, and below two
-// halves of one where windows are fixed: beyond, nothing would be left to admit. The
-// periods of a calendar vary, so the shortest that any can have is what counts.
+// checkMargin requires a margin below per, and below half of per for a fixed window: a larger one
+// would leave nothing to admit. The periods of a calendar vary, so the shortest possible period
+// counts.
 func (c ruleCheck) checkMargin() {
 	if c.rule.Algorithm == Calendar && c.fields[fieldMargin].good() && c.rule.Margin >= shortestPeriod/2 {
 		c.fault(fieldMargin, "is %s; with calendar it must be less than %s, half of the shortest period that cron has",
@@ -193,7 +193,8 @@ func (c ruleCheck) checkMargin() {
 	}
 }
 
-// checkPrefetch refuses a prefetch that would cost more than it is worth, or go against the rest of its rule.
+// checkPrefetch rejects a prefetch that costs more than it gains, or that contradicts the rest of
+// its rule.
 func (c ruleCheck) checkPrefetch() {
 	r, w := c.rule, c.fields[fieldPrefetch]
 	if !w.good() || !c.fields[fieldAlgorithm].good() {
@@ -216,7 +217,7 @@ func (c ruleCheck) checkPrefetch() {
 	}
 }
 
-// checkWidened keeps the margin and the prefetch together to what a margin may be.
+// checkWidened requires margin and prefetch together to be within the bounds of a margin.
 func (c ruleCheck) checkWidened() {
 	r, text := c.rule, c.fields[fieldPrefetch].text
 	widened := r.Margin + r.Prefetch
@@ -231,11 +232,11 @@ func (c ruleCheck) checkWidened() {
 	}
 }
 
-// maxBucket is the longest time, in microseconds, that a token bucket may take
-// to fill: the scripts count in doubles, exact below 2^53.
+// maxBucket is the longest time that a token bucket may take to fill, in microseconds. The scripts
+// count in doubles, which are exact below 2^53.
 const maxBucket = 1<<52 - 1
 
-// checkBucket refuses a bucket that the scripts could not count exactly.
+// checkBucket rejects a bucket that the scripts could not count exactly.
 func (c ruleCheck) checkBucket() {
 	r := c.rule
 	if r.Algorithm != TokenBucket || r.Limit == 0 ||
@@ -256,7 +257,7 @@ func (c ruleCheck) checkBucket() {
 		c.fields[f].text)
 }
 
-// checkZones refuses a rule of two time zones: limits.yaml has one for both.
+// checkZones rejects a rule with two time zones: limits.yaml has one field for both.
 func (c ruleCheck) checkZones() {
 	if c.rule.Resets == nil || c.rule.Active == nil || !c.fields[fieldResets].good() || !c.fields[fieldActive].good() {
 		return

@@ -13,25 +13,24 @@ const (
 	maxScopeBytes = maxLevels*diag.MaxNameBytes + maxLevels - 1
 )
 
-// anyName is the name under which limits.yaml keeps the rules of every name of
-// a level. A task cannot use it, so it can never collide with a real one.
+// anyName is the name under which limits.yaml has the rules of every name of a level. A task cannot
+// use it, so it never collides with a real name.
 const anyName = "*"
 
-// Scope is the path that a task spends from, outermost name first:
-// payments/acme/refunds is provider, tenant, endpoint.
+// Scope is the path that a task spends from, outermost name first: payments/acme/refunds is
+// provider, tenant, endpoint.
 //
-// It is a value: two Scopes are == exactly when they are the same path, so it
-// can be a map key. It may name a customer, who then shows in keys and logs.
-// The zero Scope has no names and meets no rule.
+// It is a value: two Scopes are == exactly if they are the same path, so it can be a map key. It may
+// contain a customer's name, which then appears in keys and logs. The zero Scope has no names and
+// matches no rule.
 type Scope struct{ text string }
 
-// ParseScope reads a path of 1 to 8 names divided by '/'. A name is 1 to 128
-// bytes of UTF-8 without '/' or control characters, U+2028, U+2029 and U+FEFF
-// among them, and is not "*". Anything else is allowed and stands for itself:
-// names are not trimmed, folded or normalised.
+// ParseScope parses a path of 1 to 8 names divided by '/'. A name is 1 to 128 bytes of UTF-8 without
+// '/', control characters, U+2028, U+2029 and U+FEFF, and is not "*". All other characters are
+// allowed and stand for themselves: names are not trimmed, folded or normalised.
 //
-// The error is a *ScopeError with the first fault. ParseScope allocates only
-// that: the Scope shares the memory of s.
+// The error is a *ScopeError with the first fault. ParseScope allocates only that: the Scope shares
+// the memory of s.
 func ParseScope(s string) (Scope, error) {
 	if s == "" {
 		return Scope{}, &ScopeError{Scope: s, Reason: "is empty; write names divided by '/', such as payments/acme"}
@@ -48,7 +47,7 @@ func ParseScope(s string) (Scope, error) {
 	}
 }
 
-// taskNameReason says what is wrong with one name of a task's scope, if anything.
+// taskNameReason returns what is wrong with one name of a task's scope, empty for nothing.
 func taskNameReason(name string, level int) string {
 	if level > maxLevels {
 		return fmt.Sprintf("has more than %d names; join or drop some", maxLevels)
@@ -73,13 +72,13 @@ func (s Scope) Names() []string {
 	return strings.Split(s.text, "/")
 }
 
-// Provider returns the outermost name. All keys of one provider share a slot.
+// Provider returns the outermost name. All keys of one provider are in the same hash slot.
 func (s Scope) Provider() string {
 	provider, _, _ := strings.Cut(s.text, "/")
 	return provider
 }
 
-// Len returns how many names the path has, 0 to 8.
+// Len returns the number of names, 0 to 8.
 func (s Scope) Len() int {
 	if s.text == "" {
 		return 0
@@ -87,8 +86,8 @@ func (s Scope) Len() int {
 	return strings.Count(s.text, "/") + 1
 }
 
-// Prefix returns the path of the first n names: s itself when n >= s.Len(), the
-// zero Scope when n <= 0. It does not allocate.
+// Prefix returns the path of the first n names: s itself if n >= s.Len(), the zero Scope if n <= 0.
+// It does not allocate.
 func (s Scope) Prefix(n int) Scope {
 	if n <= 0 {
 		return Scope{}

@@ -9,12 +9,13 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Share is a name's part of what the rules of the level above it admit, while other names wait there.
+// Share is a name's part of what the rules of the level above it admit, while other names wait
+// there.
 type Share struct {
-	// Guaranteed is the guaranteed part in percent, 0 for none; at most 100 together with those of the
-	// other names. An unused part is lent at once.
+	// Guaranteed is the guaranteed part in percent, 0 for none. The parts of all names are at most 100
+	// together. An unused part is lent at once.
 	Guaranteed int64 `json:"part,omitempty"`
-	// Weight divides the rest, in proportion to weights of 1 to 1000. Defaults to 1.
+	// Weight divides the rest, in proportion to the weights, 1 to 1000. Defaults to 1.
 	Weight int64 `json:"weight,omitempty"`
 }
 
@@ -24,13 +25,14 @@ const (
 	wholePart    = 100 // percent
 	defaultShare = 1
 
-	// leastWeight is the least of a name among shares: a rest of 1 % among many.
+	// leastWeight is the lower bound of weights among shares, which matters if many names divide a rest
+	// of 1 %.
 	leastWeight = 0.001
 )
 
-// weightAmong returns the weight of a name where shares are declared: its part, and of the
-// rest what is its own by weight. So of names that all wait each gets its part at least. 1
-// is an equal share; a name that is not declared has the least of those that are.
+// weightAmong returns the weight of a name among declared shares: its guaranteed part, and its part
+// of the rest by weight. While all names wait, each gets at least its guaranteed part. 1 is an equal
+// share. A name that is not declared gets the smallest weight of the declared ones.
 func weightAmong(shares map[string]Share, name string) float64 {
 	parts, sum := int64(0), int64(0)
 	for _, s := range shares {
@@ -60,7 +62,7 @@ type draftShare struct {
 	part, weight written
 }
 
-// checkShares checks the weight of a scope and the shares of those below it.
+// checkShares checks the weight of a scope and the shares of the names below it.
 func (s *draftScope) checkShares(path string, level int, faults *diag.Faults) map[string]Share {
 	checkWeight(s.weight, s.weighed, path+".weight", faults)
 	if len(s.shares) == 0 {
@@ -114,7 +116,7 @@ func checkWeight(weight int64, w written, path string, faults *diag.Faults) {
 	}
 }
 
-// checkWeighed refuses a name that has a weight of its own, where its share says what it gets.
+// checkWeighed rejects a weight of a name that has a share, since the share determines what it gets.
 func (s *draftScope) checkWeighed(path string, faults *diag.Faults) {
 	for _, below := range s.scopes {
 		if !below.weighed.good() {

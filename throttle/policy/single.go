@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Single returns a policy of one rule at one provider, the first name of scopes. All that spends from the provider, or from
-// a scope below it, shares the rule. The error is an *Error.
+// Single returns a policy of one rule at one provider, the first name of scopes. Everything that is
+// spent from the provider or from a scope below it counts under the rule. The error is an *Error.
 func Single(provider string, rule Rule) (*Policy, error) {
 	return New(UnmatchedDeny, map[string]ScopeConfig{provider: {Rules: []Rule{rule}}})
 }

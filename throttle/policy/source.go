@@ -6,23 +6,27 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Source says how a part of a policy is written in a text, for NewFrom: a value, a mapping or a list. Package limitsyaml makes
-// one of limits.yaml, and a program with a format of its own another; its parts have the names that limits.yaml has for them,
-// as do the paths of faults. A part without a Source is taken as one that was made in Go.
+// Source describes how a part of a policy is written in a text, for NewFrom: a value, a mapping or a
+// list. Package limitsyaml makes Sources from limits.yaml, and a program with its own format can
+// make its own. The parts have their names in limits.yaml, and so do the paths of faults. A part
+// without a Source is treated as made in Go.
 type Source struct {
-	// Line and Column are where faults are shown, both from 1; 0 for nowhere.
+	// Line and Column are the place of faults, both from 1; 0 for none.
 	Line, Column int
-	// Text is a value as its reader would recognise it; empty for what Go makes of the value.
+	// Text is the value as the author of the text would recognise it. If empty, faults print the Go
+	// value.
 	Text string
-	// Bad says that its reader has found a fault of the value: New finds no other.
+	// Bad reports that the reader of the text has found a fault of the value. New finds no other fault
+	// of it.
 	Bad bool
-	// Fields are the parts of a mapping that are there, by their names: of a scope, or of a rule. Nil for anything else.
+	// Fields are the parts of a mapping that are present, by name: of a scope, or of a rule. Nil for
+	// anything else.
 	Fields map[string]*Source
-	// Items are those of a list, one for each: rules, apps or hosts.
+	// Items are the elements of a list: rules, apps or hosts.
 	Items []*Source
 }
 
-// under returns a field, nil where there is none.
+// under returns a field, nil if there is none.
 func (s *Source) under(name string) *Source {
 	if s == nil {
 		return nil
@@ -30,7 +34,7 @@ func (s *Source) under(name string) *Source {
 	return s.Fields[name]
 }
 
-// item returns one of a list, nil where there is none.
+// item returns an element of a list, nil if there is none.
 func (s *Source) item(i int) *Source {
 	if s == nil || i >= len(s.Items) {
 		return nil
@@ -45,7 +49,8 @@ func (s *Source) place() diag.Place {
 	return diag.Place{Line: int32(s.Line), Column: int32(s.Column)}
 }
 
-// field returns how a field is written; text and set are those of the value in Go, for a scope or a rule without a source.
+// field returns how a field is written. text and set describe the Go value, for a scope or a rule
+// without a Source.
 func (s *Source) field(name, text string, set bool) written {
 	if s == nil {
 		return written{text: text, set: set}

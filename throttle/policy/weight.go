@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Weights returns, for each name of a scope's path, its weight among the names beside it,
-// 0 where none of them has any; nil where that is so at every level.
+// Weights returns, for each name of a scope's path, its weight among its siblings. It is 0 at a
+// level where no sibling has a weight. The result is nil if that is so at every level.
 func (p *Policy) Weights(s Scope) (weights []float64) {
 	shares, weighs, minded := map[string]Share(nil), false, false
 	p.visit(s, func(level Scope, layers []*tree) {
@@ -14,7 +14,7 @@ func (p *Policy) Weights(s Scope) (weights []float64) {
 		if weighs {
 			weight, minded = defaultShare, true
 		}
-		for _, layer := range layers { // that of the name lies over that of "*"
+		for _, layer := range layers { // that of the name replaces that of "*"
 			if layer.weight > 0 {
 				weight = float64(layer.weight)
 			}
@@ -36,9 +36,9 @@ func (p *Policy) Weights(s Scope) (weights []float64) {
 	return weights
 }
 
-// Weight returns the weight of a scope among those that wait for a rule of its first
-// `level` names: that of the name below them, 1 where it has no weight or the scope ends
-// there. Costs as much as Match.
+// Weight returns the weight of a scope among the waiters for a rule at its first `level` names. That
+// is the weight of the name below them, or 1 if that name has none or the scope ends there. Costs as
+// much as Match.
 func (p *Policy) Weight(s Scope, level int) float64 {
 	weights := p.Weights(s)
 	if level < 0 || level >= len(weights) || weights[level] == 0 {
