@@ -1,8 +1,8 @@
-// Package httpsyntax says what the request of a task of type http may look like: its method
-// and its URL. Package queue refuses by it what is enqueued, and package outbound what any
-// program put into Redis, so that both refuse the same with the same words.
+// Package httpsyntax defines the valid methods and URLs of a request of a task of type http. Package
+// queue rejects by it what is enqueued, and package outbound what any program has put into Redis.
+// Both therefore reject the same requests, with the same words.
 //
-// No reason quotes a URL or a part of it: it may hold a password or a key.
+// No reason quotes a URL or a part of it, since that may contain a password or a key.
 //
 // Its exported names may change in any version.
 package httpsyntax

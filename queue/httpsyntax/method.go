@@ -8,20 +8,21 @@ import (
 // standard are the methods of RFC 9110 section 9.3 and RFC 5789 that make a request.
 var standard = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
-// StandardMethods returns the methods that every task may have.
+// StandardMethods returns the methods that every task may have. The caller may change the slice.
 func StandardMethods() []string { return slices.Clone(standard) }
 
-// never are the methods of RFC 9110 that no task may have.
+// never are the methods of RFC 9110 that no task may have, each with the reason.
 var never = map[string]string{
 	"CONNECT": "a method that opens a tunnel and is not a request",
 	"TRACE":   "a method that has the answer give the request back, credentials included; no API needs it",
 }
 
-// Methods are the methods that tasks may have: the standard ones and those named, such as
-// "PROPFIND". A name of which MethodFault has something to say allows nothing.
+// Methods are the methods that tasks may have besides the standard ones, such as "PROPFIND". A name
+// that MethodFault rejects allows nothing.
 type Methods []string
 
-// MethodFault returns why no task may have the method, whatever methods are allowed; "" if one may.
+// MethodFault returns why no task may have the method, whatever methods are allowed; "" if a task
+// may have it.
 func MethodFault(method string) string {
 	if reason := never[strings.ToUpper(method)]; reason != "" {
 		return reason
@@ -32,8 +33,8 @@ func MethodFault(method string) string {
 	return ""
 }
 
-// Fault returns why a task may not have the method, "" if it may. Methods are compared with
-// case, as RFC 9110 has them.
+// Fault returns why a task may not have the method, "" if it may. Methods are case-sensitive, as in
+// RFC 9110.
 func (m Methods) Fault(method string) string {
 	if reason := MethodFault(method); reason != "" {
 		return reason
@@ -47,7 +48,7 @@ func (m Methods) Fault(method string) string {
 	return "not one of " + strings.Join(slices.Concat(standard, m), ", ")
 }
 
-// Token reports whether s is a token of RFC 9110 section 5.6.2: a method or a header's name.
+// Token reports whether s is a token of RFC 9110 section 5.6.2, as methods and names of headers are.
 func Token(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; !isAlnum(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {

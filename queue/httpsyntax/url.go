@@ -12,12 +12,12 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// example is what messages show instead of the URL at fault.
+// example is the URL that messages show instead of the URL at fault.
 const example = "https://api.example.com/charge"
 
-// ParseURL reads the URL of a request. Its host is in ASCII then: a name that is not goes
-// through IDNA's lookup profile, so that what is checked, resolved and dialled is the same.
-// fault says what is wrong, and what to write instead; "" if nothing is.
+// ParseURL parses the URL of a request. The host of the result is in ASCII: any other name is
+// converted with IDNA's lookup profile, so that the name that is checked, resolved and dialled is
+// the same. fault is what is wrong and what to write instead, "" if the URL is valid.
 func ParseURL(text string) (u *url.URL, fault string) {
 	if text == "" {
 		return nil, "missing; write an absolute URL such as " + example
@@ -45,7 +45,7 @@ func ParseURL(text string) (u *url.URL, fault string) {
 	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
 		return nil, "its port is not between 1 and 65535"
 	}
-	if host != u.Hostname() { // of an IPv6 address the spelling stays
+	if host != u.Hostname() { // an IPv6 address keeps its spelling
 		if port != "" {
 			host += ":" + port
 		}
@@ -54,8 +54,9 @@ func ParseURL(text string) (u *url.URL, fault string) {
 	return u, ""
 }
 
-// rawFault finds what no URL has unescaped (RFC 3986 section 2), and what servers that
-// speak other protocols take for the end of a word: a request line may be a command to them.
+// rawFault finds characters that no URL contains unescaped (RFC 3986 section 2), and those that
+// servers of other protocols take for the end of a word. To such a server a request line may be a
+// command.
 func rawFault(text string) string {
 	at := 0
 	for i, r := range text {
@@ -95,7 +96,7 @@ func escaped(r rune) string {
 	return b.String()
 }
 
-// partAt names the part of a URL that its byte i is in. It reads what may be no URL.
+// partAt returns the part of a URL that contains byte i. The text need not be a valid URL.
 func partAt(text string, i int) string {
 	before, after := text[:i], text[i:]
 	_, rest, absolute := strings.Cut(before, "://")
@@ -121,8 +122,9 @@ func authority(text string) string {
 	return text
 }
 
-// Host returns a host as it is resolved and compared: an IP address as it is written, a name
-// in ASCII. IPv6 addresses come without brackets. fault follows "its host".
+// Host returns a host in the form in which it is resolved and compared: an IP address as it is
+// written, a name in ASCII. IPv6 addresses have no brackets. fault follows "its host" in a sentence,
+// "" if the host is valid.
 func Host(host string) (ascii, fault string) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		if zone := addr.Zone(); zone != "" && !validName(zone) {
@@ -149,8 +151,9 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// toASCII leaves names in ASCII as they are but for labels that say to be punycode: they
-// must be so. IDNA's lookup profile would refuse underscores, and hyphens as in r3---sn-1.
+// toASCII returns a name in ASCII, and false if IDNA does not allow the name. A name in ASCII stays
+// as it is. Of such a name, only labels with the prefix of punycode are checked: they must be valid
+// punycode. IDNA's lookup profile would reject underscores, and hyphens as in r3---sn-1.
 func toASCII(host string) (string, bool) {
 	if strings.IndexFunc(host, func(r rune) bool { return r > unicode.MaxASCII }) >= 0 {
 		ascii, err := idna.Lookup.ToASCII(host)
@@ -185,9 +188,9 @@ func validName(s string) bool {
 	return true
 }
 
-// oddAddress reports whether s ends in a number and is no address as netip reads
-// it: 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems'
-// resolvers and unknown names to others.
+// oddAddress reports whether s ends in a number and is not an address that netip parses. 2130706433,
+// 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems' resolvers and unknown names to
+// others.
 func oddAddress(s string) bool {
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
 	last := s[strings.LastIndexByte(s, '.')+1:]

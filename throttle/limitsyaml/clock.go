@@ -8,7 +8,8 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// clockTimes are the fields of a rule that mean something together only: expressions, and the time zone of both.
+// clockTimes are the fields of a rule that only have a meaning together: two expressions, and the
+// time zone of both.
 type clockTimes struct{ resets, active, timezone clockText }
 
 // clockText is a field as it was written.
@@ -18,7 +19,7 @@ type clockText struct {
 	text  string
 }
 
-// of returns the field of a name, nil for any other.
+// of returns the field of a name, nil if it is not one of them.
 func (t *clockTimes) of(name string) *clockText {
 	switch name {
 	case "resets":
@@ -43,8 +44,9 @@ func (t *clockText) read(d decoder, e strictyaml.Field, path string) (s *policy.
 	return s
 }
 
-// compile makes the rule's calendar and hours of their texts. What does not go with the rule is left to package policy, which
-// refuses it whatever it says. The zone is read first, since without it an expression means nothing.
+// compile makes the rule's calendar and hours from their texts. It leaves fields that do not go with
+// the rule to package policy, which rejects them whatever their value. The zone is checked first,
+// since without it an expression has no meaning.
 func (t *clockTimes) compile(d decoder, r *policy.Rule, source *policy.Source) {
 	if r.Unlimited {
 		return

@@ -11,11 +11,11 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// decoder turns the nodes of a limits.yaml into the values of package policy, and says where each stands. It finds the nodes
-// that are not what they have to be; whether their values are allowed is for package policy.
+// decoder converts the nodes of a limits.yaml to the values of package policy, with the place of
+// each. It reports nodes of the wrong form; package policy checks their values.
 type decoder struct{ *strictyaml.Faults }
 
-// unknown reports a field that its owner does not have.
+// unknown reports a field that owner does not have.
 func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string) {
 	reason := fmt.Sprintf("%s is not a field of %s; ", e.Label, owner)
 	near := diag.Nearest(e.Name, fields)
@@ -36,7 +36,7 @@ var (
 	answersFields = []string{"mode", "cut", "grow", "least", "most"}
 )
 
-// The words that some fields have one of.
+// The words that some fields accept.
 var (
 	unmatcheds      = []string{string(policy.UnmatchedDeny), string(policy.UnmatchedFail), string(policy.UnmatchedAllow)}
 	algorithms      = []string{string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar)}
@@ -79,7 +79,7 @@ func (d decoder) scopes(e strictyaml.Field, path string) (map[string]policy.Scop
 	return scopes, source
 }
 
-// scope reads what stands under one name.
+// scope reads the fields under one name.
 func (d decoder) scope(e strictyaml.Field, path string) (s policy.ScopeConfig, source *policy.Source) {
 	source = mappingAt(strictyaml.PlaceOf(e.Key))
 	if !d.Is(e, yaml.MappingNode, path, "rules and scopes under it, or {} for none") {
@@ -93,7 +93,7 @@ func (d decoder) scope(e strictyaml.Field, path string) (s policy.ScopeConfig, s
 	return s, source
 }
 
-// scopeField reads one field of a scope. Whether the value is allowed is for package policy.
+// scopeField reads one field of a scope. Package policy checks the value.
 func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path string) (source *policy.Source) {
 	at := path + "." + f.Name
 	switch f.Name {
@@ -162,7 +162,8 @@ func (d decoder) share(e strictyaml.Field, path string) (s policy.Share, source 
 	return s, source
 }
 
-// corrected are the fields of answers that say how far rules are corrected, in the order in which they are written.
+// corrected are the fields of answers that bound the corrections of rules, in the order in which
+// they are written.
 var corrected = []struct {
 	name string
 	of   func(*policy.Corrects) *int64
@@ -173,7 +174,7 @@ var corrected = []struct {
 	{"most", func(c *policy.Corrects) *int64 { return &c.Most }},
 }
 
-// answers reads what is to follow from answers: a word, or fields.
+// answers reads the value of answers: a word, or fields.
 func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, corrects policy.Corrects, source *policy.Source) {
 	if e.Value.Kind != yaml.MappingNode {
 		word, source := d.word(e, path, answersWords)
@@ -200,7 +201,7 @@ func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, 
 	return mode, corrects, source
 }
 
-// names reads a list of names of one kind; so is what follows from an empty one.
+// names reads a list of names of one kind. so is the consequence of an empty list, which is a fault.
 func (d decoder) names(e strictyaml.Field, path, kind, list, so string) (names []string, source *policy.Source) {
 	source = sourceAt(e.Place(), "", false)
 	if !d.Is(e, yaml.SequenceNode, path, list) {

@@ -1,9 +1,10 @@
-// Package limitsyaml reads and writes limits.yaml, the form of a policy for people and in Redis.
+// Package limitsyaml reads and writes limits.yaml, the form in which people write policies and in
+// which Redis stores them.
 //
 //	rules, err := limitsyaml.Load("limits.yaml")
 //	limiter, err := throttle.New(rdb, rules, throttle.Config{})
 //
-// Package policy checks the limits; this package adds each fault's place in the file. Single rules,
-// and the values of other fields, can be read and written in their form in the file, for programs that
-// change limits.
+// Package policy checks the limits; this package adds each fault's place in the file. For programs
+// that change limits, it also reads and writes single rules, and the values of other fields, in
+// their form in the file.
 package limitsyaml

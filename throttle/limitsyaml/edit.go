@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// ParseRule parses one rule, as FormatRule writes it, and sets every default; name is the text's name
-// in errors. The error is a *policy.Error.
+// ParseRule parses one rule, as FormatRule writes it, and sets every default. name is the text's
+// name in errors. The error is a *policy.Error.
 func ParseRule(name string, data []byte) (policy.Rule, error) {
 	d := decoder{&strictyaml.Faults{}}
 	root := file.Read(data, d.Faults)
@@ -21,10 +21,10 @@ func ParseRule(name string, data []byte) (policy.Rule, error) {
 	return d.ruleAlone(root, name)
 }
 
-// RuleWith returns a rule with some of its fields replaced, each as limits.yaml has it: limit as
-// "100", per as "1s". An empty text removes a field. Other fields keep their value, with one
-// exception: "unlimited" as "true" removes all others, and any other field removes "unlimited". The
-// error is a *policy.Error, whose faults have no place in a text.
+// RuleWith returns a rule with some of its fields replaced. fields has each value in its form in
+// limits.yaml: limit as "100", per as "1s". An empty text removes a field. Other fields keep their
+// value, with one exception: "unlimited" as "true" removes all others, and any other field removes
+// "unlimited". The error is a *policy.Error, whose faults have no place in a text.
 func RuleWith(r policy.Rule, fields map[string]string) (policy.Rule, error) {
 	n, err := yaml.NewLoader(strings.NewReader(FormatRule(r)))
 	if err != nil {
@@ -52,7 +52,8 @@ func RuleWith(r policy.Rule, fields map[string]string) (policy.Rule, error) {
 	return decoder{&strictyaml.Faults{}}.ruleAlone(root, "the rule")
 }
 
-// unknownFields are the names that no rule has: their fault is reported with the others.
+// unknownFields returns the names that are no field of a rule. Their faults are reported with the
+// others.
 func unknownFields(fields map[string]string) (unknown []string) {
 	for name := range fields {
 		if !slices.Contains(ruleFields, name) {
@@ -62,7 +63,7 @@ func unknownFields(fields map[string]string) (unknown []string) {
 	return unknown
 }
 
-// setField writes a field of a mapping, or takes it away.
+// setField sets a field of a mapping, or removes it if value is empty.
 func setField(mapping *yaml.Node, name, value string) {
 	at := -1
 	for i := 0; i < len(mapping.Content); i += 2 {
@@ -81,7 +82,8 @@ func setField(mapping *yaml.Node, name, value string) {
 	}
 }
 
-// plainScalar is a text as YAML would take it without quotes, if it can be so written.
+// plainScalar returns the node that YAML makes of the text without quotes, if the text can be
+// written so.
 func plainScalar(value string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 	switch {
@@ -93,7 +95,7 @@ func plainScalar(value string) *yaml.Node {
 	return n
 }
 
-// ruleAlone reads and checks one rule that stands by itself.
+// ruleAlone reads and checks a single rule.
 func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
 	item := strictyaml.Field{Label: "the rule", Key: root, Value: root}
 	if !d.Is(item, yaml.MappingNode, "", "its fields, such as {name: account, ...}") {
@@ -109,7 +111,7 @@ func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
 }
 
 // ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes
-// it; name is the text's name in errors. The error is a *policy.Error.
+// it. name is the text's name in errors. The error is a *policy.Error.
 func ParseAnswers(name string, data []byte) (policy.Answers, policy.Corrects, error) {
 	d := decoder{&strictyaml.Faults{}}
 	root := file.Read(data, d.Faults)
@@ -125,10 +127,10 @@ func ParseAnswers(name string, data []byte) (policy.Answers, policy.Corrects, er
 	return limits[somewhere].Answers, limits[somewhere].Corrects, nil
 }
 
-// somewhere is the scope of what stands alone.
+// somewhere is the scope in which a single value is checked.
 const somewhere = "somewhere"
 
-// aloneFrom has package policy check one field of a scope.
+// aloneFrom makes a policy with one field of a scope, so that package policy checks the field.
 func aloneFrom(config policy.ScopeConfig, field string, source *policy.Source) (*policy.Policy, error) {
 	under := func(name string, s *policy.Source) *policy.Source {
 		return &policy.Source{Fields: map[string]*policy.Source{name: s}}

@@ -113,7 +113,7 @@ const (
 	defaultWeight   = 1
 )
 
-// FormatRule returns a rule as limits.yaml has it, on one line and without its defaults: {name:
+// FormatRule returns a rule in its form in limits.yaml, on one line and without its defaults: {name:
 // tenant, algorithm: token-bucket, limit: 20, per: 1s}. ParseRule reads it back.
 func FormatRule(r policy.Rule) string {
 	var b strings.Builder
@@ -150,8 +150,8 @@ func FormatRule(r policy.Rule) string {
 	return "{name: " + yamlText(r.Name) + b.String() + "}"
 }
 
-// FormatShares returns shares as limits.yaml has them, in the order of their names: {batch: {weight:
-// 3}, interactive: {part: 60%}}.
+// FormatShares returns shares in their form in limits.yaml, in the order of their names: {batch:
+// {weight: 3}, interactive: {part: 60%}}.
 func FormatShares(shares map[string]policy.Share) string {
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {
@@ -171,8 +171,8 @@ func formatShare(s policy.Share) string {
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
-// FormatAnswers returns a scope's answers as limits.yaml has them: pause, or {cut: 30%, most: 150%};
-// empty if the scope has none. ParseAnswers reads it back.
+// FormatAnswers returns a scope's answers in their form in limits.yaml: pause, or {cut: 30%, most:
+// 150%}; empty if the scope has none. ParseAnswers reads it back.
 func FormatAnswers(s policy.ScopeConfig) string {
 	defaults := policy.Corrects{}.WithDefaults()
 	var fields []string
@@ -191,12 +191,12 @@ func percents(n int64) string { return strconv.FormatInt(n, 10) + "%" }
 
 var (
 	plainText = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
-	// What some YAML reader takes for something other than text.
+	// reservedText matches the words that some YAML readers do not read as text.
 	reservedText = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null)$`)
 )
 
-// yamlText returns s as a YAML scalar on one line that every reader takes for
-// the text s, and no part of which any reader takes for anything else.
+// yamlText returns s as a YAML scalar on one line. Every reader reads it as the text s, and no part
+// of it as anything else.
 func yamlText(s string) string {
 	if plainText.MatchString(s) && !reservedText.MatchString(s) {
 		return s

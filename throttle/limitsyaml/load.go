@@ -12,7 +12,7 @@ import (
 )
 
 // MaxBytes is the maximum length of a limits.yaml that is read, and of a policy in its written form,
-// which must fit where it is published.
+// in bytes. A policy must fit where it is published.
 const MaxBytes = strictyaml.MaxBytes
 
 const writeLess = `let "*" carry what scopes have in common`
@@ -22,8 +22,8 @@ var file = strictyaml.Format{
 	Empty:   "write limits: {} if no rules are meant",
 }
 
-// Load reads the limits.yaml at path. The error is a *policy.Error that
-// names path, or that of the file system.
+// Load reads the limits.yaml at path. The error is a *policy.Error that names path, or that of the
+// file system.
 func Load(path string) (*policy.Policy, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -37,9 +37,9 @@ func Load(path string) (*policy.Policy, error) {
 	return Parse(path, data)
 }
 
-// Parse parses a limits.yaml of at most 4 MiB, and sets every default; name is its name in errors. The
-// error is a *policy.Error with every fault of the text, each with its line and column. Parse never
-// guesses at a value.
+// Parse parses a limits.yaml of at most 4 MiB, and sets every default. name is its name in errors.
+// The error is a *policy.Error with every fault of the text, each with its line and column. Parse
+// never guesses a value.
 //
 // The text is plain YAML: one document in UTF-8, without anchors, aliases, merge keys or tags.
 func Parse(name string, data []byte) (*policy.Policy, error) {
@@ -60,7 +60,8 @@ func Parse(name string, data []byte) (*policy.Policy, error) {
 	return p, nil
 }
 
-// refused returns the faults of the text, and those that package policy has found of what it says; nil for none.
+// refused returns an error with the faults of the text, and those that package policy has found in
+// its values; nil if there are none.
 func (d decoder) refused(name string, found error) error {
 	if its, is := errors.AsType[*policy.Error](found); is {
 		listed := its.Faults
@@ -82,7 +83,8 @@ func (d decoder) refused(name string, found error) error {
 	return err
 }
 
-// alone is refused for a text that holds one thing by itself: each reason names its field.
+// alone is refused for a text of a single value. The faults have no path, since each reason names
+// its field.
 func (d decoder) alone(name string, found error) error {
 	err := d.refused(name, found)
 	if its, is := errors.AsType[*policy.Error](err); is {

@@ -16,7 +16,8 @@ var ruleFields = []string{
 	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
 }
 
-// rules reads the rules of a scope. One that is no mapping keeps its place among them, as a bad one.
+// rules reads the rules of a scope. An element that is no mapping keeps its place in the list,
+// marked as bad.
 func (d decoder) rules(e strictyaml.Field, scope string) ([]policy.Rule, *policy.Source) {
 	source := sourceAt(e.Place(), "", false)
 	if !d.Is(e, yaml.SequenceNode, scope+".rules", "a list under it, one - {name: account, ...} a rule, or [] for none") {
@@ -55,8 +56,8 @@ func (d decoder) rule(n *yaml.Node, path string) (r policy.Rule, source *policy.
 	return r, source
 }
 
-// misspelt takes the field that an unknown one is near to as given, so that it
-// is not called missing as well.
+// misspelt marks the known field that is nearest to an unknown one as given, so that it is not
+// reported as missing too.
 func misspelt(rule *policy.Source, e strictyaml.Field) {
 	near := diag.Nearest(e.Name, ruleFields)
 	if near != "" && rule.Fields[near] == nil {
@@ -64,7 +65,7 @@ func misspelt(rule *policy.Source, e strictyaml.Field) {
 	}
 }
 
-// ruleField reads one field into the rule. Whether the value is allowed is for package policy.
+// ruleField reads one field into the rule. Package policy checks the value.
 func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *policy.Source) {
 	var word string
 	switch e.Name {

@@ -19,7 +19,7 @@ func (d decoder) bad(e strictyaml.Field, path, format string, args ...any) *poli
 	return sourceAt(e.Place(), "", true)
 }
 
-// scalar reads what text, words, numbers and durations have in common.
+// scalar reads a scalar of any type, and reports any other node.
 func (d decoder) scalar(e strictyaml.Field, path, want string) *policy.Source {
 	return sourceAt(e.Place(), diag.Clip(e.Value.Value), !d.Is(e, yaml.ScalarNode, path, want))
 }
@@ -28,7 +28,7 @@ func sourceAt(at diag.Place, text string, bad bool) *policy.Source {
 	return &policy.Source{Line: int(at.Line), Column: int(at.Column), Text: text, Bad: bad}
 }
 
-// meant is a value that was read, or none where it is bad.
+// meant returns a value that was read, or the zero value if it is bad.
 func meant[T any](value T, s *policy.Source) (T, *policy.Source) {
 	if s.Bad {
 		var none T
@@ -37,7 +37,7 @@ func meant[T any](value T, s *policy.Source) (T, *policy.Source) {
 	return value, s
 }
 
-// mappingAt is the source of a mapping, without its fields.
+// mappingAt returns the source of a mapping, without its fields.
 func mappingAt(at diag.Place) *policy.Source {
 	source := sourceAt(at, "", false)
 	source.Fields = map[string]*policy.Source{}
@@ -53,7 +53,7 @@ func (d decoder) text(e strictyaml.Field, path string) (string, *policy.Source) 
 	return meant(e.Value.Value, s)
 }
 
-// words reads a piece of text that is no name.
+// words reads a text that is no name.
 func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.Source) {
 	s := d.scalar(e, path, want)
 	if !s.Bad && e.Value.Tag != "!!str" {
@@ -62,7 +62,7 @@ func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.S
 	return meant(e.Value.Value, s)
 }
 
-// word reads one of a few words. Which of them, if any, is checked later.
+// word reads one of a few words. Whether it is one of them is checked later.
 func (d decoder) word(e strictyaml.Field, path string, words []string) (string, *policy.Source) {
 	s := d.scalar(e, path, diag.OneOf(words))
 	if !s.Bad && e.Value.Tag != "!!str" {
@@ -93,7 +93,7 @@ func (d decoder) pause(e strictyaml.Field, path string) (policy.Pause, *policy.S
 	return policy.PauseOff, s
 }
 
-// moment reads a time as RFC 3339 has it. The zero time is none, and a fault.
+// moment reads a time in RFC 3339. The zero time is a fault.
 func (d decoder) moment(e strictyaml.Field, path string) (time.Time, *policy.Source) {
 	const want = "a time with its zone, such as 2030-01-31T12:00:00Z"
 	s := d.scalar(e, path, want)
@@ -119,8 +119,8 @@ func (d decoder) percent(e strictyaml.Field, path string) (int64, *policy.Source
 	return meant(n, s)
 }
 
-// number reads a whole number in plain digits. YAML knows many more ways to
-// write one (0x10, 010, 1_000, 1e3), and its readers differ on half of them.
+// number reads a whole number in plain digits. YAML has many more forms (0x10, 010, 1_000, 1e3), and
+// its readers disagree on half of them.
 func (d decoder) number(e strictyaml.Field, path string) (int64, *policy.Source) {
 	const want = "a whole number in plain digits, such as 100"
 	s := d.scalar(e, path, want)
