@@ -115,8 +115,8 @@ type Rule struct {
 	// Required with Calendar. Not with other algorithms.
 	Resets Schedule
 	// Active is when the rule applies: wallclock.MustParseWindow("* 8-19 * * 1-5", "Europe/Berlin"). At
-	// other times the rule does not apply, and no rule that it overrides applies in its place. If the
-	// rule has Resets too, both have the same time zone. Defaults to always.
+	// other times it is as if it were not there, and no rule that it overrides applies in its place. If
+	// the rule has Resets too, both have the same time zone. Defaults to always.
 	Active Hours
 	// Rollover is the maximum number of units that a Calendar adds to a period from what the previous
 	// period left over, 0 to 1e12. Not with other algorithms. Defaults to none.

@@ -20,7 +20,7 @@ const anyName = "*"
 // Scope is the path that a task spends from, outermost name first: payments/acme/refunds is
 // provider, tenant, endpoint.
 //
-// It is a value: two Scopes are == exactly if they are the same path, so it can be a map key. It may
+// It is a value: two Scopes are == exactly when they are the same path, so it can be a map key. It may
 // contain a customer's name, which then appears in keys and logs. The zero Scope has no names and
 // matches no rule.
 type Scope struct{ text string }

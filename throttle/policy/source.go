@@ -16,8 +16,7 @@ type Source struct {
 	// Text is the value as the author of the text would recognise it. If empty, faults print the Go
 	// value.
 	Text string
-	// Bad reports that the reader of the text has found a fault of the value. New finds no other fault
-	// of it.
+	// Bad says that its reader has found a fault of the value: New finds no other.
 	Bad bool
 	// Fields are the parts of a mapping that are present, by name: of a scope, or of a rule. Nil for
 	// anything else.
