@@ -7,14 +7,13 @@ import (
 	"strings"
 )
 
-// Fault is one thing wrong with a file: where it stands, what it is, and what
-// to write instead.
+// Fault is one fault of a file: its place, the reason, and what to write instead.
 type Fault struct {
-	// Line and Column of the text that is at fault, both from 1. A column
-	// counts characters. Both are 0 in what was not read from text.
+	// Line and Column are the place of the fault in the text, both from 1. A column counts characters.
+	// Both are 0 in what was not read from text.
 	Line, Column int
-	// Path is the place in the tree, such as
-	// limits.payments.scopes."*".rules[0].limit; empty for the text as a whole.
+	// Path is the place in the tree, such as limits.payments.scopes."*".rules[0].limit; empty for the
+	// text as a whole.
 	Path string
 	// Reason is what is wrong and, after a semicolon, what to do about it.
 	Reason string
@@ -33,18 +32,18 @@ func (f Fault) String() string {
 	return b.String()
 }
 
-// Place is a position in a text; the zero Place is none.
+// Place is a position in a text. The zero Place is none.
 type Place struct{ Line, Column int32 }
 
-// Start is where the faults of a whole file are shown.
+// Start is the place of faults of a whole file.
 var Start = Place{Line: 1, Column: 1}
 
-// MaxFaults is how many faults are kept, more than anybody reads of one file; a file of
-// nothing else could fill the memory with them.
+// MaxFaults is the maximum number of faults that are kept. It is more than a person reads of one
+// file, and bounds the memory that a file full of faults takes.
 const MaxFaults = 10_000
 
-// Faults collects the faults of a file, and counts those after MaxFaults. The zero Faults
-// is ready to use. It is not safe for concurrent use.
+// Faults collects the faults of a file, and counts those after MaxFaults. The zero Faults is ready
+// to use. It is not safe for concurrent use.
 type Faults struct {
 	list   []Fault
 	missed int
@@ -62,14 +61,14 @@ func (l *Faults) Add(at Place, path, reason string) {
 	l.list = append(l.list, Fault{Line: int(at.Line), Column: int(at.Column), Path: path, Reason: reason})
 }
 
-// Unlisted returns how many faults there are after MaxFaults.
+// Unlisted returns the number of faults after MaxFaults.
 func (l *Faults) Unlisted() int { return l.missed }
 
-// Miss counts faults that others have found after MaxFaults.
+// Miss adds n faults to those after MaxFaults, for faults that another collector has left out.
 func (l *Faults) Miss(n int) { l.missed += n }
 
-// All returns the faults in the order of the text, and after MaxFaults one that says how
-// many more there are.
+// All returns the faults in the order of the text. After MaxFaults, a last fault gives the number of
+// further ones.
 func (l *Faults) All() []Fault {
 	slices.SortStableFunc(l.list, func(a, b Fault) int {
 		return cmp.Or(a.Line-b.Line, a.Column-b.Column)

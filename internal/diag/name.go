@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxNameBytes is how long a name can be.
+// MaxNameBytes is the maximum length of a name, in bytes.
 const MaxNameBytes = 128
 
-// NameReason says what is wrong with a name, if anything: of a scope, a rule, a schedule or
-// whatever else has its name in keys and paths.
+// NameReason returns what is wrong with a name, empty for nothing. Names are those of scopes, rules,
+// schedules and all else that appears by name in keys and paths.
 func NameReason(name string) string {
 	if name == "" {
 		return fmt.Sprintf("is empty; write 1 to %d bytes", MaxNameBytes)
@@ -26,7 +26,7 @@ func NameReason(name string) string {
 	return ""
 }
 
-// runeReason is NameReason for a name that is not plain ASCII from byte i on.
+// runeReason is NameReason for a name that may not be plain ASCII from byte i on.
 func runeReason(name string, i int) string {
 	for i < len(name) {
 		r, size := utf8.DecodeRuneInString(name[i:])
@@ -43,8 +43,9 @@ func runeReason(name string, i int) string {
 	return ""
 }
 
-// Invisible tells the characters that a name must not hold: they end lines,
-// move cursors or vanish in the places where people read names.
+// Invisible reports whether a name must not contain a character: a control character, a line or
+// paragraph separator, or a byte order mark. They end lines, move cursors or vanish where people
+// read names.
 func Invisible(r rune) bool {
 	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }

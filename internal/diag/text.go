@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Clip keeps what is quoted of a file readable.
+// Clip returns a short form of s for messages: at most 64 bytes and an ellipsis.
 func Clip(s string) string {
 	const most = 64
 	if len(s) <= most {
@@ -14,11 +14,11 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// quoteBytes is longer than any name, so that only texts that are none are
-// cut: an error is not the place for a megabyte of somebody's payload.
+// quoteBytes is the length that Quote prints. It is longer than any valid name, so that only other
+// texts are cut: a payload of a megabyte does not belong in an error.
 const quoteBytes = 1031
 
-// Quote returns s as a Go string on one line, cut where it is too long to print.
+// Quote returns s as a Go string on one line, cut after quoteBytes.
 func Quote(s string) string {
 	if len(s) <= quoteBytes {
 		return fmt.Sprintf("%q", s)
@@ -34,7 +34,7 @@ func PathTo(path, name string) string {
 	return path + "." + PathName(name)
 }
 
-// PathName quotes the names that a path could not be read with.
+// PathName returns a name as a path contains it, quoted if the path would otherwise be ambiguous.
 func PathName(name string) string {
 	plain := name != "" && strings.IndexFunc(name, func(r rune) bool {
 		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// Nearest returns the one of words that a person most likely meant by word:
-// the closest within two typing mistakes, within one for words of four letters
-// or fewer. It returns "" when there is none.
+// Nearest returns the one of words that a person most likely meant by word: the closest within two
+// typing mistakes, within one for words of four letters or fewer. It returns "" if there is none.
 func Nearest(word string, words []string) string {
-	const longest = 32 // of the words that are ever asked for, with room
+	const longest = 32 // longer than any known word
 	if len(word) > longest {
 		return ""
 	}
@@ -28,8 +27,7 @@ func Nearest(word string, words []string) string {
 	return best
 }
 
-// Meant says what to write instead of a word: the one that it is near to, or
-// all there are.
+// Meant returns what to write instead of a word: the word that it is near to, or all words.
 func Meant(word string, words []string) string {
 	if near := Nearest(word, words); near != "" {
 		return fmt.Sprintf("did you mean %s?", near)
@@ -37,7 +35,7 @@ func Meant(word string, words []string) string {
 	return "write " + OneOf(words)
 }
 
-// OneOf lists words as "a, b or c".
+// OneOf returns the words as "a, b or c".
 func OneOf(words []string) string {
 	last := len(words) - 1
 	if last == 0 {
@@ -46,7 +44,7 @@ func OneOf(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// mistakes counts the bytes to insert, remove or replace that turn a into b.
+// mistakes returns the number of bytes to insert, remove or replace that turn a into b.
 func mistakes(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

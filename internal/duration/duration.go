@@ -1,4 +1,4 @@
-// Package duration reads and writes times as limits.yaml has them: 500ms, 1m, 24h, 30d.
+// Package duration reads and writes durations in their form in limits.yaml: 500ms, 1m, 24h, 30d.
 package duration
 
 import (
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// maxText is far longer than any duration within the bounds needs, and
-// keeps the exact arithmetic below small.
+// maxText is the maximum length of a text. It is far longer than any duration within the bounds
+// needs, and keeps the exact arithmetic below small.
 const maxText = 64
 
 const day = 24 * time.Hour
@@ -26,10 +26,10 @@ var (
 	}
 )
 
-// Parse reads a Go duration or whole days (30d). It loses nothing that
-// a check would have to refuse: what is too long for a time.Duration becomes the
-// longest there is, and a part of a nanosecond, which time.ParseDuration drops,
-// becomes a whole one where the result would look like whole microseconds.
+// Parse parses a Go duration or whole days (30d). It loses nothing that a check has to reject: a
+// value beyond time.Duration becomes the nearest time.Duration. A part of a nanosecond, which
+// time.ParseDuration drops, becomes a whole one if the result would otherwise be in whole
+// microseconds.
 func Parse(text string) (d time.Duration, ok bool) {
 	if len(text) > maxText {
 		return 0, false
@@ -57,7 +57,7 @@ func Parse(text string) (d time.Duration, ok bool) {
 	return d, true
 }
 
-// round rounds towards zero and holds the result within time.Duration.
+// round rounds towards zero, and limits the result to the range of time.Duration.
 func round(nanos *big.Rat) time.Duration {
 	whole := new(big.Int).Quo(nanos.Num(), nanos.Denom())
 	switch {
@@ -71,8 +71,7 @@ func round(nanos *big.Rat) time.Duration {
 
 func ratio(d time.Duration) *big.Rat { return new(big.Rat).SetInt64(int64(d)) }
 
-// Format returns the shortest text that Parse reads back to d:
-// 30d, 24h, 1m30s, 250us.
+// Format returns the shortest text that Parse reads back as d: 30d, 24h, 1m30s, 250us.
 func Format(d time.Duration) string {
 	if d >= 2*day && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"

@@ -1,4 +1,4 @@
-// Package redisread reads from Redis what must not be out of date.
+// Package redisread reads data from Redis that must be up to date.
 package redisread
 
 import (
@@ -7,13 +7,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FromMaster sends plain reads of the keys of one hash tag together, and has the master
-// answer them. A cluster client with ReadOnly, RouteByLatency or RouteRandomly would ask a
-// replica, which may be behind: by it a task would wait that could start, or start under limits
-// of yesterday. Such a client sends them as a transaction, which replicas are not asked for; any
-// other sends them as they are. Commands without a key, such as TIME, are not for it.
+// FromMaster sends reads of the keys of one hash tag together, and the master answers them. A
+// cluster client with ReadOnly, RouteByLatency or RouteRandomly would otherwise ask a replica, which
+// may lag behind. A task could then wait although it could start, or start under old limits. With
+// such a client FromMaster sends the reads as a transaction, which never goes to a replica; with any
+// other client, as a plain pipeline. It is not for commands without a key, such as TIME.
 //
-// Costs one round trip. The error is the first of the commands'.
+// Costs one round trip. The error is that of the first command that failed.
 func FromMaster(ctx context.Context, rdb redis.UniversalClient, read func(redis.Pipeliner) error) error {
 	send := rdb.Pipelined
 	if cluster, ok := rdb.(interface{ Options() *redis.ClusterOptions }); ok && cluster.Options().ReadOnly {

@@ -10,7 +10,7 @@ import (
 // concurrent use.
 type Faults struct{ diag.Faults }
 
-// PlaceOf returns where a node stands.
+// PlaceOf returns the place of a node.
 func PlaceOf(n *yaml.Node) diag.Place {
 	return diag.Place{Line: int32(n.Line), Column: int32(n.Column)}
 }

@@ -13,13 +13,13 @@ import (
 // Field is one field of a mapping.
 type Field struct {
 	Name  string
-	Label string // the name as a reason begins with it
+	Label string // the name in the form in which a reason begins with it
 	Key   *yaml.Node
 	Value *yaml.Node
 }
 
-// Place is where a fault of the value is shown. An empty value stands nowhere:
-// its node is often on the next line.
+// Place returns the place of a fault of the value. For an empty value it is that of the key, since
+// the node of such a value is often on the next line.
 func (f Field) Place() diag.Place {
 	if f.Value.Kind == yaml.ScalarNode && f.Value.Value == "" && f.Value.Style == 0 {
 		return PlaceOf(f.Key)
@@ -32,7 +32,7 @@ func (l *Faults) Bad(f Field, path, format string, args ...any) {
 	l.Add(f.Place(), path, f.Label+" "+fmt.Sprintf(format, args...))
 }
 
-// Plain reports whether a value is written out, and the fault if it is not.
+// Plain returns whether a value has no alias, anchor or tag, and reports the fault if it has one.
 func (l *Faults) Plain(f Field, path string) bool {
 	n := f.Value
 	switch {
@@ -48,7 +48,8 @@ func (l *Faults) Plain(f Field, path string) bool {
 	return false
 }
 
-// Is reports whether the value is of a kind, and the fault if it is not.
+// Is returns whether the value is plain and of a kind, and reports the fault if it is not. want is
+// what to write instead.
 func (l *Faults) Is(f Field, kind yaml.Kind, path, want string) bool {
 	if !l.Plain(f, path) {
 		return false
@@ -60,10 +61,11 @@ func (l *Faults) Is(f Field, kind yaml.Kind, path, want string) bool {
 	return true
 }
 
-// tagged reports whether somebody wrote a tag, such as !!int or !.
+// tagged reports whether a tag is written, such as !!int or !.
 func tagged(n *yaml.Node) bool { return n.Style&yaml.TaggedStyle != 0 || n.Tag == "!" }
 
-// Fields returns the fields of a mapping that have a name of their own.
+// Fields returns the fields of a mapping, and reports keys that are no plain names or that occur
+// twice.
 func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 	fields := make([]Field, 0, len(n.Content)/2)
 	lines := make(map[string]int, len(n.Content)/2)
@@ -85,8 +87,8 @@ func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 	return fields
 }
 
-// keyReason says what is wrong with the key of a mapping, if anything. A plain
-// scalar of any type is its own text: 404 is the name "404".
+// keyReason returns what is wrong with the key of a mapping, empty for nothing. A plain scalar of
+// any type counts as its text: 404 is the name "404".
 func keyReason(key *yaml.Node) string {
 	switch {
 	case key.Kind == yaml.AliasNode:
@@ -103,7 +105,7 @@ func keyReason(key *yaml.Node) string {
 	return ""
 }
 
-// Describe names a node as a person would who reads the file.
+// Describe returns what a node is in the words of a person who reads the file, such as "a list".
 func Describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -124,7 +126,7 @@ func Describe(n *yaml.Node) string {
 	return diag.Clip(n.Value)
 }
 
-// mark shows an anchor or a tag, which can hold anything by way of escapes.
+// mark returns an anchor or a tag in a printable form, since escapes let it contain any character.
 func mark(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return diag.Quote(diag.Clip(s))

@@ -14,20 +14,20 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// MaxBytes is the longest text that is read.
+// MaxBytes is the maximum length of a text that is read.
 const MaxBytes = 4 << 20
 
-// maxNesting is of YAML: the eight levels of a limits.yaml need twenty.
+// maxNesting is the maximum depth of YAML nodes. The eight levels of a limits.yaml need twenty.
 const maxNesting = 64
 
-// Format says what to do about files of a format that are not right as a whole.
+// Format contains the advice for files of a format that are too long or empty.
 type Format struct {
 	TooLong string // such as "divide it"
 	Empty   string // such as "write limits: {} if no rules are meant"
 }
 
-// Read returns the root of the one document of a text. It returns nil when there is
-// none, with the faults that say why.
+// Read returns the root of the only document of a text. It returns nil if there is none, and then
+// reports the faults that are the reason.
 func (f Format) Read(data []byte, faults *Faults) *yaml.Node {
 	if len(data) > MaxBytes {
 		faults.Add(diag.Start, "", fmt.Sprintf("the file is longer than %d bytes; %s", MaxBytes, f.TooLong))
@@ -59,16 +59,15 @@ func (f Format) Read(data []byte, faults *Faults) *yaml.Node {
 	return first.Content[0]
 }
 
-// nothing reports whether a document holds no more than comments.
+// nothing reports whether a document contains nothing except comments.
 func nothing(document *yaml.Node) bool {
 	root := document.Content[0]
 	return root.Kind == yaml.ScalarNode && root.Tag == "!!null" && root.Value == "" && root.Anchor == ""
 }
 
-// readable reports whether every character may stand in a file, with a
-// fault for the first on each line that may not. Among those that may not are
-// the line ends that YAML knows and editors do not, so that the lines of other
-// faults are those that people see.
+// readable returns whether every character is allowed in a file, and reports the first on each line
+// that is not. Line ends that YAML knows and editors do not are not allowed, so that the lines of
+// other faults are those that people see.
 func readable(data []byte, faults *Faults) bool {
 	ok, at, quiet := true, diag.Start, false
 	for i := 0; i < len(data); {
@@ -88,8 +87,8 @@ func readable(data []byte, faults *Faults) bool {
 	return ok
 }
 
-// charReason says why the character that rest begins with may not stand at
-// offset, if it may not.
+// charReason returns why the character that rest begins with is not allowed at offset, empty if it
+// is.
 func charReason(r rune, size int, rest []byte, offset int) string {
 	switch {
 	case r == '\n' || r == '\t' || r >= ' ' && r < 0x7f:
@@ -118,7 +117,7 @@ func (l *Faults) syntax(data []byte, err error) {
 	}
 	at := diag.Place{Line: int32(fault.Mark.Line), Column: int32(max(fault.Mark.Column, 1))}
 	if end := endOf(data); at.Line > end.Line {
-		at = end // YAML counts a line after text that does not end in one
+		at = end // YAML counts a further line after text that does not end in a line feed
 	}
 	reason := "this is not YAML: " + fault.Message
 	if fault.ContextMsg != "" {
@@ -130,7 +129,7 @@ func (l *Faults) syntax(data []byte, err error) {
 	l.Add(at, "", reason+"; "+syntaxHint(reason, data, at))
 }
 
-// syntaxHint says what to do about text that is not YAML.
+// syntaxHint returns what to do about text that is not YAML.
 func syntaxHint(reason string, data []byte, at diag.Place) string {
 	switch {
 	case strings.Contains(reason, "max depth"):
@@ -158,7 +157,8 @@ func endOf(data []byte) diag.Place {
 	return diag.Place{Line: int32(bytes.Count(data, []byte("\n")) + 1), Column: int32(utf8.RuneCount(last) + 1)}
 }
 
-// lineAt returns the byte at a line and column, where only ASCII goes before it.
+// lineAt returns the byte at a line and column, if only ASCII is before it on the line; 0 beyond the
+// end.
 func lineAt(data []byte, line, column int) byte {
 	for ; line > 1; line-- {
 		_, data, _ = bytes.Cut(data, []byte("\n"))
