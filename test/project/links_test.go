@@ -83,7 +83,7 @@ func TestIndex(t *testing.T) {
 }
 
 // notForUsers are packages whose comments say so: docs/README.md need not name them.
-var notForUsers = []string{"lua", "queue/httpsyntax", "throttle/strictyaml"}
+var notForUsers = []string{"lua", "queue/httpsyntax"}
 
 // userPackages lists the packages that a program may import, from the root.
 func userPackages(t *testing.T) (paths []string) {
