@@ -9,18 +9,18 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// pageSize is how many tasks asynq is asked for at once.
+// pageSize is how many tasks one call of asynq returns.
 const pageSize = 200
 
-// active counts the tasks of a scope, and of those below it, that are with a worker.
+// active returns the number of active tasks of a scope and of the scopes below it.
 func (s *Service) active(name string) (int, error) {
 	active, err := ActiveTasks(s.inspector, func(scope string) bool { return scope == name || strings.HasPrefix(scope, name+"/") })
 	return len(active), err
 }
 
-// ActiveTasks are the tickets of those tasks that are with a worker, and whose headers name
-// a scope that is wanted. It costs two calls for each queue and each page of active tasks, of
-// which there are as many as workers have slots.
+// ActiveTasks returns the tickets of the active tasks whose headers name a wanted scope. It costs two
+// calls for each queue and each page of active tasks. There are as many active tasks as workers have
+// slots.
 func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[string]bool, error) {
 	queues, err := inspector.Queues()
 	if err != nil {
@@ -31,14 +31,14 @@ func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (ma
 		for page := 1; ; page++ {
 			tasks, err := inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
 			if errors.Is(err, asynq.ErrQueueNotFound) {
-				break // removed just now
+				break // the queue was removed just now
 			}
 			if err != nil {
 				return nil, err
 			}
 			for _, task := range tasks {
 				if !task.IsOrphaned && wanted(task.Headers[queue.HeaderScope]) {
-					seen[queue.Ticket(name, task.ID)] = true // a task may be on two pages
+					seen[queue.Ticket(name, task.ID)] = true // a task can be on two pages
 				}
 			}
 			if len(tasks) < pageSize {

@@ -8,11 +8,11 @@ import (
 // Role is what an actor may do: see docs/page.md#who-may-what.
 type Role int
 
-// The roles, each of which may do what those before it may.
+// The roles. Each may do what those before it may.
 const (
 	RoleNone   Role = iota // nothing
 	RoleViewer             // see
-	RoleOwner              // as a viewer, and act and change in the scopes of which it is the owner, and below them
+	RoleOwner              // as a viewer, and act and change in the scopes that it owns and below them
 	RoleAdmin              // everything
 )
 
@@ -39,22 +39,22 @@ type Actor struct {
 	// Groups are compared with the owner of a scope, as Name is.
 	Groups []string
 	Role   Role
-	// Scopes are the scopes that the actor may see, with all below them: names, or "*" for every name. Empty: all. An owner also sees
-	// its own.
+	// Scopes are the scopes that the actor may see, with all below them: names, or "*" for every name.
+	// Empty means all. An owner also sees its own scopes.
 	Scopes []string
-	// Via is the way that the actor came, such as "page" or "cli". It goes to the history and to the audit line.
+	// Via is the actor's way in, such as "page" or "cli". The history and the audit line have it.
 	Via string
 }
 
-// is reports whether an owner of the limits means the actor.
+// is reports whether an owner in the limits stands for the actor.
 func (a Actor) is(owner string) bool {
 	return owner != "" && (owner == a.Name || slices.Contains(a.Groups, owner))
 }
 
-// seesAll reports whether nothing is hidden from the actor.
+// seesAll reports whether the actor may see every scope.
 func (a Actor) seesAll() bool { return a.Role == RoleAdmin || a.Role > RoleNone && len(a.Scopes) == 0 }
 
-// sees reports whether a scope, or a place such as payments/*, is one of Scopes, or below one.
+// sees reports whether a scope, or a place such as payments/*, is one of Scopes or below one.
 func (a Actor) sees(place string) bool {
 	return slices.ContainsFunc(a.Scopes, func(scope string) bool { return covers(scope, place) })
 }

@@ -2,13 +2,14 @@ package control
 
 import "github.com/headway-go/headway/throttle/policy"
 
-// Users is which applications may spend from a scope, if not all may; docs/json.md has its fields.
+// Users lists the applications that may spend from a scope, if not all may. docs/json.md has its
+// fields.
 type Users struct {
 	Apps      []string `json:"apps,omitempty"`
 	AppsScope string   `json:"apps_scope,omitempty"` // the lowest level that lists them
 }
 
-// users returns which applications may spend from a scope.
+// users returns the applications that may spend from a scope.
 func (s *Service) users(scope string) Users {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {

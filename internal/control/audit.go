@@ -7,7 +7,7 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// audit writes who changed what in the limits: one line for each rule that is not what it was.
+// audit logs a change of the limits with its actor: one line for each rule that changed.
 func (s *Service) audit(ctx context.Context, who Actor, c Change, made policystore.Made) {
 	attrs := func(scope, rule, before, after string) []slog.Attr {
 		return []slog.Attr{

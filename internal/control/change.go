@@ -14,53 +14,58 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Change is a change of the limits that an actor asks for. Preview shows what it would do, and Apply makes it.
+// Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes
+// it.
 type Change struct {
 	// Verb is pause, resume, set, assign, remove, unset, reset, rollback or import.
 	Verb Verb
-	// Scope is the place in the limits, with "*" for every name; Rule is the rule there. Neither goes with rollback and import; unset
-	// and reset mean all rules without Rule, and unset everything without Scope.
+	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and
+	// import have neither. Without Rule, unset and reset mean all rules; without Scope, unset means
+	// everything.
 	Scope, Rule string
-	// Fields are what set writes, as limits.yaml has it.
+	// Fields are the fields that set writes, named as in limits.yaml.
 	Fields map[string]string
-	// Assigned is what assign writes.
+	// Assigned is the value that assign writes.
 	Assigned policystore.Assigned
-	// Version is the one that rollback returns to.
+	// Version is the version that rollback returns to.
 	Version int64
-	// Policy is what import brings, read From a file of this name. Replace undoes all other changes.
+	// Policy is the policy that import writes, and From the name of the file that it was read from.
+	// Replace undoes all other changes.
 	Policy  *policy.Policy
 	From    string
 	Replace bool
 
-	// Reason is why, for the history.
+	// Reason is the reason that the history keeps.
 	Reason string
-	// For is how long pause, set and remove last. Zero: for good.
+	// For is how long pause, set and remove last. Zero means permanently.
 	For time.Duration
-	// IfVersion refuses the change if the limits are at another version by now: see policystore.Edit.
+	// IfVersion refuses the change if the limits have another version by then; see policystore.Edit.
 	IfVersion int64
-	// Force changes a scope that the limits do not name, and no task can spend from.
+	// Force changes a scope that the limits do not name, and that no task can spend from.
 	Force bool
 }
 
 // Done is a change that was made.
 type Done struct {
 	policystore.Made
-	// Undo takes it back, unless the limits have changed since. Nil for what cannot be taken back: a reset, and the first version.
+	// Undo is the change that undoes it, unless the limits have changed since. Nil if it cannot be undone:
+	// for a reset, and for the first version.
 	Undo *Change
 }
 
-// errNoStore is the error of a change where no limits are kept in Redis.
+// errNoStore is the error of a change if no limits are kept in Redis.
 var errNoStore = errors.New("these limits come from a file, and only that can change them")
 
-// Apply makes a change, and writes one line of audit. The error is a *ForbiddenError, an *UnknownScopeError, those of the
-// policystore.Store's method of the verb, or those of May. Costs some round trips.
+// Apply makes a change and logs it in one line of audit. The error is a *ForbiddenError, an
+// *UnknownScopeError, one of the policystore.Store's method for the verb, or one of May. Costs some
+// round trips.
 func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) {
 	if s.store == nil {
 		return Done{}, errNoStore
 	}
 	made, err := s.change(ctx, who, c, false)
 	if err != nil {
-		return Done{Made: made}, err // ErrUnchanged has what stands there
+		return Done{Made: made}, err // ErrUnchanged comes with the state that stands
 	}
 	s.audit(ctx, who, c, made)
 	done := Done{Made: made}
@@ -70,7 +75,7 @@ func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) 
 	return done, nil
 }
 
-// change checks the actor's rights, and makes a change, or works out what it would be.
+// change checks the actor's rights and makes a change. If dry is true, it only works out its effect.
 func (s *Service) change(ctx context.Context, who Actor, c Change, dry bool) (made policystore.Made, err error) {
 	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: c.IfVersion, For: c.For, Via: who.Via, DryRun: dry}
 	if c.Verb == VerbRollback || c.Verb == VerbUnset {
@@ -86,8 +91,9 @@ func (s *Service) change(ctx context.Context, who Actor, c Change, dry bool) (ma
 	return s.edit(ctx, edit, c)
 }
 
-// mayChange checks an actor's rights to do what rollback and unset come to, which is more than their scope says. It returns the version
-// that this was worked out over, and that an actor who may not do everything must change.
+// mayChange checks an actor's rights to all that a rollback or an unset changes, which is more than its
+// scope names. It returns the version that this was worked out over. An actor that may not do
+// everything must make the change over that version.
 func (s *Service) mayChange(ctx context.Context, who Actor, c Change, edit policystore.Edit) (version int64, err error) {
 	if who.Role == RoleAdmin {
 		return edit.IfVersion, nil
@@ -110,7 +116,8 @@ func (s *Service) mayChange(ctx context.Context, who Actor, c Change, edit polic
 	return made.Version.Number - 1, nil
 }
 
-// verbOf is what an actor must be allowed to do that has a rule or a field changed: owner: and such are assigned.
+// verbOf returns the verb that an actor needs the right to, to change a rule or a field. For owner: and
+// similar fields it is assign.
 func verbOf(verb Verb, rule string) Verb {
 	if rule != policystore.PausedField && (strings.HasSuffix(rule, ":") || rule == policystore.UnmatchedField) {
 		return VerbAssign
@@ -118,7 +125,7 @@ func verbOf(verb Verb, rule string) Verb {
 	return verb
 }
 
-// edit has the store make the change.
+// edit makes the change in the store.
 func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (made policystore.Made, err error) {
 	switch c.Verb {
 	case VerbPause:
@@ -143,10 +150,11 @@ func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (ma
 	return made, fmt.Errorf("limits cannot be changed by %q", c.Verb)
 }
 
-// UnknownScopeError is the error for a scope whose first name the limits do not have, and that is most likely mistyped.
+// UnknownScopeError is the error for a scope whose first name is not in the limits and is probably
+// mistyped.
 type UnknownScopeError struct {
 	Name string
-	Near string // the name that is probably meant, empty for none
+	Near string // the name that is probably meant, empty if none is
 }
 
 func (e *UnknownScopeError) Error() string {
@@ -156,15 +164,15 @@ func (e *UnknownScopeError) Error() string {
 	return fmt.Sprintf("the limits do not name %s, and no task can spend from it", quote(e.Name))
 }
 
-// known refuses a scope whose first name the limits do not know, unless Force insists. Where a name may be new, only one that is
-// near to another is refused.
+// known refuses a scope whose first name is not in the limits, unless Force is set. If names may be
+// new, it refuses only a name that is similar to another.
 func (s *Service) known(ctx context.Context, c Change) error {
 	mayBeNew := c.Verb == VerbSet || c.Verb == VerbAssign
 	if c.Force || !mayBeNew && c.Verb != VerbPause {
 		return nil
 	}
 	p, err := s.store.Now(ctx)
-	if errors.Is(err, policystore.ErrNone) { // nobody knows yet what there will be
+	if errors.Is(err, policystore.ErrNone) { // the names are not known yet
 		return nil
 	}
 	if err != nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Limits is the version of the limits that stands in Redis, read once for several answers. The zero Limits is not known.
+// Limits is the version of the limits that stands in Redis, read once for several answers. The zero
+// Limits is unknown.
 type Limits struct {
 	Version *policystore.Version // nil if the limits come from a file, or there are none
 	At      time.Time            // the server's time
 }
 
-// Limits reads which version of the limits stands. It costs three round trips. An unreadable version is not known; the error is
-// that of a Redis that does not answer.
+// Limits reads the version of the limits that stands. It costs three round trips. A version that cannot
+// be read is unknown, and no error. The error is Redis's.
 func (s *Service) Limits(ctx context.Context) (Limits, error) {
 	if s.store == nil {
 		return Limits{At: s.now()}, nil
@@ -36,19 +37,22 @@ func (s *Service) Limits(ctx context.Context) (Limits, error) {
 	return Limits{Version: &v, At: at}, nil
 }
 
-// Level is how a scope stands, by what can be told with few commands.
+// Level is the state of a scope, as far as a few commands tell it.
 type Level struct {
 	Scope string
 	At    time.Time // the server's time
-	// Waiting is the sum of the costs of all tasks that wait in the scope and below it; of costs by unit, their requests.
+	// Waiting is the sum of the costs of all tasks that wait in the scope and below it. Of costs by unit
+	// it counts the requests.
 	Waiting int64
 	// Below is the number of names below the scope in which tasks wait.
 	Below int64
-	// Rules are those on the scope's path that apply now, outermost first. Binding is the one that is fullest, as an index, -1 for none.
+	// Rules are the rules on the scope's path that apply now, outermost first. Binding is the index of the
+	// fullest, -1 for none.
 	Rules   []Rule
 	Binding int
-	// Done is about when all that waits now will have started, by the pace of the rules and what waits under each of them, so that a
-	// scope that shares a rule may be done sooner. It is zero if nothing waits, and if no clock can tell.
+	// Done is about when the last of the tasks that wait now will have started, by the pace of the rules
+	// and by what waits under each. A scope that shares a rule may be done sooner. It is zero if nothing
+	// waits, or if no clock can tell.
 	Done time.Time
 	// Suspended says that a rule has limit 0.
 	Suspended bool
@@ -59,8 +63,8 @@ type Level struct {
 	Upstream throttle.UpstreamState
 }
 
-// Providers returns the names of the providers that the limits have, and of those for which tasks have waited within a day. Costs
-// one round trip.
+// Providers returns the names of the providers in the limits, and of those for which tasks waited
+// within a day. Costs one round trip.
 func (s *Service) Providers(ctx context.Context) ([]string, error) {
 	active, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
@@ -78,11 +82,11 @@ func (s *Service) Providers(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// LevelCost is how many commands of Redis Level sends at most.
+// LevelCost is the most Redis commands that Level sends.
 const LevelCost = 4
 
-// Level answers how a scope stands under limits that were read before. It costs four round trips, whatever the number of scopes
-// and tasks. The error is a *policy.ScopeError, or Redis's.
+// Level returns the state of a scope under limits that were read before. It costs four round trips,
+// however many scopes and tasks there are. The error is a *policy.ScopeError, or Redis's.
 func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level, error) {
 	l := Level{Scope: name, At: limits.At, Binding: -1, Pause: s.pause(name, limits.Version, limits.At)}
 	scope, err := policy.ParseScope(name)
@@ -113,7 +117,7 @@ func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level,
 	return l, nil
 }
 
-// judge finds the rule that binds, and when all will have started.
+// judge finds the rule that binds, and the time when all tasks will have started.
 func (l *Level) judge(now throttle.Forecast) {
 	most, at := -1.0, now.At
 	for i, r := range l.Rules {
@@ -147,7 +151,7 @@ func (l *Level) judge(now throttle.Forecast) {
 			continue
 		}
 		if r.Algorithm == policy.Concurrency && r.Remaining > 0 {
-			continue // it has room: the others decide
+			continue // it has room: other rules decide
 		}
 		if r.Units <= 0 {
 			return
@@ -164,7 +168,7 @@ func (l *Level) judge(now throttle.Forecast) {
 	}
 }
 
-// drained is how long it takes until all that waits under a rule has started.
+// drained returns the time until a rule has admitted all that waits under it.
 func drained(r throttle.RuleForecast) time.Duration {
 	left := r.Waiting - r.Remaining
 	if left <= 0 {
@@ -180,7 +184,8 @@ func drained(r throttle.RuleForecast) time.Duration {
 	return time.Duration(float64(left) / float64(r.Units) * float64(r.Per))
 }
 
-// Counts is the limit that counts: what the API said, or else that of the limits.
+// Counts returns the limit that is in force: the API's if it sent one, and otherwise that of the
+// limits.
 func (r Rule) Counts() int64 {
 	if r.Admits > 0 {
 		return r.Admits
@@ -188,7 +193,7 @@ func (r Rule) Counts() int64 {
 	return r.Limit
 }
 
-// Branch is a scope below another, or in the limits, with what waits there.
+// Branch is a scope below another one, with what waits there.
 type Branch struct {
 	Scope    string
 	Waiting  int64
@@ -196,15 +201,16 @@ type Branch struct {
 	Named    bool // the limits name it
 }
 
-// Outline is the scopes of a provider.
+// Outline is the list of a provider's scopes.
 type Outline struct {
 	Branches []Branch // most waiting first, then by name
 	More     bool     // there are others
-	Read     int      // how many commands it took
+	Read     int      // the number of commands it took
 }
 
-// Outline answers which scopes a provider has: those that the limits name, and those in which tasks wait, or below which. It reads
-// at most as many scopes as asked for, 1000 a round trip. The error is Redis's.
+// Outline returns the scopes of a provider: those that the limits name, those in which tasks wait, and
+// those above them. It reads at most as many scopes as asked for, 1000 in a round trip. The error is
+// Redis's.
 func (s *Service) Outline(ctx context.Context, provider string, most int) (Outline, error) {
 	waiting, more, err := s.limiter.Waitlist().Outline(ctx, provider, most)
 	if err != nil {
@@ -238,7 +244,7 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (Outli
 // Paused reports whether the limits pause a scope, or a level above it. It does no I/O.
 func (s *Service) Paused(scope string) bool { return s.pause(scope, nil, s.now()).PausedScope != "" }
 
-// nameBranches notes the scopes of the limits from a place on; "*" stands for no one name.
+// nameBranches adds the scopes that the limits name from a place on. "*" stands for no single name.
 func nameBranches(at string, config policy.ScopeConfig, names map[string]bool) {
 	names[at] = true
 	for name, below := range config.Scopes {
@@ -258,11 +264,11 @@ type NextTurn struct {
 	RuleScope string
 }
 
-// Turns is a part of the tasks that wait in a scope's own queue.
+// Turns is a part of the queue of a scope, without the queues of the scopes below it.
 type Turns struct {
 	Scope string
 	At    time.Time
-	From  int   // the place of the first, from 0
+	From  int   // the place of the first task, from 0
 	All   int64 // how many tasks the queue has
 	List  []NextTurn
 	// Unmatched says that no rule matches the scope any more.
@@ -272,8 +278,8 @@ type Turns struct {
 // TurnsAtOnce is how many tasks Turns returns at most.
 const TurnsAtOnce = 64
 
-// Turns answers which tasks of a scope's own queue have their turns next, from a place on, which is 0 for the first. It costs two
-// round trips, whatever the length of the queue. The error is a *policy.ScopeError, or Redis's.
+// Turns returns the tasks of a scope's own queue that are next, from a place on; 0 is the first. It
+// costs two round trips, however long the queue is. The error is a *policy.ScopeError, or Redis's.
 func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turns, error) {
 	t := Turns{Scope: scope, From: from}
 	limiter := s.limiter

@@ -7,7 +7,7 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Pause is the pause that a scope is under; docs/json.md has its fields.
+// Pause is the pause that holds a scope. docs/json.md has its fields.
 type Pause struct {
 	PausedScope string `json:"paused_scope,omitempty"`
 	PausedSince Time   `json:"paused_since,omitzero"`
@@ -16,7 +16,8 @@ type Pause struct {
 	PausedUser  string `json:"paused_user,omitempty"`
 }
 
-// pause returns the pause that a scope is under, of several the outermost. v says who made it, and may be nil.
+// pause returns the pause that holds a scope, the outermost of several. v names its author, and may be
+// nil.
 func (s *Service) pause(scope string, v *policystore.Version, now time.Time) (p Pause) {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {
@@ -36,7 +37,8 @@ func (s *Service) pause(scope string, v *policystore.Version, now time.Time) (p 
 	return p
 }
 
-// author notes who paused a place of the limits: by hand, or in the file.
+// author sets the author of a pause at a place of the limits, and whether it was made by hand or in the
+// file.
 func (p *Pause) author(v *policystore.Version, pattern string, now time.Time) {
 	if live, is := v.Paused(pattern, now); is {
 		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.Since)

@@ -15,41 +15,43 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Preview is what a change would do.
+// Preview is the effect of a change.
 type Preview struct {
-	// Version is the one that the change was worked out over. As Change.IfVersion it refuses the change if the limits are another by
-	// then.
+	// Version is the version that the change was worked out over. Set as Change.IfVersion, it refuses the
+	// change if the limits have another version by then.
 	Version int64
-	// Differences are what the change would change, as Done has it.
+	// Differences are what the change would change, as in Done.
 	Differences []policystore.Difference
-	// Resets are what a reset would forget.
+	// Resets are the counts that a reset would forget.
 	Resets []policystore.Reset
 	Effect Effect
 }
 
 // Effect is what a change does to the tasks that wait; docs/json.md has its fields.
 type Effect struct {
-	// Waiting is how many tasks wait in the scopes that the change concerns, and Scopes how many scopes those are. More says that there
-	// are more scopes, which were not counted.
+	// Waiting is the number of tasks that wait in the scopes that the change concerns, and Scopes the
+	// number of these scopes. More says that there are more scopes, which were not counted.
 	Waiting int64 `json:"waiting"`
 	Scopes  int   `json:"scopes"`
 	More    bool  `json:"more,omitempty"`
-	// Before and After are when the last of them starts, without the change and with it. Both are zero of a reset, and where none wait.
+	// Before and After are when the last of these tasks starts, without the change and with it. Both are
+	// zero for a reset, and if no task waits.
 	Before Last `json:"before,omitzero"`
 	After  Last `json:"after,omitzero"`
 }
 
-// Last is when the last of some tasks starts.
+// Last is when the last task of several starts.
 type Last struct {
-	// Start is zero if no clock tells, or no task waits.
+	// Start is zero if no clock can tell, or if no task waits.
 	Start Time `json:"start,omitzero"`
-	// Reason is why, of the scope whose tasks start last. Rule and RuleScope are the rule that binds there.
+	// Reason is what the scope whose tasks start last waits for. Rule and RuleScope are the rule that
+	// binds there.
 	Reason    Reason `json:"reason,omitempty"`
 	Rule      string `json:"rule,omitempty"`
 	RuleScope string `json:"rule_scope,omitempty"`
 }
 
-// String says it in one sentence.
+// String returns the effect as one sentence.
 func (e Effect) String() string {
 	if e.Waiting == 0 {
 		return "no task waits there"
@@ -67,7 +69,7 @@ func (e Effect) String() string {
 	return text + ", the last " + e.Before.String() + "; with the change, " + e.After.String()
 }
 
-// String says when.
+// String returns the time in words.
 func (l Last) String() string {
 	by := ""
 	if l.Rule != "" && l.Reason != ReasonPaused {
@@ -84,7 +86,7 @@ func (l Last) String() string {
 	return "at " + l.Start.String() + by
 }
 
-// counted writes a number with what it counts.
+// counted returns a number with its noun.
 func counted(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -92,11 +94,12 @@ func counted(n int64, one, many string) string {
 	return strconv.FormatInt(n, 10) + " " + many
 }
 
-// mostForecast is of how many scopes it is worked out when the last task starts: the fullest.
+// mostForecast is for how many scopes the last start is worked out: the fullest ones.
 const mostForecast = 16
 
-// Preview works out what a change would do, and changes nothing. Its errors are those of Apply. It costs what Service.Waiting costs,
-// and four round trips for each of the 16 fullest scopes that the change concerns.
+// Preview works out the effect of a change, and changes nothing. Its errors are those of Apply. It
+// costs what Service.Waiting costs, and four round trips for each of the 16 fullest scopes that the
+// change concerns.
 func (s *Service) Preview(ctx context.Context, who Actor, c Change) (p Preview, err error) {
 	if s.store == nil {
 		return p, errNoStore
@@ -113,7 +116,7 @@ func (s *Service) Preview(ctx context.Context, who Actor, c Change) (p Preview, 
 	return p, err
 }
 
-// previewReset is what is used under the rules that a reset resets.
+// previewReset returns what is used under the rules that a reset clears.
 func (s *Service) previewReset(ctx context.Context, who Actor, c Change) (p Preview, err error) {
 	if err := s.May(who, c.Verb, c.Scope); err != nil {
 		return p, err
@@ -147,7 +150,7 @@ func (s *Service) previewReset(ctx context.Context, who Actor, c Change) (p Prev
 	return p, err
 }
 
-// effect is what a change does to the tasks that wait where it changes something.
+// effect returns the effect of a change on the tasks that wait at the places it changes.
 func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, error) {
 	queues, more, err := s.queuesUnder(ctx, placesOf(made.Differences))
 	e := countQueues(queues, more)
@@ -161,7 +164,7 @@ func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, er
 	return e, err
 }
 
-// placesOf are the places of the limits where something is different, "*" for all.
+// placesOf returns the places of the limits that differ, "*" for all.
 func placesOf(differences []policystore.Difference) (places []string) {
 	for _, d := range differences {
 		place := d.Scope
@@ -182,7 +185,7 @@ func countQueues(queues []throttle.ScopeQueue, more bool) Effect {
 	return e
 }
 
-// queuesUnder are the scopes at or below some places in which tasks wait, fullest first.
+// queuesUnder returns the scopes at or below some places in which tasks wait, fullest first.
 func (s *Service) queuesUnder(ctx context.Context, places []string) (list []throttle.ScopeQueue, more bool, err error) {
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
@@ -210,7 +213,8 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []thro
 	return list, more, nil
 }
 
-// last is when the last of the tasks of some queues starts under a policy: a time that no clock tells is later than all others.
+// last returns when the last task of some queues starts under a policy. A time that no clock can tell
+// is later than all others.
 func (s *Service) last(ctx context.Context, under *policy.Policy, queues []throttle.ScopeQueue) (last Last, err error) {
 	limiter, err := throttle.New(s.rdb, under, throttle.Config{})
 	if err != nil {

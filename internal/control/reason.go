@@ -20,7 +20,7 @@ const (
 	ReasonUnmatched   Reason = "unmatched"    // a rule: none matches its scope
 )
 
-// reasonOf says what the rule that binds a waiting task asks for.
+// reasonOf returns the reason that the rule that binds a waiting task stands for.
 func reasonOf(b policy.MatchedRule, upstream bool) Reason {
 	switch {
 	case upstream:

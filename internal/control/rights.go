@@ -28,7 +28,7 @@ const (
 	VerbPriority Verb = "priority"
 )
 
-// verbWords is how a refusal has those verbs that a sentence needs another word for.
+// verbWords are the words for those verbs that a refusal does not name as they are.
 var verbWords = map[Verb]string{
 	VerbPayload: "read the payloads of", VerbRollback: "roll back", VerbRemove: "remove rules of", VerbSet: "set rules of", VerbAssign: "assign fields of",
 	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of",
@@ -40,11 +40,12 @@ type reach int
 
 const (
 	nowhere    reach = iota
-	own              // in the scopes of which it is the owner, and below them
+	own              // in the scopes that it owns, and below them
 	everywhere       // of VerbSee: in the actor's Scopes
 )
 
-// rights is where each role may do what. A role that a verb does not list may do it nowhere. Nothing else decides about rights.
+// rights is where each role may do what. A role that a verb does not list may do it nowhere. There is
+// no other table of rights.
 var rights = map[Verb]map[Role]reach{
 	VerbSee:      {RoleViewer: everywhere, RoleOwner: everywhere, RoleAdmin: everywhere},
 	VerbPayload:  {RoleOwner: own, RoleAdmin: everywhere},
@@ -59,20 +60,21 @@ var rights = map[Verb]map[Role]reach{
 	VerbUnset:    {RoleOwner: own, RoleAdmin: everywhere},
 	VerbReset:    {RoleOwner: own, RoleAdmin: everywhere},
 	VerbRollback: {RoleOwner: own, RoleAdmin: everywhere}, // each scope that it changes
-	VerbAssign:   {RoleAdmin: everywhere},                 // who owns a scope, and its part of what is shared with others
+	VerbAssign:   {RoleAdmin: everywhere},                 // the owner of a scope, and its share of what scopes share
 	VerbImport:   {RoleAdmin: everywhere},
 }
 
-// ForbiddenError is the error for an actor that may not do what it asked for.
+// ForbiddenError is the error for an actor that lacks the right to what it asks for.
 type ForbiddenError struct {
 	Actor string
 	Verb  Verb
-	// Scope is where, as the limits have it; empty for all limits.
+	// Scope is the place, as in the limits; empty for all limits.
 	Scope string
-	// Owner is the owner of the scope, if it has one, and the actor may see it. Hidden says that the actor may not.
+	// Owner is the owner of the scope, if it has one and the actor may see it. Hidden says that the actor
+	// may not see it.
 	Owner  string
 	Hidden bool
-	// Need is the least role that may do it.
+	// Need is the least role that has the right.
 	Need Role
 }
 
@@ -94,8 +96,9 @@ func (e *ForbiddenError) Error() string {
 	return fmt.Sprintf("%s may not %s: its owner is %s", e.Actor, what, quote(e.Owner))
 }
 
-// May returns a *ForbiddenError if an actor may not do something at a scope, or at a place such as payments/*; an empty place is all
-// limits. It goes by the limits that are in force in this process, and does no I/O.
+// May returns a *ForbiddenError if an actor has no right to a verb at a scope, or at a place such as
+// payments/*. An empty place is all limits. It checks the limits that are in force in this process, and
+// does no I/O.
 func (s *Service) May(who Actor, verb Verb, place string) error {
 	owners := s.owners(place)
 	if who.allowed(verb, place, owners) {
@@ -113,7 +116,7 @@ func (s *Service) May(who Actor, verb Verb, place string) error {
 	return e
 }
 
-// allowed goes by the owners of the levels of a place.
+// allowed reports whether the actor may do it, by the owners of the levels of a place.
 func (a Actor) allowed(verb Verb, place string, owners []string) bool {
 	owns := a.Role == RoleOwner && slices.ContainsFunc(owners, a.is)
 	switch rights[verb][a.Role] {

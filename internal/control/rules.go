@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Rule is how a rule stands that tasks of a scope meet now; docs/json.md has its fields.
+// Rule is the state of a rule that applies to a scope's tasks now. docs/json.md has its fields.
 type Rule struct {
 	Rule      string           `json:"rule"`
 	RuleScope string           `json:"rule_scope"`
@@ -20,17 +20,17 @@ type Rule struct {
 	Reset     Time             `json:"reset,omitzero"`
 	Waiting   int64            `json:"waiting"` // units, in the queues of all scopes under the rule
 
-	// Pace is how many units a second it admits while tasks wait, 0 if no clock tells.
+	// Pace is how many units a second the rule admits while tasks wait, 0 if no clock can tell.
 	Pace float64 `json:"-"`
 
-	// What the API said counts in the place of the limit.
+	// Admits and the fields after it are the API's correction, which counts in place of the limit.
 	Admits      int64 `json:"admits,omitempty"`
 	AdmitsUntil Time  `json:"admits_until,omitzero"`
-	VendorLimit int64 `json:"vendor_limit,omitempty"` // what it called its own limit
+	VendorLimit int64 `json:"vendor_limit,omitempty"` // the limit by the API's own words
 }
 
-// Rules answers how the rules stand that tasks of a scope meet now, outermost first. Its errors are those of Limiter.Forecast.
-// It costs three round trips.
+// Rules returns the state of the rules that apply to a scope's tasks now, outermost first. Its errors
+// are those of Limiter.Forecast. It costs three round trips.
 func (s *Service) Rules(ctx context.Context, who Actor, scope string) ([]Rule, error) {
 	if err := s.May(who, VerbSee, scope); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (s *Service) rules(ctx context.Context, scope string, told throttle.Upstrea
 	return rulesOf(now, told), nil
 }
 
-// rulesOf returns the rules of a forecast, with what the API said of them.
+// rulesOf returns the rules of a forecast, with the API's corrections.
 func rulesOf(now throttle.Forecast, told throttle.UpstreamState) (list []Rule) {
 	for _, state := range now.Rules {
 		if state.Paused {
@@ -73,8 +73,8 @@ func rulesOf(now throttle.Forecast, told throttle.UpstreamState) (list []Rule) {
 	return list
 }
 
-// correct notes what counts in the place of the limit. The burst of a bucket is corrected with its rate, in the scripts: of a
-// bucket, used stays what is missing from the burst of the limits.
+// correct sets what counts in place of the limit. The scripts correct the burst of a bucket along with
+// its rate; a bucket's used stays what is missing from the burst of the limits.
 func (r *Rule) correct(c throttle.Correction) {
 	r.Admits, r.AdmitsUntil, r.VendorLimit = c.Limit, At(c.Until), c.Own
 	if r.Algorithm != policy.TokenBucket {
@@ -82,8 +82,9 @@ func (r *Rule) correct(c throttle.Correction) {
 	}
 }
 
-// resets is when a rule next gives units back of its own: at the end of the period of a calendar or a fixed window. Of other rules it
-// is when everything is back, zero if nothing was taken or if only runs that end give back.
+// resets returns when a rule next gives units back by itself. For a calendar or a fixed window that is
+// the end of the period. For other rules it is when all units are back; it is zero if nothing was
+// taken, or if only the end of a run gives units back.
 func resets(r throttle.RuleForecast, at time.Time) Time {
 	switch {
 	case r.Algorithm == policy.Calendar && r.Rest > 0:

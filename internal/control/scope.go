@@ -6,7 +6,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Scope is who waits in a scope and below it, and for what; docs/json.md has its fields.
+// Scope is what waits in a scope and below it, and for what. docs/json.md has its fields.
 type Scope struct {
 	Scope      string `json:"scope"`
 	At         Time   `json:"at"`
@@ -19,7 +19,7 @@ type Scope struct {
 	Rule       string `json:"rule,omitempty"`
 	RuleScope  string `json:"rule_scope,omitempty"`
 
-	// The pause that ends last, by what the API said.
+	// UpstreamUntil is the end of the API's last pause.
 	UpstreamUntil Time   `json:"upstream_until,omitzero"`
 	UpstreamScope string `json:"upstream_scope,omitempty"`
 
@@ -30,11 +30,11 @@ type Scope struct {
 	Users
 	NoRule
 
-	// Upstream is all that the API has told of the scope.
+	// Upstream is the state of the scope by its API's answers.
 	Upstream throttle.UpstreamState `json:"-"`
 }
 
-// Hours is a rule that holds in certain hours; docs/json.md has its fields.
+// Hours is a rule that applies in certain hours only. docs/json.md has its fields.
 type Hours struct {
 	Rule      string `json:"rule"`
 	RuleScope string `json:"rule_scope"`
@@ -42,7 +42,7 @@ type Hours struct {
 	Changes   Time   `json:"changes"`
 }
 
-// Shadow is a shadow rule that tasks of the scope meet; docs/json.md has its fields.
+// Shadow is a shadow rule that applies to the scope's tasks. docs/json.md has its fields.
 type Shadow struct {
 	Rule      string `json:"rule"`
 	RuleScope string `json:"rule_scope"`
@@ -50,8 +50,8 @@ type Shadow struct {
 	Remaining int64  `json:"remaining"`
 }
 
-// Scope answers who waits in a scope and below it. The error is that of Limiter.Inspect, or Redis's.
-// IsUnmatched tells of a scope that no rule matches, and none ever did.
+// Scope returns what waits in a scope and below it. The error is that of Limiter.Inspect, or Redis's.
+// IsUnmatched recognises the error for a scope that no rule matches, and none ever did.
 func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, error) {
 	if err := s.May(who, VerbSee, name); err != nil {
 		return Scope{}, err

@@ -14,19 +14,19 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Config is what a Service asks.
+// Config configures New.
 type Config struct {
-	// Redis is where the tasks are and the limits are kept. Required.
+	// Redis has the tasks and the limits. Required.
 	Redis redis.UniversalClient
-	// Limiter has the limits to go by. Required.
+	// Limiter has the limits that count. Required.
 	Limiter *throttle.Limiter
 	// Store is where these limits are published, with their authors. Nil if they come from a file.
 	Store *policystore.Store
-	// Inspector reads asynq's queues. Default: one over Redis.
+	// Inspector reads asynq's queues. Defaults to one over Redis.
 	Inspector *asynq.Inspector
-	// Now is the clock of this host. Default: time.Now.
+	// Now is the clock of this host. Defaults to time.Now.
 	Now func() time.Time
-	// Logger gets one line for each rule and each task that an actor has changed. Default: none.
+	// Logger gets one line for each rule and each task that an actor has changed. Defaults to none.
 	Logger *slog.Logger
 }
 
@@ -56,10 +56,11 @@ func New(cfg Config) *Service {
 	return s
 }
 
-// Time is a moment of an answer: in JSON RFC 3339 in UTC with milliseconds, and "" for the zero Time.
+// Time is a moment in an answer. Its JSON is RFC 3339 in UTC with milliseconds, and "" for the zero
+// Time.
 type Time struct{ time.Time }
 
-// At returns a moment as answers have it.
+// At returns a moment as a Time.
 func At(at time.Time) Time { return Time{at} }
 
 // String returns the moment as JSON has it.
@@ -73,7 +74,7 @@ func (t Time) String() string {
 // MarshalJSON returns the moment as a string.
 func (t Time) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
 
-// expected is the moment so long after at; zero if no clock tells. The end of a pause is told as it is.
+// expected returns the moment in after at, and zero if no clock can tell. The end of a pause is exact.
 func expected(at time.Time, in time.Duration, b policy.MatchedRule) Time {
 	if b.Paused() {
 		return At(b.Until)
@@ -84,7 +85,8 @@ func expected(at time.Time, in time.Duration, b policy.MatchedRule) Time {
 	return At(at.Add(in))
 }
 
-// current is the version of the limits that stands in Redis, nil if that is not known or not gone by, and the server's time.
+// current returns the version of the limits that stands in Redis, nil if it cannot be read or the
+// limits come from a file. It also returns the server's time, or this host's if that is unknown.
 func (s *Service) current(ctx context.Context) (*policystore.Version, time.Time) {
 	if s.store == nil {
 		return nil, s.now()

@@ -13,17 +13,18 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// mostSearched is how many waiting tasks are looked through for one whose scope nobody wrote down: some seconds' worth.
+// mostSearched is how many waiting tasks are searched for one without a scope in its headers: some
+// seconds' worth.
 const mostSearched = 100_000
 
-// Where the scope of a task was found that has no header.
+// The sources of the scope of a task that has no header.
 const (
 	fromLine      = "line"
 	fromLastError = "last_error"
 )
 
-// found returns the scope that a worker's Spends gave to a task: its place in line has it, or its last error. Both are empty where
-// no worker has put the task back yet.
+// found returns the scope that a worker's Spends gave to a task, from its place in the queue or from
+// its last error. Both results are empty if no worker has put the task back yet.
 func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
 	if scope, is := worker.WaitingScope(info.LastErr); is {
 		return scope, fromLastError, nil
@@ -38,7 +39,7 @@ func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from 
 	return scope, fromLine, nil
 }
 
-// placeOf looks for a ticket among those who stand in line.
+// placeOf searches the waiters for a ticket, and returns its scope.
 func (s *Service) placeOf(ctx context.Context, ticket string) (scope string, err error) {
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Task is where a task is, and what it waits for; docs/json.md has its fields.
+// Task is the state of a task, and what it waits for. docs/json.md has its fields.
 type Task struct {
 	ID            string       `json:"id"`
 	Queue         string       `json:"queue"`
@@ -39,7 +39,7 @@ type Task struct {
 	NoRule
 }
 
-// What a task's turn can be.
+// The states of a task's turn.
 const (
 	TurnNone       = "none"
 	TurnWaiting    = "waiting"
@@ -47,8 +47,9 @@ const (
 	TurnParked     = "parked"
 )
 
-// Task answers where the tasks of an id are, one for each queue that has one. It costs two calls for each queue, three for each server of asynq's every 15 s, and some more for
-// each task. It returns a *NoTaskError if no queue has one, or none that the actor may see.
+// Task returns the tasks of an id, one for each queue that has one. It costs two calls for each queue,
+// three for each of asynq's servers every 15 s, and some more for each task. It returns a *NoTaskError if
+// no queue has one, or none that the actor may see.
 func (s *Service) Task(ctx context.Context, who Actor, id string) ([]Task, error) {
 	found, queues, err := s.find(ctx, id)
 	if err != nil {
@@ -70,15 +71,15 @@ func (s *Service) Task(ctx context.Context, who Actor, id string) ([]Task, error
 	return list, nil
 }
 
-// NoTaskError says that no queue has a task of an id.
+// NoTaskError is the error for an id that no queue has a task of.
 type NoTaskError struct {
 	ID     string
-	Queues []string // those that were searched
+	Queues []string // the queues that were searched
 }
 
 func (e *NoTaskError) Error() string { return "no queue has a task " + e.ID }
 
-// find looks for the task in every queue, two calls for each.
+// find searches every queue for the task, with two calls for each.
 func (s *Service) find(ctx context.Context, id string) (found []*asynq.TaskInfo, queues []string, err error) {
 	if queues, err = s.inspector.Queues(); err != nil {
 		return nil, nil, err
@@ -108,8 +109,8 @@ func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) 
 	return r, err
 }
 
-// turn learns what the task spends and where it stands. What is wrong with the task
-// itself is a part of the answer and no error.
+// turn reads what the task spends and its place in the queue. A fault of the task itself is a part of
+// the answer, and no error.
 func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error {
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
 	if err != nil {
@@ -164,7 +165,7 @@ func (s *Service) maxPriority(name string) *int {
 	return &limit
 }
 
-// parked says why a task's place is only kept.
+// parked sets why a task is parked.
 func (s *Service) parked(spec queue.Spec, r *Task) {
 	if err := s.tooDear(spec); err != nil {
 		r.Reason, r.Error = ReasonCost, Plain(err)
@@ -193,7 +194,7 @@ func (s *Service) tooDear(spec queue.Spec) (err error) {
 	return err
 }
 
-// Waits tells whether a worker may still take the task: by its own scheduled time, or now.
+// Waits reports whether a worker may still take the task, now or at its own scheduled time.
 func (t *Task) Waits() bool { return waits(t.State) }
 
 func waits(state string) bool {

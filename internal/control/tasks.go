@@ -18,53 +18,56 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// MostTasks is how many tasks one TaskChange changes at most.
+// MostTasks is the most tasks that one TaskChange changes.
 const MostTasks = 10_000
 
-// TaskChange is what an actor asks for of tasks that wait. Count says how many those are, and ApplyTasks changes them.
+// TaskChange is a change of waiting tasks that an actor asks for. Count counts these tasks, and
+// ApplyTasks changes them.
 type TaskChange struct {
-	// Verb is run, to start before all others as soon as the limits allow; move, to another scope; cancel, or priority.
+	// Verb is run, which starts tasks before all others as soon as the limits allow; move, which moves
+	// them to another scope; cancel; or priority.
 	Verb Verb
-	// IDs are the tasks, in all queues or in Queue. Without them it is all that wait in Scope and below it, with "*" for every name, of
-	// Queue and of Type if these are given.
+	// IDs are the tasks, in Queue, or in all queues if that is empty. Without IDs the change is about all
+	// tasks that wait in Scope and below it, with "*" for every name, and only those of Queue and of Type
+	// if these are set.
 	IDs                []string
 	Scope, Queue, Type string
-	// To is the scope that move moves to.
+	// To is the scope that move moves tasks to.
 	To string
-	// Priority is what priority sets.
+	// Priority is the value that priority sets.
 	Priority int
-	// Reason is why, for the audit line.
+	// Reason is the reason for the audit line.
 	Reason string
-	// Most is how many tasks to change. Default, and at most: MostTasks.
+	// Most is how many tasks to change at most. Defaults to MostTasks, the most.
 	Most int
 }
 
-// TaskCount is how many tasks a TaskChange is about.
+// TaskCount is the number of tasks that a TaskChange is about.
 type TaskCount struct {
 	Tasks int64
 	// More says that there are more, which were not counted.
 	More bool
 }
 
-// Outcome is what became of a task.
+// Outcome is the outcome of a change for one task.
 type Outcome = worker.TaskOutcome
 
 // TaskChanged is the Outcome of a task that was changed.
 const TaskChanged = worker.TaskChanged
 
-// TasksDone is what became of the tasks of a TaskChange.
+// TasksDone is the result of a TaskChange.
 type TasksDone struct {
-	// Changed is how many were changed.
+	// Changed is the number of tasks that were changed.
 	Changed int
-	// Left is how many were left as they were, by why.
+	// Left is the number of tasks that were left as they were, by outcome.
 	Left map[Outcome]int
-	// Tasks are all of them, in their order.
+	// Tasks are all of them, in order.
 	Tasks []TaskDone
 	// More says that there are more, for the next call.
 	More bool
 }
 
-// TaskDone is what became of one task; docs/json.md has its fields.
+// TaskDone is the result for one task. docs/json.md has its fields.
 type TaskDone struct {
 	ID      string  `json:"id"`
 	Queue   string  `json:"queue"`
@@ -72,12 +75,12 @@ type TaskDone struct {
 	Outcome Outcome `json:"outcome"`
 }
 
-// TaskChangeError is the error for a TaskChange that does not say what to do, or of which tasks.
+// TaskChangeError is the error for a TaskChange that lacks what to do, or which tasks.
 type TaskChangeError struct{ Why string }
 
 func (e *TaskChangeError) Error() string { return e.Why }
 
-// check refuses what could not be done to any task.
+// check refuses a change that no task can undergo.
 func (c *TaskChange) check(p *policy.Policy) error {
 	switch {
 	case !slices.Contains([]Verb{VerbRun, VerbMove, VerbCancel, VerbPriority}, c.Verb):
@@ -105,7 +108,7 @@ func (c *TaskChange) check(p *policy.Policy) error {
 	return nil
 }
 
-// may checks an actor's rights: at the scope of each task, and at the one that tasks enter.
+// mayTasks checks an actor's rights at the scope of each task, and at the scope that tasks enter.
 func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
 	if c.Verb == VerbMove {
 		scopes = append(scopes, c.To)
@@ -121,8 +124,9 @@ func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
 // meant is a task that a TaskChange is about.
 type meant struct{ queue, id, scope string }
 
-// Count answers how many tasks a TaskChange is about, and changes nothing. It counts 100,000 at most by queue and type. The error is a
-// *TaskChangeError, a *ForbiddenError, a *NoTaskError, those of Policy.Check for the scope to move to, or Redis's.
+// Count returns the number of tasks that a TaskChange is about, and changes nothing. By queue and type
+// it counts 100,000 at most. The error is a *TaskChangeError, a *ForbiddenError, a *NoTaskError, one of
+// Policy.Check for the scope to move to, or Redis's.
 func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCount, err error) {
 	if err := s.checkTasks(who, c); err != nil {
 		return n, err
@@ -144,14 +148,14 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 		return err
 	}
 	if len(c.IDs) > 0 {
-		return s.mayTasks(who, c) // each task's scope is looked at when it is found
+		return s.mayTasks(who, c) // each task's scope is checked when the task is found
 	}
 	return s.mayTasks(who, c, c.Scope)
 }
 
-// ApplyTasks changes tasks that wait, each by itself, and records that in Redis and in the log. Tasks that a worker has, or that were granted their
-// start, are left. An error ends it: what was done until then is in the result. Its errors are those of Count. Costs some twenty round
-// trips a task.
+// ApplyTasks changes waiting tasks, each by itself, and records that in Redis and in the log. It leaves
+// tasks that a worker has, or that were granted their start. An error ends it; the result then has what
+// was done before. Its errors are those of Count. Costs some twenty round trips a task.
 func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done TasksDone, err error) {
 	if err := s.checkTasks(who, c); err != nil {
 		return done, err
@@ -200,7 +204,8 @@ func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, o
 	return tasks.Cancel(ctx, one.queue, one.id)
 }
 
-// meant finds the tasks that a change is about: most of them, and whether there are more.
+// meant finds the tasks that a change is about, at most as many as asked for, and returns whether there
+// are more.
 func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) (list []meant, more bool, err error) {
 	if len(c.IDs) > 0 {
 		list, err = s.meantByID(ctx, who, c)
@@ -224,7 +229,8 @@ func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) 
 	return list, more, nil
 }
 
-// meantByID finds tasks by their ids. That one is not there, or may not be seen, is an error; and so is one that may not be changed.
+// meantByID finds tasks by their ids. The error says that a task does not exist or may not be seen, or
+// that it may not be changed.
 func (s *Service) meantByID(ctx context.Context, who Actor, c TaskChange) (list []meant, err error) {
 	for _, id := range c.IDs {
 		found, queues, err := s.find(ctx, id)
@@ -255,7 +261,7 @@ func (s *Service) meantByID(ctx context.Context, who Actor, c TaskChange) (list 
 	return list, nil
 }
 
-// scopeOf is the scope that a task spends from, "" if that is not known.
+// scopeOf returns the scope that a task spends from, "" if that is not known.
 func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, error) {
 	if scope := info.Headers[queue.HeaderScope]; scope != "" {
 		return scope, nil
@@ -264,7 +270,8 @@ func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, er
 	return scope, err
 }
 
-// meantOf finds the tasks of a provider by scope, queue and type: those that wait in line, and those that are parked.
+// meantOf finds the tasks of a provider by scope, queue and type, among the waiting and the parked
+// ones.
 func (s *Service) meantOf(ctx context.Context, c TaskChange, provider string, most int) (list []meant, more bool, err error) {
 	const page = 1000
 	seen, searched := map[string]bool{}, 0
@@ -301,7 +308,7 @@ func (s *Service) meantOf(ctx context.Context, c TaskChange, provider string, mo
 		if err := take(some); err != nil {
 			return nil, false, err
 		}
-		if searched += len(some); len(some) < page || len(seen) == before { // it starts over after the end
+		if searched += len(some); len(some) < page || len(seen) == before { // the list starts over after its end
 			break
 		}
 		more = more || searched >= mostSearched

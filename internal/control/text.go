@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Plain returns the text of an error without the name of the package that it comes from.
+// Plain returns the text of an error without the name of its package.
 func Plain(err error) string {
 	text := err.Error()
 	for _, name := range []string{"throttle: ", "queue: ", "policystore: "} {
@@ -16,7 +16,8 @@ func Plain(err error) string {
 	return text
 }
 
-// quote returns a name as a sentence has it: in quotes only where it is empty, or has what cannot be printed.
+// quote returns a name for a sentence. It adds quotes only if the name is empty, or cannot be printed
+// as it is.
 func quote(name string) string {
 	const most = 300
 	if len(name) > most {

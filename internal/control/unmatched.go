@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// NoRule says whether no rule matches a scope, and since when; docs/json.md has its fields.
+// NoRule says whether no rule matches a scope, and since when. docs/json.md has its fields.
 type NoRule struct {
 	Unmatched      bool   `json:"unmatched,omitempty"`
 	UnmatchedSince int64  `json:"unmatched_since,omitempty"` // version
@@ -19,7 +19,7 @@ type NoRule struct {
 	Published bool `json:"-"`
 }
 
-// noRule says since when no rule matches a scope, which none does.
+// noRule returns since when no rule matches a scope. The scope must be one that no rule matches.
 func (s *Service) noRule(ctx context.Context, scope string) (NoRule, error) {
 	n := NoRule{Unmatched: true, Published: s.store != nil}
 	if !n.Published {
@@ -33,8 +33,8 @@ func (s *Service) noRule(ctx context.Context, scope string) (NoRule, error) {
 	return n, nil
 }
 
-// queued returns a limiter that tells who waits in queues, whatever the limits say of the scopes. What it expects of starts means
-// nothing.
+// queued returns a limiter that finds the waiters of all scopes, whether the limits match them or not.
+// Its forecasts of starts mean nothing.
 func (s *Service) queued() (*throttle.Limiter, error) {
 	open, err := policy.New(policy.UnmatchedAllow, nil)
 	if err != nil {
@@ -43,8 +43,8 @@ func (s *Service) queued() (*throttle.Limiter, error) {
 	return throttle.New(s.rdb, open, throttle.Config{})
 }
 
-// unmatchedScope reports a scope that no rule matches: one that had a rule, or in which tasks wait. Others are most
-// likely mistyped, and refused.
+// unmatchedScope returns the state of a scope that no rule matches, if it once had a rule, or if tasks
+// wait in it. Any other is probably mistyped, and is refused.
 func (s *Service) unmatchedScope(ctx context.Context, name string, refused error) (Scope, error) {
 	none, err := s.noRule(ctx, name)
 	if err != nil {
@@ -67,5 +67,5 @@ func (s *Service) unmatchedScope(ctx context.Context, name string, refused error
 	}, err
 }
 
-// IsUnmatched tells whether an error says that no rule matches a scope.
+// IsUnmatched reports whether an error says that no rule matches a scope.
 func IsUnmatched(err error) bool { return errors.As(err, new(*policy.UnmatchedError)) }

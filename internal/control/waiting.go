@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// WaitingScope is a scope in whose own queue tasks wait; docs/json.md has its fields.
+// WaitingScope is a scope with tasks waiting in its own queue. docs/json.md has its fields.
 type WaitingScope struct {
 	Scope      string `json:"scope"`
 	At         Time   `json:"at,omitzero"`
@@ -23,18 +23,19 @@ type WaitingScope struct {
 	RuleScope  string `json:"rule_scope,omitempty"`
 }
 
-// Waiting is where tasks wait.
+// Waiting is the list of scopes in which tasks wait.
 type Waiting struct {
-	// Fullest are the scopes in which most tasks wait, fullest first.
+	// Fullest are the scopes with the most waiting tasks, fullest first.
 	Fullest []WaitingScope
-	// Scopes is how many scopes were counted. More says that a provider has more, which were not.
+	// Scopes is the number of scopes that were counted. More says that a provider has more, which were
+	// not.
 	Scopes int
 	More   bool
 }
 
-// Waiting answers in which scopes tasks wait, at most as many scopes as asked for. It counts at most 10,000 scopes of each provider:
-// see Waitlist.Fullest for what that costs. Each scope of the answer costs a call of asynq's besides. Scopes that the actor may not see
-// are left out.
+// Waiting returns the scopes in which tasks wait, at most as many as asked for. It counts at most
+// 10,000 scopes of each provider; see Waitlist.Fullest for the cost. Each scope of the answer costs one
+// more call of asynq. Scopes that the actor may not see are left out.
 func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, error) {
 	var all Waiting
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
@@ -67,7 +68,7 @@ func (s *Service) waitingScope(q throttle.ScopeQueue) WaitingScope {
 	return w
 }
 
-// since is when the wait of a task began, as far as its headers know.
+// since returns when the wait of a task began, as far as its headers say.
 func (s *Service) since(ticket string) Time {
 	name, id, is := queue.ReadTicket(ticket)
 	if !is {
@@ -75,7 +76,7 @@ func (s *Service) since(ticket string) Time {
 	}
 	info, err := s.inspector.GetTaskInfo(name, id)
 	if err != nil {
-		return Time{} // it is gone
+		return Time{} // the task is gone
 	}
 	at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue])
 	if err != nil {
