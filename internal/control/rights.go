@@ -44,8 +44,8 @@ const (
 	everywhere       // of VerbSee: in the actor's Scopes
 )
 
-// rights is where each role may do what. A role that a verb does not list may do it nowhere. There is
-// no other table of rights.
+// rights are the reach of each verb for each role. A role that a verb does not list has no right to it.
+// There is no other table of rights.
 var rights = map[Verb]map[Role]reach{
 	VerbSee:      {RoleViewer: everywhere, RoleOwner: everywhere, RoleAdmin: everywhere},
 	VerbPayload:  {RoleOwner: own, RoleAdmin: everywhere},

@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// act is what is asked for of tasks that wait.
+// act is the form that changes waiting tasks.
 type act struct {
 	Verb     control.Verb
 	Title    string
@@ -22,7 +22,7 @@ type act struct {
 	Scope    string
 	Queue    string
 	Type     string
-	All      bool     // all of the scope and below, of the queue and type
+	All      bool     // all tasks of the scope and below, of the queue and type
 	Chosen   []string // the tasks, as the form names them
 	To       string
 	Priority string
@@ -52,7 +52,7 @@ var taskVerbs = map[control.Verb]struct {
 	control.VerbCancel:   {"Cancel tasks", "Cancel them", true},
 }
 
-// acted takes the form of those who wait: it counts them, or does what is asked for.
+// acted handles the form for waiting tasks: it counts the tasks, or makes the change.
 func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	a := &act{
 		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: strings.TrimSpace(r.FormValue("queue")), Type: strings.TrimSpace(r.FormValue("type")),
@@ -72,7 +72,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	ready := err == nil && (a.Verb != control.VerbMove || a.To != "") && (a.Verb != control.VerbPriority || a.Priority != "")
 	switch {
 	case err != nil:
-	case !ready: // it asks where to first
+	case !ready: // the form asks for the target first
 		err = h.service.May(who, a.Verb, a.Scope)
 	case r.FormValue("do") == "make":
 		h.makeOf(w, r, who, a, asked)
@@ -100,7 +100,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	h.render(w, r, status, "act", view{Title: a.Title, Who: who, Data: a})
 }
 
-// asked makes of the form what the service takes: one change, or one for each queue of the chosen tasks.
+// asked turns the form into changes for the service: one, or one for each queue of the chosen tasks.
 func (a *act) asked() (list []control.TaskChange, err error) {
 	c := control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason}
 	if a.Priority != "" {
@@ -135,7 +135,7 @@ func (a *act) asked() (list []control.TaskChange, err error) {
 	return list, nil
 }
 
-// makeOf does what was asked for, and shows what became of it.
+// makeOf makes the change and shows its result.
 func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
 	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
 	for _, one := range asked {

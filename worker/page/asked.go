@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// held is how much of a form is kept while its sender logs in again.
+// held is how many bytes of a form are kept while its sender logs in again.
 const held = 2 << 20
 
-// who returns who makes a request.
+// who returns the actor of a request.
 func (h *handler) who(r *http.Request) (who Actor, ok bool) {
 	switch {
 	case h.cfg.Identify != nil:
@@ -28,7 +28,7 @@ func (h *handler) who(r *http.Request) (who Actor, ok bool) {
 	return who, ok && who.Name != "" && who.Role > RoleNone
 }
 
-// user returns whose token or session a request has.
+// user returns the actor of a request's token or session.
 func (h *handler) user(r *http.Request) (Actor, bool) {
 	if scheme, text, is := strings.Cut(r.Header.Get("Authorization"), " "); is && strings.EqualFold(scheme, "Bearer") {
 		return h.cfg.Users.token(strings.TrimSpace(text))
@@ -40,7 +40,7 @@ func (h *handler) user(r *http.Request) (Actor, bool) {
 	return h.cfg.Users.person(one.name, one.hash)
 }
 
-// asked lets those in of whom it is known who they are.
+// asked calls next for requests whose actor is known. It sends others to the login, or refuses them.
 func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, held)
@@ -64,18 +64,18 @@ func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) ht
 	}
 }
 
-// login is the form.
+// login is the login form.
 type login struct {
 	Next   string
 	Name   string
 	Fault  string
-	Held   []heldField // what was typed into a form when the session had ended
+	Held   []heldField // the fields of a form that was sent after the session had ended
 	Posted bool        // Held is sent to Next by POST
 }
 
 type heldField struct{ Name, Value string }
 
-// askAgain asks who it is before what was typed is taken, and keeps it.
+// askAgain shows the login to a sender whose session has ended, and keeps the form.
 func (h *handler) askAgain(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "the form cannot be read: "+err.Error(), http.StatusBadRequest)
@@ -98,7 +98,7 @@ func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: safePath(r.FormValue("next"))}})
 }
 
-// heldPrefix marks the fields of the form that is kept among those of the login.
+// heldPrefix begins the names of the kept form's fields in the login form.
 const heldPrefix = "held:"
 
 func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
@@ -148,7 +148,7 @@ func (h *handler) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, h.cfg.Prefix+"/login", http.StatusSeeOther)
 }
 
-// safePath is a path of the page, so that nobody is sent elsewhere.
+// safePath returns a path of the page, so that a login redirects to no other site.
 func safePath(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.Contains(path, "\\") {

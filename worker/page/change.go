@@ -19,7 +19,7 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// change is a form, and what would come of it.
+// change is a form that changes limits, with its preview.
 type change struct {
 	Verb    control.Verb
 	Title   string
@@ -31,24 +31,24 @@ type change struct {
 	For     string
 	Reason  string
 	Owner   string
-	Text    string // of limits to import
+	Text    string // the limits to import
 	Replace bool
-	Shadow  bool // try it as a shadow rule first
+	Shadow  bool // whether to try it as a shadow rule first
 	More    string
 	Force   bool
 	Fields  []ruleField
-	Now     string // the rule as it is
+	Now     string // the current rule
 	Asks    asks
 
 	Faults   map[string]string // by field
-	Fault    []string          // of the whole
-	Unknown  bool              // the limits do not name the scope: Force does it anyway
+	Fault    []string          // of the form as a whole
+	Unknown  bool              // the limits do not name the scope; Force changes it anyway
 	Conflict *policystore.ConflictError
 	Preview  *control.Preview
 	Hidden   url.Values // the form, to be sent again
 }
 
-// asks says which fields a verb has.
+// asks is the fields that the form of a verb has.
 type asks struct{ Scope, Rule, Fields, For, Owner, Text bool }
 
 // ruleField is a field of a rule in the form.
@@ -73,7 +73,8 @@ var verbs = map[control.Verb]struct {
 	control.VerbImport:   {"Import limits", "Import them", true, asks{Text: true}},
 }
 
-// shownFields are those of a rule that have a field of their own; others are written under "more".
+// shownFields are the fields of a rule that have an input of their own. All others are written under
+// "more".
 var shownFields = []ruleField{
 	{Name: "algorithm", Label: "Algorithm", Choices: []string{
 		string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar),
@@ -85,7 +86,7 @@ var shownFields = []ruleField{
 	{Name: "max_wait", Label: "Longest wait", Hint: "such as 10m"},
 }
 
-// changeOf reads a form.
+// changeOf reads a form from a request.
 func (h *handler) changeOf(r *http.Request) (*change, error) {
 	c := &change{
 		Verb: control.Verb(r.FormValue("verb")), Scope: strings.TrimSpace(r.FormValue("scope")), Rule: strings.TrimSpace(r.FormValue("rule")), For: strings.TrimSpace(r.FormValue("for")),
@@ -120,7 +121,8 @@ func (h *handler) changeOf(r *http.Request) (*change, error) {
 	return c, nil
 }
 
-// ruleFields are the fields of a rule that counts at a scope, as the limits have them, and under "text" all of it.
+// ruleFields returns the fields of a rule that counts at a scope, as in the limits, and its whole text
+// under "text".
 func (h *handler) ruleFields(place, name string) map[string]string {
 	fields := map[string]string{}
 	scope, err := policy.ParseScope(strings.ReplaceAll(place, "*", "x"))
@@ -147,7 +149,7 @@ func (h *handler) ruleFields(place, name string) map[string]string {
 	return fields
 }
 
-// askedFor makes of the form what the service takes.
+// askedFor turns the form into a change for the service.
 func (h *handler) askedFor(c *change) (control.Change, error) {
 	out := control.Change{Verb: c.Verb, Scope: c.Scope, Rule: c.Rule, Version: c.Version, Reason: c.Reason, Force: c.Force}
 	if c.For != "" {
@@ -173,10 +175,10 @@ func (h *handler) askedFor(c *change) (control.Change, error) {
 	return out, nil
 }
 
-// errFields says that a field is at fault, which the form shows.
+// errFields is the error for a form with faults beside its fields.
 var errFields = errors.New("a field is at fault")
 
-// trial is what is added to the name of a rule that is tried as a shadow first.
+// trial is the suffix of the name of a rule that is tried as a shadow rule first.
 const trial = "-trial"
 
 func (h *handler) askedRule(c *change, out *control.Change) error {
@@ -185,7 +187,7 @@ func (h *handler) askedRule(c *change, out *control.Change) error {
 		return errFields
 	}
 	out.Fields = map[string]string{}
-	if c.Shadow { // another rule beside it, which has all that it has
+	if c.Shadow { // another rule beside it, with the same fields
 		for key, value := range h.ruleFields(c.Scope, c.Rule) {
 			if key != "text" && key != "name" {
 				out.Fields[key] = value
@@ -217,7 +219,7 @@ func (h *handler) askedRule(c *change, out *control.Change) error {
 	return nil
 }
 
-// changeForm shows a form.
+// changeForm shows the form of a change.
 func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, who Actor) {
 	if _, err := h.limits(r.Context()); err != nil {
 		h.failed(w, r, who, err)
@@ -227,7 +229,7 @@ func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, who Actor) 
 	if err == nil {
 		err = h.service.May(who, c.Verb, c.Scope)
 	}
-	if c != nil && c.Verb == control.VerbRollback { // what it changes is known when it is previewed
+	if c != nil && c.Verb == control.VerbRollback { // its preview shows what it changes
 		h.changed(w, r, who)
 		return
 	}
@@ -238,7 +240,7 @@ func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, who Actor) 
 	h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: who, Data: c})
 }
 
-// changed takes a form: it shows what would come of it, or makes the change.
+// changed handles a form: it shows the preview, or makes the change.
 func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 	if _, err := h.limits(r.Context()); err != nil {
 		h.failed(w, r, who, err)
@@ -273,7 +275,7 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 	h.refused(w, r, who, c, err)
 }
 
-// forget has everything read anew: something was changed.
+// forget makes the next requests read everything again, after a change.
 func (h *handler) forget() {
 	h.following.mu.Lock()
 	h.following.read = time.Time{}
@@ -281,7 +283,7 @@ func (h *handler) forget() {
 	h.hub.forget()
 }
 
-// refused shows the form again, with what is wrong with it in the words of the command line.
+// refused shows the form again with its faults, in the words of the command line.
 func (h *handler) refused(w http.ResponseWriter, r *http.Request, who Actor, c *change, err error) {
 	status := http.StatusUnprocessableEntity
 	invalid, isPolicy := errors.AsType[*policy.Error](err)
@@ -324,7 +326,7 @@ func (c *change) faults(err *policy.Error) {
 	}
 }
 
-// doneData is a change that was made.
+// doneData is the content of the screen of a change that was made.
 type doneData struct {
 	changeRow
 	Scope string
@@ -332,7 +334,7 @@ type doneData struct {
 	In    string
 }
 
-// done shows a change that was made, and offers to undo it while nothing was changed since.
+// done shows a change that was made, and offers to undo it if it is still the last one.
 func (h *handler) done(w http.ResponseWriter, r *http.Request, who Actor) {
 	t, _ := h.historyTopic(r, who)
 	h.forget()

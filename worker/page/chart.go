@@ -12,10 +12,10 @@ import (
 // chart is spending over time as a drawing and as a table.
 type chart struct {
 	Bars         []bar
-	Top          int64  // of the axis
-	Limit        int64  // what the rules admit in one slot, 0 if they do not say
-	LimitY       int    // where its line is
-	LimitRule    string // of which rule
+	Top          int64  // the greatest value of the axis
+	Limit        int64  // what the rules admit in one slot, 0 if unknown
+	LimitY       int    // the height of its line
+	LimitRule    string // the rule that Limit is of
 	Step         string
 	Width, Depth int // of the drawing
 	Base         int // where the bars stand
@@ -39,7 +39,7 @@ const (
 	chartBase, chartLabelHeight = 142, 160
 )
 
-// chartOf draws what was spent in slots of one length, and what the rule that leaves least room admits in one.
+// chartOf draws the spending in slots of one length, and what the tightest rule admits in one.
 func chartOf(points []usage.Point, step time.Duration, l control.Level, now time.Time) chart {
 	c := chart{Width: chartWidth, Depth: chartDepth, Base: chartBase, Step: spanWords(step)}
 	if len(points) == 0 {
@@ -74,7 +74,8 @@ func chartOf(points []usage.Point, step time.Duration, l control.Level, now time
 	return c
 }
 
-// admitted is how many units the scope's rules admit in a time, as far as they say, and which rule that is.
+// admitted returns how many units the scope's rules admit in a time, as far as known, and by which
+// rule.
 func admitted(l control.Level, in time.Duration) (least int64, rule string) {
 	for _, r := range l.Rules {
 		if r.Pace <= 0 || r.Unit != "" && r.Unit != policy.Requests {

@@ -18,7 +18,7 @@ const (
 	mostLines, mostShown = 20_000, 200
 )
 
-// forecastData is what the screen shows.
+// forecastData is the content of the screen.
 type forecastData struct {
 	Text    string
 	Done    bool
@@ -113,7 +113,8 @@ func (s *scopeForecast) add(start time.Time) {
 	}
 }
 
-// seenEntries are the lines of a batch. A line whose scope who asks may not see is a bad one.
+// seenEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad
+// one.
 func (h *handler) seenEntries(who Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
 	return func(yield func(queue.Entry) bool) {
 		lines := 0

@@ -43,8 +43,8 @@ func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
 type changeRow struct {
 	policystore.Change
 	Current  bool
-	Rollback bool // who asks may return to it
-	Hidden   int  // differences in scopes that who asks may not see
+	Rollback bool // the actor may return to it
+	Hidden   int  // differences in scopes that the actor may not see
 }
 
 type historyData struct {
@@ -58,7 +58,7 @@ type historyData struct {
 	Older   int
 }
 
-// seen are the changes of which an actor may see something, with what that is.
+// seen returns the changes of which an actor may see a part, reduced to that part.
 func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
 	for i, c := range all.changes {
 		row := changeRow{Change: c, Current: i == 0}
@@ -81,7 +81,8 @@ func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
 	return rows
 }
 
-// mayRollback reports whether it is worth offering: what a rollback changes is known when it is previewed.
+// mayRollback reports whether the page offers a rollback. Only the preview shows what a rollback
+// changes.
 func (h *handler) mayRollback(who Actor, _ policystore.Change) bool {
 	return who.Role == RoleAdmin || who.Role == RoleOwner
 }
@@ -99,7 +100,7 @@ func (h *handler) historyView(r *http.Request, who Actor, data any) (any, string
 	return d, "History", nil
 }
 
-// mentions reports whether a change is by somebody, in a scope or for a reason that was typed.
+// mentions reports whether the author, a scope or the reason of a change contains the filter.
 func (c *changeRow) mentions(filter string) bool {
 	v := c.Version
 	texts := []string{v.By, v.User, v.Change, v.Reason, strconv.FormatInt(v.Number, 10)}
@@ -158,7 +159,7 @@ func (h *handler) export(w http.ResponseWriter, r *http.Request, who Actor) {
 			line.Changes = append(line.Changes, auditChange{d.Scope, d.Rule, d.Before, d.After, control.At(d.AfterUntil).String()})
 		}
 		if enc.Encode(line) != nil {
-			return // the reader has gone
+			return // the reader has closed the connection
 		}
 	}
 }

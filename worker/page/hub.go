@@ -10,24 +10,26 @@ import (
 )
 
 const (
-	// snapshotEvery is how often what is looked at is read, and snapshotCommands how many commands of Redis that takes at most.
+	// snapshotEvery is the time between two snapshots of what viewers look at, and snapshotCommands the
+	// most Redis commands of one snapshot.
 	snapshotEvery    = time.Second
 	snapshotCommands = 50
 	// loadTimeout bounds one reading.
 	loadTimeout = 5 * time.Second
-	// mostTopics bounds how many answers are kept for the time that Redis is away.
+	// mostTopics bounds how many topics are kept for a time without Redis.
 	mostTopics = 300
 	atOnceMost = 4
 )
 
-// topic is something that viewers look at: what it is called, what one reading of it costs, and how it is read.
+// topic is one thing that viewers can look at: its key, the cost of one reading, and how it is read.
 type topic struct {
 	key  string
 	cost func(last any) int // commands of Redis that the next reading sends, at most
 	load func(ctx context.Context, last any) (any, error)
 }
 
-// state is what was read of a topic last. err is why a later reading failed; data is then older than that.
+// state is the last reading of a topic. err is the error of a later reading that failed; data is then
+// older.
 type state struct {
 	data  any
 	at    time.Time // when data was read
@@ -35,7 +37,7 @@ type state struct {
 	tried time.Time
 }
 
-// hub reads each topic once for all who look at it, and only while somebody does.
+// hub reads each topic once for all its viewers, and only while it has viewers.
 type hub struct {
 	log *slog.Logger
 	now func() time.Time
@@ -50,7 +52,7 @@ type entry struct {
 	topic
 	state   state
 	viewers map[chan struct{}]bool
-	loading chan struct{} // closed when the reading that goes on is over; nil for none
+	loading chan struct{} // closed when the current reading ends; nil for none
 	used    time.Time
 }
 
@@ -58,7 +60,7 @@ func newHub(log *slog.Logger, now func() time.Time) *hub {
 	return &hub{log: log, now: now, entries: map[string]*entry{}}
 }
 
-// entry returns that of a topic. mu is held.
+// entry returns the entry of a topic. mu is held.
 func (h *hub) entry(t topic) *entry {
 	e := h.entries[t.key]
 	if e == nil {
@@ -72,7 +74,7 @@ func (h *hub) entry(t topic) *entry {
 	return e
 }
 
-// drop forgets the topic that was looked at longest ago, of those that nobody looks at. mu is held.
+// drop forgets the topic without viewers that was last used longest ago. mu is held.
 func (h *hub) drop() {
 	var oldest *entry
 	for _, e := range h.entries {
@@ -85,8 +87,8 @@ func (h *hub) drop() {
 	}
 }
 
-// get returns what is known of a topic, read no longer ago than a snapshot. If Redis does not answer, that is what was known before,
-// with the error.
+// get returns the state of a topic, at most one snapshot old. If Redis does not answer, it is the state
+// from before, with the error.
 func (h *hub) get(ctx context.Context, t topic) state {
 	h.mu.Lock()
 	e := h.entry(t)
@@ -105,7 +107,7 @@ func (h *hub) get(ctx context.Context, t topic) state {
 	return e.state
 }
 
-// forget has a topic read anew when it is asked for next: something was changed.
+// forget makes the next get read each topic again, after a change.
 func (h *hub) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +116,8 @@ func (h *hub) forget() {
 	}
 }
 
-// begin reads an entry, unless that goes on already, and returns what is closed when it is over. mu is held.
+// begin starts to read an entry, unless a reading is under way, and returns a channel that is closed at
+// the end. mu is held.
 func (h *hub) begin(ctx context.Context, e *entry) <-chan struct{} {
 	if e.loading != nil {
 		return e.loading
@@ -139,14 +142,14 @@ func (h *hub) begin(ctx context.Context, e *entry) <-chan struct{} {
 		for viewer := range e.viewers {
 			select {
 			case viewer <- struct{}{}:
-			default: // it has not taken the one before
+			default: // it has not received the one before
 			}
 		}
 	}()
 	return done
 }
 
-// watch has a topic read every second until stop is called. news receives after each reading, the one that follows at once included.
+// watch reads a topic every second until stop is called. news receives after each reading, and at once.
 func (h *hub) watch(t topic) (news <-chan struct{}, stop func()) {
 	viewer := make(chan struct{}, 1)
 	h.mu.Lock()
@@ -167,7 +170,7 @@ func (h *hub) watch(t topic) (news <-chan struct{}, stop func()) {
 	}
 }
 
-// state returns what is known of a topic, without reading it.
+// state returns the state of a topic without reading it.
 func (h *hub) state(key string) state {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -177,7 +180,7 @@ func (h *hub) state(key string) state {
 	return state{}
 }
 
-// run takes a snapshot each second while somebody looks.
+// run takes a snapshot each second while there are viewers.
 func (h *hub) run() {
 	tick := time.NewTicker(snapshotEvery)
 	defer tick.Stop()
@@ -194,11 +197,12 @@ func (h *hub) run() {
 	}
 }
 
-// due returns what is read in this snapshot: the topics that were read longest ago, as many as the commands suffice for. mu is held.
+// due returns the topics to read in this snapshot: those read longest ago, as many as the commands
+// suffice for. mu is held.
 func (h *hub) due() (list []*entry) {
 	now := h.now()
 	for _, e := range h.entries {
-		// A reading takes a moment, so the next is due a little before its second is over.
+		// A reading takes a moment, so the next is due a little before its second has passed.
 		if len(e.viewers) > 0 && e.loading == nil && now.Sub(e.state.tried) >= snapshotEvery*3/4 {
 			list = append(list, e)
 		}

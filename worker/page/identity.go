@@ -11,13 +11,14 @@ import (
 	"github.com/headway-go/headway/internal/control"
 )
 
-// Actor is who asks: a name for the history, groups that are compared with a scope's owner, a role, and the scopes that it may see.
+// Actor is a person or program that uses the page: a name for the history, groups that are compared
+// with a scope's owner, a role, and the scopes that it may see.
 type Actor = control.Actor
 
 // Role is what an Actor may do.
 type Role = control.Role
 
-// The roles: a viewer sees, an owner also acts in the scopes that it owns, and an admin does everything.
+// The roles. A viewer sees, an owner also acts in its own scopes, and an admin does everything.
 const (
 	RoleNone   = control.RoleNone
 	RoleViewer = control.RoleViewer
@@ -25,17 +26,18 @@ const (
 	RoleAdmin  = control.RoleAdmin
 )
 
-// Proxy is a reverse proxy that has found out who asks, such as oauth2-proxy, and says so in headers. Headers count only if the
-// request comes from one of its Networks; any other request is refused.
+// Proxy is a reverse proxy that authenticates requests and names the user in headers, such as
+// oauth2-proxy. Headers count only in requests from one of its Networks; all other requests are
+// refused.
 type Proxy struct {
-	// Networks are where the proxy's requests come from. Required.
+	// Networks are the addresses that the proxy's requests come from. Required.
 	Networks []netip.Prefix
 	// UserHeader is the header with the name. Defaults to X-Forwarded-User.
 	UserHeader string
-	// GroupsHeader is the header with the groups, divided by commas. Defaults to X-Forwarded-Groups.
+	// GroupsHeader is the header with the groups, separated by commas. Defaults to X-Forwarded-Groups.
 	GroupsHeader string
-	// Admins and Viewers are names and groups with these roles. Anyone else is RoleOwner: a viewer who may act in the scopes that
-	// it owns.
+	// Admins and Viewers are the names and groups with these roles. All others are RoleOwner: viewers that
+	// may act in the scopes that they own.
 	Admins, Viewers []string
 }
 
@@ -47,7 +49,8 @@ func (p *Proxy) check() error {
 	return nil
 }
 
-// identify returns who asks, and false if the request does not come from the proxy, or names nobody.
+// identify returns the actor of a request, and false if the request does not come from the proxy, or
+// has no name.
 func (p *Proxy) identify(r *http.Request) (Actor, bool) {
 	from, ok := remote(r)
 	if !ok || !slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(from) }) {
@@ -84,7 +87,7 @@ func or(text, standard string) string {
 	return text
 }
 
-// remote is the address that a request comes from.
+// remote returns the address that a request comes from.
 func remote(r *http.Request) (netip.Addr, bool) {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -93,8 +96,8 @@ func remote(r *http.Request) (netip.Addr, bool) {
 	return at.Addr().Unmap(), true
 }
 
-// local reports whether a request was made on this machine to a name of this machine. A web page whose own name was made to
-// resolve to 127.0.0.1 asks with that name.
+// local reports whether a request was made on this machine to a name of this machine. The check of the
+// name refuses a web page whose own name resolves to 127.0.0.1.
 func local(r *http.Request) bool {
 	from, ok := remote(r)
 	if !ok || !from.IsLoopback() {

@@ -13,13 +13,13 @@ import (
 	"github.com/headway-go/headway/internal/control"
 )
 
-// levelsASnapshot is how many providers are read in one snapshot: a page of many is read in turns.
+// levelsASnapshot is how many providers one snapshot reads. A page with more reads them in turns.
 const levelsASnapshot = 10
 
-// rowsAPage is how many rows a table has at most.
+// rowsAPage is the most rows of a table.
 const rowsAPage = 50
 
-// overview is what was read of all providers. It is not changed once it was read.
+// overview is one reading of all providers. It does not change after it was read.
 type overview struct {
 	limits control.Limits
 	levels []control.Level // by name
@@ -30,7 +30,7 @@ func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
 	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost), load: h.loadOverview}, nil
 }
 
-// loadOverview reads those that were read longest ago; the first time, all.
+// loadOverview reads the providers that were read longest ago, and all the first time.
 func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
 	before, _ := last.(*overview)
 	limits, err := h.limits(ctx)
@@ -69,7 +69,7 @@ func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
 	return o, nil
 }
 
-// overviewData is what the screen shows.
+// overviewData is the content of the screen.
 type overviewData struct {
 	Filter, State string
 	States        []stateCount
@@ -103,7 +103,7 @@ type meter struct {
 	Part    int // of a hundred
 	Full    bool
 	Binding bool
-	Own     bool // a rule of the scope itself, and not of a level above
+	Own     bool // a rule of the scope itself, not of a level above
 }
 
 func meterOf(r control.Rule, scope string, binding bool) meter {
@@ -118,7 +118,7 @@ func meterOf(r control.Rule, scope string, binding bool) meter {
 	return m
 }
 
-// standing is how a scope stands, in one word and a sentence.
+// standing is the state of a scope, in one word and a sentence.
 type standing struct {
 	Kind  string // paused, api, suspended, cut, unmatched, waiting, full, open
 	Word  string
@@ -214,12 +214,12 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 	return d, "Overview", nil
 }
 
-// matches reports whether a name has what was typed.
+// matches reports whether a name contains the filter.
 func matches(name, filter string) bool {
 	return strings.Contains(strings.ToLower(name), strings.ToLower(filter))
 }
 
-// pages says which part of a list is shown.
+// pages is the position of a page in a list.
 type pages struct {
 	Page, Last int
 	Prev, Next string // links, empty for none

@@ -22,32 +22,34 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Config configures the page. Redis is required, and one way to know who asks: Identify, Proxy or Users, of which the last two go
-// together, or Local.
+// Config configures the page. Redis is required, and one way to identify users: Identify, Local, or
+// Proxy and Users, alone or together.
 type Config struct {
-	// Redis is where the tasks are and the limits are kept. The page does not take ownership of it.
+	// Redis has the tasks and the limits. The page does not take ownership of it.
 	Redis redis.UniversalClient
-	// Limiter has the limits of this process, and follows those in Redis. Defaults to one of the page's own, which reads the limits
-	// in Redis when somebody looks.
+	// Limiter has the limits of this process, and follows those in Redis. Defaults to a limiter of the
+	// page's own, which reads the limits from Redis while the page has viewers.
 	Limiter *throttle.Limiter
-	// KeyPrefix begins the keys in Redis, as that of throttle.Config. Defaults to "hw".
+	// KeyPrefix begins the keys in Redis, as throttle.Config.Prefix. Defaults to "hw".
 	KeyPrefix string
-	// Prefix is the path under which the page is mounted, such as "/limits". Defaults to none: the page has the server for itself.
+	// Prefix is the path under which the page is mounted, such as "/limits". Defaults to none: the page
+	// then has the server to itself.
 	Prefix string
 
-	// Identify returns who makes a request, and false for one that is refused. It is called for each request.
+	// Identify returns the actor of a request, and false to refuse it. It is called for each request.
 	Identify func(*http.Request) (Actor, bool)
-	// Proxy is a proxy in front of the page that says who asks.
+	// Proxy is a proxy in front of the page that authenticates requests.
 	Proxy *Proxy
 	// Users are people who log in with passwords, and programs with tokens.
 	Users *Users
-	// Local is the name in the history of whoever uses the page on this machine, as an admin. Requests from other machines, and under
-	// names that are not this machine's, are refused.
+	// Local is the name in the history of the person who uses the page on this machine, as an admin.
+	// Requests from other machines, and to names that are not this machine's, are refused.
 	Local string
 
-	// Schedules are those that this process runs, to show their next runs. Defaults to none.
+	// Schedules are the schedules that this process runs; the page shows their next runs. Defaults to
+	// none.
 	Schedules []*schedule.Schedule
-	// Version is shown beside the page's own process. Defaults to none.
+	// Version is shown beside this process. Defaults to none.
 	Version string
 	// Logger gets a line for each change and each login. Defaults to none.
 	Logger *slog.Logger
@@ -72,8 +74,8 @@ type handler struct {
 	following following
 }
 
-// New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts nothing: Redis is read while
-// somebody looks. The error names what is wrong with cfg.
+// New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts
+// nothing: Redis is read only while the page has viewers. The error names what is wrong with cfg.
 func New(cfg Config) (http.Handler, error) {
 	h, err := newHandler(cfg)
 	if err != nil {
@@ -137,7 +139,7 @@ func (h *handler) check() error {
 	return nil
 }
 
-// canonical sends who asks for the prefix itself to the overview.
+// canonical redirects a request for the prefix itself to the overview.
 func (h *handler) canonical(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "" {
@@ -148,7 +150,7 @@ func (h *handler) canonical(next http.Handler) http.Handler {
 	})
 }
 
-// secure sets the headers that every answer has.
+// secure sets the headers of every answer.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -164,7 +166,8 @@ func secure(next http.Handler) http.Handler {
 	})
 }
 
-// routes says what answers which request. Scopes and ids come in queries: a name may be "..", or hold what a path may not.
+// routes registers the handlers. Scopes and ids are in queries, since a name may be "..", or contain
+// what a path may not.
 func (h *handler) routes() {
 	h.mux = http.NewServeMux()
 	assets, _ := fs.Sub(embedded, "assets")
@@ -191,7 +194,7 @@ func (h *handler) routes() {
 	}))
 }
 
-// cached lets browsers keep assets: their names carry a hash of all of them.
+// cached lets browsers keep assets, whose URLs contain a hash of all of them.
 func cached(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("v") == assetVersion() {
@@ -203,7 +206,8 @@ func cached(next http.Handler) http.Handler {
 	})
 }
 
-// following keeps the page's own limiter by the limits in Redis, and remembers which version stands.
+// following keeps the page's own limiter up to date with the limits in Redis, and remembers the
+// version.
 type following struct {
 	own bool // the limiter is the page's own
 
@@ -211,13 +215,13 @@ type following struct {
 	known  control.Limits
 	read   time.Time
 	number int64
-	until  time.Time // when the policy changes by itself
+	until  time.Time // when the policy changes without a new version
 }
 
-// limitsCost is how many commands limits sends at most, but for a new version.
+// limitsCost is the most commands that limits sends if there is no new version.
 const limitsCost = 3
 
-// limits returns the version of the limits that stands, read no longer ago than a snapshot.
+// limits returns the version of the limits that stands, at most one snapshot old.
 func (h *handler) limits(ctx context.Context) (control.Limits, error) {
 	f := &h.following
 	f.mu.Lock()

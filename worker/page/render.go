@@ -18,29 +18,29 @@ import (
 	"github.com/headway-go/headway/internal/control"
 )
 
-// templates are those of the screens, by name, each with the parts that all share.
+// templates are the templates of the screens by name, each with the shared parts.
 type templates map[string]*template.Template
 
-// view is what a template gets.
+// view is the data of a template.
 type view struct {
 	Title  string
 	Screen string // its name, for the navigation
 	Who    Actor
-	Login  bool   // who asks has logged in with a password, and can log out
-	Live   string // where the live part comes from; empty for none
-	Query  string // what was searched
+	Login  bool   // the actor has logged in with a password, and can log out
+	Live   string // the URL of the live part; empty for none
+	Query  string // the text of the search
 	Now    time.Time
 	Stale  *stale
 	Data   any
 }
 
-// stale says that what is shown is not what is.
+// stale says that the data shown is old, and why.
 type stale struct {
 	At  time.Time
 	Why string
 }
 
-// shared are the templates that every screen has.
+// shared are the templates that every screen includes.
 var shared = []string{"templates/base.html", "templates/parts.html"}
 
 func (h *handler) parse() (templates, error) {
@@ -77,7 +77,8 @@ func (h *handler) functions() template.FuncMap {
 	}
 }
 
-// link returns a path of the page with a query: link "/scope" "scope" "payments/acme". Pairs with an empty value are left out.
+// link returns a path of the page with a query: link "/scope" "scope" "payments/acme". It leaves out
+// pairs with an empty value.
 func (h *handler) link(path string, kv ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(kv); i += 2 {
@@ -112,7 +113,7 @@ var assetVersion = sync.OnceValue(func() string {
 	return hex.EncodeToString(sum.Sum(nil))[:12]
 })
 
-// number writes a number with its thousands apart: 1,204,331.
+// number returns a number with separators between thousands: 1,204,331.
 func number(n any) string {
 	var v int64
 	switch n := n.(type) {
@@ -133,7 +134,7 @@ func number(n any) string {
 	return sign + text
 }
 
-// plural writes a number with its noun.
+// plural returns a number with its noun.
 func plural(n any, one, many string) string {
 	if text := number(n); text == "1" {
 		return "1 " + one
@@ -141,7 +142,7 @@ func plural(n any, one, many string) string {
 	return number(n) + " " + many
 }
 
-// moment is a time as it is shown: a script turns it into local time, and counts it down.
+// moment is a time to show. A script turns it into local time, and counts it down.
 type moment struct {
 	Machine, Text string
 	Zero          bool
@@ -162,7 +163,7 @@ func momentOf(at any) moment {
 	return moment{Machine: t.Format("2006-01-02T15:04:05.000Z"), Text: t.Format("2 Jan 15:04:05") + " UTC"}
 }
 
-// spanWords writes how long something takes, as people say it.
+// spanWords returns a duration in words.
 func spanWords(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -191,7 +192,7 @@ func crumbs(scope string) (list []crumb) {
 	return list
 }
 
-// reasonWords says what a task waits for.
+// reasonWords returns what a task waits for, in words.
 func reasonWords(why control.Reason, rule, scope string) string {
 	of := rule
 	if scope != "" {
@@ -232,10 +233,10 @@ func (h *handler) render(w http.ResponseWriter, r *http.Request, status int, nam
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the reader may have gone
+	_, _ = w.Write(b.Bytes()) // the reader may have closed the connection
 }
 
-// failure is a screen that says what is wrong, and what to do.
+// failure is a screen with an error, and what to do about it.
 type failure struct {
 	What  []string
 	Try   string
@@ -262,12 +263,12 @@ func (h *handler) failed(w http.ResponseWriter, r *http.Request, who Actor, err 
 	h.fail(w, r, who, statusOf(err), err)
 }
 
-// notFound is the error for what does not exist.
+// notFound is the error for a thing that does not exist.
 type notFound struct{ what string }
 
 func (e *notFound) Error() string { return e.what }
 
-// badRequest is the error for a query that asks for nothing that exists.
+// badRequest is the error for a query that names nothing that exists.
 type badRequest struct{ what string }
 
 func (e *badRequest) Error() string { return e.what }

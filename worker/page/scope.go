@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// mostBranches is how many scopes below a provider are read at most.
+	// mostBranches is the most scopes that are read below a provider.
 	mostBranches = 10_000
-	// nextTurns is how many of those who wait the screen of a scope shows.
+	// nextTurns is how many waiters the screen of a scope shows.
 	nextTurns = 10
 )
 
-// scopeState is what was read of a scope. It is not changed once it was read: the next reading makes another.
+// scopeState is one reading of a scope. It does not change after it was read: the next reading makes
+// another.
 type scopeState struct {
 	level   control.Level
 	turns   control.Turns
@@ -30,13 +31,14 @@ type scopeState struct {
 	hours   []throttle.RuleHours
 	texts   map[[2]string]string // the rules as limits.yaml has them, by scope and name
 	slow    [slowParts]slowPart
-	// lower are the scopes below, users who spent in the last hour, hour and day the starts over time.
+	// lower are the scopes below, users the applications that spent in the last hour, hour and day the
+	// starts over time.
 	lower     control.Outline
 	users     usage.Report
 	hour, day []usage.Point
 }
 
-// slowPart is a part that costs many commands and changes slowly: at most one of them is read in a snapshot.
+// slowPart is a part that costs many commands and changes slowly. A snapshot reads at most one of them.
 type slowPart struct{ read time.Time }
 
 const (
@@ -47,16 +49,17 @@ const (
 	slowParts
 )
 
-// slowEvery is how often each is read while somebody looks, and slowCost what it costs at most: usage is written every ten seconds.
+// slowEvery is how often each part is read while it has viewers, and slowCost the most commands that it
+// costs. Usage is written every ten seconds.
 var (
 	slowEvery = [slowParts]time.Duration{slowLower: 5 * time.Second, slowUsers: 30 * time.Second, slowHour: 30 * time.Second, slowDay: 5 * time.Minute}
 	slowCost  = [slowParts]int{slowLower: 24, slowUsers: 39, slowHour: 13, slowDay: 13}
 )
 
-// quickCost is what the other parts cost.
+// quickCost is the cost of the other parts.
 const quickCost = limitsCost + control.LevelCost + 3
 
-// scopeOf returns the scope that a request names, which who asks may see.
+// scopeOf returns the scope that a request names. The error says that the actor may not see it.
 func (h *handler) scopeOf(r *http.Request, who Actor) (string, error) {
 	name := r.FormValue("scope")
 	if _, err := policy.ParseScope(name); err != nil {
@@ -85,7 +88,7 @@ func (h *handler) scopeTopic(r *http.Request, who Actor) (topic, error) {
 	}, nil
 }
 
-// due returns which slow part is to be read next, -1 for none.
+// due returns the slow part to read next, -1 for none.
 func (s *scopeState) due(now time.Time) int {
 	for part := range s.slow {
 		if now.Sub(s.slow[part].read) >= slowEvery[part] {
@@ -135,7 +138,7 @@ func (h *handler) loadScope(ctx context.Context, name string, last any) (any, er
 	}
 }
 
-// describe notes the rules as the limits have them.
+// describe sets the rules as they are in the limits.
 func (s *scopeState) describe(p *policy.Policy, name string) {
 	scope, err := policy.ParseScope(name)
 	if err != nil {
@@ -169,7 +172,7 @@ func (h *handler) loadSlow(ctx context.Context, s *scopeState, name string, part
 	return err
 }
 
-// below keeps the scopes that are one level below another.
+// below returns the scopes that are one level below another.
 func below(name string, all []control.Branch) []control.Branch {
 	depth := strings.Count(name, "/") + 1
 	return slices.DeleteFunc(all, func(b control.Branch) bool {
@@ -177,7 +180,7 @@ func below(name string, all []control.Branch) []control.Branch {
 	})
 }
 
-// scopeData is what the screen shows.
+// scopeData is the content of the screen.
 type scopeData struct {
 	control.Level
 	Standing standing
@@ -218,7 +221,7 @@ type branchRow struct {
 	Paused bool
 }
 
-// may says which actions are offered. The service refuses the others, whatever is offered.
+// may is the list of actions that the page offers. The service checks the rights in any case.
 type may struct{ Pause, Set, Act, Payload bool }
 
 func (h *handler) mayDo(who Actor, scope string) may {
@@ -257,7 +260,7 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 		d.Shadows = append(d.Shadows, row)
 	}
 	var rows []branchRow
-	for _, b := range s.lower.Branches { // who may see a scope may see those below it
+	for _, b := range s.lower.Branches { // an actor that may see a scope may see those below it
 		d.AllBelow++
 		if matches(b.Scope[len(name)+1:], d.Filter) {
 			rows = append(rows, branchRow{Branch: b, Name: b.Scope[len(name)+1:]})
@@ -272,7 +275,7 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 	return d, name, nil
 }
 
-// waitersTopic reads a page of those who wait in a scope's own queue.
+// waitersTopic returns the topic of a page of the waiters in a scope's own queue.
 func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
 	name, err := h.scopeOf(r, who)
 	if err != nil {
@@ -283,7 +286,7 @@ func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
 		key:  "waiters\x00" + name + "\x00" + r.FormValue("page"),
 		cost: fixed(limitsCost + 2),
 		load: func(ctx context.Context, last any) (any, error) {
-			if _, err := h.limits(ctx); err != nil { // the limits to go by
+			if _, err := h.limits(ctx); err != nil { // the limits to use
 				return nil, err
 			}
 			before, _ := last.(*waiters)
@@ -296,7 +299,7 @@ func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
 	}, nil
 }
 
-// waiters is a page of those who wait, with what is known of each task and does not change.
+// waiters is a page of waiters, with those facts about each task that do not change.
 type waiters struct {
 	turns control.Turns
 	tasks map[string]waiter // by queue and id
@@ -308,7 +311,8 @@ type waiter struct {
 	Gone                             bool
 }
 
-// newTasks is how many tasks are looked up in one reading, two commands each: those that have come to the page since the last.
+// newTasks is how many tasks one reading looks up, with two commands each: those that are new on the
+// page.
 const newTasks = 20
 
 func (h *handler) loadWaiters(turns control.Turns, before *waiters) (*waiters, error) {
@@ -339,7 +343,7 @@ func (h *handler) loadWaiters(turns control.Turns, before *waiters) (*waiters, e
 type waiterRow struct {
 	control.NextTurn
 	waiter
-	Value string // how forms name it
+	Value string // its name in forms
 }
 
 type waitersData struct {

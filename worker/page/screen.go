@@ -12,18 +12,18 @@ import (
 	"github.com/headway-go/headway/internal/control"
 )
 
-// screen is what shows one topic.
+// screen is a page that shows one topic.
 type screen struct {
 	name string // of its template
-	// topic returns what a request looks at. It refuses what who asks may not see.
+	// topic returns the topic of a request. The error says that the actor may not see it.
 	topic func(r *http.Request, who Actor) (topic, error)
-	// view makes of what was read what the template gets, and the title.
+	// view turns the data of a topic into the data of the template, and returns the title.
 	view func(r *http.Request, who Actor, data any) (any, string, error)
-	// live says that the screen is renewed while it is looked at.
+	// live says that the screen is updated while it is open.
 	live bool
 }
 
-// screens are those that show and change nothing, by their paths.
+// screens are the screens that change nothing, by their paths.
 func (h *handler) screens() map[string]screen {
 	return map[string]screen{
 		"/{$}":     {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
@@ -88,11 +88,11 @@ func (h *handler) viewOf(r *http.Request, who Actor, s screen, st state) (view, 
 	return v, err
 }
 
-// heartbeat is how often something is sent while nothing changes, so that no proxy between takes the stream for dead.
+// heartbeat is how often an event is sent while nothing changes, so that no proxy closes the stream.
 const heartbeat = 15 * time.Second
 
-// live sends the live part of a screen each time that it changes, as server-sent events: "html" with the part, and "at" with the time
-// of what it shows.
+// live sends the live part of a screen each time that it changes, as server-sent events: "html" with
+// the part, and "at" with the time of its data.
 func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	at, err := url.Parse(safePath(r.FormValue("at")))
 	if err != nil {
@@ -116,7 +116,7 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	news, stop := h.hub.watch(t)
 	defer stop()
 	stream := &stream{w: w, to: http.NewResponseController(w)}
-	_ = stream.to.SetReadDeadline(time.Time{}) // a server's ReadTimeout is for requests that come, and would end this one
+	_ = stream.to.SetReadDeadline(time.Time{}) // a server's ReadTimeout is for incoming requests, and would end this one
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
@@ -133,12 +133,12 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 			err = h.sendLive(stream, looked, who, s, t)
 		}
 		if err != nil {
-			return // the viewer has gone
+			return // the viewer has closed the connection
 		}
 	}
 }
 
-// sendLive sends what a topic shows now.
+// sendLive sends the present state of a topic.
 func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t topic) error {
 	st := h.hub.state(t.key)
 	if st.data == nil {
@@ -164,14 +164,14 @@ func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t t
 	return to.send("at", st.at.UTC().Format(time.RFC3339Nano))
 }
 
-// stream is one viewer's.
+// stream is the stream of one viewer.
 type stream struct {
 	w    http.ResponseWriter
 	to   *http.ResponseController
 	last string
 }
 
-// send writes an event. A viewer that takes nothing for ten seconds has gone.
+// send writes an event. If a viewer takes nothing for ten seconds, it fails.
 func (s *stream) send(event, data string) error {
 	_ = s.to.SetWriteDeadline(time.Now().Add(10 * time.Second)) // not every writer has deadlines
 	var b strings.Builder
@@ -186,7 +186,7 @@ func (s *stream) send(event, data string) error {
 	return s.to.Flush()
 }
 
-// search finds the scope or task that is named.
+// search redirects to the scope or task of the query.
 func (h *handler) search(w http.ResponseWriter, r *http.Request, _ Actor) {
 	q := strings.TrimSpace(r.FormValue("q"))
 	switch {

@@ -10,23 +10,24 @@ import (
 
 const (
 	sessionCookie = "headway_session"
-	// sessionIdle is how long a session lasts unused, and sessionLongest at most.
+	// sessionIdle is how long an unused session lasts, and sessionLongest how long any session lasts.
 	sessionIdle, sessionLongest = 2 * time.Hour, 12 * time.Hour
-	// mostSessions bounds the memory that sessions take; the longest unused one ends first.
+	// mostSessions bounds the memory of sessions. The session that was last used longest ago ends first.
 	mostSessions = 10_000
-	// triesAMinute is how often a password may be wrong from one address.
+	// triesAMinute is how many wrong passwords a minute are allowed from one address.
 	triesAMinute = 10
 	mostAddrs    = 10_000
 )
 
-// session is a person who has given the password.
+// session is the login of a person.
 type session struct {
 	name        string
-	hash        []byte // of the password at that time: another one ends the session
+	hash        []byte // of the password at that time: a new password ends the session
 	begun, used time.Time
 }
 
-// sessions are those of one process, in its memory: a restart ends them all. They are kept by the hash of their ids.
+// sessions are the sessions of this process, in its memory; a restart ends them all. Their keys are the
+// hashes of their ids.
 type sessions struct {
 	mu    sync.Mutex
 	byID  map[[sha256.Size]byte]*session
@@ -54,7 +55,8 @@ func (s *sessions) begin(name string, hash []byte, now time.Time) string {
 	return id
 }
 
-// drop forgets the sessions that are over, or else the one that was used longest ago. mu is held.
+// drop forgets the sessions that have ended, or else the one that was last used longest ago. mu is
+// held.
 func (s *sessions) drop(now time.Time) {
 	var oldest [sha256.Size]byte
 	var at time.Time
@@ -74,7 +76,7 @@ func (s *session) over(now time.Time) bool {
 	return now.Sub(s.used) > sessionIdle || now.Sub(s.begun) > sessionLongest
 }
 
-// of returns the session of a request, nil if it has none or it is over.
+// of returns the session of a request, nil if it has none or the session has ended.
 func (s *sessions) of(r *http.Request, now time.Time) *session {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
@@ -105,7 +107,7 @@ func (s *sessions) end(r *http.Request) {
 	}
 }
 
-// mayTry reports whether a password may be tried from an address, and counts the try.
+// mayTry reports whether an address may try a password, and counts the try.
 func (s *sessions) mayTry(addr string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +140,7 @@ func (s *sessions) succeeded(addr string) {
 	delete(s.tries, addr)
 }
 
-// cookie is that of a session; an empty id ends it.
+// cookie returns the cookie of a session. An empty id deletes it.
 func cookie(r *http.Request, prefix, id string) *http.Cookie {
 	c := &http.Cookie{
 		Name: sessionCookie, Value: id, Path: prefix + "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,

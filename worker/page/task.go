@@ -17,7 +17,7 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// pageNumber is the page that a request asks for, from 1.
+// pageNumber returns the page that a request asks for, from 1.
 func pageNumber(r *http.Request) int {
 	n, err := strconv.Atoi(r.FormValue("page"))
 	if err != nil {
@@ -26,14 +26,14 @@ func pageNumber(r *http.Request) int {
 	return min(max(1, n), 1_000_000)
 }
 
-// pagesFor are those of a list of a length.
+// pagesFor returns the position of a page in a list of a length.
 func pagesFor(all int64, page int, r *http.Request) pages {
 	_, p := pageOf(make([]struct{}, min(all, 50_000_000)), r)
 	p.Page = min(page, p.Last)
 	return p
 }
 
-// waiter looks a task up: two commands.
+// waiter looks a task up. It costs two commands.
 func (h *handler) waiter(name, id string) (waiter, error) {
 	info, err := h.inspector.GetTaskInfo(name, id)
 	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
@@ -52,7 +52,7 @@ func enqueuedBy(info *asynq.TaskInfo) string {
 	return queue.EnqueuedBy(asynq.NewTaskWithHeaders(info.Type, nil, info.Headers))
 }
 
-// patience is when a task's wait began, and when it ends whatever happens; both are zero if they are not known.
+// patience returns when a task's wait began, and when it ends at the latest. Both are zero if unknown.
 func patience(info *asynq.TaskInfo) (since, until time.Time) {
 	if at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue]); err == nil {
 		since = at
@@ -66,13 +66,13 @@ func patience(info *asynq.TaskInfo) (since, until time.Time) {
 	return since, until
 }
 
-// taskState is what was read of the tasks of an id, one for each queue that has one.
+// taskState is one reading of the tasks of an id, one for each queue that has one.
 type taskState struct {
 	tasks []control.Task
 	infos []*asynq.TaskInfo
 }
 
-// taskCost is an estimate: it depends on the number of queues.
+// taskCost is an estimate of the commands. The real number depends on the number of queues.
 const taskCost = 24
 
 func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
@@ -98,7 +98,7 @@ func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
 			for _, t := range tasks {
 				info, err := h.inspector.GetTaskInfo(t.Queue, t.ID)
 				if err != nil {
-					info = nil // it has gone in between
+					info = nil // the task is gone by now
 				}
 				s.infos = append(s.infos, info)
 			}
@@ -107,21 +107,21 @@ func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
 	}, nil
 }
 
-// everybody reads what is shared by all viewers; each of them sees of it what the service lets that one see.
+// everybody is the actor that reads for all viewers. The service decides what each of them sees of it.
 var everybody = Actor{Name: "page", Role: RoleAdmin, Via: "page"}
 
-// taskData is one task as it is shown.
+// taskData is the content of the screen for one task.
 type taskData struct {
 	control.Task
 	Sentence string
-	At       time.Time // the time that the sentence ends with
+	At       time.Time // the time at the end of the sentence
 	Line     []step
 	Since    time.Time
 	Patience time.Time
-	By       string // who enqueued it
+	By       string // the application that enqueued it
 	Retries  string
 	Payload  string
-	Hidden   bool // the payload is not for who asks
+	Hidden   bool // the actor may not see the payload
 	CostText string
 	Value    string
 	May      may
@@ -187,7 +187,8 @@ func payloadText(payload []byte) string {
 	return string(payload)
 }
 
-// sentence says in one sentence where a task is, and what for. It ends with a time if there is one.
+// sentence returns the state of a task, and what it waits for, as one sentence. It ends with a time if
+// there is one.
 func sentence(t control.Task) (text string, at time.Time) {
 	why := reasonWords(t.Reason, t.Rule, t.RuleScope)
 	switch {
@@ -221,7 +222,7 @@ func sentence(t control.Task) (text string, at time.Time) {
 	return "Is " + t.State, time.Time{}
 }
 
-// timeline tells what a task has been through, and what comes.
+// timeline returns what has happened to a task, and what comes next.
 func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []step) {
 	add := func(what string, at time.Time, more string, next bool) {
 		line = append(line, step{what, at, more, next})

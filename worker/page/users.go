@@ -24,20 +24,20 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// bcryptCost is what a password costs to check: some 0.2 s. Tests take less.
+// bcryptCost is bcrypt's cost for a password: some 0.2 s. Tests use less.
 var bcryptCost = 12
 
-// Users are the people with passwords and the programs with tokens of one file. It is safe for concurrent use. The file is read
-// again when it changes, within five seconds; who was removed from it is out then, and a file with an error leaves the users as
-// they were.
+// Users are the people with passwords and the programs with tokens of one file. It is safe for
+// concurrent use. When the file changes, it is read again within five seconds, and people removed from
+// it are logged out. A file with an error leaves the users as they were.
 type Users struct {
 	path string
 
 	mu      sync.Mutex
-	checked time.Time // when the file was last looked at
+	checked time.Time // when the file was last checked
 	stamp   string
 	file    userFile
-	fault   error // what is wrong with the file as it stands
+	fault   error // what is wrong with the file now
 }
 
 // userFile is the content of a file.
@@ -73,7 +73,8 @@ func LoadUsers(path string) (*Users, error) {
 	return u, nil
 }
 
-// HashPassword returns what stands in a file of users for a password of 8 to 72 bytes.
+// HashPassword returns the hash of a password for a file of users. The password must have 8 to 72
+// bytes.
 func HashPassword(password string) (string, error) {
 	switch {
 	case len(password) < 8:
@@ -85,7 +86,7 @@ func HashPassword(password string) (string, error) {
 	return string(hash), err
 }
 
-// NewToken returns a new token of 256 random bits, and the hash that stands in a file of users for it.
+// NewToken returns a new token of 256 random bits, and its hash for a file of users.
 func NewToken() (token, hash string) {
 	raw := make([]byte, 32)
 	_, _ = rand.Read(raw) // it never fails
@@ -94,7 +95,7 @@ func NewToken() (token, hash string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// lookEvery is how often the file is looked at while somebody asks.
+// lookEvery is how often the file is checked while requests come.
 const lookEvery = 5 * time.Second
 
 // refresh reads the file if it has changed. mu must not be held.
@@ -119,7 +120,7 @@ func (u *Users) refresh(now time.Time) {
 		u.fault = fmt.Errorf("page: read users: %w", err)
 		return
 	}
-	defer func() { _ = file.Close() }() // nothing was written
+	defer func() { _ = file.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
 	if err != nil {
 		u.fault = fmt.Errorf("page: read users: %w", err)
@@ -131,7 +132,7 @@ func (u *Users) refresh(now time.Time) {
 	}
 }
 
-// current is the content of the file now.
+// current returns the present content of the file.
 func (u *Users) current() userFile {
 	u.refresh(time.Now())
 	u.mu.Lock()
@@ -139,23 +140,25 @@ func (u *Users) current() userFile {
 	return u.file
 }
 
-// Err returns what is wrong with the file as it stands, while an earlier state of it counts.
+// Err returns what is wrong with the present file. Until that is mended, the content from before
+// counts.
 func (u *Users) Err() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.fault
 }
 
-// someHash is what the password of a name that nobody has is compared with, so that the time tells nothing.
+// someHash is compared with the password if the name is unknown, so that the time does not show which
+// names exist.
 var someHash = sync.OnceValue(func() []byte {
 	hash, _ := bcrypt.GenerateFromPassword([]byte("nobody has this one"), bcryptCost)
 	return hash
 })
 
-// atOnce bounds how many passwords are compared at once: each takes a processor.
+// atOnce bounds how many passwords are compared at once, since each comparison keeps a processor busy.
 var atOnce = make(chan struct{}, 2)
 
-// password returns the person of a name and a password, and the hash that was right.
+// password returns the person with a name and a password, and the hash that matched.
 func (u *Users) password(name, password string) (Actor, []byte, bool) {
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()
@@ -176,7 +179,7 @@ func (u *Users) person(name string, hash []byte) (Actor, bool) {
 	return one.who, known && subtle.ConstantTimeCompare(one.hash, hash) == 1
 }
 
-// token returns whose token it is.
+// token returns the actor of a token.
 func (u *Users) token(text string) (who Actor, ok bool) {
 	sum := sha256.Sum256([]byte(text))
 	for _, one := range u.current().tokens {
@@ -189,7 +192,7 @@ func (u *Users) token(text string) (who Actor, ok bool) {
 
 var usersFormat = strictyaml.Format{TooLong: "let a proxy say who asks", Empty: "write people: and names under it"}
 
-// userReader reads the file, and collects every fault.
+// userReader reads the file and collects every fault.
 type userReader struct {
 	strictyaml.Faults
 	out userFile

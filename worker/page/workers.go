@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// workersState is what runs.
+// workersState is one reading of servers, queues and processes.
 type workersState struct {
 	limits    control.Limits
 	processes []policystore.Process
@@ -40,11 +40,12 @@ type queueRow struct {
 }
 
 const (
-	// queuesASnapshot is of how many queues the counts are read in one snapshot, and queueCost what each costs: of many, in turns.
+	// queuesASnapshot is how many queues' counts one snapshot reads, and queueCost the commands for each.
+	// Of more queues it reads some in turn.
 	queuesASnapshot, queueCost = 6, 6
 	// mostQueues bounds the list.
 	mostQueues = 200
-	// serversEvery is how often the servers are read: asynq's own list costs three commands for each.
+	// serversEvery is how often the servers are read. asynq's list costs three commands for each.
 	serversEvery = 15 * time.Second
 )
 
@@ -89,7 +90,7 @@ func (h *handler) servers() (list []serverRow, err error) {
 	return list, err
 }
 
-// loadQueues reads the counts of those queues that were read longest ago, or of all.
+// loadQueues reads the counts of the queues that were read longest ago, or of all.
 func (h *handler) loadQueues(ctx context.Context, s *workersState, names []string, all bool) error {
 	served, known, read := map[string]bool{}, map[string]queueRow{}, map[string]time.Time{}
 	for _, one := range s.servers {
@@ -125,7 +126,8 @@ func (h *handler) loadQueues(ctx context.Context, s *workersState, names []strin
 	return nil
 }
 
-// queueCounts reads what is in a queue of asynq's. Its own GetQueueInfo samples the memory of tasks, some fifty commands a queue.
+// queueCounts reads the counts of an asynq queue. asynq's GetQueueInfo also samples the memory of
+// tasks, which costs some fifty commands a queue.
 func (h *handler) queueCounts(ctx context.Context, name string) (queueRow, error) {
 	key := asynqx.QueuePrefix(name)
 	q := queueRow{Name: name}
@@ -156,7 +158,7 @@ type workersData struct {
 
 type processRow struct {
 	policystore.Process
-	Behind bool // it decides under another version than the one that stands
+	Behind bool // it decides under another version than the current one
 }
 
 type scheduleRow struct {
@@ -164,7 +166,7 @@ type scheduleRow struct {
 	Next                              []time.Time
 }
 
-// nextRuns is how many runs of each schedule are shown.
+// nextRuns is how many runs of each schedule the page shows.
 const nextRuns = 3
 
 func (h *handler) workersView(_ *http.Request, who Actor, data any) (any, string, error) {
@@ -173,7 +175,7 @@ func (h *handler) workersView(_ *http.Request, who Actor, data any) (any, string
 	inForce := int64(0)
 	if v := s.limits.Version; v != nil {
 		d.Version, inForce = v.Number, v.Number
-		if s.limits.At.Before(v.InForce.Add(2 * time.Second)) { // it is not expected yet
+		if s.limits.At.Before(v.InForce.Add(2 * time.Second)) { // it has had no time to follow yet
 			inForce = 0
 		}
 	}
