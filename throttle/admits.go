@@ -11,16 +11,17 @@ import (
 func (r *RuleForecast) Free() int64 {
 	switch {
 	case r.Algorithm == policy.Calendar && (!r.Limited || r.Spread && r.RetryAfter < r.Rest):
-		return max(0, r.Remaining) // with what was rolled over; at once, or by the end of the period
+		return max(0, r.Remaining) // with the units that were rolled over; at once, or by the end of the period
 	case r.Limited:
 		return 0
 	}
 	return max(0, min(r.Remaining, r.Limit))
 }
 
-// AdmitsIn returns how long it is from Forecast.At until the rule has admitted this many units, and false if no clock determines
-// that: for a suspended rule, and for a concurrency rule that has fewer free places. It is an estimate, as Client.Forecast of package
-// queue makes it, and means nothing for a pause. It does no I/O. Not safe for concurrent use.
+// AdmitsIn returns the time from Forecast.At until the rule has admitted this many units, and false if
+// no clock can tell: for a suspended rule, and for a concurrency rule with fewer free places. It is an
+// estimate, as that of Client.Forecast of package queue, and means nothing for a pause. It does no I/O.
+// Not safe for concurrent use.
 func (r *RuleForecast) AdmitsIn(units int64) (time.Duration, bool) {
 	free := r.Free()
 	if r.Algorithm == policy.Concurrency {

@@ -13,7 +13,8 @@ import (
 // ScopeQueue is the queue of one scope, without those of the scopes below it.
 type ScopeQueue struct {
 	Scope string
-	// QueueStats is that of the queue. At and Binding are zero, and NextStart means nothing, if no rule matches the scope.
+	// QueueStats are those of the queue. At and Binding are zero, and NextStart means nothing, if no rule
+	// matches the scope.
 	QueueStats
 	// Unmatched says that no rule matches the scope.
 	Unmatched bool
@@ -21,14 +22,15 @@ type ScopeQueue struct {
 	First WaiterRef
 }
 
-// maxSurveyed is how many queues of a provider are counted at most.
+// maxSurveyed is the most queues of a provider that are counted.
 const maxSurveyed = 10_000
 
-// CountQueues counts the waiters in each queue of a provider whose scope is wanted, fullest first; a nil wanted is all. Of a provider
-// that has more than 10,000 queues it counts those whose scopes come first by their order in the tree, and more is true. Only
-// Waiting and Lines of each have a meaning.
+// CountQueues counts the waiters in each queue of a provider whose scope is wanted, fullest first; a
+// nil wanted means all. If a provider has more than 10,000 queues, it counts those whose scopes come
+// first in the tree, and more is true. Only Waiting and Queues of each result have a meaning.
 //
-// Costs a round trip for each 64 queues of the provider, and one more for each 500. The error wraps ErrUnavailable, or is ctx's.
+// Costs a round trip for each 64 queues of the provider, and one more for each 500. The error wraps
+// ErrUnavailable, or is ctx's.
 func (w Waitlist) CountQueues(ctx context.Context, provider string, wanted func(scope string) bool) (all []ScopeQueue, more bool, err error) {
 	all, more, err = w.survey(ctx, provider)
 	if err != nil {
@@ -43,10 +45,11 @@ func (w Waitlist) CountQueues(ctx context.Context, provider string, wanted func(
 	return all, more, nil
 }
 
-// Fullest returns the queues of a provider in which most wait, fullest first, at most as many as asked for, and how many queues
-// were counted, as CountQueues counts them.
+// Fullest returns the queues of a provider with the most waiters, fullest first, at most as many as
+// asked for. It also returns how many queues were counted; see CountQueues.
 //
-// Costs what CountQueues does, and two round trips for each 64 of those returned. The error wraps ErrUnavailable, or is ctx's.
+// Costs what CountQueues does, and two round trips for each 64 of those returned. The error wraps
+// ErrUnavailable, or is ctx's.
 func (w Waitlist) Fullest(ctx context.Context, provider string, most int, wanted func(scope string) bool) (list []ScopeQueue, counted int, more bool, err error) {
 	all, more, err := w.CountQueues(ctx, provider, wanted)
 	if err != nil {
@@ -61,7 +64,7 @@ func (w Waitlist) Fullest(ctx context.Context, provider string, most int, wanted
 	return list, len(all), more, nil
 }
 
-// survey counts who waits in each queue.
+// survey counts the waiters in each queue.
 func (w Waitlist) survey(ctx context.Context, provider string) (all []ScopeQueue, more bool, err error) {
 	reader, seen := w.Waiting(provider), map[string]bool{}
 	for !reader.last {
@@ -99,7 +102,7 @@ func (w Waitlist) survey(ctx context.Context, provider string) (all []ScopeQueue
 	return all, false, nil
 }
 
-// first learns who is first in each queue, and when it starts.
+// first reads the first waiter of each queue, and when it starts.
 func (w Waitlist) first(ctx context.Context, provider string, some []ScopeQueue) error {
 	reader, heads := w.Waiting(provider), make([]*redis.StringSliceCmd, len(some))
 	err := w.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
@@ -138,7 +141,7 @@ func (w Waitlist) first(ctx context.Context, provider string, some []ScopeQueue)
 	return nil
 }
 
-// read sends commands that only read, in one round trip.
+// read sends commands that change nothing, in one round trip.
 func (w Waitlist) read(ctx context.Context, commands func(context.Context, redis.Pipeliner)) error {
 	ctx, cancel := context.WithTimeout(ctx, w.l.cfg.Timeout)
 	defer cancel()

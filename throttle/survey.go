@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Survey is the state of all rules of a policy, and of the queues of all providers, for a board.
+// Survey is the state of all rules of a policy and of the queues of all providers, for a dashboard.
 type Survey struct {
 	// At is the Redis server's time; this process's if no rule was read.
 	At time.Time
@@ -25,37 +25,39 @@ type Survey struct {
 	Partial bool
 }
 
-// RuleSurvey is one rule of a policy. A rule at a star counts at many scopes. Used, DoneIn and Limit are those of the scope
-// where most waits; Waiting and Queues are the sums over all scopes.
+// RuleSurvey is the state of one rule of a policy. A rule at a star counts at many scopes: Used, DoneIn
+// and Limit are those of the scope with the most units waiting, Waiting and Queues the sums over all
+// scopes.
 type RuleSurvey struct {
-	// Pattern is where the policy has the rule, Rule its name, and Unit what it counts, as in RuleInfo.
+	// Pattern is the rule's place in the policy, Rule its name, and Unit what it counts, as in RuleInfo.
 	Pattern, Rule, Unit string
 	Algorithm           policy.Algorithm
-	// Limit is the most units at once.
+	// Limit is the most units that the rule admits at once.
 	Limit int64
-	// Read says that Used and DoneIn are known. The rules of 100 scopes of the policy are read, and those of the 64 fullest
-	// queues.
+	// Read says that Used and DoneIn are known. A survey reads the rules of 100 scopes of the policy, and
+	// those of the 64 fullest queues.
 	Read bool
 	// Used is the number of units taken.
 	Used int64
 	// Waiting is the number of units in the queues under the rule, and Queues the number of these queues.
 	Waiting, Queues int64
-	// DoneIn is how long from Survey.At until the rule has admitted all that waits: 0 if nothing does, Never if no clock can
-	// tell.
+	// DoneIn is the time from Survey.At until the rule has admitted all that waits: 0 if nothing waits,
+	// Never if no clock can tell.
 	DoneIn time.Duration
 }
 
 // QueueSurvey is the queue of one scope.
 type QueueSurvey struct {
 	Scope string
-	// Tasks is the number of waiters in the queue, and Ready how many of them the rules would admit now, all together.
-	// Ready is known of the 64 fullest queues.
+	// Tasks is the number of waiters in the queue, and Ready the number that the rules would admit now,
+	// all together. Ready is known for the 64 fullest queues.
 	Tasks, Ready int64
-	// First is the first waiter, the zero WaiterRef if the queue was emptied meanwhile. Joined is about when it joined, by the
-	// server's clock: its place follows that clock, a millisecond a waiter. Zero if its place is no time, as among lanes.
+	// First is the first waiter, the zero WaiterRef if the queue was emptied meanwhile. Joined is about
+	// when it joined, by the server's clock. It is zero if the waiter's place is no time, as among lanes.
+	// Places follow the clock, a millisecond a waiter.
 	First  WaiterRef
 	Joined time.Time
-	// Rules are the rules that its waiters meet, by their indices in Survey.Rules.
+	// Rules are the rules that apply to its waiters, as indices in Survey.Rules.
 	Rules []int
 
 	sum   nodeSum
@@ -64,7 +66,7 @@ type QueueSurvey struct {
 	never bool // no rule matches the scope
 }
 
-// meeting is a rule that the waiters of a queue meet.
+// meeting is a rule that applies to the waiters of a queue.
 type meeting struct {
 	of   ruleOf
 	rule policy.Rule
@@ -98,7 +100,7 @@ func (w Waitlist) Survey(ctx context.Context) (Survey, error) {
 	return s.finish(), nil
 }
 
-// survey is a Survey while it is made.
+// survey is a Survey in the making.
 type survey struct {
 	w      Waitlist
 	policy *policy.Policy
@@ -111,7 +113,7 @@ type survey struct {
 // ruleOf is a rule at a scope where it counts.
 type ruleOf struct{ scope, name string }
 
-// ruleCount is what is known of a rule at one scope.
+// ruleCount is the state of a rule at one scope.
 type ruleCount struct {
 	index          int // of Survey.Rules
 	waiting, lines int64
@@ -136,7 +138,7 @@ func newSurvey(w Waitlist) *survey {
 	return s
 }
 
-// readQueues counts what waits, by rule.
+// readQueues sums up what waits, by rule.
 func (s *survey) readQueues(ctx context.Context) error {
 	active, err := s.w.ActiveProviders(ctx, time.Time{})
 	if err != nil {
@@ -161,7 +163,8 @@ func (s *survey) readQueues(ctx context.Context) error {
 	return nil
 }
 
-// readProvider counts the queues of one provider, by the records of their nodes: see lua/include/fairshare/tree.lua.
+// readProvider counts the queues of one provider by the records of their nodes; see
+// lua/include/fairshare/tree.lua.
 func (s *survey) readProvider(ctx context.Context, provider string) error {
 	reader := s.w.Waiting(provider)
 	seen := map[string]bool{}
@@ -200,8 +203,8 @@ func (s *survey) readProvider(ctx context.Context, provider string) error {
 	return nil
 }
 
-// count adds a queue to the rules that its waiters meet. It looks past the cache of scopes, which has room for those of
-// decisions.
+// count adds a queue to the rules that apply to its waiters. It bypasses the cache of scopes, which is
+// sized for decisions.
 func (s *survey) count(scope string, sum nodeSum) {
 	q := QueueSurvey{Scope: scope, sum: sum}
 	var bounds []policy.MatchedRule
@@ -228,7 +231,7 @@ func (s *survey) rule(of ruleOf, index int) *ruleCount {
 	return s.at[of]
 }
 
-// readHeads reads how long the fullest queues are, and who is first.
+// readHeads reads the length and the first waiter of the fullest queues.
 func (s *survey) readHeads(ctx context.Context) error {
 	if len(s.out.Queues) == 0 {
 		return nil
@@ -236,7 +239,7 @@ func (s *survey) readHeads(ctx context.Context) error {
 	counts, heads := make([]*redis.IntCmd, len(s.out.Queues)), make([]*redis.ZSliceCmd, len(s.out.Queues))
 	ctx, cancel := context.WithTimeout(ctx, s.w.l.cfg.Timeout)
 	defer cancel()
-	// A provider's keys share a slot, those of several do not.
+	// The keys of one provider share a slot; those of several do not.
 	_, err := s.w.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, q := range s.out.Queues {
 			provider, _, _ := strings.Cut(q.Scope, "/")
@@ -258,8 +261,9 @@ func (s *survey) readHeads(ctx context.Context) error {
 	return nil
 }
 
-// joined is about when a waiter came to its place: see place_after in lua/include/fairshare/tasks.lua. Places of those who came back
-// to the front, and places ahead of the clock, are no times.
+// joined returns about when a waiter came to its place; see place_after in
+// lua/include/fairshare/tasks.lua. It is zero for places of waiters that came back to the front, and
+// for places ahead of the clock.
 func joined(score float64, now time.Time) time.Time {
 	const band, middle, latest = int64(1) << 32, int64(1) << 31, int64(18 * 24 * time.Hour / time.Millisecond)
 	place := ((int64(score) % band) + band) % band

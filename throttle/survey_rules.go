@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// readRules reads the rules of the policy's own scopes, and of those in which most waits.
+// readRules reads the rules of the policy's own scopes, and of the fullest queues.
 func (s *survey) readRules(ctx context.Context) error {
 	scopes := s.ownScopes()
 	for _, q := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
@@ -44,9 +44,10 @@ func (s *survey) readRules(ctx context.Context) error {
 	return fault
 }
 
-// ownScopes are the scopes that the policy names and has rules for. One that is above another is read with that.
+// ownScopes returns the scopes that the policy names and has rules for. A scope above another is left
+// out, since it is read with that.
 func (s *survey) ownScopes() (scopes []string) {
-	for _, r := range slices.Backward(s.out.Rules) { // those below come before those above
+	for _, r := range slices.Backward(s.out.Rules) { // scopes come before those above them
 		above := func(scope string) bool { return scope == r.Pattern || strings.HasPrefix(scope, r.Pattern+"/") }
 		if !slices.Contains(strings.Split(r.Pattern, "/"), "*") && !slices.ContainsFunc(scopes, above) {
 			scopes = append(scopes, r.Pattern)
@@ -59,7 +60,7 @@ func (s *survey) ownScopes() (scopes []string) {
 	return scopes
 }
 
-// note takes over how the rules on a scope's path stand.
+// note records the state of the rules on a scope's path.
 func (s *survey) note(scope string, now Forecast, d Decision) {
 	if s.out.At.Before(now.At) {
 		s.out.At = now.At
@@ -76,7 +77,8 @@ func (s *survey) note(scope string, now Forecast, d Decision) {
 	}
 }
 
-// heldUntil is how long the tasks under a rule wait for the end of pauses alone: those of its own level and above.
+// heldUntil returns how long the tasks under a rule wait for the end of pauses alone, at its own level
+// and above.
 func heldUntil(level, scope string, now Forecast, d Decision) (held time.Duration) {
 	if d.Paused && level == scope {
 		held = d.RetryAfter
@@ -89,7 +91,7 @@ func heldUntil(level, scope string, now Forecast, d Decision) (held time.Duratio
 	return held
 }
 
-// countReady shares what the rules would admit now among the queues, the fullest first.
+// countReady divides what the rules would admit now among the queues, the fullest first.
 func (s *survey) countReady() {
 	for i := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
 		q := &s.out.Queues[i]
@@ -111,7 +113,7 @@ func (s *survey) countReady() {
 	}
 }
 
-// units is what all waiters of a queue take of a rule.
+// units returns how many units of a rule all waiters of a queue take.
 func (q *QueueSurvey) units(r policy.Rule) int64 {
 	if r.Algorithm == policy.Concurrency {
 		return q.Tasks
@@ -119,7 +121,7 @@ func (q *QueueSurvey) units(r policy.Rule) int64 {
 	return q.sum.of(r.Unit)
 }
 
-// portionOf is whole times n/all, rounded down; whole where all is nothing.
+// portionOf returns whole times n/all, rounded down, and whole if all is 0.
 func portionOf(n, whole, all int64) int64 {
 	if all <= 0 {
 		return whole
@@ -127,7 +129,7 @@ func portionOf(n, whole, all int64) int64 {
 	return int64(float64(max(0, n)) * float64(whole) / float64(all))
 }
 
-// finish adds up what is known of each rule where it counts.
+// finish sums up the counts of each rule over its scopes.
 func (s *survey) finish() Survey {
 	best := make([]*ruleCount, len(s.out.Rules))
 	for _, of := range slices.SortedFunc(maps.Keys(s.at), func(a, b ruleOf) int {
@@ -157,7 +159,7 @@ func (s *survey) finish() Survey {
 	return s.out
 }
 
-// above says whether more waits for one than for another, or as much, and more is used.
+// above reports whether more units wait for one count than for another, or as many and more are used.
 func (c *ruleCount) above(other *ruleCount) bool {
 	return other == nil || c.waiting > other.waiting || c.waiting == other.waiting && c.used() > other.used()
 }

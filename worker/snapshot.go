@@ -12,17 +12,19 @@ import (
 	"github.com/headway-go/headway/worker/metrics"
 )
 
-// snapshotQueues is how many of asynq's queues a snapshot counts.
+// snapshotQueues is the most asynq queues that a snapshot counts.
 const snapshotQueues = 100
 
 // errIdle is the error of a snapshot before Begin and after End.
 var errIdle = errors.New("worker: no server runs")
 
-// Snapshot reads the state of the limits, of who waits for them, and of asynq's queues, for metrics.Config: it sets all of a
-// Snapshot but PolicyVersion. It changes nothing. Tasks whose rules have room count as runnable in the queue of the first task of
-// their scope. The error is Redis's.
+// Snapshot reads the state of the limits, of the waiting tasks and of asynq's queues, for
+// metrics.Config. It sets all fields of a metrics.Snapshot but PolicyVersion. It changes nothing. Tasks
+// whose rules have room count as runnable in the asynq queue of the first task of their scope. The
+// error is Redis's.
 //
-// Costs what Waitlist.Survey does, one command and three for each of 100 queues, and one for each of the 200 fullest scopes.
+// Costs what Waitlist.Survey does, one command and three for each of 100 queues, and one for each of
+// the 200 fullest scopes.
 func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	survey, err := t.cfg.Limiter.Waitlist().Survey(ctx)
 	if err != nil {
@@ -42,8 +44,8 @@ func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	return s, nil
 }
 
-// runnable counts the tasks that could start now: those in pending, which no limit holds, and those that wait although their rules
-// have room. A queue that is paused has none.
+// runnable counts the tasks that could start now: pending tasks, which no limit holds, and waiting
+// tasks whose rules have room. A paused queue has none.
 func runnable(survey throttle.Survey, queues []asynqx.QueueTasks) []metrics.QueueTasks {
 	ready := map[string]int64{}
 	for _, q := range survey.Queues {
@@ -62,7 +64,7 @@ func runnable(survey throttle.Survey, queues []asynqx.QueueTasks) []metrics.Queu
 	return list
 }
 
-// useful is how many workers of this process's size the tasks of its queues keep busy.
+// useful returns how many workers of this process's size the tasks of its queues keep busy.
 func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 	slots, tasks := t.concurrency.Load(), int64(0)
 	if slots == 0 {
@@ -76,8 +78,8 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 	return float64(tasks) / float64(slots)
 }
 
-// oldest is when the longest wait under each rule began, of the first tasks of the fullest scopes: as their headers say, or else
-// about when they took their places.
+// oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
+// The beginning is that in the task's headers, or else about when it took its place.
 func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time.Time, error) {
 	tasks := make([]asynqx.TaskRef, len(survey.Queues))
 	for i, q := range survey.Queues {

@@ -18,9 +18,9 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// WaitingTasks acts on tasks that wait, for people: worker tasks and the page use it. No task is lost
-// or started twice, whatever happens meanwhile: a task that was granted its start, or that a worker
-// has, is left alone. It is safe for concurrent use, from any process.
+// WaitingTasks changes waiting tasks for people; worker tasks and the page use it. It never loses a
+// task or starts it twice: it leaves a task alone that was granted its start, or that a worker has. It
+// is safe for concurrent use, from any process.
 type WaitingTasks struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
@@ -30,13 +30,13 @@ type WaitingTasks struct {
 	front time.Time // when a task was put to the front last
 }
 
-// NewWaitingTasks returns the waiting tasks of a Redis under the limits of a limiter. It does no I/O
-// and takes no ownership.
+// NewWaitingTasks returns the waiting tasks of a Redis under a limiter's limits. It does no I/O and
+// takes no ownership.
 func NewWaitingTasks(rdb redis.UniversalClient, limiter *throttle.Limiter) *WaitingTasks {
 	return &WaitingTasks{rdb: rdb, limiter: limiter, inspector: asynq.NewInspectorFromRedisClient(rdb)}
 }
 
-// TaskOutcome is what became of a task that was to be changed.
+// TaskOutcome is the outcome of a change for one task.
 type TaskOutcome string
 
 // The outcomes. All but TaskChanged left the task as it was.
@@ -57,13 +57,13 @@ var taskOutcomes = map[asynqx.Outcome]TaskOutcome{
 // heldFor bounds the changes of one task, so that it is back before asynq takes it for lost.
 const heldFor = 10 * time.Second
 
-// noGroup is a group of no task: who passes it dispatches for others only.
+// noGroup is a group without tasks. A caller that passes it dispatches only for others.
 const noGroup = "-!/"
 
-// errAsynqUnknown is the error for an asynq whose keys are not known.
+// errAsynqUnknown is the error for a version of asynq whose keys are not known.
 var errAsynqUnknown = errors.New("headway: the asynq of this program was not tested, so waiting tasks cannot be changed with it")
 
-// Cancel deletes a task that waits, with its place in line and its unique lock. Costs some round
+// Cancel deletes a waiting task, with its place in the queue and its unique lock. Costs some round
 // trips. The error is Redis's.
 func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome, error) {
 	info, out, err := w.info(name, id)
@@ -76,7 +76,7 @@ func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome
 	case asynq.TaskStateArchived, asynq.TaskStateCompleted, asynq.TaskStateAggregating:
 		return TaskEnded, nil
 	}
-	if err := w.inspector.DeleteTask(name, id); err != nil { // asynq deletes no task that became active
+	if err := w.inspector.DeleteTask(name, id); err != nil { // asynq deletes no task that has become active
 		_, out, infoErr := w.now(name, id)
 		if out != "" && infoErr == nil {
 			return out, nil
@@ -87,12 +87,12 @@ func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome
 	if err != nil || !spends {
 		return TaskChanged, nil //nolint:nilerr // the task is gone, and a worker takes its place out
 	}
-	// Else a worker does so, a second or two later.
+	// Otherwise a worker does so a second or two later.
 	_ = w.tell(ctx, throttle.DispatchRequest{Provider: providerOf(ask.Scope), Deleted: []throttle.WaiterRef{ask.Ref()}})
 	return TaskChanged, nil
 }
 
-// now returns what a task has become that could not be changed, empty for one that waits.
+// now returns the outcome for a task that could not be changed, empty for a task that waits.
 func (w *WaitingTasks) now(name, id string) (*asynq.TaskInfo, TaskOutcome, error) {
 	info, out, err := w.info(name, id)
 	if out == "" && err == nil && info.State == asynq.TaskStateActive {
@@ -109,20 +109,19 @@ func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, erro
 	return info, "", err
 }
 
-// RunNext lets a task start before all others that wait for the same limits, as soon as those admit
-// it: it goes to the front of its queue with the highest priority that its scope allows, behind those
-// that were put there before. A task that
-// waits for a time of its own, and not for limits, becomes pending. Costs some twenty round trips. The
-// error is Redis's, or that of policy.Policy.Check.
+// RunNext starts a task before all others that wait for the same limits, as soon as those admit it. It
+// moves the task to the front of its queue, with the highest priority that its scope allows, behind
+// those moved there before. A task that waits for a time of its own, and not for limits, becomes
+// pending. Costs some twenty round trips. The error is Redis's, or one of policy.Policy.Check.
 func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcome, error) {
 	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
 		return nil, ask, ask.Check(w.limiter.Policy())
 	}, w.toFront)
 }
 
-// SetPriority changes the priority of a task that waits. It goes behind those of its new priority that
-// wait already, and keeps the priority when it is retried. Its errors are those of RunNext, or say that
-// the priority is out of bounds.
+// SetPriority changes the priority of a waiting task. The task goes behind those that already wait with
+// its new priority, and keeps the priority when it is retried. The error is one of RunNext, or says
+// that the priority is out of bounds.
 func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priority int) (TaskOutcome, error) {
 	if priority < -policy.MaxPriority || priority > policy.MaxPriority {
 		return "", fmt.Errorf("headway: priority %d is not from %d to %d", priority, -policy.MaxPriority, policy.MaxPriority)
@@ -137,8 +136,9 @@ func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priorit
 	}, w.join)
 }
 
-// SetScope has a task that waits spend from another scope, at the end of whose queue it goes. Its
-// errors are those of RunNext: the new scope must meet a rule, and admit the task's cost.
+// SetScope changes the scope that a waiting task spends from. The task goes to the end of the new
+// scope's queue. Its errors are those of RunNext: the new scope must have a rule that admits the task's
+// cost.
 func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (TaskOutcome, error) {
 	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
 		ask.Scope = scope
@@ -146,9 +146,9 @@ func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (Ta
 	}, w.join)
 }
 
-// change holds a task, so that no worker can take it, takes it out of its queue, changes its headers
-// and puts it back, and then gives it another place. If this process dies in between, asynq brings the
-// task back, with the headers of before or after.
+// change changes the headers of a waiting task. It holds the task, so that no worker can take it; takes
+// it out of its queue; changes its headers; puts it back; and gives it another place. If this process
+// dies in between, asynq recovers the task, with the old or the new headers.
 func (w *WaitingTasks) change(ctx context.Context, name, id string,
 	changed func(throttle.Waiter) (map[string]string, throttle.Waiter, error), place func(context.Context, throttle.Waiter, string) error,
 ) (TaskOutcome, error) {
@@ -173,7 +173,7 @@ func (w *WaitingTasks) change(ctx context.Context, name, id string,
 	if info.State == asynq.TaskStatePending {
 		return w.changePending(ctx, name, id, headers)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heldFor) // what is begun is ended
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heldFor) // what has begun is finished
 	defer cancel()
 	held, was, err := asynqx.Hold(ctx, w.rdb, name, id)
 	if err != nil || was != asynqx.Moved {
@@ -182,7 +182,7 @@ func (w *WaitingTasks) change(ctx context.Context, name, id string,
 	return w.changeHeld(ctx, held, ask, then, headers, place)
 }
 
-// changePending changes the headers of a task that has no place in line: a worker decides on it next.
+// changePending changes the headers of a task without a place in a queue. A worker decides on it next.
 func (w *WaitingTasks) changePending(ctx context.Context, name, id string, headers map[string]string) (TaskOutcome, error) {
 	if len(headers) == 0 {
 		return TaskPending, nil
@@ -200,10 +200,10 @@ func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, t
 	stands, released, err := w.limiter.Waitlist().Standing(ctx, ask)
 	if err == nil && stands && !released {
 		if err = w.withdraw(ctx, ask); err == nil {
-			_, released, err = w.limiter.Waitlist().Standing(ctx, ask) // a dispatch may have been quicker
+			_, released, err = w.limiter.Waitlist().Standing(ctx, ask) // a dispatch may have been faster
 		}
 	}
-	if err != nil || released { // asynq's safety net brings a task that has lost its place
+	if err != nil || released { // asynq's safety net recovers a task that has lost its place
 		return TaskDispatched, errors.Join(err, held.PutBack(ctx, nil, soon()))
 	}
 	if !stands { // it waits for a time of its own
@@ -218,15 +218,15 @@ func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, t
 	return TaskChanged, place(ctx, then, held.Queue)
 }
 
-// soon is when asynq brings a task that has no place.
+// soon returns when asynq recovers a task without a place.
 func soon() time.Time { return time.Now().Add(throttle.FallbackDelay(throttle.Never)) }
 
-// withdraw takes a task out of line, unless it was granted its start.
+// withdraw removes a task from its queue, unless it was granted its start.
 func (w *WaitingTasks) withdraw(ctx context.Context, ask throttle.Waiter) error {
 	return w.tell(ctx, throttle.DispatchRequest{Provider: providerOf(ask.Scope), Withdrawn: []throttle.WaiterRef{ask.Ref()}})
 }
 
-// tell dispatches nothing, and reports what became of tasks.
+// tell reports what became of tasks, and dispatches none.
 func (w *WaitingTasks) tell(ctx context.Context, req throttle.DispatchRequest) error {
 	req.Groups = []string{noGroup}
 	_, err := w.limiter.Waitlist().Dispatch(ctx, req)
@@ -263,7 +263,8 @@ func (w *WaitingTasks) toFront(ctx context.Context, ask throttle.Waiter, _ strin
 	return w.limiter.Waitlist().PublishActive(ctx, providerOf(ask.Scope))
 }
 
-// nextFront is now, and later than the time before: places in front are by the millisecond.
+// nextFront returns the present time, or a millisecond after the last result if that is later: places
+// in front are by the millisecond.
 func (w *WaitingTasks) nextFront() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -275,7 +276,7 @@ func (w *WaitingTasks) nextFront() time.Time {
 	return w.front
 }
 
-// waiterOf returns the waiter that a task is by its headers, false if they name no scope.
+// waiterOf returns the waiter of a task by its headers, and false if they name no scope.
 func waiterOf(info *asynq.TaskInfo) (throttle.Waiter, bool, error) {
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
 	return throttle.Waiter{

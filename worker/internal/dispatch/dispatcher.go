@@ -109,7 +109,7 @@ type Dispatcher struct {
 	watches map[string]*watch
 	seen    map[string]announcement  // those that have been looked into
 	learned map[string]chan struct{} // closed when it is known how far away a provider's Redis is
-	lulls   map[string]*backoff      // after looks that found that nobody waits
+	lulls   map[string]*backoff      // after polls that found no waiter
 	taken   int                      // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted

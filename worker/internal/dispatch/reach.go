@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// delayMeter estimates how long something takes that varies: its mean and mean deviation, as TCP's retransmission timer has
-// them (RFC 6298). It is safe for concurrent use.
+// delayMeter estimates a varying duration by its mean and mean deviation, as TCP's retransmission timer
+// does (RFC 6298). It is safe for concurrent use.
 type delayMeter struct {
-	first time.Duration // as long as nothing is known
+	first time.Duration // until a first measurement
 
 	mu        sync.Mutex
 	seen      int
 	mean, dev time.Duration
 }
 
-// note notes how long it took once.
+// note records one measurement.
 func (d *delayMeter) note(took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -29,7 +29,7 @@ func (d *delayMeter) note(took time.Duration) {
 	d.mean += (took - d.mean) / 8
 }
 
-// bound is how long it takes at most, but for a few in a hundred.
+// bound returns what a few in a hundred measurements exceed.
 func (d *delayMeter) bound() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,34 +39,34 @@ func (d *delayMeter) bound() time.Duration {
 	return d.mean + 4*d.dev
 }
 
-// known says whether it was measured more than once.
+// known reports whether there is more than one measurement.
 func (d *delayMeter) known() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.seen > 1
 }
 
-// usual is how long it takes, as a rule; 0 as long as nothing is known.
+// usual returns the usual duration, 0 before the first measurement.
 func (d *delayMeter) usual() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mean + d.dev
 }
 
-// reach is how far ahead of their starts tasks have to be granted for them to be in time, as it was measured in this
-// process: nothing of it is made for a Redis that is near. It is safe for concurrent use.
+// reach measures how far ahead of their starts tasks have to be granted to be in time in this process.
+// If Redis is near, that adds nothing. It is safe for concurrent use.
 type reach struct {
 	dispatch delayMeter // a call of dispatch
-	ask      delayMeter // from its beginning until its moment, by Redis's clock
-	hand     delayMeter // from there until its tasks are here
+	ask      delayMeter // from the beginning of the call until its time on Redis's clock
+	hand     delayMeter // from that time until its tasks are here
 	pickup   delayMeter // from there into the handler
 }
 
 const (
-	// mostReach bounds how far ahead tasks are granted, whatever was measured: as much is lost at most of what a
-	// process was granted that is killed.
+	// mostReach bounds how far ahead tasks are granted. It is also the most of a limit, in time, that is
+	// lost when a process is killed.
 	mostReach = time.Second
-	// leastReach is what counts as beside Redis: tasks are there well within the pad.
+	// leastReach is the delay up to which Redis counts as near: tasks then arrive well within the pad.
 	leastReach = 4 * time.Millisecond
 	// leastPickup and mostPickup bound how long before its start a task is handed out.
 	leastPickup, mostPickup = 8 * time.Millisecond, 100 * time.Millisecond
@@ -79,7 +79,8 @@ func newReach() *reach {
 	}
 }
 
-// learn measures a round trip where nothing is known. The quicker of two counts: the first may have to connect.
+// learn measures a round trip if there is no measurement yet. The shorter of two counts, since the
+// first may include connecting.
 func (r *reach) learn(ping func() error) {
 	for range 2 {
 		if r.hand.known() {
@@ -96,19 +97,20 @@ func (r *reach) learn(ping func() error) {
 	}
 }
 
-// early is how long before its start a task is handed out to its server.
+// early returns how long before its start a task is handed to its server.
 func (r *reach) early() time.Duration { return min(max(leastPickup, r.pickup.bound()), mostPickup) }
 
-// ahead is how long before its start a task has to be granted, by Redis's clock.
+// ahead returns how long before its start a task has to be granted, by Redis's clock.
 func (r *reach) ahead() time.Duration { return max(gatedLead, r.hand.bound()+r.early()) }
 
-// lead is how long before a start the call has to be made that grants it.
+// lead returns how long before a start the call that grants it has to be made.
 func (r *reach) lead() time.Duration { return min(r.ask.bound()+r.ahead(), mostReach) }
 
-// beyond is by how much that is more than all processes count on.
+// beyond returns by how much lead exceeds the lead that all processes assume.
 func (r *reach) beyond() time.Duration { return r.lead() - gatedLead }
 
-// from is how far ahead a start has to be at least: nothing beside Redis, where a task is there well within the pad.
+// from returns how far ahead a start has to be at least: 0 if Redis is near, since a task then arrives
+// well within the pad.
 func (r *reach) from() time.Duration {
 	if r.hand.usual() <= leastReach {
 		return 0
@@ -116,8 +118,8 @@ func (r *reach) from() time.Duration {
 	return min(r.hand.bound(), mostReach)
 }
 
-// window is how much a call grants at once, besides what all processes count on: what starts until the next one's tasks
-// can be here.
+// window returns the time of the starts that one call grants, beyond the lead that all processes
+// assume: until the tasks of the next call can arrive.
 func (r *reach) window() time.Duration {
 	return min(r.ahead()-gatedLead+max(spread, r.dispatch.bound()+gatedLead), mostReach)
 }

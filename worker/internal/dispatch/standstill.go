@@ -8,29 +8,29 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// parked is what a watch knows of its provider's tasks whose queues stand still, or that cost more
-// than a limit admits by now. Their places are kept apart from the lines, where they take nothing
-// from others, until their queues go on or limits change.
+// parked is what a watch knows of its provider's parked tasks: those whose queues stand still, and
+// those that cost more than a limit admits now. They are kept outside the queues, where they delay no
+// other task, until their queues go on or limits change.
 type parked struct {
-	any     bool      // there are some
-	changes int       // of queues, as of the last look
+	any     bool      // there are parked tasks
+	changes int       // of queues, as of the last poll
 	offset  int       // where the next page begins
-	all     bool      // go through all of them, page by page: queues may have gone on, or limits changed
-	from    time.Time // before which that is a page a second
+	all     bool      // read all of them, page by page: queues may have gone on, or limits changed
+	from    time.Time // before it, read one page a second
 	paged   time.Time
-	back    []throttle.WaiterRef // of the last page, to be put back
+	back    []throttle.WaiterRef // tasks of the last page to unpark
 }
 
 const (
-	// parkedPage is how many parked tasks are looked at, and put back, at once, and parkedScopes
-	// of how many scopes, so that no script holds the server up for more than a few milliseconds.
+	// parkedPage is how many parked tasks one poll checks and unparks, and parkedScopes of how many
+	// scopes, so that no script holds the server up for more than a few milliseconds.
 	parkedPage, parkedScopes = 200, 48
-	// parkedPages is how many pages in which all stand still are read between two looks.
+	// parkedPages is how many pages without a task to unpark are read between two polls.
 	parkedPages = 10
 )
 
-// heedStandstill asks whether queues that stand still go on, and prepares what the next look
-// is told of them.
+// heedStandstill checks whether queues that stand still go on, and prepares what the next poll reports
+// of them.
 func (d *Dispatcher) heedStandstill(one *watch, hours bool) {
 	names, _ := d.cfg.Queues.Standing()
 	d.cfg.Queues.Ask(d.cfg.Serving, asynqx.StateStays, names...)
@@ -39,7 +39,7 @@ func (d *Dispatcher) heedStandstill(one *watch, hours bool) {
 	d.mu.Lock()
 	if changes != p.changes || one.changed || hours {
 		p.changes, p.offset, p.all, p.from, p.back = changes, 0, true, time.Time{}, nil
-		one.all, one.changed = true, false // those who were behind them may start
+		one.all, one.changed = true, false // the tasks behind them may start
 	}
 	d.mu.Unlock()
 	one.news.StalledGroups, one.news.Unpark = nil, nil
@@ -51,15 +51,16 @@ func (d *Dispatcher) heedStandstill(one *watch, hours bool) {
 	}
 }
 
-// newlyParked has a process that begins go through all, since queues may have gone on and limits
-// changed before: when others have had the time to see which queues it serves.
+// newlyParked returns the state of a new watch, which reads all parked tasks, since queues may have
+// gone on and limits changed before. It waits until other processes can know which queues this process
+// serves.
 func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * asynqx.StateStays)} }
 
-// atOnce says that there is another page to be read, and now.
+// atOnce reports whether another page is to be read now.
 func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.from) }
 
-// goOn returns parked tasks whose queues do not stand still, of one page. It reads on while all are gone
-// through and a page has none of them, and past a page that was tried the last time.
+// goOn returns the parked tasks of one page whose queues do not stand still. If all tasks are to be
+// read, it skips pages without any. It also reads past a page that was tried the last time.
 func (d *Dispatcher) goOn(p *parked, provider string) []throttle.WaiterRef {
 	for range parkedPages {
 		tried := len(p.back) > 0
@@ -83,8 +84,8 @@ func (d *Dispatcher) goOn(p *parked, provider string) []throttle.WaiterRef {
 	return p.back
 }
 
-// sortPage notes which of a page go back, and returns how much of it was read. Those that were
-// to go back before and are still there, since no rules are known for them, stay.
+// sortPage finds which tasks of a page to unpark, and returns how many it read. Tasks that it tried
+// before and that are still parked, since no rules are known for them, stay.
 func (d *Dispatcher) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
 	tried, scopes, names := map[throttle.WaiterRef]bool{}, map[string]bool{}, make([]string, len(page))
 	for _, place := range p.back {
@@ -125,8 +126,8 @@ func (d *Dispatcher) releaseInto(name string, ids []string) ([]asynqx.Outcome, e
 	return outcomes, nil
 }
 
-// heedStill notes that the queue of a granted task stands still: the next look, which is
-// at once, puts it back to its place, and parks it.
+// heedStill records that the queue of a granted task stands still. The next poll, which is at once,
+// puts the task back to its place and parks it.
 func (d *Dispatcher) heedStill(one *watch, a answer) {
 	d.cfg.Queues.Note(a.queue, true)
 	if d.isOut(one, a.place.ID) {
@@ -137,10 +138,10 @@ func (d *Dispatcher) heedStill(one *watch, a answer) {
 	one.kick()
 }
 
-// slowAfter is when a task that was granted its start is slow to come.
+// slowAfter is the time after which a task that was granted its start counts as slow.
 const slowAfter = 250 * time.Millisecond
 
-// late says whether a task that was granted its start should have come by now.
+// late reports whether a task that was granted its start should have come by now.
 func (s sent) late() bool {
 	due := s.at
 	if s.granted != nil && s.granted.Starts().After(due) {
@@ -149,8 +150,8 @@ func (s sent) late() bool {
 	return time.Since(due) >= slowAfter
 }
 
-// heedSlow asks of queues of which tasks were granted and do not come whether they stand still. Then these
-// tasks go back to their places.
+// heedSlow checks whether the queues of slow granted tasks stand still. If so, these tasks go back to
+// their places.
 func (d *Dispatcher) heedSlow(one *watch) {
 	slow := map[string][]throttle.WaiterRef{}
 	d.mu.Lock()

@@ -15,41 +15,41 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// sweep sees of one provider's tasks that wait, or are parked, that they are still there. asynq tells nobody
-// when a task is deleted or archived by hand: it would count in estimates until its turn.
+// sweep finds waiting and parked tasks of one provider that no longer exist. asynq gives no notice when
+// a task is deleted or archived by hand, so the task would count in estimates until its turn.
 //
-// One process of all does it for a provider, and every process for the tasks that it has
-// released itself and that have not come. A task that is not there may be about to be: it
-// has its place in line before it is enqueued, and none of its forms exists for a moment
-// while it is carried over. So it is looked for twice.
+// For each provider one process of all reads the queues, and every process checks the tasks that it has
+// released and that have not come. A task that is not found may be about to exist: it has its place in
+// the queue before it is enqueued, and no form of it exists for a moment while it is carried over. So a
+// missing task is looked for twice.
 type sweep struct {
 	busy   bool      // one is under way; under Dispatcher.mu
-	began  time.Time // the last one
-	whole  time.Time // the last one that read lines
+	began  time.Time // when the last one began
+	whole  time.Time // when the last one that read queues began
 	line   *throttle.Waiting
-	parks  bool      // some are parked, and
-	offset int       // this is where the next of them begin
-	until  time.Time // this process is the one for this long, and
-	mine   bool      // was so the last time that it asked
+	parks  bool      // some tasks are parked
+	offset int       // where the next page of parked tasks begins
+	until  time.Time // this process reads the queues until then
+	mine   bool      // it did so at its last claim
 	missed []throttle.WaiterRef
 }
 
 const (
-	// sweepEach is how often lines are read, and sweepMost how many tasks of them: so that
-	// 10,000 that wait are looked at each second, and of those who are parked sweepParked.
+	// sweepEach is how often queues are read, sweepMost how many of their tasks at once, so that 10,000
+	// waiting tasks are checked each second, and sweepParked how many parked ones.
 	sweepEach   = 900 * time.Millisecond
 	sweepMost   = 10_000
 	sweepParked = 1000
-	// sweepAgain is how much later a task is looked for again that was not there.
+	// sweepAgain is the time before a missing task is looked for again.
 	sweepAgain = 400 * time.Millisecond
-	// sweepClaim is how long a process that died keeps others from it.
+	// sweepClaim is how long a process that died keeps others from reading the queues.
 	sweepClaim = 3 * time.Second
-	// sweepBatch is how many tasks one command asks after, or one pipeline; a few are asked
-	// after one by one.
+	// sweepBatch is how many tasks one command or one pipeline asks for. Up to fewTasks are asked for one
+	// by one.
 	sweepBatch, fewTasks = 500, 2
 )
 
-// sweep begins one, if it is time to and none is under way. It does not block.
+// sweep starts a sweep if it is due and none is under way. It does not block.
 func (d *Dispatcher) sweep(one *watch) {
 	if !d.cfg.Mover.Known || d.stopped() {
 		return
@@ -72,8 +72,8 @@ func (d *Dispatcher) sweep(one *watch) {
 	})
 }
 
-// sweepOnce looks for those that were missed, for those that were released and have not
-// come, and, where it is due, for a part of those that stand in line.
+// sweepOnce looks for the tasks that were missing, for those that were released and have not come, and,
+// if it is due, for a part of the waiting tasks.
 func (d *Dispatcher) sweepOnce(ctx context.Context, one *watch) error {
 	s := &one.sweep
 	d.mu.Lock()
@@ -92,7 +92,7 @@ func (d *Dispatcher) sweepOnce(ctx context.Context, one *watch) error {
 		return err
 	}
 	over, missing, err := d.ended(ctx, places, false)
-	known := map[throttle.WaiterRef]bool{} // to be gone by now, or to be there
+	known := map[throttle.WaiterRef]bool{} // looked for already
 	for _, p := range missed {
 		known[p] = true
 	}
@@ -100,8 +100,8 @@ func (d *Dispatcher) sweepOnce(ctx context.Context, one *watch) error {
 	return errors.Join(err, d.bury(ctx, one, append(gone, over...)))
 }
 
-// late are the tasks of a provider that were released here some time ago and have not come.
-// d.mu is held.
+// late returns the tasks of a provider that were released here some time ago and have not come. d.mu is
+// held.
 func (d *Dispatcher) late(name string) (places []throttle.WaiterRef) {
 	one := d.watches[name]
 	if one == nil {
@@ -115,7 +115,7 @@ func (d *Dispatcher) late(name string) (places []throttle.WaiterRef) {
 	return places
 }
 
-// readLine returns some of those who stand in line, if this process is the one to read them.
+// readLine returns some of the waiters, if this process is the one that reads them.
 func (d *Dispatcher) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s, limiter := &one.sweep, d.cfg.Limiter
 	if now := time.Now(); now.Add(sweepEach).After(s.until) {
@@ -136,7 +136,7 @@ func (d *Dispatcher) readLine(ctx context.Context, one *watch) ([]throttle.Waite
 	return append(places, parked...), err
 }
 
-// readParked returns some of those who are parked, the next time those behind them.
+// readParked returns some of the parked tasks, and the following ones at the next call.
 func (d *Dispatcher) readParked(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s := &one.sweep
 	page, err := d.cfg.Limiter.Waitlist().Parked(ctx, one.provider, s.offset, sweepParked)
@@ -144,15 +144,14 @@ func (d *Dispatcher) readParked(ctx context.Context, one *watch) ([]throttle.Wai
 	if len(page) < sweepParked {
 		s.offset = 0
 	}
-	return slices.DeleteFunc(page, func(p throttle.WaiterRef) bool { // the last place of a queue is nobody's
+	return slices.DeleteFunc(page, func(p throttle.WaiterRef) bool { // the last place of a queue has no task
 		_, id, _ := queue.ReadTicket(p.ID)
 		return id == ""
 	}), err
 }
 
-// ended returns those of the places whose tasks have ended, where they are kept, and those
-// whose tasks are not there. With again these have ended too, but for those that are being
-// carried over.
+// ended returns the places whose tasks have ended but are retained, and the places whose tasks are
+// missing. With again missing tasks count as ended, except those that are being carried over.
 func (d *Dispatcher) ended(ctx context.Context, places []throttle.WaiterRef, again bool) (ended, missing []throttle.WaiterRef, err error) {
 	for name, its := range byQueue(places) {
 		for some := range slices.Chunk(its, sweepBatch) {
@@ -186,8 +185,8 @@ type inQueue struct {
 	id string
 }
 
-// byQueue sorts places by the queues of their tasks. A ticket that none of ours is stands for
-// a task with no id: there is none.
+// byQueue groups places by the queues of their tasks. A ticket that Headway did not make gets an
+// empty id, which no task has.
 func byQueue(places []throttle.WaiterRef) map[string][]inQueue {
 	sorted := map[string][]inQueue{}
 	for _, p := range places {
@@ -197,7 +196,7 @@ func byQueue(places []throttle.WaiterRef) map[string][]inQueue {
 	return sorted
 }
 
-// notWaiting leaves out those that stand in asynq's sets of tasks that wait, as most do: two
+// notWaiting drops the tasks that are in asynq's sets of waiting tasks, as most are. It costs two
 // commands for many.
 func (d *Dispatcher) notWaiting(ctx context.Context, name string, its []inQueue) ([]inQueue, error) {
 	for _, set := range []string{"scheduled", "retry"} {
@@ -212,7 +211,7 @@ func (d *Dispatcher) notWaiting(ctx context.Context, name string, its []inQueue)
 		if asynqx.MayPass(err) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil || len(scores) != len(its) {
-			break // the server refuses it: each is asked
+			break // the server refuses the command: each task is checked by itself
 		}
 		var rest []inQueue
 		for i, one := range its {
@@ -225,8 +224,8 @@ func (d *Dispatcher) notWaiting(ctx context.Context, name string, its []inQueue)
 	return its, nil
 }
 
-// states returns asynq's states of tasks, "" for one that is not there. With carried one that
-// is carried over is there.
+// states returns asynq's states of tasks, "" for a task that does not exist. With carried, a task that
+// is being carried over counts as existing.
 func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, carried bool) ([]string, error) {
 	if len(its) == 0 {
 		return nil, nil
@@ -235,7 +234,7 @@ func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, car
 	carriers, states := make([]*redis.IntCmd, len(its)), make([]*redis.StringCmd, len(its))
 	err := redisread.FromMaster(ctx, d.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, one := range its {
-			if carried { // first: the carrier is there before its task goes, and until that is back
+			if carried { // first: the carrier exists before its task goes, and until the task is back
 				carriers[i] = pipe.Exists(ctx, key(asynqx.CarrierID(one.id)))
 			}
 			states[i] = pipe.HGet(ctx, key(one.id), "state")
@@ -255,7 +254,7 @@ func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, car
 	return out, nil
 }
 
-// bury has places forgotten, some at a time.
+// bury removes places, some at a time.
 func (d *Dispatcher) bury(ctx context.Context, one *watch, places []throttle.WaiterRef) error {
 	for len(places) > 0 {
 		n := portion(places)
@@ -276,7 +275,7 @@ func (d *Dispatcher) bury(ctx context.Context, one *watch, places []throttle.Wai
 	return nil
 }
 
-// portion is how many of those who have ended one look takes out of their lines.
+// portion returns how many of the ended tasks one poll removes from their queues.
 func portion(places []throttle.WaiterRef) int {
 	scopes := map[string]bool{}
 	for n, p := range places[:min(len(places), mostGone)] {
@@ -287,9 +286,9 @@ func portion(places []throttle.WaiterRef) int {
 	return min(len(places), mostGone)
 }
 
-// revive sees that nobody waits without a place whose id was enqueued again just before it
-// was forgotten: a task that was planned then is picked up, and goes to the end of its line.
-// One that is to wait for a time of its own is left to wait.
+// revive finds tasks whose id was enqueued again just before its place was removed, so that no task
+// waits without a place. If such a task was due, it is picked up and goes to the end of its queue. If
+// it has a time of its own, it waits for that.
 func (d *Dispatcher) revive(ctx context.Context, places []throttle.WaiterRef) error {
 	for name, its := range byQueue(places) {
 		states, err := d.states(ctx, name, its, false)
@@ -312,7 +311,7 @@ func (d *Dispatcher) revive(ctx context.Context, places []throttle.WaiterRef) er
 	return nil
 }
 
-// wasDue tells whether a task could start when it was enqueued, but for its limits.
+// wasDue reports whether a task could start when it was enqueued, except for its limits.
 func (d *Dispatcher) wasDue(name, id string) bool {
 	info, err := d.cfg.Inspector.GetTaskInfo(name, id)
 	if err != nil {

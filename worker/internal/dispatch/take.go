@@ -13,8 +13,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// askStates returns what asynq says tasks of a queue are, "" where it has no such task: all in one round trip where its keys
-// are known, and each in two where they are not.
+// askStates returns asynq's states of tasks of a queue, "" for a task that does not exist. It costs one
+// round trip for all if asynq's keys are known, and two for each task otherwise.
 func (d *Dispatcher) askStates(name string, tasks []inQueue) ([]string, error) {
 	if d.cfg.Mover.Known {
 		return d.states(d.cfg.Serving, name, tasks, false)
@@ -31,8 +31,8 @@ func (d *Dispatcher) askStates(name string, tasks []inQueue) ([]string, error) {
 	return out, nil
 }
 
-// takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
-// is asked again: some may be taken already.
+// takeGranted moves granted tasks of a queue to a server of this process, which runs them at their
+// starts. A call without an answer is repeated: some tasks may be taken already.
 func (d *Dispatcher) takeGranted(one *watch, g *asynqx.Pacer, name string, list []throttle.Granted, ids []string) {
 	if list, ids = d.stillOut(one, list, ids); len(ids) == 0 {
 		return
@@ -55,7 +55,8 @@ func (d *Dispatcher) takeGranted(one *watch, g *asynqx.Pacer, name string, list 
 	d.answered(one, name, list, ids, out)
 }
 
-// stillOut leaves out those that have ended since they were granted: asynq has counted a failure, and would count another.
+// stillOut drops tasks that have ended since they were granted: asynq has counted a failure, and would
+// count another.
 func (d *Dispatcher) stillOut(one *watch, list []throttle.Granted, ids []string) (out []throttle.Granted, its []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,20 +68,21 @@ func (d *Dispatcher) stillOut(one *watch, list []throttle.Granted, ids []string)
 	return out, its
 }
 
-// untake puts tasks into pending of which it is not known whether they were taken: those that were, and those that wait.
+// untake puts tasks into pending after a call that may have taken them: the taken ones, and those that
+// still wait.
 func (d *Dispatcher) untake(name, lease string, ids []string) []asynqx.Outcome {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.TryFor)
 	defer cancel()
 	if err := d.cfg.Mover.GiveBack(ctx, name, lease, ids); err == nil {
 		d.cfg.Servers.Kick()
-		return nil // what is not there any more is named again when it is overdue
+		return nil // a task that is gone is reported again when it is overdue
 	}
 	out, _ := d.cfg.Mover.Release(ctx, name, ids)
 	d.cfg.Servers.Kick()
 	return out
 }
 
-// handOut has a server hand out what was taken, each at its time.
+// handOut gives the taken tasks to a server, which hands out each at its time.
 func (d *Dispatcher) handOut(one *watch, g *asynqx.Pacer, name, lease string, list []throttle.Granted, messages []string) {
 	now, early := time.Now(), d.reach.early()
 	var taken []*asynqx.Handout
@@ -104,7 +106,7 @@ func (d *Dispatcher) handOut(one *watch, g *asynqx.Pacer, name, lease string, li
 	}
 }
 
-// answered notes what became of those that could not be taken, for the next look.
+// answered records the outcomes of tasks that could not be taken, for the next poll.
 func (d *Dispatcher) answered(one *watch, name string, list []throttle.Granted, ids []string, out []asynqx.Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +118,7 @@ func (d *Dispatcher) answered(one *watch, name string, list []throttle.Granted, 
 	}
 }
 
-// GiveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
+// GiveBack puts tasks that were taken and not handed out into pending, where any process can take them.
 func (d *Dispatcher) GiveBack(list []*asynqx.Handout) {
 	type group struct{ queue, lease string }
 	var groups []group
@@ -129,13 +131,13 @@ func (d *Dispatcher) GiveBack(list []*asynqx.Handout) {
 		}
 		ids[group{name, its.Lease}] = append(ids[group{name, its.Lease}], its.ID)
 		for _, one := range d.watches {
-			delete(one.out, queue.Ticket(name, its.ID)) // others may see to it, and there is room for another
+			delete(one.out, queue.Ticket(name, its.ID)) // other processes may handle it, and there is room for another
 		}
 	}
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.LeaseFor)
 	defer cancel()
-	for _, g := range slices.Backward(groups) { // each goes before what is in pending
+	for _, g := range slices.Backward(groups) { // each goes before the tasks in pending
 		if err := d.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
 			d.cfg.Log.Warn("cannot put back tasks that were not started; asynq recovers them when their lease ends",
 				"queue", g.queue, "tasks", len(ids[g]), "error", err)
@@ -147,8 +149,8 @@ func (d *Dispatcher) GiveBack(list []*asynqx.Handout) {
 	d.cfg.Servers.Kick()
 }
 
-// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A process
-// that ends tries once.
+// giveBackUnder gives back the tasks of one lease, repeatedly until Redis answers or ctx ends. A
+// process that stops tries once.
 func (d *Dispatcher) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
 	for pause := asynqx.TryPause; ; pause = min(2*pause, asynqx.TryMaxPause) {
 		bounded, done := context.WithTimeout(ctx, asynqx.TryFor)

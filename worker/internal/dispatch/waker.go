@@ -12,35 +12,34 @@ import (
 )
 
 const (
-	// gatedLead is how long before its start a task is released to a server whose
-	// looks this process can bring about: two round trips to release it, one to take
-	// it, one to decide, and a busy machine.
+	// gatedLead is how long before its start a task is released to a server that this process can make
+	// poll: two round trips to release it, one to take it, one to decide, and a busy machine.
 	gatedLead = 20 * time.Millisecond
-	// spread is how much earlier it may be, so that a call serves several tasks.
+	// spread is how much earlier a task may be released, so that a call serves several tasks.
 	spread = 80 * time.Millisecond
-	// mostSpread is the spread of a slow limit, one of which a look grants fewer than fewGranted tasks. With the lead it stays
-	// within 250 ms: a start that is further ahead is checked for pauses again.
+	// mostSpread is the spread of a slow limit, under which a poll grants fewer than fewGranted tasks.
+	// With the lead it stays within 250 ms: a start that is further ahead is checked for pauses again.
 	mostSpread = 230 * time.Millisecond
 	fewGranted = 3
 
-	learnsFor     = 3 * time.Second        // how far away Redis is: then tasks start by what is known
-	lookAgain     = 500 * time.Millisecond // while somebody is on the way
+	learnsFor     = 3 * time.Second        // bounds the measurement of Redis's distance; tasks then start by what is known
+	lookAgain     = 500 * time.Millisecond // while tasks are on their way
 	askAround     = 500 * time.Millisecond
-	askAll        = 30 * time.Second // for those who were announced within a day; in between for the latest
-	skewed        = 10 * time.Second // what clocks of processes differ by at most, for the latest to be found at once
-	lookAnyway    = time.Minute      // at an announcement that has not been repeated
+	askAll        = 30 * time.Second // for all providers announced within a day; in between for the latest
+	skewed        = 10 * time.Second // the most that clocks of processes differ for the latest to be found at once
+	lookAnyway    = time.Minute      // for an announcement that has not been repeated
 	announceAgain = time.Hour
 	outStays      = 3 * time.Second
-	handedStays   = time.Second // a grant may be taken from memory: later somebody else may have seen to the task
+	handedStays   = time.Second // a grant may be taken from memory; later another process may have handled the task
 	lately        = 50 * time.Millisecond
-	mostGone      = 128 // taken out of line by one look, which is to take a millisecond or two
-	goneScopes    = 32  // and of so many scopes, as a look has no room for many more
-	mostAtOnce    = 64  // granted ahead by one look
-	nearAtOnce    = 18  // the same and those whose start has come, beside Redis: the next look is a moment away
+	mostGone      = 128 // removed from queues by one poll, which should take a millisecond or two
+	goneScopes    = 32  // and of so many scopes, since a poll has no room for many more
+	mostAtOnce    = 64  // granted ahead by one poll
+	nearAtOnce    = 18  // the same plus the tasks that are due, if Redis is near: the next poll is a moment away
 
-	// A task that is being put back while its turn comes is still active: it is
-	// tried again so often, after a pause that doubles: for two seconds in all, since on a busy machine
-	// that takes its time, and one that is taken to run already has lost its place.
+	// A task that is being put back when its turn comes is still active. It is tried again activeTries
+	// times, with pauses that double, for two seconds in all: putting back takes time on a busy machine,
+	// and a task that was already taken to run has lost its place.
 	activeTries = 10
 	activePause = 2 * time.Millisecond
 )
@@ -50,35 +49,35 @@ type watch struct {
 	provider string
 	beat     *beat
 	wake     chan struct{} // holds one kick
-	all      bool          // look at every round: limits may have changed
-	changed  bool          // limits have: who was too dear may fit
+	all      bool          // check all waiters: limits may have changed
+	changed  bool          // limits have changed: a task that cost too much may fit
 	wide     time.Duration // the spread of a slow limit
-	quiet    bool          // nothing is due: a glance will do, if nobody kicks
-	whole    time.Time     // when the last look began that was no glance
-	said     time.Time     // when processes were last told that somebody waits
+	quiet    bool          // nothing is due: a glance suffices unless there is a kick
+	whole    time.Time     // when the last poll that was no glance began
+	said     time.Time     // when it was last announced to other processes that tasks wait
 	kicked   bool
-	idle     bool      // nobody waits but those who are parked
-	starved  bool      // tasks were due that there was no room for
-	next     time.Time // when the next look is due, as far as this process knows
-	wanted   time.Time // when one was asked for since the last began, which may not have seen why; zero: none was
+	idle     bool      // only parked tasks wait
+	starved  bool      // tasks were due without room for them
+	next     time.Time // when the next poll is due, as far as this process knows
+	wanted   time.Time // when a poll was asked for since the last began, which may not have seen the reason; zero: none was
 	vacant   bool      // places were given back since
-	early    bool      // this process looks before others can know of a reason
-	hours    time.Time // when rules begin or end to hold next, by the server's clock
-	edge     time.Time // the same by ours
+	early    bool      // this process polls before others can know of a reason
+	hours    time.Time // when rules begin or end to apply next, by the server's clock
+	edge     time.Time // the same by this process's clock
 	news     throttle.DispatchRequest
-	runs     []throttle.WaiterRef // granted, and found to run already
+	runs     []throttle.WaiterRef // granted, and already running
 	parked   parked
-	later    []answer             // granted, tried again, and found to have ended, or to stand still
+	later    []answer             // granted, tried again, and found ended or standing still
 	over     []throttle.WaiterRef // ended instead of waiting
-	missed   map[string]bool      // tickets whose task was not there once
-	took     time.Duration        // the last look
-	far      bool                 // of those granted last, some only other processes take
+	missed   map[string]bool      // tickets whose task was not found once
+	took     time.Duration        // by the last poll
+	far      bool                 // some of the tasks granted last can only be taken by other processes
 	yield    yield
 	out      map[string]sent // tasks granted here that have not come here, by ticket
 	sweep    sweep
 }
 
-// Start begins to look around, once, until Config.Serving is over.
+// Start starts the loops, once. They run until Config.Serving ends.
 func (d *Dispatcher) Start() {
 	d.begin.Do(func() {
 		beat := d.watchdog.begins(anyProvider)
@@ -92,8 +91,8 @@ func (d *Dispatcher) Start() {
 	})
 }
 
-// heedChanges has every provider looked at that somebody waits for, each time that the
-// limiter gets another policy: their turns may have come.
+// heedChanges polls every provider with waiters each time that the limiter gets another policy, since
+// turns may have come by it.
 func (d *Dispatcher) heedChanges(changed <-chan struct{}) {
 	for {
 		select {
@@ -107,8 +106,8 @@ func (d *Dispatcher) heedChanges(changed <-chan struct{}) {
 	}
 }
 
-// lookAtAll has all nodes looked at, of every provider that this process looks at or
-// that others have announced.
+// lookAtAll polls every provider that this process polls or that others have announced, and checks all
+// waiters.
 func (d *Dispatcher) lookAtAll() {
 	d.mu.Lock()
 	for _, one := range d.watches {
@@ -118,14 +117,14 @@ func (d *Dispatcher) lookAtAll() {
 	d.mu.Unlock()
 	turns, err := d.cfg.Limiter.Waitlist().ActiveProviders(d.cfg.Serving, time.Time{})
 	if err != nil && !d.stopped() {
-		d.cfg.Observer.Failed("wake") // who is announced is looked at within a minute
+		d.cfg.Observer.Failed("wake") // announced providers are polled within a minute
 	}
 	for provider, said := range turns {
 		d.look(provider, hint{all: true, said: said})
 	}
 }
 
-// guarded runs a loop, and runs it again should it panic.
+// guarded runs a loop, and runs it again if it panics.
 func (d *Dispatcher) guarded(what string, loop func()) {
 	for again := true; again; {
 		again = false
@@ -142,14 +141,14 @@ func (d *Dispatcher) guarded(what string, loop func()) {
 	}
 }
 
-// hint is why a provider is to be looked at.
+// hint is a reason to poll a provider.
 type hint struct {
-	in   time.Duration // how long from now, at the latest
+	in   time.Duration // the time until the poll, at most
 	all  bool          // limits may have changed
-	said time.Time     // when other processes were told, if they were
+	said time.Time     // when other processes were informed, if they were
 }
 
-// look has a provider looked at.
+// look schedules a poll of a provider.
 func (d *Dispatcher) look(provider string, why hint) {
 	if d.stopped() {
 		return
@@ -159,7 +158,7 @@ func (d *Dispatcher) look(provider string, why hint) {
 	d.ensureLoop(provider, why)
 }
 
-// ensureLoop is look for who holds d.mu, and returns who does.
+// ensureLoop is look for a caller that holds d.mu. It returns the watch.
 func (d *Dispatcher) ensureLoop(provider string, why hint) *watch {
 	one := d.watches[provider]
 	at := time.Now().Add(max(0, why.in-d.beyond(one != nil && one.far)))
@@ -185,8 +184,9 @@ func (d *Dispatcher) ensureLoop(provider string, why hint) *watch {
 	return one
 }
 
-// capacityFreed notes that something has come free that tasks of a provider wait for, as a run's places: no clock told when, so
-// that the next look may be far. Where it is near that will do: many runs end while a rate is what is waited for.
+// capacityFreed records that capacity for a provider's tasks has come free, such as the place of a run
+// that ended. No clock could tell when, so the next poll may be far off, and is made now. If it is
+// near, it suffices: many runs end while tasks wait for a rate.
 func (d *Dispatcher) capacityFreed(provider string) {
 	if d.stopped() {
 		return
@@ -204,17 +204,17 @@ func (d *Dispatcher) capacityFreed(provider string) {
 	}
 }
 
-// Ended notes that a task ends that may stand in line: those behind it need not wait until
-// its turn tells that it is not there.
+// Ended records that a task that may have a place in a queue has ended. The tasks behind it then need
+// not wait until its turn shows that it is gone.
 func (d *Dispatcher) Ended(task throttle.WaiterRef) {
 	if d.stopped() {
-		return // it is forgotten when its turn comes
+		return // its place is removed when its turn comes
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	one := d.ensureLoop(Provider(task.Scope), hint{in: lookAgain})
 	one.over = append(one.over, task)
-	delete(one.out, task.ID) // nobody waits for it to come
+	delete(one.out, task.ID) // it is not expected any more
 	if time.Until(one.next) > spread {
 		one.kick()
 	}
@@ -228,7 +228,7 @@ func (o *watch) kick() {
 	}
 }
 
-// watch looks at a provider for as long as somebody waits for it.
+// watch polls a provider for as long as tasks wait for it.
 func (d *Dispatcher) watch(one *watch) {
 	d.learn(d.cfg.Serving, one.provider)
 	for {
@@ -274,17 +274,17 @@ func (d *Dispatcher) watch(one *watch) {
 		wait, waits := d.pause(one, got, room, err)
 		lacks := got.ForOthers > 0 || d.lacksRoom(one)
 		if one.early && lacks {
-			d.cfg.Limiter.Waitlist().PublishActiveSoon(one.provider) // others cannot know of this look, and may start what this process cannot
+			d.cfg.Limiter.Waitlist().PublishActiveSoon(one.provider) // other processes cannot know of this poll, and may start what this process cannot
 		}
-		one.early = one.early && !lacks && (err != nil || wait == 0) // else it is known what came of it
+		one.early = one.early && !lacks && (err != nil || wait == 0) // else its result is known
 		if !waits || !d.rest(one, wait) {
 			return
 		}
 	}
 }
 
-// learn measures how far a provider's Redis is, and learns what time it is there, before the first of its tasks starts
-// here. Whoever comes meanwhile waits for it.
+// learn measures the distance of a provider's Redis and reads its clock, before the first of the
+// provider's tasks starts here. Concurrent callers wait for the result.
 func (d *Dispatcher) learn(ctx context.Context, provider string) {
 	d.mu.Lock()
 	learned, known := d.learned[provider]
@@ -305,14 +305,14 @@ func (d *Dispatcher) learn(ctx context.Context, provider string) {
 		return
 	}
 	defer close(learned)
-	ctx, cancel := context.WithTimeout(d.cfg.Serving, learnsFor) // not the task's: others wait for it too
+	ctx, cancel := context.WithTimeout(d.cfg.Serving, learnsFor) // not the task's: other callers wait for it too
 	defer cancel()
 	d.cfg.Limiter.Waitlist().SyncClock(ctx, provider)
 	d.reach.learn(func() error { return d.cfg.Redis.Ping(ctx).Err() })
 }
 
-// heedHours says whether rules have begun or ended to hold since the last look. Turns may
-// have come by it, as by other limits.
+// heedHours reports whether rules have begun or ended to apply since the last poll. Turns may have come
+// by that, as by other limits.
 func (d *Dispatcher) heedHours(one *watch) bool {
 	at, in := d.cfg.Limiter.Waitlist().NextHoursChange(one.provider)
 	passed := !one.hours.IsZero() && at.After(one.hours)
@@ -325,10 +325,10 @@ func (d *Dispatcher) heedHours(one *watch) bool {
 
 var errPanicked = errors.New("it panicked")
 
-// dispatched grants those whose turn it is. Whatever happens, the room that was set aside for them
-// is free again.
+// dispatched grants starts to the tasks whose turn it is. It frees the room that was reserved for them
+// in any case.
 func (d *Dispatcher) dispatched(one *watch, req throttle.DispatchRequest, had capacity) (got throttle.Dispatched, err error) {
-	err = errPanicked // what a panic leaves behind
+	err = errPanicked // the result of a panic
 	began := time.Now()
 	defer func() {
 		one.took = time.Since(began)
@@ -345,7 +345,7 @@ func (d *Dispatcher) dispatched(one *watch, req throttle.DispatchRequest, had ca
 	return d.dispatch(d.cfg.Serving, req)
 }
 
-// pause returns how long the next look can wait, if there is to be one.
+// pause returns the time until the next poll, and false if there is to be none.
 func (d *Dispatcher) pause(one *watch, got throttle.Dispatched, had capacity, err error) (wait time.Duration, waits bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -381,7 +381,7 @@ func (d *Dispatcher) pause(one *watch, got throttle.Dispatched, had capacity, er
 		d.rests(one)
 		return 0, false
 	case !got.Waiting:
-		wait = lookAgain // those who are out may not come
+		wait = lookAgain // tasks on their way may not come
 	}
 	if err == nil && !one.starved {
 		wait = one.sooner(wait)
@@ -393,18 +393,18 @@ func (d *Dispatcher) pause(one *watch, got throttle.Dispatched, had capacity, er
 	return wait, true
 }
 
-// due is in how long to look again for those who are next: as much sooner than whoever is beside Redis as this process is
-// farther away.
+// due returns the time until the next poll for the next waiters. It is shorter the farther this process
+// is from Redis.
 func (d *Dispatcher) due(got throttle.Dispatched, far bool) time.Duration {
 	in := got.Next - d.beyond(far)
-	if in < gatedLead && len(got.Granted) == 0 { // what no clock tells is not to be looked at again and again
+	if in < gatedLead && len(got.Granted) == 0 { // do not poll again and again for what no clock can tell
 		return min(got.Next, gatedLead)
 	}
 	return in
 }
 
-// sooner is how long the next look can wait after one that may have been taken before what was heard
-// while it was on its way.
+// sooner returns the time until the next poll, given the hints that came while a poll was under way.
+// That poll may not have seen their reasons.
 func (o *watch) sooner(wait time.Duration) time.Duration {
 	if o.vacant && wait > spread {
 		return 0

@@ -10,46 +10,45 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// watchdog tells whether the Dispatcher's loops do their work. A loop that hangs in a call,
-// or never comes back, cannot tell of itself: so each notes the looks that it has
-// completed, and those who handle tasks ask in passing whether one is overdue. It is
-// safe for concurrent use.
+// watchdog detects loops of the Dispatcher that hang in a call or have ended. Such a loop cannot report
+// itself. So each loop records its completed polls, and handlers of tasks check in passing whether a
+// poll is overdue. It is safe for concurrent use.
 type watchdog struct {
 	d     *Dispatcher
-	asked atomic.Int64 // when it was last asked, in ns since the epoch
+	asked atomic.Int64 // the last check, in ns since the epoch
 	mu    sync.Mutex
 	beats map[*beat]struct{}
-	back  woken // those whose being overdue was told, and that look again
+	back  woken // loops that were reported as overdue, and poll again
 }
 
-// woken are providers whose loops look again.
+// woken are providers whose loops poll again.
 type woken struct {
 	providers []string
 	since     time.Time     // when the first of them did
-	after     time.Duration // the longest that one had not looked
+	after     time.Duration // the longest time that one had not polled
 }
 
-// beat is what one loop has done.
+// beat is the progress of one loop.
 type beat struct {
-	provider string    // anyProvider for the loop that asks what others announce
-	last     time.Time // when it completed a look, or began
-	due      time.Time // when it is to begin the next, where that is long after the last; zero: soon
-	fault    error     // of the looks since
-	told     bool      // that the next is overdue
+	provider string    // anyProvider for the loop that reads announcements
+	last     time.Time // when it completed a poll, or began
+	due      time.Time // when the next poll is due, if that is long after the last; zero: soon
+	fault    error     // of the polls since
+	told     bool      // it was reported as overdue
 }
 
 const (
-	// overdue is how long after its last look, or after it was due to look again, a loop is taken for stuck.
+	// overdue is how long after its last poll, or after its next poll was due, a loop counts as stuck.
 	overdue  = 3 * time.Second
 	askPulse = time.Second
 
-	// anyProvider stands for those that the limits do not name.
+	// anyProvider stands for all providers that the limits do not name.
 	anyProvider = "*"
 )
 
 func newWatchdog(d *Dispatcher) *watchdog { return &watchdog{d: d, beats: map[*beat]struct{}{}} }
 
-// begins notes a loop whose first look is about to be made.
+// begins adds a loop before its first poll.
 func (p *watchdog) begins(provider string) *beat {
 	b := &beat{provider: provider, last: time.Now()}
 	p.mu.Lock()
@@ -59,7 +58,7 @@ func (p *watchdog) begins(provider string) *beat {
 	return b
 }
 
-// looked notes a look: completed, or failed by err.
+// looked records a poll: completed, or failed by err.
 func (p *watchdog) looked(b *beat, err error) {
 	p.mu.Lock()
 	if b.fault = err; err != nil {
@@ -84,7 +83,7 @@ func (p *watchdog) looked(b *beat, err error) {
 	p.tellBack(back)
 }
 
-// rests notes in how long a loop looks again.
+// rests records the time until the next poll of a loop.
 func (p *watchdog) rests(b *beat, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +92,7 @@ func (p *watchdog) rests(b *beat, wait time.Duration) {
 	}
 }
 
-// nothingDue notes that the loops which rest have nothing to look at: what they rest for would have been announced.
+// nothingDue records that loops at rest have nothing to poll for: it would have been announced.
 func (p *watchdog) nothingDue() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +104,7 @@ func (p *watchdog) nothingDue() {
 	}
 }
 
-// stuck tells whether one is overdue that was told. p.mu is held.
+// stuck reports whether there is an overdue loop that was reported. p.mu is held.
 func (p *watchdog) stuck() bool {
 	for b := range p.beats {
 		if b.told {
@@ -115,7 +114,7 @@ func (p *watchdog) stuck() bool {
 	return false
 }
 
-// takeBack returns who looks again, to be told. p.mu is held.
+// takeBack returns and clears the loops that poll again, for the log. p.mu is held.
 func (p *watchdog) takeBack() woken {
 	back := p.back
 	p.back = woken{}
@@ -129,7 +128,7 @@ func (p *watchdog) tellBack(back woken) {
 	}
 }
 
-// ends forgets a loop: nobody waits, or the process stops.
+// ends removes a loop: no task waits, or the process stops.
 func (p *watchdog) ends(b *beat) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +141,7 @@ func (p *watchdog) ends(b *beat) {
 	p.observe(b.provider, false)
 }
 
-// observe tells the observer of a look. p.mu is held.
+// observe passes a poll to the observer. p.mu is held.
 func (p *watchdog) observe(provider string, again bool) {
 	label := anyProvider
 	if p.d.cfg.Limiter.Policy().Names(provider) {
@@ -151,7 +150,7 @@ func (p *watchdog) observe(provider string, again bool) {
 	p.d.cfg.Observer.DispatcherPolled(provider, label, again)
 }
 
-// well says whether a loop does its work.
+// well reports whether a loop works.
 func (p *watchdog) well(b *beat) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,8 +158,8 @@ func (p *watchdog) well(b *beat) bool {
 	return b.fault == nil && (now.Sub(b.last) <= overdue || now.Sub(b.due) <= overdue)
 }
 
-// check logs a line for the loops that are overdue, once until they look again. It costs
-// next to nothing more often than once a second.
+// check logs one line for loops that are newly overdue. Calls more often than once a second cost next
+// to nothing.
 func (p *watchdog) check() {
 	now, asked := time.Now(), p.asked.Load()
 	if now.UnixNano()-asked < int64(askPulse) || !p.asked.CompareAndSwap(asked, now.UnixNano()) || p.d.stopped() {
@@ -183,8 +182,8 @@ func (p *watchdog) check() {
 	p.tellBack(back)
 }
 
-// late returns what to tell of loops that are newly overdue: of those that Redis does not
-// answer, which mends itself, or of the others. It is nothing where there are none. p.mu is
+// late returns the log line for loops that are newly overdue, nil if there are none. With away it is
+// about loops that Redis does not answer, which mends itself; otherwise it is about all others. p.mu is
 // held.
 func (p *watchdog) late(now time.Time, away bool) (line []any) {
 	var newly []*beat
@@ -194,7 +193,7 @@ func (p *watchdog) late(now time.Time, away bool) (line []any) {
 		if b.told || away != (failing || b.fault == nil) {
 			continue
 		}
-		// Where one has not been answered for so long, others will be overdue in a moment.
+		// If one loop has had no answer for so long, others will be overdue in a moment.
 		if isLate := now.Sub(b.last) > overdue && now.Sub(b.due) > overdue; isLate || failing {
 			newly, due = append(newly, b), due || isLate
 		}

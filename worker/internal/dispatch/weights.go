@@ -10,19 +10,18 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// weights are those of the queues of all workers: among tasks that wait for their limits they
-// count as in asynq. It is safe for concurrent use.
+// weights are the weights of the queues of all workers. Waiting tasks are ranked by them as in asynq.
+// It is safe for concurrent use.
 type weights struct {
 	mu  sync.Mutex
 	own []queue.Weights // of each server here
 	all queue.Weights
 }
 
-// sayWeights is how often this process makes the weights of its servers known, and learns of
-// those of others.
+// sayWeights is how often this process publishes the weights of its servers and reads those of others.
 const sayWeights = 20 * time.Second
 
-// serves notes the weights of one more server.
+// serves adds the weights of one more server.
 func (w *weights) serves(own queue.Weights) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -30,7 +29,7 @@ func (w *weights) serves(own queue.Weights) {
 	w.all = queue.Together(w.own...)
 }
 
-// publish makes them known, and learns of others.
+// publish publishes the weights of this process and reads those of others.
 func (w *weights) publish(ctx context.Context, rdb redis.UniversalClient) error {
 	w.mu.Lock()
 	own := w.own
@@ -47,7 +46,8 @@ func (w *weights) publish(ctx context.Context, rdb redis.UniversalClient) error 
 	return nil
 }
 
-// rank returns the priority, the lane and the stride of a task of a queue, by the priority of its own.
+// rank returns the priority, the lane and the stride of a task of a queue. own is the task's own
+// priority.
 func (w *weights) rank(name string, own int) (priority int, lane string, stride int) {
 	w.mu.Lock()
 	all := w.all
