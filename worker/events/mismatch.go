@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// settled is how long after a change of the limits, or its own start, a process looks whether all have
-	// the same: a process that was killed counts for 45 seconds. lookAgain is when it looks once more before
-	// it reports.
+	// settled is how long after a change of the limits, or its own start, a process checks that all
+	// processes have the same: a process that was killed counts for 45 seconds. lookAgain is the time until
+	// a second check, before it reports.
 	settled       = time.Minute
 	lookAgain     = 5 * time.Second
 	mismatchStays = 24 * time.Hour
 )
 
-// watchLimits notices that processes have different limits. It looks only after a change, and after its own
-// start.
+// watchLimits notices that processes have different limits. It checks only after a change, and after its
+// own start.
 func (e *Events) watchLimits(ctx context.Context, store *policystore.Store, limiter *throttle.Limiter) {
 	changed, changes := limiter.PolicyChanged(), false
 	timer := time.NewTimer(settled)
@@ -39,8 +39,7 @@ func (e *Events) watchLimits(ctx context.Context, store *policystore.Store, limi
 	}
 }
 
-// lookForMismatch reports processes that are behind the newest version in force, if they are at a second
-// look too.
+// lookForMismatch reports processes that are behind the newest version in force at two checks.
 func (e *Events) lookForMismatch(ctx context.Context, store *policystore.Store, changes bool) {
 	version, first, err := behind(ctx, store, changes)
 	if err != nil || len(first) == 0 {
@@ -53,7 +52,7 @@ func (e *Events) lookForMismatch(ctx context.Context, store *policystore.Store, 
 	}
 	again, second, err := behind(ctx, store, changes)
 	if err != nil || again != version {
-		return // the limits have changed: there will be another look
+		return // the limits have changed: there will be another check
 	}
 	var names []string
 	for id, name := range second {

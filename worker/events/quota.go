@@ -16,8 +16,9 @@ const (
 	leastStay = time.Minute
 	mostStay  = 31 * 24 * time.Hour
 
-	// askEvery is how often a process asks how much is left of a scope whose starts were granted ahead and
-	// do not say it, askPause the time between two questions about any, and maxAsks how many wait.
+	// askEvery is how often a process asks how many units are left of a scope if its starts, granted ahead,
+	// do not say so. askPause is the time between two questions about any scopes, and maxAsks how many
+	// questions wait.
 	askEvery = 10 * time.Second
 	askPause = 500 * time.Millisecond
 	maxAsks  = 100

@@ -18,7 +18,7 @@ const (
 	HeaderEventID   = "Headway-Event-Id"  // its id: the same for every delivery of the event
 )
 
-// ErrSignature says that a request has not been signed with the secret, or too long ago.
+// ErrSignature is the error for a request that was not signed with the secret, or too long ago.
 var ErrSignature = errors.New("events: the signature does not match")
 
 // sign returns the value of HeaderSignature.

@@ -6,8 +6,8 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// cutStays is how long a rule whose limit was cut is not reported again: an API that rejects calls has it
-// cut each second.
+// cutStays is how long a rule is not reported again after its limit was cut: an API that rejects calls
+// causes a cut each second.
 const cutStays = 10 * time.Minute
 
 // Upstream notices pauses and cuts: set it as throttle.Config.OnUpstream.

@@ -19,7 +19,7 @@ const (
 	errorTypeKey     = attribute.Key("error.type")
 )
 
-// The attributes of Headway's own. A scope names a tenant: it stands in spans, and in no metric.
+// Headway's own attributes. A scope names a tenant, so it is in spans and in no metric.
 const (
 	typeKey      = attribute.Key("headway.task.type")
 	scopeKey     = attribute.Key("headway.scope")

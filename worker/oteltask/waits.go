@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. Of others a run's
+	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. For other tasks the
 	// span of the wait lacks the rule.
 	maxWaits = 10_000
-	// overdue is how much longer than it should be away a task is remembered: it may have run elsewhere,
-	// and another may have its id.
+	// overdue is how long a task is remembered beyond its expected return: it may have run in another
+	// process, and another task may have its id.
 	overdue = time.Hour
 )
 

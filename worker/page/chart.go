@@ -18,7 +18,7 @@ type chart struct {
 	LimitRule    string // the rule that Limit is of
 	Step         string
 	Width, Depth int // of the drawing
-	Base         int // where the bars stand
+	Base         int // where the bars begin
 	Any          bool
 }
 

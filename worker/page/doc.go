@@ -1,12 +1,13 @@
-// Package page is a page for people about running limits: who waits, why, until when, who used it together, and what a change
-// would do before it is made.
+// Package page is a web page about running limits. It shows which tasks wait, why and until when, which
+// applications have used the limits, and the effect of a change before it is made.
 //
 //	handler, err := page.New(page.Config{Redis: rdb, Prefix: "/limits", Identify: whoAsks})
 //	mux.Handle("/limits/", handler)
 //
-// Everything that it shows and does, it asks of the service that the program worker asks, so both say the same words, and rights
-// are checked there. It is one http.Handler without files of its own beside it: templates, style and script are embedded, and
-// nothing is fetched from elsewhere. It works without JavaScript; with it, it is live.
+// The page and the program worker use the same service, which checks the rights, so both answer in the
+// same words. The page is one http.Handler. Templates, style and script are embedded, and browsers fetch
+// nothing from other hosts. It works without JavaScript, and updates itself with it.
 //
-// Redis is read once a second for all viewers together, with at most 50 commands, and not at all while nobody looks.
+// It reads Redis once a second for all viewers together, with at most 50 commands, and not at all while
+// there are no viewers.
 package page

@@ -64,7 +64,7 @@ type token struct {
 //	tokens:
 //	  board: {sha256: 5f16…, role: viewer, scopes: [payments]}
 //
-// HashPassword and NewToken make what stands in it. The error lists every fault with its line.
+// HashPassword and NewToken return its hashes. The error lists every fault with its line.
 func LoadUsers(path string) (*Users, error) {
 	u := &Users{path: path}
 	if u.refresh(time.Now()); u.fault != nil {

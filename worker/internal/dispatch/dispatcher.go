@@ -1,4 +1,4 @@
-// Package dispatch gives their turns to tasks that wait for their limits. A [Dispatcher] asks the
+// Package dispatch gives waiting tasks their turns. A [Dispatcher] asks the
 // limiter whose turn it is, at the right moment and for as many tasks as the process has room for, and
 // brings them to a server. It plans backlogs where they stand, removes waiters whose tasks are gone,
 // and detects when its own loops are stuck.
@@ -107,15 +107,15 @@ type Dispatcher struct {
 	begin   sync.Once
 	mu      sync.Mutex
 	watches map[string]*watch
-	seen    map[string]announcement  // those that have been looked into
-	learned map[string]chan struct{} // closed when it is known how far away a provider's Redis is
+	seen    map[string]announcement  // announcements that were handled
+	learned map[string]chan struct{} // closed when the distance of a provider's Redis is known
 	lulls   map[string]*backoff      // after polls that found no waiter
 	taken   int                      // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted
 	recent  int64 // how many ended in the time before
 	sampled time.Time
-	soon    *time.Timer // when it is over they will be looked at
+	soon    *time.Timer // polls every provider when it fires
 	starved atomic.Bool // a watch had no place to release a task for
 	burst   bool        // its tasks' starts had come
 }

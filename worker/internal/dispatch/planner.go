@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// planner gives the tasks of a backlog their turns where they stand, in pending, so that each need not
+// planner gives the tasks of a backlog their places while they are pending, so that each need not
 // be picked up once only to be put back, and no task waits behind them all. See docs/decisions/0016.
 // It is safe for concurrent use.
 type planner struct {

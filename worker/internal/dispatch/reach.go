@@ -29,7 +29,7 @@ func (d *delayMeter) note(took time.Duration) {
 	d.mean += (took - d.mean) / 8
 }
 
-// bound returns what a few in a hundred measurements exceed.
+// bound returns an upper bound of the duration, which a few in a hundred exceed.
 func (d *delayMeter) bound() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()

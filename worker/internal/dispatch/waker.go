@@ -70,7 +70,7 @@ type watch struct {
 	later    []answer             // granted, tried again, and found ended or standing still
 	over     []throttle.WaiterRef // ended instead of waiting
 	missed   map[string]bool      // tickets whose task was not found once
-	took     time.Duration        // by the last poll
+	took     time.Duration        // how long the last poll took
 	far      bool                 // some of the tasks granted last can only be taken by other processes
 	yield    yield
 	out      map[string]sent // tasks granted here that have not come here, by ticket
