@@ -17,7 +17,8 @@ import (
 type Survey struct {
 	// At is the Redis server's time; this process's if no rule was read.
 	At time.Time
-	// Rules has each rule of the policy once, in the order of Pattern and Rule; shadow rules and pauses are left out.
+	// Rules has each rule of the policy once, in the order of Pattern and Rule, without shadow rules and
+	// pauses.
 	Rules []RuleSurvey
 	// Queues are the queues of scopes with the most units waiting, fullest first: at most 200.
 	Queues []QueueSurvey
@@ -82,12 +83,13 @@ const (
 	surveyedAtOnce    = 8
 )
 
-// Survey reads the state of the policy's rules, and of the queues of all providers. It changes nothing. It reads 100 providers
-// and 10,000 queues at most.
+// Survey reads the state of the policy's rules, and of the queues of all providers. It changes nothing.
+// It reads 100 providers and 10,000 queues at most.
 //
-// Costs one command and one for each star-free scope of the policy that has rules and no such scope below it, 100 at most.
-// While tasks wait, it costs two more for each thousand nodes of a provider's tree, two for each of the 200 fullest queues, and
-// one for each of the 64 fullest. The error wraps ErrUnavailable, or is ctx's.
+// Costs one command, and one for each star-free scope of the policy that has rules and no such scope
+// below it, 100 at most. While tasks wait, it costs two more for each thousand nodes of a provider's
+// tree, two for each of the 200 fullest queues, and one for each of the 64 fullest. The error wraps
+// ErrUnavailable, or is ctx's.
 func (w Waitlist) Survey(ctx context.Context) (Survey, error) {
 	s := newSurvey(w)
 	if err := s.readQueues(ctx); err != nil {

@@ -19,7 +19,7 @@ type Scope struct {
 	Rule       string `json:"rule,omitempty"`
 	RuleScope  string `json:"rule_scope,omitempty"`
 
-	// UpstreamUntil is the end of the API's last pause.
+	// UpstreamUntil is the end of the API's pause that ends last, and UpstreamScope its scope.
 	UpstreamUntil Time   `json:"upstream_until,omitzero"`
 	UpstreamScope string `json:"upstream_scope,omitempty"`
 

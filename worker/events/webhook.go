@@ -23,9 +23,10 @@ import (
 	"github.com/headway-go/headway/worker/outbound"
 )
 
-// Webhook receives each event as a POST of JSON, signed with a secret; see Verify. Deliveries of one process
-// follow one another. An answer other than 2xx, or none, is tried again with growing pauses, eight times in
-// about four minutes; other answers of 300 to 499 than 408, 425 and 429 are not. Redirects are not followed.
+// Webhook receives each event as a POST of JSON, signed with a secret; see Verify. A process delivers
+// one event after the other. After an answer other than 2xx, or none, it tries again with growing
+// pauses, eight times in about four minutes. It does not try again after an answer of 300 to 499 other
+// than 408, 425 and 429. It does not follow redirects.
 type Webhook struct {
 	// URL is where events are sent: https, or http to this machine's own loopback address. It has no user
 	// and password.
@@ -139,8 +140,8 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 	}
 }
 
-// limiter returns the limit of the webhook, which all processes share. Without Redis it is open: each process sends
-// one request at a time, and an outage is when events matter.
+// limiter returns the limit of the webhook, which all processes share. Without Redis it is open: each
+// process sends one request at a time, and events matter most in an outage.
 func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) {
 	p, err := policy.Single(webhookName, policy.Rule{
 		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: w.cfg.PerMinute, Per: time.Minute, Burst: min(10, w.cfg.PerMinute), OnRedisError: policy.FailOpen,
@@ -151,8 +152,8 @@ func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) 
 	return throttle.New(rdb, p, throttle.Config{Prefix: w.prefix})
 }
 
-// deliver sends an event until it is accepted or given up. ctx ends the attempts, and last the one that is made
-// then.
+// deliver sends an event until it is accepted or given up. After the end of ctx
+// it makes no further attempt. The end of last also ends the attempt under way.
 func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, e Event) {
 	body, err := json.Marshal(e)
 	if err != nil {
@@ -181,8 +182,8 @@ func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, 
 	}
 }
 
-// pause returns the time before the next attempt: twice as long each time, or as long as the answer asks for, a minute
-// at most.
+// pause returns the time before the next attempt: twice as long each time, or as long as the answer
+// asks for, at most a minute.
 func pause(n int, err error) time.Duration {
 	wait := min(firstPause<<(n-1), mostPause)
 	if status, is := errors.AsType[*outbound.StatusError](err); is {
@@ -191,8 +192,8 @@ func pause(n int, err error) time.Duration {
 	return wait + rand.N(wait/10+1)
 }
 
-// send makes one request. It goes the way of the requests of tasks: addresses are guarded, redirects are not followed,
-// and nothing is sent twice.
+// send makes one request, as tasks make theirs: addresses are guarded, redirects are not followed, and
+// nothing is sent twice.
 func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
@@ -209,7 +210,8 @@ func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
 	return w.handler.ProcessTask(ctx, asynq.NewTask("http", request))
 }
 
-// failed logs an event that was not delivered: neither the URL's path nor the answer's text, which may hold secrets.
+// failed logs an event that was not delivered, without the URL's path and the answer's text, which may
+// contain secrets.
 func (w *webhook) failed(ctx context.Context, e Event, tries int, err error) {
 	w.observer.EventDelivery("failed")
 	w.log.WarnContext(ctx, "the webhook does not accept an event", "host", w.host, "kind", string(e.Kind), "event_id", e.ID,

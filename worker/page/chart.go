@@ -14,11 +14,11 @@ type chart struct {
 	Bars         []bar
 	Top          int64  // the greatest value of the axis
 	Limit        int64  // what the rules admit in one slot, 0 if unknown
-	LimitY       int    // the height of its line
+	LimitY       int    // the y coordinate of its line
 	LimitRule    string // the rule that Limit is of
 	Step         string
 	Width, Depth int // of the drawing
-	Base         int // where the bars begin
+	Base         int // the y coordinate where the bars begin
 	Any          bool
 }
 

@@ -59,7 +59,8 @@ var (
 // quickCost is the cost of the other parts.
 const quickCost = limitsCost + control.LevelCost + 3
 
-// scopeOf returns the scope that a request names. The error says that the actor may not see it.
+// scopeOf returns the scope that a request names. The error is for a name that is no scope, and for a
+// scope that the actor may not see.
 func (h *handler) scopeOf(r *http.Request, who Actor) (string, error) {
 	name := r.FormValue("scope")
 	if _, err := policy.ParseScope(name); err != nil {

@@ -15,7 +15,7 @@ import (
 // screen is a page that shows one topic.
 type screen struct {
 	name string // of its template
-	// topic returns the topic of a request. The error says that the actor may not see it.
+	// topic returns the topic of a request. It returns an error if the actor may not see it.
 	topic func(r *http.Request, who Actor) (topic, error)
 	// view turns the data of a topic into the data of the template, and returns the title.
 	view func(r *http.Request, who Actor, data any) (any, string, error)

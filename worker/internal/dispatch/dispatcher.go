@@ -38,12 +38,13 @@ type Config struct {
 
 	Observer Observer
 	Log      *slog.Logger
-	// Serving is over when nothing is dispatched any more. Moves are tasks on their way, for which the process waits then.
+	// Serving ends when nothing is dispatched any more. Moves are the tasks on their way; the process waits
+	// for them then.
 	Serving context.Context //nolint:containedctx // of the loops
 	Moves   *sync.WaitGroup
 
-	// Hold is how near a start must be for its task to wait in a handler, and MaxHolds how many may; 0 is three quarters of the
-	// slots.
+	// Hold is how near a start must be for its task to wait in a handler, and MaxHolds how many tasks may;
+	// 0 stands for three quarters of the slots.
 	Hold     time.Duration
 	MaxHolds int
 
