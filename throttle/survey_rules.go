@@ -77,8 +77,8 @@ func (s *survey) note(scope string, now Forecast, d Decision) {
 	}
 }
 
-// heldUntil returns how long the tasks under a rule wait for the end of pauses alone, at its own level
-// and above.
+// heldUntil returns how long pauses alone hold the tasks under a rule: the pauses of its own level and of
+// those above.
 func heldUntil(level, scope string, now Forecast, d Decision) (held time.Duration) {
 	if d.Paused && level == scope {
 		held = d.RetryAfter

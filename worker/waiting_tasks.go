@@ -137,8 +137,8 @@ func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priorit
 }
 
 // SetScope changes the scope that a waiting task spends from. The task goes to the end of the new
-// scope's queue. Its errors are those of RunNext: the new scope must have a rule that admits the task's
-// cost.
+// scope's queue. Its errors are those of RunNext: a rule must match the new scope, and its rules must
+// admit the task's cost.
 func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (TaskOutcome, error) {
 	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
 		ask.Scope = scope
