@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/duration"
+	durations "github.com/headway-go/headway/internal/duration"
 )
 
 // Starts are counted in plotCells cells, which double in length whenever a start lies beyond the last. So a million starts
@@ -95,7 +95,7 @@ func (p *startPlot) String() string {
 		layout = "Jan _2 15:04"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "expected starts in each %s:\n", duration.Format(step))
+	fmt.Fprintf(&b, "expected starts in each %s:\n", durations.Format(step))
 	for i, n := range rows {
 		bar := strings.Repeat("#", (n*plotWidth+most-1)/most)
 		fmt.Fprintf(&b, "  %s  %-*s %d\n", p.from.Add(time.Duration(i)*step).Local().Format(layout), plotWidth, bar, n)

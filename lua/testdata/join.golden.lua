@@ -161,7 +161,6 @@ end
 -- the cost under each rule, and do not need the unit. p = 0 and cap = 0 suspend; slack < per, and
 -- part of it in a sliding window. An API may raise a limit to `most` millionths of it, 0 for no
 -- more than the limit. All times are whole microseconds.
--- than it is. All times are whole microseconds.
 
 -- Writes r's state, which means nothing any more after `lasts` µs. A call may write it twice: after its refunds, and
 -- after its charges.

@@ -1,21 +1,21 @@
--- reset: forget what was spent under rate rules, and say how much that was.
+-- reset: make rate rules as if unused, and return how many units they had counted.
 --
--- The rules are as if unused, and tasks that wait for them are looked at now.
+-- Tasks that wait for the rules are checked now.
 --
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
 -- KEYS[n+2]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2..]   rules     one for each rule: the rule, none of them a concurrency rule. See include/core/rules.lua.
+-- ARGV[2..]   rules     one for each rule: the rule, which is never a concurrency rule. See include/core/rules.lua.
 --
 -- Returns  {now, then one for each rule, then waits}: used for each rule
 --          now    integer µs, the clock of this call
---          used   integer units that still counted, rounded up: of a bucket what it lacked, of a window what
---                 was in it, of a calendar what its period had, starts ahead included
---          waits  1 where tasks wait for one of the rules, else 0
+--          used   integer units that still counted, rounded up, starts ahead included: what a bucket lacked,
+--                 what was in a window, what was spent of a calendar's period
+--          waits  1 if tasks wait for one of the rules, else 0
 --
--- Writes   KEYS[1..n+1], the last where tasks wait for the rules.
+-- Writes   KEYS[1..n+1], the last only if tasks wait for the rules.
 -- Source   docs/limits.md#what-is-in-force-and-who-set-it
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -127,7 +127,6 @@ end
 -- the cost under each rule, and do not need the unit. p = 0 and cap = 0 suspend; slack < per, and
 -- part of it in a sliding window. An API may raise a limit to `most` millionths of it, 0 for no
 -- more than the limit. All times are whole microseconds.
--- than it is. All times are whole microseconds.
 
 -- Writes r's state, which means nothing any more after `lasts` µs. A call may write it twice: after its refunds, and
 -- after its charges.
@@ -1040,7 +1039,7 @@ function used.T(r)
   return max(0, ceil((r.x - (now - r.at) * r.p) / r.q))
 end
 
--- A fixed window keeps the one before it too, which does not count any more.
+-- The state of a fixed window has the previous window too, which no longer counts.
 function used.S(r)
   local units, from = 0, r.per > 0 and 0 or floor(now / r.grain) + 1
   stored.each(r.log, r.head, function(cell, some)
@@ -1049,7 +1048,7 @@ function used.S(r)
   return units + (r.tail >= from and r.count or 0)
 end
 
--- Where the latest period is the next one, the one before it is at hand.
+-- If the latest period of the state is the next one, the current one is the one before it.
 function used.K(r)
   return r.count + ((r.ahead or not r.stale and r.prior >= r.b0) and r.before or 0)
 end
