@@ -23,9 +23,22 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
 )
+
+// redisAt is a client of the Redis of a URL, for the time of a test.
+func redisAt(t *testing.T, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(opts)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
 
 // section returns the part of a page under a heading.
 func section(t *testing.T, path, heading string) string {
@@ -119,9 +132,10 @@ func TestJSONFields(t *testing.T) {
 	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
 	check("its summary", inBatch[1], seen(t, results[4]))
 	paused := writeFile(t, "paused.yaml", "limits: {p: {paused: true, paused_until: 2200-01-31T12:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
-	held := output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
+	late := lines + `{"type":"http","id":"d","scope":"p","max_wait":"1h","http":{"url":"https://api.example.com/"}}` + "\n"
+	held := output(t, 1, late, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
 	inForecast := tables(t, "enqueue batch -dry-run -json")
-	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(forecast[:4], "")))
+	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(forecast[:4], "")+held[:strings.LastIndex(held, `{"summary"`)]))
 	check("its summary", inForecast[1], seen(t, forecast[4]+held[strings.LastIndex(held, `{"summary"`):]))
 
 	schedules := writeFile(t, "schedules.yaml", "schedules: {s: {cron: '@daily', task: {type: r, scope: p}}}\n")
@@ -145,6 +159,14 @@ func TestJSONFields(t *testing.T) {
 	delete(inTasks[1], "more") // TestMostTasks sees it
 	check("worker tasks", inTasks[0], seen(t, tasks))
 	check("its summary", inTasks[1], seen(t, all))
+
+	action := policystore.Action{
+		By: "anna", Via: "cli", Verb: "move", Scope: "p", Queue: "q", Type: "t", Scopes: []string{"p"}, To: "p/a", Reason: "why", Changed: 1, Left: 1, TaskIDs: []string{"b"},
+	}
+	if err := policystore.New(redisAt(t, url), policystore.Config{}).RecordAction(t.Context(), action); err != nil {
+		t.Fatal(err)
+	}
+	check("worker tasks history", tables(t, "worker tasks history -json")[0], seen(t, output(t, 0, "", "worker", "tasks", "history", "-redis", url, "-json")))
 
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
@@ -295,12 +317,7 @@ func changedLimits(t *testing.T, url string) {
 // damagedHistory is what verify prints of a history that was rewritten, which is put back.
 func damagedHistory(t *testing.T, url string, ask func(int, ...string) string) string {
 	t.Helper()
-	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb := redis.NewClient(opts)
-	defer rdb.Close()
+	rdb := redisAt(t, url)
 	text := rdb.HGet(t.Context(), "hw:limits", "v:2").Val()
 	rdb.HSet(t.Context(), "hw:limits", "v:2", "{}")
 	defer rdb.HSet(t.Context(), "hw:limits", "v:2", text)
@@ -317,12 +334,7 @@ func lastOf(t *testing.T, objects string) map[string]string {
 // refused has an API refuse a call of a scope.
 func refused(t *testing.T, url, limits, scope string) {
 	t.Helper()
-	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb := redis.NewClient(opts)
-	defer func() { _ = rdb.Close() }()
+	rdb := redisAt(t, url)
 	policy, err := limitsyaml.Load(limits)
 	if err != nil {
 		t.Fatal(err)
