@@ -200,6 +200,9 @@ func TestForecastOfStarts(t *testing.T) {
 	if !strings.Contains(got.stdout, `"expires":"deadline"`) || !strings.Contains(got.stdout, `"expires":"max_wait"`) || !strings.Contains(got.stdout, `"expiring":2`) {
 		t.Errorf("got\n%s", got.stdout)
 	}
+	if got = program(t, url, `{"type":"t","scope":"payments/acme"}`+"\n", "batch", "-dry-run", "-starts", "-limits", limits, "-"); !strings.HasPrefix(got.stdout, "line 1: starts at ") {
+		t.Errorf("without an id: %s", got.stdout)
+	}
 	if got = program(t, url, "", "batch", "-starts", "-"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "-starts is for -dry-run") {
 		t.Errorf("got %+v", got)
 	}

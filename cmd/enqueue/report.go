@@ -154,7 +154,11 @@ func (r *report) valid(res queue.Result) {
 		r.listed[expiring]++
 	}
 	if r.starts || late != "" && r.listed[expiring] <= listed {
-		r.write(fmt.Appendf(r.buf[:0], "line %d: %s starts %s%s\n", res.Line, cli.Quote(res.ID), start, late))
+		id := ""
+		if res.ID != "" { // else it gets a random one
+			id = " " + cli.Quote(res.ID)
+		}
+		r.write(fmt.Appendf(r.buf[:0], "line %d:%s starts %s%s\n", res.Line, id, start, late))
 	}
 }
 

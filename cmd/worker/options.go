@@ -110,12 +110,15 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	if o.drain == 0 {
 		o.drain = o.maxTimeout // no run takes longer
 	}
-	var faults [7]error
+	var faults [8]error
 	if len(words) > 0 {
 		faults[0] = cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits, tasks, page, health, leave, schema or completion", words[0])
 	}
 	o.queues, faults[1] = parseQueues(g.queues)
 	o.listen, faults[2] = parseListen(g.listen, strings.TrimSpace(getenv(tokenVariable)))
+	if faults[2] == nil { // else the page would complain of the same address
+		faults[7] = o.checkPage()
+	}
 	o.patience, faults[3] = parsePatience(g.patience)
 	o.logLevel, faults[4] = parseLevel(g.level)
 	faults[5] = o.checkRest()
@@ -143,9 +146,6 @@ func (o options) checkRest() error {
 	}
 	if o.logFormat != "text" && o.logFormat != "json" {
 		faults = append(faults, cli.Errorf("-log-format text or -log-format json", "-log-format %q is unknown", o.logFormat))
-	}
-	if err := o.checkPage(); err != nil {
-		faults = append(faults, err)
 	}
 	if err := checkApp(o.app); err != nil {
 		faults = append(faults, err)

@@ -112,13 +112,14 @@ func TestWorkerPageFlags(t *testing.T) {
 		want  string
 	}{
 		{[]string{"-page"}, "", "-page needs -listen"},
+		{[]string{"-page", "-listen", "0.0.0.0:0"}, "", "HEADWAY_LISTEN_TOKEN is not set\ntry: HEADWAY_LISTEN_TOKEN=$(openssl rand -hex 16) worker …, or -listen :0 for this machine only\n"},
 		{[]string{"-page-users", "users.yaml"}, "", "-page-users needs -page"},
 		{[]string{"-page", "-listen", "0.0.0.0:0"}, token, "-page-users does not say who may"},
 		{[]string{"-page", "-listen", ":0"}, token, "HEADWAY_LISTEN_TOKEN is set"},
 	} {
 		var errs strings.Builder
 		getenv := func(name string) string { return map[string]string{tokenVariable: one.token}[name] }
-		if code := run(t.Context(), one.args, getenv, io.Discard, &errs); code != cli.ExitUsage || !strings.Contains(errs.String(), one.want) {
+		if code := run(t.Context(), one.args, getenv, io.Discard, &errs); code != cli.ExitUsage || !strings.Contains(errs.String(), one.want) || strings.Count(errs.String(), "\ntry: ") != 1 {
 			t.Errorf("%v: %d %s", one.args, code, errs.String())
 		}
 	}
