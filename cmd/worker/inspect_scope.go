@@ -65,21 +65,13 @@ func (i *inspection) ruleLines(rules []control.Rule) (lines [][2]string) {
 }
 
 // meter draws how much of a rule is used.
-func meter(r control.Rule) string { return cli.Meter(r.Used, limitOf(r), meterWidth) }
+func meter(r control.Rule) string { return cli.Meter(r.Used, r.Counts(), meterWidth) }
 
 const meterWidth = 20
 
-// limitOf is what counts in the place of the rule's limit, or the limit.
-func limitOf(r control.Rule) int64 {
-	if r.Admits > 0 && r.Algorithm != policy.TokenBucket {
-		return r.Admits
-	}
-	return r.Limit
-}
-
 // ruleState says what is used and left of a rule; when it resets follows, if that is known.
 func ruleState(r control.Rule) string {
-	limit := limitOf(r)
+	limit := r.Counts()
 	text := fmt.Sprintf("%d of %d used, %d left", r.Used, limit, r.Remaining)
 	switch r.Algorithm {
 	case policy.Concurrency:

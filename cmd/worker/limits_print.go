@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -18,14 +19,19 @@ import (
 
 // print writes one result: an object, or a line for people.
 func (c *limitsCommand) print(object any, line string) error {
+	return printOne(c.out, c.json, object, line)
+}
+
+// printOne writes an object in JSON, or a line for people.
+func printOne(out io.Writer, inJSON bool, object any, line string) error {
 	text := []byte(cli.EscapeLines(line) + "\n")
 	var err error
-	if c.json {
+	if inJSON {
 		text, err = json.Marshal(object)
 		text = cli.EscapeJSON(append(text, '\n'))
 	}
 	if err == nil {
-		_, err = c.out.Write(text)
+		_, err = out.Write(text)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the result: %w", err)

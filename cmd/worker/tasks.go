@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -322,17 +321,5 @@ func (c *tasksCommand) printDone(done control.TasksDone) error {
 
 // print writes an object, or a line for people.
 func (c *tasksCommand) print(object any, line string) error {
-	text := []byte(cli.EscapeLines(line) + "\n")
-	var err error
-	if c.json {
-		text, err = json.Marshal(object)
-		text = cli.EscapeJSON(append(text, '\n'))
-	}
-	if err == nil {
-		_, err = c.out.Write(text)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write the result: %w", err)
-	}
-	return nil
+	return printOne(c.out, c.json, object, line)
 }

@@ -153,13 +153,12 @@ func (l *Level) judge(now throttle.Forecast) {
 		if r.Algorithm == policy.Concurrency && r.Remaining > 0 {
 			continue // it has room: other rules decide
 		}
-		if r.Units <= 0 {
+		in, tells := r.AdmitsIn(r.Waiting)
+		if !tells {
 			return
 		}
 		known = true
-		if in := drained(r); in == throttle.Never {
-			return
-		} else if end := at.Add(in); end.After(done) {
+		if end := at.Add(in); end.After(done) {
 			done = end
 		}
 	}
@@ -168,26 +167,10 @@ func (l *Level) judge(now throttle.Forecast) {
 	}
 }
 
-// drained returns the time until a rule has admitted all that waits under it.
-func drained(r throttle.RuleForecast) time.Duration {
-	left := r.Waiting - r.Remaining
-	if left <= 0 {
-		return 0
-	}
-	periods := (left + r.Units - 1) / r.Units
-	if r.Algorithm == policy.Calendar {
-		return r.Period(periods)
-	}
-	if r.Per > 0 && periods > int64(throttle.Never/r.Per) {
-		return throttle.Never
-	}
-	return time.Duration(float64(left) / float64(r.Units) * float64(r.Per))
-}
-
-// Counts returns the limit that is in force: the API's if it sent one, and otherwise that of the
-// limits.
+// Counts returns what Used is a part of: the limit that is in force, which is the API's if it sent one.
+// For a token bucket it is the burst, whatever its rate is by now.
 func (r Rule) Counts() int64 {
-	if r.Admits > 0 {
+	if r.Admits > 0 && r.Algorithm != policy.TokenBucket {
 		return r.Admits
 	}
 	return r.Limit

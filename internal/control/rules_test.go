@@ -134,3 +134,20 @@ func TestVendorLimit(t *testing.T) {
 		t.Errorf("got %+v; the API has a limit of 4", r)
 	}
 }
+
+// "For a token bucket it is the burst, whatever its rate is by now": what is used of a bucket is a part of its burst.
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		rule Rule
+		want int64
+	}{
+		{Rule{Algorithm: policy.SlidingWindow, Limit: 100}, 100},
+		{Rule{Algorithm: policy.SlidingWindow, Limit: 100, Admits: 85}, 85},
+		{Rule{Algorithm: policy.TokenBucket, Limit: 10, Admits: 85}, 10},
+	} {
+		if got := one.rule.Counts(); got != one.want {
+			t.Errorf("%+v: %d, want %d", one.rule, got, one.want)
+		}
+	}
+}

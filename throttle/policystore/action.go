@@ -44,7 +44,7 @@ type Action struct {
 func CheckAction(by, via, reason string) error { return Edit{By: by, Via: via, Reason: reason}.check() }
 
 // RecordAction records an Action, at the time of Redis. The last 1,000 are kept, for 366 days after the
-// newest. Costs two round trips.
+// newest. The error is ErrNotPermitted, that of CheckAction, or those of Store. Costs two round trips.
 func (s *Store) RecordAction(ctx context.Context, a Action) error {
 	if err := CheckAction(a.By, a.Via, a.Reason); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *Store) RecordAction(ctx context.Context, a Action) error {
 		return nil
 	})
 	switch {
-	case refused(err):
+	case refused(err), redis.HasErrorPrefix(err, "EXECABORT"): // a command was refused before EXEC
 		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
 	case err != nil:
 		return unavailable(ctx, "record a change of tasks beside", err)

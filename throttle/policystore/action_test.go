@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -54,5 +56,24 @@ func TestActions(t *testing.T) {
 	rdb.RPush(t.Context(), prefix+":limits:actions", "{")
 	if list, err = s.Actions(t.Context()); err != nil || len(list) != KeptActions {
 		t.Errorf("with a damaged one: %d, %v", len(list), err)
+	}
+}
+
+// A user that may not write the record gets ErrNotPermitted, and not the error of a Redis that is away.
+func TestActionsWithoutPermission(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	rdb := server.Client(t)
+	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-rpush").Err(); err != nil {
+		t.Fatal(err)
+	}
+	reader := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "reader", Password: "secret"})
+	t.Cleanup(func() { _ = reader.Close() })
+	s := New(reader, Config{})
+	if err := s.RecordAction(t.Context(), Action{By: "anna", Verb: "cancel"}); !errors.Is(err, ErrNotPermitted) {
+		t.Errorf("got %v", err)
+	}
+	if list, err := s.Actions(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
 	}
 }
