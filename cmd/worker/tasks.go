@@ -22,6 +22,7 @@ import (
 const tasksUsage = `Usage: worker tasks run ID… | -scope SCOPE [flags]
        worker tasks move -to SCOPE ID… | -scope SCOPE [flags]
        worker tasks cancel ID… | -scope SCOPE [flags]
+       worker tasks drain SCOPE [flags]
        worker tasks priority -set N ID… | -scope SCOPE [flags]
        worker tasks history [-redis URL] [-json]
 
@@ -33,6 +34,9 @@ as it is.
             behind those that were put there before
   move      have them spend from another scope, at the end of its queue
   cancel    delete them
+  drain     delete all that wait in SCOPE and below it, after printing how many. Tasks
+            that run or were granted their start go on, and tasks that are enqueued
+            meanwhile stay
   priority  change their priority. They go behind those that have it already
   history   print who changed tasks, newest first: the last 1,000 such changes
 
@@ -46,18 +50,20 @@ Flags:
   -to SCOPE         of move: the new scope
   -set N            of priority: the new one, up to 1000000 either way. A higher one
                     goes first
-  -limit N          change N tasks at most, 1 to 10000. Default: 10000
+  -limit N          change N tasks at most, 1 to 10000. Default: 10000. drain goes on
+                    until none is left
   -dry-run          print how many tasks it would be, and change none
   -as NAME          the author, for the history. Default: the user's name
   -reason TEXT      why, for the history
   -json             print an object for each task, and one for all
   -h                print this
 
-Exit codes: 0 done, 1 something failed or a task was left as it is, 2 bad usage,
-130 interrupted.
+Exit codes: 0 done, 1 something failed or a task was left as it is (by drain: still
+waits), 2 bad usage, 130 interrupted.
 
 Examples:
   worker tasks cancel -scope payments/acme -dry-run
+  worker tasks drain payments/acme -reason "wrong batch"
   worker tasks run inv-1
   worker tasks move -to payments/bulk -scope payments/acme -queue low
 `
@@ -65,10 +71,13 @@ Examples:
 const tasksHelp = "worker tasks -h"
 
 // tasksVerbs has the flag that only one verb takes, empty for none.
-var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", "priority": "set", tasksHistory: ""}
+var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", tasksDrain: "", "priority": "set", tasksHistory: ""}
 
-// tasksHistory is the verb that changes nothing.
-const tasksHistory = "history"
+// tasksHistory is the verb that changes nothing, and tasksDrain the one that takes a scope as its word.
+const (
+	tasksHistory = "history"
+	tasksDrain   = string(control.VerbDrain)
+)
 
 // tasksCommand is one run of "worker tasks".
 type tasksCommand struct {
@@ -79,7 +88,8 @@ type tasksCommand struct {
 	dry    bool
 	json   bool
 
-	out io.Writer
+	out  io.Writer
+	errs io.Writer
 }
 
 // newTasks returns the command "worker tasks", and what it reads.
@@ -112,8 +122,11 @@ func newTasks() (*cli.Command, *tasksCommand) {
 }
 
 func takesTaskFlag(verb, name string) bool {
-	if verb == tasksHistory {
+	switch verb {
+	case tasksHistory:
 		return name == "redis" || name == "json"
+	case tasksDrain:
+		return slices.Contains([]string{"redis", "dry-run", "as", "reason", "json"}, name)
 	}
 	return name != "to" && name != "set" || tasksVerbs[verb] == name
 }
@@ -125,7 +138,7 @@ func runTasks(ctx context.Context, args []string, getenv func(string) string, st
 	if done {
 		return code
 	}
-	c.out = stdout
+	c.out, c.errs = stdout, stderr
 	if err := c.read(words, all.Flags); err != nil {
 		all.Fail(stderr, prog, err)
 		return cli.ExitUsage
@@ -149,7 +162,7 @@ var errSomeLeft = errors.New("some tasks were left as they are")
 // read takes the words, and refuses what does not go together.
 func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
 	if len(words) == 0 {
-		return cli.Errorf(tasksHelp, "nothing to do: run, move, cancel or priority")
+		return cli.Errorf(tasksHelp, "nothing to do: run, move, cancel, drain or priority")
 	}
 	verb := words[0]
 	if _, known := tasksVerbs[verb]; !known {
@@ -166,6 +179,10 @@ func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
 	case err != nil:
 	case verb == tasksHistory && len(words) > 1:
 		err = cli.Errorf(tasksHelp, "worker tasks history takes no ids, and prints all changes")
+	case verb == tasksDrain && len(words) != 2:
+		err = cli.Errorf("worker tasks drain payments/acme -dry-run", "worker tasks drain takes one scope")
+	case verb == tasksDrain:
+		c.change.Scope, c.change.IDs = words[1], nil
 	case verb == tasksHistory:
 	case needs != "" && !given[needs]:
 		err = cli.Errorf(tasksHelp, "worker tasks %s needs -%s", verb, needs)
@@ -201,6 +218,9 @@ func (c *tasksCommand) run(ctx context.Context) error {
 			return c.explain(ctx, err)
 		}
 		return c.printCount(n)
+	}
+	if c.change.Verb == control.VerbDrain {
+		return c.explain(ctx, c.drain(ctx, service, who))
 	}
 	done, err := service.ApplyTasks(ctx, who, c.change)
 	if printErr := c.printDone(done); err == nil {
@@ -291,17 +311,36 @@ var leftWords = map[worker.TaskOutcome]string{
 }
 
 var doneWords = map[control.Verb]string{
-	control.VerbRun: "to start next", control.VerbMove: "moved", control.VerbCancel: "cancelled", control.VerbPriority: "changed",
+	control.VerbRun: "to start next", control.VerbMove: "moved", control.VerbCancel: "cancelled", control.VerbDrain: "cancelled", control.VerbPriority: "changed",
 }
 
 func (c *tasksCommand) printDone(done control.TasksDone) error {
-	if c.json {
-		for _, task := range done.Tasks {
-			if err := c.print(task, ""); err != nil {
-				return err
-			}
+	if err := c.printTasks(done.Tasks); err != nil {
+		return err
+	}
+	if err := c.printSum(done, len(done.Tasks)); err != nil {
+		return err
+	}
+	if len(done.Left) > 0 {
+		return errSomeLeft
+	}
+	return nil
+}
+
+func (c *tasksCommand) printTasks(tasks []control.TaskDone) error {
+	if !c.json {
+		return nil
+	}
+	for _, task := range tasks {
+		if err := c.print(task, ""); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// printSum prints what became of some tasks, all together.
+func (c *tasksCommand) printSum(done control.TasksDone, tasks int) error {
 	parts := []string{fmt.Sprintf("%s %s", counted(done.Changed, "task", "tasks"), doneWords[c.change.Verb])}
 	for _, why := range slices.Sorted(maps.Keys(done.Left)) {
 		parts = append(parts, fmt.Sprintf("%d left: %s", done.Left[why], leftWords[why]))
@@ -309,14 +348,7 @@ func (c *tasksCommand) printDone(done control.TasksDone) error {
 	if done.More {
 		parts = append(parts, "more wait; run it again")
 	}
-	report := tasksReport{Tasks: int64(len(done.Tasks)), Changed: done.Changed, More: done.More}
-	if err := c.print(report, strings.Join(parts, "; ")); err != nil {
-		return err
-	}
-	if len(done.Left) > 0 {
-		return errSomeLeft
-	}
-	return nil
+	return c.print(tasksReport{Tasks: int64(tasks), Changed: done.Changed, More: done.More}, strings.Join(parts, "; "))
 }
 
 // print writes an object, or a line for people.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -69,7 +70,7 @@ func TestTasks(t *testing.T) {
 		{1, "cancel none", "there is no task none (queues: default)"},
 		{1, "move -to nowhere t1", "scope \"nowhere\" meets no rule"},
 		{1, "priority -set 9000000 t1", "priority 9000000 is not from -1000000 to 1000000"},
-		{2, "", "nothing to do: run, move, cancel or priority"},
+		{2, "", "nothing to do: run, move, cancel, drain or priority"},
 		{2, "delete t1", `tasks cannot be changed by "delete"`},
 		{2, "cancel", "no task is named, and no -scope"},
 		{2, "cancel t1 -scope p", "tasks are named by their ids or by -scope, not by both"},
@@ -97,6 +98,58 @@ func TestTasks(t *testing.T) {
 	}
 	want(t, one, map[string]any{"queue": "default", "scope": "p/b", "outcome": "changed"})
 	want(t, all, map[string]any{"tasks": 2.0, "changed": 2.0})
+	for _, c := range []struct {
+		code int
+		line string
+		want string
+	}{
+		{2, "drain", "worker tasks drain takes one scope"},
+		{2, "drain p q", "worker tasks drain takes one scope"},
+		{2, "drain p -queue low", "-queue does not go with worker tasks drain"},
+		{2, "drain p -limit 5", "-limit does not go with worker tasks drain"},
+		{0, "drain p -dry-run", "dry run: it would be 2 tasks; nothing was changed"},
+		{0, "drain p/b", "worker: cancelling 0 tasks of p/b and below it\n"},
+		{0, "drain p -as anna -reason wrong", "2 tasks cancelled\nworker: cancelling 2 tasks of p and below it\n"},
+		{0, "drain p -json", `{"tasks":0,"changed":0}`},
+		{0, "history", "  anna  drain 2 tasks of p (wrong)\n"},
+	} {
+		if got := ask(c.code, c.line); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.line, got, c.want)
+		}
+	}
+}
+
+// "worker tasks drain" goes on in steps until none is left, and prints the sum of them.
+func TestTasksDrainGoesOn(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h}]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := policystore.New(rdb, policystore.Config{})
+	if _, _, err := store.PublishFile(t.Context(), "worker", p, nil); err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, p, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	for i := range 5 {
+		if _, err := tasks.Enqueue(t.Context(), queue.Task{Type: "work", Scope: fmt.Sprint("p/", i), ID: fmt.Sprint("t", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := control.New(control.Config{Redis: rdb, Limiter: limiter, Store: store})
+	var out, errs bytes.Buffer
+	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbDrain, Scope: "p", Most: 2}, json: true, out: &out, errs: &errs}
+	if err := c.drain(t.Context(), service, atCommandLine("anna")); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, `"outcome":"changed"`) != 5 || !strings.HasSuffix(got, `{"tasks":5,"changed":5}`+"\n") || !strings.Contains(errs.String(), "cancelling 5 tasks of p ") {
+		t.Errorf("%s%s", got, errs.String())
+	}
 }
 
 func TestTasksHelp(t *testing.T) {

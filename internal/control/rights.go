@@ -25,13 +25,14 @@ const (
 	VerbRun      Verb = "run"
 	VerbMove     Verb = "move"
 	VerbCancel   Verb = "cancel"
+	VerbDrain    Verb = "drain"
 	VerbPriority Verb = "priority"
 )
 
 // verbWords are the words for those verbs that a refusal does not name as they are.
 var verbWords = map[Verb]string{
 	VerbPayload: "read the payloads of", VerbRollback: "roll back", VerbRemove: "remove rules of", VerbSet: "set rules of", VerbAssign: "assign fields of",
-	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of",
+	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of", VerbDrain: "drain",
 	VerbPriority: "change the priority of tasks of",
 }
 
@@ -54,6 +55,7 @@ var rights = map[Verb]map[Role]reach{
 	VerbRun:      {RoleOwner: own, RoleAdmin: everywhere},
 	VerbMove:     {RoleOwner: own, RoleAdmin: everywhere}, // both the scope that it leaves and the one that it enters
 	VerbCancel:   {RoleOwner: own, RoleAdmin: everywhere},
+	VerbDrain:    {RoleOwner: own, RoleAdmin: everywhere},
 	VerbPriority: {RoleOwner: own, RoleAdmin: everywhere},
 	VerbSet:      {RoleOwner: own, RoleAdmin: everywhere},
 	VerbRemove:   {RoleOwner: own, RoleAdmin: everywhere},

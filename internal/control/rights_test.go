@@ -29,6 +29,7 @@ var mayDo = map[Verb]map[Role]string{
 	VerbRun:      {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
 	VerbMove:     {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
 	VerbCancel:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
+	VerbDrain:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
 	VerbPriority: {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
 	VerbSet:      {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
 	VerbRemove:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},

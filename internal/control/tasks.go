@@ -18,6 +18,9 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
+// taskVerbs are the verbs of TaskChange.
+var taskVerbs = []Verb{VerbRun, VerbMove, VerbCancel, VerbDrain, VerbPriority}
+
 // MostTasks is the most tasks that one TaskChange changes.
 const MostTasks = 10_000
 
@@ -25,7 +28,7 @@ const MostTasks = 10_000
 // ApplyTasks changes them.
 type TaskChange struct {
 	// Verb is run, which starts tasks before all others as soon as the limits allow; move, which moves
-	// them to another scope; cancel; or priority.
+	// them to another scope; cancel; drain, which cancels all tasks of a scope; or priority.
 	Verb Verb
 	// IDs are the tasks, in Queue, or in all queues if that is empty. Without IDs the change is about all
 	// tasks that wait in Scope and below it, with "*" for every name, and only those of Queue and of Type
@@ -36,6 +39,9 @@ type TaskChange struct {
 	To string
 	// Priority is the value that priority sets.
 	Priority int
+	// Before is the end of drain: it leaves tasks whose wait began later, by their headers, which have
+	// the time of the host that enqueued them. Defaults to the server's time when ApplyTasks begins.
+	Before time.Time
 	// Reason is the reason for the audit line.
 	Reason string
 	// Most is how many tasks to change at most. Defaults to MostTasks, the most.
@@ -47,6 +53,8 @@ type TaskCount struct {
 	Tasks int64
 	// More says that there are more, which were not counted.
 	More bool
+	// At is the server's time before they were counted, for TaskChange.Before. Only of drain.
+	At time.Time
 }
 
 // Outcome is the outcome of a change for one task.
@@ -83,8 +91,10 @@ func (e *TaskChangeError) Error() string { return e.Why }
 // check refuses a change that no task can undergo.
 func (c *TaskChange) check(p *policy.Policy) error {
 	switch {
-	case !slices.Contains([]Verb{VerbRun, VerbMove, VerbCancel, VerbPriority}, c.Verb):
+	case !slices.Contains(taskVerbs, c.Verb):
 		return &TaskChangeError{fmt.Sprintf("tasks cannot be changed by %q", c.Verb)}
+	case c.Verb == VerbDrain && (c.Scope == "" || len(c.IDs) > 0 || c.Queue != "" || c.Type != ""):
+		return &TaskChangeError{"drain takes a scope alone, and no ids, queue or type"}
 	case len(c.IDs) == 0 && c.Scope == "":
 		return &TaskChangeError{"no task is named, and no scope"}
 	case len(c.IDs) > 0 && c.Scope != "":
@@ -131,12 +141,13 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 	if err := s.checkTasks(who, c); err != nil {
 		return n, err
 	}
-	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" {
-		queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
-		for _, q := range queues {
-			n.Tasks += q.Waiting
+	if c.Verb == VerbDrain {
+		if n.At, err = s.rdb.Time(ctx).Result(); err != nil {
+			return n, err
 		}
-		n.More = more
+	}
+	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" {
+		n.Tasks, n.More, err = s.countUnder(ctx, c.Scope)
 		return n, err
 	}
 	list, more, err := s.meant(ctx, who, c, mostSearched)
@@ -155,7 +166,8 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 
 // ApplyTasks changes waiting tasks, each by itself, and records that in Redis and in the log. It leaves
 // tasks that a worker has, or that were granted their start. An error ends it; the result then has what
-// was done before. Its errors are those of Count. Costs some twenty round trips a task.
+// was done before. Its errors are those of Count. Costs some twenty round trips a task, and six for one
+// that is cancelled.
 func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done TasksDone, err error) {
 	if err := s.checkTasks(who, c); err != nil {
 		return done, err
@@ -167,29 +179,41 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 	if most == 0 {
 		most = MostTasks
 	}
+	done.Left = map[Outcome]int{}
+	if c.Verb == VerbDrain {
+		err = s.drain(ctx, c, most, &done)
+		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
+	}
 	list, more, err := s.meant(ctx, who, c, most)
 	if err != nil {
 		return done, err
 	}
-	done.More, done.Left = more, map[Outcome]int{}
+	done.More = more
 	tasks := worker.NewWaitingTasks(s.rdb, s.limiter)
 	for _, one := range list {
-		if err = ctx.Err(); err != nil {
+		if err = done.change(ctx, tasks, c, one); err != nil {
 			break
-		}
-		var out Outcome
-		if out, err = changeTask(ctx, tasks, c, one); err != nil {
-			err = fmt.Errorf("task %s of queue %s: %w", quote(one.id), quote(one.queue), err)
-			break
-		}
-		done.Tasks = append(done.Tasks, TaskDone{ID: one.id, Queue: one.queue, Scope: one.scope, Outcome: out})
-		if out == TaskChanged {
-			done.Changed++
-		} else {
-			done.Left[out]++
 		}
 	}
 	return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
+}
+
+// change changes one task, and adds the outcome.
+func (d *TasksDone) change(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	out, err := changeTask(ctx, tasks, c, one)
+	if err != nil {
+		return fmt.Errorf("task %s of queue %s: %w", quote(one.id), quote(one.queue), err)
+	}
+	d.Tasks = append(d.Tasks, TaskDone{ID: one.id, Queue: one.queue, Scope: one.scope, Outcome: out})
+	if out == TaskChanged {
+		d.Changed++
+	} else {
+		d.Left[out]++
+	}
+	return nil
 }
 
 func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (Outcome, error) {
@@ -211,15 +235,11 @@ func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) 
 		list, err = s.meantByID(ctx, who, c)
 		return list[:min(most, len(list))], len(list) > most, err
 	}
-	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+	providers, err := s.providersOf(ctx, c.Scope)
 	if err != nil {
 		return nil, false, err
 	}
-	first, _, _ := strings.Cut(c.Scope, "/")
-	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		if first != "*" && first != provider {
-			continue
-		}
+	for _, provider := range providers {
 		some, someMore, err := s.meantOf(ctx, c, provider, most-len(list))
 		if err != nil {
 			return nil, false, err
@@ -227,6 +247,16 @@ func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) 
 		list, more = append(list, some...), more || someMore
 	}
 	return list, more, nil
+}
+
+// providersOf returns the providers with waiting tasks that a scope's first name means.
+func (s *Service) providersOf(ctx context.Context, scope string) ([]string, error) {
+	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	first, _, _ := strings.Cut(scope, "/")
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(providers)), func(provider string) bool { return first != "*" && first != provider }), nil
 }
 
 // meantByID finds tasks by their ids. The error says that a task does not exist or may not be seen, or
@@ -261,6 +291,11 @@ func (s *Service) meantByID(ctx context.Context, who Actor, c TaskChange) (list 
 	return list, nil
 }
 
+// isGone reports whether an error of asynq says that there is no such task.
+func isGone(err error) bool {
+	return errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound)
+}
+
 // scopeOf returns the scope that a task spends from, "" if that is not known.
 func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, error) {
 	if scope := info.Headers[queue.HeaderScope]; scope != "" {
@@ -285,7 +320,7 @@ func (s *Service) meantOf(ctx context.Context, c TaskChange, provider string, mo
 			}
 			if c.Type != "" {
 				info, err := s.inspector.GetTaskInfo(name, id)
-				if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) || err == nil && info.Type != c.Type {
+				if isGone(err) || err == nil && info.Type != c.Type {
 					continue
 				} else if err != nil {
 					return err

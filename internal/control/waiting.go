@@ -78,9 +78,5 @@ func (s *Service) since(ticket string) Time {
 	if err != nil {
 		return Time{} // the task is gone
 	}
-	at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue])
-	if err != nil {
-		return Time{}
-	}
-	return At(at)
+	return At(dueOf(info))
 }

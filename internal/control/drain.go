@@ -1,0 +1,175 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+)
+
+// drainPage is how many places of a queue one step of drain reads at once.
+const drainPage = 1000
+
+// draining is a drain under way.
+type draining struct {
+	*Service
+	tasks    *worker.WaitingTasks
+	change   TaskChange
+	most     int
+	done     *TasksDone
+	seen     map[string]bool // the places that were looked at
+	searched int             // those of them that were left
+}
+
+// drain cancels the tasks of a scope and below it whose wait began before c.Before. It passes over the
+// queues once, cancels most tasks, and sets done.More if it did not reach the end.
+func (s *Service) drain(ctx context.Context, c TaskChange, most int, done *TasksDone) error {
+	if c.Before.IsZero() {
+		now, err := s.rdb.Time(ctx).Result()
+		if err != nil {
+			return err
+		}
+		c.Before = now
+	}
+	providers, err := s.providersOf(ctx, c.Scope)
+	if err != nil {
+		return err
+	}
+	d := &draining{Service: s, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[string]bool{}}
+	for _, provider := range providers {
+		if err := d.queued(ctx, provider); err != nil {
+			return err
+		}
+		if err := d.parked(ctx, provider); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *draining) queued(ctx context.Context, provider string) error {
+	line := d.limiter.Waitlist().Waiting(provider)
+	for !d.done.More {
+		some, err := line.Next(ctx, drainPage)
+		if err != nil {
+			return err
+		}
+		before := len(d.seen)
+		if _, err := d.cancel(ctx, some); err != nil {
+			return err
+		}
+		if len(some) < drainPage || len(d.seen) == before { // the list starts over after its end
+			return nil
+		}
+	}
+	return nil
+}
+
+// parked cancels the tasks that are out of their queues for now. Those that are cancelled leave the list,
+// so the next page begins after those that stay.
+func (d *draining) parked(ctx context.Context, provider string) error {
+	for from := 0; !d.done.More; {
+		some, err := d.limiter.Waitlist().Parked(ctx, provider, from, drainPage)
+		if err != nil {
+			return err
+		}
+		stay, err := d.cancel(ctx, some)
+		if err != nil || len(some) < drainPage {
+			return err
+		}
+		from += stay
+	}
+	return nil
+}
+
+// cancel cancels those of some tasks that the drain is about, and returns how many it left.
+func (d *draining) cancel(ctx context.Context, some []throttle.WaiterRef) (stay int, err error) {
+	for _, p := range some {
+		changed := d.done.Changed
+		if err := d.cancelOne(ctx, p); err != nil || d.done.More {
+			return stay, err
+		}
+		if d.done.Changed == changed {
+			stay++
+		}
+	}
+	return stay, nil
+}
+
+func (d *draining) cancelOne(ctx context.Context, p throttle.WaiterRef) error {
+	name, id, is := queue.ReadTicket(p.ID)
+	if !is || id == "" || d.seen[p.ID] || !covers(d.change.Scope, p.Scope) {
+		return nil
+	}
+	if d.done.Changed >= d.most || d.searched >= mostSearched {
+		d.done.More = true
+		return nil
+	}
+	d.seen[p.ID] = true
+	later, err := d.later(name, id)
+	changed := d.done.Changed
+	if err == nil && !later {
+		err = d.done.change(ctx, d.tasks, d.change, meant{name, id, p.Scope})
+	}
+	if d.done.Changed == changed {
+		d.searched++
+	}
+	return err
+}
+
+// later reports whether the wait of a task began after the drain.
+func (d *draining) later(name, id string) (bool, error) {
+	info, err := d.inspector.GetTaskInfo(name, id)
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return dueOf(info).After(d.change.Before), nil
+}
+
+// dueOf returns when the wait of a task began by its headers, zero if they do not say.
+func dueOf(info *asynq.TaskInfo) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+// countUnder counts the tasks that wait at a scope and below it, in their queues and out of them for now. It
+// counts 10,000 queues and 100,000 tasks that are out of their queues at most.
+func (s *Service) countUnder(ctx context.Context, scope string) (n int64, more bool, err error) {
+	queues, more, err := s.queuesUnder(ctx, []string{scope})
+	if err != nil {
+		return 0, false, err
+	}
+	for _, q := range queues {
+		n += q.Waiting
+	}
+	providers, err := s.providersOf(ctx, scope)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, provider := range providers {
+		for from, end := 0, false; !end; from += drainPage {
+			some, err := s.limiter.Waitlist().Parked(ctx, provider, from, drainPage)
+			if err != nil {
+				return 0, false, err
+			}
+			for _, p := range some {
+				if _, id, is := queue.ReadTicket(p.ID); is && id != "" && covers(scope, p.Scope) {
+					n++
+				}
+			}
+			cut := from+drainPage >= mostSearched
+			more, end = more || cut && len(some) == drainPage, cut || len(some) < drainPage
+		}
+	}
+	return n, more, nil
+}
