@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
@@ -26,6 +28,7 @@ type act struct {
 	Chosen   []string // the tasks, as the form names them
 	To       string
 	Priority string
+	Before   string // of drain: the moment of the first count
 	Reason   string
 	Fault    string
 
@@ -34,7 +37,8 @@ type act struct {
 	Done    *control.TasksDone
 	Left    []outcomeCount
 	Failed  []control.TaskDone
-	Err     string // why it ended early
+	Err     string             // why it ended early
+	Still   *control.TaskCount // how many wait after a drain that did not reach the end
 }
 
 type outcomeCount struct {
@@ -50,6 +54,7 @@ var taskVerbs = map[control.Verb]struct {
 	control.VerbMove:     {"Move tasks to another scope", "Move them", false},
 	control.VerbPriority: {"Change the priority of tasks", "Set it", false},
 	control.VerbCancel:   {"Cancel tasks", "Cancel them", true},
+	control.VerbDrain:    {"Drain", "Cancel all that wait", true},
 }
 
 // acted handles the form for waiting tasks: it counts the tasks, or makes the change.
@@ -57,6 +62,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	a := &act{
 		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: strings.TrimSpace(r.FormValue("queue")), Type: strings.TrimSpace(r.FormValue("type")),
 		All: r.FormValue("all") != "", To: strings.Trim(strings.TrimSpace(r.FormValue("to")), "/"), Priority: strings.TrimSpace(r.FormValue("priority")), Reason: strings.TrimSpace(r.FormValue("reason")),
+		Before: r.FormValue("before"),
 	}
 	kind, is := taskVerbs[a.Verb]
 	if !is {
@@ -64,6 +70,9 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 		return
 	}
 	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
+	if a.Verb == control.VerbDrain {
+		a.Title, a.All = a.Title+" "+a.Scope, true
+	}
 	if _, err := h.limits(r.Context()); err != nil {
 		h.failed(w, r, who, err)
 		return
@@ -84,6 +93,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 				break
 			}
 			a.Count.Tasks, a.Count.More, a.Counted = a.Count.Tasks+n.Tasks, a.Count.More || n.More, true
+			a.before(n)
 		}
 	}
 	status := http.StatusOK
@@ -100,12 +110,24 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	h.render(w, r, status, "act", view{Title: a.Title, Who: who, Data: a})
 }
 
+// before notes when the tasks of a drain were counted: those that are enqueued later stay.
+func (a *act) before(n control.TaskCount) {
+	if a.Before = ""; !n.At.IsZero() {
+		a.Before = n.At.UTC().Format(time.RFC3339Nano)
+	}
+}
+
 // asked turns the form into changes for the service: one, or one for each queue of the chosen tasks.
 func (a *act) asked() (list []control.TaskChange, err error) {
 	c := control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason}
 	if a.Priority != "" {
 		if c.Priority, err = strconv.Atoi(a.Priority); err != nil {
 			return nil, &control.TaskChangeError{Why: fmt.Sprintf("priority %q is not a whole number", a.Priority)}
+		}
+	}
+	if a.Before != "" {
+		if c.Before, err = time.Parse(time.RFC3339Nano, a.Before); err != nil {
+			return nil, &control.TaskChangeError{Why: fmt.Sprintf("%q is not the time of a count", a.Before)}
 		}
 	}
 	if a.All {
@@ -139,6 +161,7 @@ func (a *act) asked() (list []control.TaskChange, err error) {
 func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
 	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
 	for _, one := range asked {
+		one.Most = h.most
 		done, err := h.service.ApplyTasks(r.Context(), who, one)
 		a.Done.Changed, a.Done.More = a.Done.Changed+done.Changed, a.Done.More || done.More
 		for outcome, n := range done.Left {
@@ -163,5 +186,13 @@ func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *a
 	}
 	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
 	h.forget()
+	if a.Verb == control.VerbDrain && a.Done.More {
+		n, err := h.service.Count(r.Context(), who, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
+		if err == nil {
+			a.Still = &n
+		} else {
+			a.Err = cmp.Or(a.Err, control.Plain(err))
+		}
+	}
 	h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: who, Data: a})
 }

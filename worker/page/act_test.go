@@ -1,7 +1,9 @@
 package page
 
 import (
+	"html"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -89,28 +91,92 @@ func TestActOnTasks(t *testing.T) {
 	}
 }
 
-// "One test per mutation and role": the service refuses who may not act on a scope's tasks.
+// A scope is drained from its own screen: what waits there and below it is counted, and cancelled in steps. What is enqueued after the
+// count stays.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 3)
+	s.enqueue("payments/globex", "g", 2)
+	_, body := s.get("/scope?scope=payments")
+	has(t, body, `<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="drain">`)
+	code, body := s.post("/tasks", form("verb", "drain", "scope", "payments"))
+	if code != http.StatusOK || s.waiting("payments/acme") != 3 {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	has(t, body, "<dd>5</dd>", "Drain payments", "This cannot be undone", `value="make"`)
+	fields := form("verb", "drain", "scope", "payments", "reason", "wrong", "do", "make", "before", hidden(t, body, "before"))
+	s.enqueue("payments/acme", "later", 1)
+
+	h := pageOfSite(t, s)
+	h.most = 2
+	for step, wait := range []string{"4 tasks still wait in payments", "2 tasks still wait in payments", ""} {
+		w := httptest.NewRecorder()
+		r := formTo("http://localhost/tasks", fields)
+		r.RemoteAddr = "127.0.0.1:1"
+		h.mux.ServeHTTP(w, r)
+		body := w.Body.String()
+		if w.Code != http.StatusOK {
+			t.Fatalf("step %d: %d\n%s", step, w.Code, body)
+		}
+		if wait == "" {
+			if strings.Contains(body, "Go on") || !strings.Contains(body, "1 task was changed") {
+				t.Errorf("the last step:\n%s", body)
+			}
+			continue
+		}
+		has(t, body, "2 tasks were changed", wait, "Go on")
+		for name := range fields {
+			if got := hidden(t, body, name); name != "do" && got != fields.Get(name) {
+				t.Errorf("step %d goes on with %s %q, want %q", step, name, got, fields.Get(name))
+			}
+		}
+	}
+	if a, g := s.waiting("payments/acme"), s.waiting("payments/globex"); a != 1 || g != 0 {
+		t.Errorf("%d and %d wait; one was enqueued after the count", a, g)
+	}
+	_, body = s.get("/history")
+	has(t, body, "drain of payments", "“wrong”")
+	if code, body = s.post("/tasks", form("verb", "drain", "scope", "payments", "before", "now")); code != http.StatusUnprocessableEntity {
+		t.Errorf("%d\n%s", code, body)
+	}
+}
+
+// hidden is the value of a hidden field.
+func hidden(t *testing.T, body, name string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(body, `<input type="hidden" name="`+name+`" value="`)
+	value, _, is := strings.Cut(rest, `"`)
+	if !is && name != "do" {
+		t.Fatalf("no hidden field %s in\n%s", name, body)
+	}
+	return html.UnescapeString(value)
+}
+
+// "One test per mutation and role": the service refuses who may not act on a scope's tasks. Who may is what control.TestRoles has.
 func TestActByRole(t *testing.T) {
 	t.Parallel()
-	for _, verb := range []control.Verb{control.VerbRun, control.VerbMove, control.VerbPriority, control.VerbCancel} {
+	for verb := range taskVerbs {
 		t.Run(string(verb), func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, nil)
-			s.use("payments")
-			s.enqueue("payments/acme", "inv", 2)
-			fields := form("verb", string(verb), "scope", "payments/acme", "task", chosen("inv1"), "to", "payments/acme/x", "priority", "3", "do", "make")
-			for _, one := range []struct {
-				who Actor
-				may bool
-			}{
-				{Actor{Name: "vic", Role: RoleViewer}, false},
-				{Actor{Name: "olga", Groups: []string{"team-search"}, Role: RoleOwner}, false},
-				{Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner}, true},
-			} {
-				s.who = one.who
+			for name, who := range actors {
+				s := newSite(t, nil)
+				s.use("payments")
+				s.enqueue("payments/acme", "inv", 2)
+				fields := form("verb", string(verb), "scope", "payments/acme", "to", "payments/acme/x", "priority", "3", "do", "make")
+				if verb != control.VerbDrain {
+					fields.Set("task", chosen("inv1"))
+				}
+				may := s.may(who, verb, "payments/acme")
+				s.who = who
 				code, body := s.post("/tasks", fields)
-				if one.may != (code == http.StatusOK) || !one.may && code != http.StatusForbidden {
-					t.Errorf("%s: %d\n%s", one.who.Name, code, body)
+				has := strings.Contains(body, "1 task was changed") || verb == control.VerbDrain && strings.Contains(body, "2 tasks were changed")
+				if code != map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[may] || has != may {
+					t.Errorf("%s, who may: %t: %d\n%s", name, may, code, body)
+				}
+				if s.waiting("payments/acme") != 2 && !may {
+					t.Errorf("%s changed tasks", name)
 				}
 			}
 		})

@@ -72,6 +72,7 @@ type handler struct {
 	hub       *hub
 	mux       *http.ServeMux
 	following following
+	most      int // tasks that one request changes at most; 0 for control.MostTasks
 }
 
 // New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts
