@@ -25,12 +25,15 @@
 -- ARGV[n+s+7..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
 --                     as in decide_queued.lua.
 --
--- Returns  {now, look, then two for each task: placed, expected}
+-- Returns  {now, look, then four for each task: placed, expected, ahead, binding}
 --          now       integer µs, the clock of this call
 --          look      integer µs until dispatch must be called; -1 when this call gives no reason to
 --          placed    1 when the task is in its queue now, 2 when it was there before or is parked; 0 when it goes
 --                    straight to asynq
 --          expected  integer µs until its start is expected; -1 if unknown, 0 for a task in flight
+--          ahead     how many tasks are before it in its queue; -1 when it is not in it
+--          binding   the rule that it waits for, as its number in the path; 0 none or unknown, more than the path
+--                    has for a pause
 --
 -- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or join their queues.
 -- Source   docs/turns.md#join
@@ -67,12 +70,24 @@ tree.at_once = 8
 local longest
 local out, on_its_way = { now, -1 }, {}
 
+-- The number in its queue's path of a rule that a task takes units of.
+local function number_of(l, path, i)
+  if path == l.path or i == 0 then
+    return i
+  end
+  for number, r in ipairs(l.path) do
+    if r == path[i] then
+      return number
+    end
+  end
+end
+
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
   if on_its_way[l.scope .. '\0' .. ticket] then
-    return 1, 0
+    return 1, 0, -1, 0
   elseif parks and call('ZSCORE', parked, l.scope .. '\0' .. ticket) then
-    return 2, -1
+    return 2, -1, -1, 0
   end
   local by, t
   if not held_up(l, sig, ticket) then
@@ -82,7 +97,7 @@ local function place(l, ticket, rank)
       direct = direct - 1
       flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come, it counts as a task that comes back
       on_its_way[l.scope .. '\0' .. ticket] = true
-      return 0, start - now
+      return 0, start - now, -1, 0
     end
     if soon then -- it waits in its own queue alone, until it would be there
       by, t = { name = l.scope, cost = 1, unit = '' }, now + near
@@ -91,9 +106,9 @@ local function place(l, ticket, rank)
     end
   end
   local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
-  local expected = expected_in(l, path, before, card)
+  local expected, waits_by = expected_in(l, path, before, card)
   longest = max(longest or 0, expected)
-  return stood and 2 or 1, expected == 0 and 1 or expected
+  return stood and 2 or 1, expected == 0 and 1 or expected, before, number_of(l, path, waits_by)
 end
 
 local list, from = {}, #KEYS
@@ -114,11 +129,12 @@ if flies then
   end
 end
 for i = from, #ARGV, 3 do
-  local placed, expected = 1, -1
+  local placed, expected, ahead, binding = 1, -1, -1, 0
   if not stale then
-    placed, expected = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+    placed, expected, ahead, binding = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
   end
-  out[#out + 1], out[#out + 2] = placed, expected
+  local last = #out
+  out[last + 1], out[last + 2], out[last + 3], out[last + 4] = placed, expected, ahead, binding
 end
 flights.save()
 queues.save()

@@ -48,6 +48,12 @@ type Joined struct {
 	Again bool
 	// Expected is the estimated time until its start; Never if no clock can tell.
 	Expected time.Duration
+	// Ahead is the number of waiters of its own scope that are before it; -1 if it is not in its queue.
+	Ahead int64
+	// Binding is the rule or the pause that it waits for: of all that it meets, the one that is expected to
+	// admit it last, as in an Inspection. Decisions of its scope share it; do not change it. Nil if it waits
+	// for none, for a pause that an API has asked for, or if that is not known.
+	Binding *RuleInfo
 	// MaxWait is the shortest max_wait of the rules on its path, 0 for none.
 	MaxWait time.Duration
 	// Err is set if it can never be granted: a *policy.ScopeError, *policy.UnmatchedError or
@@ -135,6 +141,12 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Waiter, gr
 	return nil
 }
 
+// The reply of join has two numbers, and four more for each task.
+const (
+	joinHead = 2
+	joinTask = 4
+)
+
 // joinCall is one call of join.
 type joinCall struct {
 	group  []int // its tasks, as indexes of asks
@@ -208,7 +220,7 @@ func (l *Limiter) sendJoins(ctx context.Context, provider string, calls []*joinC
 	// They all run the same script: a server that does not know it has run none of them.
 	for i, cmd := range l.manyLists(ctx, lua.Join.For(kindsOf(kinds)), arguments) {
 		c, fault := calls[i], cmd.Err()
-		if c.reply = cmd.Val(); fault == nil && len(c.reply) != 2+2*len(c.group) {
+		if c.reply = cmd.Val(); fault == nil && len(c.reply) != joinHead+joinTask*len(c.group) {
 			fault = errReply
 		}
 		if fault != nil {
@@ -241,20 +253,34 @@ func (c *joinCall) stale() bool {
 // read takes the answers over, and says whether any of its tasks waits.
 func (c *joinCall) read(asks []Waiter, out []Joined) (waits bool) {
 	for k, i := range c.group {
-		placed, _ := c.reply[2+2*k].(int64)
-		expected, _ := c.reply[3+2*k].(int64)
-		out[i].Waits, out[i].Again, out[i].Expected = placed > 0, placed == 2, wait(expected)
-		waits = waits || out[i].Waits
+		var n [joinTask]int64
+		for j := range n {
+			n[j], _ = c.reply[joinHead+joinTask*k+j].(int64)
+		}
+		one := &out[i]
+		one.Waits, one.Again, one.Expected, one.Ahead = n[0] > 0, n[0] == 2, wait(n[1]), n[2]
+		waits = waits || one.Waits
 		p := c.table.plans[c.number[asks[i].Scope]-1]
 		switch {
-		case !out[i].Waits || p == nil:
+		case !one.Waits || p == nil:
 		case len(p.pauses) > 0:
-			_, out[i].Expected = p.paused(c.now())
+			var pause int
+			pause, one.Expected = p.longestPause(c.now())
+			one.Binding = p.states[pause].RuleInfo
 		default:
-			out[i].Expected = p.realStart(-1, c.now(), out[i].Expected)
+			one.Expected = p.realStart(-1, c.now(), one.Expected)
+			one.Binding = p.ruleInfo(n[3])
 		}
 	}
 	return waits
+}
+
+// ruleInfo describes a rule of the plan by its number in a reply: nil for 0, for a pause that an API has asked for, and for openRule.
+func (p *compiledScope) ruleInfo(number int64) *RuleInfo {
+	if number < 1 || number > int64(len(p.bounds)) || p.open {
+		return nil
+	}
+	return p.states[number-1].RuleInfo
 }
 
 // ActiveProviders returns the providers with waiters, now or within a day, that processes have

@@ -13,12 +13,17 @@ func pauseLeft(b policy.MatchedRule, at time.Time) time.Duration {
 	return max(time.Microsecond, b.Until.Sub(at))
 }
 
-// paused returns the pauses of the plan that last longest from a moment on, and for how
-// long.
+// paused returns the pause of the plan that lasts longest from a moment on, and for how long.
 func (p *compiledScope) paused(at time.Time) (longest policy.MatchedRule, left time.Duration) {
+	i, left := p.longestPause(at)
+	return p.bounds[i], left
+}
+
+// longestPause is paused of a plan that has a pause, with the pause as its number in bounds.
+func (p *compiledScope) longestPause(at time.Time) (longest int, left time.Duration) {
 	for _, i := range p.pauses {
 		if l := pauseLeft(p.bounds[i], at); l > left {
-			longest, left = p.bounds[i], l
+			longest, left = i, l
 		}
 	}
 	return longest, left

@@ -288,6 +288,7 @@ func (w *queueWorld) join(tasks []*waiter, near int64) {
 	placed, err := w.limiter().Waitlist().Join(ctx, asks, us(w.h.lead), us(near))
 	must(err)
 	w.settle()
+	w.checkAhead(tasks, placed)
 	for i, p := range placed {
 		switch t := tasks[i]; {
 		case p.Err != nil:
@@ -302,6 +303,26 @@ func (w *queueWorld) join(tasks []*waiter, near int64) {
 			if _, is := w.seen.flight[w.field(t)]; !is {
 				fail("%s goes straight to asynq, and is not in flight", t.key())
 			}
+		}
+	}
+}
+
+// checkAhead fails unless Join has said of each task how many were before it in its queue when it joined. Tasks that
+// joined after it in the same call were not.
+func (w *queueWorld) checkAhead(tasks []*waiter, placed []Joined) {
+	for i, t := range tasks {
+		place := func(of *waiter) int {
+			return slices.IndexFunc(w.seen.queues[scopePath(t.Scope)], func(z redis.Z) bool { return z.Member == of.key() })
+		}
+		own := place(t)
+		ahead := own
+		for j := i + 1; j < len(tasks); j++ {
+			if later := place(tasks[j]); !placed[j].Again && later >= 0 && later < own {
+				ahead--
+			}
+		}
+		if placed[i].Err == nil && int64(ahead) != placed[i].Ahead {
+			fail("%s has %d before it, and Join says %d", t.key(), ahead, placed[i].Ahead)
 		}
 	}
 }
