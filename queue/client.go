@@ -37,6 +37,11 @@ type Result struct {
 	// for a Client without a Limiter.
 	Waits bool
 	Start time.Time
+	// Ahead is the number of tasks of its scope that were before it when it got its place, and WaitsFor the
+	// rule that was expected to admit it last, as throttle.Joined has it; do not change it. Only for an
+	// Enqueued task that Waits: -1 and nil if they are not known.
+	Ahead    int64
+	WaitsFor *throttle.RuleInfo
 	// Expires names what ends before Start, in a Forecast: "deadline", after which the task must not
 	// start, or "max_wait", after which OnMaxWait of the worker decides. Empty if neither does, and if
 	// Start is unknown.
@@ -88,7 +93,8 @@ type ClientConfig struct {
 	// a trace, see package worker/oteltask. Names that begin with "headway-" are left out. The returned
 	// function, unless nil, is called once with the task's Result. Of a batch, OnEnqueue is called in
 	// another goroutine than EnqueueBatch, and both get the batch's context. Neither may block. With an
-	// OnEnqueue, a task that waits for its limits also carries HeaderExpected. Defaults to none.
+	// OnEnqueue, a task that waits for its limits also carries HeaderExpected and HeaderWaitsFor. Defaults
+	// to none.
 	OnEnqueue func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 
@@ -287,7 +293,8 @@ func (c *Client) conclude(ctx context.Context, it *item) {
 		// answer was lost.
 		it.result.State = Enqueued
 	case errors.Is(err, asynq.ErrTaskIDConflict):
-		it.result.State, it.result.Waits, it.result.Start = Duplicate, false, time.Time{}
+		it.result.State = Duplicate
+		it.result.forgetWait()
 	default:
 		it.fail(err)
 		return
@@ -297,8 +304,13 @@ func (c *Client) conclude(ctx context.Context, it *item) {
 
 func (it *item) refuse(state State, err error) *item {
 	it.result.State, it.result.Err, it.call = state, err, nil
-	it.result.Waits, it.result.Start = false, time.Time{}
+	it.result.forgetWait()
 	return it
+}
+
+// forgetWait clears what is known of the wait of a task that was not enqueued.
+func (r *Result) forgetWait() {
+	r.Waits, r.Start, r.Ahead, r.WaitsFor = false, time.Time{}, 0, nil
 }
 
 func (it *item) fail(err error) *item {

@@ -28,6 +28,10 @@ const (
 	// HeaderExpected is the start that was expected when the task was enqueued, RFC 3339 with fractions.
 	// Only clients with an OnEnqueue set it, on tasks that wait for their limits; nothing depends on it.
 	HeaderExpected = "headway-expected"
+	// HeaderWaitsFor is what the task waited for when it was enqueued, under the same conditions: how many
+	// waiters of its scope were before it, and, if a rule is known, how many names of its scope make up the
+	// rule's level, and the rule with its place in the policy. Example: "12 2 payments/*:tenant".
+	HeaderWaitsFor = "headway-waits-for"
 )
 
 // ownHeaders is the prefix of the headers that only Headway sets.

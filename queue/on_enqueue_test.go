@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
@@ -72,7 +73,7 @@ func TestOnEnqueue(t *testing.T) {
 	}
 }
 
-// "With an OnEnqueue, a task that waits for its limits also carries HeaderExpected."
+// "With an OnEnqueue, a task that waits for its limits also carries HeaderExpected and HeaderWaitsFor."
 func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
@@ -87,25 +88,61 @@ func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.once(t)
-	waits := 0
+	waits := map[int64]bool{}
 	for id, r := range results {
-		text := info(t, rdb, name, id).Headers[queue.HeaderExpected]
+		headers := info(t, rdb, name, id).Headers
+		text := headers[queue.HeaderExpected]
 		if !r.Waits {
-			if text != "" {
-				t.Errorf("%s does not wait, and is expected at %s", id, text)
+			if text != "" || headers[queue.HeaderWaitsFor] != "" || r.Ahead != 0 || r.WaitsFor != nil {
+				t.Errorf("%s does not wait: %q, %+v", id, headers, r)
 			}
 			continue
 		}
-		waits++
+		waits[r.Ahead] = true
 		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || !at.Equal(r.Start) {
 			t.Errorf("%s: %q, want %s", id, text, r.Start)
 		}
+		planned, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, headers))
+		if want := (queue.PlannedWait{Ahead: r.Ahead, Rule: "p:limit", Level: "p", Start: r.Start.UTC()}); !is || planned != want {
+			t.Errorf("%s: %+v, want %+v, from %q", id, planned, want, headers)
+		}
 	}
-	if waits < 3 {
-		t.Errorf("%d of %d wait", waits, len(results))
+	for ahead := range int64(3) {
+		if !waits[ahead] {
+			t.Errorf("none of the tasks that wait has %d before it: %v", ahead, waits)
+		}
 	}
 	if got := maps.Collect(maps.All(s.done)); len(got) != 5 {
 		t.Errorf("%d results", len(got))
+	}
+}
+
+// "Values that this package cannot have written count as absent."
+func TestReadPlannedWait(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 5, time.UTC)
+	const soon = "2026-03-01T13:00:00.000000005+01:00"
+	for name, tt := range map[string]struct {
+		expected, waitsFor, scope string
+		want                      queue.PlannedWait
+		is                        bool
+	}{
+		"neither":                {"", "", "p/a", queue.PlannedWait{Ahead: -1}, false},
+		"the start":              {soon, "", "p/a", queue.PlannedWait{Ahead: -1, Start: at}, true},
+		"the place":              {"", "3", "p/a", queue.PlannedWait{Ahead: 3}, true},
+		"all":                    {soon, "12 2 p/*:a rule: of mine", "p/a/x", queue.PlannedWait{Ahead: 12, Rule: "p/*:a rule: of mine", Level: "p/a", Start: at}, true},
+		"of the outermost level": {"", "0 1 p:r", "p/a", queue.PlannedWait{Rule: "p:r", Level: "p"}, true},
+		"a level it has not":     {"", "1 3 p/*:r", "p/a", queue.PlannedWait{Ahead: 1}, true},
+		"a level of 0":           {"", "1 0 p/*:r", "p/a", queue.PlannedWait{Ahead: 1}, true},
+		"no scope":               {"", "1 1 p:r", "", queue.PlannedWait{Ahead: 1}, true},
+		"no level":               {"", "1 p:r", "p/a", queue.PlannedWait{Ahead: 1}, true},
+		"before the first":       {"", "-1 1 p:r", "p/a", queue.PlannedWait{Ahead: -1}, false},
+		"no number":              {"tomorrow", "many", "p/a", queue.PlannedWait{Ahead: -1}, false},
+	} {
+		headers := map[string]string{queue.HeaderExpected: tt.expected, queue.HeaderWaitsFor: tt.waitsFor, queue.HeaderScope: tt.scope}
+		if got, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, headers)); got != tt.want || is != tt.is {
+			t.Errorf("%s: %+v %t, want %+v %t", name, got, is, tt.want, tt.is)
+		}
 	}
 }
 

@@ -54,13 +54,15 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 		if placed[i].Err == nil && placed[i].Expected != throttle.Never {
 			it.result.Start = now.Add(placed[i].Expected)
 		}
+		if placed[i].Waits {
+			it.result.Waits, it.result.Ahead, it.result.WaitsFor = true, placed[i].Ahead, placed[i].Binding
+		}
 		switch {
 		case !placed[i].Waits:
 		case it.tooLate(now, placed[i]): // a worker reports it, as soon as it is certain
-			it.result.Waits = true
 		default:
-			if c.onEnqueue != nil && !it.result.Start.IsZero() {
-				it.task.Headers()[HeaderExpected] = it.result.Start.UTC().Format(time.RFC3339Nano)
+			if c.onEnqueue != nil {
+				it.result.noteWait(it.task.Headers())
 			}
 			c.park(ctx, it, it.heeding(now, placed[i]))
 		}
@@ -130,7 +132,6 @@ func (it *item) heeding(now time.Time, placed throttle.Joined) time.Time {
 
 // park has asynq keep a task until at, unless its turn comes before.
 func (c *Client) park(ctx context.Context, it *item, at time.Time) {
-	it.result.Waits = true
 	parked, err := record(ctx, c.asynq, it.result.Queue, it.task, asynq.ProcessAt(secondAtOrAfter(at)))
 	if err != nil {
 		it.fail(err)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/hibiken/asynq"
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -60,11 +59,11 @@ func (t *Tracing) OnEnqueue(ctx context.Context, task queue.Task) (headers map[s
 		case r.Err != nil:
 			fail(span, r.Err)
 		case r.Waits:
-			event := []attribute.KeyValue{}
-			if !r.Start.IsZero() {
-				event = append(event, at(expectedKey, r.Start))
+			w := wait{ahead: r.Ahead, expected: r.Start}
+			if r.WaitsFor != nil {
+				w.waitsFor(r.WaitsFor)
 			}
-			span.AddEvent(limitedEvent, trace.WithAttributes(event...))
+			span.AddEvent(limitedEvent, trace.WithAttributes(w.attributes()...))
 		}
 	}
 }

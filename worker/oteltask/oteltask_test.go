@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,7 +44,13 @@ type traced struct {
 
 func newTraced(t *testing.T, rules map[string]policy.ScopeConfig) *traced {
 	t.Helper()
-	s := &traced{t: t, rdb: redistest.Client(t), name: redistest.Prefix(t), exporter: tracetest.NewInMemoryExporter()}
+	return newTracedAs(t, redistest.Prefix(t), rules)
+}
+
+// newTracedAs is newTraced with a name: those of one name are processes that share their limits and tasks.
+func newTracedAs(t *testing.T, name string, rules map[string]policy.ScopeConfig) *traced {
+	t.Helper()
+	s := &traced{t: t, rdb: redistest.Client(t), name: name, exporter: tracetest.NewInMemoryExporter()}
 	s.provider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(s.exporter))
 	s.tracing = oteltask.New(oteltask.Config{TracerProvider: s.provider})
 	p, err := policy.New(policy.UnmatchedFail, rules)
@@ -193,6 +200,77 @@ func TestWaitIsASpan(t *testing.T) {
 	}
 }
 
+// A task that was planned at its enqueue has its turn and its rule in the span of its wait, in whichever process it runs.
+func TestWaitOfAPlannedTask(t *testing.T) {
+	t.Parallel()
+	rules := map[string]policy.ScopeConfig{"p": {
+		Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second}},
+		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{
+			{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 4, Per: time.Second, Burst: 1},
+		}}},
+	}}
+	sends := newTraced(t, rules)
+	client := queue.NewClient(sends.rdb, queue.ClientConfig{Limiter: sends.limits.Limiter(), OnEnqueue: sends.tracing.OnEnqueue})
+	ids := []string{"first", "second", "third"}
+	tasks := queue.Number(func(yield func(queue.Task) bool) {
+		for _, id := range ids {
+			if !yield(queue.Task{Type: "work", Scope: "p/acme", ID: id, Queue: sends.name}) {
+				return
+			}
+		}
+	})
+	if _, err := client.EnqueueBatch(t.Context(), tasks, nil); err != nil {
+		t.Fatal(err)
+	}
+	runs := newTracedAs(t, sends.name, rules)
+	runs.serve(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	for ahead, id := range ids[1:] {
+		run, send := runs.span("process", id), sends.span("send", id)
+		if !linksTo(run, send) {
+			t.Errorf("%s is not linked to the span that enqueued it", id)
+		}
+		wait := runs.span("wait", id)
+		event, _ := eventOf(send, "limited")
+		for key, want := range map[string]string{
+			"headway.rule": "p/*:tenant", "headway.rule.scope": "p/acme", "headway.wait.ahead": strconv.Itoa(ahead),
+			"headway.wait.expected_start": attributeOf(wait, "headway.wait.expected_start"),
+		} {
+			if got := attributeOf(wait, key); got != want || got == "" || !strings.Contains(event, key+"="+want) {
+				t.Errorf("%s: the wait has %s %q, want %q; send has %s", id, key, got, want, event)
+			}
+		}
+		if wait.Parent.SpanID() != run.SpanContext.SpanID() {
+			t.Errorf("%s waits below %s, and runs as %s", id, wait.Parent.SpanID(), run.SpanContext.SpanID())
+		}
+	}
+}
+
+// docs/tracing.md: "A task that is enqueued with a span carries about 70 bytes more in Redis, and about 100 more if it waits."
+func TestBytesOfATracedTask(t *testing.T) {
+	t.Parallel()
+	s := newTraced(t, perHour(1))
+	bytes := map[string]int{}
+	for _, id := range []string{"none", "runs", "waits"} {
+		cfg := queue.ClientConfig{Limiter: s.limits.Limiter()}
+		if id != "none" {
+			cfg.OnEnqueue = s.tracing.OnEnqueue
+		}
+		scope := "p/acme"
+		if id == "none" {
+			scope = "p/beta"
+		}
+		got, err := queue.NewClient(s.rdb, cfg).Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope, ID: id, Queue: s.name})
+		if err != nil || got.Waits != (id == "waits") {
+			t.Fatalf("%s: %+v, %v", id, got, err)
+		}
+		bytes[id] = len(s.rdb.HGet(t.Context(), "asynq:{"+s.name+"}:t:"+id, "msg").Val()) - 2*len(id) // it is in a header too
+	}
+	more, waits := bytes["runs"]-bytes["none"], bytes["waits"]-bytes["runs"]
+	if more < 60 || more > 80 || waits < 85 || waits > 115 {
+		t.Errorf("a span takes %d bytes, a wait %d: %v", more, waits, bytes)
+	}
+}
+
 // A run that fails, panics or loses its lease is an error; one that its API defers is limited.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
@@ -266,7 +344,8 @@ func TestSend(t *testing.T) {
 	if !slices.Equal(states, []string{"enqueued", "enqueued", "duplicate"}) {
 		t.Errorf("%q", states)
 	}
-	if event, is := eventOf(s.span("send", "b"), "limited"); !is || !strings.HasPrefix(event, "headway.wait.expected_start=") {
+	const want = "headway.rule=p/*:tenant headway.rule.scope=p/acme headway.wait.ahead=0 headway.wait.expected_start=20"
+	if event, is := eventOf(s.span("send", "b"), "limited"); !is || !strings.HasPrefix(event, want) {
 		t.Errorf("b: %q", event)
 	}
 	if _, err := s.tracing.Enqueue(ctx, asynq.NewClientFromRedisClient(s.rdb), "", nil, nil, asynq.Queue(s.name)); err == nil {

@@ -2,7 +2,6 @@ package oteltask
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -114,19 +113,34 @@ func waitOf(p worker.Pickup, earlier wait, known bool) (wait, bool) {
 	if known {
 		return earlier, true
 	}
-	w := wait{began: p.At}
+	w := wait{began: p.At, ahead: -1}
 	if len(p.Decision.Rules) == 1 {
-		w.rule = *p.Decision.Rules[0].RuleInfo
+		w.waitsFor(p.Decision.Rules[0].RuleInfo)
 	} else if rule, is := p.Decision.BindingRule(); is {
-		w.rule = *rule.RuleInfo
+		w.waitsFor(rule.RuleInfo)
 	}
+	planned := false
 	if p.Retried == 0 {
-		w.expected, _ = time.Parse(time.RFC3339Nano, p.Task.Headers()[queue.HeaderExpected])
+		planned = w.plannedBy(p)
 	}
-	if due := due(p); !due.IsZero() && (p.Decision.Handed || !w.expected.IsZero()) {
+	if due := due(p); !due.IsZero() && (p.Decision.Handed || planned) {
 		w.began = due
 	}
-	return w, p.Decision.Handed || p.Decision.Wait > 0 || !w.expected.IsZero()
+	return w, p.Decision.Handed || p.Decision.Wait > 0 || planned
+}
+
+// plannedBy adds what the task's headers say of a wait that began when it was enqueued, and reports
+// whether they say anything.
+func (w *wait) plannedBy(p worker.Pickup) bool {
+	at, planned := queue.ReadPlannedWait(p.Task)
+	if !planned {
+		return false
+	}
+	w.ahead, w.expected = at.Ahead, at.Start
+	if at.Rule != "" {
+		w.rule, w.level = at.Rule, at.Level
+	}
+	return true
 }
 
 // due returns when a task of package queue that has not failed was due; it is zero for any other.
@@ -143,12 +157,12 @@ func due(p worker.Pickup) time.Time {
 
 // denial returns the wait of a task that was denied.
 func denial(p worker.Pickup) wait {
-	w := wait{began: p.At, denied: true, ahead: -1, until: p.Until}
+	w := wait{began: p.At, ahead: -1, until: p.Until}
 	if at := due(p); !at.IsZero() {
 		w.began = at
 	}
 	if rule, is := p.Decision.BindingRule(); is {
-		w.rule = *rule.RuleInfo
+		w.waitsFor(rule.RuleInfo)
 	}
 	if place := p.Decision.Position; place.Waits {
 		w.ahead = place.Ahead
@@ -159,12 +173,16 @@ func denial(p worker.Pickup) wait {
 	return w
 }
 
+func (w *wait) waitsFor(rule *throttle.RuleInfo) {
+	w.rule, w.level = rule.Pattern+":"+rule.Rule, rule.Scope
+}
+
 func (w wait) attributes() []attribute.KeyValue {
 	var list []attribute.KeyValue
-	if w.rule.Rule != "" {
-		list = append(list, ruleKey.String(fmt.Sprint(w.rule.Pattern, ":", w.rule.Rule)), levelKey.String(w.rule.Scope))
+	if w.rule != "" {
+		list = append(list, ruleKey.String(w.rule), levelKey.String(w.level))
 	}
-	if w.denied && w.ahead >= 0 {
+	if w.ahead >= 0 {
 		list = append(list, aheadKey.Int64(w.ahead))
 	}
 	if !w.expected.IsZero() {

@@ -7,7 +7,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -23,9 +22,9 @@ const (
 // wait is a wait for limits, as far as it is known.
 type wait struct {
 	began    time.Time
-	rule     throttle.RuleInfo
-	denied   bool  // by this process, so ahead is known
-	ahead    int64 // waiters of its scope before it; -1: unknown
+	rule     string // as label has it; "": unknown
+	level    string // at which the rule counts
+	ahead    int64  // waiters of its scope before it; -1: unknown
 	expected time.Time
 	until    time.Time
 	span     trace.SpanContext // of the last pick-up

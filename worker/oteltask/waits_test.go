@@ -53,6 +53,7 @@ func TestWaitsThatBeganElsewhere(t *testing.T) {
 	due, expected := at.Add(-time.Hour), at.Add(-time.Minute)
 	headers := map[string]string{queue.HeaderDue: due.Format(time.RFC3339Nano)}
 	planned := map[string]string{queue.HeaderDue: headers[queue.HeaderDue], queue.HeaderExpected: expected.Format(time.RFC3339Nano)}
+	turn := map[string]string{queue.HeaderDue: headers[queue.HeaderDue], queue.HeaderScope: "p/a/x", queue.HeaderWaitsFor: "7 2 p/*:tenant"}
 	one := []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Scope: "p/a", Pattern: "p/*", Rule: "tenant"}}}
 	two := append(one[:1:1], throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Pattern: "p", Rule: "all"}})
 	for name, tt := range map[string]struct {
@@ -63,21 +64,28 @@ func TestWaitsThatBeganElsewhere(t *testing.T) {
 		began    time.Time
 		expected time.Time
 		rule     string
+		ahead    int64
 	}{
-		"started at once":      {headers, throttle.Decision{Allowed: true, Rules: one}, 0, false, at, time.Time{}, "tenant"},
-		"held":                 {headers, throttle.Decision{Allowed: true, Rules: two, Binding: 1, Wait: time.Millisecond}, 0, true, at, time.Time{}, "all"},
-		"dispatched":           {headers, throttle.Decision{Allowed: true, Handed: true, Rules: one, Binding: -1}, 0, true, due, time.Time{}, "tenant"},
-		"dispatched, of two":   {headers, throttle.Decision{Allowed: true, Handed: true, Rules: two, Binding: -1}, 0, true, due, time.Time{}, ""},
-		"planned":              {planned, throttle.Decision{Allowed: true, Rules: one}, 0, true, due, expected, "tenant"},
-		"planned, and retried": {planned, throttle.Decision{Allowed: true, Rules: one}, 1, false, at, time.Time{}, "tenant"},
-		"foreign":              {nil, throttle.Decision{Allowed: true, Handed: true, Rules: one, Binding: -1}, 0, true, at, time.Time{}, "tenant"},
-		"due later":            {map[string]string{queue.HeaderDue: at.Add(time.Second).Format(time.RFC3339Nano)}, throttle.Decision{Handed: true}, 0, true, at, time.Time{}, ""},
+		"started at once":      {headers, throttle.Decision{Allowed: true, Rules: one}, 0, false, at, time.Time{}, "p/*:tenant", -1},
+		"held":                 {headers, throttle.Decision{Allowed: true, Rules: two, Binding: 1, Wait: time.Millisecond}, 0, true, at, time.Time{}, "p:all", -1},
+		"dispatched":           {headers, throttle.Decision{Allowed: true, Handed: true, Rules: one, Binding: -1}, 0, true, due, time.Time{}, "p/*:tenant", -1},
+		"dispatched, of two":   {headers, throttle.Decision{Allowed: true, Handed: true, Rules: two, Binding: -1}, 0, true, due, time.Time{}, "", -1},
+		"planned":              {planned, throttle.Decision{Allowed: true, Rules: one}, 0, true, due, expected, "p/*:tenant", -1},
+		"planned, and retried": {planned, throttle.Decision{Allowed: true, Rules: one}, 1, false, at, time.Time{}, "p/*:tenant", -1},
+		"planned, of two":      {turn, throttle.Decision{Allowed: true, Handed: true, Rules: two, Binding: -1}, 0, true, due, time.Time{}, "p/*:tenant", 7},
+		"planned, no grant":    {turn, throttle.Decision{Allowed: true, Rules: two, Binding: 1}, 0, true, due, time.Time{}, "p/*:tenant", 7},
+		"of two, and retried":  {turn, throttle.Decision{Allowed: true, Handed: true, Rules: two, Binding: -1}, 1, true, at, time.Time{}, "", -1},
+		"foreign":              {nil, throttle.Decision{Allowed: true, Handed: true, Rules: one, Binding: -1}, 0, true, at, time.Time{}, "p/*:tenant", -1},
+		"due later":            {map[string]string{queue.HeaderDue: at.Add(time.Second).Format(time.RFC3339Nano)}, throttle.Decision{Handed: true}, 0, true, at, time.Time{}, "", -1},
 	} {
 		p := pickup("1", tt.headers, tt.d)
 		p.Retried = tt.retried
 		got, waited := waitOf(p, wait{}, false)
-		if waited != tt.waited || !got.began.Equal(tt.began) || !got.expected.Equal(tt.expected) || got.rule.Rule != tt.rule {
+		if waited != tt.waited || !got.began.Equal(tt.began) || !got.expected.Equal(tt.expected) || got.rule != tt.rule || got.ahead != tt.ahead {
 			t.Errorf("%s: %v %+v", name, waited, got)
+		}
+		if level := map[string]string{"p/*:tenant": "p/a", "p:all": "p"}[tt.rule]; got.level != level {
+			t.Errorf("%s: the rule counts at %q, want %q", name, got.level, level)
 		}
 	}
 }
