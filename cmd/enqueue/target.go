@@ -72,7 +72,9 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 		}
 	}
 	c.policy = pol
-	client, err := newClient(rdb, pol, t.clientConfig())
+	cfg := t.clientConfig()
+	cfg.OnEnqueue = c.onEnqueue()
+	client, err := newClient(rdb, pol, cfg)
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())
 	}

@@ -22,7 +22,8 @@ Examples:
   enqueue schedules schedules.yaml
 
 Results go to standard output, everything else to standard error. Exit codes:
-0 done, 1 something failed, 2 bad usage, 130 interrupted.
+0 done, 1 something failed, 2 bad usage, 130 interrupted. If $TRACEPARENT is set,
+and $TRACESTATE, tasks carry this W3C trace context.
 `
 
 const usageHTTP = `enqueue http enqueues one outbound HTTP request. A worker sends it when the

@@ -18,9 +18,10 @@ func TestTraceContext(t *testing.T) {
 	for name, tt := range map[string]struct{ parent, state, wantParent, wantState string }{
 		"none":          {"", "", "", ""},
 		"both":          {parent, "vendor=1", parent, "vendor=1"},
-		"no state":      {parent, "", parent, ""},
+		"without state": {parent, "", parent, ""},
 		"state alone":   {"", "vendor=1", "", ""},
-		"long state":    {parent, strings.Repeat("a", 513), parent, ""},
+		"long state":    {parent, "a=" + strings.Repeat("a", 254) + ",b=" + strings.Repeat("a", 254), parent, ""},
+		"no state":      {parent, "of no vendor", parent, ""},
 		"later version": {"01" + parent[2:] + "-more", "", "01" + parent[2:] + "-more", ""},
 		"longer":        {parent + "-more", "", "", ""},
 		"upper case":    {strings.ToUpper(parent), "", "", ""},
