@@ -178,7 +178,7 @@ func TestSeriesRefuses(t *testing.T) {
 		step     time.Duration
 		want     string
 	}{
-		"another width": {rdb, "p", now.Add(-time.Hour), now, time.Minute, "no slots of 1m0s are kept; use a step of 5m0s, 2h0m0s or 24h0m0s"},
+		"another width": {rdb, "p", now.Add(-time.Hour), now, time.Minute, "no slots of 1m0s are kept; use a step of 15s, 5m0s, 2h0m0s or 24h0m0s"},
 		"too long ago":  {rdb, "p", now.Add(-2 * time.Hour), now, 5 * time.Minute, "slots of 5m0s are kept for 1h0m0s, and the series would begin 2h0m0s ago"},
 		"nothing":       {rdb, "p", now.Add(-time.Minute), now.Add(-time.Hour), 5 * time.Minute, "there is nothing from "},
 		"later":         {rdb, "p", now.Add(time.Hour), now.Add(2 * time.Hour), 5 * time.Minute, "there is nothing from "},

@@ -31,5 +31,6 @@
 // most; the units of others count as "other", and at the levels above. Of a scope a process
 // tells 8 units besides requests, and a slot has 328 sums by unit. Every key has
 // a TTL, of 32 days at most: slots are 5 minutes long for an hour, 2 hours for a day, and a day for 31 days.
+// Sums alone are kept in slots of 15 seconds for a quarter of an hour too.
 // docs/operations.md says what that takes.
 package usage

@@ -27,7 +27,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	r.flushing.Lock()
 	defer r.flushing.Unlock()
 	r.mu.Lock()
-	spent := r.current
+	spent, since, now := r.current, r.flushed, r.now()
+	r.flushed = now
 	if len(spent.accounts) == 0 {
 		r.mu.Unlock()
 		return nil
@@ -37,13 +38,12 @@ func (r *Recorder) Flush(ctx context.Context) error {
 
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	now := r.now()
 	var first error
 	faults := 0
 	for provider, tallies := range spent.byProvider() {
 		err := r.admit(provider, now)
 		if err == nil {
-			err = r.send(ctx, tallies, now)
+			err = r.send(ctx, tallies, since, now)
 		}
 		if err != nil {
 			r.lost.Add(max(tallies[0].all.Units, 0))
@@ -140,11 +140,11 @@ func (t *tally) most() []By {
 	})[:min(len(t.by), mostBy)]
 }
 
-// send sends what was spent from scopes of one provider.
-func (r *Recorder) send(ctx context.Context, tallies []*tally, now time.Time) error {
+// send sends what was spent from scopes of one provider in a period.
+func (r *Recorder) send(ctx context.Context, tallies []*tally, since, now time.Time) error {
 	provider := throttle.ScopeKey(r.prefix, tallies[0].scope.Prefix(1))
 	for part := range slices.Chunk(tallies, perPipeline) {
-		b := batch{rdb: r.rdb, prefix: r.prefix, provider: provider, now: now}
+		b := batch{rdb: r.rdb, prefix: r.prefix, provider: provider, since: since, now: now}
 		if err := b.send(ctx, part); err != nil {
 			return fmt.Errorf("usage: record what was spent from %q: %w", tallies[0].scope.Provider(), err)
 		}
@@ -156,7 +156,8 @@ func (r *Recorder) send(ctx context.Context, tallies []*tally, now time.Time) er
 type batch struct {
 	rdb      redis.UniversalClient
 	prefix   string
-	provider string // what its keys begin with
+	provider string    // what its keys begin with
+	since    time.Time // of the flush before
 	now      time.Time
 
 	used   map[string]*redis.IntCmd // how many fields each hash has
@@ -179,6 +180,9 @@ func (b *batch) send(ctx context.Context, tallies []*tally) error {
 		}
 		pipe.PExpire(ctx, scopes, ttl)
 		b.scopes[g] = pipe.ZCard(ctx, scopes)
+	}
+	for _, t := range tallies {
+		b.addFine(ctx, pipe, t)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return err
@@ -264,6 +268,9 @@ func (b *batch) shrink(ctx context.Context) error {
 			if scope, err := policy.ParseScope(fmt.Sprint(z.Member)); err == nil {
 				key, start := throttle.ScopeKey(b.prefix, scope), g.start(b.now)
 				take.Del(ctx, g.usedKey(key, start), g.unitsKey(key, start), g.shadowsKey(key, start))
+				if g == minutes {
+					take.Del(ctx, fineKey(key, start))
+				}
 			}
 		}
 	}

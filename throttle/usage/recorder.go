@@ -95,6 +95,7 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	current *period
+	flushed time.Time // last, or when the Recorder was made
 	lost    atomic.Int64
 
 	flushing  sync.Mutex
@@ -127,6 +128,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
+	r.flushed = r.now()
 	return r, nil
 }
 

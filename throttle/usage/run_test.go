@@ -95,10 +95,10 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d commands before a flush", n)
 		}
 		pass(flushEvery)
-		// "18 commands for each scope, and 6 for each who spends from it", and six more
-		// for a provider.
+		// "18 commands for each scope, and 6 for each who spends from it", "2 to 6" for slots of 15 seconds,
+		// and six more for a provider.
 		commands, pipelines := c.sent()
-		if want := 3*(18+6) + 2*6; pipelines != 2 || commands != want {
+		if want := 3*(18+2+6) + 2*6; pipelines != 2 || commands != want {
 			t.Errorf("%d commands in %d pipelines, want %d", commands, pipelines, want)
 		}
 		pass(time.Minute)
@@ -142,8 +142,8 @@ func TestExpires(t *testing.T) {
 					t.Fatalf("after %s, the last %s: %d units, want %d to %d", time.Since(began), since, got, least, most)
 				}
 			}
-			// 28 at most for each scope, p and p/x, and one a day, and as many of the provider's scopes
-			if n := len(m.Keys()); n > (28+3)*3 {
+			// 33 at most for each scope, p and p/x, and one a day, and 28 of the provider's scopes
+			if n := len(m.Keys()); n > (33+3)*2+28+3 {
 				t.Fatalf("%d keys", n)
 			}
 		}

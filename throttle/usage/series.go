@@ -19,9 +19,13 @@ type Point struct {
 // the slot of from to the one before to. Slots after now are left out, and a slot without spending is
 // a point with zeros.
 //
-// step is the width of the slots, one of those that are kept: 5 minutes, for an hour; 2 hours, for a
-// day; and 24 hours, which begin and end by UTC, for 31 days. A quarter of an hour has 3 or 4 points,
-// and a day 12 or 13. It uses only the Prefix of cfg.
+// step is the width of the slots, one of those that are kept: 15 seconds, for a quarter of an hour; 5
+// minutes, for an hour; 2 hours, for a day; and 24 hours, which begin and end by UTC, for 31 days. A
+// quarter of an hour has 60 or 61 points of 15 seconds, and a day 12 or 13 of 2 hours. It uses only the
+// Prefix of cfg.
+//
+// Spending is sent every ten seconds, and slots of 15 seconds get their part of it by time: the last of
+// them grow for ten seconds more.
 //
 // Costs one round trip with at most 32 commands. The error is a *policy.ScopeError, one for a step or
 // from out of range, or wraps Redis's.
@@ -40,6 +44,9 @@ func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope st
 	}
 	if !from.Before(to) {
 		return nil, fmt.Errorf("usage: there is nothing from %s to %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
+	}
+	if g == fine {
+		return of.fineSeries(ctx, from, to)
 	}
 	pipe := rdb.Pipeline()
 	var points []Point
@@ -60,7 +67,7 @@ func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope st
 
 // grainOf returns the slots of a width, which must reach so far back.
 func grainOf(step, back time.Duration) (grain, error) {
-	for _, g := range grains {
+	for _, g := range append([]grain{fine}, grains...) {
 		switch {
 		case step != g.every:
 		case back > g.reach:
@@ -69,7 +76,7 @@ func grainOf(step, back time.Duration) (grain, error) {
 			return g, nil
 		}
 	}
-	return grain{}, fmt.Errorf("usage: no slots of %s are kept; use a step of %s, %s or %s", step, minutes.every, hours.every, days.every)
+	return grain{}, fmt.Errorf("usage: no slots of %s are kept; use a step of %s, %s, %s or %s", step, fine.every, minutes.every, hours.every, days.every)
 }
 
 // number reads a field of a hash; what is none is 0.

@@ -191,7 +191,7 @@ func TestCommandsOfUnits(t *testing.T) {
 			r.SpentCosts("p", By{Type: "b"}, policy.Costs{"tokens": 5})
 		}
 		pass(flushEvery)
-		const plain = 18 + 2*6 + 6
+		const plain = 18 + 2 + 2*6 + 6
 		if commands, pipelines := c.sent(); pipelines != 1 || commands != plain+6+2*3+3*3 {
 			t.Errorf("%d commands in %d pipelines", commands, pipelines)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *Recorder {
@@ -508,7 +509,7 @@ func TestReadForeign(t *testing.T) {
 }
 
 // "300 at most with one who spends, and 150 for each more up to 40, with names of usual
-// length", and "130 for each" scope.
+// length", "500 for five minutes" of slots of 15 seconds, and "130 for each" scope.
 func TestUsageMemory(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -532,6 +533,19 @@ func TestUsageMemory(t *testing.T) {
 	}
 	prefix := redistest.Prefix(t)
 	r := newRecorder(t, rdb, prefix, "billing")
+	began := time.Unix(minutes.start(time.Now()), 0)
+	for slot := range int(chunk / fine.every) {
+		r.now = func() time.Time { return began.Add(time.Duration(slot) * fine.every) }
+		r.SpentCosts("payments/acme", By{Type: "t"}, policy.Costs{"requests": 100_000})
+		flush(t, r)
+	}
+	got := memory(prefix, "acme!spent:")
+	if got < 200 || got > 500 {
+		t.Errorf("five minutes of slots of 15 seconds take %d bytes", got)
+	}
+	t.Logf("five minutes of slots of 15 seconds take %d bytes", got)
+	prefix = redistest.Prefix(t)
+	r = newRecorder(t, rdb, prefix, "billing")
 	for i := range mostScopes - 1 {
 		r.Spent(fmt.Sprint("payments/tenant", i), By{Type: "t"}, 1000)
 	}
