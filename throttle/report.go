@@ -65,8 +65,9 @@ type ReportResult struct {
 // ones.
 //
 // Programs that call APIs themselves may call it with every answer. An answer that says nothing, or
-// nothing new to this process, costs nothing; any other costs one round trip. Where limits may grow,
-// an answer that refuses nothing costs one too, once in half an hour. Report does nothing if the scope
+// nothing new to this process, costs nothing; any other costs one round trip, and one or two more if it
+// changed something, to record that for UpstreamEvents. Where limits may grow, an answer that refuses
+// nothing costs one too, once in half an hour. Report does nothing if the scope
 // meets no rule, or if limits.yaml says "answers: ignore" or names hosts other than the answer's Host.
 // It runs even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps
 // ErrUnavailable.
@@ -106,6 +107,7 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 		}
 		out.Changed = out.Changed || one.changed
 	}
+	l.recordEvents(ctx, p, a, words, told)
 	return out, nil
 }
 
@@ -126,6 +128,7 @@ func (w signal) frees() bool {
 
 // notedSignal is what became of a word.
 type notedSignal struct {
+	at      time.Time // by the Redis server's clock
 	changed bool
 	until   time.Time     // zero for nothing
 	left    time.Duration // until then
@@ -314,6 +317,7 @@ func (l *Limiter) sendSignals(ctx context.Context, p *compiledScope, words []sig
 	out := make([]notedSignal, len(words))
 	for i, w := range words {
 		changed, until, noted := reply[1+3*i], reply[2+3*i], reply[3+3*i]
+		out[i].at = time.UnixMicro(reply[0])
 		if out[i].changed = changed == 1; until > 0 {
 			out[i].until, out[i].left = time.UnixMicro(until), us(until-reply[0])
 		}
@@ -368,9 +372,13 @@ func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
 	if o, ok := l.cfg.Observer.(UpstreamObserver); ok {
 		o.UpstreamSignal(effects[w.verb])
 	}
-	if l.cfg.OnUpstream == nil {
-		return
+	if l.cfg.OnUpstream != nil {
+		l.cfg.OnUpstream(p.changeBy(w, one))
 	}
+}
+
+// changeBy is what a word has changed.
+func (p *compiledScope) changeBy(w signal, one notedSignal) UpstreamChange {
 	change := UpstreamChange{What: effects[w.verb], Until: one.until, Left: one.left}
 	switch w.verb {
 	case "pause", "rest":
@@ -385,7 +393,7 @@ func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
 	if w.verb == "adopt" {
 		change.Limit = w.numbers[0]
 	}
-	l.cfg.OnUpstream(change)
+	return change
 }
 
 // ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that

@@ -35,7 +35,7 @@ func (i *inspection) scope(ctx context.Context) error {
 		{"waiting", waiting}, {"dispatched", fmt.Sprint(r.Dispatched)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
 	}...)
-	return i.print(r, slices.Concat(head, i.ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), toldLines(r.Upstream)))
+	return i.print(r, slices.Concat(head, i.ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), toldLines(r.Upstream), eventLines(r.UpstreamEvents)))
 }
 
 // unmatchedLines is the report of a scope that no rule matches any more.
@@ -165,6 +165,28 @@ func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 	}
 	return lines
 }
+
+// eventLines are the latest past changes by an API's answers, newest first.
+func eventLines(events []control.UpstreamEvent) (lines [][2]string) {
+	for _, e := range events[:min(len(events), mostEvents)] {
+		of := cli.Quote(e.Scope)
+		if e.Rule != "" {
+			of = "rule " + cli.Quote(e.Rule) + " of " + of
+		}
+		text := fmt.Sprintf("%s, %s: %s", e.At, of, e.Change())
+		if answer := e.Answer(); answer != "" {
+			text += "; the API answered " + answer
+		}
+		if e.Answered != e.Scope {
+			text += " to " + cli.Quote(e.Answered)
+		}
+		lines = append(lines, [2]string{"answered", text})
+	}
+	return lines
+}
+
+// mostEvents is how many past changes the text shows; -json has all.
+const mostEvents = 5
 
 // corrected says what counts in the place of a rule's limit.
 func corrected(c throttle.Correction) string {

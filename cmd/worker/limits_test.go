@@ -344,6 +344,15 @@ func TestAPIPauses(t *testing.T) {
 	if until := at(t, scope["upstream_until"]); time.Until(until) < 50*time.Minute {
 		t.Errorf("%v", scope)
 	}
+	events, _ := scope["upstream_events"].([]any)
+	if len(events) != 2 { // in the same microsecond, by their names
+		t.Fatalf("%v", scope)
+	}
+	cut, _ := events[0].(map[string]any)
+	want(t, cut, map[string]any{"what": "cut", "scope": "payments", "rule": "r", "status": 429.0, "answered": "payments", "host": a.host()})
+	if out := inspect("scope", "payments"); strings.Count(out, "\nanswered   ") != 2 || !strings.Contains(out, ", payments: paused for 1h0m0s; the API answered 429, retry after 1h0m0s\n") {
+		t.Errorf("%s", out)
+	}
 	refuse.Store(false)
 	if got := l.objects("reset", "payments"); len(got) != 2 || got[1]["rule"] != "" {
 		t.Errorf("%v", got)

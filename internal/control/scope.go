@@ -26,6 +26,9 @@ type Scope struct {
 	Rules   []Rule   `json:"rules,omitempty"`
 	Shadows []Shadow `json:"shadows,omitempty"`
 	Hours   []Hours  `json:"hours,omitempty"`
+
+	// UpstreamEvents are the past changes by the API's answers, newest first.
+	UpstreamEvents []UpstreamEvent `json:"upstream_events,omitempty"`
 	Pause
 	Users
 	NoRule
@@ -89,7 +92,10 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 	if r.Shadows, err = s.shadows(ctx, name); err != nil {
 		return r, err
 	}
-	r.Hours, err = s.hours(name)
+	if r.Hours, err = s.hours(name); err != nil {
+		return r, err
+	}
+	r.UpstreamEvents, err = s.UpstreamEvents(ctx, who, name)
 	return r, err
 }
 

@@ -101,7 +101,7 @@ func TestDraft(t *testing.T) {
 			told(ietf("", Unknown, 50, 30*s, 0), ietf("", 10, Unknown, Unknown, s), ietf("", 100, Unknown, Unknown, time.Minute))},
 		"2023, not numbers": {200, `RateLimit: limit="100", remaining=a, reset=30, more=5`, Hint{}},
 		"only policies":     {200, `RateLimit-Policy: 100;w=60`, told(ietf("", 100, Unknown, Unknown, time.Minute))},
-		"only a reset":      {429, "RateLimit-Reset: 30", Hint{Limited: true}},
+		"only a reset":      {429, "RateLimit-Reset: 30", Hint{Limited: true, Status: 429}},
 
 		"tokens under one window": {200, "x-ratelimit-limit-tokens: 100, 100;w=60, 5;w=1;qu=images",
 			told(quota("x-ratelimit", "", "images", 5, Unknown, Unknown, s), quota("x-ratelimit", "", "tokens", 100, Unknown, Unknown, time.Minute))},

@@ -38,6 +38,8 @@ type Hint struct {
 	// another status, such as GitHub's 403, does not set it but appears in Quotas, as one with nothing
 	// left.
 	Limited bool
+	// Status is the status of a refusal, 429 or 503, for the record. Read leaves it 0 for other answers.
+	Status int
 
 	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown.
 	// It comes from the answer's Retry-After, under any status from 400 to 599; if the answer is not
@@ -80,6 +82,9 @@ type Quota struct {
 // read, with at most 8 values of 1 KiB each.
 func Read(status int, header http.Header, now time.Time) Hint {
 	advice := Hint{Limited: status == http.StatusTooManyRequests}
+	if advice.Limited {
+		advice.Status = status
+	}
 	fields := collect(header)
 	if len(fields) == 0 {
 		return advice
@@ -89,7 +94,9 @@ func Read(status int, header http.Header, now time.Time) Hint {
 		advice.Retry, advice.RetryKnown = c.retry(fields)
 	}
 	if status == http.StatusServiceUnavailable {
-		advice.Limited = advice.RetryKnown
+		if advice.Limited = advice.RetryKnown; advice.Limited {
+			advice.Status = status
+		}
 	}
 	advice.Quotas = c.quotas(fields)
 	if advice.Limited && !advice.RetryKnown {

@@ -35,7 +35,12 @@ func quota(source, name, unit string, limit, remaining int64, reset, window time
 }
 
 func limited(retry time.Duration, quotas ...Quota) Hint {
-	return Hint{Limited: true, Retry: retry, RetryKnown: true, Quotas: quotas}
+	return Hint{Limited: true, Status: http.StatusTooManyRequests, Retry: retry, RetryKnown: true, Quotas: quotas}
+}
+
+// away is a 503 that says for how long.
+func away(retry time.Duration) Hint {
+	return Hint{Limited: true, Status: http.StatusServiceUnavailable, Retry: retry, RetryKnown: true}
 }
 
 func told(quotas ...Quota) Hint { return Hint{Quotas: quotas} }
@@ -133,7 +138,7 @@ func TestVendors(t *testing.T) {
 				quota("anthropic-ratelimit", "", "output-tokens", 8000, 8000, 0, 0),
 				quota("anthropic-ratelimit", "", "requests", 50, 49, 30*time.Second, 0),
 				quota("anthropic-ratelimit", "", "tokens", 48000, 8000, 31*time.Second, 0))},
-		"Stripe": {429, "Stripe-Rate-Limited-Reason: endpoint-rate", Hint{Limited: true}},
+		"Stripe": {429, "Stripe-Rate-Limited-Reason: endpoint-rate", Hint{Limited: true, Status: 429}},
 		"Shopify": {200, "X-Shopify-Shop-Api-Call-Limit: 32/40",
 			told(quota("x-shopify", "", "requests", 40, 8, Unknown, 0))},
 		"Shopify, exceeded": {429, "X-Shopify-Shop-Api-Call-Limit: 41/40\nRetry-After: 2.0",
@@ -179,7 +184,7 @@ func TestVendors(t *testing.T) {
 		"Amazon": {200, "x-amzn-RateLimit-Limit: 5.0",
 			told(quota("x-amzn-ratelimit", "", "requests", 5, Unknown, Unknown, time.Second))},
 		"Amazon, slow": {429, "x-amzn-RateLimit-Limit: 0.0167",
-			Hint{Limited: true, Quotas: []Quota{quota("x-amzn-ratelimit", "", "requests", 1, Unknown, Unknown, 59880239521)}}},
+			Hint{Limited: true, Status: 429, Quotas: []Quota{quota("x-amzn-ratelimit", "", "requests", 1, Unknown, Unknown, 59880239521)}}},
 		"HubSpot": {200, `
 			X-HubSpot-RateLimit-Daily: 250000
 			X-HubSpot-RateLimit-Daily-Remaining: 249998
@@ -274,18 +279,18 @@ func TestStatus(t *testing.T) {
 	const spent = "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 9"
 	q := quota("x-ratelimit", "", "requests", 5, 0, 9*time.Second, 0)
 	check(t, map[string]reading{
-		"429 with nothing":                {429, "", Hint{Limited: true}},
-		"429 with nonsense":               {429, "Retry-After: soon", Hint{Limited: true}},
+		"429 with nothing":                {429, "", Hint{Limited: true, Status: 429}},
+		"429 with nonsense":               {429, "Retry-After: soon", Hint{Limited: true, Status: 429}},
 		"429 with Retry-After":            {429, "Retry-After: 7", limited(7 * time.Second)},
 		"429 with a spent quota":          {429, spent, limited(9*time.Second, q)},
 		"429 with both":                   {429, spent + "\nRetry-After: 7", limited(7*time.Second, q)},
-		"429 with a quota that has units": {429, "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 9", Hint{Limited: true, Quotas: []Quota{quota("x-ratelimit", "", "requests", 5, 1, 9*time.Second, 0)}}},
+		"429 with a quota that has units": {429, "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 9", Hint{Limited: true, Status: 429, Quotas: []Quota{quota("x-ratelimit", "", "requests", 5, 1, 9*time.Second, 0)}}},
 		"429 with two spent quotas": {429, spent + "\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 11s\nx-ratelimit-remaining-images: 0",
 			limited(11*time.Second, quota("x-ratelimit", "", "images", Unknown, 0, Unknown, 0), q, quota("x-ratelimit", "", "tokens", Unknown, 0, 11*time.Second, 0))},
 		"503 with nothing":         {503, "", Hint{}},
 		"503 with nonsense":        {503, "Retry-After: soon", Hint{}},
-		"503 with Retry-After":     {503, "Retry-After: 7", limited(7 * time.Second)},
-		"503 with milliseconds":    {503, "x-ms-retry-after-ms: 7", limited(7 * time.Millisecond)},
+		"503 with Retry-After":     {503, "Retry-After: 7", away(7 * time.Second)},
+		"503 with milliseconds":    {503, "x-ms-retry-after-ms: 7", away(7 * time.Millisecond)},
 		"503 with a spent quota":   {503, spent, told(q)},
 		"200 with a spent quota":   {200, spent, told(q)},
 		"202 with Retry-After":     {202, "Retry-After: 7", Hint{}},
