@@ -11,10 +11,15 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle"
 )
 
-// levelsASnapshot is how many providers one snapshot reads. A page with more reads them in turns.
-const levelsASnapshot = 10
+// levelsASnapshot is how many providers one snapshot reads, and oldestASnapshot of how many the longest wait. A page with more reads
+// them in turns.
+const (
+	levelsASnapshot = 8
+	oldestASnapshot = 1
+)
 
 // rowsAPage is the most rows of a table.
 const rowsAPage = 50
@@ -24,10 +29,14 @@ type overview struct {
 	limits control.Limits
 	levels []control.Level // by name
 	read   map[string]time.Time
+	oldest map[string]oldestWait
 }
 
+// oldestWait is when the longest wait for a provider began, zero if that is not known.
+type oldestWait struct{ since, read time.Time }
+
 func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost), load: h.loadOverview}, nil
+	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost + oldestASnapshot*throttle.OldestWaitCost), load: h.loadOverview}, nil
 }
 
 // loadOverview reads the providers that were read longest ago, and all the first time.
@@ -42,12 +51,13 @@ func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
 		return nil, err
 	}
 	known := map[string]control.Level{}
-	o := &overview{limits: limits, read: map[string]time.Time{}}
+	o := &overview{limits: limits, read: map[string]time.Time{}, oldest: map[string]oldestWait{}}
 	if before != nil {
 		for _, l := range before.levels {
 			known[l.Scope] = l
 		}
 		maps.Copy(o.read, before.read)
+		maps.Copy(o.oldest, before.oldest)
 	}
 	due := slices.Clone(names)
 	slices.SortStableFunc(due, func(a, b string) int { return o.read[a].Compare(o.read[b]) })
@@ -66,7 +76,32 @@ func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
 			o.levels = append(o.levels, l)
 		}
 	}
-	return o, nil
+	return o, h.loadOldest(ctx, o, before == nil)
+}
+
+// loadOldest reads the longest wait of the providers for which it was read longest ago, and of some more the first time.
+func (h *handler) loadOldest(ctx context.Context, o *overview, first bool) error {
+	var due []string
+	for _, l := range o.levels {
+		if l.Waiting > 0 {
+			due = append(due, l.Scope)
+		} else {
+			delete(o.oldest, l.Scope)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b string) int { return o.oldest[a].read.Compare(o.oldest[b].read) })
+	most := oldestASnapshot
+	if first {
+		most = rowsAPage
+	}
+	for _, name := range due[:min(len(due), most)] {
+		since, err := h.limiter.Waitlist().OldestWait(ctx, name)
+		if err != nil {
+			return err
+		}
+		o.oldest[name] = oldestWait{since, h.now()}
+	}
+	return nil
 }
 
 // overviewData is the content of the screen.
@@ -94,6 +129,8 @@ type levelRow struct {
 	control.Level
 	Standing standing
 	Meter    *meter // of the fullest rule, nil for none
+	Vendor   *meter // of the fullest rule for which the API reported a limit of its own, nil for none
+	Oldest   time.Time
 }
 
 // meter is a rule with what is used of it.
@@ -178,6 +215,11 @@ func rowOf(l control.Level) levelRow {
 		m := meterOf(l.Rules[l.Binding], l.Scope, true)
 		row.Meter = &m
 	}
+	for _, rule := range l.Rules {
+		if m := meterOf(rule, l.Scope, false); m.VendorLimit > 0 && (row.Vendor == nil || m.Part > row.Vendor.Part) {
+			row.Vendor = &m
+		}
+	}
 	return row
 }
 
@@ -194,6 +236,7 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 			continue
 		}
 		row := rowOf(l)
+		row.Oldest = o.oldest[l.Scope].since
 		d.All++
 		d.Waiting += l.Waiting
 		counts[row.Standing.Kind]++

@@ -73,6 +73,7 @@ type handler struct {
 	mux       *http.ServeMux
 	following following
 	most      int // tasks that one request changes at most; 0 for control.MostTasks
+	past      pastLimits
 }
 
 // New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts

@@ -63,17 +63,19 @@ func (h *handler) parse() (templates, error) {
 
 func (h *handler) functions() template.FuncMap {
 	return template.FuncMap{
-		"link":   h.link,
-		"asset":  func(name string) string { return h.cfg.Prefix + "/assets/" + name + "?v=" + assetVersion() },
-		"num":    number,
-		"time":   func(at any) moment { return momentOf(at) },
-		"plural": plural,
-		"pick":   func(kv ...any) map[string]any { return pairs(kv) },
-		"names":  func(scope string) []crumb { return crumbs(scope) },
-		"reason": reasonWords,
-		"add":    func(a, b int64) int64 { return a + b },
-		"span":   spanWords,
-		"join":   strings.Join,
+		"link":     h.link,
+		"asset":    func(name string) string { return h.cfg.Prefix + "/assets/" + name + "?v=" + assetVersion() },
+		"num":      number,
+		"time":     func(at any) moment { return momentOf(at) },
+		"plural":   plural,
+		"pick":     func(kv ...any) map[string]any { return pairs(kv) },
+		"names":    func(scope string) []crumb { return crumbs(scope) },
+		"reason":   reasonWords,
+		"add":      func(a, b int64) int64 { return a + b },
+		"span":     spanWords,
+		"join":     strings.Join,
+		"clock":    func(at time.Time) string { return at.UTC().Format("15:04") },
+		"rulename": ruleWords,
 	}
 }
 

@@ -12,12 +12,15 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
 const (
 	// mostBranches is the most scopes that are read below a provider.
 	mostBranches = 10_000
+	// mostLevels is how many names a scope has at most.
+	mostLevels = 8
 	// nextTurns is how many waiters the screen of a scope shows.
 	nextTurns = 10
 )
@@ -31,11 +34,14 @@ type scopeState struct {
 	hours   []throttle.RuleHours
 	texts   map[[2]string]string // the rules as limits.yaml has them, by scope and name
 	slow    [slowParts]slowPart
-	// lower are the scopes below, users the applications that spent in the last hour, hour and day the
-	// starts over time.
-	lower     control.Outline
-	users     usage.Report
-	hour, day []usage.Point
+	// lower are the scopes below, users the applications that spent in the last hour, now and day the
+	// starts over the last quarter of an hour and the last day.
+	lower    control.Outline
+	users    usage.Report
+	now, day []usage.Point
+	// past are the policies of the last day, and events the changes by the API's answers.
+	past   []policystore.Period
+	events []control.UpstreamEvent
 }
 
 // slowPart is a part that costs many commands and changes slowly. A snapshot reads at most one of them.
@@ -44,16 +50,19 @@ type slowPart struct{ read time.Time }
 const (
 	slowLower = iota
 	slowUsers
-	slowHour
+	slowNow
 	slowDay
+	slowEvents
 	slowParts
 )
 
 // slowEvery is how often each part is read while it has viewers, and slowCost the most commands that it
 // costs. Usage is written every ten seconds.
 var (
-	slowEvery = [slowParts]time.Duration{slowLower: 5 * time.Second, slowUsers: 30 * time.Second, slowHour: 30 * time.Second, slowDay: 5 * time.Minute}
-	slowCost  = [slowParts]int{slowLower: 24, slowUsers: 39, slowHour: 13, slowDay: 13}
+	slowEvery = [slowParts]time.Duration{
+		slowLower: 5 * time.Second, slowUsers: 30 * time.Second, slowNow: 10 * time.Second, slowDay: 5 * time.Minute, slowEvents: 5 * time.Second,
+	}
+	slowCost = [slowParts]int{slowLower: 24, slowUsers: 39, slowNow: 5, slowDay: 13, slowEvents: mostLevels + 1}
 )
 
 // quickCost is the cost of the other parts.
@@ -165,10 +174,14 @@ func (h *handler) loadSlow(ctx context.Context, s *scopeState, name string, part
 		s.lower.Branches = below(name, s.lower.Branches)
 	case slowUsers:
 		s.users, err = usage.Read(ctx, h.cfg.Redis, of, name, time.Hour)
-	case slowHour:
-		s.hour, err = usage.Series(ctx, h.cfg.Redis, of, name, now.Add(-time.Hour+5*time.Minute), now.Add(5*time.Minute), 5*time.Minute)
+	case slowNow:
+		s.now, err = usage.Series(ctx, h.cfg.Redis, of, name, now.Add(-nowSpan+nowSlot), now.Add(nowSlot), nowSlot)
 	case slowDay:
-		s.day, err = usage.Series(ctx, h.cfg.Redis, of, name, now.Add(-22*time.Hour), now.Add(2*time.Hour), 2*time.Hour)
+		s.day, err = usage.Series(ctx, h.cfg.Redis, of, name, now.Add(-daySpan+daySlot), now.Add(daySlot), daySlot)
+	case slowEvents:
+		if s.past, err = h.pastPolicies(ctx); err == nil {
+			s.events, err = h.service.UpstreamEvents(ctx, everybody, name)
+		}
 	}
 	return err
 }
@@ -198,8 +211,8 @@ type scopeData struct {
 	Users    []usage.Spender
 	Other    usage.Sum
 	UsedFrom time.Time
-	Hour     chart
-	Day      chart
+	Charts   []chart
+	Events   []control.UpstreamEvent
 	May      may
 }
 
@@ -271,8 +284,17 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 	for i := range d.Below {
 		d.Below[i].Paused = h.service.Paused(d.Below[i].Scope)
 	}
-	d.Hour = chartOf(s.hour, 5*time.Minute, s.level, h.now())
-	d.Day = chartOf(s.day, 2*time.Hour, s.level, h.now())
+	d.Events = h.service.SeenUpstreamEvents(who, s.events)
+	now := h.now()
+	periods := slices.DeleteFunc(slices.Clone(s.past), func(p policystore.Period) bool { return p.From.After(now) })
+	periods = append(periods, policystore.Period{From: now, Policy: h.limiter.Policy()})
+	for _, in := range []charted{
+		{name: "the last 15 minutes", points: s.now, slot: nowSlot, span: nowSpan},
+		{name: "the last day", points: s.day, slot: daySlot, span: daySpan},
+	} {
+		in.scope, in.periods, in.events, in.now = name, periods, d.Events, now
+		d.Charts = append(d.Charts, in.draw())
+	}
 	return d, name, nil
 }
 

@@ -24,10 +24,16 @@
   function words(el, at) {
     const left = at - (Date.now() + ahead);
     if ('in' in el.dataset) return clock(at) + ' · ' + (left > 0 ? 'in ' + span(left).trim() : 'now');
+    if ('for' in el.dataset) return span(left).trim();
     if ('ago' in el.dataset) return clock(at) + ' · ' + (left < 0 ? span(left).trim() + ' ago' : 'now');
     return clock(at);
   }
+  const short = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit' });
   function tell(within) {
+    for (const el of within.querySelectorAll('text[data-clock]')) {
+      const text = short.format(new Date(el.dataset.clock));
+      if (el.textContent !== text) el.textContent = text;
+    }
     for (const el of within.querySelectorAll('time[datetime]')) {
       const at = new Date(el.getAttribute('datetime'));
       if (isNaN(at)) continue;
