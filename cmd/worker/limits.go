@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -372,79 +371,16 @@ func (c *limitsCommand) set(ctx context.Context) error {
 func (c *limitsCommand) assign(ctx context.Context) error {
 	var as policystore.Assigned
 	for _, word := range c.words[1:] {
-		if !assigned(&as, word) {
+		key, value, _ := strings.Cut(word, "=")
+		field, is := control.AssignedFieldOf(key)
+		if !is || field.Given(as) {
 			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+		}
+		if err := field.Read(&as, value); err != nil {
+			return &cli.Error{What: err.Error(), Try: limitsHelp, Err: err}
 		}
 	}
 	return c.apply(ctx, control.Change{Verb: control.VerbAssign, Scope: c.words[0], Assigned: as})
-}
-
-// assigned reads one KEY=VALUE of assign. It says whether it is one, and the first.
-func assigned(as *policystore.Assigned, word string) bool {
-	switch key, value, _ := strings.Cut(word, "="); {
-	case key == "owner" && as.Owner == nil:
-		as.Owner = &value
-	case key == "apps" && as.Apps == nil:
-		as.Apps = listed(value)
-	case key == "hosts" && as.Hosts == nil:
-		as.Hosts = listed(value)
-	case key == "weight" && as.Weight == nil:
-		weight, err := int64(1), error(nil)
-		if value != "" {
-			weight, err = strconv.ParseInt(value, 10, 64)
-		}
-		as.Weight = &weight
-		return err == nil && weight > 0
-	case key == "shares" && as.Shares == nil:
-		as.Shares = map[string]policy.Share{}
-		return value == "" || readShares(as.Shares, value)
-	case key == "max_priority" && as.MaxPriority == nil && !as.NoMaxPriority:
-		if value == "" {
-			as.NoMaxPriority = true
-			return true
-		}
-		limit, err := strconv.Atoi(value)
-		as.MaxPriority = &limit
-		return err == nil
-	case key == "answers" && as.Answers == nil:
-		as.Answers = &value
-	default:
-		return false
-	}
-	return true
-}
-
-// listed reads NAME,NAME: an empty text is an empty list.
-func listed(value string) []string {
-	if value == "" {
-		return []string{}
-	}
-	return strings.Split(value, ",")
-}
-
-// readShares reads NAME:60%:2,NAME:3: parts are in percent, and weights are not.
-func readShares(shares map[string]policy.Share, text string) bool {
-	for one := range strings.SplitSeq(text, ",") {
-		name, numbers, _ := strings.Cut(one, ":")
-		var s policy.Share
-		for number := range strings.SplitSeq(numbers, ":") {
-			digits, part := strings.CutSuffix(number, "%")
-			n, err := strconv.ParseInt(digits, 10, 64)
-			to := &s.Weight
-			if part {
-				to = &s.Guaranteed
-			}
-			if err != nil || n < 1 || *to != 0 {
-				return false
-			}
-			*to = n
-		}
-		if _, twice := shares[name]; twice {
-			return false
-		}
-		shares[name] = s
-	}
-	return true
 }
 
 func (c *limitsCommand) remove(ctx context.Context) error {

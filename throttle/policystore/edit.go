@@ -456,7 +456,7 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 		if as.Shares != nil {
 			shares := maps.Clone(as.Shares)
 			a.Shares = &shares
-			v.Change += " shares=" + sharesText(shares)
+			v.Change += " shares=" + FormatShares(shares)
 		}
 		switch {
 		case as.MaxPriority != nil:
@@ -510,8 +510,8 @@ func assignedAlike(a, b policy.ScopeConfig) bool {
 
 func sameCap(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// sharesText writes shares as they are given on a command line: batch:3,interactive:60%.
-func sharesText(shares map[string]policy.Share) string {
+// FormatShares writes shares as they are given on a command line: batch:3,interactive:60%.
+func FormatShares(shares map[string]policy.Share) string {
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {
 		s := shares[name]

@@ -30,7 +30,6 @@ type change struct {
 	Version int64
 	For     string
 	Reason  string
-	Owner   string
 	Text    string // the limits to import
 	Replace bool
 	Shadow  bool // whether to try it as a shadow rule first
@@ -49,12 +48,23 @@ type change struct {
 }
 
 // asks is the fields that the form of a verb has.
-type asks struct{ Scope, Rule, Fields, For, Owner, Text bool }
+type asks struct{ Scope, Rule, Fields, For, Assigned, Text bool }
 
-// ruleField is a field of a rule in the form.
+// ruleField is a field of a rule, or of a scope, in the form.
 type ruleField struct {
 	Name, Label, Value, Was, Hint string
 	Choices                       []string
+}
+
+// assignedLabels are the labels of the fields of a scope, and what they are for.
+var assignedLabels = map[string][2]string{
+	"owner":        {"Owner", "the person or group that may pause and change this scope and those below it; empty: none"},
+	"apps":         {"Applications that may spend", "names divided by commas; empty: all"},
+	"hosts":        {"Hosts whose answers count", "such as api.example.com,*.example.org; empty: those of the level above"},
+	"weight":       {"Weight among its siblings", "a whole number; empty: 1"},
+	"shares":       {"Shares of the names below", "such as interactive:60%:2,batch:3; empty: none"},
+	"max_priority": {"Highest priority", "a whole number; empty: no cap of its own"},
+	"answers":      {"What its API's answers may change", "heed, pause, ignore, or bounds such as {most: 150%}; empty: as the level above"},
 }
 
 var verbs = map[control.Verb]struct {
@@ -68,7 +78,7 @@ var verbs = map[control.Verb]struct {
 	control.VerbRemove:   {"Remove a rule of %s", "Remove the rule", true, asks{Scope: true, Rule: true, For: true}},
 	control.VerbUnset:    {"Undo the live changes of %s", "Undo them", true, asks{Scope: true, Rule: true}},
 	control.VerbReset:    {"Forget what was spent of %s", "Forget it", true, asks{Scope: true, Rule: true}},
-	control.VerbAssign:   {"The owner of %s", "Set the owner", false, asks{Scope: true, Owner: true}},
+	control.VerbAssign:   {"Owner and shares of %s", "Assign it", false, asks{Scope: true, Assigned: true}},
 	control.VerbRollback: {"Roll the limits back", "Roll back", true, asks{}},
 	control.VerbImport:   {"Import limits", "Import them", true, asks{Text: true}},
 }
@@ -90,7 +100,7 @@ var shownFields = []ruleField{
 func (h *handler) changeOf(r *http.Request) (*change, error) {
 	c := &change{
 		Verb: control.Verb(r.FormValue("verb")), Scope: strings.TrimSpace(r.FormValue("scope")), Rule: strings.TrimSpace(r.FormValue("rule")), For: strings.TrimSpace(r.FormValue("for")),
-		Reason: strings.TrimSpace(r.FormValue("reason")), Owner: r.FormValue("owner"), Text: r.FormValue("limits"), Replace: r.FormValue("replace") != "",
+		Reason: strings.TrimSpace(r.FormValue("reason")), Text: r.FormValue("limits"), Replace: r.FormValue("replace") != "",
 		Shadow: r.FormValue("shadow") != "", More: r.FormValue("more"), Force: r.FormValue("force") != "", Faults: map[string]string{}, Hidden: url.Values{},
 	}
 	kind, is := verbs[c.Verb]
@@ -111,6 +121,17 @@ func (h *handler) changeOf(r *http.Request) (*change, error) {
 		for _, f := range shownFields {
 			f.Was, f.Value = was[f.Name], strings.TrimSpace(r.FormValue("field:"+f.Name))
 			c.Fields = append(c.Fields, f)
+		}
+	}
+	if c.Asks.Assigned {
+		now := control.ConfigAt(h.limiter.Policy(), c.Scope)
+		for _, f := range control.AssignedFields {
+			label := assignedLabels[f.Key]
+			field := ruleField{Name: f.Key, Label: label[0], Hint: label[1], Was: f.Write(now)}
+			if field.Value = field.Was; r.Form.Has("assign:" + f.Key) {
+				field.Value = strings.TrimSpace(r.FormValue("assign:" + f.Key))
+			}
+			c.Fields = append(c.Fields, field)
 		}
 	}
 	for name, values := range r.Form {
@@ -164,7 +185,7 @@ func (h *handler) askedFor(c *change) (control.Change, error) {
 	case control.VerbSet:
 		return out, h.askedRule(c, &out)
 	case control.VerbAssign:
-		out.Assigned.Owner = &c.Owner
+		return out, c.askedAssigned(&out)
 	case control.VerbImport:
 		p, err := limitsyaml.Parse("limits", []byte(c.Text))
 		if err != nil {
@@ -173,6 +194,29 @@ func (h *handler) askedFor(c *change) (control.Change, error) {
 		out.Policy, out.From, out.Replace = p, "the page", c.Replace
 	}
 	return out, nil
+}
+
+// askedAssigned sets those fields of a scope that were typed anew.
+func (c *change) askedAssigned(out *control.Change) error {
+	some := false
+	for _, one := range c.Fields {
+		f, _ := control.AssignedFieldOf(one.Name)
+		if one.Value == one.Was {
+			continue
+		}
+		some = true
+		if err := f.Read(&out.Assigned, one.Value); err != nil {
+			c.Faults[one.Name] = err.Error()
+		}
+	}
+	switch {
+	case len(c.Faults) > 0:
+		return errFields
+	case !some:
+		c.Fault = []string{"nothing is changed: change at least one field"}
+		return errFields
+	}
+	return nil
 }
 
 // errFields is the error for a form with faults beside its fields.

@@ -71,7 +71,7 @@ func TestMutationsByRole(t *testing.T) {
 		control.VerbUnset:    {set, form("scope", "payments/acme", "rule", "tenant")},
 		control.VerbReset:    {nil, form("scope", "payments/acme")},
 		control.VerbRollback: {set, form("version", "1")},
-		control.VerbAssign:   {nil, form("scope", "payments/acme", "owner", "team-new")},
+		control.VerbAssign:   {nil, form("scope", "payments/acme", "assign:owner", "team-new")},
 		control.VerbImport:   {nil, form("limits", "limits:\n  payments: {rules: [{name: account, algorithm: fixed-window, limit: 3, per: 30d}]}\n")},
 	}
 	if got, want := slices.Sorted(maps.Keys(tests)), slices.Sorted(maps.Keys(verbs)); !slices.Equal(got, want) {
@@ -157,6 +157,50 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// An admin names the owner of a scope, the applications that may spend from it, and what else "worker limits assign" writes. The form has
+// what is so now, and changes what was typed anew.
+func TestAssign(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	if _, body := s.get("/scope?scope=payments/acme"); !strings.Contains(body, `href="/change?scope=payments%2Facme&amp;verb=assign"`) {
+		t.Errorf("the screen of a scope does not lead to the form:\n%s", body)
+	}
+	_, body := s.get("/change?verb=assign&scope=payments/acme")
+	fields := form("verb", "assign", "scope", "payments/acme")
+	for _, f := range control.AssignedFields {
+		has(t, body, `name="assign:`+f.Key+`" value="`)
+		fields.Set("assign:"+f.Key, "")
+	}
+	has(t, body, `name="assign:owner" value="team-acme"`)
+	for key, value := range map[string]string{"owner": "team-new", "apps": "billing,refunds", "weight": "3", "max_priority": "-5", "shares": "batch:3,live:60%:2", "hosts": "api.example.com", "answers": "pause"} {
+		fields.Set("assign:"+key, value)
+	}
+	code, body := s.post("/change", fields)
+	if code != http.StatusOK {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	has(t, body, "owner: team-acme", "owner: team-new", "apps: billing, refunds")
+	if code, body = s.make(fields); code != http.StatusSeeOther {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	p, err := s.store.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := control.ConfigAt(p, "payments/acme")
+	for _, f := range control.AssignedFields {
+		if got := f.Write(now); got != fields.Get("assign:"+f.Key) {
+			t.Errorf("%s is %q, want %q", f.Key, got, fields.Get("assign:"+f.Key))
+		}
+	}
+	if code, body = s.make(form("verb", "assign", "scope", "payments/acme", "assign:apps", "")); code != http.StatusSeeOther {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	if p, err = s.store.Now(t.Context()); err != nil || control.ConfigAt(p, "payments/acme").Apps != nil || control.ConfigAt(p, "payments/acme").Owner != "team-new" {
+		t.Errorf("without the applications: %+v, %v", control.ConfigAt(p, "payments/acme"), err)
+	}
+}
+
 // "Every form field as the CLI refuses it, in the same words; conflicts when somebody was quicker, with both versions shown."
 func TestChangeRefused(t *testing.T) {
 	t.Parallel()
@@ -179,6 +223,9 @@ func TestChangeRefused(t *testing.T) {
 		{form("verb", "resume", "scope", set), 422, "payments/acme is not paused"},
 		{form("verb", "remove", "scope", set, "rule", "none"), 422, "none"},
 		{form("verb", "import", "limits", "limits: {p: {rules: [{name: a}]}}"), 422, "algorithm"},
+		{form("verb", "assign", "scope", set, "assign:weight", "much"), 422, "weight &#34;much&#34; is not a whole number above 0"},
+		{form("verb", "assign", "scope", set, "assign:weight", "9999"), 422, "weight is 9999"},
+		{form("verb", "assign", "scope", set, "assign:owner", "team-acme"), 422, "change at least one field"},
 		{form("verb", "rollback", "version", "99"), 422, "99"},
 		{form("verb", "rollback"), 400, "no version"},
 		{form("verb", "destroy"), 400, "cannot be changed by"},

@@ -236,11 +236,11 @@ type branchRow struct {
 }
 
 // may is the list of actions that the page offers. The service checks the rights in any case.
-type may struct{ Pause, Set, Act, Payload bool }
+type may struct{ Pause, Set, Act, Payload, Assign bool }
 
 func (h *handler) mayDo(who Actor, scope string) may {
 	can := func(verb control.Verb) bool { return h.service.May(who, verb, scope) == nil }
-	return may{can(control.VerbPause), can(control.VerbSet), can(control.VerbCancel), can(control.VerbPayload)}
+	return may{can(control.VerbPause), can(control.VerbSet), can(control.VerbCancel), can(control.VerbPayload), can(control.VerbAssign)}
 }
 
 func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, error) {
