@@ -44,6 +44,7 @@ type change struct {
 	Unknown  bool              // the limits do not name the scope; Force changes it anyway
 	Conflict *policystore.ConflictError
 	Preview  *control.Preview
+	Warnings []policy.Warning // of what is imported
 	Hidden   url.Values // the form, to be sent again
 }
 
@@ -311,7 +312,9 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 	} else if err == nil {
 		var preview control.Preview
 		if preview, err = h.service.Preview(r.Context(), who, wanted); err == nil {
-			c.Preview, c.Rule = &preview, wanted.Rule
+			if c.Preview, c.Rule = &preview, wanted.Rule; wanted.Policy != nil {
+				c.Warnings = wanted.Policy.Lint()
+			}
 			h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: who, Data: c})
 			return
 		}

@@ -183,6 +183,8 @@ func (h *handler) routes() {
 		h.mux.HandleFunc("GET "+path, h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) { h.show(w, r, who, s) }))
 	}
 	h.mux.HandleFunc("GET /history.ndjson", h.asked(h.export))
+	h.mux.HandleFunc("GET /limits", h.asked(h.limitsScreen))
+	h.mux.HandleFunc("GET /limits.yaml", h.asked(h.exportLimits))
 	h.mux.HandleFunc("GET /forecast", h.asked(h.forecast))
 	h.mux.HandleFunc("POST /forecast", h.asked(h.forecast))
 	h.mux.HandleFunc("GET /change", h.asked(h.changeForm))
