@@ -3,6 +3,7 @@ package policystore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -73,14 +74,20 @@ func (s *Store) RecordAction(ctx context.Context, a Action) error {
 	return nil
 }
 
+// ErrActionsHidden is the error for a Redis user that may not read the recorded Actions.
+var ErrActionsHidden = errors.New("policystore: the Redis user may not read who changed waiting tasks")
+
 // Actions returns the recorded Actions, newest first. One that cannot be decoded, since a later release
-// wrote it, is left out. Costs one round trip.
+// wrote it, is left out. The error is ErrActionsHidden, or those of Store. Costs one round trip.
 func (s *Store) Actions(ctx context.Context) ([]Action, error) {
 	var all *redis.StringSliceCmd
 	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
 		all = p.LRange(ctx, s.actionsKey(), 0, -1)
 		return nil
 	})
+	if refused(err) || redis.HasErrorPrefix(err, "EXECABORT") { // a command was refused before EXEC
+		return nil, fmt.Errorf("%w: %w", ErrActionsHidden, err)
+	}
 	if err != nil {
 		return nil, unavailable(ctx, "read who changed tasks beside", err)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/internal/control"
 )
 
@@ -152,6 +154,31 @@ func hidden(t *testing.T, body, name string) string {
 		t.Fatalf("no hidden field %s in\n%s", name, body)
 	}
 	return html.UnescapeString(value)
+}
+
+// Where the page's Redis user may not read who changed waiting tasks, the history of the limits is shown, and one line says what is not.
+func TestHistoryWithoutActions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 1)
+	if code, body := s.post("/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv0"), "do", "make")); code != http.StatusOK {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	if err := s.rdb.Do(t.Context(), "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-lrange").Err(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: s.server.Addr(), Username: "narrow", Password: "secret"})
+	defer func() { _ = rdb.Close() }()
+	var err error
+	if s.handler, err = New(Config{Redis: rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }}); err != nil {
+		t.Fatal(err)
+	}
+	code, body := s.get("/history")
+	if code != http.StatusOK || strings.Contains(body, "inv0") {
+		t.Errorf("%d\n%s", code, body)
+	}
+	has(t, body, "in force", "Who changed waiting tasks is not shown", "hw:limits:actions")
 }
 
 // "One test per mutation and role": the service refuses who may not act on a scope's tasks. Who may is what control.TestRoles has.

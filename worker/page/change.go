@@ -45,7 +45,7 @@ type change struct {
 	Conflict *policystore.ConflictError
 	Preview  *control.Preview
 	Warnings []policy.Warning // of what is imported
-	Hidden   url.Values // the form, to be sent again
+	Hidden   url.Values       // the form, to be sent again
 }
 
 // asks is the fields that the form of a verb has.

@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 type history struct {
 	changes []policystore.Change
 	actions []policystore.Action
+	hidden  bool // the Redis user of the page may not read the actions
 }
 
 // mostActions is how many changes of waiting tasks the screen lists.
@@ -35,7 +37,9 @@ func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
 	}
 	slices.Reverse(all.changes)
 	var err error
-	all.actions, err = h.store.Actions(ctx)
+	if all.actions, err = h.store.Actions(ctx); errors.Is(err, policystore.ErrActionsHidden) {
+		all.hidden, err = true, nil
+	}
 	return &all, err
 }
 
@@ -56,6 +60,8 @@ type historyData struct {
 	// Actions are the changes of waiting tasks, and Older how many more there are.
 	Actions []policystore.Action
 	Older   int
+	// NoActions says that the page's Redis user may not read them.
+	NoActions bool
 }
 
 // seen returns the changes of which an actor may see a part, reduced to that part.
@@ -97,6 +103,7 @@ func (h *handler) historyView(r *http.Request, who Actor, data any) (any, string
 	actions := slices.DeleteFunc(h.service.SeenActions(who, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
 	d.Actions = actions[:min(mostActions, len(actions))]
 	d.Older = len(actions) - len(d.Actions)
+	d.NoActions = data.(*history).hidden
 	return d, "History", nil
 }
 
