@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -20,17 +21,22 @@ type served struct {
 
 // unserved reports whether no live worker serves a queue. asynq forgets a worker that died within some seconds. Without an answer from
 // Redis it is false: nothing is said of what is not known.
-func (s *Service) unserved(queue string) bool {
+func (s *Service) unserved(ctx context.Context, queue string) bool {
+	served, known := s.serves(ctx, queue)
+	return known && !served
+}
+
+func (s *Service) servedByList(_ context.Context, queue string) (served, known bool) {
 	s.served.mu.Lock()
 	defer s.served.mu.Unlock()
 	if now := s.now(); s.served.at.IsZero() || now.Sub(s.served.at) >= servedFor {
 		servers, err := s.inspector.Servers()
 		if err != nil {
-			return false
+			return false, false
 		}
 		s.served.at, s.served.queues = now, queuesOf(servers)
 	}
-	return !slices.Contains(s.served.queues, queue)
+	return slices.Contains(s.served.queues, queue), true
 }
 
 func queuesOf(servers []*asynq.ServerInfo) (queues []string) {

@@ -24,6 +24,9 @@ type Config struct {
 	Store *policystore.Store
 	// Inspector reads asynq's queues. Defaults to one over Redis.
 	Inspector *asynq.Inspector
+	// Served reports whether a live worker serves a queue of asynq, and whether that is known. Defaults to
+	// asynq's list of servers, which costs three commands for each of them and is good for 15 seconds.
+	Served func(ctx context.Context, queue string) (served, known bool)
 	// Now is the clock of this host. Defaults to time.Now.
 	Now func() time.Time
 	// Logger gets one line for each rule and each task that an actor has changed. Defaults to none.
@@ -38,14 +41,18 @@ type Service struct {
 	inspector *asynq.Inspector
 	now       func() time.Time
 	log       *slog.Logger
+	serves    func(ctx context.Context, queue string) (served, known bool)
 	served    served
 }
 
 // New returns a Service. It does no I/O.
 func New(cfg Config) *Service {
-	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, store: cfg.Store, inspector: cfg.Inspector, now: cfg.Now, log: cfg.Logger}
+	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, store: cfg.Store, inspector: cfg.Inspector, now: cfg.Now, log: cfg.Logger, serves: cfg.Served}
 	if s.inspector == nil {
 		s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
+	}
+	if s.serves == nil {
+		s.serves = s.servedByList
 	}
 	if s.now == nil {
 		s.now = time.Now

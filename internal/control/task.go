@@ -105,7 +105,7 @@ func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) 
 		NextProcessAt: At(info.NextProcessAt), LastError: info.LastErr,
 	}
 	err := s.turn(ctx, info, &r)
-	r.NoWorker = err == nil && r.Waits() && s.unserved(info.Queue)
+	r.NoWorker = err == nil && r.Waits() && s.unserved(ctx, info.Queue)
 	return r, err
 }
 

@@ -72,6 +72,7 @@ type handler struct {
 	hub       *hub
 	mux       *http.ServeMux
 	following following
+	servers   servers
 	most      int // tasks that one request changes at most; 0 for control.MostTasks
 	past      pastLimits
 }
@@ -107,7 +108,7 @@ func newHandler(cfg Config) (*handler, error) {
 		h.following.own = true
 	}
 	h.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
-	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, Store: h.store, Inspector: h.inspector, Logger: h.log})
+	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, Store: h.store, Inspector: h.inspector, Logger: h.log, Served: h.queueServed})
 	h.hub = newHub(h.log, func() time.Time { return h.now() })
 	var err error
 	if h.templates, err = h.parse(); err != nil {

@@ -82,7 +82,7 @@ func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
 	}
 	return topic{
 		key:  "task\x00" + id,
-		cost: fixed(taskCost),
+		cost: func(any) int { return taskCost + h.servers.cost(h.now()) },
 		load: func(ctx context.Context, _ any) (any, error) {
 			if _, err := h.limits(ctx); err != nil {
 				return nil, err

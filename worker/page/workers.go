@@ -18,45 +18,47 @@ type workersState struct {
 	limits    control.Limits
 	processes []policystore.Process
 	servers   []serverRow
-	serversAt time.Time
+	all       int // servers
 	queues    []queueRow
 	read      map[string]time.Time // by queue
-}
-
-type serverRow struct {
-	Host, Status string
-	PID          int
-	Concurrency  int
-	Active       int
-	Queues       map[string]int
-	Started      time.Time
 }
 
 type queueRow struct {
 	Name                                        string
 	Pending, Active, Scheduled, Retry, Archived int64
 	Paused                                      bool
+	Known                                       bool // the counts were read
 	Served                                      bool
+	Unserved                                    bool // no live worker serves it
 }
 
 const (
-	// queuesASnapshot is how many queues' counts one snapshot reads, and queueCost the commands for each.
-	// Of more queues it reads some in turn.
-	queuesASnapshot, queueCost = 6, 6
+	// queueCost is how many commands read the counts of a queue. Of more queues than a snapshot has commands for,
+	// it reads some in turn.
+	queueCost = 6
 	// mostQueues bounds the list.
 	mostQueues = 200
-	// serversEvery is how often the servers are read. asynq's list costs three commands for each.
-	serversEvery = 15 * time.Second
+	// processesCost is the commands for the processes with limits, and queuesCost those for the names of asynq's
+	// queues.
+	processesCost, queuesCost = 2, 1
+	// listsCost is the commands of a snapshot without those for single servers and queues.
+	listsCost = limitsCost + processesCost + queuesCost + serverKeysCost
 )
 
 func (h *handler) workersTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "workers", cost: fixed(limitsCost + 2 + 1 + queuesASnapshot*queueCost), load: h.loadWorkers}, nil
+	cost := func(last any) int {
+		s, again := last.(*workersState)
+		if !again {
+			return snapshotCommands
+		}
+		return min(snapshotCommands, listsCost-serverKeysCost+h.servers.cost(h.now())+len(s.queues)*queueCost)
+	}
+	return topic{key: "workers", cost: cost, load: h.loadWorkers}, nil
 }
 
 func (h *handler) loadWorkers(ctx context.Context, last any) (any, error) {
-	s, now := &workersState{read: map[string]time.Time{}}, h.now()
-	before, again := last.(*workersState)
-	if again {
+	s := &workersState{read: map[string]time.Time{}}
+	if before, again := last.(*workersState); again {
 		*s = *before
 	}
 	var err error
@@ -66,46 +68,29 @@ func (h *handler) loadWorkers(ctx context.Context, last any) (any, error) {
 	if s.processes, err = h.store.Processes(ctx); err != nil {
 		return nil, err
 	}
-	if now.Sub(s.serversAt) >= serversEvery {
-		if s.servers, err = h.servers(); err != nil {
-			return nil, err
-		}
-		s.serversAt = now
+	left := snapshotCommands - listsCost + serverKeysCost - h.servers.cost(h.now())
+	if err := h.servers.refresh(ctx, h.cfg.Redis, h.now()); err != nil {
+		return nil, err
 	}
+	s.servers, s.all = h.servers.list()
 	names, err := h.inspector.Queues()
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(names)
 	names = names[:min(len(names), mostQueues)]
-	return s, h.loadQueues(ctx, s, names, !again)
+	return s, h.loadQueues(ctx, s, names, left/queueCost)
 }
 
-func (h *handler) servers() (list []serverRow, err error) {
-	servers, err := h.inspector.Servers()
-	for _, one := range servers {
-		list = append(list, serverRow{one.Host, one.Status, one.PID, one.Concurrency, len(one.ActiveWorkers), one.Queues, one.Started})
-	}
-	slices.SortFunc(list, func(a, b serverRow) int { return a.Started.Compare(b.Started) })
-	return list, err
-}
-
-// loadQueues reads the counts of the queues that were read longest ago, or of all.
-func (h *handler) loadQueues(ctx context.Context, s *workersState, names []string, all bool) error {
-	served, known, read := map[string]bool{}, map[string]queueRow{}, map[string]time.Time{}
-	for _, one := range s.servers {
-		for name := range one.Queues {
-			served[name] = true
-		}
-	}
+// loadQueues reads the counts of the most queues that were read longest ago.
+func (h *handler) loadQueues(ctx context.Context, s *workersState, names []string, most int) error {
+	known, read := map[string]queueRow{}, map[string]time.Time{}
 	for _, q := range s.queues {
 		known[q.Name] = q
 	}
 	due := slices.Clone(names)
 	slices.SortStableFunc(due, func(a, b string) int { return s.read[a].Compare(s.read[b]) })
-	if !all {
-		due = due[:min(len(due), queuesASnapshot)]
-	}
+	due = due[:min(len(due), most)]
 	for _, name := range due {
 		q, err := h.queueCounts(ctx, name)
 		if err != nil {
@@ -119,7 +104,8 @@ func (h *handler) loadQueues(ctx context.Context, s *workersState, names []strin
 		if slices.Contains(due, name) {
 			at = h.now()
 		}
-		q.Name, q.Served, read[name] = name, served[name], at
+		served, sure := h.servers.serves(name)
+		q.Name, q.Served, q.Unserved, read[name] = name, served, sure && !served, at
 		s.queues = append(s.queues, q)
 	}
 	s.read = read
@@ -130,7 +116,7 @@ func (h *handler) loadQueues(ctx context.Context, s *workersState, names []strin
 // tasks, which costs some fifty commands a queue.
 func (h *handler) queueCounts(ctx context.Context, name string) (queueRow, error) {
 	key := asynqx.QueuePrefix(name)
-	q := queueRow{Name: name}
+	q := queueRow{Name: name, Known: true}
 	var pending, active, scheduled, retry, archived, paused *redis.IntCmd
 	_, err := h.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pending, active = pipe.LLen(ctx, key+"pending"), pipe.LLen(ctx, key+"active")
@@ -150,6 +136,9 @@ type workersData struct {
 	Version   int64
 	Processes []processRow
 	Servers   []serverRow
+	All       int // servers
+	Read      int // those that were read so far
+	Pages     pages
 	Queues    []queueRow
 	Mismatch  int
 	Schedules []scheduleRow
@@ -169,9 +158,10 @@ type scheduleRow struct {
 // nextRuns is how many runs of each schedule the page shows.
 const nextRuns = 3
 
-func (h *handler) workersView(_ *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) workersView(r *http.Request, who Actor, data any) (any, string, error) {
 	s := data.(*workersState)
-	d := workersData{Servers: s.servers, Queues: s.queues, Own: len(h.cfg.Schedules) > 0}
+	d := workersData{All: s.all, Read: len(s.servers), Queues: s.queues, Own: len(h.cfg.Schedules) > 0}
+	d.Servers, d.Pages = pageOf(s.servers, r)
 	inForce := int64(0)
 	if v := s.limits.Version; v != nil {
 		d.Version, inForce = v.Number, v.Number

@@ -1,0 +1,152 @@
+package asynqx
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// ServerInfo is one of asynq's servers, as it wrote some seconds ago.
+type ServerInfo struct {
+	Host, Status             string
+	PID, Concurrency, Active int
+	Queues                   map[string]int // their weights
+	Started                  time.Time
+}
+
+// serversKey is the sorted set of the keys of asynq's servers, by the second in which each expires.
+const serversKey = "asynq:servers"
+
+// ServerKeys returns the keys of the first most live servers, and how many there are. Costs one round trip of two commands.
+func ServerKeys(ctx context.Context, rdb redis.UniversalClient, now time.Time, most int) (keys []string, all int, err error) {
+	var list *redis.StringSliceCmd
+	var n *redis.IntCmd
+	from := strconv.FormatInt(now.Unix(), 10)
+	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		n = pipe.ZCount(ctx, serversKey, from, "+inf")
+		list = pipe.ZRangeByScore(ctx, serversKey, &redis.ZRangeBy{Min: from, Max: "+inf", Count: int64(most)})
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return list.Val(), int(n.Val()), nil
+}
+
+// ReadServers returns the servers of some keys by key, without those that have gone. Costs one round trip of a command a server.
+func ReadServers(ctx context.Context, rdb redis.UniversalClient, keys []string) (map[string]ServerInfo, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	texts := make([]*redis.StringCmd, len(keys))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, key := range keys {
+			texts[i] = pipe.Get(ctx, key)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	servers := map[string]ServerInfo{}
+	for i, key := range keys {
+		text, err := texts[i].Bytes()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if s, ok := readServerInfo(text); ok {
+			servers[key] = s
+		}
+	}
+	return servers, nil
+}
+
+// readServerInfo reads what a server writes of itself (asynq v0.25 and v0.26, internal/proto/asynq.proto).
+// It returns false if it is not asynq's.
+func readServerInfo(text []byte) (s ServerInfo, ok bool) {
+	s.Queues = map[string]int{}
+	ok = eachField(text, func(number protowire.Number, value []byte, n uint64) bool {
+		switch number {
+		case 1:
+			s.Host = string(value)
+		case 2:
+			s.PID = int(int32(n)) //nolint:gosec // as protobuf has it
+		case 4:
+			s.Concurrency = int(int32(n)) //nolint:gosec // as protobuf has it
+		case 5:
+			name, weight, is := readWeightEntry(value)
+			s.Queues[name] = weight
+			return is
+		case 7:
+			s.Status = string(value)
+		case 8:
+			var is bool
+			s.Started, is = readTimestamp(value)
+			return is
+		case 9:
+			s.Active = int(int32(n)) //nolint:gosec // as protobuf has it
+		}
+		return true
+	})
+	return s, ok
+}
+
+func readWeightEntry(text []byte) (name string, weight int, ok bool) {
+	ok = eachField(text, func(number protowire.Number, value []byte, n uint64) bool {
+		switch number {
+		case mapKey:
+			name = string(value)
+		case mapValue:
+			weight = int(int32(n)) //nolint:gosec // as protobuf has it
+		}
+		return true
+	})
+	return name, weight, ok
+}
+
+func readTimestamp(text []byte) (at time.Time, ok bool) {
+	var seconds, nanos int64
+	ok = eachField(text, func(number protowire.Number, _ []byte, n uint64) bool {
+		switch number {
+		case 1:
+			seconds = int64(n) //nolint:gosec // as protobuf has it
+		case 2:
+			nanos = int64(n) //nolint:gosec // as protobuf has it
+		}
+		return true
+	})
+	return time.Unix(seconds, nanos), ok
+}
+
+// eachField calls do for each field of a message, with its bytes or its number, and returns false if do does or the message is damaged.
+func eachField(text []byte, do func(number protowire.Number, value []byte, n uint64) bool) bool {
+	for len(text) > 0 {
+		number, kind, size := protowire.ConsumeTag(text)
+		if size < 0 {
+			return false
+		}
+		text = text[size:]
+		var value []byte
+		var n uint64
+		switch kind {
+		case protowire.BytesType:
+			value, size = protowire.ConsumeBytes(text)
+		case protowire.VarintType:
+			n, size = protowire.ConsumeVarint(text)
+		default:
+			size = protowire.ConsumeFieldValue(number, kind, text)
+		}
+		if size < 0 || !do(number, value, n) {
+			return false
+		}
+		text = text[size:]
+	}
+	return true
+}
