@@ -269,7 +269,7 @@ func histories(prefix string) (runs []run, n int) {
 		}
 		return run{Settle, keys, args}
 	}
-	release := run{Release, []string{state[3], prefix + "!schedule", prefix + "!meta"}, []any{now, "b"}}
+	release := run{Release, []string{state[3], prefix + "!runs:c", prefix + "!schedule", prefix + "!meta"}, []any{now, "b", 1_500_000}}
 	peek := func(at int) run {
 		return run{Decide, append(attempt("e"), prefix+"!upstream"), rules(false, 1, at, "e", "?/a")}
 	}

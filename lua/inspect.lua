@@ -20,7 +20,7 @@
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
--- Returns  {numbers, scopes, after}:
+-- Returns  {numbers, scopes, after, ends}:
 --          numbers   the clock of this call in integer µs, then six for each of s scopes:
 --                    waiting   how many tasks are in its queue
 --                    released  how many tasks of it, and of scopes below it, are in flight
@@ -31,6 +31,8 @@
 --                              than the path has for a pause
 --          scopes    the paths of those that begin with `under` and have waiting tasks
 --          after     the member to continue after; "" when these were the last
+--          ends      for each of s scopes a list: how many runs end before the task starts, under each of its
+--                    concurrency rules; empty if that is unknown
 --
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
@@ -91,16 +93,16 @@ local function queue(j, s)
   else
     place = call('ZRANK', l.key, ticket) or nil
   end
-  local waits, binding = -1, 0
+  local waits, binding, ends = -1, 0, {}
   if place and not l.unknown then
     local path = queues.path(l)
     local _, sig = counted(path, ticket)
     waits, binding = expected_in(l, path, place, card, function(level)
       return before_at(level, l.leaf, sig)
-    end)
+    end, ends)
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
-  return card, flying[l.scope] or 0, place or -1, out, waits, binding
+  return card, flying[l.scope] or 0, place or -1, out, waits, binding, ends
 end
 
 -- The scopes that are asked for in a page of the heap, and the member to continue after.
@@ -129,9 +131,10 @@ for i = 1, n do
     r.x, r.at = max(0, r.x - (now - r.at) * r.p), now
   end
 end
-local numbers, s = { now }, #KEYS - n - 4
+local numbers, ends, s = { now }, {}, #KEYS - n - 4
 for j = 1, s do
   local k = 6 * j - 4
-  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5] = queue(j, s)
+  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5], ends[j] = queue(j, s)
 end
-return { numbers, below() }
+local scopes, after = below()
+return { numbers, scopes, after, ends }

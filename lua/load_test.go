@@ -168,7 +168,15 @@ func (h *history) all() []string {
 	for i, id := range h.ids {
 		settled[i] = id + "="
 	}
-	return slices.Concat(h.keys, h.ids, settled, []string{h.due, h.told, h.meta})
+	return slices.Concat(h.keys, h.runs(h.keys), h.ids, settled, []string{h.due, h.told, h.meta})
+}
+
+// runs are the keys of the run times of rules.
+func (h *history) runs(rules []string) (keys []string) {
+	for _, key := range rules {
+		keys = append(keys, strings.Replace(key, ":r", "!runs:r", 1))
+	}
+	return keys
 }
 
 // play runs the history and returns each reply with the state that it left.
@@ -254,7 +262,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 	case c.verb == 2 && held != nil:
 		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
 	case c.verb == 3 && held != nil:
-		return Release, append(held, h.due, h.meta), []any{c.now, h.ids[c.id]}
+		return Release, slices.Concat(held, h.runs(held), []string{h.due, h.meta}), []any{c.now, h.ids[c.id], 1000 * c.cost}
 	case c.verb == 4 && c.cost < 20:
 		return ReportUpstream, []string{h.told, h.due, h.meta}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
 	}

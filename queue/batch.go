@@ -7,7 +7,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -32,6 +31,8 @@ type Summary struct {
 	// delay. DoneAt is zero if no start is known.
 	DoneAt time.Time
 	Untold int
+	// DoneFrom and DoneTo are, for a Forecast, the bounds of a DoneAt that rests on how long runs take.
+	DoneFrom, DoneTo time.Time
 	// Binding is the rule that determines DoneAt. It is zero if no rule does, or if the rule is not
 	// known.
 	Binding Binding
@@ -40,33 +41,41 @@ type Summary struct {
 	Paused Paused
 }
 
-// Paused is the level at which a scope is paused, and the expected end of the pause. Until is zero if
-// no clock ends the pause.
+// Paused is the level at which a scope is paused, by the limits or its API, and the expected end of the pause. Until is zero
+// if no clock ends the pause.
 type Paused struct {
 	Scope string
 	Until time.Time
 }
 
-// heed keeps the longer of two pauses.
-func (p *Paused) heed(r *ruleSum) {
-	if !r.Paused || p.Scope != "" && p.Until.IsZero() {
-		return
-	}
-	until := time.Time{}
-	if r.RetryAfter != throttle.Never {
-		until = r.seen.Add(r.RetryAfter)
-	}
-	if p.Scope == "" || until.IsZero() || until.After(p.Until) {
-		*p = Paused{r.Scope, until}
+// heed keeps the longer of two pauses. The zero until is for ever.
+func (p *Paused) heed(scope string, until time.Time) {
+	if p.Scope == "" || !p.Until.IsZero() && (until.IsZero() || until.After(p.Until)) {
+		*p = Paused{scope, until}
 	}
 }
 
-// Binding names a rule by the level at which it counts: rule tenant of payments/acme.
+// Reason is what the start of a task waits for in a Forecast. worker inspect uses the same words.
+type Reason string
+
+// The reasons.
+const (
+	ReasonRule      Reason = "rule"      // units of a rule
+	ReasonRun       Reason = "run"       // a run that ends, under a rule of concurrency
+	ReasonSuspended Reason = "suspended" // a rule of limit 0
+	ReasonPaused    Reason = "paused"    // a pause of the limits
+	ReasonUpstream  Reason = "upstream"  // its API asked not to be called
+	ReasonHours     Reason = "hours"     // other rules apply by then
+	ReasonDelay     Reason = "delay"     // its own delay
+)
+
+// Binding names a rule by the level at which it counts: rule tenant of payments/acme. Of a pause that an API asked for, it
+// has the scope alone.
 type Binding struct{ Scope, Rule string }
 
-// String returns both, "payments/acme tenant", or "the pause of payments/acme".
+// String returns both, "payments/acme tenant", or "the pause of payments/acme", also where its API asked for it.
 func (b Binding) String() string {
-	if b.Rule == policy.PausedRule {
+	if b.Rule == policy.PausedRule || b.Rule == "" {
 		return "the pause of " + b.Scope
 	}
 	return b.Scope + " " + b.Rule

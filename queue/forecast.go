@@ -18,10 +18,11 @@ import (
 //
 // Expected starts come from the Client's Limiter; without one there are none. They begin with the
 // current state of the limits and queues, and add the costs of the entries: each rule admits at its
-// own rate, scopes that share a rule take turns, and the latest rule counts. A task has no expected
-// start if it has a delay, if only a raised limit, the end of a run or the end of a pause without a
-// known end can let it start, or if it would start when other rules apply than now. A pause with a
-// known end delays all starts by it.
+// own rate, scopes that share a rule take turns, and the latest rule counts. Under a concurrency rule runs
+// take as long as those that ended lately, and a start has a range. A task has no expected start if it has
+// a delay, if only a raised limit, the end of a pause without a known end or, where no run has ended lately,
+// the end of a run can let it start, or if it would start when other rules apply than now: Reason says
+// which. A pause with a known end delays all starts by it.
 //
 // Expected starts assume that tasks start in the order of entries. Priorities and the weights of
 // queues change the order within a scope, and so do not change DoneAt.
@@ -82,6 +83,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		return r, nil
 	}
 	if t.Delay > 0 {
+		r.Reason = ReasonDelay
 		f.sum.untold(now.Add(t.Delay))
 		return r, nil
 	}
@@ -89,8 +91,10 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 	if err != nil {
 		return r, err
 	}
+	r.Reason, r.Binding = start.why, start.by
 	if start.known {
-		r.Start, r.Waits = start.at, start.by != Binding{}
+		r.Start, r.Waits = start.at, start.why != ""
+		r.StartFrom, r.StartTo = start.bounds()
 		if r.Expires = expires(t, start.at, now); r.Expires != "" {
 			f.sum.Expiring++
 		}
@@ -119,6 +123,7 @@ func (f *forecast) finish() Summary {
 	f.sum.Paused = f.outlook.paused
 	if end := f.outlook.end(); end.known && !end.at.Before(f.sum.DoneAt) {
 		f.sum.DoneAt, f.sum.Binding = end.at, end.by
+		f.sum.DoneFrom, f.sum.DoneTo = end.bounds()
 	}
 	return f.sum
 }
@@ -173,21 +178,67 @@ type lineSum struct {
 	own   []int64 // units of the queue under each rule
 	stood bool    // it counts among the queues of its rules
 	last  moment
-	pause *ruleSum // the longest pause; nil for none
+	held  moment // when its longest pause ends; without a reason if it has none
 }
 
-// heed keeps the longest pause.
-func (l *lineSum) heed(r *ruleSum) {
-	if r.Paused && (l.pause == nil || r.RetryAfter > l.pause.RetryAfter) {
-		l.pause = r
+// hold takes a pause over if it is longer than those before.
+func (l *lineSum) hold(left time.Duration, by Binding, why Reason) {
+	if l.held.why != "" && !l.held.known {
+		return
+	}
+	if left == throttle.Never {
+		l.held = moment{by: by, why: why}
+	} else if end := momentAt(l.seen.Add(left), by, why); end.at.After(l.held.at) {
+		l.held = end
 	}
 }
 
-// moment is an expected start, and the rule that determines it, if any: also where it is not known.
+// moment is an expected start with its range, and what determines it, if anything: also where it is not known.
 type moment struct {
-	at    time.Time
-	by    Binding
-	known bool
+	at, from, to time.Time
+	by           Binding
+	why          Reason
+	known        bool
+}
+
+func momentAt(at time.Time, by Binding, why Reason) moment {
+	return moment{at, at, at, by, why, true}
+}
+
+// bounds returns the range, zero for a moment that is exact.
+func (m *moment) bounds() (from, to time.Time) {
+	if m.from.Equal(m.to) {
+		return time.Time{}, time.Time{}
+	}
+	return m.from, m.to
+}
+
+// wait has the moment wait for a rule, which admits it in a time from a moment on.
+func (m *moment) wait(r *ruleSum, since time.Time, in throttle.Estimate) {
+	later := func(t *time.Time, in time.Duration) bool {
+		at := since.Add(in)
+		if in <= 0 || !at.After(*t) {
+			return false
+		}
+		*t = at
+		return true
+	}
+	if later(&m.at, in.In) {
+		m.by, m.why = r.name, r.why()
+	}
+	later(&m.from, in.From)
+	later(&m.to, in.To)
+}
+
+// why is the reason that the rule stands for.
+func (r *ruleSum) why() Reason {
+	switch {
+	case r.Algorithm == policy.Concurrency && r.Limit > 0:
+		return ReasonRun
+	case r.Limit == 0, r.Units == 0:
+		return ReasonSuspended
+	}
+	return ReasonRule
 }
 
 // line returns the sums of a scope, beginning with its current state.
@@ -211,8 +262,15 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 		}
 		l.rules, l.own[i] = append(l.rules, o.rules[name]), r.Own
 		l.stood = l.stood || r.Own > 0
-		l.heed(o.rules[name])
-		o.paused.heed(o.rules[name])
+		if r.Paused {
+			l.hold(r.RetryAfter, name, ReasonPaused)
+		}
+	}
+	if now.PausedFor > 0 {
+		l.hold(now.PausedFor, Binding{Scope: scope}, ReasonUpstream)
+	}
+	if l.held.why != "" {
+		o.paused.heed(l.held.by.Scope, l.held.at)
 	}
 	o.lines[scope] = l
 	return l, nil
@@ -233,7 +291,7 @@ func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment,
 	}
 	start := l.start(cost)
 	if !l.until.IsZero() && start.at.After(l.until) {
-		return moment{}, nil // from then on, other rules determine it
+		return moment{why: ReasonHours}, nil // from then on, other rules determine it
 	}
 	if !start.known {
 		return start, nil // it takes nothing from others
@@ -265,42 +323,35 @@ func (o *outlook) end() (end moment) {
 // start returns the expected start of a task with a cost at the end of the scope's queue; for the zero
 // cost, that of the last task in the queue.
 func (l *lineSum) start(cost spending) moment {
-	start, held := l.last, time.Duration(0)
-	if l.pause != nil {
-		held = l.pause.RetryAfter
-	}
-	if held == throttle.Never {
-		return moment{by: l.pause.name}
+	start, from := l.last, l.seen
+	if l.held.why != "" {
+		if from = l.held.at; !l.held.known {
+			return l.held
+		}
 	}
 	if !start.known {
-		start = moment{at: l.seen.Add(held), known: true}
-		if held > 0 {
-			start.by = l.pause.name
-		}
+		start = momentAt(from, l.held.by, l.held.why)
 	}
-	timed, full := false, false
+	timed := l.held.known
+	var full *ruleSum // by runs of which nothing is known
 	for i, r := range l.rules {
-		if r.Paused {
-			timed = true
-			continue
-		}
-		if l.own[i]+r.cost(cost) == 0 {
+		if r.Paused || l.own[i]+r.cost(cost) == 0 {
 			continue // neither this task nor any before it takes units of the rule
 		}
-		wait, known := r.AdmitsIn(r.turn(l, i, cost))
+		wait := r.AdmitsIn(r.turn(l, i, cost))
 		switch {
-		case r.Algorithm == policy.Concurrency:
-			full = full || !known
+		case !wait.Known() && r.why() == ReasonRun:
+			full = r
 			continue
-		case !known:
-			return moment{by: r.name}
+		case !wait.Known():
+			return moment{by: r.name, why: r.why()}
 		}
-		timed = true
-		if at := r.seen.Add(held + wait); wait > 0 && at.After(start.at) {
-			start.at, start.by = at, r.name
-		}
+		timed = timed || r.Algorithm != policy.Concurrency
+		start.wait(r, from.Add(r.seen.Sub(l.seen)), wait)
 	}
-	start.known = timed || !full
+	if start.known = timed || full == nil; !start.known {
+		return moment{by: full.name, why: ReasonRun}
+	}
 	return start
 }
 

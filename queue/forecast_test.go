@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // A forecast is held against a plain simulation of the rules, which takes one task
@@ -358,8 +361,8 @@ func TestForecastSpread(t *testing.T) {
 	} {
 		sum := newRuleSum(test.rule, Binding{}, time.Time{})
 		for units, want := range test.want {
-			if got, known := sum.AdmitsIn(units); !known || got != want {
-				t.Errorf("%s: %d units after %v, %t; want %v", name, units, got, known, want)
+			if got := sum.AdmitsIn(units); got.In != want {
+				t.Errorf("%s: %d units after %v; want %v", name, units, got.In, want)
 			}
 		}
 	}
@@ -437,6 +440,75 @@ func TestForecastPaused(t *testing.T) {
 		}
 		if o.paused.Scope != step.then || o.paused.Until.IsZero() != (step.then == "q" || step.then == "") {
 			t.Errorf("%s: %+v; want %s", step.scope, o.paused, step.then)
+		}
+	}
+}
+
+// TestForecastReasons holds what a forecast says of each start: what it waits for, or why it is unknown.
+func TestForecastReasons(t *testing.T) {
+	t.Parallel()
+	limits, err := limitsyaml.Parse("limits.yaml", []byte(`limits:
+  rate: {rules: [{name: r, algorithm: sliding-window, limit: 1, per: 1m}]}
+  off: {rules: [{name: r, algorithm: token-bucket, limit: 0, per: 1m}]}
+  none: {rules: [{name: c, algorithm: concurrency, limit: 0}, {name: r, algorithm: token-bucket, limit: 1, per: 1m}]}
+  runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}
+  new: {rules: [{name: c, algorithm: concurrency, limit: 1}]}
+  held: {paused: true, rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1m}]}
+  api: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	limiter, err := throttle.New(rdb, limits, throttle.Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Set(t.Context(), prefix+":{runs}!runs:c", "100 60000000 1000000", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limiter.Report(t.Context(), "api/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		scope string
+		delay time.Duration
+		want  Reason // of the second task
+		by    string
+		known bool
+		least time.Duration
+	}{
+		{"rate", 0, ReasonRule, "rate r", true, 50 * time.Second},
+		{"rate", time.Second, ReasonDelay, "", false, 0},
+		{"off", 0, ReasonSuspended, "off r", false, 0},
+		{"none", 0, ReasonSuspended, "none c", false, 0},
+		{"runs", 0, ReasonRun, "runs c", true, 20 * time.Second},
+		{"new", 0, ReasonRun, "new c", false, 0},
+		{"held", 0, ReasonPaused, "the pause of held", false, 0},
+		{"api/a", 0, ReasonUpstream, "the pause of api/a", true, 59 * time.Minute},
+		{"api/a/b", 0, ReasonUpstream, "the pause of api/a/b", true, 59 * time.Minute},
+		{"api/c", 0, "", "", true, 0},
+	} {
+		var got []Result
+		one := Entry{Task: Task{Type: "x", Scope: test.scope, Delay: test.delay}}
+		client, now := NewClient(rdb, ClientConfig{Limiter: limiter}), time.Now()
+		sum, err := client.Forecast(t.Context(), slices.Values([]Entry{one, one}), func(r Result) { got = append(got, r) })
+		if err != nil || len(got) != 2 || got[1].Err != nil {
+			t.Fatalf("%s: %+v, %v", test.scope, got, err)
+		}
+		second, by := got[1], ""
+		if second.Binding != (Binding{}) {
+			by = second.Binding.String()
+		}
+		if second.Reason != test.want || by != test.by || second.Start.IsZero() == test.known {
+			t.Errorf("%s: it waits for %q of %q until %s; want %q of %q", test.scope, second.Reason, by, second.Start, test.want, test.by)
+		}
+		if test.known && second.Start.Sub(now) < test.least {
+			t.Errorf("%s: it starts in %s", test.scope, second.Start.Sub(now))
+		}
+		ranged := test.want == ReasonRun && test.known
+		if ranged != !second.StartTo.IsZero() || ranged != !sum.DoneTo.IsZero() || ranged && !second.StartFrom.Before(second.StartTo) {
+			t.Errorf("%s: between %s and %s, all %s and %s", test.scope, second.StartFrom, second.StartTo, sum.DoneFrom, sum.DoneTo)
 		}
 	}
 }

@@ -18,15 +18,23 @@ func (r *RuleForecast) Free() int64 {
 	return max(0, min(r.Remaining, r.Limit))
 }
 
-// AdmitsIn returns the time from Forecast.At until the rule has admitted this many units, and false if
-// no clock can tell: for a suspended rule, and for a concurrency rule with fewer free places. It is an
-// estimate, as that of Client.Forecast of package queue, and means nothing for a pause. It does no I/O.
-// Not safe for concurrent use.
-func (r *RuleForecast) AdmitsIn(units int64) (time.Duration, bool) {
-	free := r.Free()
+// AdmitsIn returns the time from Forecast.At until the rule has admitted this many units. No clock can tell it for a suspended
+// rule, and for a concurrency rule with fewer free places if no run has ended lately. It is an estimate, as that of
+// Client.Forecast of package queue, and means nothing for a pause. It does no I/O. Not safe for concurrent use.
+func (r *RuleForecast) AdmitsIn(units int64) Estimate {
 	if r.Algorithm == policy.Concurrency {
-		return 0, units <= free
+		return r.RunTimes.ends(units-r.Free(), r.Limit)
 	}
+	d, known := r.admitsIn(units)
+	if !known {
+		return unknowable
+	}
+	return exactly(d)
+}
+
+// admitsIn is AdmitsIn for a rate rule; known is false if no clock can tell.
+func (r *RuleForecast) admitsIn(units int64) (in time.Duration, known bool) {
+	free := r.Free()
 	if r.Units == 0 {
 		return 0, false
 	}
@@ -53,7 +61,7 @@ func (r *RuleForecast) AdmitsIn(units int64) (time.Duration, bool) {
 	}
 }
 
-// spread is AdmitsIn for a calendar that spreads its remaining units over the rest of the period.
+// spread is admitsIn for a calendar that spreads its remaining units over the rest of the period.
 func (r *RuleForecast) spread(units, free int64) (time.Duration, bool) {
 	if units <= free {
 		first := max(0, r.RetryAfter)

@@ -265,7 +265,7 @@ func TestCalendarOutlook(t *testing.T) {
 		t.Errorf("behind 33, of which five start today and ten a day, it is expected in %v", last.Position.Expected)
 	}
 	in, err := b.Inspect(ctx, "p/x")
-	if err != nil || in.NextStart != 6*hour || in.Waiting != 34 || in.Binding.Rule.Name != "r" {
+	if err != nil || in.NextStart.In != 6*hour || in.Waiting != 34 || in.Binding.Rule.Name != "r" {
 		t.Errorf("got %+v, %v", in, err)
 	}
 }
@@ -277,11 +277,11 @@ func TestCalendarWrongClock(t *testing.T) {
 	tests := map[string]func(b *bench) (time.Duration, error){
 		"inspect": func(b *bench) (time.Duration, error) {
 			in, err := b.Inspect(ctx, "p/x")
-			return in.NextStart, err
+			return in.NextStart.In, err
 		},
 		"inspect a ticket": func(b *bench) (time.Duration, error) {
 			standing, err := b.Waitlist().InspectWaiter(ctx, asked)
-			return standing.Expected, err
+			return standing.Expected.In, err
 		},
 		"outlook": func(b *bench) (time.Duration, error) {
 			o, err := b.Forecast(ctx, "p/x")

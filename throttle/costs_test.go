@@ -139,7 +139,7 @@ func TestCostsStandInLine(t *testing.T) {
 			b.t.Errorf("%+v %v", out, err)
 		}
 		s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: policy.Costs{"requests": 1}})
-		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
+		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected.In != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
 			b.t.Errorf("%+v %v", s, err)
 		}
 		if d := ask("p/b", "4", policy.Costs{"requests": 1}); !d.Allowed {

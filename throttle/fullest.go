@@ -95,7 +95,7 @@ func (w Waitlist) survey(ctx context.Context, provider string) (all []ScopeQueue
 		}
 		for i, scope := range scopes {
 			if n := counts[i].Val(); n > 0 {
-				all = append(all, ScopeQueue{Scope: scope, QueueStats: QueueStats{Waiting: n, Queues: 1, NextStart: Never}})
+				all = append(all, ScopeQueue{Scope: scope, QueueStats: QueueStats{Waiting: n, Queues: 1, NextStart: unknowable}})
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func (w Waitlist) first(ctx context.Context, provider string, some []ScopeQueue)
 	for i := range some {
 		if at := slices.Index(known, some[i].Scope); at >= 0 {
 			line := page.lines[at]
-			some[i].At, some[i].Dispatched, some[i].NextStart = page.at, line.released, line.expected
+			some[i].At, some[i].Dispatched, some[i].NextStart = page.at, line.released, line.start
 			some[i].Binding, some[i].Paused = line.binding, line.paused
 		}
 	}

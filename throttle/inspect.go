@@ -24,9 +24,9 @@ type QueueStats struct {
 	Queues  int
 	// Dispatched is the number of waiters that were granted a start and have not asked yet.
 	Dispatched int64
-	// NextStart is the estimated time from At until the first waiter starts; Never if no clock can tell.
-	// It means nothing if there are no waiters.
-	NextStart time.Duration
+	// NextStart is the estimated time from At until the first waiter starts. It means nothing if there are
+	// no waiters.
+	NextStart Estimate
 	// Binding is the rule that the first waiter waits for, or a pause by the policy. It is zero if there
 	// are no waiters, or when Paused.
 	Binding policy.MatchedRule
@@ -46,9 +46,8 @@ type WaiterStatus struct {
 	Waits, Dispatched, Parked bool
 	// Ahead is the number of waiters of its own scope that are before it.
 	Ahead int64
-	// Expected is the estimated time from At until its start: Never if no clock can tell. It means nothing
-	// unless it waits.
-	Expected time.Duration
+	// Expected is the estimated time from At until its start. It means nothing unless it waits.
+	Expected Estimate
 	// Binding is the rule that it waits for: the one with the longest wait, given the waiters before it.
 	// It is zero unless it waits, or when Paused.
 	Binding policy.MatchedRule
@@ -73,7 +72,7 @@ func (l *Limiter) Inspect(ctx context.Context, scope string) (QueueStats, error)
 	if err != nil {
 		return QueueStats{}, unavailable(ctx, "inspect", scope, err)
 	}
-	out := QueueStats{At: page.at, Dispatched: page.lines[0].released, NextStart: Never}
+	out := QueueStats{At: page.at, Dispatched: page.lines[0].released, NextStart: unknowable}
 	out.add(page.lines)
 	seen := map[string]bool{scope: true}
 	for {
@@ -110,8 +109,8 @@ func (i *QueueStats) add(lines []inspected) {
 			continue
 		}
 		i.Waiting, i.Queues = i.Waiting+line.waiting, i.Queues+1
-		if line.expected < i.NextStart || i.NextStart == Never && i.Binding.Scope.Len() == 0 {
-			i.NextStart, i.Binding, i.Paused = line.expected, line.binding, line.paused
+		if line.start.In < i.NextStart.In || !i.NextStart.Known() && i.Binding.Scope.Len() == 0 {
+			i.NextStart, i.Binding, i.Paused = line.start, line.binding, line.paused
 		}
 	}
 }
@@ -134,7 +133,7 @@ func (w Waitlist) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, 
 	line := page.lines[0]
 	s := WaiterStatus{At: page.at, Waits: line.ahead >= 0, Dispatched: line.out}
 	if s.Waits {
-		s.Dispatched, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
+		s.Dispatched, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.start, line.binding, line.paused
 	} else if !s.Dispatched {
 		s.Parked, err = w.l.parked(ctx, p.scope, ask.Ref())
 	}
@@ -219,7 +218,8 @@ type inspection struct {
 type inspected struct {
 	waiting, released, ahead int64
 	out                      bool
-	expected                 time.Duration
+	start                    Estimate
+	ends                     []int64 // how many runs end first under each of its concurrency rules
 	binding                  policy.MatchedRule
 	paused                   bool
 }
@@ -249,7 +249,11 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *compiledScope, scopes, tic
 	if err != nil {
 		return inspection{}, err
 	}
-	return t.readInspection(p.scope.Provider(), reply)
+	out, err := t.readInspection(p.scope.Provider(), reply)
+	if err != nil {
+		return out, err
+	}
+	return out, l.addRunTimes(ctx, t, out.lines)
 }
 
 // inspect is inspectOnce, and once more where plans were stale.
@@ -263,12 +267,13 @@ func (l *Limiter) inspect(ctx context.Context, p *compiledScope, scopes, tickets
 }
 
 func (t *table) readInspection(provider string, reply []any) (out inspection, err error) {
-	if len(reply) != 3 {
+	if len(reply) != 4 {
 		return out, errReply
 	}
 	numbers, ok := reply[0].([]any)
 	names, named := reply[1].([]any)
-	if !ok || !named || len(numbers) != 1+inspectLine*len(t.plans) {
+	ends, listed := reply[3].([]any)
+	if !ok || !named || !listed || len(ends) != len(t.plans) || len(numbers) != 1+inspectLine*len(t.plans) {
 		return out, errReply
 	}
 	number := func(i int) int64 {
@@ -280,11 +285,17 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 		at := 1 + inspectLine*i
 		line := inspected{
 			waiting: number(at), released: number(at + 1), ahead: number(at + 2), out: number(at+3) == 1,
-			expected: wait(number(at + 4)),
+			start: exactly(wait(number(at + 4))),
 		}
 		if by := int(number(at + 5)); p != nil && by > 0 {
 			if line.paused = by > len(p.bounds); !line.paused {
 				line.heed(p, by, out.at)
+			}
+		}
+		if all, _ := ends[i].([]any); p != nil && len(all) == len(p.leases) {
+			for _, runs := range all {
+				n, _ := runs.(int64)
+				line.ends = append(line.ends, n)
 			}
 		}
 		out.lines = append(out.lines, line)
@@ -301,11 +312,13 @@ func (i *inspected) heed(p *compiledScope, number int, at time.Time) {
 	i.binding = p.bounds[number-1]
 	switch {
 	case len(p.pauses) > 0:
-		i.binding, i.expected = p.paused(at)
+		var left time.Duration
+		i.binding, left = p.paused(at)
+		i.start = exactly(left)
 	case i.binding.Rule == openRule:
 		i.binding = policy.MatchedRule{}
 	default:
-		i.expected = p.realStart(number-1, at, i.expected)
+		i.start = exactly(p.realStart(number-1, at, i.start.In))
 	}
 }
 

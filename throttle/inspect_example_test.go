@@ -25,13 +25,13 @@ limits:
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(got.Waiting, "wait, the next for", got.NextStart.Round(time.Hour), "by rule", got.Binding.Rule.Name)
+	fmt.Println(got.Waiting, "wait, the next for", got.NextStart.In.Round(time.Hour), "by rule", got.Binding.Rule.Name)
 
 	third, err := limiter.Waitlist().InspectWaiter(ctx, throttle.Waiter{Scope: "payments/acme", ID: "third"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(third.Waits, third.Ahead, third.Expected.Round(time.Hour))
+	fmt.Println(third.Waits, third.Ahead, third.Expected.In.Round(time.Hour))
 	// Output:
 	// 2 wait, the next for 1h0m0s by rule account
 	// true 1 2h0m0s

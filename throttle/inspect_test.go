@@ -65,19 +65,19 @@ func TestInspectTicket(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, bucket(10, 2)), func(b *bench) {
 		i := inspector{b}
 		i.ask("p/x", "a", 2)
-		if got, want := i.scope("p/x"), (QueueStats{At: time.UnixMicro(epoch), NextStart: Never}); got != want {
+		if got, want := i.scope("p/x"), (QueueStats{At: time.UnixMicro(epoch), NextStart: unknowable}); got != want {
 			t.Errorf("with nobody waiting: %+v", got)
 		}
 		tickets := []string{"b", "c", "d"}
 		for n, ticket := range tickets {
 			turn := i.ask("p/x", ticket, 2).Position
 			got := i.ticket("p/x", ticket, 2)
-			want := WaiterStatus{At: time.UnixMicro(epoch), Waits: true, Ahead: int64(n), Expected: time.Duration(n+1) * 200 * ms, Binding: got.Binding}
-			if got != want || got.Binding.Rule.Name != "r" || got.Binding.Scope.String() != "p" || turn.Ahead != got.Ahead || turn.Expected != got.Expected {
+			want := WaiterStatus{At: time.UnixMicro(epoch), Waits: true, Ahead: int64(n), Expected: exactly(time.Duration(n+1) * 200 * ms), Binding: got.Binding}
+			if got != want || got.Binding.Rule.Name != "r" || got.Binding.Scope.String() != "p" || turn.Ahead != got.Ahead || turn.Expected != got.Expected.In {
 				t.Errorf("%s: %+v, told %+v", ticket, got, turn)
 			}
 		}
-		if got := i.scope("p/x"); got.Waiting != 3 || got.Queues != 1 || got.Dispatched != 0 || got.NextStart != 200*ms || got.Binding.Rule.Name != "r" {
+		if got := i.scope("p/x"); got.Waiting != 3 || got.Queues != 1 || got.Dispatched != 0 || got.NextStart.In != 200*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the scope: %+v", got)
 		}
 		for _, other := range []Waiter{{ID: "a", Cost: 2}, {ID: "b", Cost: 1}, {ID: "nobody"}} {
@@ -93,17 +93,17 @@ func TestInspectTicket(t *testing.T) {
 		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Dispatched {
 			t.Errorf("released: %+v", got)
 		}
-		if got := i.scope("p/x"); got.Waiting != 2 || got.Dispatched != 1 || got.NextStart != 205*ms {
+		if got := i.scope("p/x"); got.Waiting != 2 || got.Dispatched != 1 || got.NextStart.In != 205*ms {
 			t.Errorf("after b was released: %+v", got)
 		}
-		if got := i.ticket("p/x", "d", 2); got.Ahead != 1 || got.Expected != 405*ms {
+		if got := i.ticket("p/x", "d", 2); got.Ahead != 1 || got.Expected.In != 405*ms {
 			t.Errorf("d, after b was released: %+v", got)
 		}
 		b.at(4_000_000)
-		if got := i.scope("p/x"); got.Dispatched != 0 || got.NextStart != 0 {
+		if got := i.scope("p/x"); got.Dispatched != 0 || got.NextStart.In != 0 {
 			t.Errorf("when b has not come for long: %+v", got)
 		}
-		if got := i.ticket("p/x", "d", 2); got.Expected != 200*ms {
+		if got := i.ticket("p/x", "d", 2); got.Expected.In != 200*ms {
 			t.Errorf("d, after the bucket was idle: %+v", got)
 		}
 	})
@@ -141,12 +141,12 @@ func TestInspectBinding(t *testing.T) {
 						continue
 					}
 					got := i.ticket("p/x", ticket, 1)
-					if got.Ahead != int64(waits) || got.Expected != test.expected[waits] || waits == 0 && got.Binding.Rule.Name != test.binding {
+					if got.Ahead != int64(waits) || got.Expected.In != test.expected[waits] || waits == 0 && got.Binding.Rule.Name != test.binding {
 						t.Errorf("%d is before it: %+v, want %s", waits, got, test.expected[waits])
 					}
 					waits++
 				}
-				if got := i.scope("p/x"); got.NextStart != test.expected[0] || got.Binding.Rule.Name != test.binding || got.Waiting != 3 {
+				if got := i.scope("p/x"); got.NextStart.In != test.expected[0] || got.Binding.Rule.Name != test.binding || got.Waiting != 3 {
 					t.Errorf("the scope: %+v", got)
 				}
 			})
@@ -187,11 +187,11 @@ func TestInspectBelow(t *testing.T) {
 			provider + "/a b*":         {Waiting: 2, Queues: 1},
 			provider + "/nobody/waits": {},
 		} {
-			if got := i.scope(scope); got.Waiting != want.Waiting || got.Queues != want.Queues || want.Queues > 0 && got.NextStart == Never {
+			if got := i.scope(scope); got.Waiting != want.Waiting || got.Queues != want.Queues || want.Queues > 0 && got.NextStart.In == Never {
 				t.Errorf("%q: %+v, want %+v", scope, got, want)
 			}
 		}
-		if got := i.scope(provider); got.NextStart != 100*ms || got.Binding.Rule.Name != "r" {
+		if got := i.scope(provider); got.NextStart.In != 100*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the provider: %+v, want the first in 100ms", got)
 		}
 		if got := i.ticket(provider+"/a/x:y!queue", "two\x00/", 1); !got.Waits || got.Ahead != 1 {
@@ -258,7 +258,7 @@ func TestInspectManyLines(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := i.scope("p"); got.Waiting != many || got.Queues != many-5 || got.NextStart != 100*ms {
+	if got := i.scope("p"); got.Waiting != many || got.Queues != many-5 || got.NextStart.In != 100*ms {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -327,11 +327,11 @@ func TestInspectBesideSuspended(t *testing.T) {
 		}
 		for n, ticket := range []string{"a", "b"} {
 			got, err := i.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: policy.Costs{"requests": 1}})
-			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected != time.Duration(n+1)*10*sec {
+			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected.In != time.Duration(n+1)*10*sec {
 				b.t.Errorf("%s: %+v, %v", ticket, got, err)
 			}
 		}
-		if got := i.scope("p/x"); got.Waiting != 2 || got.NextStart != 10*sec || got.Binding.Rule.Name != "calls" {
+		if got := i.scope("p/x"); got.Waiting != 2 || got.NextStart.In != 10*sec || got.Binding.Rule.Name != "calls" {
 			b.t.Errorf("the scope: %+v", got)
 		}
 	})

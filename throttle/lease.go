@@ -127,8 +127,12 @@ func (s *Lease) Release(ctx context.Context) error {
 	}
 	s.end(context.Canceled)
 	ctx = context.WithoutCancel(ctx)
-	c := newCall(lua.Release, s.keys, 2, 2, 2)
-	c.args = append(c.args, s.plan.queue[1], s.plan.queue[3], s.limiter.clock(), s.grant.id)
+	took := time.Since(s.grant.from)
+	c := newCall(lua.Release, s.keys, len(s.keys)+2, 3, 2)
+	for _, key := range s.plan.runKeys() {
+		c.args = append(c.args, key)
+	}
+	c.args = append(c.args, s.plan.queue[1], s.plan.queue[3], s.limiter.clock(), s.grant.id, max(0, took.Microseconds()))
 	reply, err := s.limiter.runner.run(ctx, c)
 	if err != nil {
 		s.releaseLater(c)

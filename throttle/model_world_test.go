@@ -676,10 +676,11 @@ func (w *world) lease(what int, g *granted) {
 	keys, leases, _ := g.p.leaseKeys()
 	sent := time.Now()
 	if what == doRelease {
-		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p), text(g.p.queue[3])}), w.limiters[0].clock(), g.d.Grant.id).Err())
+		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, g.p.runKeys(), []string{w.due(g.p), text(g.p.queue[3])}), w.limiters[0].clock(), g.d.Grant.id, 1000).Err())
 		for _, key := range keys {
 			w.ledgers[key].drop(g.d.Grant.id, w.now)
 		}
+		w.snapshotRuns(g.p)
 	} else {
 		args := append([]any{w.limiters[0].clock(), g.d.Grant.id}, leases...)
 		reply, err := scriptOf(lua.Renew, "").Run(ctx, w.rdb, keys, args...).Int64Slice()
@@ -690,6 +691,17 @@ func (w *world) lease(what int, g *granted) {
 	for _, key := range keys {
 		if w.stored[key] != "" && w.expires[key] < w.now {
 			fail("%s has expired with places held", key)
+		}
+	}
+}
+
+// snapshotRuns notes until when run times are kept.
+func (w *world) snapshotRuns(p *compiledScope) {
+	for _, key := range p.runKeys() {
+		ttl, err := w.rdb.PTTL(ctx, key).Result()
+		must(err)
+		if w.expires[key] = w.now + ttl.Microseconds(); ttl > 24*time.Hour || ttl < 0 && w.rdb.Exists(ctx, key).Val() > 0 {
+			fail("%s is kept for %s", key, ttl)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (w Waitlist) Queued(ctx context.Context, scope string, from, most int) (lis
 			continue // it has started meanwhile
 		}
 		list = append(list, QueuedWaiter{readPlace(scope, ticket), WaiterStatus{
-			At: page.at, Waits: true, Ahead: line.ahead, Expected: line.expected, Binding: line.binding, Paused: line.paused,
+			At: page.at, Waits: true, Ahead: line.ahead, Expected: line.start, Binding: line.binding, Paused: line.paused,
 		}})
 	}
 	return list, count.Val(), nil

@@ -22,6 +22,9 @@ type Forecast struct {
 	Waiting int64
 	// Rules has one entry for each rule on the scope's path that applies now, outermost first.
 	Rules []RuleForecast
+	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See
+	// UpstreamState.
+	PausedFor time.Duration
 	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is
 	// limited to certain hours.
 	Until time.Time
@@ -40,7 +43,9 @@ type RuleForecast struct {
 	// other rules.
 	Rest   time.Duration
 	Spread bool
-	resets *resetTimes
+	// RunTimes is how long runs take under a concurrency rule.
+	RunTimes RunTimes
+	resets   *resetTimes
 	// Own is the number of the rule's units in the scope's own queue.
 	Own int64
 	// Waiting is the number of units in the queues under the rule, and Queues the number of these queues,
@@ -81,7 +86,7 @@ func (l *Limiter) paces(ctx context.Context, scope string) (Forecast, *compiledS
 		}
 		return Forecast{At: at, Until: p.changes()}, nil, d, err
 	}
-	out := Forecast{At: d.At, Until: p.changes(), Rules: make([]RuleForecast, len(d.Rules))}
+	out := Forecast{At: d.At, PausedFor: d.pausedFor(), Until: p.changes(), Rules: make([]RuleForecast, len(d.Rules))}
 	for i := range d.Rules {
 		r := RuleForecast{RuleState: d.Rules[i]}
 		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.StartTolerance)
@@ -91,8 +96,16 @@ func (l *Limiter) paces(ctx context.Context, scope string) (Forecast, *compiledS
 	return out, p, d, nil
 }
 
-// countWaiting reads what waits below the levels of a scope's rules: see lua/include/fairshare/tree.lua. Those in flight are
-// charged already.
+// pausedFor is how long a pause by the API's answers lasts, if that is what denies.
+func (d *Decision) pausedFor() time.Duration {
+	if !d.Paused {
+		return 0
+	}
+	return d.RetryAfter
+}
+
+// countWaiting reads what waits below the levels of a scope's rules, and how long their runs take: see
+// lua/include/fairshare/tree.lua. Those in flight are charged already.
 func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forecast) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
@@ -103,12 +116,19 @@ func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forec
 		fields = append(fields, "n"+level)
 	}
 	var sums *redis.SliceCmd
+	var times *redis.SliceCmd
 	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		sums = pipe.HMGet(ctx, metaKey(p.provider), fields...)
+		if len(p.leases) > 0 {
+			times = pipe.MGet(ctx, p.runKeys()...)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if times != nil {
+		out.setRunTimes(p, times.Val())
 	}
 	own := readNodeSum(sums.Val()[0])
 	out.Waiting = own.units
@@ -117,6 +137,13 @@ func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forec
 		out.Rules[i].Waiting, out.Rules[i].Queues, out.Rules[i].Own = all.of(unit), all.kids, own.of(unit)
 	}
 	return nil
+}
+
+// setRunTimes takes over what stands under the plan's runKeys.
+func (f *Forecast) setRunTimes(p *compiledScope, values []any) {
+	for k, i := range p.leases {
+		f.Rules[i].RunTimes = readRunTimes(values[k])
+	}
 }
 
 // nodeSum is how many children of a node have tasks, how many requests wait below it, and what those that cost by

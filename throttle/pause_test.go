@@ -124,11 +124,11 @@ func TestPausedLines(t *testing.T) {
 				b.t.Errorf("%s: %+v, %v", scope, placed, err)
 			}
 			s, err := b.Waitlist().InspectWaiter(b.t.Context(), Waiter{Scope: scope, ID: "two"})
-			if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != want || !s.Binding.Paused() {
+			if err != nil || !s.Waits || s.Ahead != 1 || s.Expected.In != want || !s.Binding.Paused() {
 				b.t.Errorf("%s: %+v, %v", scope, s, err)
 			}
 			i, err := b.Inspect(b.t.Context(), scope)
-			if err != nil || i.Waiting != 2 || i.NextStart != want || !i.Binding.Paused() {
+			if err != nil || i.Waiting != 2 || i.NextStart.In != want || !i.Binding.Paused() {
 				b.t.Errorf("%s: %+v, %v", scope, i, err)
 			}
 			o, err := b.Forecast(b.t.Context(), scope)

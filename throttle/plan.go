@@ -241,6 +241,18 @@ func (p *compiledScope) leaseKeys() (keys []string, leases []any, shortest time.
 	return keys, leases, shortest
 }
 
+// runKeys are where the run times of its concurrency rules stand, in their order.
+func (p *compiledScope) runKeys() []string {
+	keys := make([]string, len(p.leases))
+	for k, i := range p.leases {
+		keys[k] = runsKey(p.provider, p.bounds[i])
+	}
+	return keys
+}
+
+// lease is its k-th concurrency rule.
+func (p *compiledScope) lease(k int) policy.MatchedRule { return p.bounds[p.leases[k]] }
+
 // longestLease is how long the last place of a run stays taken that is not renewed.
 func (p *compiledScope) longestLease() (longest time.Duration) {
 	for _, i := range p.leases {

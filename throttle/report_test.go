@@ -65,7 +65,7 @@ func TestPauseCoversItsScope(t *testing.T) {
 			}
 		}
 		in, err := b.Inspect(ctx, "p/a")
-		if err != nil || !in.Paused || in.NextStart != 20*sec || in.Waiting != 2 {
+		if err != nil || !in.Paused || in.NextStart.In != 20*sec || in.Waiting != 2 {
 			b.t.Errorf("%+v, %v", in, err)
 		}
 		b.pass(20*sec - us(1))

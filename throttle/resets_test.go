@@ -77,7 +77,7 @@ func (b *bench) startsAt(zone *time.Location, now string, wants []time.Time) {
 			t.Errorf("task %d is told to start at %s, want %s", i, got.In(zone), want)
 		}
 		seen := inspector{b}.ticket("p", id, 1)
-		if got := seen.At.Add(seen.Expected); !got.Equal(want) {
+		if got := seen.At.Add(seen.Expected.In); !got.Equal(want) {
 			t.Errorf("task %d is inspected to start at %s, want %s", i, got.In(zone), want)
 		}
 	}

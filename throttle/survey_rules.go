@@ -28,7 +28,7 @@ func (s *survey) readRules(ctx context.Context) error {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			now, _, d, err := s.w.l.paces(ctx, scope)
+			now, d, err := s.pacesOf(ctx, scope)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -42,6 +42,20 @@ func (s *survey) readRules(ctx context.Context) error {
 	}
 	wg.Wait()
 	return fault
+}
+
+// pacesOf returns the rules of a scope, and how long their runs take.
+func (s *survey) pacesOf(ctx context.Context, scope string) (Forecast, Decision, error) {
+	now, p, d, err := s.w.l.paces(ctx, scope)
+	if err != nil || p == nil || len(p.leases) == 0 {
+		return now, d, err
+	}
+	values, err := s.w.l.readRuns(ctx, p.runKeys())
+	if err != nil {
+		return now, d, unavailable(ctx, "read the run times of", scope, err)
+	}
+	now.setRunTimes(p, values)
+	return now, d, nil
 }
 
 // ownScopes returns the scopes that the policy names and has rules for. A scope above another is left
@@ -170,9 +184,9 @@ func (c *ruleCount) doneIn() time.Duration {
 	if c.waiting == 0 {
 		return 0
 	}
-	in, known := c.state.AdmitsIn(c.waiting)
-	if !known || c.held == Never || in > Never-c.held {
+	end := c.state.AdmitsIn(c.waiting)
+	if !end.Known() || c.held == Never || end.In > Never-c.held {
 		return Never
 	}
-	return c.held + in
+	return c.held + end.In
 }

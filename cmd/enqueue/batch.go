@@ -8,7 +8,11 @@ import (
 	"iter"
 	"time"
 
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
@@ -70,7 +74,7 @@ func (c *command) batch(ctx context.Context, args []string) int {
 	report.dry, report.apps.policy, report.timeouts.most, report.warns = f.dryRun, c.policy, f.maxTimeout, c.name+": "
 	entries := remembered(queue.NewReader(src).All(), f.remember)
 	if f.dryRun {
-		return c.forecast(ctx, f, client, entries, report)
+		return c.forecast(ctx, f, rdb, client, entries, report)
 	}
 	stop := report.start()
 	var broken queue.Result // the first that Redis failed
@@ -103,7 +107,7 @@ func (c *command) batch(ctx context.Context, args []string) int {
 }
 
 // forecast prints what enqueuing would do.
-func (c *command) forecast(ctx context.Context, f *batchFlags, client *queue.Client, entries iter.Seq[queue.Entry], report *report) int {
+func (c *command) forecast(ctx context.Context, f *batchFlags, rdb redis.UniversalClient, client *queue.Client, entries iter.Seq[queue.Entry], report *report) int {
 	report.starts = f.starts
 	if f.starts || cli.IsTerminal(c.stdout) {
 		report.plot = newStartPlot(time.Now())
@@ -111,6 +115,9 @@ func (c *command) forecast(ctx context.Context, f *batchFlags, client *queue.Cli
 	stop := report.start()
 	sum, err := client.Forecast(ctx, entries, report.result)
 	stop()
+	if err == nil { // without an answer, nothing is said of what is not known
+		report.unserved, _ = control.Unserved(asynq.NewInspectorFromRedisClient(rdb), report.queues)
+	}
 	interrupted := err != nil && ctx.Err() != nil
 	werr := report.finish(sum, interrupted)
 	switch {

@@ -105,6 +105,9 @@ func TestBatchTellsWhenItIsDone(t *testing.T) {
 	}
 }
 
+// unserved is what a dry run says where no worker runs.
+const unserved = "no live worker serves queue default: its tasks start when one does\n"
+
 // TestForecastForPeople holds what a dry run prints without -json, and that it tells
 // of bad lines as enqueuing would.
 func TestForecastForPeople(t *testing.T) {
@@ -117,13 +120,14 @@ func TestForecastForPeople(t *testing.T) {
 		"line 22: invalid: not JSON at byte 2: invalid character 'o' in literal null (expecting 'u')\n" +
 		"line 23: invalid: scope: \"search\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n" +
 		"23 lines: 20 valid, 1 duplicate, 2 invalid in N\n" +
-		"nothing was enqueued. If it were enqueued now: done at T, bound by payments/acme tenant\n"
+		"nothing was enqueued. If it were enqueued now: done at T, bound by payments/acme tenant\n" + unserved
 	if got.stdout = elapsed(got.stdout); got != (outcome{code: cli.ExitFailed, stdout: want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
 	got = program(t, url, tasksOf("payments/paused", 3), "batch", "-dry-run", "-limits", limits, "-")
 	want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\n" +
-		"nothing was enqueued. If it were enqueued now: done at an unknown time: the starts of 3 are unknown\n"
+		"nothing was enqueued. If it were enqueued now: done at an unknown time: the starts of 3 are unknown\n" +
+		"line 1 has no known start: rule tenant of payments/paused has limit 0\n" + unserved
 	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
@@ -133,7 +137,7 @@ func TestForecastForPeople(t *testing.T) {
 		"stopped/a": "done at an unknown time: the starts of 3 are unknown\nstopped is paused\n",
 		"later":     "done at " + when + ", bound by the pause of later\nlater is paused until " + when + "\n",
 	} {
-		want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\nnothing was enqueued. If it were enqueued now: " + want
+		want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\nnothing was enqueued. If it were enqueued now: " + want + unserved
 		got := program(t, url, tasksOf(scope, 3), "batch", "-dry-run", "-limits", paused, "-")
 		if got.stdout = inN(got.stdout); got != (outcome{stdout: want}) {
 			t.Errorf("got  %+v\nwant %s", got, want)
@@ -141,7 +145,7 @@ func TestForecastForPeople(t *testing.T) {
 	}
 	got = program(t, url, numbered(0, 2), "batch", "-dry-run", "-")
 	want = "2 lines: 2 valid, 0 duplicate, 0 invalid in N\n" +
-		"nothing was enqueued. If it were enqueued now: without limits the starts are unknown\n"
+		"nothing was enqueued. If it were enqueued now: without limits the starts are unknown\n" + unserved
 	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want, stderr: "enqueue batch: " + noPolicy}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
@@ -205,5 +209,65 @@ func TestForecastOfStarts(t *testing.T) {
 	}
 	if got = program(t, url, "", "batch", "-starts", "-"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "-starts is for -dry-run") {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestForecastOfRuns holds that a dry run says between when tasks start that wait for runs to end, by how long runs took; and
+// why it does not know where none has ended.
+func TestForecastOfRuns(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", "limits: {api: {rules: [{name: parallel, algorithm: concurrency, limit: 2}]}}")
+	ask := func(args ...string) string {
+		got := program(t, url, tasksOf("api", 4), append([]string{"batch", "-dry-run", "-limits", limits}, args...)...)
+		if got.code != cli.ExitOK || got.stderr != "" {
+			t.Fatalf("%+v", got)
+		}
+		return got.stdout
+	}
+	for _, want := range []string{
+		"line 3: api2 starts at an unknown time: it waits for a run to end under rule parallel of api, and none has ended lately\n",
+		"at the earliest; the starts of 2 are unknown\nline 3 has no known start: it waits for a run",
+	} {
+		if got := ask("-starts", "-"); !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	if err := rdb.Set(t.Context(), "hw:{api}!runs:parallel", "100 60000000 0", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	got := ask("-starts", "-")
+	if !strings.Contains(got, "line 4: api3 starts about at ") || !strings.Contains(got, "done at about ") || !strings.Contains(got, ", between ") {
+		t.Errorf("no ranges in\n%s", got)
+	}
+	now := time.Now()
+	for line := range strings.Lines(ask("-json", "-")) {
+		var one struct {
+			Line                 int
+			Start, Reason, Rule  string
+			From                 string `json:"start_from"`
+			To                   string `json:"start_to"`
+			DoneFrom             string `json:"done_from"`
+			DoneTo               string `json:"done_to"`
+			RuleScope, BoundRule string
+		}
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatal(err)
+		}
+		switch one.Line {
+		case 0:
+			if one.DoneFrom == "" || one.DoneTo <= one.DoneFrom {
+				t.Errorf("the summary has no range: %s", line)
+			}
+		case 1, 2:
+			if one.Reason != "" || one.From != "" {
+				t.Errorf("a place is free: %s", line)
+			}
+		default:
+			to, err := time.Parse(time.RFC3339, one.To)
+			if err != nil || one.From >= one.Start || one.Start >= one.To || to.Before(now.Add(time.Minute)) || one.Reason != "run" || one.Rule != "parallel" {
+				t.Errorf("it waits for a run of a minute: %s", line)
+			}
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,9 +28,12 @@ const (
 // called from any goroutine.
 type report struct {
 	json     bool
-	dry      bool       // nothing is enqueued
-	starts   bool       // each start is printed
-	plot     *startPlot // of the starts of a dry run; nil for none
+	dry      bool         // nothing is enqueued
+	starts   bool         // each start is printed
+	plot     *startPlot   // of the starts of a dry run; nil for none
+	queues   []string     // those of a dry run's tasks
+	unserved []string     // those of them that no live worker serves
+	unknown  queue.Result // the first whose start is unknown, but for toldApart
 	apps     appNotes
 	timeouts timeoutNote
 	progress progressMeter
@@ -99,6 +103,9 @@ func (r *report) result(res queue.Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done++
+	if res.State == queue.Valid && !slices.Contains(r.queues, res.Queue) && len(r.queues) < listed {
+		r.queues = append(r.queues, res.Queue)
+	}
 	if text := r.timeouts.warning(res); text != "" {
 		r.erase()
 		_, _ = io.WriteString(r.stderr, r.warns+text)
@@ -135,15 +142,20 @@ func (r *report) result(res queue.Result) {
 // expiring is the key under which lines are counted that would expire before they start.
 const expiring queue.State = "expiring"
 
+// toldApart are reasons for an unknown start that the summary has anyway.
+var toldApart = []queue.Reason{queue.ReasonDelay, queue.ReasonPaused, queue.ReasonUpstream}
+
 // valid prints the start of a task that would be enqueued, if that is wanted or too late.
 func (r *report) valid(res queue.Result) {
-	if r.plot != nil && !res.Start.IsZero() {
+	switch {
+	case res.Start.IsZero():
+		if r.unknown.Reason == "" && !slices.Contains(toldApart, res.Reason) {
+			r.unknown = res
+		}
+	case r.plot != nil:
 		r.plot.add(res.Start)
 	}
-	start, late := "at an unknown time", ""
-	if !res.Start.IsZero() {
-		start = "at " + stamp(res.Start)
-	}
+	start, late := startText(res), ""
 	switch res.Expires {
 	case "deadline":
 		late = ", after its deadline: it would never start"
@@ -213,7 +225,7 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 	r.erase()
 	elapsed := time.Since(r.progress.began)
 	if r.json {
-		r.write(appendSummary(nil, sum, r.dry, interrupted, elapsed))
+		r.write(appendSummary(nil, sum, r.dry, r.unserved, interrupted, elapsed))
 		r.flush()
 		return r.writeErr
 	}
@@ -239,6 +251,12 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 		r.write([]byte(cmp.Or(done, "without limits the starts are unknown\n")))
 		if sum.Expiring > 0 {
 			r.write(fmt.Appendf(nil, "%d would expire before they start\n", sum.Expiring))
+		}
+		if why := unknownText(r.unknown); why != "" {
+			r.write(fmt.Appendf(nil, "line %d has no known start%s\n", r.unknown.Line, why))
+		}
+		for _, name := range r.unserved {
+			r.write(fmt.Appendf(nil, "no live worker serves queue %s: its tasks start when one does\n", cli.Quote(name)))
 		}
 		r.write([]byte(r.plot.String()))
 	} else {

@@ -14,14 +14,24 @@ import (
 
 // resultJSON is a task's line under -json. The usage text lists its fields.
 type resultJSON struct {
-	Line    int         `json:"line,omitempty"`
-	ID      string      `json:"id"`
-	Queue   string      `json:"queue,omitempty"`
-	State   queue.State `json:"state"`
-	Start   string      `json:"start,omitempty"`
-	Expires string      `json:"expires,omitempty"`
-	Apps    []string    `json:"apps,omitempty"`
-	Error   string      `json:"error,omitempty"`
+	Line  int         `json:"line,omitempty"`
+	ID    string      `json:"id"`
+	Queue string      `json:"queue,omitempty"`
+	State queue.State `json:"state"`
+	Start string      `json:"start,omitempty"`
+	waitJSON
+	Expires string   `json:"expires,omitempty"`
+	Apps    []string `json:"apps,omitempty"`
+	Error   string   `json:"error,omitempty"`
+}
+
+// waitJSON is what the start of a task waits for in a dry run, and how exact it is.
+type waitJSON struct {
+	StartFrom string       `json:"start_from,omitempty"`
+	StartTo   string       `json:"start_to,omitempty"`
+	Reason    queue.Reason `json:"reason,omitempty"`
+	Rule      string       `json:"rule,omitempty"`
+	RuleScope string       `json:"rule_scope,omitempty"`
 }
 
 // summaryJSON is the last line of a batch under -json.
@@ -44,6 +54,8 @@ type forecastJSON struct {
 	Duplicate int  `json:"duplicate"`
 	Invalid   int  `json:"invalid"`
 	Expiring  int  `json:"expiring"`
+	// NoWorker are the queues that no live worker serves.
+	NoWorker []string `json:"no_worker,omitempty"`
 	endJSON
 }
 
@@ -52,6 +64,8 @@ type endJSON struct {
 	RandomIDs     int    `json:"random_ids"`
 	UnknownStarts int    `json:"unknown_starts"`
 	DoneAt        string `json:"done_at,omitempty"`
+	DoneFrom      string `json:"done_from,omitempty"`
+	DoneTo        string `json:"done_to,omitempty"`
 	BoundScope    string `json:"bound_scope,omitempty"`
 	BoundRule     string `json:"bound_rule,omitempty"`
 	PausedScope   string `json:"paused_scope,omitempty"`
@@ -61,15 +75,15 @@ type endJSON struct {
 }
 
 // appendSummary appends the last line.
-func appendSummary(dst []byte, sum queue.Summary, dry, interrupted bool, elapsed time.Duration) []byte {
+func appendSummary(dst []byte, sum queue.Summary, dry bool, unserved []string, interrupted bool, elapsed time.Duration) []byte {
 	end := endJSON{
-		RandomIDs: sum.Random, UnknownStarts: sum.Untold, DoneAt: stamp(sum.DoneAt),
+		RandomIDs: sum.Random, UnknownStarts: sum.Untold, DoneAt: stamp(sum.DoneAt), DoneFrom: stamp(sum.DoneFrom), DoneTo: stamp(sum.DoneTo),
 		BoundScope: sum.Binding.Scope, BoundRule: sum.Binding.Rule,
 		PausedScope: sum.Paused.Scope, PausedUntil: stamp(sum.Paused.Until),
 		Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
 	}
 	if dry {
-		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, sum.Expiring, end})
+		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, sum.Expiring, unserved, end})
 	}
 	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, end})
 }
@@ -84,6 +98,9 @@ func doneText(sum queue.Summary, now time.Time) string {
 		return fmt.Sprintf("done at an unknown time: the starts of %d are unknown\n", sum.Untold) + pausedText(sum.Paused, now)
 	}
 	text := "done at " + clock(sum.DoneAt, now)
+	if !sum.DoneTo.IsZero() {
+		text = "done at about " + clock(sum.DoneAt, now) + ", between " + clock(sum.DoneFrom, now) + " and " + clock(sum.DoneTo, now)
+	}
 	if sum.Untold > 0 {
 		text += fmt.Sprintf(" at the earliest; the starts of %d are unknown", sum.Untold)
 	}
@@ -91,6 +108,38 @@ func doneText(sum queue.Summary, now time.Time) string {
 		text += ", bound by " + cli.Escape(sum.Binding.String())
 	}
 	return text + "\n" + pausedText(sum.Paused, now)
+}
+
+// startText says when a task would start, or why that is unknown.
+func startText(r queue.Result) string {
+	at := "at " + stamp(r.Start)
+	switch {
+	case r.Start.IsZero():
+		return "at an unknown time" + unknownText(r)
+	case !r.StartTo.IsZero():
+		return "about " + at + ", between " + stamp(r.StartFrom) + " and " + stamp(r.StartTo)
+	}
+	return at
+}
+
+// unknownText says why a start is unknown.
+func unknownText(r queue.Result) string {
+	rule := cli.Quote(r.Binding.Rule) + " of " + cli.Quote(r.Binding.Scope)
+	switch r.Reason {
+	case queue.ReasonSuspended:
+		return ": rule " + rule + " has limit 0"
+	case queue.ReasonRun:
+		return ": it waits for a run to end under rule " + rule + ", and none has ended lately"
+	case queue.ReasonRule:
+		return ": rule " + rule + " admits it at no time that is known"
+	case queue.ReasonPaused, queue.ReasonUpstream:
+		return ": " + cli.Quote(r.Binding.Scope) + " is paused"
+	case queue.ReasonHours:
+		return ": other rules apply by then"
+	case queue.ReasonDelay:
+		return ": not before its delay is over"
+	}
+	return ""
 }
 
 // pausedText describes a pause.
@@ -115,7 +164,8 @@ func clock(at, now time.Time) string {
 
 // appendResult appends a result as one line of JSON.
 func appendResult(dst []byte, r queue.Result, apps []string, why string) []byte {
-	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), Expires: r.Expires, Apps: apps, Error: why})
+	wait := waitJSON{stamp(r.StartFrom), stamp(r.StartTo), r.Reason, r.Binding.Rule, r.Binding.Scope}
+	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), waitJSON: wait, Expires: r.Expires, Apps: apps, Error: why})
 }
 
 // stamp writes a time as RFC 3339 does, to the millisecond; empty for none.

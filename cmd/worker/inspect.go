@@ -230,7 +230,7 @@ func (i *inspection) write(text []byte) error {
 }
 
 // start says when a task is expected to start, and what it waits for.
-func (i *inspection) start(at control.Time, why control.Reason, rule, scope string) string {
+func (i *inspection) start(at control.Time, between control.Range, why control.Reason, rule, scope string) string {
 	by := ""
 	switch {
 	case why == control.ReasonPaused && at.IsZero():
@@ -244,6 +244,9 @@ func (i *inspection) start(at control.Time, why control.Reason, rule, scope stri
 	}
 	if at.IsZero() {
 		return "unknown" + by
+	}
+	if !between.StartTo.IsZero() {
+		return fmt.Sprintf("about %s, between %s and %s", i.moment(at), between.StartFrom, between.StartTo) + by
 	}
 	return i.moment(at) + by
 }

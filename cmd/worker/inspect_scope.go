@@ -24,7 +24,7 @@ func (i *inspection) scope(ctx context.Context) error {
 	}
 	next := "no task waits"
 	if r.Waiting > 0 {
-		next = i.start(r.NextStart, r.Reason, r.Rule, r.RuleScope)
+		next = i.start(r.NextStart, r.Range, r.Reason, r.Rule, r.RuleScope)
 	}
 	waiting := fmt.Sprint(r.Waiting)
 	if r.Queues > 1 {

@@ -126,7 +126,7 @@ func (i *inspection) turnLines(r control.Task) [][2]string {
 		return [][2]string{{"turn", "parked in its place until " + parkedText(r)}}
 	case r.Turn == control.TurnWaiting:
 		return [][2]string{
-			{"position", fmt.Sprintf("%d in the queue of its scope", r.Position)}, {"start", i.start(r.Start, r.Reason, r.Rule, r.RuleScope)},
+			{"position", fmt.Sprintf("%d in the queue of its scope", r.Position)}, {"start", i.start(r.Start, r.Range, r.Reason, r.Rule, r.RuleScope)},
 		}
 	}
 	return [][2]string{{"turn", noTurn(r)}}

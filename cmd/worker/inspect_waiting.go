@@ -50,7 +50,7 @@ func (i *inspection) waitingTable(all control.Waiting) error {
 			since = s.FirstSince.String()
 		}
 		if s.Reason != control.ReasonUnmatched {
-			next = i.start(s.NextStart, s.Reason, s.Rule, s.RuleScope)
+			next = i.start(s.NextStart, s.Range, s.Reason, s.Rule, s.RuleScope)
 		}
 		_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", s.Waiting, cli.Quote(s.Scope), since, cli.Escape(next))
 	}

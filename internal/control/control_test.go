@@ -166,7 +166,17 @@ func TestTime(t *testing.T) {
 	if want := `["2030-01-31T12:00:00.150Z",""]`; err != nil || string(got) != want {
 		t.Errorf("got %s, %v; want %s", got, err, want)
 	}
-	if !expected(time.Unix(5, 0), throttle.Never, policy.MatchedRule{}).IsZero() {
-		t.Error("no clock tells, and yet there is a time")
+	for name, test := range map[string]struct{ in, want [3]time.Duration }{
+		"unknown": {[3]time.Duration{throttle.Never, throttle.Never, throttle.Never}, [3]time.Duration{}},
+		"exact":   {[3]time.Duration{2, 2, 2}, [3]time.Duration{2}},
+		"a range": {[3]time.Duration{2, 1, 4}, [3]time.Duration{2, 1, 4}},
+	} {
+		at := time.Unix(5, 0)
+		start, between := expected(at, throttle.Estimate{In: test.in[0], From: test.in[1], To: test.in[2]}, policy.MatchedRule{})
+		for i, got := range []Time{start, between.StartFrom, between.StartTo} {
+			if want := test.want[i]; want == 0 && !got.IsZero() || want != 0 && !got.Equal(at.Add(want)) {
+				t.Errorf("%s: %d is %s, want %s after %s", name, i, got, want, at)
+			}
+		}
 	}
 }

@@ -153,12 +153,12 @@ func (l *Level) judge(now throttle.Forecast) {
 		if r.Algorithm == policy.Concurrency && r.Remaining > 0 {
 			continue // it has room: other rules decide
 		}
-		in, tells := r.AdmitsIn(r.Waiting)
-		if !tells {
+		in := r.AdmitsIn(r.Waiting)
+		if !in.Known() {
 			return
 		}
 		known = true
-		if end := at.Add(in); end.After(done) {
+		if end := at.Add(in.In); end.After(done) {
 			done = end
 		}
 	}
@@ -242,6 +242,7 @@ type NextTurn struct {
 	Queue, ID string
 	Position  int64 // from 1
 	Start     Time  // zero if no clock can tell
+	Range
 	Reason    Reason
 	Rule      string
 	RuleScope string
@@ -279,7 +280,8 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 	}
 	t.All = all
 	for _, one := range list {
-		next := NextTurn{Position: one.Ahead + 1, Start: expected(one.At, one.Expected, one.Binding), Reason: reasonOf(one.Binding, one.Paused)}
+		next := NextTurn{Position: one.Ahead + 1, Reason: reasonOf(one.Binding, one.Paused)}
+		next.Start, next.Range = expected(one.At, one.Expected, one.Binding)
 		next.Rule, next.RuleScope, t.At = one.Binding.Rule.Name, one.Binding.Scope.String(), one.At
 		if name, id, is := queue.ReadTicket(one.ID); is {
 			next.Queue, next.ID = name, id
@@ -287,7 +289,7 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 			next.ID = one.ID
 		}
 		if t.Unmatched {
-			next.Start, next.Reason = Time{}, ReasonUnmatched
+			next.Start, next.Range, next.Reason = Time{}, Range{}, ReasonUnmatched
 		}
 		t.List = append(t.List, next)
 	}

@@ -15,9 +15,10 @@ type Scope struct {
 	Dispatched int64  `json:"dispatched"`
 	Active     int    `json:"active"`
 	NextStart  Time   `json:"next_start,omitzero"`
-	Reason     Reason `json:"reason,omitempty"`
-	Rule       string `json:"rule,omitempty"`
-	RuleScope  string `json:"rule_scope,omitempty"`
+	Range
+	Reason    Reason `json:"reason,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	RuleScope string `json:"rule_scope,omitempty"`
 
 	// UpstreamUntil is the end of the API's pause that ends last, and UpstreamScope its scope.
 	UpstreamUntil Time   `json:"upstream_until,omitzero"`
@@ -71,7 +72,8 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Users: s.users(name),
 	}
 	if got.Waiting > 0 {
-		r.NextStart, r.Reason = expected(got.At, got.NextStart, got.Binding), reasonOf(got.Binding, got.Paused)
+		r.NextStart, r.Range = expected(got.At, got.NextStart, got.Binding)
+		r.Reason = reasonOf(got.Binding, got.Paused)
 	}
 	v, now := s.current(ctx)
 	r.Pause = s.pause(name, v, now)

@@ -14,26 +14,27 @@ import (
 
 // Task is the state of a task, and what it waits for. docs/json.md has its fields.
 type Task struct {
-	ID            string       `json:"id"`
-	Queue         string       `json:"queue"`
-	Type          string       `json:"type"`
-	State         string       `json:"state"`
-	Scope         string       `json:"scope,omitempty"`
-	ScopeFrom     string       `json:"scope_from,omitempty"`
-	Cost          int64        `json:"cost,omitempty"`
-	Costs         policy.Costs `json:"costs,omitempty"`
-	Priority      int          `json:"priority,omitempty"`
-	MaxPriority   *int         `json:"max_priority,omitempty"`
-	Turn          string       `json:"turn"`
-	Position      int64        `json:"position,omitempty"`
-	Start         Time         `json:"start,omitzero"`
-	Reason        Reason       `json:"reason,omitempty"`
-	Rule          string       `json:"rule,omitempty"`
-	RuleScope     string       `json:"rule_scope,omitempty"`
-	NoWorker      bool         `json:"no_worker,omitempty"`
-	NextProcessAt Time         `json:"next_process_at,omitzero"`
-	LastError     string       `json:"last_error,omitempty"`
-	Error         string       `json:"error,omitempty"`
+	ID          string       `json:"id"`
+	Queue       string       `json:"queue"`
+	Type        string       `json:"type"`
+	State       string       `json:"state"`
+	Scope       string       `json:"scope,omitempty"`
+	ScopeFrom   string       `json:"scope_from,omitempty"`
+	Cost        int64        `json:"cost,omitempty"`
+	Costs       policy.Costs `json:"costs,omitempty"`
+	Priority    int          `json:"priority,omitempty"`
+	MaxPriority *int         `json:"max_priority,omitempty"`
+	Turn        string       `json:"turn"`
+	Position    int64        `json:"position,omitempty"`
+	Start       Time         `json:"start,omitzero"`
+	Range
+	Reason        Reason `json:"reason,omitempty"`
+	Rule          string `json:"rule,omitempty"`
+	RuleScope     string `json:"rule_scope,omitempty"`
+	NoWorker      bool   `json:"no_worker,omitempty"`
+	NextProcessAt Time   `json:"next_process_at,omitzero"`
+	LastError     string `json:"last_error,omitempty"`
+	Error         string `json:"error,omitempty"`
 	Pause
 	Users
 	NoRule
@@ -146,7 +147,8 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		r.Turn = TurnParked
 		s.parked(spec, r)
 	case got.Waits:
-		r.Turn, r.Position, r.Start = TurnWaiting, got.Ahead+1, expected(got.At, got.Expected, got.Binding)
+		r.Turn, r.Position = TurnWaiting, got.Ahead+1
+		r.Start, r.Range = expected(got.At, got.Expected, got.Binding)
 		r.Rule, r.RuleScope, r.Reason = got.Binding.Rule.Name, got.Binding.Scope.String(), reasonOf(got.Binding, got.Paused)
 	}
 	return nil

@@ -18,9 +18,10 @@ type WaitingScope struct {
 	Waiting    int64  `json:"waiting"`
 	FirstSince Time   `json:"first_since,omitzero"` // when the wait of its first task began
 	NextStart  Time   `json:"next_start,omitzero"`
-	Reason     Reason `json:"reason,omitempty"`
-	Rule       string `json:"rule,omitempty"`
-	RuleScope  string `json:"rule_scope,omitempty"`
+	Range
+	Reason    Reason `json:"reason,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	RuleScope string `json:"rule_scope,omitempty"`
 }
 
 // Waiting is the list of scopes in which tasks wait.
@@ -63,7 +64,8 @@ func (s *Service) waitingScope(q throttle.ScopeQueue) WaitingScope {
 		w.Reason = ReasonUnmatched
 		return w
 	}
-	w.NextStart, w.Reason = expected(q.At, q.NextStart, q.Binding), reasonOf(q.Binding, q.Paused)
+	w.NextStart, w.Range = expected(q.At, q.NextStart, q.Binding)
+	w.Reason = reasonOf(q.Binding, q.Paused)
 	w.Rule, w.RuleScope = q.Binding.Rule.Name, q.Binding.Scope.String()
 	return w
 }

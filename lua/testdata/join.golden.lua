@@ -2285,22 +2285,33 @@ end
 
 -- How long until the turn of a task in its queue, from its place and the length of the queue, and the rule that it
 -- waits for; -1 if no clock predicts it. Each scope that shares a level with it has a turn for each turn that the
--- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more.
-local function expected_in(l, path, place, card, before)
+-- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more. `ends` gets,
+-- for each concurrency rule of the path, how many runs end first.
+local function expected_in(l, path, place, card, before, ends)
   local latest, binding, full = now, 0, nil
   for i, r in ipairs(path) do
     local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
     local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
-    if own + r.cost > 0 then
+    local cost = r.cost
+    if r.kind == 'C' then -- each task takes one place
+      own, cost = place, min(cost, 1)
+    end
+    if own + cost > 0 then
       local others = max(0, tree.node(level).kids - 1) / (l.weights and l.weights[level] or 1)
-      local turns = own * others + (before and before(level) or others) * max(1, r.cost)
-      local t = after_units(r, now, own + min(max(0, tree.units(level, r.unit) - mine), ceil(turns)))
+      local turns = own * others + (before and before(level) or others) * max(1, cost)
+      local units = own + min(max(0, tree.units(level, r.unit) - mine), ceil(turns))
+      local t = after_units(r, now, units)
       if not t then
         return -1, i
       elseif t > latest then
         latest, binding = t, i
       end
-      full = full or r.kind == 'C' and place + 1 > r.cap - r.held and i
+      if r.kind == 'C' then
+        full = full or place + 1 > r.cap - r.held and i
+        if ends then
+          ends[#ends + 1] = max(0, units + 1 - max(0, r.cap - r.held))
+        end
+      end
     end
   end
   if binding == 0 and full then

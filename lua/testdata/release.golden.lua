@@ -1,15 +1,17 @@
--- release: free the places of a run. Harmless when it holds none.
+-- release: free the places of a run, and note how long it held them. Harmless when it holds none.
 --
--- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 2.
--- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
--- KEYS[n+2]   meta      hash of nodes.
+-- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = (#KEYS - 2) / 2.
+-- KEYS[n+1..] runs      string, one for each rule: how long its runs take. See include/core/run_times.lua.
+-- KEYS[n+n+1] schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
+-- KEYS[n+n+2] meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
+-- ARGV[3]     took      integer µs for which it held its places.
 --
 -- Returns  {freed, waits}: how many places it held, and 1 if tasks wait for such places, else 0
 --
--- Writes   KEYS[1..n], and KEYS[n+1] if tasks wait for them.
+-- Writes   KEYS[1..n], KEYS[n+1..n+n] of those that it held, and KEYS[n+n+1] if tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -84,6 +86,22 @@ end
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
+-- How long the runs under a concurrency rule take: an estimate, which no decision depends on. It needs floor and the numbers.
+--
+-- runs  string "runs mean deviation": how many runs it stands for, and their mean and standard deviation in µs. Once it
+--       stands for a hundred, each later run takes a hundredth of it.
+-- Source: docs/algorithms.md#run-times
+local MOST_RUNS, RUNS_STAY = 100, 86400000 -- ms: the next day's first forecast reads it, too
+
+local function note_run(key, took)
+  local runs, mean, deviation = string.match(redis.call('GET', key) or '', '^(%d+) (%d+) (%d+)$')
+  runs, mean, deviation = min((tonumber(runs) or 0) + 1, MOST_RUNS), tonumber(mean) or 0, tonumber(deviation) or 0
+  local off, variance = took - mean, deviation * deviation
+  mean = mean + off / runs
+  variance = max(0, variance + (off * (took - mean) - variance) / runs)
+  local text = whole(runs) .. ' ' .. whole(floor(mean + 0.5)) .. ' ' .. whole(floor(math.sqrt(variance) + 0.5))
+  redis.call('SET', key, text, 'PX', whole(RUNS_STAY))
+end
 -- Has the waiting tasks of some levels checked now: units of their rules have come free, or the rules have
 -- changed. It needs sub and whole; names are those of the rules. Returns whether any tasks wait there.
 -- Source: docs/turns.md#the-tree
@@ -114,10 +132,14 @@ local function names_of_rules(n, length)
   return names
 end
 
-local n, places = #KEYS - 2, 0
-local provider = string.match(KEYS[n + 1], '^(.*)![^!]*$')
+local n, places = (#KEYS - 2) / 2, 0
+local schedule, meta = KEYS[2 * n + 1], KEYS[2 * n + 2]
+local provider = string.match(schedule, '^(.*)![^!]*$')
 for i = 1, n do
-  places = places + redis.call('ZREM', KEYS[i], ARGV[2])
+  if redis.call('ZREM', KEYS[i], ARGV[2]) == 1 then
+    places = places + 1
+    note_run(KEYS[n + i], tonumber(ARGV[3]))
+  end
 end
-local waits = freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
+local waits = freed(schedule, meta, names_of_rules(n, #provider), now)
 return { places, waits and 1 or 0 }

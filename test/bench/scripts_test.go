@@ -85,7 +85,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	case "renew":
 		return keys, []any{"", "held", 60_000_000}
 	case "release":
-		return append(slices.Clone(keys), "hw:{payments}!schedule", "hw:{payments}!meta"), []any{"", id}
+		return append(slices.Clone(keys), "hw:{payments}!runs:parallel", "hw:{payments}!schedule", "hw:{payments}!meta"), []any{"", id, 1_500_000 + i}
 	case "heartbeat":
 		return []string{"hw:members"}, []any{"", "member" + strconv.Itoa(i%8), 15_000_000}
 	}

@@ -134,9 +134,20 @@ func TestJSONFields(t *testing.T) {
 	paused := writeFile(t, "paused.yaml", "limits: {p: {paused: true, paused_until: 2200-01-31T12:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
 	late := lines + `{"type":"http","id":"d","scope":"p","max_wait":"1h","http":{"url":"https://api.example.com/"}}` + "\n"
 	held := output(t, 1, late, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
+	runs := writeFile(t, "runs.yaml", "limits: {p: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	redisAt(t, url).Set(t.Context(), "hw:{p}!runs:c", "9 60000000 1000000", 0)
+	held += output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", runs, "-json", "-")
+	dries, ends := forecast[:4], forecast[4:]
+	for line := range strings.Lines(held) {
+		if strings.HasPrefix(line, `{"summary"`) {
+			ends = append(ends, line)
+		} else {
+			dries = append(slices.Clone(dries), line)
+		}
+	}
 	inForecast := tables(t, "enqueue batch -dry-run -json")
-	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(forecast[:4], "")+held[:strings.LastIndex(held, `{"summary"`)]))
-	check("its summary", inForecast[1], seen(t, forecast[4]+held[strings.LastIndex(held, `{"summary"`):]))
+	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(dries, "")))
+	check("its summary", inForecast[1], seen(t, strings.Join(ends, "")))
 
 	schedules := writeFile(t, "schedules.yaml", "schedules: {s: {cron: '@daily', task: {type: r, scope: p}}}\n")
 	check("enqueue schedules", tables(t, "enqueue schedules -json")[0], seen(t, output(t, 0, "", "enqueue", "schedules", "-json", schedules)))
@@ -189,20 +200,22 @@ func TestJSONFields(t *testing.T) {
 // against the tables: together they have every field.
 func inspected(t *testing.T, url string) {
 	t.Helper()
-	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], max_priority: 0, rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], max_priority: 0, rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	redisAt(t, url).Set(t.Context(), "hw:{runs}!runs:c", "9 60000000 1000000", 0)
 	lines := ""
 	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
 	}
-	output(t, 0, lines, "enqueue", "batch", "-redis", url, "-limits", limits, "-")
+	running := strings.NewReplacer(`"a-`, `"b-`, `"scope":"w"`, `"scope":"runs"`).Replace(lines)
+	output(t, 0, lines+running, "enqueue", "batch", "-redis", url, "-limits", limits, "-")
 	ask := func(args ...string) string {
 		return output(t, 0, "", "worker", append([]string{"inspect", "-redis", url, "-limits", limits, "-json"}, args...)...)
 	}
-	tasks := ask("task", "a-2") + ask("task", "a-3") + ask("task", "a")
+	tasks := ask("task", "a-2") + ask("task", "a-3") + ask("task", "b-2") + ask("task", "a")
 	pausedScope, pausedTask := inspectedPaused(t, lines)
 	before := ask("scope", "w")
 	refused(t, url, limits, "w")
-	if got, want := seen(t, before+ask("scope", "w")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
+	if got, want := seen(t, before+ask("scope", "w")+ask("scope", "runs")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
 		t.Errorf("worker inspect scope: docs/json.md has %v, the program prints %v", want, got)
 	}
 	listed := strings.SplitAfter(strings.TrimSuffix(ask("scope"), "\n"), "\n")

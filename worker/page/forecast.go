@@ -43,6 +43,10 @@ type lineForecast struct {
 	ID, Scope string
 	State     queue.State
 	Start     time.Time
+	control.Range
+	Reason    control.Reason
+	Rule      string
+	RuleScope string
 	Fault     string
 }
 
@@ -67,6 +71,8 @@ func (h *handler) foresee(r *http.Request, who Actor, d *forecastData) error {
 	byScope := map[string]*scopeForecast{}
 	read := func(result queue.Result) {
 		one := lineForecast{Line: result.Line, ID: result.ID, Scope: scopes[result.Line], State: result.State, Start: result.Start}
+		one.Range = control.Range{StartFrom: control.At(result.StartFrom), StartTo: control.At(result.StartTo)}
+		one.Reason, one.Rule, one.RuleScope = result.Reason, result.Binding.Rule, result.Binding.Scope
 		if result.Err != nil {
 			one.Fault = faultOf(result.Err)
 		}

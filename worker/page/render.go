@@ -162,7 +162,7 @@ func momentOf(at any) moment {
 		return moment{Zero: true}
 	}
 	t = t.UTC()
-	return moment{Machine: t.Format("2006-01-02T15:04:05.000Z"), Text: t.Format("2 Jan 15:04:05") + " UTC"}
+	return moment{Machine: t.Format("2006-01-02T15:04:05.000Z"), Text: clockText(t)}
 }
 
 // spanWords returns a duration in words.
@@ -194,6 +194,9 @@ func crumbs(scope string) (list []crumb) {
 	return list
 }
 
+// clockText returns a time as people read it.
+func clockText(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05") + " UTC" }
+
 // reasonWords returns what a task waits for, in words.
 func reasonWords(why control.Reason, rule, scope string) string {
 	of := rule
@@ -211,6 +214,10 @@ func reasonWords(why control.Reason, rule, scope string) string {
 		return "the pause of " + scope
 	case control.ReasonUpstream:
 		return "its API, which asked for a pause"
+	case control.ReasonHours:
+		return "a time when other rules apply"
+	case control.ReasonDelay:
+		return "the end of its delay"
 	case control.ReasonCost:
 		return "a higher limit: it costs more than a rule admits"
 	case control.ReasonQueuePaused:

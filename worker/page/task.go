@@ -222,6 +222,14 @@ func sentence(t control.Task) (text string, at time.Time) {
 	return "Is " + t.State, time.Time{}
 }
 
+// about says how exact an expected start is.
+func about(r control.Range) string {
+	if r.StartTo.IsZero() {
+		return "about"
+	}
+	return "about, between " + clockText(r.StartFrom.Time) + " and " + clockText(r.StartTo.Time)
+}
+
 // timeline returns what has happened to a task, and what comes next.
 func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []step) {
 	add := func(what string, at time.Time, more string, next bool) {
@@ -248,7 +256,7 @@ func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []ste
 		add("Starts", time.Time{}, "", true)
 	case t.Turn == control.TurnWaiting:
 		add("Dispatched, just before its start", time.Time{}, "", true)
-		add("Starts", t.Start.Time, "about", true)
+		add("Starts", t.Start.Time, about(t.Range), true)
 	case t.State == "active":
 		add("Started, or held for its start", time.Time{}, "", false)
 		add("Settled, when its run ends", time.Time{}, "", true)

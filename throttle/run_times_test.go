@@ -1,0 +1,260 @@
+package throttle
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// TestRunTimes holds what release keeps of run times against the mean and the deviation of all of them, and of the last ones where
+// there were more than a hundred.
+func TestRunTimes(t *testing.T) {
+	t.Parallel()
+	one := policy.Rule{Name: "runs:a", Algorithm: policy.Concurrency, Limit: 3, Lease: 60 * sec}
+	onBoth(t, Config{}, tenants(t, "p", nil, []policy.Rule{one}), func(b *bench) {
+		p, err := b.scopes.of("p/x")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		keys, _, _ := p.leaseKeys()
+		all := slices.Concat(keys, p.runKeys(), []string{text(p.queue[1]), text(p.queue[3])})
+		release := func(took float64, held bool) {
+			b.t.Helper()
+			if held {
+				b.rdb.ZAdd(ctx, keys[0], redis.Z{Score: epoch + 9_000_000, Member: "run"})
+			}
+			if err := scriptOf(lua.Release, "").Run(ctx, b.rdb, all, b.clock(), "run", int64(took)).Err(); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		kept := func() RunTimes {
+			b.t.Helper()
+			values, err := b.readRuns(ctx, p.runKeys())
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return readRunTimes(values[0])
+		}
+		if got := kept(); got != (RunTimes{}) {
+			b.t.Errorf("before the first run: %+v", got)
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		var times []float64
+		for i := range 100 {
+			took := math.Floor(2e6 + 1e6*random.NormFloat64()*min(1, float64(i%7)))
+			took = max(0, took)
+			times = append(times, took)
+			release(took, true)
+			release(1e12, false) // one that holds nothing any more
+			mean, deviation := momentsOf(times)
+			if got := kept(); got.Runs != int64(len(times)) || off(got.Mean, mean) > 60 || off(got.Deviation, deviation) > 60 {
+				b.t.Fatalf("after %d runs: %+v; want %.0f µs, and %.0f from it", len(times), got, mean, deviation)
+			}
+		}
+		for range 500 {
+			release(5e6, true)
+		}
+		if got := kept(); got.Runs != 100 || off(got.Mean, 5e6) > 3e4 || off(got.Deviation, 0) > 4e5 {
+			b.t.Errorf("after 500 runs of five seconds: %+v", got)
+		}
+		if ttl := b.rdb.TTL(ctx, p.runKeys()[0]).Val(); ttl < 23*time.Hour || ttl > 24*time.Hour {
+			b.t.Errorf("they live for %s", ttl)
+		}
+		b.rdb.Set(ctx, p.runKeys()[0], "who wrote this", 0)
+		if got := kept(); got != (RunTimes{}) {
+			b.t.Errorf("of what is damaged: %+v", got)
+		}
+		release(7e6, true)
+		if got := kept(); got != (RunTimes{1, 7 * sec, 0}) {
+			b.t.Errorf("after what was damaged: %+v", got)
+		}
+	})
+}
+
+func momentsOf(all []float64) (mean, deviation float64) {
+	for _, x := range all {
+		mean += x / float64(len(all))
+	}
+	for _, x := range all {
+		deviation += (x - mean) * (x - mean) / float64(len(all))
+	}
+	return mean, math.Sqrt(deviation)
+}
+
+// off returns how far a duration is from a number of µs, in µs.
+func off(got time.Duration, want float64) float64 { return math.Abs(float64(got.Microseconds()) - want) }
+
+// TestRunTimesScope holds that a Lease reports how long its run took, for the rule of the pattern: another tenant learns from it.
+func TestRunTimesScope(t *testing.T) {
+	t.Parallel()
+	one := policy.Rule{Name: "parallel", Algorithm: policy.Concurrency, Limit: 1, Lease: 60 * sec}
+	onBoth(t, Config{}, tenants(t, "p", nil, []policy.Rule{one}), func(b *bench) {
+		d := b.decide(Request{Scope: "p/x", ID: NewID()})
+		_, lease := b.Lease(ctx, d.Grant)
+		lease.grant.from = time.Now().Add(-3 * time.Second)
+		if err := lease.Release(ctx); err != nil {
+			b.t.Fatal(err)
+		}
+		now, err := b.Forecast(ctx, "p/other")
+		if err != nil || now.Rules[0].RunTimes.Runs != 1 || now.Rules[0].RunTimes.Mean.Round(sec) != 3*sec {
+			b.t.Errorf("%+v, %v", now.Rules, err)
+		}
+	})
+}
+
+// TestInspectRuns holds the expected starts of those who wait for runs to end, and the rule that they wait for.
+func TestInspectRuns(t *testing.T) {
+	t.Parallel()
+	all := policy.Rule{Name: "all", Algorithm: policy.Concurrency, Limit: 4, Lease: 600 * sec}
+	own := policy.Rule{Name: "own", Algorithm: policy.Concurrency, Limit: 2, Lease: 600 * sec}
+	rate := policy.Rule{Name: "rate", Algorithm: policy.TokenBucket, Limit: 1, Per: 30 * sec, Burst: 100}
+	onBoth(t, Config{}, tenants(t, "p", []policy.Rule{all}, []policy.Rule{own, rate}), func(b *bench) {
+		i := inspector{b}
+		p, err := b.scopes.of("p/x")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for n := range 2 {
+			i.ask("p/x", strconv.Itoa(n), 1)
+		}
+		for n := range 5 {
+			if i.ask("p/x", "w"+strconv.Itoa(n), 1).Allowed {
+				b.t.Fatal("it is not full")
+			}
+		}
+		if got := i.ticket("p/x", "w0", 1); got.Expected.Known() || got.Binding.Rule.Name != "own" {
+			b.t.Errorf("before any run has ended: %+v", got)
+		}
+		for _, key := range p.runKeys() {
+			b.rdb.Set(ctx, key, "100 10000000 0", 0)
+		}
+		for n, in := range []time.Duration{2525, 7525, 12525, 17525, 22525} {
+			got := i.ticket("p/x", "w"+strconv.Itoa(n), 1)
+			if got.Expected.In != in*ms || got.Binding.Rule.Name != "own" || got.Expected.From > in*ms || got.Expected.To < in*ms || got.Expected.To > in*ms+15*sec {
+				b.t.Errorf("%d: %+v by %s", n, got.Expected, got.Binding.Rule.Name)
+			}
+		}
+		if got := i.scope("p"); got.NextStart.In != 2525*ms || got.NextStart.To <= got.NextStart.In || got.Binding.Rule.Name != "own" {
+			b.t.Errorf("the scope: %+v", got)
+		}
+		list, _, err := b.Waitlist().Queued(ctx, "p/x", 3, 2)
+		if err != nil || len(list) != 2 || list[1].Expected.In != 22525*ms {
+			b.t.Errorf("%+v, %v", list, err)
+		}
+		// Two more under the provider's rule: the next of another scope waits for it, and takes turns with those.
+		for n := range 2 {
+			i.ask("p/y", strconv.Itoa(n), 1)
+		}
+		if i.ask("p/z", "z", 1).Allowed {
+			b.t.Fatal("all four are taken")
+		}
+		if got := i.ticket("p/z", "z", 1); got.Binding.Rule.Name != "all" || !got.Expected.Known() || got.Expected.In > 6*sec {
+			b.t.Errorf("another scope: %+v by %s", got.Expected, got.Binding.Rule.Name)
+		}
+		if got := i.ticket("p/x", "w4", 1); got.Binding.Rule.Name != "own" {
+			b.t.Errorf("the last: %+v by %s", got.Expected, got.Binding.Rule.Name)
+		}
+	})
+}
+
+// TestInspectRunsAndRate holds that the slower of two rules counts, and that a suspended one leaves the start unknown.
+func TestInspectRunsAndRate(t *testing.T) {
+	t.Parallel()
+	runs := policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: 1, Lease: 600 * sec}
+	rate := policy.Rule{Name: "rate", Algorithm: policy.TokenBucket, Limit: 1, Per: 30 * sec, Burst: 1}
+	onBoth(t, Config{}, tenants(t, "p", []policy.Rule{rate}, []policy.Rule{runs}), func(b *bench) {
+		i := inspector{b}
+		p, err := b.scopes.of("p/x")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		i.ask("p/x", "runs", 1)
+		i.ask("p/x", "w", 1)
+		for took, want := range map[int]string{1: "rate", 100: "runs"} {
+			b.rdb.Set(ctx, p.runKeys()[0], "100 "+strconv.Itoa(took)+"000000 0", 0)
+			got := i.ticket("p/x", "w", 1)
+			if got.Binding.Rule.Name != want || got.Expected.In < 30*sec {
+				b.t.Errorf("runs take %d s: %+v by %s", took, got.Expected, got.Binding.Rule.Name)
+			}
+		}
+		rate.Limit = 0
+		b.SetPolicy(tenants(b.t, "p", []policy.Rule{rate}, []policy.Rule{runs}))
+		if got := i.ticket("p/x", "w", 1); got.Expected.Known() || got.Binding.Rule.Name != "rate" {
+			b.t.Errorf("suspended: %+v by %s", got.Expected, got.Binding.Rule.Name)
+		}
+	})
+}
+
+// TestRunTimesRange holds the promise of Estimate, "in 19 of 20 cases between From and To", against simulated runs of several
+// distributions, and that In is near their mean.
+func TestRunTimesRange(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(7, 7))
+	for _, runs := range []struct {
+		name string
+		run  func() float64
+	}{
+		{"all alike", func() float64 { return 1 }},
+		{"even", func() float64 { return 0.5 + random.Float64() }},
+		{"exponential", random.ExpFloat64},
+		{"two kinds", func() float64 { return []float64{0.2, 0.2, 0.2, 3.4}[random.IntN(4)] }},
+	} {
+		for _, places := range []int{1, 4, 32} {
+			for _, ahead := range []int{1, 3, 20, 200} {
+				cases, inside, sum, guess := 400, 0, 0.0, 0.0
+				for range cases {
+					learnt, end := simulate(runs.run, places, ahead, random)
+					got := learnt.ends(int64(ahead), int64(places))
+					if end >= got.From.Seconds() && end <= got.To.Seconds() {
+						inside++
+					}
+					sum, guess = sum+end, guess+got.In.Seconds()
+				}
+				if part := float64(inside) / float64(cases); part < 0.95 {
+					t.Errorf("%s, %d places, %d ahead: %.3f are within the range", runs.name, places, ahead, part)
+				}
+				if mean, in := sum/float64(cases), guess/float64(cases); math.Abs(in-mean) > 0.15*mean+0.5/float64(places) {
+					t.Errorf("%s, %d places, %d ahead: after %.2f s, on average %.2f", runs.name, places, ahead, in, mean)
+				}
+			}
+		}
+	}
+}
+
+// simulate fills places with runs, learns from a hundred that end, and returns when so many more have ended, in seconds. Each run
+// begins when one ends.
+func simulate(run func() float64, places, ends int, random *rand.Rand) (RunTimes, float64) {
+	left := make([]float64, places)
+	for i := range left {
+		left[i] = run() * random.Float64()
+	}
+	var times []float64
+	next := func() float64 {
+		first := slices.Min(left)
+		at := slices.Index(left, first)
+		for i := range left {
+			left[i] -= first
+		}
+		took := run()
+		left[at], times = took, append(times, took*1e6)
+		return first
+	}
+	for range 100 + random.IntN(4*places) {
+		next()
+	}
+	mean, deviation := momentsOf(times[len(times)-100:])
+	learnt := RunTimes{100, time.Duration(mean * 1e3), time.Duration(deviation * 1e3)}
+	var at float64
+	for range ends {
+		at += next()
+	}
+	return learnt, at
+}
