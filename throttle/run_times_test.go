@@ -90,7 +90,9 @@ func momentsOf(all []float64) (mean, deviation float64) {
 }
 
 // off returns how far a duration is from a number of µs, in µs.
-func off(got time.Duration, want float64) float64 { return math.Abs(float64(got.Microseconds()) - want) }
+func off(got time.Duration, want float64) float64 {
+	return math.Abs(float64(got.Microseconds()) - want)
+}
 
 // TestRunTimesScope holds that a Lease reports how long its run took, for the rule of the pattern: another tenant learns from it.
 func TestRunTimesScope(t *testing.T) {
