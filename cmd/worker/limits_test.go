@@ -351,7 +351,7 @@ func TestAPIPauses(t *testing.T) {
 	}
 	cut, _ := events[0].(map[string]any)
 	want(t, cut, map[string]any{"what": "cut", "scope": "payments", "rule": "r", "status": 429.0, "answered": "payments", "host": a.host()})
-	if out := inspect("scope", "payments"); strings.Count(out, "\nanswered   ") != 2 || !strings.Contains(out, ", payments: paused for 1h0m0s; the API answered 429, retry after 1h0m0s\n") {
+	if out := inspect("scope", "payments"); strings.Count(out, "\nanswered   ") != 2 || !strings.Contains(out, ", payments: paused for 1h; the API answered 429, retry after 1h\n") {
 		t.Errorf("%s", out)
 	}
 	refuse.Store(false)

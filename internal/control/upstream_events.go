@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
@@ -105,10 +106,17 @@ func changeWords(e throttle.UpstreamEvent) string {
 	return cmp.Or(e.What, "unknown")
 }
 
-// brief rounds a time for people.
+// brief writes a time for people: 1m instead of 1m0s.
 func brief(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()
 	}
-	return d.Round(time.Second).String()
+	text := d.Round(time.Second).String()
+	if whole, is := strings.CutSuffix(text, "m0s"); is {
+		text = whole + "m"
+	}
+	if whole, is := strings.CutSuffix(text, "h0m"); is {
+		text = whole + "h"
+	}
+	return text
 }

@@ -6,6 +6,8 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,8 +21,10 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -54,10 +58,18 @@ var screens = []struct{ name, path string }{
 	{"task", "/task?id=acme-150"},
 	{"history", "/history"},
 	{"workers", "/workers"},
-	{"forecast", "/forecast?batch=" + `%7B%22type%22%3A%22charge%22%2C%22id%22%3A%22x%22%2C%22scope%22%3A%22payments%2Facme%22%7D`},
+	{"forecast", "/forecast?batch=" + url.QueryEscape(batch())},
 	{"change", "/change?verb=set&scope=payments/acme&rule=tenant"},
 	{"preview", "/change?verb=rollback&version=1"},
 	{"error", "/task?id=none"},
+}
+
+// batch is some lines of tasks that are not enqueued.
+func batch() (lines string) {
+	for i, scope := range []string{"payments/acme", "payments/acme", "payments/globex", "search", "maps", "sms", "payments/acme", "mail"} {
+		lines += fmt.Sprintf("{\"type\":\"charge\",\"id\":\"next-%d\",\"scope\":%q}\n", i, scope)
+	}
+	return lines
 }
 
 // violation is what axe found.
@@ -70,8 +82,10 @@ type violation struct {
 // a script, and nothing wider than the screen.
 func TestScreens(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSiteAfter(t, func(rdb *redis.Client, p *policy.Policy) { changes(t, rdb, p) })
+	s.day()
 	s.fill()
+	s.aged()
 	for _, look := range []struct {
 		name, scheme  string
 		width, height int64
@@ -79,6 +93,7 @@ func TestScreens(t *testing.T) {
 		ctx := tab(t)
 		faults := listen(t, ctx)
 		do(t, ctx, tell(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: look.width, Height: look.height, DeviceScaleFactor: 1, Mobile: look.width < 600}),
+			tell(emulation.SetLocaleOverride, emulation.SetLocaleOverrideParams{Locale: "en-GB"}),
 			tell(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}}}))
 		for _, screen := range screens {
 			do(t, ctx, chromedp.Navigate(s.url+screen.path), visible("#main"))

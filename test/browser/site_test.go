@@ -21,6 +21,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/page"
@@ -31,7 +32,7 @@ const limits = `limits:
     owner: team-pay
     rules:
       - {name: account, algorithm: sliding-window, limit: 200, per: 1m}
-      - {name: daily, algorithm: calendar, limit: 10000, resets: "0 0 * * *", timezone: America/Los_Angeles}
+      - {name: daily, algorithm: calendar, limit: 200000, resets: "0 0 * * *", timezone: America/Los_Angeles}
     scopes:
       "*":
         rules:
@@ -42,6 +43,7 @@ const limits = `limits:
         owner: team-acme
         rules:
           - {name: tenant, algorithm: sliding-window, limit: 60, per: 1m}
+          - {name: daytime, algorithm: sliding-window, limit: 40, per: 1m, active: "* 7-18 * * *"}
   search:
     owner: team-search
     rules: [{name: plan, algorithm: fixed-window, limit: 1000, per: 1h}]
@@ -51,26 +53,40 @@ const limits = `limits:
       - {name: tokens, algorithm: token-bucket, limit: 90000, per: 1m, burst: 9000, unit: tokens}
   mail:
     rules: [{name: hourly, algorithm: fixed-window, limit: 500, per: 1h}]
+  maps:
+    owner: team-web
+    rules: [{name: quota, algorithm: token-bucket, limit: 600, per: 1m, burst: 60}]
+  sms:
+    owner: team-notify
+    rules: [{name: plan, algorithm: sliding-window, limit: 30, per: 1m}]
   legacy:
     rules: [{name: off, algorithm: sliding-window, limit: 0, per: 1s}]
 `
 
 // site is a page with a live worker behind it.
 type site struct {
-	t      *testing.T
-	rdb    *redis.Client
-	store  *policystore.Store
-	client *queue.Client
-	url    string
+	t       *testing.T
+	rdb     *redis.Client
+	store   *policystore.Store
+	limiter *throttle.Limiter
+	client  *queue.Client
+	url     string
 }
 
 func newSite(t *testing.T) *site {
+	t.Helper()
+	return newSiteAfter(t, func(*redis.Client, *policy.Policy) {})
+}
+
+// newSiteAfter is newSite with a past: what happened before the worker began.
+func newSiteAfter(t *testing.T, past func(*redis.Client, *policy.Policy)) *site {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &site{t: t, rdb: redistest.NewServer(t).Client(t)}
+	past(s.rdb, p)
 	running, err := worker.New(s.rdb, worker.Config{
 		Limits: p, App: "billing", By: "deploy-7", Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
 	})
@@ -86,6 +102,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.limiter = limiter
 	s.store = policystore.New(s.rdb, policystore.Config{})
 	s.client = queue.NewClient(s.rdb, queue.ClientConfig{Limiter: limiter, App: "shop"})
 	handler, err := page.New(page.Config{Redis: s.rdb, Local: "anna"})

@@ -19,6 +19,25 @@ type admitted struct {
 	Known              bool
 }
 
+// Peaks reports whether more can start in a slot than in the long run.
+func (a admitted) Peaks() bool { return a.PaceRule.Rule.Name != "" && a.Pace < a.Most }
+
+// Limit is what is admitted in the long run, or the most if that is less.
+func (a admitted) Limit() int64 {
+	if a.Peaks() {
+		return a.Pace
+	}
+	return a.Most
+}
+
+// LimitRule is the rule of the limit.
+func (a admitted) LimitRule() policy.MatchedRule {
+	if a.Peaks() {
+		return a.PaceRule
+	}
+	return a.MostRule
+}
+
 // admittedIn returns what the rules of a scope admit from one time to another, in a chart that covers span.
 func admittedIn(p *policy.Policy, scope policy.Scope, from, to time.Time, span time.Duration) (a admitted) {
 	bounds, err := p.MatchAt(scope, from)

@@ -20,14 +20,15 @@ const (
 // chart is spending over time against what the rules admit, as a drawing and as a table. Its x coordinates are parts of a hundred, so
 // that it is as wide as the screen, and its y coordinates pixels.
 type chart struct {
-	Name        string
-	Bars        []bar
-	Most, Pace  []line
+	Name string
+	Bars []bar
+	// Limit is the line of what the rules admit in the long run, or of the most if that is less; Peak is that of the most if it is more.
+	Limit, Peak []line
 	Ticks       []tick
 	Marks       []mark
 	Labels      []label
 	Now         admitted // in a slot from now on
-	Above       bool     // Now.Most is above the scale
+	PeakAbove   bool     // Now.Most is above the scale
 	Step        string
 	Depth, Base int
 	Any         bool
@@ -96,11 +97,11 @@ func (in charted) draw() chart {
 	for i, p := range in.points {
 		limits[i] = in.admits(scope, p.At)
 		units, c.Any = max(units, p.Units), c.Any || p.Units > 0
-		most, pace = max(most, limits[i].Most), max(pace, limits[i].Pace)
+		most, pace = max(most, limits[i].Most), max(pace, limits[i].Limit())
 	}
 	c.Now = limits[len(limits)-1]
 	scale := newScale(units, pace, most)
-	c.Above = c.Now.Most > scale.top
+	c.PeakAbove = c.Now.Known && c.Now.Most > scale.top
 	c.Ticks = scale.ticks()
 	part := func(n float64) string { return strconv.FormatFloat(n*100/float64(len(in.points)), 'f', 2, 64) + "%" }
 	for i, p := range in.points {
@@ -114,10 +115,8 @@ func (in charted) draw() chart {
 		}
 		c.Bars = append(c.Bars, b)
 	}
-	c.Most = scale.steps(limits, part, func(a admitted) (int64, bool) { return a.Most, a.Known })
-	c.Pace = scale.steps(limits, part, func(a admitted) (int64, bool) {
-		return a.Pace, a.Known && a.Pace != a.Most && a.PaceRule.Rule.Name != ""
-	})
+	c.Limit = scale.steps(limits, part, func(a admitted) (int64, bool) { return a.Limit(), a.Known })
+	c.Peak = scale.steps(limits, part, func(a admitted) (int64, bool) { return a.Most, a.Known && a.Peaks() })
 	c.label(in)
 	c.mark(in)
 	return c
@@ -183,10 +182,11 @@ type scale struct{ top, step int64 }
 // newScale returns a scale for the most units of a slot and for what is admitted, as far as that leaves bars that can be seen.
 func newScale(units, pace, most int64) scale {
 	top := max(1, units)
-	for _, limit := range []int64{pace, most} {
-		if limit <= 5*max(1, units) {
-			top = max(top, limit)
-		}
+	if pace <= 6*top {
+		top = max(top, pace)
+	}
+	if most <= 2*top {
+		top = max(top, most)
 	}
 	for unit := int64(1); ; unit *= 10 {
 		for _, n := range []int64{1, 2, 5} {

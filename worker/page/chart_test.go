@@ -93,17 +93,17 @@ func TestChartSteps(t *testing.T) {
 		t.Errorf("%v, want %v", most, want)
 	}
 	// From the second slot on: three levels, and a line between each two.
-	if len(c.Most) != 5 || c.Most[0].X1 != "12.50%" || c.Most[0].X2 != "37.50%" || c.Most[1].X1 != c.Most[1].X2 || c.Most[4].X2 != "100.00%" || c.Most[2].Y1 >= c.Most[0].Y1 {
-		t.Errorf("%+v", c.Most)
+	if l := c.Limit; len(l) != 5 || l[0].X1 != "12.50%" || l[0].X2 != "37.50%" || l[1].X1 != l[1].X2 || l[4].X2 != "100.00%" || l[2].Y1 >= l[0].Y1 {
+		t.Errorf("%+v", l)
 	}
-	if len(c.Marks) != 1 || c.Marks[0].X != "50.00%" || len(c.Pace) != 0 || c.Now.Most != 30 || c.Above {
+	if len(c.Marks) != 1 || c.Marks[0].X != "50.00%" || len(c.Peak) != 0 || c.Now.Most != 30 || c.PeakAbove {
 		t.Errorf("%+v", c)
 	}
 	if !c.Bars[7].Unfinished || c.Bars[5].Unfinished {
 		t.Errorf("%+v", c.Bars)
 	}
 	in.periods = []policystore.Period{{Policy: rule("1000")}}
-	if c := in.draw(); !c.Above || len(c.Most) != 0 || c.Bars[0].Y > chartTop+20 {
+	if c := in.draw(); !c.PeakAbove || len(c.Limit) != 0 || c.Bars[0].Y > chartTop+20 {
 		t.Errorf("a limit far above: %+v", c)
 	}
 }
@@ -163,7 +163,7 @@ func TestStartsAndAnswers(t *testing.T) {
 		t.Fatalf("%d %s", code, body)
 	}
 	has(t, body, "Starts in the last 15 minutes", "each 15 s", "Starts in the last day", `class="bar now"`, ">41<",
-		"429, retry after 1m0s", "paused for 1m0s", "api.example:443", `class="mark"`, "at most 2 in 15 s, by account of payments")
+		"429, retry after 1m", "paused for 1m", "api.example:443", `class="mark"`, "2 each 15 s, by account of payments")
 	if _, body = s.get("/"); !strings.Contains(body, "data-for>since ") {
 		t.Errorf("no longest wait in\n%s", body)
 	}
@@ -173,11 +173,11 @@ func TestStartsAndAnswers(t *testing.T) {
 	if _, err := s.store.Set(t.Context(), shared, "payments/acme", "tenant", map[string]string{"limit": "3"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, body = s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m0s") {
+	if _, body = s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m") {
 		t.Errorf("after a change:\n%s", body)
 	}
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"payments/acme"}}
-	if _, body := s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m0s") || strings.Contains(body, "globex") {
+	if _, body := s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m") || strings.Contains(body, "globex") {
 		t.Errorf("for a viewer:\n%s", body)
 	}
 }

@@ -213,6 +213,7 @@ func rowOf(l control.Level) levelRow {
 	row := levelRow{Level: l, Standing: standingOf(l)}
 	if l.Binding >= 0 {
 		m := meterOf(l.Rules[l.Binding], l.Scope, true)
+		m.VendorLimit = 0 // it has a column of its own
 		row.Meter = &m
 	}
 	for _, rule := range l.Rules {

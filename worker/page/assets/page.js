@@ -25,7 +25,7 @@
     const left = at - (Date.now() + ahead);
     if ('in' in el.dataset) return clock(at) + ' · ' + (left > 0 ? 'in ' + span(left).trim() : 'now');
     if ('for' in el.dataset) return span(left).trim();
-    if ('ago' in el.dataset) return clock(at) + ' · ' + (left < 0 ? span(left).trim() + ' ago' : 'now');
+    if ('ago' in el.dataset) return (el.dataset.ago === 'short' ? '' : clock(at) + ' · ') + (left < 0 ? span(left).trim() + ' ago' : 'now');
     return clock(at);
   }
   const short = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit' });

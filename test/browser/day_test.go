@@ -1,0 +1,234 @@
+package browser
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/usage"
+)
+
+// flow is one who spends from a scope all day long.
+type flow struct {
+	app   string
+	scope string
+	by    usage.By
+	// perMinute is how many tasks start in a minute, at a part of a day and as far as a backlog fills the limits.
+	perMinute func(hour float64) float64
+}
+
+// busy is a rate that has its peak in the afternoon.
+func busy(least, most float64) func(float64) float64 {
+	return func(hour float64) float64 {
+		return least + (most-least)*math.Pow(math.Sin(math.Pi*math.Mod(hour+20, 24)/24), 2)
+	}
+}
+
+// daytime is a rate that is lower from 7 to 19, as the limits of payments/acme are.
+func daytime(day, night float64) func(float64) float64 {
+	return func(hour float64) float64 {
+		if hour >= 7 && hour < 19 {
+			return day
+		}
+		return night
+	}
+}
+
+var flows = []flow{
+	{"billing", "payments/acme", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, daytime(27, 38)},
+	{"billing", "payments/acme", usage.By{Queue: "bulk", Type: "refund", EnqueuedBy: "shop"}, daytime(8, 11)},
+	{"reports", "payments/acme", usage.By{Queue: "bulk", Type: "statement"}, daytime(4, 7)},
+	{"billing", "payments/globex", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, busy(10, 70)},
+	{"billing", "payments/initech", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, busy(2, 25)},
+	{"web", "search", usage.By{Queue: "default", Type: "index"}, busy(2, 14)},
+	{"assistant", "llm", usage.By{Queue: "default", Type: "summary"}, busy(8, 55)},
+	{"web", "maps", usage.By{Queue: "default", Type: "geocode"}, busy(40, 300)},
+	{"notify", "sms", usage.By{Queue: "default", Type: "code"}, busy(3, 28)},
+	{"notify", "mail", usage.By{Queue: "bulk", Type: "newsletter"}, busy(1, 8)},
+}
+
+// day records a day of traffic, the last quarter of an hour by ten seconds, and what APIs answered meanwhile.
+func (s *site) day() {
+	s.t.Helper()
+	ends := time.Now()
+	at := ends.Add(-25 * time.Hour)
+	recorders := map[string]*usage.Recorder{}
+	for _, f := range flows {
+		r, err := usage.New(s.rdb, usage.Config{App: f.app, Now: func() time.Time { return at }})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		recorders[f.app] = r
+	}
+	random := rand.New(rand.NewPCG(2, 24))
+	for at.Before(ends) {
+		step := 10 * time.Minute
+		if ends.Sub(at) <= time.Hour {
+			step = 10 * time.Second
+		}
+		at = at.Add(step)
+		hour := float64(at.UTC().Hour()) + float64(at.UTC().Minute())/60
+		for _, f := range flows {
+			n := int(f.perMinute(hour)*step.Minutes()*(.86+.24*random.Float64()) + random.Float64())
+			for range n {
+				recorders[f.app].Spent(f.scope, f.by, 1)
+			}
+			if rule := (&throttle.RuleInfo{Scope: "payments/acme", Rule: "trial"}); f.scope == rule.Scope {
+				for i := range n {
+					one := throttle.Shadowed{Outcome: throttle.ShadowAllowed, RuleState: throttle.RuleState{RuleInfo: rule}}
+					if i%4 == 0 {
+						one.Outcome, one.Limited = throttle.ShadowDenied, true
+					}
+					recorders[f.app].Shadowed(one)
+				}
+			}
+		}
+		for _, r := range recorders {
+			if err := r.Flush(s.t.Context()); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	s.answers()
+}
+
+// answers has APIs answer: some of it a while ago, as docs/keys.md says how it is kept, and some now.
+func (s *site) answers() {
+	s.t.Helper()
+	past := func(level string, ago, lasted time.Duration, fields map[string]any) {
+		at := time.Now().Add(-ago)
+		fields["at"], fields["until"] = at.UnixMicro(), at.Add(lasted).UnixMicro()
+		text, err := json.Marshal(fields)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		key := fmt.Sprintf("hw:{%s}!answers", level)
+		if level == "payments/acme" {
+			key = "hw:{payments}/acme!answers"
+		}
+		if err := s.rdb.ZAdd(s.t.Context(), key, redis.Z{Score: float64(at.UnixMicro()), Member: text}).Err(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	refused := func(retry time.Duration) map[string]any {
+		return map[string]any{"what": "pause", "status": 429, "retry": retry.Microseconds(), "host": "api.acme.example:443"}
+	}
+	past("payments/acme", 11*time.Minute+12*time.Second, 30*time.Second, refused(30*time.Second))
+	past("payments/acme", 4*time.Minute+31*time.Second, 20*time.Second, refused(20*time.Second))
+	past("payments/acme", 6*time.Hour+3*time.Minute, time.Minute, map[string]any{"what": "pause", "status": 503, "retry": time.Minute.Microseconds(), "host": "api.acme.example:443"})
+	past("llm", 2*time.Hour, 8*time.Second, map[string]any{"what": "pause", "status": 429, "host": "llm.example:443"})
+	for scope, hint := range map[string]upstream.Hint{
+		"llm": {Limited: true, Status: 429, Retry: time.Second, RetryKnown: true, Host: "llm.example:443"},
+		"search": {Host: "search.example:443", Quotas: []upstream.Quota{
+			{Unit: "requests", Limit: 600, Remaining: 417, Reset: 40 * time.Minute, Window: time.Hour},
+		}},
+	} {
+		if out, err := s.limiter.Report(s.t.Context(), scope, hint); err != nil || !out.Changed {
+			s.t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	for i := range 46 {
+		if _, err := s.client.Enqueue(s.t.Context(), queue.Task{Type: "code", ID: fmt.Sprint("code-", i), Scope: "sms"}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// pastClock is a hook that has Redis' clock show an earlier time, as far as commands ask for it.
+type pastClock time.Duration
+
+func (pastClock) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p pastClock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		defer p.set(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (p pastClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		defer p.set(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (p pastClock) set(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if clock, is := cmd.(*redis.TimeCmd); is && clock.Err() == nil {
+			clock.SetVal(clock.Val().Add(-time.Duration(p)))
+		}
+	}
+}
+
+// changes publishes the limits and changes them, in the last day.
+func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
+	t.Helper()
+	at := func(ago time.Duration) *policystore.Store {
+		client := redis.NewClient(rdb.Options())
+		t.Cleanup(func() { _ = client.Close() })
+		client.AddHook(pastClock(ago))
+		return policystore.New(client, policystore.Config{})
+	}
+	if _, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, edit := range []struct {
+		ago                      time.Duration
+		by, reason, scope, limit string
+	}{
+		{20*time.Hour + 12*time.Minute, "ben", "contract of November", "maps quota", "900"},
+		{5*time.Hour + 3*time.Minute, "anna", "acme answered 429: less until they have raised it", "payments/acme tenant", "50"},
+		{3*time.Hour + 41*time.Minute, "carl", "", "sms plan", "45"},
+	} {
+		scope, rule, _ := strings.Cut(edit.scope, " ")
+		if _, err := at(edit.ago).Set(t.Context(), policystore.Edit{By: edit.by, Reason: edit.reason}, scope, rule, map[string]string{"limit": edit.limit}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// aged has the tasks that wait have come earlier: places are times in ms.
+func (s *site) aged() {
+	s.t.Helper()
+	redistest.WaitAsking(s.t, "the workers to be done with what can start", 30*time.Second, func() bool {
+		left := int64(0)
+		for _, name := range []string{"default", "bulk"} {
+			left += s.rdb.LLen(s.t.Context(), "asynq:{"+name+"}:pending").Val() + s.rdb.LLen(s.t.Context(), "asynq:{"+name+"}:active").Val()
+		}
+		return left == 0
+	})
+	keys, err := s.rdb.Keys(s.t.Context(), "hw:{*!queue").Result()
+	if err != nil || len(keys) == 0 {
+		s.t.Fatal(keys, err)
+	}
+	for _, key := range keys {
+		ago := 4*time.Minute + 12*time.Second
+		switch {
+		case strings.Contains(key, "{legacy}"):
+			ago = 2*time.Hour + 10*time.Minute
+		case strings.Contains(key, "{llm}"):
+			ago = 96 * time.Second
+		case strings.Contains(key, "{sms}"):
+			ago = 38 * time.Second
+		}
+		for _, waiter := range s.rdb.ZRange(s.t.Context(), key, 0, -1).Val() {
+			if err := s.rdb.ZIncrBy(s.t.Context(), key, -float64(ago.Milliseconds()), waiter).Err(); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+}
