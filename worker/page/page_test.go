@@ -191,6 +191,13 @@ func TestScreens(t *testing.T) {
 		t.Fatalf("%d %s", code, body)
 	}
 	has(t, body, "would be enqueued", "payments/acme", "bad lines")
+	if _, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "search"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "the forecast under a pause", 20*time.Second, func() bool {
+		_, body := s.post("/forecast", url.Values{"batch": {`{"type":"mail","id":"y","scope":"search"}`}})
+		return strings.Contains(body, "bound by the pause of search")
+	})
 	if code, body := s.get("/history.ndjson"); code != http.StatusOK || !strings.HasPrefix(body, `{"version":1,`) {
 		t.Errorf("%d %s", code, body)
 	}
