@@ -131,7 +131,7 @@ func (s *site) answers() {
 	past("payments/acme", 6*time.Hour+3*time.Minute, time.Minute, map[string]any{"what": "pause", "status": 503, "retry": time.Minute.Microseconds(), "host": "api.acme.example:443"})
 	past("llm", 2*time.Hour, 8*time.Second, map[string]any{"what": "pause", "status": 429, "host": "llm.example:443"})
 	for scope, hint := range map[string]upstream.Hint{
-		"llm": {Limited: true, Status: 429, Retry: time.Second, RetryKnown: true, Host: "llm.example:443"},
+		"llm": {Limited: true, Status: 429, Retry: 3 * time.Minute, RetryKnown: true, Host: "llm.example:443"},
 		"search": {Host: "search.example:443", Quotas: []upstream.Quota{
 			{Unit: "requests", Limit: 600, Remaining: 417, Reset: 40 * time.Minute, Window: time.Hour},
 		}},
@@ -201,9 +201,22 @@ func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 	}
 }
 
-// aged has the tasks that wait have come earlier: places are times in ms.
+// aged has some more tasks wait behind the pause, and all that wait have come earlier: places are times in ms.
 func (s *site) aged() {
 	s.t.Helper()
+	redistest.WaitAsking(s.t, "the pause to be in force", 15*time.Second, func() bool {
+		v, err := s.store.Current(s.t.Context())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		in, err := s.store.InForceIn(s.t.Context(), v)
+		return err == nil && in <= 0
+	})
+	for i := range 18 {
+		if _, err := s.client.Enqueue(s.t.Context(), queue.Task{Type: "newsletter", ID: fmt.Sprint("issue-", i), Scope: "mail", Queue: "bulk"}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 	redistest.WaitAsking(s.t, "the workers to be done with what can start", 30*time.Second, func() bool {
 		left := int64(0)
 		for _, name := range []string{"default", "bulk"} {
@@ -220,6 +233,8 @@ func (s *site) aged() {
 		switch {
 		case strings.Contains(key, "{legacy}"):
 			ago = 2*time.Hour + 10*time.Minute
+		case strings.Contains(key, "{mail}"):
+			ago = 26 * time.Minute
 		case strings.Contains(key, "{llm}"):
 			ago = 96 * time.Second
 		case strings.Contains(key, "{sms}"):
