@@ -93,7 +93,7 @@ test/short: ## The quick tests, without the race detector
 	$(GO_IN_ALL) test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
 
 bench: ## Every benchmark, one after the other, and one table, peers beside us
-	@test/setup.sh
+	@test/setup.sh $(if $(filter ./... ./test/browser,$(PKG)),-browser)
 	@mkdir -p bin && rm -f bin/bench.md
 	@HEADWAY_BENCH_SCENARIOS=$(if $(filter 1x,$(BENCHTIME)),short,$(SCENARIOS)) HEADWAY_BENCH_WRITE=$(WRITE) \
 		HEADWAY_BENCH_TABLE=$(CURDIR)/bin/bench.md \

@@ -65,7 +65,7 @@ const limits = `limits:
 
 // site is a page with a live worker behind it.
 type site struct {
-	t       *testing.T
+	t       testing.TB
 	rdb     *redis.Client
 	store   *policystore.Store
 	limiter *throttle.Limiter
@@ -73,7 +73,7 @@ type site struct {
 	url     string
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	return newSiteAfter(t, func(*redis.Client, *policy.Policy) {})
 }
@@ -190,7 +190,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 })
 
 // tab opens a tab.
-func tab(t *testing.T) context.Context {
+func tab(t testing.TB) context.Context {
 	t.Helper()
 	browser, err := chromium()
 	if err != nil {
@@ -205,7 +205,7 @@ func tab(t *testing.T) context.Context {
 }
 
 // do takes steps, each of which waits for what it needs.
-func do(t *testing.T, ctx context.Context, steps ...chromedp.Action[chromedp.Void]) {
+func do(t testing.TB, ctx context.Context, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	if err := chromedp.Do(ctx, steps...); err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func do(t *testing.T, ctx context.Context, steps ...chromedp.Action[chromedp.Voi
 }
 
 // eval returns what an expression is in the page.
-func eval[T any](t *testing.T, ctx context.Context, expression string) T {
+func eval[T any](t testing.TB, ctx context.Context, expression string) T {
 	t.Helper()
 	got, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
