@@ -86,6 +86,9 @@ func (w Waitlist) Outline(ctx context.Context, provider string, most int) (list 
 	return list[:min(most, len(list))], more, nil
 }
 
+// waitersAtOnce is of how many waiters of one queue one call tells: each costs a fifth of a millisecond.
+const waitersAtOnce = 10
+
 // QueuedWaiter is a waiter in the queue of a scope.
 type QueuedWaiter struct {
 	WaiterRef
@@ -93,8 +96,8 @@ type QueuedWaiter struct {
 }
 
 // Queued returns a part of the waiters in a scope's own queue, in the order of their turns: at most 64 from a place on, which is 0
-// for the first. all is how many the queue has. Their expected starts and rules are those of InspectWaiter. Costs two round trips,
-// whatever the length of the queue. Its errors are those of Limiter.Inspect.
+// for the first. all is how many the queue has. Their expected starts and rules are those of InspectWaiter. Costs one round trip, and
+// one more for each ten waiters, whatever the length of the queue: so no script keeps Redis for more than some two milliseconds. Its errors are those of Limiter.Inspect.
 func (w Waitlist) Queued(ctx context.Context, scope string, from, most int) (list []QueuedWaiter, all int64, err error) {
 	p, err := w.l.scopes.of(scope)
 	if err != nil {
@@ -115,18 +118,20 @@ func (w Waitlist) Queued(ctx context.Context, scope string, from, most int) (lis
 	if len(tickets) == 0 {
 		return nil, count.Val(), nil
 	}
-	page, err := w.l.inspect(ctx, p, slices.Repeat([]string{scope}, len(tickets)), tickets, "", "")
-	if err != nil {
-		return nil, 0, unavailable(ctx, "look at the queue of", scope, err)
-	}
-	for i, ticket := range tickets {
-		line := page.lines[i]
-		if line.ahead < 0 {
-			continue // it has started meanwhile
+	for some := range slices.Chunk(tickets, waitersAtOnce) {
+		page, err := w.l.inspect(ctx, p, slices.Repeat([]string{scope}, len(some)), some, "", "")
+		if err != nil {
+			return nil, 0, unavailable(ctx, "look at the queue of", scope, err)
 		}
-		list = append(list, QueuedWaiter{readPlace(scope, ticket), WaiterStatus{
-			At: page.at, Waits: true, Ahead: line.ahead, Expected: line.start, Binding: line.binding, Paused: line.paused,
-		}})
+		for i, ticket := range some {
+			line := page.lines[i]
+			if line.ahead < 0 {
+				continue // it has started meanwhile
+			}
+			list = append(list, QueuedWaiter{readPlace(scope, ticket), WaiterStatus{
+				At: page.at, Waits: true, Ahead: line.ahead, Expected: line.start, Binding: line.binding, Paused: line.paused,
+			}})
+		}
 	}
 	return list, count.Val(), nil
 }

@@ -29,6 +29,18 @@ func TestQueued(t *testing.T) {
 				t.Errorf("place %d: %+v, want %+v", n+1, got, want)
 			}
 		}
+		for n := range 20 {
+			i.ask("p/y", fmt.Sprint("y", n), int64(1))
+		}
+		long, all, err := b.Waitlist().Queued(t.Context(), "p/y", 2, 15)
+		if err != nil || all != 20 || len(long) != 15 {
+			t.Fatalf("%d of %d, %v", len(long), all, err)
+		}
+		for n, got := range long { // in more than one call
+			if want := fmt.Sprint("y", n+2); got.ID != want || got.Ahead != int64(n+2) || got.Expected != i.ticket("p/y", want, 1).Expected {
+				t.Errorf("place %d: %+v, want %s", n+2, got, want)
+			}
+		}
 		if list, all, err = b.Waitlist().Queued(t.Context(), "p/x", 10, 3); err != nil || all != 5 || len(list) != 0 {
 			t.Errorf("beyond the end: %+v, %d in all, %v", list, all, err)
 		}

@@ -79,7 +79,7 @@ func newSite(t testing.TB) *site {
 }
 
 // newSiteAfter is newSite with a past: what happened before the worker began.
-func newSiteAfter(t *testing.T, past func(*redis.Client, *policy.Policy)) *site {
+func newSiteAfter(t testing.TB, past func(*redis.Client, *policy.Policy)) *site {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -550,6 +551,77 @@ func TestSnapshotCost(t *testing.T) {
 				t.Errorf("%s sent %d commands, and says %d", path, n, most)
 			}
 		}
+	}
+}
+
+// A page of waiters is read by few commands, also at first, and all of its rows are known after two snapshots.
+func TestWaitersCost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 60)
+	if err := s.rdb.Del(t.Context(), "asynq:{default}:t:inv3").Err(); err != nil {
+		t.Fatal(err)
+	}
+	sent := &sentCommands{}
+	rdb := redis.NewClient(s.rdb.Options())
+	defer func() { _ = rdb.Close() }()
+	rdb.AddHook(sent)
+	h, err := newHandler(Config{Redis: rdb, Local: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodGet, "/waiters?scope=payments/acme", nil)
+	if _, err := h.limits(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	topic, err := h.waitersTopic(r, s.who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last any
+	for n := range 3 {
+		h.following.read = time.Time{}
+		most := topic.cost(last)
+		sent.n.Store(0)
+		if last, err = topic.load(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		if got := int(sent.n.Load()); got > snapshotCommands || got > most {
+			t.Errorf("snapshot %d sent %d commands, and says %d", n, got, most)
+		}
+	}
+	data, _, err := h.waitersView(r, s.who, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := data.(waitersData).Rows
+	for i, row := range rows {
+		if !row.Known || row.Gone != (row.ID == "inv3") || !row.Gone && (row.Type != "mail" || row.EnqueuedBy != "billing" || row.Since.IsZero()) || row.Position != int64(i+1) {
+			t.Errorf("row %d: %+v", i, row)
+		}
+	}
+	if len(rows) != rowsAPage {
+		t.Errorf("%d rows", len(rows))
+	}
+}
+
+// sentCommands counts what a client sends: a script is one command.
+type sentCommands struct{ n atomic.Int64 }
+
+func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (s *sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -306,8 +307,14 @@ func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
 	}
 	from := (pageNumber(r) - 1) * rowsAPage
 	return topic{
-		key:  "waiters\x00" + name + "\x00" + r.FormValue("page"),
-		cost: fixed(limitsCost + 2),
+		key: "waiters\x00" + name + "\x00" + r.FormValue("page"),
+		cost: func(last any) int {
+			before, again := last.(*waiters)
+			if !again {
+				return snapshotCommands
+			}
+			return waitersCost + 1 + min(newTasks, before.unknown())
+		},
 		load: func(ctx context.Context, last any) (any, error) {
 			if _, err := h.limits(ctx); err != nil { // the limits to use
 				return nil, err
@@ -317,7 +324,7 @@ func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
 			if err != nil {
 				return nil, err
 			}
-			return h.loadWaiters(turns, before)
+			return h.loadWaiters(ctx, turns, before)
 		},
 	}, nil
 }
@@ -331,33 +338,54 @@ type waiters struct {
 type waiter struct {
 	Type, EnqueuedBy, Cost, Priority string
 	Since, Patience                  time.Time
+	Known                            bool // it was looked up
 	Gone                             bool
 }
 
-// newTasks is how many tasks one reading looks up, with two commands each: those that are new on the
-// page.
-const newTasks = 20
+const (
+	// waitersCost is the commands for a page of waiters, without those for single tasks.
+	waitersCost = limitsCost + 2 + rowsAPage/10
+	// newTasks is how many tasks one reading looks up at most, with a command each: those that are new on the
+	// page.
+	newTasks = snapshotCommands - waitersCost - 1 // a script that Redis does not know yet is sent twice
+)
 
-func (h *handler) loadWaiters(turns control.Turns, before *waiters) (*waiters, error) {
+// unknown returns how many tasks of the page were not looked up yet.
+func (w *waiters) unknown() (n int) {
+	for _, one := range w.turns.List {
+		if !w.tasks[one.Queue+"\x00"+one.ID].Known {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *handler) loadWaiters(ctx context.Context, turns control.Turns, before *waiters) (*waiters, error) {
 	w := &waiters{turns: turns, tasks: map[string]waiter{}}
-	looked := 0
+	var look []asynqx.TaskRef
 	for _, one := range turns.List {
 		key := one.Queue + "\x00" + one.ID
+		known := waiter{}
 		if before != nil {
-			if known, is := before.tasks[key]; is {
-				w.tasks[key] = known
-				continue
-			}
-			if looked >= newTasks {
-				continue
-			}
+			known = before.tasks[key]
 		}
-		looked++
-		got, err := h.waiter(one.Queue, one.ID)
-		if err != nil {
-			return nil, err
+		if known.Known {
+			w.tasks[key] = known
+		} else if len(look) < newTasks {
+			look = append(look, asynqx.TaskRef{Queue: one.Queue, ID: one.ID})
 		}
-		w.tasks[key] = got
+	}
+	heads, err := asynqx.TaskHeads(ctx, h.cfg.Redis, look)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range look {
+		head, is := heads[one]
+		if !is {
+			w.tasks[one.Queue+"\x00"+one.ID] = waiter{Known: true, Gone: true}
+			continue
+		}
+		w.tasks[one.Queue+"\x00"+one.ID] = waiterOf(head)
 	}
 	return w, nil
 }

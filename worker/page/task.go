@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // pageNumber returns the page that a request asks for, from 1.
@@ -33,19 +34,12 @@ func pagesFor(all int64, page int, r *http.Request) pages {
 	return p
 }
 
-// waiter looks a task up. It costs two commands.
-func (h *handler) waiter(name, id string) (waiter, error) {
-	info, err := h.inspector.GetTaskInfo(name, id)
-	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-		return waiter{Gone: true}, nil
-	}
-	if err != nil {
-		return waiter{}, err
-	}
-	w := waiter{Type: info.Type, EnqueuedBy: enqueuedBy(info)}
-	w.Cost, w.Priority = info.Headers[queue.HeaderCost], info.Headers[queue.HeaderPriority]
-	w.Since, w.Patience = patience(info)
-	return w, nil
+// waiterOf returns what the headers of a task say.
+func waiterOf(head asynqx.TaskHead) waiter {
+	w := waiter{Type: head.Type, EnqueuedBy: queue.EnqueuedBy(asynq.NewTaskWithHeaders(head.Type, nil, head.Headers)), Known: true}
+	w.Cost, w.Priority = head.Headers[queue.HeaderCost], head.Headers[queue.HeaderPriority]
+	w.Since, w.Patience = patience(head.Headers)
+	return w
 }
 
 func enqueuedBy(info *asynq.TaskInfo) string {
@@ -53,14 +47,14 @@ func enqueuedBy(info *asynq.TaskInfo) string {
 }
 
 // patience returns when a task's wait began, and when it ends at the latest. Both are zero if unknown.
-func patience(info *asynq.TaskInfo) (since, until time.Time) {
-	if at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue]); err == nil {
+func patience(headers map[string]string) (since, until time.Time) {
+	if at, err := time.Parse(time.RFC3339Nano, headers[queue.HeaderDue]); err == nil {
 		since = at
 	}
-	if most, err := time.ParseDuration(info.Headers[queue.HeaderMaxWait]); err == nil && !since.IsZero() {
+	if most, err := time.ParseDuration(headers[queue.HeaderMaxWait]); err == nil && !since.IsZero() {
 		until = since.Add(most)
 	}
-	if at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDeadline]); err == nil && (until.IsZero() || at.Before(until)) {
+	if at, err := time.Parse(time.RFC3339Nano, headers[queue.HeaderDeadline]); err == nil && (until.IsZero() || at.Before(until)) {
 		until = at
 	}
 	return since, until
@@ -160,7 +154,7 @@ func (h *handler) taskOf(who Actor, t control.Task, info *asynq.TaskInfo) taskDa
 		d.CostText = t.Costs.String()
 	}
 	if info != nil {
-		d.Since, d.Patience = patience(info)
+		d.Since, d.Patience = patience(info.Headers)
 		d.By = enqueuedBy(info)
 		if retries := info.Headers[queue.HeaderMaxRetry]; retries != "" {
 			d.Retries = retries

@@ -13,6 +13,7 @@ import (
 
 // The fields of asynq's message (asynq v0.25 and v0.26, internal/proto/asynq.proto).
 const (
+	fieldType         protowire.Number = 1
 	fieldID           protowire.Number = 3
 	fieldErrorMsg     protowire.Number = 7
 	fieldLastFailedAt protowire.Number = 11

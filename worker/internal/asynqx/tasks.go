@@ -71,6 +71,64 @@ func Headers(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef, na
 	return values, nil
 }
 
+// TaskHead is the type and the headers of a task.
+type TaskHead struct {
+	Type    string
+	Headers map[string]string
+}
+
+// TaskHeads returns the heads of tasks, without those that have gone. It costs a round trip of a command a task.
+func TaskHeads(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) (map[TaskRef]TaskHead, error) {
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	messages := make([]*redis.SliceCmd, len(tasks))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, t := range tasks {
+			messages[i] = pipe.HMGet(ctx, taskKey(t.Queue, t.ID), "msg") // no error for a task that has gone
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	heads := map[TaskRef]TaskHead{}
+	for i, message := range messages {
+		if text, is := message.Val()[0].(string); is {
+			if head, ok := readTaskHead([]byte(text)); ok {
+				heads[tasks[i]] = head
+			}
+		}
+	}
+	return heads, nil
+}
+
+// readTaskHead reads the head of a message, and returns false if it is not asynq's.
+func readTaskHead(message []byte) (head TaskHead, ok bool) {
+	head.Headers = map[string]string{}
+	ok = eachField(message, func(number protowire.Number, value []byte, _ uint64) bool {
+		switch number {
+		case fieldType:
+			head.Type = string(value)
+		case fieldHeaders:
+			var name, text string
+			is := eachField(value, func(number protowire.Number, value []byte, _ uint64) bool {
+				switch number {
+				case mapKey:
+					name = string(value)
+				case mapValue:
+					text = string(value)
+				}
+				return true
+			})
+			head.Headers[name] = text
+			return is
+		}
+		return true
+	})
+	return head, ok
+}
+
 // header returns a header of the task in a message, "" if it has none of the name.
 func header(message []byte, name string) string {
 	for len(message) > 0 {
