@@ -47,6 +47,7 @@ func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) ht
 		who, ok := h.who(r)
 		switch {
 		case ok:
+			h.follow(r.Context())
 			next(w, r, who)
 		case h.cfg.Local != "":
 			http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)

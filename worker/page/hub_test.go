@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -56,6 +57,31 @@ func TestHubReadsOnceForAll(t *testing.T) {
 		away.Store(true)
 		if st := h.get(t.Context(), one); st.err == nil || st.data != at {
 			t.Errorf("while Redis is away: %+v, want what was read last, %d", st, at)
+		}
+	})
+}
+
+// Viewers that come while a topic is read wait for that reading.
+func TestHubReadsOnceAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(slog.New(slog.DiscardHandler), time.Now)
+		var n atomic.Int64
+		slow := topic{key: "slow", cost: fixed(1), load: func(context.Context, any) (any, error) {
+			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // in a bubble
+			return n.Add(1), nil
+		}}
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				if st := h.get(t.Context(), slow); st.data != int64(1) {
+					t.Errorf("got %+v", st)
+				}
+			})
+		}
+		all.Wait()
+		if n := n.Load(); n != 1 {
+			t.Errorf("%d readings", n)
 		}
 	})
 }

@@ -73,6 +73,7 @@ type handler struct {
 	mux       *http.ServeMux
 	following following
 	servers   servers
+	heartbeat time.Duration
 	most      int // tasks that one request changes at most; 0 for control.MostTasks
 	past      pastLimits
 }
@@ -89,7 +90,7 @@ func New(cfg Config) (http.Handler, error) {
 }
 
 func newHandler(cfg Config) (*handler, error) {
-	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions()}
+	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), heartbeat: heartbeat}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -219,6 +220,7 @@ type following struct {
 	mu     sync.Mutex
 	known  control.Limits
 	read   time.Time
+	failed time.Time // the last reading that failed
 	number int64
 	until  time.Time // when the policy changes without a new version
 }
@@ -236,6 +238,7 @@ func (h *handler) limits(ctx context.Context) (control.Limits, error) {
 	}
 	l, err := h.service.Limits(ctx)
 	if err != nil {
+		f.failed = h.now()
 		return f.known, err
 	}
 	f.known, f.read = l, h.now()
@@ -248,4 +251,22 @@ func (h *handler) limits(ctx context.Context) (control.Limits, error) {
 		f.number, f.until = v.Number, until
 	}
 	return l, nil
+}
+
+// followTimeout bounds how long a request waits for the limits by which its rights are checked.
+const followTimeout = time.Second
+
+// follow brings the page's own limiter up to date before rights are checked by its owners: it knows none at first, and is out of date
+// after a time without viewers. Without an answer of Redis the limits that are known count.
+func (h *handler) follow(ctx context.Context) {
+	f := &h.following
+	f.mu.Lock()
+	skip := !f.own || h.now().Sub(f.failed) < snapshotEvery
+	f.mu.Unlock()
+	if skip {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	_, _ = h.limits(ctx) // what is read next says why
 }

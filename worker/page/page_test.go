@@ -114,8 +114,10 @@ func (s *site) use(scope string) {
 // do makes a request.
 func (s *site) do(r *http.Request) (int, string, http.Header) {
 	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second) // a stream that is not refused ends too
+	defer cancel()
 	w := httptest.NewRecorder()
-	s.handler.ServeHTTP(w, r.WithContext(s.t.Context()))
+	s.handler.ServeHTTP(w, r.WithContext(ctx))
 	body, err := io.ReadAll(w.Result().Body)
 	if err != nil {
 		s.t.Fatal(err)

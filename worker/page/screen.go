@@ -117,7 +117,7 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	defer stop()
 	stream := &stream{w: w, to: http.NewResponseController(w)}
 	_ = stream.to.SetReadDeadline(time.Time{}) // a server's ReadTimeout is for incoming requests, and would end this one
-	beat := time.NewTicker(heartbeat)
+	beat := time.NewTicker(h.heartbeat)
 	defer beat.Stop()
 	for {
 		select {
@@ -133,10 +133,13 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 			err = h.sendLive(stream, looked, who, s, t)
 		}
 		if err != nil {
-			return // the viewer has closed the connection
+			return // the viewer has closed the connection, or may not see it any more
 		}
 	}
 }
+
+// errEnded ends a stream whose viewer was sent "bye".
+var errEnded = errors.New("page: the viewer may not see it any more")
 
 // sendLive sends the present state of a topic.
 func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t topic) error {
@@ -145,11 +148,11 @@ func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t t
 		return nil
 	}
 	if _, err := s.topic(r, who); err != nil { // the rights have changed
-		return to.send("bye", "")
+		return errors.Join(errEnded, to.send("bye", ""))
 	}
 	v, err := h.viewOf(r, who, s, st)
 	if err != nil {
-		return to.send("bye", "")
+		return errors.Join(errEnded, to.send("bye", ""))
 	}
 	var b bytes.Buffer
 	if err := h.templates[s.name].ExecuteTemplate(&b, "livepart", v); err != nil {
