@@ -40,6 +40,15 @@ func (r *reported) has(kind events.Kind, scope string) bool {
 	return false
 }
 
+func (r *reported) percents() (list []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.list {
+		list = append(list, e.Percent)
+	}
+	return list
+}
+
 // Config.Events hears what decisions and answers say, while a server runs.
 func TestEventsOfAServer(t *testing.T) {
 	t.Parallel()
