@@ -112,6 +112,22 @@ func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 			t.Errorf("none of the tasks that wait has %d before it: %v", ahead, waits)
 		}
 	}
+	plain := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	again := many(name, 5, "p/a")
+	if _, err := plain.EnqueueBatch(t.Context(), again, func(r queue.Result) {
+		if r.State != queue.Duplicate || r.Waits || !r.Start.IsZero() || r.Ahead != 0 || r.WaitsFor != nil {
+			t.Errorf("a task that was there: %+v", r)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := plain.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "p/a", Queue: name, ID: "untraced"})
+	if err != nil || !got.Waits {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if headers := info(t, rdb, name, "untraced").Headers; headers[queue.HeaderExpected] != "" || headers[queue.HeaderWaitsFor] != "" {
+		t.Errorf("without an OnEnqueue: %q", headers)
+	}
 	if got := maps.Collect(maps.All(s.done)); len(got) != 5 {
 		t.Errorf("%d results", len(got))
 	}

@@ -375,6 +375,39 @@ func TestMismatch(t *testing.T) {
 	})
 }
 
+// A process counts as behind if two checks find it so: not one that goes between them, nor one that comes.
+func TestMismatchOfAMoment(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		store := policystore.New(rdb, policystore.Config{})
+		publish := func(limit int64) {
+			t.Helper()
+			if _, err := store.Import(t.Context(), policystore.Edit{By: "test"}, hourly(t, limit), "", true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		publish(10)
+		ctx, stop := context.WithCancel(t.Context())
+		var ends sync.WaitGroup
+		t.Cleanup(ends.Wait)
+		t.Cleanup(stop)
+		p := newProcess(t, rdb, hourly(t, 10), Config{})
+		ends.Go(func() { policystore.Follow(ctx, store, p.limiter, policystore.FollowConfig{App: "mail"}) })
+		goes, leaves := context.WithCancel(ctx)
+		ends.Go(func() { policystore.Announce(goes, store, policystore.Process{App: "goes"}) })
+		pass(time.Minute)
+		changed := p.limiter.PolicyChanged()
+		publish(20)
+		<-changed
+		pass(settled + lookAgain/2) // between the checks
+		leaves()
+		ends.Go(func() { policystore.Announce(ctx, store, policystore.Process{App: "comes"}) })
+		pass(settled)
+		if got := p.seen(Mismatch); len(got) != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // If Redis does not answer, the event is reported all the same; the log has it.
 func TestReportsWithoutRedis(t *testing.T) {
 	t.Parallel()
@@ -460,4 +493,63 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.String()
+}
+
+// A rule that a larger request found full is at 100 %, though it has units left; and the thresholds of another limit count anew.
+func TestThresholdsOfDenialsAndChanges(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		p := newProcess(t, rdb, hourly(t, 10), Config{})
+		pass(time.Second)
+		p.spend("p/a", 6)
+		if _, err := p.limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 5}); err != nil {
+			t.Fatal(err)
+		}
+		p.limiter.SetPolicy(hourly(t, 12))
+		p.spend("p/a", 1)
+		synctest.Wait()
+		var got [][2]int64
+		for _, e := range p.seen(Threshold) {
+			got = append(got, [2]int64{int64(e.Percent), e.Limit})
+		}
+		if want := [][2]int64{{50, 10}, {100, 10}, {50, 12}}; !slices.Equal(got, want) {
+			t.Errorf("percents and limits %v, want %v", got, want)
+		}
+	})
+}
+
+// If go-redis has sent the claim of an event twice, this process holds it, and reports the event.
+func TestClaimThatWasSentTwice(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	e, err := New(Config{Prefix: redistest.Prefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := noticed{event: Event{ID: "mine"}, of: "a rule", stays: time.Minute}
+	for range 2 {
+		if !e.claim(t.Context(), rdb, one) {
+			t.Error("its own claim is another's")
+		}
+	}
+	if one.event.ID = "of another process"; e.claim(t.Context(), rdb, one) {
+		t.Error("two processes report an event")
+	}
+}
+
+// A limit that comes back before it is used up at this pace has no time at which it is.
+func TestPaceOfALimit(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	before, now := passed{percent: 50, limit: 10, used: 5, at: at}, passed{percent: 80, limit: 10, used: 8, at: at.Add(9 * time.Minute)}
+	used := now.at.Add(6 * time.Minute) // two more, at three minutes each
+	for name, tt := range map[string]struct{ resets, want time.Time }{
+		"before it is whole":  {used.Add(time.Second), used},
+		"when it is whole":    {used, time.Time{}},
+		"after it is whole":   {used.Add(-time.Second), time.Time{}},
+		"it never comes back": {time.Time{}, used},
+	} {
+		if got := pace(before, now, tt.resets); !got.Equal(tt.want) {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/outbound"
@@ -234,6 +236,17 @@ func TestWebhookIsLimited(t *testing.T) {
 	if err != nil || d.Allowed || d.RetryAfter > 31*time.Second || s.received() != 2 {
 		t.Errorf("another process may send: %+v %v; %d requests", d, err, s.received())
 	}
+}
+
+// "Without Redis it is open": an outage is when events matter most.
+func TestWebhookWithoutRedis(t *testing.T) {
+	t.Parallel()
+	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { _ = gone.Close() })
+	p := newProcess(t, gone, hourly(t, 10), Config{Webhook: &Webhook{URL: s.URL, Secret: secret}})
+	p.pause("p/a")
+	p.waits("delivered", 1)
 }
 
 // What is queued when the process stops is tried once more, for some seconds at most.

@@ -71,6 +71,11 @@ func TestShared(t *testing.T) {
 		if page := scrape(t, m); strings.Contains(page, "headway_shared_") || !strings.Contains(page, "headway_policy_version") {
 			t.Error("series that nobody could read")
 		}
+		if page := scrape(t, m); strings.Contains(page, "headway_shared_") || reads != 4 { // an error is not kept
+			t.Errorf("%d reads, the last two in vain", reads)
+		}
+		fault = nil
+		wantLines(t, scrape(t, m), `headway_shared_policy_version 12`)
 	})
 }
 

@@ -1,11 +1,16 @@
 package oteltask
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
@@ -87,5 +92,42 @@ func TestWaitsThatBeganElsewhere(t *testing.T) {
 		if level := map[string]string{"p/*:tenant": "p/a", "p:all": "p"}[tt.rule]; got.level != level {
 			t.Errorf("%s: the rule counts at %q, want %q", name, got.level, level)
 		}
+	}
+}
+
+// The ends of pick-ups and runs that are no plain success or failure.
+func TestEndsOfPickups(t *testing.T) {
+	t.Parallel()
+	exporter := tracetest.NewInMemoryExporter()
+	tracing := New(Config{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
+	last := func() tracetest.SpanStub {
+		all := exporter.GetSpans()
+		return all[len(all)-1]
+	}
+	p := pickup("1", nil, throttle.Decision{})
+	tracing.Ends(t.Context(), p, nil)
+	if got := last(); len(got.Events) != 1 || got.Events[0].Name != droppedEvent || got.Status.Code != codes.Unset {
+		t.Errorf("dropped: %+v", got)
+	}
+
+	_, ended := tracing.Starts(t.Context(), p)
+	ended("lost", nil)
+	if got := last(); got.Status != (sdktrace.Status{Code: codes.Error, Description: throttle.ErrLeaseLost.Error()}) || !slices.Contains(got.Attributes, errorTypeKey.String("lost")) {
+		t.Errorf("lost: %+v, %v", got.Status, got.Attributes)
+	}
+
+	until := time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC)
+	_, ended = tracing.Starts(t.Context(), p)
+	ended("deferred", &worker.Limited{At: until})
+	if got := last(); len(got.Events) != 1 || !slices.Contains(got.Events[0].Attributes, at(untilKey, until)) || got.Status.Code != codes.Unset {
+		t.Errorf("deferred: %+v", got)
+	}
+
+	// A pick-up that failed ends the wait: the next one of its id is another.
+	p.Until = p.At.Add(time.Hour)
+	tracing.Waits(t.Context(), p)
+	tracing.Ends(t.Context(), p, errors.New("no such account"))
+	if _, known := tracing.waits.take(p, p.At); known {
+		t.Error("an ended wait is remembered")
 	}
 }
