@@ -20,8 +20,8 @@ const (
 const OldestWaitCost = oldestScans + oldestHeads + 1
 
 // OldestWait returns about when the longest wait for a provider began, by the server's clock: that of the first waiters of its 8 fullest
-// queues, among about its first 1000. It is zero if nothing waits, or if no place of these waiters is a time, as QueueSurvey.Joined says.
-// A waiter of a lower priority than others in its queue may have waited for longer. Costs at most OldestWaitCost commands, in three round
+// queues, among about its first 1000. Of a waiter that came back to the front of its queue it is the start that it could not use, so it has
+// waited for longer. It is zero if nothing waits, or if no place of these waiters is a time, as among lanes. A waiter of a lower priority than others in its queue may have waited for longer. Costs at most OldestWaitCost commands, in three round
 // trips, however much waits. The error wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) OldestWait(ctx context.Context, provider string) (since time.Time, err error) {
 	queues, err := w.fullestOf(ctx, provider)
@@ -47,11 +47,26 @@ func (w Waitlist) OldestWait(ctx context.Context, provider string) (since time.T
 		if len(head.Val()) == 0 {
 			continue // it was emptied meanwhile
 		}
-		if at := joined(head.Val()[0].Score, now); !at.IsZero() && (since.IsZero() || at.Before(since)) {
+		if at := waitsSince(head.Val()[0].Score, now); !at.IsZero() && (since.IsZero() || at.Before(since)) {
 			since = at
 		}
 	}
 	return since, nil
+}
+
+// waitsSince is joined, or, of a waiter that came back to the front of its queue, the start that it could not use; see front_place in
+// lua/include/fairshare/lanes.lua.
+func waitsSince(score float64, now time.Time) time.Time {
+	const band, front, latest = int64(1) << 32, int64(1) << 30, int64(12 * 24 * time.Hour / time.Millisecond)
+	place := ((int64(score) % band) + band) % band
+	if place >= front {
+		return joined(score, now)
+	}
+	age := ((now.UnixMilli()-place)%front + front) % front
+	if age > latest { // it is yet to come
+		return time.Time{}
+	}
+	return now.Add(-time.Duration(age) * time.Millisecond)
 }
 
 // fullestOf returns the scopes of a provider's fullest queues, as far as a few scans find them.

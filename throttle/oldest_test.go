@@ -25,6 +25,17 @@ func TestOldestWait(t *testing.T) {
 		if got := oldest("p"); got != -1 {
 			b.t.Errorf("nothing waits, for %s", got)
 		}
+		back := Request{Scope: "q", Turn: Turn{WaiterID: "back"}}
+		if _, err := b.Waitlist().RequeueFront(ctx, back); err != nil {
+			b.t.Fatal(err)
+		}
+		b.pass(3 * sec)
+		if got := oldest("q"); got != 3*sec {
+			b.t.Errorf("what came back to the front waits for %s", got)
+		}
+		if d := b.decide(Request{Scope: "q", ID: NewID(), Turn: back.Turn}); !d.Allowed {
+			b.t.Fatalf("%+v", d)
+		}
 		for n := range 4 { // 2 start
 			i.ask("p/a", fmt.Sprint("a", n), 1)
 		}
