@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -63,6 +64,21 @@ const limits = `limits:
     rules: [{name: off, algorithm: sliding-window, limit: 0, per: 1s}]
 `
 
+const schedules = `schedules:
+  nightly-report:
+    cron: "0 6 * * 1-5"
+    timezone: America/Los_Angeles
+    jitter: 5m
+    task: {type: statement, scope: payments/acme, queue: bulk}
+  reindex:
+    cron: "*/20 * * * *"
+    task: {type: index, scope: search}
+  weekly-letter:
+    cron: "0 9 * * 1"
+    timezone: Europe/Berlin
+    task: {type: newsletter, scope: mail, queue: bulk}
+`
+
 // site is a page with a live worker behind it.
 type site struct {
 	t       testing.TB
@@ -105,7 +121,11 @@ func newSiteAfter(t testing.TB, past func(*redis.Client, *policy.Policy)) *site 
 	s.limiter = limiter
 	s.store = policystore.New(s.rdb, policystore.Config{})
 	s.client = queue.NewClient(s.rdb, queue.ClientConfig{Limiter: limiter, App: "shop"})
-	handler, err := page.New(page.Config{Redis: s.rdb, Local: "anna"})
+	runs, err := schedule.Parse("schedules.yaml", []byte(schedules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler, err := page.New(page.Config{Redis: s.rdb, Local: "anna", Schedules: runs.Schedules})
 	if err != nil {
 		t.Fatal(err)
 	}
