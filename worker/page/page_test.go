@@ -261,6 +261,20 @@ func TestWhoSeesWhat(t *testing.T) {
 	if _, body := s.get("/history"); strings.Contains(body, "account") || !strings.Contains(body, "limit: 7") {
 		t.Errorf("the history of a viewer:\n%s", body)
 	}
+	both, err := limitsyaml.Parse("new.yaml", []byte("limits: {search: {rules: [{name: plan, algorithm: sliding-window, limit: 8, per: 1h}]}, payments: {rules: [{name: account, algorithm: fixed-window, limit: 3, per: 30d}]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.store.Import(t.Context(), policystore.Edit{By: "anna"}, both, "payments-and-search.yaml", false); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "the history to have the import", 10*time.Second, func() bool {
+		_, body := s.get("/history")
+		if strings.Contains(body, "payments-and-search") || strings.Contains(body, "account") {
+			t.Fatalf("the history of a viewer of search names what is hidden:\n%s", body)
+		}
+		return strings.Contains(body, "limit: 8") && strings.Contains(body, "changed limits") && strings.Contains(body, "in scopes that you may not see")
+	})
 	if _, body := s.post("/forecast", url.Values{"batch": {`{"type":"mail","scope":"payments/acme"}`}}); !strings.Contains(body, "vic may not see payments/acme") {
 		t.Errorf("the forecast of a viewer:\n%s", body)
 	}
