@@ -1,10 +1,13 @@
 package control
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/throttle/policystore"
@@ -143,7 +146,13 @@ func TestApply(t *testing.T) {
 			if now, err := a.store.Current(t.Context()); err != nil || now.Number != before.Number {
 				t.Fatalf("a viewer changed the limits: %+v, %v", now, err)
 			}
+			var audit bytes.Buffer
+			a.log = slog.New(slog.NewTextHandler(&audit, nil))
+			c.Reason = "a test"
 			done, err := a.Apply(t.Context(), admin, c)
+			if line := audit.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, `msg="limits changed" who=root via=test verb=`+string(c.Verb)+" scope=payments") || !strings.Contains(line, `reason="a test"`) {
+				t.Errorf("audit: %s", line)
+			}
 			if err != nil || done.Version.By != admin.Name || len(done.Differences) != 1 || done.Undo == nil {
 				t.Fatalf("%+v, %v", done, err)
 			}
@@ -154,5 +163,22 @@ func TestApply(t *testing.T) {
 				t.Errorf("undone, and different: %+v, %v", now, err)
 			}
 		})
+	}
+}
+
+// The rights to a rollback were checked over one version, and an actor that may not do everything makes it over no other.
+func TestRightsAreThoseOfOneVersion(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, owned)
+	for _, limit := range []string{"7", "8"} {
+		if _, err := a.store.Set(t.Context(), policystore.Edit{By: "anna"}, "payments", "plan", map[string]string{"limit": limit}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := Change{Verb: VerbRollback, Version: 2}
+	for who, want := range map[*Actor]int64{{Name: "anna", Groups: []string{"team-pay"}, Role: RoleOwner}: 3, {Name: "root", Role: RoleAdmin}: 0} {
+		if got, err := a.mayChange(t.Context(), *who, back, policystore.Edit{By: who.Name}); err != nil || got != want {
+			t.Errorf("%s: over version %d, %v; want %d", who.Name, got, err, want)
+		}
 	}
 }

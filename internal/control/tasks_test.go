@@ -172,3 +172,24 @@ func TestTaskChangesAreChecked(t *testing.T) {
 		t.Errorf("%v, %q", err, a.places())
 	}
 }
+
+// A task of a scope that the actor may not see is answered as one that does not exist.
+func TestHiddenTasksAreNone(t *testing.T) {
+	t.Parallel()
+	a, _ := newTasks(t)
+	c := TaskChange{Verb: VerbCancel, IDs: []string{"a0"}}
+	for who, want := range map[*Actor]bool{
+		{Name: "olga", Role: RoleOwner, Scopes: []string{"q"}}: true,
+		{Name: "olga", Role: RoleOwner}:                        false, // it may see the task, and not cancel it
+	} {
+		none, forbidden := new(NoTaskError), new(ForbiddenError)
+		_, countErr := a.Count(t.Context(), *who, c)
+		_, err := a.ApplyTasks(t.Context(), *who, c)
+		if errors.As(err, &none) != want || errors.As(err, &forbidden) == want || errors.As(countErr, &none) != want {
+			t.Errorf("%+v: %v, and counting %v; want as if there was none: %t", *who, err, countErr, want)
+		}
+	}
+	if len(a.places()) != 7 {
+		t.Errorf("%q wait", a.places())
+	}
+}
