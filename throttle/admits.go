@@ -23,7 +23,7 @@ func (r *RuleForecast) Free() int64 {
 // Client.Forecast of package queue, and means nothing for a pause. It does no I/O. Not safe for concurrent use.
 func (r *RuleForecast) AdmitsIn(units int64) Estimate {
 	if r.Algorithm == policy.Concurrency {
-		return r.RunTimes.ends(units-r.Free(), r.Limit)
+		return r.RunTimes.wait(placeQueue{units, r.Limit - r.Free() + r.over}, r.Limit)
 	}
 	d, known := r.admitsIn(units)
 	if !known {

@@ -219,7 +219,7 @@ type inspected struct {
 	waiting, released, ahead int64
 	out                      bool
 	start                    Estimate
-	ends                     []int64 // how many runs end first under each of its concurrency rules
+	places                   []placeQueue // under each of its concurrency rules; none if the start is unknown
 	binding                  policy.MatchedRule
 	paused                   bool
 }
@@ -272,8 +272,8 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 	}
 	numbers, ok := reply[0].([]any)
 	names, named := reply[1].([]any)
-	ends, listed := reply[3].([]any)
-	if !ok || !named || !listed || len(ends) != len(t.plans) || len(numbers) != 1+inspectLine*len(t.plans) {
+	held, listed := reply[3].([]any)
+	if !ok || !named || !listed || len(held) != len(t.plans) || len(numbers) != 1+inspectLine*len(t.plans) {
 		return out, errReply
 	}
 	number := func(i int) int64 {
@@ -292,11 +292,8 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 				line.heed(p, by, out.at)
 			}
 		}
-		if all, _ := ends[i].([]any); p != nil && len(all) == len(p.leases) {
-			for _, runs := range all {
-				n, _ := runs.(int64)
-				line.ends = append(line.ends, n)
-			}
+		if p != nil {
+			line.places = p.readPlaces(held[i])
 		}
 		out.lines = append(out.lines, line)
 	}
@@ -304,6 +301,20 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 		out.below = append(out.below, scopeOf(provider, path))
 	}
 	return out, nil
+}
+
+// readPlaces reads what a task waits for under each concurrency rule.
+func (p *compiledScope) readPlaces(reply any) (list []placeQueue) {
+	all, _ := reply.([]any)
+	if len(all) != 2*len(p.leases) {
+		return nil
+	}
+	for two := range slices.Chunk(all, 2) {
+		tasks, _ := two[0].(int64)
+		held, _ := two[1].(int64)
+		list = append(list, placeQueue{tasks, held})
+	}
+	return list
 }
 
 // heed takes over which rule of the plan binds. Of pauses it is the one that lasts longest,

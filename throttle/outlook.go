@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -45,12 +44,13 @@ type RuleForecast struct {
 	Spread bool
 	// RunTimes is how long runs take under a concurrency rule.
 	RunTimes RunTimes
+	over     int64 // how many more runs than its limit hold places, after that was lowered
 	resets   *resetTimes
-	// Own is the number of the rule's units in the scope's own queue.
+	// Own is the number of the rule's units in the scope's own queue: of places, one for each task.
 	Own int64
 	// Waiting is the number of units in the queues under the rule, and Queues the number of these queues,
 	// the scope's own included. Tasks that were granted a start and have not begun are not counted: they
-	// are already charged.
+	// are already charged. Under a concurrency rule, a task of another scope counts as many as its requests.
 	Waiting, Queues int64
 }
 
@@ -107,8 +107,6 @@ func (d *Decision) pausedFor() time.Duration {
 // countWaiting reads what waits below the levels of a scope's rules, and how long their runs take: see
 // lua/include/fairshare/tree.lua. Those in flight are charged already.
 func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forecast) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
 	leaf := scopePath(p.scope.String()) + "/"
 	fields := []string{"n" + leaf}
 	for _, key := range p.keys {
@@ -116,19 +114,16 @@ func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forec
 		fields = append(fields, "n"+level)
 	}
 	var sums *redis.SliceCmd
-	var times *redis.SliceCmd
-	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+	var runs runsReply
+	var tasks *redis.IntCmd
+	err := l.Waitlist().read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
 		sums = pipe.HMGet(ctx, metaKey(p.provider), fields...)
 		if len(p.leases) > 0 {
-			times = pipe.MGet(ctx, p.runKeys()...)
+			runs, tasks = p.askRuns(ctx, pipe, out.At), pipe.ZCard(ctx, text(p.queue[0]))
 		}
-		return nil
 	})
 	if err != nil {
 		return err
-	}
-	if times != nil {
-		out.setRunTimes(p, times.Val())
 	}
 	own := readNodeSum(sums.Val()[0])
 	out.Waiting = own.units
@@ -136,14 +131,12 @@ func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forec
 		all, unit := readNodeSum(sums.Val()[1+i]), p.states[i].Unit
 		out.Rules[i].Waiting, out.Rules[i].Queues, out.Rules[i].Own = all.of(unit), all.kids, own.of(unit)
 	}
-	return nil
-}
-
-// setRunTimes takes over what stands under the plan's runKeys.
-func (f *Forecast) setRunTimes(p *compiledScope, values []any) {
-	for k, i := range p.leases {
-		f.Rules[i].RunTimes = readRunTimes(values[k])
+	for _, i := range p.leases { // each task takes one place
+		r := &out.Rules[i]
+		r.Waiting, r.Own = max(0, r.Waiting-r.Own)+tasks.Val(), tasks.Val()
 	}
+	out.setRuns(p, runs)
+	return nil
 }
 
 // nodeSum is how many children of a node have tasks, how many requests wait below it, and what those that cost by

@@ -46,7 +46,7 @@ func TestOutlook(t *testing.T) {
 	}
 	want := []rule{
 		{"account", 5, 1005 * ms, 5, 3},
-		{"held", 0, 0, 5, 3},
+		{"held", 0, 0, 4, 3},          // a place for each
 		{"tenant", 2, 201 * ms, 3, 1}, // 10 in 1.005s, in least terms
 		{"off", 0, 0, 3, 1},
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -68,6 +68,28 @@ func (r RunTimes) ends(runs, places int64) Estimate {
 	return Estimate{time.Duration(min(max(in, from), to)), time.Duration(from), time.Duration(to)}
 }
 
+// placeQueue is what a task that waits for a place under a concurrency rule waits for: how many tasks take one up to and including it, and
+// how many runs hold one, which may be more than the rule's limit after that was lowered.
+type placeQueue struct{ tasks, held int64 }
+
+// full reports whether runs have to end before the task gets its place.
+func (p placeQueue) full(limit int64) bool { return p.tasks > limit-p.held }
+
+// wait returns when the task gets its place. docs/algorithms.md#run-times has the proof.
+func (r RunTimes) wait(p placeQueue, limit int64) Estimate {
+	over := p.held - limit
+	if over <= 0 {
+		return r.ends(p.tasks+over, limit)
+	}
+	e, one := r.ends(p.tasks, limit), r.ends(1, 1)
+	if !e.Known() || !one.Known() {
+		return unknowable
+	}
+	// Before those ends, runs end whose places are not taken again: a part of those at hand, which all end within a run.
+	part := 2 * float64(over) / float64(p.held)
+	return Estimate{e.In + time.Duration(part*float64(one.In)), e.From, e.To + one.To}
+}
+
 // runsKey returns where Redis keeps the run times of a concurrency rule; provider is the prefix of its keys.
 func runsKey(provider string, b policy.MatchedRule) string {
 	return provider + "!runs" + scopePath(b.Pattern) + ":" + escape(b.Rule.Name)
@@ -76,25 +98,34 @@ func runsKey(provider string, b policy.MatchedRule) string {
 // readRunTimes parses what Redis keeps: see lua/include/core/run_times.lua. What is damaged is as good as nothing.
 func readRunTimes(v any) RunTimes {
 	var runs, mean, deviation int64
-	if n, err := fmt.Sscanf(text(v), "%d %d %d", &runs, &mean, &deviation); err != nil || n != 3 || runs < 0 || mean < 0 || deviation < 0 {
+	_, err := fmt.Sscanf(text(v), "%d %d %d", &runs, &mean, &deviation)
+	if err != nil || min(runs, mean, deviation) < 0 || max(mean, deviation) > Never.Microseconds() {
 		return RunTimes{}
 	}
 	return RunTimes{runs, us(mean), us(deviation)}
 }
 
-// readRuns returns what stands under keys of run times. Costs one round trip.
-func (l *Limiter) readRuns(ctx context.Context, keys []string) ([]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	var values *redis.SliceCmd
-	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		values = pipe.MGet(ctx, keys...)
-		return nil
-	})
-	if err != nil {
-		return nil, err
+// runsReply is what is read of the concurrency rules of a plan.
+type runsReply struct {
+	times *redis.SliceCmd
+	held  []*redis.IntCmd
+}
+
+// askRuns asks for the run times of the plan's concurrency rules and for the runs that hold places at a time. It needs some.
+func (p *compiledScope) askRuns(ctx context.Context, pipe redis.Pipeliner, at time.Time) (r runsReply) {
+	r.times = pipe.MGet(ctx, p.runKeys()...)
+	for _, i := range p.leases {
+		r.held = append(r.held, pipe.ZCount(ctx, p.keys[i], "("+strconv.FormatInt(at.UnixMicro(), 10), "+inf"))
 	}
-	return values.Val(), nil
+	return r
+}
+
+// setRuns takes over what askRuns asked for.
+func (f *Forecast) setRuns(p *compiledScope, r runsReply) {
+	for k, i := range p.leases {
+		one := &f.Rules[i]
+		one.RunTimes, one.over = readRunTimes(r.times.Val()[k]), max(0, r.held[k].Val()-one.Limit)
+	}
 }
 
 // addRunTimes puts in when those will start who wait for runs to end. Costs a round trip if there are any.
@@ -102,8 +133,8 @@ func (l *Limiter) addRunTimes(ctx context.Context, t *table, lines []inspected) 
 	var keys []string
 	at := map[string]int{}
 	for i, line := range lines {
-		for k, runs := range line.ends {
-			if b := t.plans[i].lease(k); runs > 0 {
+		for k, of := range line.places {
+			if b := t.plans[i].lease(k); of.full(b.Rule.Limit) {
 				key := runsKey(t.plans[i].provider, b)
 				if _, asked := at[key]; !asked {
 					at[key], keys = len(keys), append(keys, key)
@@ -114,13 +145,14 @@ func (l *Limiter) addRunTimes(ctx context.Context, t *table, lines []inspected) 
 	if len(keys) == 0 {
 		return nil
 	}
-	values, err := l.readRuns(ctx, keys)
+	var values *redis.SliceCmd
+	err := l.Waitlist().read(ctx, func(ctx context.Context, pipe redis.Pipeliner) { values = pipe.MGet(ctx, keys...) })
 	if err != nil {
 		return err
 	}
 	for i := range lines {
 		p := t.plans[i]
-		lines[i].waitForRuns(p, func(b policy.MatchedRule) RunTimes { return readRunTimes(values[at[runsKey(p.provider, b)]]) })
+		lines[i].waitForRuns(p, func(b policy.MatchedRule) RunTimes { return readRunTimes(values.Val()[at[runsKey(p.provider, b)]]) })
 	}
 	return nil
 }
@@ -137,12 +169,12 @@ func (i *inspected) waitForRuns(p *compiledScope, times func(policy.MatchedRule)
 	default:
 		start = Estimate{}
 	}
-	for k, runs := range i.ends {
-		if runs == 0 {
+	for k, of := range i.places {
+		b := p.lease(k)
+		if !of.full(b.Rule.Limit) {
 			continue
 		}
-		b := p.lease(k)
-		wait := times(b).ends(runs, b.Rule.Limit)
+		wait := times(b).wait(of, b.Rule.Limit)
 		if !wait.Known() {
 			return
 		}

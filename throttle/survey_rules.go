@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -50,11 +52,12 @@ func (s *survey) pacesOf(ctx context.Context, scope string) (Forecast, Decision,
 	if err != nil || p == nil || len(p.leases) == 0 {
 		return now, d, err
 	}
-	values, err := s.w.l.readRuns(ctx, p.runKeys())
+	var runs runsReply
+	err = s.w.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) { runs = p.askRuns(ctx, pipe, now.At) })
 	if err != nil {
 		return now, d, unavailable(ctx, "read the run times of", scope, err)
 	}
-	now.setRunTimes(p, values)
+	now.setRuns(p, runs)
 	return now, d, nil
 }
 

@@ -20,7 +20,7 @@
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
--- Returns  {numbers, scopes, after, ends}:
+-- Returns  {numbers, scopes, after, places}:
 --          numbers   the clock of this call in integer µs, then six for each of s scopes:
 --                    waiting   how many tasks are in its queue
 --                    released  how many tasks of it, and of scopes below it, are in flight
@@ -31,8 +31,9 @@
 --                              than the path has for a pause
 --          scopes    the paths of those that begin with `under` and have waiting tasks
 --          after     the member to continue after; "" when these were the last
---          ends      for each of s scopes a list: how many runs end before the task starts, under each of its
---                    concurrency rules; empty if that is unknown
+--          places    for each of s scopes a list, with two numbers for each of its concurrency rules: how many tasks
+--                    take a place up to and including the task, and how many runs hold one; it may be shorter, if the
+--                    start is unknown
 --
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
@@ -2037,9 +2038,9 @@ end
 
 -- How long until the turn of a task in its queue, from its place and the length of the queue, and the rule that it
 -- waits for; -1 if no clock predicts it. Each scope that shares a level with it has a turn for each turn that the
--- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more. `ends` gets,
--- for each concurrency rule of the path, how many runs end first.
-local function expected_in(l, path, place, card, before, ends)
+-- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more. `places` gets two
+-- numbers for each concurrency rule of the path: how many tasks take a place up to and including it, and how many runs hold one.
+local function expected_in(l, path, place, card, before, places)
   local latest, binding, full = now, 0, nil
   for i, r in ipairs(path) do
     local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
@@ -2060,8 +2061,9 @@ local function expected_in(l, path, place, card, before, ends)
       end
       if r.kind == 'C' then
         full = full or place + 1 > r.cap - r.held and i
-        if ends then
-          ends[#ends + 1] = max(0, units + 1 - max(0, r.cap - r.held))
+        if places then
+          local last = #places
+          places[last + 1], places[last + 2] = units + 1, r.held
         end
       end
     end
@@ -2110,16 +2112,16 @@ local function queue(j, s)
   else
     place = call('ZRANK', l.key, ticket) or nil
   end
-  local waits, binding, ends = -1, 0, {}
+  local waits, binding, places = -1, 0, {}
   if place and not l.unknown then
     local path = queues.path(l)
     local _, sig = counted(path, ticket)
     waits, binding = expected_in(l, path, place, card, function(level)
       return before_at(level, l.leaf, sig)
-    end, ends)
+    end, places)
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
-  return card, flying[l.scope] or 0, place or -1, out, waits, binding, ends
+  return card, flying[l.scope] or 0, place or -1, out, waits, binding, places
 end
 
 -- The scopes that are asked for in a page of the heap, and the member to continue after.
@@ -2148,10 +2150,10 @@ for i = 1, n do
     r.x, r.at = max(0, r.x - (now - r.at) * r.p), now
   end
 end
-local numbers, ends, s = { now }, {}, #KEYS - n - 4
+local numbers, places, s = { now }, {}, #KEYS - n - 4
 for j = 1, s do
   local k = 6 * j - 4
-  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5], ends[j] = queue(j, s)
+  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5], places[j] = queue(j, s)
 end
 local scopes, after = below()
-return { numbers, scopes, after, ends }
+return { numbers, scopes, after, places }

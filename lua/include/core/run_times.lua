@@ -3,11 +3,17 @@
 -- runs  string "runs mean deviation": how many runs it stands for, and their mean and standard deviation in µs. Once it
 --       stands for a hundred, each later run takes a hundredth of it.
 -- Source: docs/algorithms.md#run-times
-local MOST_RUNS, RUNS_STAY = 100, 86400000 -- ms: the next day's first forecast reads it, too
+local MOST_RUNS, LONGEST_RUN = 100, 4503599627370496
+local RUNS_STAY = 86400000 -- ms: the next day's first forecast reads it, too
 
 local function note_run(key, took)
-  local runs, mean, deviation = string.match(redis.call('GET', key) or '', '^(%d+) (%d+) (%d+)$')
-  runs, mean, deviation = min((tonumber(runs) or 0) + 1, MOST_RUNS), tonumber(mean) or 0, tonumber(deviation) or 0
+  local v = redis.call('MGET', key)[1] -- no error from a key of another type: what is damaged is written anew
+  local runs, mean, deviation = string.match(v or '', '^(%d+) (%d+) (%d+)$')
+  runs, mean, deviation = tonumber(runs), tonumber(mean), tonumber(deviation)
+  if not (runs and mean and deviation and max(mean, deviation) <= LONGEST_RUN) then
+    runs, mean, deviation = 0, 0, 0
+  end
+  runs = min(runs + 1, MOST_RUNS)
   local off, variance = took - mean, deviation * deviation
   mean = mean + off / runs
   variance = max(0, variance + (off * (took - mean) - variance) / runs)

@@ -27,9 +27,9 @@ end
 
 -- How long until the turn of a task in its queue, from its place and the length of the queue, and the rule that it
 -- waits for; -1 if no clock predicts it. Each scope that shares a level with it has a turn for each turn that the
--- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more. `ends` gets,
--- for each concurrency rule of the path, how many runs end first.
-local function expected_in(l, path, place, card, before, ends)
+-- queue has, if its weight is 1; and the scopes that are `before` it at a level, or all of them, one more. `places` gets two
+-- numbers for each concurrency rule of the path: how many tasks take a place up to and including it, and how many runs hold one.
+local function expected_in(l, path, place, card, before, places)
   local latest, binding, full = now, 0, nil
   for i, r in ipairs(path) do
     local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
@@ -50,8 +50,9 @@ local function expected_in(l, path, place, card, before, ends)
       end
       if r.kind == 'C' then
         full = full or place + 1 > r.cap - r.held and i
-        if ends then
-          ends[#ends + 1] = max(0, units + 1 - max(0, r.cap - r.held))
+        if places then
+          local last = #places
+          places[last + 1], places[last + 2] = units + 1, r.held
         end
       end
     end
