@@ -100,6 +100,37 @@ func TestVariantsAgree(t *testing.T) {
 	}
 }
 
+// A fixed window that was charged ahead leaves the window before the last behind, which is over by the time that the last one begins.
+// The fast path leaves the state that the general way does.
+func TestFastPathDropsWhatIsOver(t *testing.T) {
+	t.Parallel()
+	const minute, limit, first = 60_000_000, 3, 1_800_057_600_000_000
+	server := redistest.Client(t)
+	for name, rule := range map[string][4]int64{"fixed": {limit, 0, minute, 0}, "on use": {limit, minute, 0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			h := &history{kinds: "S", rules: [][4]int64{rule}}
+			prefix := "{" + redistest.Prefix(t) + "}"
+			h.keys, h.due, h.meta, h.told = []string{prefix + ":r0"}, prefix+"!schedule", prefix+"!meta", prefix+"!upstream"
+			decide := func(at, cost, ahead int) {
+				h.calls = append(h.calls, randomCall{verb: 9, id: len(h.ids), cost: cost, now: first + at, ahead: ahead})
+				h.ids = append(h.ids, fmt.Sprint(prefix, "@", len(h.ids)))
+			}
+			decide(0, 1, 0)
+			decide(minute, limit, 0)         // the second window is full,
+			decide(2*minute-1000, 1, minute) // and the third is opened before it begins
+			decide(2*minute+1000, 1, 0)      // what is over goes with this start,
+			decide(2*minute+1000_000, 1, 0)  // and is gone for the next
+			decide(3*minute+minute/2, 1, 0)  // also after the last window
+			fast, slow := h.play(t, variant{"fast", server, server, small}), h.play(t, variant{"general", server, server, general})
+			for i := range fast {
+				if fast[i] != slow[i] {
+					t.Errorf("call %d:\n%q\nin general\n%q", i, fast[i], slow[i])
+				}
+			}
+		})
+	}
+}
+
 // history is a random list of calls over one set of rules.
 type history struct {
 	kinds string

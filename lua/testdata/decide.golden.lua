@@ -203,6 +203,8 @@ for i = 1, n do
     local rest = place + opens - now
     if width ~= length or rest > two + three or rest <= slack or count + cost > cap then
       break -- its last window is not the current one, or does not admit the cost now
+    elseif total > count and (three == 0 and head or head * three) + two + three <= now then
+      break -- a window before it is over, and to be dropped
     end
     holds = count + cost
     state = packed('>BI7I7I7I7I7I7I7B', layout, till, width, total + cost, head, before, tail, holds, 0) .. sub(v, 52)
