@@ -42,7 +42,7 @@ const (
 // pause stays.
 func (c *limitsCommand) drain(ctx context.Context) error {
 	began := time.Now()
-	made, err := c.change(ctx, control.Change{Verb: control.VerbPause, Scope: c.words[0]})
+	made, err := c.change(ctx, control.Change{Verb: control.VerbDrain, Scope: c.words[0]})
 	switch {
 	case errors.Is(err, policystore.ErrUnchanged): // it is paused for good already
 	case err != nil:

@@ -22,7 +22,7 @@ import (
 const tasksUsage = `Usage: worker tasks run ID… | -scope SCOPE [flags]
        worker tasks move -to SCOPE ID… | -scope SCOPE [flags]
        worker tasks cancel ID… | -scope SCOPE [flags]
-       worker tasks drain SCOPE [flags]
+       worker tasks clear SCOPE [flags]
        worker tasks priority -set N ID… | -scope SCOPE [flags]
        worker tasks history [-redis URL] [-json]
 
@@ -34,7 +34,7 @@ as it is.
             behind those that were put there before
   move      have them spend from another scope, at the end of its queue
   cancel    delete them
-  drain     delete all that wait in SCOPE and below it, after printing how many. Tasks
+  clear     delete all that wait in SCOPE and below it, after printing how many. Tasks
             that run or were granted their start go on, and tasks that are enqueued
             meanwhile stay
   priority  change their priority. They go behind those that have it already
@@ -50,7 +50,7 @@ Flags:
   -to SCOPE         of move: the new scope
   -set N            of priority: the new one, up to 1000000 either way. A higher one
                     goes first
-  -limit N          change N tasks at most, 1 to 10000. Default: 10000. drain goes on
+  -limit N          change N tasks at most, 1 to 10000. Default: 10000. clear goes on
                     until none is left
   -dry-run          print how many tasks it would be, and change none
   -as NAME          the author, for the history. Default: the user's name
@@ -58,12 +58,12 @@ Flags:
   -json             print an object for each task, and one for all
   -h                print this
 
-Exit codes: 0 done, 1 something failed or a task was left as it is (by drain: still
+Exit codes: 0 done, 1 something failed or a task was left as it is (by clear: still
 waits), 2 bad usage, 130 interrupted.
 
 Examples:
   worker tasks cancel -scope payments/acme -dry-run
-  worker tasks drain payments/acme -reason "wrong batch"
+  worker tasks clear payments/acme -reason "wrong batch"
   worker tasks run inv-1
   worker tasks move -to payments/bulk -scope payments/acme -queue low
 `
@@ -71,12 +71,12 @@ Examples:
 const tasksHelp = "worker tasks -h"
 
 // tasksVerbs has the flag that only one verb takes, empty for none.
-var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", tasksDrain: "", "priority": "set", tasksHistory: ""}
+var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", tasksClear: "", "priority": "set", tasksHistory: ""}
 
-// tasksHistory is the verb that changes nothing, and tasksDrain the one that takes a scope as its word.
+// tasksHistory is the verb that changes nothing, and tasksClear the one that takes a scope as its word.
 const (
 	tasksHistory = "history"
-	tasksDrain   = string(control.VerbDrain)
+	tasksClear   = string(control.VerbClear)
 )
 
 // tasksCommand is one run of "worker tasks".
@@ -125,7 +125,7 @@ func takesTaskFlag(verb, name string) bool {
 	switch verb {
 	case tasksHistory:
 		return name == "redis" || name == "json"
-	case tasksDrain:
+	case tasksClear:
 		return slices.Contains([]string{"redis", "dry-run", "as", "reason", "json"}, name)
 	}
 	return name != "to" && name != "set" || tasksVerbs[verb] == name
@@ -162,7 +162,7 @@ var errSomeLeft = errors.New("some tasks were left as they are")
 // read takes the words, and refuses what does not go together.
 func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
 	if len(words) == 0 {
-		return cli.Errorf(tasksHelp, "nothing to do: run, move, cancel, drain or priority")
+		return cli.Errorf(tasksHelp, "nothing to do: run, move, cancel, clear or priority")
 	}
 	verb := words[0]
 	if _, known := tasksVerbs[verb]; !known {
@@ -179,9 +179,9 @@ func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
 	case err != nil:
 	case verb == tasksHistory && len(words) > 1:
 		err = cli.Errorf(tasksHelp, "worker tasks history takes no ids, and prints all changes")
-	case verb == tasksDrain && len(words) != 2:
-		err = cli.Errorf("worker tasks drain payments/acme -dry-run", "worker tasks drain takes one scope")
-	case verb == tasksDrain:
+	case verb == tasksClear && len(words) != 2:
+		err = cli.Errorf("worker tasks clear payments/acme -dry-run", "worker tasks clear takes one scope")
+	case verb == tasksClear:
 		c.change.Scope, c.change.IDs = words[1], nil
 	case verb == tasksHistory:
 	case needs != "" && !given[needs]:
@@ -219,8 +219,8 @@ func (c *tasksCommand) run(ctx context.Context) error {
 		}
 		return c.printCount(n)
 	}
-	if c.change.Verb == control.VerbDrain {
-		return c.explain(ctx, c.drain(ctx, service, who))
+	if c.change.Verb == control.VerbClear {
+		return c.explain(ctx, c.clear(ctx, service, who))
 	}
 	done, err := service.ApplyTasks(ctx, who, c.change)
 	if printErr := c.printDone(done); err == nil {
@@ -311,7 +311,7 @@ var leftWords = map[worker.TaskOutcome]string{
 }
 
 var doneWords = map[control.Verb]string{
-	control.VerbRun: "to start next", control.VerbMove: "moved", control.VerbCancel: "cancelled", control.VerbDrain: "cancelled", control.VerbPriority: "changed",
+	control.VerbRun: "to start next", control.VerbMove: "moved", control.VerbCancel: "cancelled", control.VerbClear: "cancelled", control.VerbPriority: "changed",
 }
 
 func (c *tasksCommand) printDone(done control.TasksDone) error {

@@ -70,7 +70,7 @@ func TestTasks(t *testing.T) {
 		{1, "cancel none", "there is no task none (queues: default)"},
 		{1, "move -to nowhere t1", "scope \"nowhere\" meets no rule"},
 		{1, "priority -set 9000000 t1", "priority 9000000 is not from -1000000 to 1000000"},
-		{2, "", "nothing to do: run, move, cancel, drain or priority"},
+		{2, "", "nothing to do: run, move, cancel, clear or priority"},
 		{2, "delete t1", `tasks cannot be changed by "delete"`},
 		{2, "cancel", "no task is named, and no -scope"},
 		{2, "cancel t1 -scope p", "tasks are named by their ids or by -scope, not by both"},
@@ -103,15 +103,15 @@ func TestTasks(t *testing.T) {
 		line string
 		want string
 	}{
-		{2, "drain", "worker tasks drain takes one scope"},
-		{2, "drain p q", "worker tasks drain takes one scope"},
-		{2, "drain p -queue low", "-queue does not go with worker tasks drain"},
-		{2, "drain p -limit 5", "-limit does not go with worker tasks drain"},
-		{0, "drain p -dry-run", "dry run: it would be 2 tasks; nothing was changed"},
-		{0, "drain p/b", "worker: cancelling 0 tasks of p/b and below it\n"},
-		{0, "drain p -as anna -reason wrong", "2 tasks cancelled\nworker: cancelling 2 tasks of p and below it\n"},
-		{0, "drain p -json", `{"tasks":0,"changed":0}`},
-		{0, "history", "  anna  drain 2 tasks of p (wrong)\n"},
+		{2, "clear", "worker tasks clear takes one scope"},
+		{2, "clear p q", "worker tasks clear takes one scope"},
+		{2, "clear p -queue low", "-queue does not go with worker tasks clear"},
+		{2, "clear p -limit 5", "-limit does not go with worker tasks clear"},
+		{0, "clear p -dry-run", "dry run: it would be 2 tasks; nothing was changed"},
+		{0, "clear p/b", "worker: cancelling 0 tasks of p/b and below it\n"},
+		{0, "clear p -as anna -reason wrong", "2 tasks cancelled\nworker: cancelling 2 tasks of p and below it\n"},
+		{0, "clear p -json", `{"tasks":0,"changed":0}`},
+		{0, "history", "  anna  clear 2 tasks of p (wrong)\n"},
 	} {
 		if got := ask(c.code, c.line); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.line, got, c.want)
@@ -119,8 +119,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// "worker tasks drain" goes on in steps until none is left, and prints the sum of them.
-func TestTasksDrainGoesOn(t *testing.T) {
+// "worker tasks clear" goes on in steps until none is left, and prints the sum of them.
+func TestTasksClearGoesOn(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h}]}}"))
@@ -143,8 +143,8 @@ func TestTasksDrainGoesOn(t *testing.T) {
 	}
 	service := control.New(control.Config{Redis: rdb, Limiter: limiter, Store: store})
 	var out, errs bytes.Buffer
-	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbDrain, Scope: "p", Most: 2}, json: true, out: &out, errs: &errs}
-	if err := c.drain(t.Context(), service, atCommandLine("anna")); err != nil {
+	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbClear, Scope: "p", Most: 2}, json: true, out: &out, errs: &errs}
+	if err := c.clear(t.Context(), service, atCommandLine("anna")); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.String(); strings.Count(got, `"outcome":"changed"`) != 5 || !strings.HasSuffix(got, `{"tasks":5,"changed":5}`+"\n") || !strings.Contains(errs.String(), "cancelling 5 tasks of p ") {

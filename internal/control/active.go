@@ -14,9 +14,29 @@ const pageSize = 200
 
 // active returns the number of active tasks of a scope and of the scopes below it.
 func (s *Service) active(name string) (int, error) {
-	active, err := ActiveTasks(s.inspector, func(scope string) bool { return scope == name || strings.HasPrefix(scope, name+"/") })
+	active, err := ActiveTasks(s.inspector, func(scope string) bool { return isIn(scope, name) })
 	return len(active), err
 }
+
+// ActiveTask is a task that a worker has: it runs, or is held for its start.
+type ActiveTask struct{ Queue, ID, Type, Scope string }
+
+// ActiveInCost is how many Redis commands ActiveIn sends for each page of 200 active tasks, at most.
+const ActiveInCost = 5
+
+// ActiveIn returns the active tasks of one asynq queue whose scope is name or below it, as their headers have it. A queue that does
+// not exist has none.
+func (s *Service) ActiveIn(asynqQueue, name string) (list []ActiveTask, err error) {
+	err = eachActive(s.inspector, asynqQueue, func(t ActiveTask) {
+		if isIn(t.Scope, name) {
+			list = append(list, t)
+		}
+	})
+	return list, err
+}
+
+// isIn reports whether a scope is another or below it.
+func isIn(scope, name string) bool { return scope == name || strings.HasPrefix(scope, name+"/") }
 
 // ActiveTasks returns the tickets of the active tasks whose headers name a wanted scope. It costs two
 // calls for each queue and each page of active tasks. There are as many active tasks as workers have
@@ -28,23 +48,37 @@ func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (ma
 	}
 	seen := map[string]bool{}
 	for _, name := range queues {
-		for page := 1; ; page++ {
-			tasks, err := inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
-			if errors.Is(err, asynq.ErrQueueNotFound) {
-				break // the queue was removed just now
+		err := eachActive(inspector, name, func(t ActiveTask) {
+			if wanted(t.Scope) {
+				seen[queue.Ticket(name, t.ID)] = true
 			}
-			if err != nil {
-				return nil, err
-			}
-			for _, task := range tasks {
-				if !task.IsOrphaned && wanted(task.Headers[queue.HeaderScope]) {
-					seen[queue.Ticket(name, task.ID)] = true // a task can be on two pages
-				}
-			}
-			if len(tasks) < pageSize {
-				break
-			}
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return seen, nil
+}
+
+// eachActive calls do once for each active task of a queue.
+func eachActive(inspector *asynq.Inspector, name string, do func(ActiveTask)) error {
+	seen := map[string]bool{} // a task can be on two pages
+	for page := 1; ; page++ {
+		tasks, err := inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
+		if errors.Is(err, asynq.ErrQueueNotFound) {
+			return nil // the queue was removed just now
+		}
+		if err != nil {
+			return err
+		}
+		for _, task := range tasks {
+			if !task.IsOrphaned && !seen[task.ID] {
+				seen[task.ID] = true
+				do(ActiveTask{Queue: name, ID: task.ID, Type: task.Type, Scope: task.Headers[queue.HeaderScope]})
+			}
+		}
+		if len(tasks) < pageSize {
+			return nil
+		}
+	}
 }

@@ -17,7 +17,7 @@ import (
 // Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes
 // it.
 type Change struct {
-	// Verb is pause, resume, set, assign, remove, unset, reset, rollback or import.
+	// Verb is pause, drain, which pauses, resume, set, assign, remove, unset, reset, rollback or import.
 	Verb Verb
 	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and
 	// import have neither. Without Rule, unset and reset mean all rules; without Scope, unset means
@@ -37,7 +37,7 @@ type Change struct {
 
 	// Reason is the reason that the history keeps.
 	Reason string
-	// For is how long pause, set and remove last. Zero means permanently.
+	// For is how long pause, drain, set and remove last. Zero means permanently.
 	For time.Duration
 	// IfVersion refuses the change if the limits have another version by then; see policystore.Edit.
 	IfVersion int64
@@ -128,7 +128,7 @@ func verbOf(verb Verb, rule string) Verb {
 // edit makes the change in the store.
 func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (made policystore.Made, err error) {
 	switch c.Verb {
-	case VerbPause:
+	case VerbPause, VerbDrain:
 		return s.store.Pause(ctx, edit, c.Scope)
 	case VerbResume:
 		return s.store.Resume(ctx, edit, c.Scope)
@@ -168,7 +168,7 @@ func (e *UnknownScopeError) Error() string {
 // new, it refuses only a name that is similar to another.
 func (s *Service) known(ctx context.Context, c Change) error {
 	mayBeNew := c.Verb == VerbSet || c.Verb == VerbAssign
-	if c.Force || !mayBeNew && c.Verb != VerbPause {
+	if c.Force || !mayBeNew && c.Verb != VerbPause && c.Verb != VerbDrain {
 		return nil
 	}
 	p, err := s.store.Now(ctx)

@@ -16,6 +16,11 @@ type Pause struct {
 	PausedUser  string `json:"paused_user,omitempty"`
 }
 
+// PauseOf returns the pause that holds a scope under limits that were read before. It does no I/O.
+func (s *Service) PauseOf(scope string, limits Limits) Pause {
+	return s.pause(scope, limits.Version, limits.At)
+}
+
 // pause returns the pause that holds a scope, the outermost of several. v names its author, and may be
 // nil.
 func (s *Service) pause(scope string, v *policystore.Version, now time.Time) (p Pause) {

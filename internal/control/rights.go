@@ -14,6 +14,7 @@ const (
 	VerbSee      Verb = "see"
 	VerbPayload  Verb = "payload"
 	VerbPause    Verb = "pause"
+	VerbDrain    Verb = "drain" // pause, and then wait until nothing runs
 	VerbResume   Verb = "resume"
 	VerbSet      Verb = "set"
 	VerbAssign   Verb = "assign"
@@ -25,14 +26,14 @@ const (
 	VerbRun      Verb = "run"
 	VerbMove     Verb = "move"
 	VerbCancel   Verb = "cancel"
-	VerbDrain    Verb = "drain"
+	VerbClear    Verb = "clear"
 	VerbPriority Verb = "priority"
 )
 
 // verbWords are the words for those verbs that a refusal does not name as they are.
 var verbWords = map[Verb]string{
 	VerbPayload: "read the payloads of", VerbRollback: "roll back", VerbRemove: "remove rules of", VerbSet: "set rules of", VerbAssign: "assign fields of",
-	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of", VerbDrain: "drain",
+	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of", VerbClear: "clear",
 	VerbPriority: "change the priority of tasks of",
 }
 
@@ -51,11 +52,12 @@ var rights = map[Verb]map[Role]reach{
 	VerbSee:      {RoleViewer: everywhere, RoleOwner: everywhere, RoleAdmin: everywhere},
 	VerbPayload:  {RoleOwner: own, RoleAdmin: everywhere},
 	VerbPause:    {RoleOwner: own, RoleAdmin: everywhere},
+	VerbDrain:    {RoleOwner: own, RoleAdmin: everywhere},
 	VerbResume:   {RoleOwner: own, RoleAdmin: everywhere},
 	VerbRun:      {RoleOwner: own, RoleAdmin: everywhere},
 	VerbMove:     {RoleOwner: own, RoleAdmin: everywhere}, // both the scope that it leaves and the one that it enters
 	VerbCancel:   {RoleOwner: own, RoleAdmin: everywhere},
-	VerbDrain:    {RoleOwner: own, RoleAdmin: everywhere},
+	VerbClear:    {RoleOwner: own, RoleAdmin: everywhere},
 	VerbPriority: {RoleOwner: own, RoleAdmin: everywhere},
 	VerbSet:      {RoleOwner: own, RoleAdmin: everywhere},
 	VerbRemove:   {RoleOwner: own, RoleAdmin: everywhere},

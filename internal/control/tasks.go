@@ -19,7 +19,7 @@ import (
 )
 
 // taskVerbs are the verbs of TaskChange.
-var taskVerbs = []Verb{VerbRun, VerbMove, VerbCancel, VerbDrain, VerbPriority}
+var taskVerbs = []Verb{VerbRun, VerbMove, VerbCancel, VerbClear, VerbPriority}
 
 // MostTasks is the most tasks that one TaskChange changes.
 const MostTasks = 10_000
@@ -28,7 +28,7 @@ const MostTasks = 10_000
 // ApplyTasks changes them.
 type TaskChange struct {
 	// Verb is run, which starts tasks before all others as soon as the limits allow; move, which moves
-	// them to another scope; cancel; drain, which cancels all tasks of a scope; or priority.
+	// them to another scope; cancel; clear, which cancels all tasks of a scope; or priority.
 	Verb Verb
 	// IDs are the tasks, in Queue, or in all queues if that is empty. Without IDs the change is about all
 	// tasks that wait in Scope and below it, with "*" for every name, and only those of Queue and of Type
@@ -39,7 +39,7 @@ type TaskChange struct {
 	To string
 	// Priority is the value that priority sets.
 	Priority int
-	// Before is the end of drain: it leaves tasks whose wait began later, by their headers, which have
+	// Before is the end of clear: it leaves tasks whose wait began later, by their headers, which have
 	// the time of the host that enqueued them. Defaults to the server's time when ApplyTasks begins.
 	Before time.Time
 	// Reason is the reason for the audit line.
@@ -53,7 +53,7 @@ type TaskCount struct {
 	Tasks int64
 	// More says that there are more, which were not counted.
 	More bool
-	// At is the server's time before they were counted, for TaskChange.Before. Only of drain.
+	// At is the server's time before they were counted, for TaskChange.Before. Only of clear.
 	At time.Time
 }
 
@@ -93,8 +93,8 @@ func (c *TaskChange) check(p *policy.Policy) error {
 	switch {
 	case !slices.Contains(taskVerbs, c.Verb):
 		return &TaskChangeError{fmt.Sprintf("tasks cannot be changed by %q", c.Verb)}
-	case c.Verb == VerbDrain && (c.Scope == "" || len(c.IDs) > 0 || c.Queue != "" || c.Type != ""):
-		return &TaskChangeError{"drain takes a scope alone, and no ids, queue or type"}
+	case c.Verb == VerbClear && (c.Scope == "" || len(c.IDs) > 0 || c.Queue != "" || c.Type != ""):
+		return &TaskChangeError{"clear takes a scope alone, and no ids, queue or type"}
 	case len(c.IDs) == 0 && c.Scope == "":
 		return &TaskChangeError{"no task is named, and no scope"}
 	case len(c.IDs) > 0 && c.Scope != "":
@@ -141,7 +141,7 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 	if err := s.checkTasks(who, c); err != nil {
 		return n, err
 	}
-	if c.Verb == VerbDrain {
+	if c.Verb == VerbClear {
 		if n.At, err = s.rdb.Time(ctx).Result(); err != nil {
 			return n, err
 		}
@@ -180,8 +180,8 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 		most = MostTasks
 	}
 	done.Left = map[Outcome]int{}
-	if c.Verb == VerbDrain {
-		err = s.drain(ctx, c, most, &done)
+	if c.Verb == VerbClear {
+		err = s.clear(ctx, c, most, &done)
 		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
 	}
 	list, more, err := s.meant(ctx, who, c, most)

@@ -45,8 +45,8 @@ func TestApplyTasks(t *testing.T) {
 		after  []string
 	}{
 		{TaskChange{Verb: VerbCancel, Scope: "p"}, 6, []string{"q:q"}},
-		{TaskChange{Verb: VerbDrain, Scope: "p"}, 6, []string{"q:q"}},
-		{TaskChange{Verb: VerbDrain, Scope: "*/a"}, 5, []string{"p/b:b", "q:q"}},
+		{TaskChange{Verb: VerbClear, Scope: "p"}, 6, []string{"q:q"}},
+		{TaskChange{Verb: VerbClear, Scope: "*/a"}, 5, []string{"p/b:b", "q:q"}},
 		{TaskChange{Verb: VerbCancel, Scope: "*/a"}, 5, []string{"p/b:b", "q:q"}},
 		{TaskChange{Verb: VerbCancel, Scope: "p", Queue: "low"}, 0, nil},
 		{TaskChange{Verb: VerbCancel, Scope: "p", Queue: "default", Type: "work"}, 6, []string{"q:q"}},
@@ -112,7 +112,7 @@ func TestTaskRoles(t *testing.T) {
 		for role, where := range mayDo[verb] {
 			for _, one := range []struct{ scope, id, to string }{{"p/a", "a0", "p/a/x"}, {"p/b", "b", "p/a"}, {"p/a", "a0", "p/b"}} {
 				for _, byID := range []bool{false, true} {
-					if byID && verb == VerbDrain {
+					if byID && verb == VerbClear {
 						continue // it takes no ids
 					}
 					name := fmt.Sprintf("%s %s of %s to %s, by id: %t", role, verb, one.scope, one.to, byID)

@@ -89,6 +89,18 @@ func TestEachChange(t *testing.T) {
 			v.follow(`.acts a[href*="verb=resume"]`, "#reason")
 			v.change()
 		}, func(now policystore.Version) bool { return len(now.Pauses) == 0 }},
+		{"drain", func() {
+			v.open("/scope?scope=search")
+			v.follow(`.acts a[href*="verb=drain"]`, "#for")
+			v.change()
+			if !strings.Contains(v.text(), "No task of search runs") {
+				t.Errorf("the screen of what still runs says %s", v.text())
+			}
+		}, func(now policystore.Version) bool { return len(now.Pauses) == 1 }},
+		{"resume what was drained", func() {
+			v.follow(`.acts a[href*="verb=resume"]`, "#reason")
+			v.change()
+		}, func(now policystore.Version) bool { return len(now.Pauses) == 0 }},
 		{"set a rule for a time", func() {
 			v.open("/scope?scope=search")
 			v.follow(`a[href*="verb=set"][href*="rule=plan"]`, "#f-limit")

@@ -56,6 +56,7 @@ var screens = []struct{ name, path string }{
 	{"provider", "/scope?scope=payments"},
 	{"waiters", "/waiters?scope=payments/acme"},
 	{"task", "/task?id=acme-150"},
+	{"drain", "/drain?scope=mail"},
 	{"history", "/history"},
 	{"workers", "/workers"},
 	{"forecast", "/forecast?batch=" + url.QueryEscape(batch())},

@@ -28,7 +28,7 @@ type act struct {
 	Chosen   []string // the tasks, as the form names them
 	To       string
 	Priority string
-	Before   string // of drain: the moment of the first count
+	Before   string // of clear: the moment of the first count
 	Reason   string
 	Fault    string
 
@@ -38,7 +38,7 @@ type act struct {
 	Left    []outcomeCount
 	Failed  []control.TaskDone
 	Err     string             // why it ended early
-	Still   *control.TaskCount // how many wait after a drain that did not reach the end
+	Still   *control.TaskCount // how many wait after a clear that did not reach the end
 }
 
 type outcomeCount struct {
@@ -54,7 +54,7 @@ var taskVerbs = map[control.Verb]struct {
 	control.VerbMove:     {"Move tasks to another scope", "Move them", false},
 	control.VerbPriority: {"Change the priority of tasks", "Set it", false},
 	control.VerbCancel:   {"Cancel tasks", "Cancel them", true},
-	control.VerbDrain:    {"Drain", "Cancel all that wait", true},
+	control.VerbClear:    {"Clear", "Cancel all that wait", true},
 }
 
 // acted handles the form for waiting tasks: it counts the tasks, or makes the change.
@@ -70,7 +70,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 		return
 	}
 	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
-	if a.Verb == control.VerbDrain {
+	if a.Verb == control.VerbClear {
 		a.Title, a.All = a.Title+" "+a.Scope, true
 	}
 	if _, err := h.limits(r.Context()); err != nil {
@@ -110,7 +110,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	h.render(w, r, status, "act", view{Title: a.Title, Who: who, Data: a})
 }
 
-// before notes when the tasks of a drain were counted: those that are enqueued later stay.
+// before notes when the tasks of a clear were counted: those that are enqueued later stay.
 func (a *act) before(n control.TaskCount) {
 	if a.Before = ""; !n.At.IsZero() {
 		a.Before = n.At.UTC().Format(time.RFC3339Nano)
@@ -186,7 +186,7 @@ func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *a
 	}
 	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
 	h.forget()
-	if a.Verb == control.VerbDrain && a.Done.More {
+	if a.Verb == control.VerbClear && a.Done.More {
 		n, err := h.service.Count(r.Context(), who, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
 		if err == nil {
 			a.Still = &n

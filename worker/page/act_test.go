@@ -93,22 +93,22 @@ func TestActOnTasks(t *testing.T) {
 	}
 }
 
-// A scope is drained from its own screen: what waits there and below it is counted, and cancelled in steps. What is enqueued after the
+// A scope is cleared from its own screen: what waits there and below it is counted, and cancelled in steps. What is enqueued after the
 // count stays.
-func TestDrain(t *testing.T) {
+func TestClear(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 3)
 	s.enqueue("payments/globex", "g", 2)
 	_, body := s.get("/scope?scope=payments")
-	has(t, body, `<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="drain">`)
-	code, body := s.post("/tasks", form("verb", "drain", "scope", "payments"))
+	has(t, body, `<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="clear">`)
+	code, body := s.post("/tasks", form("verb", "clear", "scope", "payments"))
 	if code != http.StatusOK || s.waiting("payments/acme") != 3 {
 		t.Fatalf("%d\n%s", code, body)
 	}
-	has(t, body, "<dd>5</dd>", "Drain payments", "This cannot be undone", `value="make"`)
-	fields := form("verb", "drain", "scope", "payments", "reason", "wrong", "do", "make", "before", hidden(t, body, "before"))
+	has(t, body, "<dd>5</dd>", "Clear payments", "This cannot be undone", `value="make"`)
+	fields := form("verb", "clear", "scope", "payments", "reason", "wrong", "do", "make", "before", hidden(t, body, "before"))
 	s.enqueue("payments/acme", "later", 1)
 
 	h := pageOfSite(t, s)
@@ -139,8 +139,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%d and %d wait; one was enqueued after the count", a, g)
 	}
 	_, body = s.get("/history")
-	has(t, body, "drain of payments", "“wrong”")
-	if code, body = s.post("/tasks", form("verb", "drain", "scope", "payments", "before", "now")); code != http.StatusUnprocessableEntity {
+	has(t, body, "clear of payments", "“wrong”")
+	if code, body = s.post("/tasks", form("verb", "clear", "scope", "payments", "before", "now")); code != http.StatusUnprocessableEntity {
 		t.Errorf("%d\n%s", code, body)
 	}
 }
@@ -192,13 +192,13 @@ func TestActByRole(t *testing.T) {
 				s.use("payments")
 				s.enqueue("payments/acme", "inv", 2)
 				fields := form("verb", string(verb), "scope", "payments/acme", "to", "payments/acme/x", "priority", "3", "do", "make")
-				if verb != control.VerbDrain {
+				if verb != control.VerbClear {
 					fields.Set("task", chosen("inv1"))
 				}
 				may := s.may(who, verb, "payments/acme")
 				s.who = who
 				code, body := s.post("/tasks", fields)
-				has := strings.Contains(body, "1 task was changed") || verb == control.VerbDrain && strings.Contains(body, "2 tasks were changed")
+				has := strings.Contains(body, "1 task was changed") || verb == control.VerbClear && strings.Contains(body, "2 tasks were changed")
 				if code != map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[may] || has != may {
 					t.Errorf("%s, who may: %t: %d\n%s", name, may, code, body)
 				}

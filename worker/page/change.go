@@ -74,6 +74,7 @@ var verbs = map[control.Verb]struct {
 	asks          asks
 }{
 	control.VerbPause:    {"Pause %s", "Pause it", true, asks{Scope: true, For: true}},
+	control.VerbDrain:    {"Drain %s", "Pause and drain it", true, asks{Scope: true, For: true}},
 	control.VerbResume:   {"Resume %s", "Resume it", false, asks{Scope: true}},
 	control.VerbSet:      {"Set a rule of %s", "Set the rule", false, asks{Scope: true, Rule: true, Fields: true, For: true}},
 	control.VerbRemove:   {"Remove a rule of %s", "Remove the rule", true, asks{Scope: true, Rule: true, For: true}},
@@ -306,7 +307,7 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 		var done control.Done
 		if done, err = h.service.Apply(r.Context(), who, wanted); err == nil {
 			h.forget()
-			http.Redirect(w, r, h.link("/done", "version", done.Version.Number, "scope", c.Scope), http.StatusSeeOther)
+			http.Redirect(w, r, h.after(c, done.Version.Number), http.StatusSeeOther)
 			return
 		}
 	} else if err == nil {
@@ -320,6 +321,14 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 		}
 	}
 	h.refused(w, r, who, c, err)
+}
+
+// after returns the screen that follows a change: what still runs of a scope that is drained, or what was done.
+func (h *handler) after(c *change, version int64) string {
+	if c.Verb == control.VerbDrain && !strings.Contains(c.Scope, "*") {
+		return h.link("/drain", "scope", c.Scope)
+	}
+	return h.link("/done", "version", version, "scope", c.Scope)
 }
 
 // forget makes the next requests read everything again, after a change.

@@ -65,6 +65,7 @@ func TestMutationsByRole(t *testing.T) {
 	set := form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "7")
 	tests := map[control.Verb]struct{ before, fields url.Values }{
 		control.VerbPause:    {nil, form("scope", "payments/acme")},
+		control.VerbDrain:    {nil, form("scope", "payments/acme")},
 		control.VerbResume:   {form("verb", "pause", "scope", "payments/acme"), form("scope", "payments/acme")},
 		control.VerbSet:      {nil, form("scope", "payments/acme", "rule", "tenant", "field:limit", "7")},
 		control.VerbRemove:   {set, form("scope", "payments/acme", "rule", "tenant")},

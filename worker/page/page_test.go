@@ -222,7 +222,7 @@ func TestHostileNames(t *testing.T) {
 	q := url.QueryEscape
 	for _, path := range []string{
 		"/?q=" + q(hostile), "/?q=", "/scope?scope=" + q(hostile), "/waiters?scope=" + q(hostile), "/task?id=" + q(hostile+"0"), "/history?q=" + q(hostile),
-		"/workers?q=" + q(hostile), "/forecast?batch=" + q(hostile), "/task?id=" + q(hostile), "/scope?scope=" + q(hostile+"/.."), "/nothing" + q(hostile),
+		"/drain?scope=" + q(hostile), "/workers?q=" + q(hostile), "/forecast?batch=" + q(hostile), "/task?id=" + q(hostile), "/scope?scope=" + q(hostile+"/.."), "/nothing" + q(hostile),
 		"/limits?from=" + q(hostile), "/limits?from=1&noted=" + q(hostile), "/change?verb=assign&scope=" + q(hostile),
 	} {
 		code, body := s.get(path)
@@ -230,7 +230,7 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%s: %d\n%s", path, code, body)
 		}
 	}
-	for _, path := range []string{"/", "/scope?scope=" + q(hostile), "/waiters?scope=" + q(hostile), "/task?id=" + q(hostile+"0"), "/history"} {
+	for _, path := range []string{"/", "/scope?scope=" + q(hostile), "/drain?scope=" + q(hostile), "/waiters?scope=" + q(hostile), "/task?id=" + q(hostile+"0"), "/history"} {
 		if code, body := s.get(path); code != http.StatusOK || !strings.Contains(body, "&lt;script&gt;alert(1)") {
 			t.Errorf("%s does not show the name: %d\n%s", path, code, body)
 		}

@@ -29,6 +29,7 @@ func (h *handler) screens() map[string]screen {
 		"/{$}":     {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
 		"/scope":   {name: "scope", topic: h.scopeTopic, view: h.scopeView, live: true},
 		"/waiters": {name: "waiters", topic: h.waitersTopic, view: h.waitersView, live: true},
+		"/drain":   {name: "drain", topic: h.drainTopic, view: h.drainView, live: true},
 		"/task":    {name: "task", topic: h.taskTopic, view: h.taskView, live: true},
 		"/history": {name: "history", topic: h.historyTopic, view: h.historyView},
 		"/workers": {name: "workers", topic: h.workersTopic, view: h.workersView, live: true},

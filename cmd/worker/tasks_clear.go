@@ -9,9 +9,9 @@ import (
 	"github.com/headway-go/headway/internal/control"
 )
 
-// drain prints how many tasks wait in a scope and below it, and cancels them in steps until none is left of
+// clear prints how many tasks wait in a scope and below it, and cancels them in steps until none is left of
 // those that waited then.
-func (c *tasksCommand) drain(ctx context.Context, service *control.Service, who control.Actor) error {
+func (c *tasksCommand) clear(ctx context.Context, service *control.Service, who control.Actor) error {
 	n, err := service.Count(ctx, who, c.change)
 	if err != nil {
 		return err

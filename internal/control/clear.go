@@ -11,11 +11,11 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// drainPage is how many places of a queue one step of drain reads at once.
-const drainPage = 1000
+// clearPage is how many places of a queue one step of clear reads at once.
+const clearPage = 1000
 
-// draining is a drain under way.
-type draining struct {
+// clearing is a clear under way.
+type clearing struct {
 	*Service
 	tasks    *worker.WaitingTasks
 	change   TaskChange
@@ -25,9 +25,9 @@ type draining struct {
 	searched int             // those of them that were left
 }
 
-// drain cancels the tasks of a scope and below it whose wait began before c.Before. It passes over the
+// clear cancels the tasks of a scope and below it whose wait began before c.Before. It passes over the
 // queues once, cancels most tasks, and sets done.More if it did not reach the end.
-func (s *Service) drain(ctx context.Context, c TaskChange, most int, done *TasksDone) error {
+func (s *Service) clear(ctx context.Context, c TaskChange, most int, done *TasksDone) error {
 	if c.Before.IsZero() {
 		now, err := s.rdb.Time(ctx).Result()
 		if err != nil {
@@ -39,7 +39,7 @@ func (s *Service) drain(ctx context.Context, c TaskChange, most int, done *Tasks
 	if err != nil {
 		return err
 	}
-	d := &draining{Service: s, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[string]bool{}}
+	d := &clearing{Service: s, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[string]bool{}}
 	for _, provider := range providers {
 		if err := d.queued(ctx, provider); err != nil {
 			return err
@@ -51,10 +51,10 @@ func (s *Service) drain(ctx context.Context, c TaskChange, most int, done *Tasks
 	return nil
 }
 
-func (d *draining) queued(ctx context.Context, provider string) error {
+func (d *clearing) queued(ctx context.Context, provider string) error {
 	line := d.limiter.Waitlist().Waiting(provider)
 	for !d.done.More {
-		some, err := line.Next(ctx, drainPage)
+		some, err := line.Next(ctx, clearPage)
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func (d *draining) queued(ctx context.Context, provider string) error {
 		if _, err := d.cancel(ctx, some); err != nil {
 			return err
 		}
-		if len(some) < drainPage || len(d.seen) == before { // the list starts over after its end
+		if len(some) < clearPage || len(d.seen) == before { // the list starts over after its end
 			return nil
 		}
 	}
@@ -71,14 +71,14 @@ func (d *draining) queued(ctx context.Context, provider string) error {
 
 // parked cancels the tasks that are out of their queues for now. Those that are cancelled leave the list,
 // so the next page begins after those that stay.
-func (d *draining) parked(ctx context.Context, provider string) error {
+func (d *clearing) parked(ctx context.Context, provider string) error {
 	for from := 0; !d.done.More; {
-		some, err := d.limiter.Waitlist().Parked(ctx, provider, from, drainPage)
+		some, err := d.limiter.Waitlist().Parked(ctx, provider, from, clearPage)
 		if err != nil {
 			return err
 		}
 		stay, err := d.cancel(ctx, some)
-		if err != nil || len(some) < drainPage {
+		if err != nil || len(some) < clearPage {
 			return err
 		}
 		from += stay
@@ -86,8 +86,8 @@ func (d *draining) parked(ctx context.Context, provider string) error {
 	return nil
 }
 
-// cancel cancels those of some tasks that the drain is about, and returns how many it left.
-func (d *draining) cancel(ctx context.Context, some []throttle.WaiterRef) (stay int, err error) {
+// cancel cancels those of some tasks that the clear is about, and returns how many it left.
+func (d *clearing) cancel(ctx context.Context, some []throttle.WaiterRef) (stay int, err error) {
 	for _, p := range some {
 		changed := d.done.Changed
 		if err := d.cancelOne(ctx, p); err != nil || d.done.More {
@@ -100,7 +100,7 @@ func (d *draining) cancel(ctx context.Context, some []throttle.WaiterRef) (stay 
 	return stay, nil
 }
 
-func (d *draining) cancelOne(ctx context.Context, p throttle.WaiterRef) error {
+func (d *clearing) cancelOne(ctx context.Context, p throttle.WaiterRef) error {
 	name, id, is := queue.ReadTicket(p.ID)
 	if !is || id == "" || d.seen[p.ID] || !covers(d.change.Scope, p.Scope) {
 		return nil
@@ -121,8 +121,8 @@ func (d *draining) cancelOne(ctx context.Context, p throttle.WaiterRef) error {
 	return err
 }
 
-// later reports whether the wait of a task began after the drain.
-func (d *draining) later(name, id string) (bool, error) {
+// later reports whether the wait of a task began after the clear.
+func (d *clearing) later(name, id string) (bool, error) {
 	info, err := d.inspector.GetTaskInfo(name, id)
 	if isGone(err) {
 		return false, nil
@@ -157,8 +157,8 @@ func (s *Service) countUnder(ctx context.Context, scope string) (n int64, more b
 		return 0, false, err
 	}
 	for _, provider := range providers {
-		for from, end := 0, false; !end; from += drainPage {
-			some, err := s.limiter.Waitlist().Parked(ctx, provider, from, drainPage)
+		for from, end := 0, false; !end; from += clearPage {
+			some, err := s.limiter.Waitlist().Parked(ctx, provider, from, clearPage)
 			if err != nil {
 				return 0, false, err
 			}
@@ -167,8 +167,8 @@ func (s *Service) countUnder(ctx context.Context, scope string) (n int64, more b
 					n++
 				}
 			}
-			cut := from+drainPage >= mostSearched
-			more, end = more || cut && len(some) == drainPage, cut || len(some) < drainPage
+			cut := from+clearPage >= mostSearched
+			more, end = more || cut && len(some) == clearPage, cut || len(some) < clearPage
 		}
 	}
 	return n, more, nil

@@ -16,21 +16,21 @@ import (
 
 // "Every task that waits in a scope and below it is cancelled … what is enqueued later is not touched": neither what was enqueued after
 // the count, nor what a worker takes next.
-func TestDrain(t *testing.T) {
+func TestClear(t *testing.T) {
 	t.Parallel()
 	a, audit := newTasks(t)
 	pending := queue.NewClient(a.rdb, queue.ClientConfig{})
 	if _, err := pending.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a", ID: "pending"}); err != nil {
 		t.Fatal(err)
 	}
-	drain := TaskChange{Verb: VerbDrain, Scope: "p", Reason: "wrong batch"}
-	n, err := a.Count(t.Context(), admin, drain)
+	clear := TaskChange{Verb: VerbClear, Scope: "p", Reason: "wrong batch"}
+	n, err := a.Count(t.Context(), admin, clear)
 	if err != nil || n.Tasks != 6 || n.More || n.At.IsZero() {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	a.enqueue(queue.Task{Scope: "p/a", ID: "later"}, queue.Task{Scope: "p/new", ID: "newer"})
-	drain.Before = n.At
-	done, err := a.ApplyTasks(t.Context(), admin, drain)
+	clear.Before = n.At
+	done, err := a.ApplyTasks(t.Context(), admin, clear)
 	if err != nil || done.Changed != 6 || done.More || len(done.Left) > 0 || len(done.Tasks) != 6 {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -43,20 +43,20 @@ func TestDrain(t *testing.T) {
 	if _, err := a.inspector.GetTaskInfo("default", "a3"); !isGone(err) {
 		t.Errorf("a task that was cancelled: %v", err)
 	}
-	if line := audit.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, `who=root via=test verb=drain scope=p`) || !strings.Contains(line, "changed=6") {
+	if line := audit.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, `who=root via=test verb=clear scope=p`) || !strings.Contains(line, "changed=6") {
 		t.Errorf("audit: %s", line)
 	}
 	actions, err := a.Actions(t.Context(), admin)
-	if err != nil || len(actions) != 1 || actions[0].Verb != "drain" || actions[0].Scope != "p" || actions[0].Changed != 6 || actions[0].Reason != "wrong batch" {
+	if err != nil || len(actions) != 1 || actions[0].Verb != "clear" || actions[0].Scope != "p" || actions[0].Changed != 6 || actions[0].Reason != "wrong batch" {
 		t.Errorf("%+v, %v", actions, err)
 	}
-	if done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbDrain, Scope: "p"}); err != nil || done.Changed != 2 {
+	if done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"}); err != nil || done.Changed != 2 {
 		t.Errorf("without a time it is about all that wait now: %+v, %v", done, err)
 	}
 }
 
 // It goes on in bounded steps until none is left. A place whose task has gone holds none of them up.
-func TestDrainInSteps(t *testing.T) {
+func TestClearInSteps(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
 	if err := a.inspector.DeleteTask("default", "a0"); err != nil {
@@ -64,7 +64,7 @@ func TestDrainInSteps(t *testing.T) {
 	}
 	var changed []int
 	for {
-		done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbDrain, Scope: "*", Most: 2})
+		done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "*", Most: 2})
 		if err != nil || done.Left[worker.TaskGone] > 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
@@ -78,7 +78,7 @@ func TestDrainInSteps(t *testing.T) {
 }
 
 // Tasks that are out of their queues for now, since asynq has paused theirs, wait too: they are counted and cancelled.
-func TestDrainParked(t *testing.T) {
+func TestClearParked(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
 	stalled := throttle.DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: queue.TicketGroups("default")}
@@ -88,21 +88,21 @@ func TestDrainParked(t *testing.T) {
 	if left := a.places(); len(left) == 7 {
 		t.Fatalf("no task is out of its queue: %q", left)
 	}
-	for _, verb := range []Verb{VerbCancel, VerbDrain} {
+	for _, verb := range []Verb{VerbCancel, VerbClear} {
 		if n, err := a.Count(t.Context(), admin, TaskChange{Verb: verb, Scope: "p"}); err != nil || n.Tasks != 6 {
 			t.Errorf("%s: %+v, %v", verb, n, err)
 		}
 	}
-	if done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbDrain, Scope: "p"}); err != nil || done.Changed != 6 || done.More {
+	if done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"}); err != nil || done.Changed != 6 || done.More {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if n, err := a.Count(t.Context(), admin, TaskChange{Verb: VerbDrain, Scope: "p"}); err != nil || n.Tasks != 0 || !slices.Equal(a.places(), []string{"q:q"}) {
+	if n, err := a.Count(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"}); err != nil || n.Tasks != 0 || !slices.Equal(a.places(), []string{"q:q"}) {
 		t.Errorf("%+v, %v, and %q wait", n, err, a.places())
 	}
 }
 
 // A task that was granted its start goes on, and keeps it.
-func TestDrainLeavesGranted(t *testing.T) {
+func TestClearLeavesGranted(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
 	if _, err := a.store.Set(t.Context(), policystore.Edit{By: "anna"}, "p", "rate", map[string]string{"per": "1ms"}); err != nil {
@@ -114,7 +114,7 @@ func TestDrainLeavesGranted(t *testing.T) {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	_, id, _ := queue.ReadTicket(woken.Granted[0].ID)
-	done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbDrain, Scope: "p"})
+	done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"})
 	if err != nil || done.Changed != 5 {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -124,11 +124,11 @@ func TestDrainLeavesGranted(t *testing.T) {
 }
 
 // It takes no filter: that is cancel.
-func TestDrainTakesAScope(t *testing.T) {
+func TestClearTakesAScope(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
 	for _, c := range []TaskChange{{}, {IDs: []string{"a0"}}, {Scope: "p", Queue: "default"}, {Scope: "p", Type: "work"}, {Scope: "p", IDs: []string{"a0"}}} {
-		c.Verb = VerbDrain
+		c.Verb = VerbClear
 		if _, err := a.ApplyTasks(t.Context(), admin, c); !errors.As(err, new(*TaskChangeError)) || !strings.Contains(err.Error(), "a scope alone") {
 			t.Errorf("%+v: %v", c, err)
 		}
