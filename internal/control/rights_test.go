@@ -183,3 +183,36 @@ func TestRightsAreThoseOfOneVersion(t *testing.T) {
 		}
 	}
 }
+
+// An actor sees the changes of tasks of whose scopes it may see all: also the one that they were moved to. Where more scopes were changed
+// than a record names, it is not known.
+func TestSeenActions(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, owned)
+	many := make([]string, mostScopes)
+	for i := range many {
+		many[i] = fmt.Sprint("mail/", i)
+	}
+	all := []policystore.Action{
+		{By: "1", Verb: "cancel", Scopes: []string{"mail"}},
+		{By: "2", Verb: "cancel", Scopes: []string{"mail", "payments"}},
+		{By: "3", Verb: "move", Scopes: []string{"mail/x"}, To: "payments"},
+		{By: "4", Verb: "move", Scopes: []string{"mail/x"}, To: "mail/y"},
+		{By: "5", Verb: "priority", Scopes: []string{"mail/x"}, To: "priority 3"},
+		{By: "6", Verb: "cancel", Scopes: many},
+		{By: "7", Verb: "cancel"},
+	}
+	for want, who := range map[string]Actor{
+		"145":     {Name: "v", Role: RoleViewer, Scopes: []string{"mail"}},
+		"1234567": {Name: "v", Role: RoleViewer},
+		"":        {Name: "v"},
+	} {
+		got := ""
+		for _, action := range a.SeenActions(who, all) {
+			got += action.By
+		}
+		if got != want {
+			t.Errorf("%+v sees %s, want %s", who, got, want)
+		}
+	}
+}

@@ -97,6 +97,10 @@ func TestWaiting(t *testing.T) {
 	if err != nil || len(got.Fullest) != 3 || got.Scopes != 4 || got.More {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	seen, err := a.Waiting(t.Context(), Actor{Name: "v", Role: RoleViewer, Scopes: []string{"runs"}}, 3)
+	if err != nil || len(seen.Fullest) != 1 || seen.Fullest[0].Scope != "runs" || seen.Scopes != 1 {
+		t.Errorf("a viewer of runs is answered %+v, %v", seen, err)
+	}
 	for i, want := range []WaitingScope{
 		{Scope: "off", Waiting: 4, Reason: ReasonSuspended, Rule: "plan", RuleScope: "off"},
 		{Scope: "daily/x", Waiting: 3, Reason: ReasonRule, Rule: "plan", RuleScope: "daily"},
