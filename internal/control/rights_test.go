@@ -216,3 +216,26 @@ func TestSeenActions(t *testing.T) {
 		}
 	}
 }
+
+// A rule may be set for a new name, unless that is probably a mistyped one; Force sets it anyway. A pause takes only names that are there.
+func TestMistypedNames(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, owned)
+	rule := map[string]string{"algorithm": "fixed-window", "limit": "1", "per": "1s"}
+	for _, one := range []struct {
+		change  Change
+		near    string
+		refused bool
+	}{
+		{Change{Verb: VerbSet, Scope: "paymens", Rule: "plan", Fields: rule}, "payments", true},
+		{Change{Verb: VerbSet, Scope: "warehouse", Rule: "plan", Fields: rule}, "", false},
+		{Change{Verb: VerbSet, Scope: "paymens", Rule: "plan", Fields: rule, Force: true}, "", false},
+		{Change{Verb: VerbPause, Scope: "harbour"}, "", true},
+	} {
+		unknown := new(UnknownScopeError)
+		_, err := a.Apply(t.Context(), admin, one.change)
+		if errors.As(err, &unknown) != one.refused || !one.refused && err != nil || one.refused && unknown.Near != one.near {
+			t.Errorf("%s %s: %v, want refused %t, near %q", one.change.Verb, one.change.Scope, err, one.refused, one.near)
+		}
+	}
+}
