@@ -23,14 +23,14 @@ func TestClear(t *testing.T) {
 	if _, err := pending.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a", ID: "pending"}); err != nil {
 		t.Fatal(err)
 	}
-	clear := TaskChange{Verb: VerbClear, Scope: "p", Reason: "wrong batch"}
-	n, err := a.Count(t.Context(), admin, clear)
+	all := TaskChange{Verb: VerbClear, Scope: "p", Reason: "wrong batch"}
+	n, err := a.Count(t.Context(), admin, all)
 	if err != nil || n.Tasks != 6 || n.More || n.At.IsZero() {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	a.enqueue(queue.Task{Scope: "p/a", ID: "later"}, queue.Task{Scope: "p/new", ID: "newer"})
-	clear.Before = n.At
-	done, err := a.ApplyTasks(t.Context(), admin, clear)
+	all.Before = n.At
+	done, err := a.ApplyTasks(t.Context(), admin, all)
 	if err != nil || done.Changed != 6 || done.More || len(done.Left) > 0 || len(done.Tasks) != 6 {
 		t.Errorf("%+v, %v", done, err)
 	}
