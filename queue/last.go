@@ -11,7 +11,8 @@ import (
 type LastStart struct {
 	// At is the expected start, by the local clock; zero if no clock tells it, as under a suspended rule.
 	At time.Time
-	// Binding is the rule that determines it, or the pause; zero for none.
+	// Reason is what it waits for, or why At is zero, and Binding the rule that determines it, or the pause. They are empty for none.
+	Reason  Reason
 	Binding Binding
 }
 
@@ -27,9 +28,14 @@ func LastStarts(ctx context.Context, limiter *throttle.Limiter, scopes []string)
 			return nil, err
 		}
 		start := l.start(spending{})
-		list[i].Binding = start.by
-		if start.known && (l.until.IsZero() || !start.at.After(l.until)) {
+		switch {
+		case start.known && !l.until.IsZero() && start.at.After(l.until):
+			list[i].Reason = ReasonHours
+		case start.known:
 			list[i].At = start.at
+			fallthrough
+		default:
+			list[i].Reason, list[i].Binding = start.why, start.by
 		}
 	}
 	return list, nil

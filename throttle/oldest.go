@@ -21,8 +21,9 @@ const OldestWaitCost = oldestScans + oldestHeads + 1
 
 // OldestWait returns about when the longest wait for a provider began, by the server's clock: that of the first waiters of its 8 fullest
 // queues, among about its first 1000. Of a waiter that came back to the front of its queue it is the start that it could not use, so it has
-// waited for longer. It is zero if nothing waits, or if no place of these waiters is a time, as among lanes. A waiter of a lower priority than others in its queue may have waited for longer. Costs at most OldestWaitCost commands, in three round
-// trips, however much waits. The error wraps ErrUnavailable, or is ctx's.
+// waited for longer. It is zero if nothing waits, or if no place of these waiters is a time, as among lanes. A waiter of a lower priority
+// than others in its queue may have waited for longer. Costs at most OldestWaitCost commands, in three round trips, however much waits.
+// The error wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) OldestWait(ctx context.Context, provider string) (since time.Time, err error) {
 	queues, err := w.fullestOf(ctx, provider)
 	if err != nil || len(queues) == 0 {

@@ -46,15 +46,16 @@ func newAsked(t *testing.T, text string) *asked {
 		t.Fatal(err)
 	}
 	a := &asked{t: t, rdb: redistest.NewServer(t).Client(t)}
-	if a.limits, err = throttle.New(a.rdb, p, throttle.Config{}); err != nil {
+	const prefix = "own" // of a program that shares its Redis
+	if a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
-	a.store = policystore.New(a.rdb, policystore.Config{})
+	a.store = policystore.New(a.rdb, policystore.Config{Prefix: prefix})
 	if _, _, err := a.store.PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
 	a.queue = queue.NewClient(a.rdb, queue.ClientConfig{Limiter: a.limits})
-	a.Service = New(Config{Redis: a.rdb, Limiter: a.limits, Store: a.store})
+	a.Service = New(Config{Redis: a.rdb, Limiter: a.limits, KeyPrefix: prefix, Store: a.store})
 	return a
 }
 

@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,7 +215,7 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []thro
 // last returns when the last task of some queues starts under a policy. A time that no clock can tell
 // is later than all others.
 func (s *Service) last(ctx context.Context, under *policy.Policy, queues []throttle.ScopeQueue) (last Last, err error) {
-	limiter, err := throttle.New(s.rdb, under, throttle.Config{})
+	limiter, err := throttle.New(s.rdb, under, throttle.Config{Prefix: s.prefix})
 	if err != nil {
 		return last, err
 	}
@@ -241,19 +240,5 @@ func (s *Service) lastOf(ctx context.Context, limiter *throttle.Limiter, scope s
 		return last, err
 	}
 	by := starts[0].Binding
-	last = Last{Start: At(starts[0].At), Rule: by.Rule, RuleScope: by.Scope}
-	parsed, err := policy.ParseScope(scope)
-	if err != nil {
-		return last, err
-	}
-	bounds, err := limiter.Policy().Match(parsed)
-	if errors.As(err, new(*policy.UnmatchedError)) {
-		return Last{Reason: ReasonUnmatched}, nil
-	}
-	for _, b := range bounds {
-		if b.Scope.String() == by.Scope && b.Rule.Name == by.Rule {
-			last.Reason = reasonOf(b, false)
-		}
-	}
-	return last, nil
+	return Last{Start: At(starts[0].At), Reason: starts[0].Reason, Rule: by.Rule, RuleScope: by.Scope}, nil
 }

@@ -20,6 +20,8 @@ type Config struct {
 	Redis redis.UniversalClient
 	// Limiter has the limits that count. Required.
 	Limiter *throttle.Limiter
+	// KeyPrefix begins the Limiter's keys, as throttle.Config.Prefix. Defaults to "hw".
+	KeyPrefix string
 	// Store is where these limits are published, with their authors. Nil if they come from a file.
 	Store *policystore.Store
 	// Inspector reads asynq's queues. Defaults to one over Redis.
@@ -37,6 +39,7 @@ type Config struct {
 type Service struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
+	prefix    string
 	store     *policystore.Store
 	inspector *asynq.Inspector
 	now       func() time.Time
@@ -47,7 +50,7 @@ type Service struct {
 
 // New returns a Service. It does no I/O.
 func New(cfg Config) *Service {
-	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, store: cfg.Store, inspector: cfg.Inspector, now: cfg.Now, log: cfg.Logger, serves: cfg.Served}
+	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, prefix: cfg.KeyPrefix, store: cfg.Store, inspector: cfg.Inspector, now: cfg.Now, log: cfg.Logger, serves: cfg.Served}
 	if s.inspector == nil {
 		s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
 	}

@@ -40,7 +40,7 @@ func (s *Service) queued() (*throttle.Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return throttle.New(s.rdb, open, throttle.Config{})
+	return throttle.New(s.rdb, open, throttle.Config{Prefix: s.prefix})
 }
 
 // unmatchedScope returns the state of a scope that no rule matches, if it once had a rule, or if tasks

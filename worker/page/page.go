@@ -109,7 +109,7 @@ func newHandler(cfg Config) (*handler, error) {
 		h.following.own = true
 	}
 	h.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
-	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, Store: h.store, Inspector: h.inspector, Logger: h.log, Served: h.queueServed})
+	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, KeyPrefix: cfg.KeyPrefix, Store: h.store, Inspector: h.inspector, Logger: h.log, Served: h.queueServed})
 	h.hub = newHub(h.log, func() time.Time { return h.now() })
 	var err error
 	if h.templates, err = h.parse(); err != nil {
