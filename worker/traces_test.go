@@ -14,11 +14,12 @@ import (
 )
 
 // traces are the keys of ours that stand for tasks: none may be left when there are none.
-// Rules, attempts and tasks that were granted their starts have keys that expire by themselves.
+// Rules, run times, what an API answered, attempts and tasks that were granted their starts have keys that expire by themselves.
 func (s *system) traces() (keys []string) {
 	for _, key := range s.rdb.Keys(s.t.Context(), "hw:*").Val() {
 		_, part, line := strings.Cut(key, "!")
-		if line && part != "flight" && part != "overdue" || strings.HasPrefix(key, "hw:run:") || strings.HasPrefix(key, "hw:plan:") || strings.HasPrefix(key, "hw:leaving:") {
+		stay := part == "flight" || part == "overdue" || part == "answers" || strings.HasPrefix(part, "runs")
+		if line && !stay || strings.HasPrefix(key, "hw:run:") || strings.HasPrefix(key, "hw:plan:") || strings.HasPrefix(key, "hw:leaving:") {
 			keys = append(keys, key)
 		}
 	}

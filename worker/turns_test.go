@@ -84,14 +84,7 @@ func (s *system) finish(n int) {
 		}
 	}
 	s.mu.Unlock()
-	s.until("nothing is left of the turns", func() bool {
-		for _, key := range s.rdb.Keys(s.t.Context(), "hw:*!*").Val() {
-			if !strings.HasSuffix(key, "!flight") && !strings.HasSuffix(key, "!overdue") { // of tasks deleted while they were on their way
-				return false
-			}
-		}
-		return true
-	})
+	s.until("nothing is left of the turns", func() bool { return len(s.traces()) == 0 })
 }
 
 func steady(limit int64) []policy.Rule {
