@@ -105,7 +105,7 @@ soak: ## All simulations, among them days of traffic with faults: SEEDS of them,
 
 histories: ## Random histories of those who wait, against a model: STEPS of them, and every planted fault
 	@test/setup.sh
-	@for tests in 'QueueHistories$$|FindNothingElse|SharesOfThoseWhoWait|DamagedValues|Lanes$$' FindPlantedFaults; do \
+	@for tests in 'QueueHistories$$|FindNothingElse|SharesOfThoseWhoWait|ShareScenes|DamagedValues|Lanes$$' FindPlantedFaults; do \
 		said=$$(HISTORY_STEPS=$(STEPS) go test ./throttle -run "$$tests" -count=1 -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
 		status=$$?; \
 		if [ $$status = 0 ]; then echo "$$said" | grep -a -e 'seed ' -e ' steps in ' -e 'hid longest' -e '^ok'; \
