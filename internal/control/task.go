@@ -52,7 +52,16 @@ const (
 // three for each of asynq's servers every 15 s, and some more for each task. It returns a *NoTaskError if
 // no queue has one, or none that the actor may see.
 func (s *Service) Task(ctx context.Context, who Actor, id string) ([]Task, error) {
-	found, queues, err := s.find(ctx, id)
+	queues, err := s.inspector.Queues()
+	if err != nil {
+		return nil, err
+	}
+	return s.TaskIn(ctx, who, id, queues)
+}
+
+// TaskIn is Task for some of asynq's queues.
+func (s *Service) TaskIn(ctx context.Context, who Actor, id string, queues []string) ([]Task, error) {
+	found, err := s.find(ctx, id, queues)
 	if err != nil {
 		return nil, err
 	}
@@ -80,24 +89,21 @@ type NoTaskError struct {
 
 func (e *NoTaskError) Error() string { return "no queue has a task " + e.ID }
 
-// find searches every queue for the task, with two calls for each.
-func (s *Service) find(ctx context.Context, id string) (found []*asynq.TaskInfo, queues []string, err error) {
-	if queues, err = s.inspector.Queues(); err != nil {
-		return nil, nil, err
-	}
+// find searches queues for the task, with two calls for each.
+func (s *Service) find(ctx context.Context, id string, queues []string) (found []*asynq.TaskInfo, err error) {
 	for _, name := range queues {
 		if err := ctx.Err(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		info, err := s.inspector.GetTaskInfo(name, id)
 		switch {
 		case err == nil:
 			found = append(found, info)
 		case !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return found, queues, nil
+	return found, nil
 }
 
 func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) {

@@ -262,16 +262,19 @@ func (s *Service) providersOf(ctx context.Context, scope string) ([]string, erro
 // meantByID finds tasks by their ids. The error says that a task does not exist or may not be seen, or
 // that it may not be changed.
 func (s *Service) meantByID(ctx context.Context, who Actor, c TaskChange) (list []meant, err error) {
+	queues := []string{c.Queue}
+	if c.Queue == "" {
+		if queues, err = s.inspector.Queues(); err != nil {
+			return nil, err
+		}
+	}
 	for _, id := range c.IDs {
-		found, queues, err := s.find(ctx, id)
+		found, err := s.find(ctx, id, queues)
 		if err != nil {
 			return nil, err
 		}
 		here := list
 		for _, info := range found {
-			if c.Queue != "" && info.Queue != c.Queue {
-				continue
-			}
 			scope, err := s.scopeOf(ctx, info)
 			if err != nil {
 				return nil, err

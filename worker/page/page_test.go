@@ -741,3 +741,38 @@ func pageOfSite(t *testing.T, s *site) *handler {
 	}
 	return h
 }
+
+// An id is searched for in all queues at first, and then read where it was found; a link that names the queue needs no search.
+func TestTaskOfManyQueues(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	for n := range 40 {
+		if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: fmt.Sprint("t", n), Scope: "payments/acme", Queue: fmt.Sprint("q", n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := pageOfSite(t, s)
+	for path, first := range map[string]int{"/task?id=t7": 200, "/task?id=t7&queue=q7": snapshotCommands} {
+		topic, err := h.taskTopic(httptest.NewRequest(http.MethodGet, path, nil), s.who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var last any
+		for range 3 {
+			h.following.read = h.following.read.Add(-snapshotEvery)
+			n := redistest.Total(redistest.Commands(t, s.rdb, func() {
+				if last, err = topic.load(context.WithoutCancel(t.Context()), last); err != nil {
+					t.Error(err)
+				}
+			}))
+			if read := last.(*taskState); n > first || len(read.tasks) != 1 || read.tasks[0].Queue != "q7" {
+				t.Errorf("%s: %d commands, at most %d, read %+v", path, n, first, read.tasks)
+			}
+			first = snapshotCommands
+		}
+	}
+	if code, body := s.get("/task?id=t7&queue=none"); code != http.StatusNotFound {
+		t.Errorf("in a queue that has it not: %d\n%s", code, body)
+	}
+}

@@ -62,43 +62,66 @@ func patience(headers map[string]string) (since, until time.Time) {
 
 // taskState is one reading of the tasks of an id, one for each queue that has one.
 type taskState struct {
-	tasks []control.Task
-	infos []*asynq.TaskInfo
+	tasks    []control.Task
+	infos    []*asynq.TaskInfo
+	searched time.Time // when all queues were
 }
 
-// taskCost is an estimate of the commands. The real number depends on the number of queues.
-const taskCost = 24
+// taskCost is an estimate of the commands for an id that one or two queues have. searchEvery is how often all queues are searched for
+// an id alone, which costs two commands for each.
+const (
+	taskCost    = 24
+	searchEvery = 15 * time.Second
+)
 
 func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
-	id := r.FormValue("id")
+	id, name := r.FormValue("id"), r.FormValue("queue")
 	if id == "" {
 		return topic{}, &badRequest{"no id of a task is given"}
 	}
 	return topic{
-		key:  "task\x00" + id,
+		key:  "task\x00" + id + "\x00" + name,
 		cost: func(any) int { return taskCost + h.servers.cost(h.now()) },
-		load: func(ctx context.Context, _ any) (any, error) {
-			if _, err := h.limits(ctx); err != nil {
-				return nil, err
-			}
-			tasks, err := h.service.Task(ctx, everybody, id)
-			if errors.As(err, new(*control.NoTaskError)) {
-				return &taskState{}, nil
-			}
-			if err != nil {
-				return nil, err
-			}
-			s := &taskState{tasks: tasks}
-			for _, t := range tasks {
-				info, err := h.inspector.GetTaskInfo(t.Queue, t.ID)
-				if err != nil {
-					info = nil // the task is gone by now
-				}
-				s.infos = append(s.infos, info)
-			}
-			return s, nil
+		load: func(ctx context.Context, last any) (any, error) {
+			before, _ := last.(*taskState)
+			return h.loadTask(ctx, id, name, before)
 		},
 	}, nil
+}
+
+// loadTask reads the tasks of an id in one queue, or in all if none is named. The reading before says which queues have one.
+func (h *handler) loadTask(ctx context.Context, id, name string, before *taskState) (*taskState, error) {
+	if _, err := h.limits(ctx); err != nil {
+		return nil, err
+	}
+	s, queues, now := &taskState{}, []string{name}, h.now()
+	switch {
+	case name != "":
+	case before != nil && now.Sub(before.searched) < searchEvery:
+		s.searched, queues = before.searched, nil
+		for _, t := range before.tasks {
+			queues = append(queues, t.Queue)
+		}
+	default:
+		s.searched = now
+		var err error
+		if queues, err = h.inspector.Queues(); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	s.tasks, err = h.service.TaskIn(ctx, everybody, id, queues)
+	if err != nil && !errors.As(err, new(*control.NoTaskError)) {
+		return nil, err
+	}
+	for _, t := range s.tasks {
+		info, err := h.inspector.GetTaskInfo(t.Queue, t.ID)
+		if err != nil {
+			info = nil // the task is gone by now
+		}
+		s.infos = append(s.infos, info)
+	}
+	return s, nil
 }
 
 // everybody is the actor that reads for all viewers. The service decides what each of them sees of it.
