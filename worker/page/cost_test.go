@@ -1,0 +1,260 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// "≤ 50 Redis commands a snapshot", whatever the number of scopes and tasks.
+func TestSnapshotCost(t *testing.T) {
+	t.Parallel()
+	s := newSiteUnder(t, anyProvider, nil)
+	s.use("payments")
+	for n := range 1200 {
+		task := queue.Task{Type: "mail", ID: "one", Scope: fmt.Sprintf("payments/t%d", n), Queue: "q"}
+		task.ID = fmt.Sprint("x", n)
+		if _, err := s.queue.Enqueue(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 40 {
+		s.enqueue(fmt.Sprint("provider", n), fmt.Sprint("p", n, "-"), 2)
+	}
+	h := pageOfSite(t, s)
+	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7", "/workers", "/history"} {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		screen, _ := h.screenOf(r.URL.Path)
+		topic, err := screen.topic(r, s.who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := topic.load(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range slowParts + 1 {
+			h.following.read = h.following.read.Add(-snapshotEvery)
+			if scope, is := last.(*scopeState); is {
+				old := *scope
+				old.slow = [slowParts]slowPart{}
+				last = &old
+			}
+			n := redistest.Total(redistest.Commands(t, s.rdb, func() {
+				if last, err = topic.load(context.WithoutCancel(t.Context()), last); err != nil {
+					t.Error(err)
+				}
+			}))
+			if most := topic.cost(last); n > snapshotCommands || n > max(most, quickCost+slowCost[slowUsers]) {
+				t.Errorf("%s sent %d commands, and says %d", path, n, most)
+			}
+		}
+	}
+}
+
+// A page of waiters is read by few commands, also at first, and all of its rows are known after two snapshots.
+func TestWaitersCost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 60)
+	if err := s.rdb.Del(t.Context(), "asynq:{default}:t:inv3").Err(); err != nil {
+		t.Fatal(err)
+	}
+	sent := &sentCommands{}
+	rdb := redis.NewClient(s.rdb.Options())
+	defer func() { _ = rdb.Close() }()
+	rdb.AddHook(sent)
+	h, err := newHandler(Config{Redis: rdb, Local: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodGet, "/waiters?scope=payments/acme", nil)
+	if _, err := h.limits(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	topic, err := h.waitersTopic(r, s.who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last any
+	for n := range 3 {
+		h.following.read = time.Time{}
+		most := topic.cost(last)
+		sent.n.Store(0)
+		if last, err = topic.load(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		if got := int(sent.n.Load()); got > snapshotCommands || got > most {
+			t.Errorf("snapshot %d sent %d commands, and says %d", n, got, most)
+		}
+	}
+	data, _, err := h.waitersView(r, s.who, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := data.(waitersData).Rows
+	for i, row := range rows {
+		if !row.Known || row.Gone != (row.ID == "inv3") || !row.Gone && (row.Type != "mail" || row.EnqueuedBy != "billing" || row.Since.IsZero()) || row.Position != int64(i+1) {
+			t.Errorf("row %d: %+v", i, row)
+		}
+	}
+	if len(rows) != rowsAPage {
+		t.Errorf("%d rows", len(rows))
+	}
+}
+
+// sentCommands counts what a client sends: a script is one command.
+type sentCommands struct{ n atomic.Int64 }
+
+func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (s *sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// "Bound it": the workers screen sends at most 50 commands a snapshot with 100 servers and 30 queues, says how many there are, and has read
+// all of them after some snapshots.
+func TestManyServers(t *testing.T) {
+	t.Parallel()
+	const many, queues = 100, 30
+	s := newSite(t, nil)
+	now := time.Now()
+	for n := range many {
+		key, served := fmt.Sprintf("asynq:servers:{host%d:%d:x}", n, n), map[string]int{fmt.Sprint("q", n%queues): 1 + n}
+		if err := s.rdb.Set(t.Context(), key, serverInfo(fmt.Sprint("host", n), n, now.Add(-time.Duration(n)*time.Minute), served), time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: float64(now.Add(time.Hour).Unix()), Member: key}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range queues {
+		if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "payments", Queue: fmt.Sprint("q", n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := pageOfSite(t, s)
+	clock := now
+	h.now = func() time.Time { return clock }
+	r := httptest.NewRequest(http.MethodGet, "/workers", nil)
+	topic, err := h.workersTopic(r, s.who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last any
+	rounds := 0
+	for ; rounds < 60; rounds++ {
+		most := topic.cost(last)
+		n := redistest.Total(redistest.Commands(t, s.rdb, func() {
+			if last, err = topic.load(t.Context(), last); err != nil {
+				t.Fatal(err)
+			}
+		}))
+		if n > snapshotCommands || n > most {
+			t.Errorf("snapshot %d sent %d commands, and says %d", rounds, n, most)
+		}
+		clock = clock.Add(snapshotEvery)
+		st := last.(*workersState)
+		read := 0
+		for _, q := range st.queues {
+			if q.Known {
+				read++
+			}
+		}
+		if st.all != many {
+			t.Fatalf("%d servers", st.all)
+		}
+		if len(st.servers) == many && read == queues {
+			break
+		}
+	}
+	if rounds > 12 {
+		t.Errorf("not all were read after %d snapshots", rounds)
+	}
+	data, _, err := h.workersView(r, s.who, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := data.(workersData)
+	if d.All != many || len(d.Servers) != rowsAPage || d.Pages.Last != 2 || d.Servers[0].Host != "host99" || d.Servers[0].Queues["q9"] != 100 {
+		t.Errorf("%d servers, %d of them on the first of %d pages, the oldest %+v", d.All, len(d.Servers), d.Pages.Last, d.Servers[0])
+	}
+	for _, q := range d.Queues {
+		if q.Served != (q.Name != "default") || q.Unserved != (q.Name == "default") {
+			t.Errorf("%+v", q)
+		}
+	}
+	_, body := s.get("/workers")
+	has(t, body, "asynq servers: 100, of which 20 were read so far")
+}
+
+// serverInfo is what a server of asynq writes of itself.
+func serverInfo(host string, pid int, started time.Time, queues map[string]int) []byte {
+	b := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), host)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(pid))
+	b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.VarintType), 10)
+	for name, weight := range queues {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+		entry = protowire.AppendVarint(protowire.AppendTag(entry, 2, protowire.VarintType), uint64(weight))
+		b = protowire.AppendBytes(protowire.AppendTag(b, 5, protowire.BytesType), entry)
+	}
+	b = protowire.AppendString(protowire.AppendTag(b, 7, protowire.BytesType), "active")
+	at := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(started.Unix()))
+	return protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), at)
+}
+
+// An id is searched for in all queues at first, and then read where it was found; a link that names the queue needs no search.
+func TestTaskOfManyQueues(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	for n := range 40 {
+		if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: fmt.Sprint("t", n), Scope: "payments/acme", Queue: fmt.Sprint("q", n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := pageOfSite(t, s)
+	for path, first := range map[string]int{"/task?id=t7": 200, "/task?id=t7&queue=q7": snapshotCommands} {
+		topic, err := h.taskTopic(httptest.NewRequest(http.MethodGet, path, nil), s.who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var last any
+		for range 3 {
+			h.following.read = h.following.read.Add(-snapshotEvery)
+			n := redistest.Total(redistest.Commands(t, s.rdb, func() {
+				if last, err = topic.load(context.WithoutCancel(t.Context()), last); err != nil {
+					t.Error(err)
+				}
+			}))
+			if read := last.(*taskState); n > first || len(read.tasks) != 1 || read.tasks[0].Queue != "q7" {
+				t.Errorf("%s: %d commands, at most %d, read %+v", path, n, first, read.tasks)
+			}
+			first = snapshotCommands
+		}
+	}
+	if code, body := s.get("/task?id=t7&queue=none"); code != http.StatusNotFound {
+		t.Errorf("in a queue that has it not: %d\n%s", code, body)
+	}
+}

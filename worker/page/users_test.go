@@ -1,0 +1,173 @@
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Who asks is known, or nothing is answered.
+func TestWhoAsks(t *testing.T) {
+	t.Parallel()
+	from := func(addr string, header ...string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr, r.Host = addr, "localhost:9091"
+		for i := 0; i+1 < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		return r
+	}
+	named := func(r *http.Request, host string) *http.Request { r.Host = host; return r }
+	s := newSite(t, func(c *Config) { c.Identify, c.Local = nil, "me" })
+	for want, list := range map[int][]*http.Request{
+		200: {from("127.0.0.1:1"), from("[::1]:1"), named(from("127.0.0.1:1"), "127.0.0.1:9091"), named(from("127.0.0.1:1"), "[::1]:9091")},
+		421: {from("10.0.0.1:1"), named(from("127.0.0.1:1"), "evil.example:9091"), named(from("127.0.0.1:1"), "localhost.evil.example")},
+	} {
+		for _, r := range list {
+			if code, body, _ := s.do(r); code != want {
+				t.Errorf("on this machine, %s as %s: %d %s", r.RemoteAddr, r.Host, code, body)
+			}
+		}
+	}
+	s = newSite(t, func(c *Config) {
+		c.Identify, c.Proxy = nil, &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Admins: []string{"ops"}, Viewers: []string{"vic"}}
+	})
+	for _, one := range []struct {
+		r    *http.Request
+		code int
+		role string
+	}{
+		{from("10.1.2.3:1", "X-Forwarded-User", "anna", "X-Forwarded-Groups", "dev, ops"), 200, ">admin<"},
+		{from("10.1.2.3:1", "X-Forwarded-User", "ben", "X-Forwarded-Groups", "dev"), 200, ">owner<"},
+		{from("10.1.2.3:1", "X-Forwarded-User", "vic"), 200, ">viewer<"},
+		{from("10.1.2.3:1"), 403, ""},
+		{from("11.1.2.3:1", "X-Forwarded-User", "anna", "X-Forwarded-Groups", "ops"), 403, ""},
+		{from("127.0.0.1:1", "X-Forwarded-User", "anna", "X-Forwarded-Groups", "ops"), 403, ""},
+	} {
+		if code, body, _ := s.do(one.r); code != one.code || !strings.Contains(body, one.role) {
+			t.Errorf("%s %v: %d\n%s", one.r.RemoteAddr, one.r.Header, code, body)
+		}
+	}
+	for name, cfg := range map[string]Config{
+		"no Redis": {Local: "x"}, "nobody": {Redis: s.rdb}, "two ways": {Redis: s.rdb, Local: "x", Proxy: &Proxy{}}, "a prefix": {Redis: s.rdb, Local: "x", Prefix: "limits"},
+		"a proxy of nowhere": {Redis: s.rdb, Proxy: &Proxy{}},
+	} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// usersFile writes a file with anna, an admin, and the token of a viewer of search.
+func usersFile(t *testing.T) (path, token string) {
+	t.Helper()
+	hash, err := HashPassword("correct horse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, sum := NewToken()
+	path = filepath.Join(t.TempDir(), "users.yaml")
+	text := fmt.Sprintf("people:\n  anna: {password: %q, role: admin}\ntokens:\n  board: {sha256: %q, role: viewer, scopes: [search]}\n", hash, sum)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, token
+}
+
+// People log in, a session ends, and what was typed when it had ended is kept.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	path, token := usersFile(t)
+	users, err := LoadUsers(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, func(c *Config) { c.Identify, c.Users = nil, users })
+	code, _, header := s.do(httptest.NewRequest(http.MethodGet, "/scope?scope=payments", nil))
+	if where := header.Get("Location"); code != http.StatusSeeOther || where != "/login?next="+url.QueryEscape("/scope?scope=payments") {
+		t.Fatalf("%d to %s", code, where)
+	}
+	if code, body := s.post("/login", url.Values{"name": {"anna"}, "password": {"wrong"}}); code != http.StatusUnauthorized || !strings.Contains(body, "is wrong") {
+		t.Errorf("a wrong password: %d", code)
+	}
+	code, body := s.post("/forecast", url.Values{"batch": {`{"typed":"<text>"}`}})
+	if code != http.StatusUnauthorized {
+		t.Fatalf("a form without a session: %d", code)
+	}
+	has(t, body, `name="held:batch" value="{&#34;typed&#34;:&#34;&lt;text&gt;&#34;}"`, "what you typed is kept")
+	log := url.Values{"name": {"anna"}, "password": {"correct horse"}, "next": {"/forecast"}, "posted": {"yes"}, "held:batch": {"typed text"}}
+	code, body, header = s.do(formTo("/login", log))
+	if code != http.StatusOK {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	has(t, body, `action="/forecast"`, `name="batch" value="typed text"`)
+	cookie := header.Get("Set-Cookie")
+	has(t, cookie, "HttpOnly", "SameSite=Lax")
+	with := func(r *http.Request) *http.Request {
+		r.Header.Set("Cookie", strings.Split(cookie, ";")[0])
+		return r
+	}
+	if code, body, _ := s.do(with(httptest.NewRequest(http.MethodGet, "/", nil))); code != http.StatusOK || !strings.Contains(body, "Log out") {
+		t.Errorf("with a session: %d", code)
+	}
+	if code, _, _ := s.do(with(formTo("/logout", nil))); code != http.StatusSeeOther {
+		t.Errorf("log out: %d", code)
+	}
+	if code, _, _ := s.do(with(httptest.NewRequest(http.MethodGet, "/", nil))); code != http.StatusSeeOther {
+		t.Errorf("after the session: %d", code)
+	}
+	for text, want := range map[string]int{token: http.StatusOK, token + "x": http.StatusUnauthorized} {
+		r := httptest.NewRequest(http.MethodGet, "/scope?scope=search", nil)
+		r.Header.Set("Authorization", "Bearer "+text)
+		if code, _, _ := s.do(r); code != want {
+			t.Errorf("a token: %d, want %d", code, want)
+		}
+	}
+	for range triesAMinute + 1 {
+		code, _ = s.post("/login", url.Values{"name": {"nobody"}, "password": {""}})
+	}
+	if code != http.StatusTooManyRequests {
+		t.Errorf("many tries: %d", code)
+	}
+	for next, want := range map[string]string{"//evil.example/": "/", "https://evil.example": "/", `/\evil.example`: "/", "/history?q=a": "/history?q=a"} {
+		if got := safePath(next); got != want {
+			t.Errorf("after %q a login goes to %q", next, got)
+		}
+	}
+}
+
+// A file of users is refused with every fault and its line.
+func TestUsersFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"people: {anna: {password: x, role: king}}":                  `people.anna.role: role is "king"; write viewer, owner or admin`,
+		"people: {anna: {role: admin}}":                              "password is missing",
+		"tokens: {ci: {sha256: 12, role: viewer}}":                   "is no SHA-256 in hex",
+		"people: {anna: {password: x, role: admin, scopes: [a//b]}}": `"a//b", which is no scope`,
+		"nobody: {}": "nobody is not a field of the file; write people or tokens",
+		"people: {}": "nobody could get in",
+		"":           "write people:",
+	} {
+		path := filepath.Join(t.TempDir(), "users.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadUsers(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	if _, err := LoadUsers("none.yaml"); err == nil {
+		t.Error("a file that is not there is accepted")
+	}
+	for _, password := range []string{"short", strings.Repeat("x", 73)} {
+		if _, err := HashPassword(password); err == nil {
+			t.Errorf("%q is accepted", password)
+		}
+	}
+}
