@@ -214,7 +214,7 @@ func sentence(t control.Task) (text string, at time.Time) {
 		if !t.Start.IsZero() {
 			return text + ", starts about", t.Start.Time
 		}
-		return text + "; no clock tells when it starts", time.Time{}
+		return text + "; its start is unknown", time.Time{}
 	case t.Turn == control.TurnDispatched:
 		return "Has been granted its start, and is on its way to a worker", time.Time{}
 	case t.Turn == control.TurnParked:

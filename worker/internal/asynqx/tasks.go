@@ -47,25 +47,37 @@ func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list 
 // TaskRef is a task of a queue.
 type TaskRef struct{ Queue, ID string }
 
-// Headers returns a header of each task, "" for a task that has gone or does not have it. It costs a round trip of a command a task.
-func Headers(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef, name string) ([]string, error) {
+// messagesOf returns asynq's message of each task, empty for a task that has gone.
+func messagesOf(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) ([]string, error) {
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	messages := make([]*redis.SliceCmd, len(tasks))
+	read, messages := make([]*redis.SliceCmd, len(tasks)), make([]string, len(tasks))
 	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, t := range tasks {
-			messages[i] = pipe.HMGet(ctx, taskKey(t.Queue, t.ID), "msg") // no error for a task that has gone
+			read[i] = pipe.HMGet(ctx, taskKey(t.Queue, t.ID), "msg") // no error for a task that has gone
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	for i, one := range read {
+		messages[i], _ = one.Val()[0].(string)
+	}
+	return messages, nil
+}
+
+// Headers returns a header of each task, "" for a task that has gone or does not have it. It costs a round trip of a command a task.
+func Headers(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef, name string) ([]string, error) {
+	messages, err := messagesOf(ctx, rdb, tasks)
+	if err != nil {
+		return nil, err
+	}
 	values := make([]string, len(tasks))
 	for i, message := range messages {
-		if text, is := message.Val()[0].(string); is {
-			values[i] = header([]byte(text), name)
+		if message != "" {
+			values[i] = header([]byte(message), name)
 		}
 	}
 	return values, nil
@@ -79,25 +91,14 @@ type TaskHead struct {
 
 // TaskHeads returns the heads of tasks, without those that have gone. It costs a round trip of a command a task.
 func TaskHeads(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) (map[TaskRef]TaskHead, error) {
-	if len(tasks) == 0 {
-		return nil, nil
-	}
-	messages := make([]*redis.SliceCmd, len(tasks))
-	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, t := range tasks {
-			messages[i] = pipe.HMGet(ctx, taskKey(t.Queue, t.ID), "msg") // no error for a task that has gone
-		}
-		return nil
-	})
+	messages, err := messagesOf(ctx, rdb, tasks)
 	if err != nil {
 		return nil, err
 	}
 	heads := map[TaskRef]TaskHead{}
 	for i, message := range messages {
-		if text, is := message.Val()[0].(string); is {
-			if head, ok := readTaskHead([]byte(text)); ok {
-				heads[tasks[i]] = head
-			}
+		if head, ok := readTaskHead([]byte(message)); ok && message != "" {
+			heads[tasks[i]] = head
 		}
 	}
 	return heads, nil
