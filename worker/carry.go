@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -44,6 +45,7 @@ type carried struct {
 	Retention time.Duration     `json:"retention_ns"`
 	Unique    time.Duration     `json:"unique_ns"`
 	At        time.Time         `json:"at"`
+	Queued    bool              `json:"queued"` // it waits for its turn, and not only until At
 }
 
 // check rejects what no worker puts into a carrier: any program with write access to Redis can enqueue
@@ -82,6 +84,7 @@ func (t *Middleware) send(ctx context.Context, j *job, limited *Limited) error {
 	c := carried{
 		ID: j.id, Type: j.task.Type(), Payload: j.task.Payload(), At: limited.At,
 		Headers: ownHeaders(j, info), Retention: info.Retention, Unique: j.lock().Left(ctx, t.cfg.Redis),
+		Queued: j.queued,
 	}
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -139,12 +142,14 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 	for range arriveTries {
 		err := t.enqueue(ctx, name, c)
 		if err == nil {
+			t.catchUp(ctx, name, c)
 			return nil
 		}
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			t.observer.Failed("carry") // it may exist all the same: check soon, before it has run
 		} else if info, err := t.inspector.GetTaskInfo(name, c.ID); err == nil {
 			if c.became(info) {
+				t.catchUp(ctx, name, c)
 				return nil
 			}
 			t.clearWay(name, info)
@@ -154,6 +159,26 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 		}
 	}
 	return &Limited{At: time.Now(), text: asynqx.WaitingText + " to bring back task " + c.ID}
+}
+
+// catchUp releases a carried task whose turn came while it did not exist: it was granted a start that
+// it could not take, or has lost its place. asynq would bring it back at c.At, minutes later where
+// nothing told when it would start.
+func (t *Middleware) catchUp(ctx context.Context, name string, c carried) {
+	if !c.Queued {
+		return
+	}
+	queued, _, err := t.cfg.Limiter.Waitlist().Standing(ctx, throttle.Waiter{Scope: c.Headers[queue.HeaderScope], ID: queue.Ticket(name, c.ID)})
+	if err != nil {
+		t.observer.Failed("carry")
+	}
+	if queued {
+		return
+	}
+	if err := t.inspector.RunTask(name, c.ID); err != nil {
+		return // it was taken, or comes by itself
+	}
+	t.servers.Kick()
 }
 
 func (t *Middleware) enqueue(ctx context.Context, name string, c carried) error {

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -50,6 +52,89 @@ func (l *lostArrival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (l *lostArrival) arrives(cmd redis.Cmder) bool {
 	keys := scriptKeys(cmd)
 	return len(keys) == 2 && strings.HasSuffix(keys[0], ":t:"+l.id) && keys[1] == "asynq:{default}:scheduled"
+}
+
+// lateArrival is a hook that holds up the call that enqueues a carried task anew.
+type lateArrival struct {
+	lostArrival
+	begun, release chan struct{}
+}
+
+func newLateArrival(id string) *lateArrival {
+	return &lateArrival{lostArrival{id: id}, make(chan struct{}), make(chan struct{})}
+}
+
+func (l *lateArrival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if l.arrives(cmd) && l.lost.CompareAndSwap(false, true) {
+			close(l.begun)
+			<-l.release
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// "A task whose turn comes while it is being carried over starts as soon as it is back", also if nothing
+// told when it would start, so that asynq would bring it back minutes later.
+func TestTurnWhileCarried(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{100 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
+				carried, ends := newLateArrival("foreign"), make(chan struct{})
+				s.rdb.AddHook(carried)
+				s.serve(asynq.Config{Concurrency: 2}, func(ctx context.Context, _ *asynq.Task) error {
+					if id, _ := asynq.GetTaskID(ctx); id != "foreign" {
+						<-ends
+					}
+					return nil
+				})
+				s.add(queue.Task{ID: "long 1"})
+				s.add(queue.Task{ID: "long 2"})
+				<-time.After(time.Second)
+				s.addForeign("foreign", asynq.MaxRetry(0)) // taken beyond the slots, which its tenant has
+				<-carried.begun
+				close(ends) // its turn has come
+				<-time.After(late)
+				close(carried.release)
+				began := time.Now()
+				s.until("it has run", func() bool { return s.ran("foreign") == 1 })
+				if took := time.Since(began); took > 200*time.Millisecond {
+					s.t.Errorf("it started %v after it was back", took)
+				}
+			})
+		})
+	}
+}
+
+// "and its place is kept": nobody behind it has its turn first, except the eight behind which it goes.
+func TestPlaceWhileCarried(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{4 * time.Second, 8 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			t.Parallel()
+			const behind, each = 100, 200 * time.Millisecond
+			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: each}}, func(s *system) {
+				carried := newLateArrival("foreign")
+				s.rdb.AddHook(carried)
+				tasks := jobs(10+behind, "p/a")
+				s.planned(tasks[:10]...)
+				s.addForeign("foreign", asynq.MaxRetry(0))
+				s.serve(asynq.Config{Concurrency: 4}, nil)
+				<-carried.begun
+				s.planned(tasks[10:]...)
+				<-time.After(late)
+				close(carried.release)
+				began := time.Now()
+				for id := ""; id != "foreign"; id = <-s.ended {
+				}
+				if took, most := time.Since(began), 10*each; took > most {
+					s.t.Errorf("it started %v after it was back, with %d behind it; at most %v are kept by those behind which it goes", took, behind, most)
+				}
+			})
+		})
+	}
 }
 
 // A task that is carried over runs once, also where its carrier is not told that it was

@@ -106,6 +106,7 @@ func runFar(t *testing.T, distance time.Duration, rules []policy.Rule, tasks, co
 		t.Errorf("%d of %d tasks started in an hour", len(out.starts), tasks)
 	}
 	s.Shutdown()
+	<-time.After(10 * time.Second) // what was announced at the end has been
 	slices.SortFunc(out.starts, time.Time.Compare)
 	out.pickups = o.get(func(o *seen) int { return o.pickups })
 	return out

@@ -310,7 +310,7 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
 	rule, _ := d.BindingRule()
 	at := time.Now().Add(d.RetryDelay(0))
-	if d.Position.Waits {
+	if j.queued = d.Position.Waits; j.queued {
 		if d.Position.Again && !j.crowded {
 			t.dispatcher.CameByItself(j.scope)
 		}

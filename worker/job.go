@@ -42,6 +42,7 @@ type job struct {
 	why       string          // why it waits for other limits or workers; else empty
 	slot      *asynqx.Slot    // the slot that it occupies; nil where slots are not counted
 	crowded   bool            // its tenant has its share of the slots
+	queued    bool            // it is put back to wait for its turn
 
 	picked   time.Time // when it was taken from asynq
 	decision throttle.Decision

@@ -101,7 +101,7 @@ func (d *Dispatcher) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 		}
 		for i, p := range its {
 			switch states[i] {
-			case "pending", "scheduled", "retry":
+			case "pending", "scheduled", "retry", onTheWay:
 				one.news.Unused = append(one.news.Unused, p.WaiterRef)
 			default:
 				d.mu.Lock()
@@ -145,7 +145,7 @@ func (d *Dispatcher) run(one *watch, list []throttle.Granted) {
 		d.cfg.Servers.Kick()
 		d.tellUnreleased(name, err)
 		for i, g := range byQueue[name] {
-			d.handleOutcome(one, answer{g.WaiterRef, name, ids[name][i], outcomes[i]})
+			d.handleOutcome(one, answer{place: g.WaiterRef, queue: name, id: ids[name][i], became: outcomes[i]})
 		}
 	}
 }
@@ -166,6 +166,7 @@ type answer struct {
 	queue  string
 	id     string
 	became asynqx.Outcome
+	sure   bool // it is gone, and not on its way
 }
 
 // handleOutcome handles the outcome of a task that was to be put into pending.
@@ -178,10 +179,17 @@ func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 		go d.retry(one, a)
 		return
 	case asynqx.Gone:
-		if again {
-			one.news.Deleted = append(one.news.Deleted, a.place)
-		} else {
+		switch {
+		case !again:
 			one.news.NotFound = append(one.news.NotFound, a.place)
+		case !a.sure:
+			go d.retry(one, a)
+			return
+		default:
+			d.mu.Lock()
+			delete(one.missed, a.place.ID)
+			d.mu.Unlock()
+			one.news.Deleted = append(one.news.Deleted, a.place)
 		}
 	case asynqx.Elsewhere:
 		one.news.Deleted = append(one.news.Deleted, a.place)
@@ -192,13 +200,13 @@ func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 }
 
 // wasMissed reports whether a task was missing the last time too, and records whether it is missing
-// now: a task that is missing twice in a row is gone.
+// now: a task that is missing twice in a row is gone, unless it is being carried over.
 func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := one.missed[a.place.ID]
 	switch {
-	case a.became == asynqx.Gone && !was:
+	case a.became == asynqx.Gone:
 		one.missed[a.place.ID] = true
 	case a.became != asynqx.Active && a.became != asynqx.Elsewhere:
 		delete(one.missed, a.place.ID)
@@ -221,9 +229,9 @@ func (d *Dispatcher) heedEnded(one *watch) {
 	}
 }
 
-// retry releases a task that was active when its turn came. Most often it is on its way back to its
-// queue, and does not know yet that its turn has come. Or it has ended by then, for example because
-// its max wait has passed.
+// retry releases a task that was active when its turn came, or that is being carried over. Most often it
+// is on its way back to its queue, and does not know yet that its turn has come. Or it has ended by
+// then, for example because its max wait has passed.
 func (d *Dispatcher) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {
@@ -237,7 +245,7 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 			return // it has come
 		}
 		got, _ := d.cfg.Mover.Release(d.cfg.Serving, a.queue, []string{a.id})
-		if a.became = got[0]; a.became != asynqx.Active {
+		if a.became = got[0]; a.became != asynqx.Active && !d.carried(&a) {
 			d.cfg.Servers.Kick()
 			break
 		}
@@ -245,6 +253,9 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if a.became == asynqx.Gone && !a.sure {
+		delete(one.missed, a.place.ID) // its carrier takes long
+	}
 	switch a.became {
 	case asynqx.Active:
 		delete(one.out, a.place.ID)
@@ -255,4 +266,14 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 		return
 	}
 	one.kick()
+}
+
+// carried reports whether a task that is missing is being carried over. If it is not, it is surely gone.
+func (d *Dispatcher) carried(a *answer) bool {
+	if a.became != asynqx.Gone {
+		return false
+	}
+	states, err := d.askStates(a.queue, []inQueue{{a.place, a.id}})
+	a.sure = err == nil && states[0] == ""
+	return !a.sure
 }

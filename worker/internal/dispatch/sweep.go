@@ -224,18 +224,21 @@ func (d *Dispatcher) notWaiting(ctx context.Context, name string, its []inQueue)
 	return its, nil
 }
 
-// states returns asynq's states of tasks, "" for a task that does not exist. With carried, a task that
-// is being carried over counts as existing.
+// onTheWay is the state of a task that does not exist for a moment, since it is being carried over.
+const onTheWay = "carried"
+
+// states returns asynq's states of tasks, "" for a task that does not exist, and with carried onTheWay
+// for one that will exist again.
 func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, carried bool) ([]string, error) {
 	if len(its) == 0 {
 		return nil, nil
 	}
 	key := func(id string) string { return "asynq:{" + name + "}:t:" + id }
-	carriers, states := make([]*redis.IntCmd, len(its)), make([]*redis.StringCmd, len(its))
+	carriers, states := make([]*redis.StringCmd, len(its)), make([]*redis.StringCmd, len(its))
 	err := redisread.FromMaster(ctx, d.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, one := range its {
 			if carried { // first: the carrier exists before its task goes, and until the task is back
-				carriers[i] = pipe.Exists(ctx, key(asynqx.CarrierID(one.id)))
+				carriers[i] = pipe.HGet(ctx, key(asynqx.CarrierID(one.id)), "state")
 			}
 			states[i] = pipe.HGet(ctx, key(one.id), "state")
 		}
@@ -247,12 +250,19 @@ func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, car
 	out := make([]string, len(its))
 	for i := range its {
 		out[i] = states[i].Val()
-		if out[i] == "" && (states[i].Err() != redis.Nil || carried && carriers[i].Val() > 0) { //nolint:errorlint // as the client returns it
+		switch {
+		case out[i] != "":
+		case states[i].Err() != redis.Nil: //nolint:errorlint // as the client returns it
 			out[i] = "unknown"
+		case carried && carries(carriers[i].Val()):
+			out[i] = onTheWay
 		}
 	}
 	return out, nil
 }
+
+// carries reports whether a carrier in this state of asynq's still brings its task back.
+func carries(state string) bool { return state != "" && state != "archived" && state != "completed" }
 
 // bury removes places, some at a time.
 func (d *Dispatcher) bury(ctx context.Context, one *watch, places []throttle.WaiterRef) error {

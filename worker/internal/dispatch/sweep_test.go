@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // A task that is deleted, or archived, when it has been released and nobody has picked it up
@@ -69,5 +70,32 @@ func TestStatesComeFromTheMaster(t *testing.T) {
 	reads.HSet(t.Context(), "asynq:{default}:t:t", "state", "scheduled")
 	if states, err := b.d.states(t.Context(), "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
 		t.Errorf("the task is there: %q, %v", states, err)
+	}
+}
+
+// A task that does not exist is on its way for as long as its carrier brings it back, whether or not this
+// program's asynq keeps tasks as expected.
+func TestStatesOfCarriedTasks(t *testing.T) {
+	t.Parallel()
+	b := newServedBench(t)
+	b.add("there", "p/a")
+	b.add(asynqx.CarrierID("there"), "p/a")
+	b.add(asynqx.CarrierID("carried"), "p/a")
+	b.add(asynqx.CarrierID("stuck"), "p/a")
+	if err := b.inspector.ArchiveTask("default", asynqx.CarrierID("stuck")); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"there": "pending", "carried": onTheWay, "stuck": "", "gone": ""}
+	for _, known := range []bool{true, false} {
+		b.d.cfg.Mover.Known = known
+		for id, want := range want {
+			states, err := b.d.askStates("default", []inQueue{{throttle.WaiterRef{}, id}})
+			if err != nil || states[0] != want {
+				t.Errorf("asynq's keys known %t: %s is %q, want %q; %v", known, id, states, want, err)
+			}
+		}
+		if states, err := b.d.askStates("none", []inQueue{{throttle.WaiterRef{}, "gone"}}); err != nil || states[0] != "" {
+			t.Errorf("asynq's keys known %t: in a queue that does not exist: %q, %v", known, states, err)
+		}
 	}
 }

@@ -13,22 +13,38 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// askStates returns asynq's states of tasks of a queue, "" for a task that does not exist. It costs one
-// round trip for all if asynq's keys are known, and two for each task otherwise.
+// askStates returns asynq's states of tasks of a queue: onTheWay for a task that is being carried over,
+// "" for a task that does not exist. It costs one round trip for all if asynq's keys are known, and
+// several for each task otherwise.
 func (d *Dispatcher) askStates(name string, tasks []inQueue) ([]string, error) {
 	if d.cfg.Mover.Known {
-		return d.states(d.cfg.Serving, name, tasks, false)
+		return d.states(d.cfg.Serving, name, tasks, true)
 	}
 	out := make([]string, len(tasks))
 	for i, p := range tasks {
-		info, err := d.cfg.Inspector.GetTaskInfo(name, p.id)
-		if err == nil {
-			out[i] = info.State.String()
-		} else if !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound) {
+		carrier, err := d.askState(name, asynqx.CarrierID(p.id)) // first, as in states
+		if err != nil {
 			return nil, err
+		}
+		if out[i], err = d.askState(name, p.id); err != nil {
+			return nil, err
+		}
+		if out[i] == "" && carries(carrier) {
+			out[i] = onTheWay
 		}
 	}
 	return out, nil
+}
+
+func (d *Dispatcher) askState(name, id string) (string, error) {
+	info, err := d.cfg.Inspector.GetTaskInfo(name, id)
+	switch {
+	case err == nil:
+		return info.State.String(), nil
+	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
+		return "", nil
+	}
+	return "", err
 }
 
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their
@@ -112,7 +128,7 @@ func (d *Dispatcher) answered(one *watch, name string, list []throttle.Granted, 
 	defer d.mu.Unlock()
 	for i, became := range out {
 		if became != asynqx.Moved || one.missed[list[i].ID] {
-			one.later = append(one.later, answer{list[i].WaiterRef, name, ids[i], became})
+			one.later = append(one.later, answer{place: list[i].WaiterRef, queue: name, id: ids[i], became: became})
 			one.kick()
 		}
 	}
