@@ -28,6 +28,8 @@ SEEDS ?= 20
 DAYS ?= 1
 ## how many steps histories takes at least
 STEPS ?= 200000
+## histories seeks one of so many planted faults, drawn at random; 1 for all
+FAULTS ?= 1
 ## servers for compat: paths of redis-server or valkey-server programs; none for the valkey-server on the PATH
 SERVER ?=
 ## fuzz targets to run: those with this in their name
@@ -103,10 +105,10 @@ bench: ## Every benchmark, one after the other, and one table, peers beside us
 soak: ## All simulations, among them days of traffic with faults: SEEDS of them, drawn at random
 	SIM_SEEDS=$(SEEDS) go test ./test/sim -count=1 -timeout 12h -v -args -days $(DAYS)
 
-histories: ## Random histories of those who wait, against a model: STEPS of them, and every planted fault
+histories: ## Random histories of those who wait, against a model: STEPS of them, and planted faults
 	@test/setup.sh
 	@for tests in 'QueueHistories$$|FindNothingElse|SharesOfThoseWhoWait|ShareScenes|DamagedValues|Lanes$$' FindPlantedFaults; do \
-		said=$$(HISTORY_STEPS=$(STEPS) go test ./throttle -run "$$tests" -count=1 -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
+		said=$$(HISTORY_STEPS=$(STEPS) HISTORY_FAULTS=$(FAULTS) go test ./throttle -run "$$tests" -count=1 -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
 		status=$$?; \
 		if [ $$status = 0 ]; then echo "$$said" | grep -a -e 'seed ' -e ' steps in ' -e 'hid longest' -e '^ok'; \
 		else echo "$$said" | grep -av -e '^=== ' -e '--- PASS'; exit $$status; fi; \

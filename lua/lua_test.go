@@ -269,7 +269,7 @@ func before(code string) string {
 			depth--
 		}
 	}
-	return lastOperand.FindString(code[:end]) + strings.Join(strings.Fields(code[end:]), " ")
+	return lastOperand.FindString(code[max(0, end-200):end]) + strings.Join(strings.Fields(code[end:]), " ")
 }
 
 // after returns the operand that a text begins with, a call without its arguments.

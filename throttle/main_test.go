@@ -1,7 +1,9 @@
 package throttle
 
 import (
+	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -16,4 +18,17 @@ func forHistories(t *testing.T) {
 	if raced {
 		t.Skip("takes minutes with the race detector: make histories")
 	}
+}
+
+// drawn draws which planted faults are sought: all, or at random one of as many as HISTORY_FAULTS says.
+func drawn(t *testing.T) bool {
+	t.Helper()
+	of := 1
+	if text := os.Getenv("HISTORY_FAULTS"); text != "" {
+		var err error
+		if of, err = strconv.Atoi(text); err != nil || of < 1 {
+			t.Fatalf("HISTORY_FAULTS=%q is no number above 0", text)
+		}
+	}
+	return rand.IntN(of) == 0
 }

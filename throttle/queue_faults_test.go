@@ -107,6 +107,9 @@ func TestQueueHistoriesFindPlantedFaults(t *testing.T) {
 			if len(p.texts) == 0 {
 				t.Fatalf("no script holds %q any more", f.from)
 			}
+			if !drawn(t) {
+				return
+			}
 			rdb := redistest.Client(t)
 			rdb.AddHook(p)
 			found, n := findFault(rdb, redistest.Prefix(t), mostHistories)

@@ -79,7 +79,7 @@ func TestPrefetchKeepsTheBound(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			seeds := 2
+			seeds := 1
 			if s, err := strconv.Atoi(os.Getenv("PREFETCH_SEEDS")); err == nil {
 				seeds = s
 			}

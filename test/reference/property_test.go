@@ -90,7 +90,7 @@ func number(t *testing.T, name string, otherwise int) int {
 func TestDecisionsAreAsThePagesSay(t *testing.T) {
 	t.Parallel()
 	first, steps := number(t, "HISTORY_SEED", 1), number(t, "HISTORY_STEPS", 0)
-	seeds, length := 8, 250
+	seeds, length := 8, 120
 	if steps > 0 {
 		seeds, length = max(1, steps/(len(kinds)*1000)), 1000
 	}
@@ -251,7 +251,7 @@ func TestLateStartsKeepTheBound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			late := 0
-			for seed := range uint64(5) {
+			for seed := range uint64(2) {
 				k := kind{rules: only(func(h *history) policy.Rule { r := rule(h); r.Margin, r.Prefetch = 0, 0; return r }), ahead: true}
 				h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), seed+1, k)
 				if err != nil {
