@@ -31,7 +31,8 @@ type Summary struct {
 	// delay. DoneAt is zero if no start is known.
 	DoneAt time.Time
 	Untold int
-	// DoneFrom and DoneTo are, for a Forecast, the bounds of a DoneAt that rests on how long runs take.
+	// DoneFrom and DoneTo are, for a Forecast and with ClientConfig.Inspect, the bounds of a DoneAt that
+	// rests on how long runs take.
 	DoneFrom, DoneTo time.Time
 	// Binding is the rule that determines DoneAt. It is zero if no rule does, or if the rule is not
 	// known.
@@ -55,7 +56,7 @@ func (p *Paused) heed(scope string, until time.Time) {
 	}
 }
 
-// Reason is what the start of a task waits for in a Forecast. worker inspect uses the same words.
+// Reason is what the start of a task waits for. worker inspect uses the same words.
 type Reason string
 
 // The reasons.
@@ -170,7 +171,11 @@ func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entr
 func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (sum Summary, err error) {
 	ctx = context.WithoutCancel(ctx) // entries that were read are still sent
 	last := ""                       // the scope of the latest start, where that waits
-	defer func() { sum.Binding = c.turns.binding(ctx, last) }()
+	unknown := untold{}
+	defer func() {
+		sum.Binding = c.turns.binding(ctx, last)
+		c.turns.inspectUntold(ctx, &sum, unknown)
+	}()
 	for items := belt.take(nil); items != nil; items = belt.take(items) {
 		c.send(ctx, items)
 		for _, it := range items {
@@ -182,7 +187,9 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 				return sum, fmt.Errorf("queue: batch stopped: %w", it.result.Err)
 			}
 			before := sum.DoneAt
-			c.turns.count(&sum, it)
+			if c.turns.count(&sum, it); c.inspects && it.result.Waits && it.result.Start.IsZero() {
+				unknown.add(it.ask)
+			}
 			if sum.DoneAt.After(before) {
 				if last = ""; it.result.Waits {
 					last = it.ask.Scope

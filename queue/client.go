@@ -42,11 +42,12 @@ type Result struct {
 	// Enqueued task that Waits: -1 and nil if they are not known.
 	Ahead    int64
 	WaitsFor *throttle.RuleInfo
-	// StartFrom and StartTo are, in a Forecast, the bounds of a Start that rests on how long runs take under
-	// a concurrency rule: in 19 of 20 cases it is between them. Zero if Start rests on no runs.
+	// StartFrom and StartTo are, in a Forecast and with ClientConfig.Inspect, the bounds of a Start that
+	// rests on how long runs take under a concurrency rule: in 19 of 20 cases it is between them. Zero if
+	// Start rests on no runs.
 	StartFrom, StartTo time.Time
-	// Reason and Binding are, in a Forecast, what the Start waits for, or why it is unknown. They are empty
-	// if the task starts at once.
+	// Reason and Binding are, in a Forecast and with ClientConfig.Inspect, what the Start waits for, or why
+	// it is unknown. They are empty if the task starts at once.
 	Reason  Reason
 	Binding Binding
 	// Expires names what ends before Start, in a Forecast: "deadline", after which the task must not
@@ -95,6 +96,10 @@ type ClientConfig struct {
 	// App is the name of the application that enqueues. Tasks carry it in HeaderApp, and worker inspect
 	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
+	// Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary
+	// alone, when tasks start whose starts are unknown otherwise: those that wait for runs to end. Costs up to
+	// two round trips for a task, and for each scope of a batch with such tasks, 64 scopes at most.
+	Inspect bool
 	// OnEnqueue is called for each task that has passed all checks, before it is enqueued. The task has
 	// its defaults and its id. The returned headers are added to the task's: for example the context of
 	// a trace, see package worker/oteltask. Names that begin with "headway-" are left out. The returned
@@ -115,6 +120,7 @@ type Client struct {
 	allowMethods []string
 	within       *Within
 	app          string // escaped
+	inspects     bool
 	onEnqueue    func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 
@@ -130,11 +136,13 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 		allowMethods: slices.Clone(cfg.AllowMethods),
 		within:       cfg.Within,
 		app:          EscapeApp(cfg.App),
+		inspects:     cfg.Inspect,
 		onEnqueue:    cfg.OnEnqueue,
 	}
 }
 
-// Enqueue enqueues one task. Costs one round trip, and one more for the first task of a queue.
+// Enqueue enqueues one task. Costs one round trip, and one more for the first task of a queue; see
+// ClientConfig.Inspect for what that adds.
 //
 // An id that is taken yields a Duplicate Result and no error. A non-nil error is an *InvalidError,
 // ctx's error, or wraps Redis's. After a connection error the task may have been enqueued; enqueuing
@@ -149,6 +157,9 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 		if cause := ctx.Err(); cause != nil {
 			it.result.Err = cause
 		}
+	}
+	if c.inspects && it.result.Waits {
+		c.turns.inspect(ctx, &it.result, it.ask)
 	}
 	it.report()
 	return it.result, it.result.Err

@@ -96,7 +96,7 @@ func newClient(rdb redis.UniversalClient, policy *policy.Policy, cfg queue.Clien
 
 // clientConfig is what the flags say of tasks.
 func (t *target) clientConfig() queue.ClientConfig {
-	cfg := queue.ClientConfig{AllowMethods: t.allowMethods, App: t.app}
+	cfg := queue.ClientConfig{AllowMethods: t.allowMethods, App: t.app, Inspect: true}
 	if t.within != "" {
 		cfg.Within = &queue.Within{Scope: t.within, MaxPriority: t.maxPriority}
 	}

@@ -71,7 +71,8 @@ Where to put it:
                     its turn by it (default: the limits that workers publish in Redis)
   -json             print the result as a JSON object: id, queue, state (enqueued,
                     duplicate, invalid, failed), start (expected; absent if it is not
-                    known), error
+                    known), start_from and start_to (its range, where it rests on how long
+                    runs take), reason, rule and rule_scope (what it waits for), error
 
 D is a duration: 500ms, 90s, 1h30m, 30d.
 
@@ -107,7 +108,8 @@ Flags:
                     (enqueued, duplicate, invalid, failed), start (expected; absent if it
                     is not known), error; and a last one with "summary": true, lines,
                     enqueued, duplicate, invalid, failed, random_ids (enqueued lines
-                    without an id), unknown_starts, done_at (the latest start),
+                    without an id), unknown_starts, done_at (the latest start), done_from
+                    and done_to (its range, where it rests on how long runs take),
                     bound_scope and bound_rule (the rule that this task waits for),
                     interrupted, elapsed_ms
   -dry-run          enqueue nothing: check each line, and forecast the starts from what the

@@ -280,7 +280,7 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 	}
 	t.All = all
 	for _, one := range list {
-		next := NextTurn{Position: one.Ahead + 1, Reason: reasonOf(one.Binding, one.Paused)}
+		next := NextTurn{Position: one.Ahead + 1, Reason: queue.ReasonOf(one.Binding, one.Paused)}
 		next.Start, next.Range = expected(one.At, one.Expected, one.Binding)
 		next.Rule, next.RuleScope, t.At = one.Binding.Rule.Name, one.Binding.Scope.String(), one.At
 		if name, id, is := queue.ReadTicket(one.ID); is {

@@ -1,9 +1,6 @@
 package control
 
-import (
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/policy"
-)
+import "github.com/headway-go/headway/queue"
 
 // Reason is what a task waits for.
 type Reason = queue.Reason
@@ -22,20 +19,3 @@ const (
 	ReasonNoWorker    = Reason("no_worker")    // no live worker serves its queue
 	ReasonUnmatched   = Reason("unmatched")    // a rule: none matches its scope
 )
-
-// reasonOf returns the reason that the rule that binds a waiting task stands for.
-func reasonOf(b policy.MatchedRule, upstream bool) Reason {
-	switch {
-	case upstream:
-		return ReasonUpstream
-	case b.Paused():
-		return ReasonPaused
-	case b.Rule.Name == "":
-		return ""
-	case b.Rule.Limit == 0:
-		return ReasonSuspended
-	case b.Rule.Algorithm == policy.Concurrency:
-		return ReasonRun
-	}
-	return ReasonRule
-}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -73,7 +74,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 	}
 	if got.Waiting > 0 {
 		r.NextStart, r.Range = expected(got.At, got.NextStart, got.Binding)
-		r.Reason = reasonOf(got.Binding, got.Paused)
+		r.Reason = queue.ReasonOf(got.Binding, got.Paused)
 	}
 	v, now := s.current(ctx)
 	r.Pause = s.pause(name, v, now)

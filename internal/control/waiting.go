@@ -65,7 +65,7 @@ func (s *Service) waitingScope(q throttle.ScopeQueue) WaitingScope {
 		return w
 	}
 	w.NextStart, w.Range = expected(q.At, q.NextStart, q.Binding)
-	w.Reason = reasonOf(q.Binding, q.Paused)
+	w.Reason = queue.ReasonOf(q.Binding, q.Paused)
 	w.Rule, w.RuleScope = q.Binding.Rule.Name, q.Binding.Scope.String()
 	return w
 }

@@ -116,6 +116,11 @@ func TestJSONFields(t *testing.T) {
 
 	one := output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "a", "https://api.example.com/") +
 		output(t, 1, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-cost", "6", "https://api.example.com/")
+	behind := writeFile(t, "behind.yaml", "limits: {behind: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	redisAt(t, url).Set(t.Context(), "hw:{behind}!runs:c", "9 60000000 1000000", 0)
+	for range 2 { // the second waits for the first
+		one += output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", behind, "-json", "-scope", "behind", "https://api.example.com/")
+	}
 	check("enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
 
 	lines := `{"type":"http","id":"a","scope":"p","http":{"url":"https://api.example.com/"}}` + "\nno task\n" +
@@ -130,7 +135,9 @@ func TestJSONFields(t *testing.T) {
 	}
 	inBatch := tables(t, "enqueue batch -json")
 	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
-	check("its summary", inBatch[1], seen(t, results[4]))
+	waits := output(t, 0, `{"type":"t","id":"e","scope":"behind"}`+"\n", "enqueue", "batch", "-redis", url, "-limits", behind, "-json", "-")
+	_, waits, _ = strings.Cut(waits, "\n")
+	check("its summary", inBatch[1], seen(t, results[4]+waits))
 	paused := writeFile(t, "paused.yaml", "limits: {p: {paused: true, paused_until: 2200-01-31T12:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
 	late := lines + `{"type":"http","id":"d","scope":"p","max_wait":"1h","http":{"url":"https://api.example.com/"}}` + "\n"
 	held := output(t, 1, late, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
