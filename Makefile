@@ -56,6 +56,8 @@ UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
 
 # The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
 LONGEST = ./worker ./throttle ./test/e2e
+# The packages that have benchmarks: the tests of the others need not be compiled for them.
+BENCHED = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test pictures test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
@@ -99,7 +101,7 @@ bench: ## Every benchmark, one after the other, and one table, peers beside us
 	@mkdir -p bin && rm -f bin/bench.md
 	@HEADWAY_BENCH_SCENARIOS=$(if $(filter 1x,$(BENCHTIME)),short,$(SCENARIOS)) HEADWAY_BENCH_WRITE=$(WRITE) \
 		HEADWAY_BENCH_TABLE=$(CURDIR)/bin/bench.md \
-		$(GO_IN_ALL) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 2h $(TESTFLAGS) -- $(PKG); \
+		$(GO_IN_ALL) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -vet=off -timeout 2h $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(BENCHED),$(PKG)); \
 		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
 
 soak: ## All simulations, among them days of traffic with faults: SEEDS of them, drawn at random
@@ -108,7 +110,7 @@ soak: ## All simulations, among them days of traffic with faults: SEEDS of them,
 histories: ## Random histories of those who wait, against a model: STEPS of them, and planted faults
 	@test/setup.sh
 	@for tests in 'QueueHistories$$|FindNothingElse|SharesOfThoseWhoWait|ShareScenes|DamagedValues|Lanes$$' FindPlantedFaults; do \
-		said=$$(HISTORY_STEPS=$(STEPS) HISTORY_FAULTS=$(FAULTS) go test ./throttle -run "$$tests" -count=1 -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
+		said=$$(HISTORY_STEPS=$(STEPS) HISTORY_FAULTS=$(FAULTS) go test ./throttle -run "$$tests" -count=1 -vet=off -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
 		status=$$?; \
 		if [ $$status = 0 ]; then echo "$$said" | grep -a -e 'seed ' -e ' steps in ' -e 'hid longest' -e '^ok'; \
 		else echo "$$said" | grep -av -e '^=== ' -e '--- PASS'; exit $$status; fi; \
