@@ -172,12 +172,25 @@ func (t *Middleware) catchUp(ctx context.Context, name string, c carried) {
 	if err != nil {
 		t.observer.Failed("carry")
 	}
-	if queued {
-		return
+	if queued || t.stateOf(name, c.ID) != asynq.TaskStateScheduled {
+		return // or it has run already: asynq may keep it, and would run it once more
 	}
-	if err := t.inspector.RunTask(name, c.ID); err != nil {
-		return // it was taken, or comes by itself
+	t.release(ctx, name, c.ID)
+}
+
+// stateOf returns asynq's state of a task, 0 if that is not known.
+func (t *Middleware) stateOf(name, id string) asynq.TaskState {
+	info, err := t.inspector.GetTaskInfo(name, id)
+	if err != nil {
+		return 0
 	}
+	return info.State
+}
+
+// release puts a task into pending that would wait there for longer than it has to. One that does not
+// wait any more stays as it is.
+func (t *Middleware) release(ctx context.Context, name, id string) {
+	_, _ = t.mover.Release(ctx, name, []string{id}) // else it comes by itself
 	t.servers.Kick()
 }
 

@@ -164,3 +164,72 @@ func TestArrivalsReplyIsLost(t *testing.T) {
 		})
 	}
 }
+
+// lateReply is a hook that has the reply lost to the call that enqueues a carried task anew, when the
+// task has ended.
+type lateReply struct{ *lateArrival }
+
+func (l lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !l.arrives(cmd) || l.lost.Load() {
+			return next(ctx, cmd)
+		}
+		if err := next(ctx, cmd); err != nil { // such as NOSCRIPT
+			return err
+		}
+		l.lost.Store(true)
+		close(l.begun)
+		<-l.release
+		err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+// "A task that is carried over runs once", also if it has ended before its carrier learns that it was
+// enqueued, and asynq keeps what has ended.
+func TestArrivesLateAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fails error
+		ends  asynq.TaskState
+	}{
+		"completed": {nil, asynq.TaskStateCompleted},
+		"archived":  {errors.New("it fails"), asynq.TaskStateArchived},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
+				reply, ends := lateReply{newLateArrival("foreign")}, make(chan struct{})
+				s.rdb.AddHook(reply)
+				s.serve(asynq.Config{Concurrency: 3}, func(ctx context.Context, _ *asynq.Task) error {
+					if id, _ := asynq.GetTaskID(ctx); id == "foreign" {
+						return test.fails
+					}
+					<-ends
+					return nil
+				})
+				for _, id := range []string{"long 1", "long 2", "long 3"} {
+					s.add(queue.Task{ID: id})
+				}
+				<-time.After(time.Second)
+				s.addForeign("foreign", asynq.MaxRetry(0), asynq.Retention(time.Hour))
+				<-reply.begun
+				close(ends) // its turn comes
+				state := func() asynq.TaskState {
+					if info := s.info("foreign"); info != nil {
+						return info.State
+					}
+					return 0
+				}
+				s.until("it has ended", func() bool { return state() == test.ends })
+				close(reply.release)
+				s.until("its carrier has ended", func() bool { return s.info(asynqx.CarrierID("foreign")) == nil })
+				<-time.After(time.Second)
+				if n := s.ran("foreign"); n != 1 || state() != test.ends {
+					s.t.Errorf("it ran %d times, and is %v", n, state())
+				}
+			})
+		})
+	}
+}

@@ -113,8 +113,9 @@ func (t *Middleware) followMove(from, to, id string) {
 			return
 		}
 		if _, err := t.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-			_ = t.inspector.RunTask(to, id) // otherwise it comes by itself
-			t.servers.Kick()
+			if t.stateOf(to, id) == asynq.TaskStateScheduled { // else it has been taken, and may have ended
+				t.release(context.Background(), to, id)
+			}
 			return
 		}
 	}

@@ -625,3 +625,26 @@ func TestWhoLeavesTheLine(t *testing.T) {
 		})
 	}
 }
+
+// A moved task that has run in its new queue already, after a move that a crash interrupted, does not run once more,
+// though asynq keeps it there.
+func TestMovedAgainAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	inFakeTime(t, perHour(1), func(s *system) {
+		task := asynq.NewTask("work", nil)
+		for id, in := range map[string]asynq.Option{"waits": asynq.ProcessIn(moveStay), "ended": asynq.MaxRetry(0)} {
+			if _, err := s.client.Enqueue(task, asynq.TaskID(id), in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.inspector.ArchiveTask("default", "ended"); err != nil {
+			t.Fatal(err)
+		}
+		for id, want := range map[string]asynq.TaskState{"waits": asynq.TaskStatePending, "ended": asynq.TaskStateArchived} {
+			s.throttle.followMove("old", "default", id)
+			if got := s.info(id).State; got != want {
+				t.Errorf("%s is %v, want %v", id, got, want)
+			}
+		}
+	})
+}
