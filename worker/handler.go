@@ -394,6 +394,7 @@ func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time
 	if !j.own && j.last() {
 		return t.reenqueue(ctx, j, limited)
 	}
+	t.checkWhenBack(ctx, j)
 	if !j.own {
 		if err := j.lock().Extend(ctx, t.cfg.Redis, at); err != nil {
 			t.observer.Failed("lock")

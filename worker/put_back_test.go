@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// latePutBack is a hook that holds up the script by which asynq puts a task back for later, once.
+type latePutBack struct {
+	id             string
+	held           atomic.Bool
+	begun, release chan struct{}
+}
+
+func newLatePutBack(id string) *latePutBack {
+	return &latePutBack{id: id, begun: make(chan struct{}), release: make(chan struct{})}
+}
+
+func (l *latePutBack) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *latePutBack) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			l.hold(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (l *latePutBack) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		l.hold(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (l *latePutBack) hold(cmd redis.Cmder) {
+	keys := scriptKeys(cmd)
+	if slices.Contains(keys, "asynq:{default}:t:"+l.id) && slices.Contains(keys, "asynq:{default}:active") &&
+		slices.Contains(keys, "asynq:{default}:retry") && l.held.CompareAndSwap(false, true) {
+		close(l.begun)
+		<-l.release
+	}
+}
+
+// "A task whose turn comes while it is being put back starts as soon as it is back", also if that takes so long that its
+// grant is over, and nothing told when it would start.
+func TestTurnWhilePutBack(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{100 * time.Millisecond, time.Second, 2500 * time.Millisecond, 4 * time.Second, 10 * time.Second, 20 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
+				back, ends := newLatePutBack("own"), make(chan struct{})
+				s.rdb.AddHook(back)
+				s.serve(asynq.Config{Concurrency: 2}, func(ctx context.Context, _ *asynq.Task) error {
+					if id, _ := asynq.GetTaskID(ctx); id != "own" {
+						<-ends
+					}
+					return nil
+				})
+				s.add(queue.Task{ID: "long 1"})
+				s.add(queue.Task{ID: "long 2"})
+				<-time.After(time.Second)
+				s.add(queue.Task{ID: "own"}) // taken beyond the slots, which its tenant has
+				<-back.begun
+				close(ends) // its turn has come
+				<-time.After(late)
+				close(back.release)
+				began := time.Now()
+				s.until("it has run", func() bool { return s.ran("own") == 1 })
+				if took := time.Since(began); took > 200*time.Millisecond {
+					s.t.Errorf("it started %v after it was back", took)
+				}
+			})
+		})
+	}
+}
+
+// "and its place is kept": nobody behind it has its turn first.
+func TestPlaceWhilePutBack(t *testing.T) {
+	t.Parallel()
+	const behind, each = 100, 200 * time.Millisecond
+	inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: each}}, func(s *system) {
+		back := newLatePutBack("own")
+		s.rdb.AddHook(back)
+		tasks := jobs(10+behind, "p/a")
+		s.planned(tasks[:10]...)
+		s.add(queue.Task{ID: "own"})
+		s.serve(asynq.Config{Concurrency: 4}, nil)
+		<-back.begun
+		s.planned(tasks[10:]...)
+		<-time.After(8 * time.Second)
+		close(back.release)
+		began := time.Now()
+		for id := ""; id != "own"; id = <-s.ended {
+		}
+		if took, most := time.Since(began), 4*each; took > most {
+			s.t.Errorf("it started %v after it was back, and not within %v", took, most)
+		}
+	})
+}
+
+// A task that has failed since it was to be put back waits for its retry, and gets no place.
+func TestFailedSincePutBack(t *testing.T) {
+	t.Parallel()
+	inFakeTime(t, perHour(100), func(s *system) {
+		later := func(int, error, *asynq.Task) time.Duration { return time.Hour }
+		s.serve(asynq.Config{RetryDelayFunc: later}, func(context.Context, *asynq.Task) error { return errors.New("it fails") })
+		s.add(queue.Task{ID: "own"})
+		s.until("it has failed", func() bool { return s.info("own").Retried == 1 })
+		j := &job{id: "own", queue: "default", scope: "p/a", cost: 1} // it had not failed when it was to be put back
+		s.throttle.checkPlace(s.t.Context(), j)
+		if queued, err := s.throttle.cfg.Limiter.Waitlist().IsQueued(s.t.Context(), j.ask()); err != nil || queued {
+			t.Errorf("it has a place: %t, %v", queued, err)
+		}
+		<-time.After(time.Minute)
+		if n := s.ran("own"); n != 1 {
+			t.Errorf("it ran %d times within a minute, and was to be tried again in an hour", n)
+		}
+	})
+}
