@@ -169,12 +169,13 @@ func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entr
 
 // unload sends the items on the belt until its end or the first failure.
 func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (sum Summary, err error) {
+	asked := ctx
 	ctx = context.WithoutCancel(ctx) // entries that were read are still sent
 	last := ""                       // the scope of the latest start, where that waits
 	unknown := untold{}
 	defer func() {
 		sum.Binding = c.turns.binding(ctx, last)
-		c.turns.inspectUntold(ctx, &sum, unknown)
+		c.turns.inspectUntold(asked, &sum, unknown) // who interrupts a batch does not wait for that
 	}()
 	for items := belt.take(nil); items != nil; items = belt.take(items) {
 		c.send(ctx, items)
@@ -188,7 +189,7 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 			}
 			before := sum.DoneAt
 			if c.turns.count(&sum, it); c.inspects && it.result.Waits && it.result.Start.IsZero() {
-				unknown.add(it.ask)
+				unknown.add(it)
 			}
 			if sum.DoneAt.After(before) {
 				if last = ""; it.result.Waits {

@@ -47,7 +47,7 @@ type Result struct {
 	// Start rests on no runs.
 	StartFrom, StartTo time.Time
 	// Reason and Binding are, in a Forecast and with ClientConfig.Inspect, what the Start waits for, or why
-	// it is unknown. They are empty if the task starts at once.
+	// it is unknown. They are empty if the task starts at once, and with Inspect unless it Waits.
 	Reason  Reason
 	Binding Binding
 	// Expires names what ends before Start, in a Forecast: "deadline", after which the task must not
@@ -97,8 +97,9 @@ type ClientConfig struct {
 	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
 	// Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary
-	// alone, when tasks start whose starts are unknown otherwise: those that wait for runs to end. Costs up to
-	// two round trips for a task, and for each scope of a batch with such tasks, 64 scopes at most.
+	// alone, when tasks start whose starts are unknown otherwise: those that wait for runs to end. Costs one
+	// to three round trips for a task, and in a batch for each scope, queue and priority of such tasks, of
+	// which it reads 64 at most. What cannot be read, and what is left when the context ends, stays unknown.
 	Inspect bool
 	// OnEnqueue is called for each task that has passed all checks, before it is enqueued. The task has
 	// its defaults and its id. The returned headers are added to the task's: for example the context of

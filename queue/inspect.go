@@ -34,10 +34,18 @@ func (p *planner) inspect(ctx context.Context, r *Result, ask throttle.Waiter) {
 	if err != nil || !s.Waits {
 		return
 	}
-	r.Reason, r.Binding = ReasonOf(s.Binding, s.Paused), Binding{s.Binding.Scope.String(), s.Binding.Rule.Name}
+	r.Reason, r.Binding = ReasonOf(s.Binding, s.Paused), bindingOf(s, ask)
 	if s.Expected.Known() {
 		r.Start, r.StartFrom, r.StartTo = momentsOf(s.Expected)
 	}
+}
+
+// bindingOf returns the rule that a task waits for, and of a pause by an API the task's scope alone.
+func bindingOf(s throttle.WaiterStatus, ask throttle.Waiter) Binding {
+	if s.Paused {
+		return Binding{Scope: ask.Scope}
+	}
+	return Binding{s.Binding.Scope.String(), s.Binding.Rule.Name}
 }
 
 // momentsOf returns an estimate by the local clock; from and to are zero if it rests on no runs.
@@ -49,33 +57,39 @@ func momentsOf(e throttle.Estimate) (at, from, to time.Time) {
 	return at, now.Add(e.From), now.Add(e.To)
 }
 
-// untold are the tasks of a batch that wait, by scope, and whose starts are not known.
-type untold map[string]*untoldScope
+// untold are the tasks of a batch that wait and whose starts are not known: those of one scope, queue
+// and priority start in their order.
+type untold map[untoldKey]*untoldTasks
 
-type untoldScope struct {
+type untoldKey struct {
+	scope, queue string
+	priority     int
+}
+
+type untoldTasks struct {
 	last  throttle.Waiter
 	tasks int
 }
 
-// mostUntold bounds the scopes that are inspected for a Summary: each costs a round trip.
+// mostUntold bounds what is inspected for a Summary: each costs a round trip.
 const mostUntold = 64
 
-// add adds a task. It leaves out scopes beyond mostUntold.
-func (u untold) add(ask throttle.Waiter) {
-	one := u[ask.Scope]
+// add adds a task. It leaves out what is beyond mostUntold.
+func (u untold) add(it *item) {
+	key := untoldKey{it.ask.Scope, it.result.Queue, it.ask.Priority}
+	one := u[key]
 	if one == nil {
 		if len(u) >= mostUntold {
 			return
 		}
-		one = &untoldScope{}
-		u[ask.Scope] = one
+		one = &untoldTasks{}
+		u[key] = one
 	}
-	one.last = ask
+	one.last = it.ask
 	one.tasks++
 }
 
-// inspectUntold asks when the last task of each scope starts, and counts what that tells in the
-// summary. If Redis does not answer, they stay unknown.
+// inspectUntold asks when the last tasks start, and counts what that tells in the summary. If Redis does not answer, they stay unknown.
 func (p *planner) inspectUntold(ctx context.Context, sum *Summary, of untold) {
 	for _, one := range of {
 		s, err := p.limiter.Waitlist().InspectWaiter(ctx, one.last)
@@ -88,7 +102,7 @@ func (p *planner) inspectUntold(ctx context.Context, sum *Summary, of untold) {
 		sum.Untold -= one.tasks
 		if at, from, to := momentsOf(s.Expected); s.Waits && at.After(sum.DoneAt) {
 			sum.DoneAt, sum.DoneFrom, sum.DoneTo = at, from, to
-			sum.Binding = Binding{s.Binding.Scope.String(), s.Binding.Rule.Name}
+			sum.Binding = bindingOf(s, one.last)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,10 +11,11 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // "Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary alone, when tasks start
-// whose starts are unknown otherwise", "64 scopes at most".
+// whose starts are unknown otherwise", "64 at most".
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	const scopes = 70
@@ -54,10 +57,74 @@ func TestInspect(t *testing.T) {
 	if !told.Start.IsZero() || told.Reason != "" {
 		t.Errorf("a task of a batch was inspected: %+v", told)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	sum, err = client.EnqueueBatch(ctx, many(prefix+"cut", 2, names...), func(queue.Result) { cancel() })
+	if sum.Enqueued == 0 || sum.Untold != sum.Enqueued {
+		t.Errorf("interrupted: %+v, %v", sum, err)
+	}
 	for c, asks := range map[*queue.Client]bool{client: true, silent: false} {
 		r, err := c.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "p/0", Queue: prefix})
 		if err != nil || !r.Waits || r.Start.IsZero() == asks || r.StartFrom.Before(r.Start) != asks || (r.Reason == queue.ReasonRun) != asks || (r.Binding == queue.Binding{Scope: "p/0", Rule: "runs"}) != asks {
 			t.Errorf("asks %t: %+v, %v", asks, r, err)
 		}
+	}
+}
+
+// A batch is done when all of it has started: also the tasks of lower priority, and of lighter queues, that were enqueued first.
+func TestInspectLastOfEachPriority(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "runs", Algorithm: policy.Concurrency, Limit: 1}}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heavy, light := prefix+"heavy", prefix+"light"
+	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true, Queues: map[string]int{heavy: 9, light: 1}})
+	rdb.Set(t.Context(), prefix+":{p}!runs/%2A:runs", "100 60000000 0", 0)
+	for name, first := range map[string]queue.Task{"priority": {Queue: heavy, Priority: -1}, "queue": {Queue: light}} {
+		var tasks []queue.Task
+		for i := range 10 {
+			one := queue.Task{Type: "t", Scope: "p/" + name, Queue: heavy}
+			if i < 5 {
+				one.Queue, one.Priority = first.Queue, first.Priority
+			}
+			tasks = append(tasks, one)
+		}
+		began := time.Now()
+		sum, err := client.EnqueueBatch(t.Context(), queue.Number(slices.Values(tasks)), nil)
+		if err != nil || sum.Enqueued != len(tasks) || sum.Untold != 0 {
+			t.Fatalf("%+v, %v", sum, err)
+		}
+		if in := sum.DoneAt.Sub(began); in < 8*time.Minute {
+			t.Errorf("%s: the last of 10 runs of a minute starts in %v", name, in)
+		}
+	}
+}
+
+// What waits for the end of a pause by its API says so, and of which scope, as in a Forecast.
+func TestInspectUpstreamPause(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Second}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
+		t.Fatal(err)
+	}
+	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
+	r, err := client.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "p/a", Queue: prefix})
+	if err != nil || r.Reason != queue.ReasonUpstream || r.Binding != (queue.Binding{Scope: "p/a"}) {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

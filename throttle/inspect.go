@@ -60,7 +60,7 @@ type WaiterStatus struct {
 //
 // The scope's own queue, and those below it if they are few, are read at one moment. Costs one round
 // trip. If other waiters of the provider exist, it costs one more for each 64 queues below the scope
-// and for each 1000 of the provider. The error is a *policy.ScopeError or *policy.UnmatchedError,
+// and for each 1000 of the provider. Each costs one more if it finds tasks that wait for runs to end. The error is a *policy.ScopeError or *policy.UnmatchedError,
 // wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Inspect(ctx context.Context, scope string) (QueueStats, error) {
 	p, err := l.scopes.of(scope)
@@ -116,7 +116,8 @@ func (i *QueueStats) add(lines []inspected) {
 }
 
 // InspectWaiter returns the state of a waiter, by its scope, id and cost. It changes nothing. Its
-// errors are those of Inspect. Costs one round trip, and one more if it is not found.
+// errors are those of Inspect. Costs one round trip, one more if tasks of its scope wait for runs to
+// end, and one more if it is not found.
 func (w Waitlist) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, error) {
 	p, err := w.l.scopes.of(ask.Scope)
 	if err != nil {
