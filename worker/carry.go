@@ -13,7 +13,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -168,7 +167,11 @@ func (t *Middleware) catchUp(ctx context.Context, name string, c carried) {
 	if !c.Queued {
 		return
 	}
-	queued, _, err := t.cfg.Limiter.Waitlist().Standing(ctx, throttle.Waiter{Scope: c.Headers[queue.HeaderScope], ID: queue.Ticket(name, c.ID)})
+	j := &job{task: asynq.NewTaskWithHeaders(c.Type, c.Payload, c.Headers), id: c.ID, queue: name}
+	if err := t.spends(j); err != nil {
+		return // it fails when it is picked up
+	}
+	queued, _, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ask())
 	if err != nil {
 		t.observer.Failed("carry")
 	}

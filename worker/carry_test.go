@@ -233,3 +233,26 @@ func TestArrivesLateAfterItsEnd(t *testing.T) {
 		})
 	}
 }
+
+// A carried task that has its place is picked up when its turn comes, and not before, also if it costs more than others.
+func TestCostlyTaskIsCarriedToItsPlace(t *testing.T) {
+	t.Parallel()
+	for _, cost := range []string{"1", "2", "requests=2,tokens=9"} {
+		t.Run(cost, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: 10 * time.Second}}, func(s *system) {
+				s.serve(asynq.Config{}, nil)
+				s.add(queue.Task{ID: "first", Cost: 2})
+				<-s.ended
+				task := asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: "p/a", queue.HeaderCost: cost})
+				if _, err := s.client.Enqueue(task, asynq.TaskID("foreign"), asynq.MaxRetry(0)); err != nil {
+					s.t.Fatal(err)
+				}
+				<-s.ended
+				if n := s.seen.get(func(o *seen) int { return o.pickups }); n != 3 {
+					s.t.Errorf("%d pick-ups: one of the first task, and two of the other, before it was carried over and for its start", n)
+				}
+			})
+		})
+	}
+}
