@@ -167,8 +167,8 @@ func (w Waitlist) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
 }
 
 // Standing is IsQueued, and says which of the two: queued or parked, or granted a start.
-func (w Waitlist) Standing(ctx context.Context, ask Waiter) (queued, granted bool, err error) {
-	return w.l.stands(ctx, ask.Ref())
+func (w Waitlist) Standing(ctx context.Context, waiter WaiterRef) (queued, granted bool, err error) {
+	return w.l.stands(ctx, waiter)
 }
 
 // stands tells whether one has a place in line, and whether it was released and has not come.

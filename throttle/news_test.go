@@ -69,7 +69,7 @@ func TestWithdrawn(t *testing.T) {
 		}
 		standing := func(id string, wantQueued, wantGranted bool) {
 			b.t.Helper()
-			if queued, granted, err := b.Waitlist().Standing(ctx, Waiter{Scope: "p/a", ID: id}); err != nil || queued != wantQueued || granted != wantGranted {
+			if queued, granted, err := b.Waitlist().Standing(ctx, Waiter{Scope: "p/a", ID: id}.Ref()); err != nil || queued != wantQueued || granted != wantGranted {
 				b.t.Errorf("%s: queued %t, granted %t, %v; want %t, %t", id, queued, granted, err, wantQueued, wantGranted)
 			}
 		}

@@ -171,7 +171,7 @@ func (t *Middleware) catchUp(ctx context.Context, name string, c carried) {
 	if err := t.spends(j); err != nil {
 		return // it fails when it is picked up
 	}
-	queued, _, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ask())
+	queued, _, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ask().Ref())
 	if err != nil {
 		t.observer.Failed("carry")
 	}

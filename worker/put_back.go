@@ -36,7 +36,7 @@ func (t *Middleware) checkWhenBack(ctx context.Context, j *job) {
 // checkPlace puts a task that was put back, and has lost its place meanwhile, to the front of its
 // queue: it had its turn. One that was granted a start is released.
 func (t *Middleware) checkPlace(ctx context.Context, j *job) {
-	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ask())
+	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ask().Ref())
 	if err != nil {
 		t.observer.Failed("rejoin")
 	}

@@ -197,10 +197,10 @@ func (w *WaitingTasks) changePending(ctx context.Context, name, id string, heade
 func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then throttle.Waiter, headers map[string]string,
 	place func(context.Context, throttle.Waiter, string) error,
 ) (TaskOutcome, error) {
-	stands, released, err := w.limiter.Waitlist().Standing(ctx, ask)
+	stands, released, err := w.limiter.Waitlist().Standing(ctx, ask.Ref())
 	if err == nil && stands && !released {
 		if err = w.withdraw(ctx, ask); err == nil {
-			_, released, err = w.limiter.Waitlist().Standing(ctx, ask) // a dispatch may have been faster
+			_, released, err = w.limiter.Waitlist().Standing(ctx, ask.Ref()) // a dispatch may have been faster
 		}
 	}
 	if err != nil || released { // asynq's safety net recovers a task that has lost its place

@@ -140,7 +140,7 @@ func TestDispatchedTasksAreLeftAlone(t *testing.T) {
 	s.outcome(TaskDispatched)(w.RunNext(ctx, "default", "one"))
 	s.outcome(TaskDispatched)(w.SetPriority(ctx, "default", "one", 1))
 	s.outcome(TaskDispatched)(w.SetScope(ctx, "default", "one", "p/b"))
-	if _, granted, err := waitlist.Standing(ctx, ask); err != nil || !granted || s.info("one").Headers[queue.HeaderScope] != "p/a" {
+	if _, granted, err := waitlist.Standing(ctx, ask.Ref()); err != nil || !granted || s.info("one").Headers[queue.HeaderScope] != "p/a" {
 		t.Errorf("granted %t, %v, %v", granted, err, s.info("one").Headers)
 	}
 	if d, err := s.throttle.cfg.Limiter.Allow(ctx, "p/b"); err != nil || d.Allowed {

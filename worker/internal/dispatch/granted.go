@@ -244,6 +244,10 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 		if !waiting {
 			return // it has come
 		}
+		if _, granted, err := d.cfg.Limiter.Waitlist().Standing(d.cfg.Serving, a.place); err == nil && !granted {
+			d.isOut(one, a.place.ID) // it has come to another process: it may have failed by now, and waits for its retry
+			return
+		}
 		got, _ := d.cfg.Mover.Release(d.cfg.Serving, a.queue, []string{a.id})
 		if a.became = got[0]; a.became != asynqx.Active && !d.carried(&a) {
 			d.cfg.Servers.Kick()

@@ -135,6 +135,7 @@ func TestEndedWhileReleased(t *testing.T) {
 				w.serves()
 				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
+				w.rdb.HSet(t.Context(), "hw:{p}!flight", "/a\x00:"+one.ID, "its grant")
 				asked := make(chan throttle.DispatchRequest, 10)
 				w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					asked <- req
@@ -259,13 +260,24 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 // takes a second on a busy machine: it has its place, and comes by itself minutes later.
 func TestReleasedWhilePutBack(t *testing.T) {
 	t.Parallel()
-	const key = "asynq:{default}:t:one"
+	for name, elsewhere := range map[string]bool{"here": false, "it came to another process, and waits for its retry": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testWhilePutBack(t, elsewhere)
+		})
+	}
+}
+
+func testWhilePutBack(t *testing.T, elsewhere bool) {
+	t.Helper()
+	const key, flight = "asynq:{default}:t:one", "hw:{p}!flight"
 	synctest.Test(t, func(t *testing.T) {
 		w := newBench(t)
 		defer w.stop()
 		w.serves()
 		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 		one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
+		w.rdb.HSet(t.Context(), flight, "/a\x00:"+one.ID, "its grant")
 		var looks, running atomic.Int64
 		w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			running.Add(int64(len(req.Claimed)))
@@ -276,11 +288,16 @@ func TestReleasedWhilePutBack(t *testing.T) {
 		})
 		w.d.Decided("p", throttle.Decision{})
 		<-time.After(time.Second)
+		want := int64(1)
+		if elsewhere {
+			w.rdb.Del(t.Context(), flight)
+			want = 0
+		}
 		w.rdb.HSet(t.Context(), key, "state", "scheduled")
 		w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: float64(time.Now().Add(time.Hour).Unix()), Member: "one"})
 		<-time.After(2 * time.Second)
-		if n := w.rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != 1 || running.Load() != 0 {
-			t.Errorf("%d tasks are in pending, and %d were taken to run", n, running.Load())
+		if n := w.rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != want || running.Load() != 0 {
+			t.Errorf("%d tasks are in pending, want %d, and %d were taken to run", n, want, running.Load())
 		}
 	})
 }
