@@ -199,6 +199,9 @@ func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 	d.arrived(one.provider, a.place.ID)
 }
 
+// mostMissed bounds what is remembered of tasks that were missing once.
+const mostMissed = 10_000
+
 // wasMissed reports whether a task was missing the last time too, and records whether it is missing
 // now: a task that is missing twice in a row is gone, unless it is being carried over.
 func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
@@ -207,8 +210,11 @@ func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
 	was := one.missed[a.place.ID]
 	switch {
 	case a.became == asynqx.Gone:
+		if len(one.missed) >= mostMissed { // those that other processes were granted the next time stay
+			clear(one.missed)
+		}
 		one.missed[a.place.ID] = true
-	case a.became != asynqx.Active && a.became != asynqx.Elsewhere:
+	case a.became != asynqx.Active:
 		delete(one.missed, a.place.ID)
 	}
 	return was
@@ -257,8 +263,8 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a.became == asynqx.Gone && !a.sure {
-		delete(one.missed, a.place.ID) // its carrier takes long
+	if a.became != asynqx.Gone || !a.sure {
+		delete(one.missed, a.place.ID) // it is there, or its carrier takes long
 	}
 	switch a.became {
 	case asynqx.Active:

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,34 @@ func TestStatesComeFromTheMaster(t *testing.T) {
 	reads.HSet(t.Context(), "asynq:{default}:t:t", "state", "scheduled")
 	if states, err := b.d.states(t.Context(), "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
 		t.Errorf("the task is there: %q, %v", states, err)
+	}
+}
+
+// What is remembered of tasks that were missing once stays bounded, where other processes handle them the next time, and a task
+// that is there again may be missing once more.
+func TestMissedIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	one := &watch{missed: map[string]bool{}, out: map[string]sent{}, wake: make(chan struct{}, 1)}
+	missing := func(id string) answer {
+		return answer{place: throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", id)}, queue: "default", id: id, became: asynqx.Gone}
+	}
+	for i := range 3 * mostMissed {
+		if b.d.wasMissed(one, missing(strconv.Itoa(i))) {
+			t.Fatalf("task %d was missing before", i)
+		}
+	}
+	if n := len(one.missed); n > mostMissed {
+		t.Errorf("%d tasks are remembered", n)
+	}
+	b.add("back", "p/a")
+	back := missing("back")
+	b.d.wasMissed(one, back)
+	one.out[back.place.ID] = sent{place: back.place}
+	b.rdb.HSet(t.Context(), "hw:{p}!flight", "/a\x00:"+back.place.ID, "its grant")
+	b.d.retry(one, back)
+	if b.d.wasMissed(one, back) {
+		t.Error("it was there since")
 	}
 }
 

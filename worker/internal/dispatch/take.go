@@ -22,18 +22,25 @@ func (d *Dispatcher) askStates(name string, tasks []inQueue) ([]string, error) {
 	}
 	out := make([]string, len(tasks))
 	for i, p := range tasks {
-		carrier, err := d.askState(name, asynqx.CarrierID(p.id)) // first, as in states
+		state, err := d.askState(name, p.id)
+		if err == nil && state == "" {
+			state, err = d.askMissing(name, p.id)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if out[i], err = d.askState(name, p.id); err != nil {
-			return nil, err
-		}
-		if out[i] == "" && carries(carrier) {
-			out[i] = onTheWay
-		}
+		out[i] = state
 	}
 	return out, nil
+}
+
+// askMissing returns the state of a task that was missing: it may be on its way, or be back by now.
+func (d *Dispatcher) askMissing(name, id string) (string, error) {
+	carrier, err := d.askState(name, asynqx.CarrierID(id))
+	if err != nil || carries(carrier) {
+		return onTheWay, err
+	}
+	return d.askState(name, id) // again: its carrier stays until it is back
 }
 
 func (d *Dispatcher) askState(name, id string) (string, error) {
