@@ -133,12 +133,20 @@ func expandedFor(path, kinds string) ready {
 
 // Fence returns a script of asynq's that ends the run of a task, as package worker sends it: after
 // include/asynq/fence.lua, which documents its arguments.
-func Fence(source string) string {
-	part, err := files.ReadFile("include/asynq/fence.lua")
+func Fence(source string) string { return part("include/asynq/fence.lua") + source }
+
+// Arrive returns a script of asynq's that enqueues a task, as a carrier of package worker sends it:
+// before include/asynq/arrive.lua, which documents what it adds.
+func Arrive(source string) string {
+	return "local function enqueue()\n" + source + "\nend\n" + part("include/asynq/arrive.lua")
+}
+
+func part(name string) string {
+	text, err := files.ReadFile(name)
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
-	return string(part) + source
+	return string(text)
 }
 
 // Rule returns the text of a rule for a script: its kind, a letter of [Kinds], and its numbers, from

@@ -139,7 +139,7 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 	}
 	name, _ := asynq.GetQueueName(ctx)
 	for range arriveTries {
-		err := t.enqueue(ctx, name, c)
+		err := t.enqueue(asynqx.WithCarrier(ctx, name, c.ID), name, c)
 		if err == nil {
 			t.catchUp(ctx, name, c)
 			return nil

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -51,7 +52,7 @@ func (l *lostArrival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // arrives tells the script by which asynq enqueues a task for later.
 func (l *lostArrival) arrives(cmd redis.Cmder) bool {
 	keys := scriptKeys(cmd)
-	return len(keys) == 2 && strings.HasSuffix(keys[0], ":t:"+l.id) && keys[1] == "asynq:{default}:scheduled"
+	return len(keys) == 3 && strings.HasSuffix(keys[0], ":t:"+l.id) && keys[1] == "asynq:{default}:scheduled"
 }
 
 // lateArrival is a hook that holds up the call that enqueues a carried task anew.
@@ -167,7 +168,10 @@ func TestArrivalsReplyIsLost(t *testing.T) {
 
 // lateReply is a hook that has the reply lost to the call that enqueues a carried task anew, when the
 // task has ended.
-type lateReply struct{ *lateArrival }
+type lateReply struct {
+	*lateArrival
+	sentAgain bool // the client sends the call again by itself
+}
 
 func (l lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
@@ -180,6 +184,9 @@ func (l lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		l.lost.Store(true)
 		close(l.begun)
 		<-l.release
+		if l.sentAgain {
+			return next(ctx, cmd)
+		}
 		err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
 		cmd.SetErr(err)
 		return err
@@ -187,50 +194,52 @@ func (l lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // "A task that is carried over runs once", also if it has ended before its carrier learns that it was
-// enqueued, and asynq keeps what has ended.
+// enqueued, whether or not asynq keeps what has ended.
 func TestArrivesLateAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		fails error
-		ends  asynq.TaskState
+		fails  error
+		retain time.Duration
+		ends   asynq.TaskState // 0: it is gone
 	}{
-		"completed": {nil, asynq.TaskStateCompleted},
-		"archived":  {errors.New("it fails"), asynq.TaskStateArchived},
+		"gone":      {nil, 0, 0},
+		"completed": {nil, time.Hour, asynq.TaskStateCompleted},
+		"archived":  {errors.New("it fails"), 0, asynq.TaskStateArchived},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
-				reply, ends := lateReply{newLateArrival("foreign")}, make(chan struct{})
-				s.rdb.AddHook(reply)
-				s.serve(asynq.Config{Concurrency: 3}, func(ctx context.Context, _ *asynq.Task) error {
-					if id, _ := asynq.GetTaskID(ctx); id == "foreign" {
-						return test.fails
+		for _, sentAgain := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, sent again %t", name, sentAgain), func(t *testing.T) {
+				t.Parallel()
+				inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
+					reply, ends := lateReply{newLateArrival("foreign"), sentAgain}, make(chan struct{})
+					s.rdb.AddHook(reply)
+					s.serve(asynq.Config{Concurrency: 3}, func(ctx context.Context, _ *asynq.Task) error {
+						if id, _ := asynq.GetTaskID(ctx); id == "foreign" {
+							return test.fails
+						}
+						<-ends
+						return nil
+					})
+					for _, id := range []string{"long 1", "long 2", "long 3"} {
+						s.add(queue.Task{ID: id})
 					}
-					<-ends
-					return nil
+					<-time.After(time.Second)
+					s.addForeign("foreign", asynq.MaxRetry(0), asynq.Retention(test.retain))
+					<-reply.begun
+					close(ends) // its turn comes
+					hasEnded := func() bool {
+						info := s.info("foreign")
+						return s.ran("foreign") == 1 && (info == nil && test.ends == 0 || info != nil && info.State == test.ends)
+					}
+					s.until("it has ended", hasEnded)
+					close(reply.release)
+					s.until("its carrier has ended", func() bool { return s.info(asynqx.CarrierID("foreign")) == nil })
+					<-time.After(time.Second)
+					if !hasEnded() {
+						s.t.Errorf("it ran %d times, and is %+v", s.ran("foreign"), s.info("foreign"))
+					}
 				})
-				for _, id := range []string{"long 1", "long 2", "long 3"} {
-					s.add(queue.Task{ID: id})
-				}
-				<-time.After(time.Second)
-				s.addForeign("foreign", asynq.MaxRetry(0), asynq.Retention(time.Hour))
-				<-reply.begun
-				close(ends) // its turn comes
-				state := func() asynq.TaskState {
-					if info := s.info("foreign"); info != nil {
-						return info.State
-					}
-					return 0
-				}
-				s.until("it has ended", func() bool { return state() == test.ends })
-				close(reply.release)
-				s.until("its carrier has ended", func() bool { return s.info(asynqx.CarrierID("foreign")) == nil })
-				<-time.After(time.Second)
-				if n := s.ran("foreign"); n != 1 || state() != test.ends {
-					s.t.Errorf("it ran %d times, and is %v", n, state())
-				}
 			})
-		})
+		}
 	}
 }
 

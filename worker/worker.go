@@ -218,7 +218,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	t := &Middleware{
 		cfg:       cfg,
-		client:    asynq.NewClientFromRedisClient(cfg.Redis),
+		client:    asynq.NewClientFromRedisClient(asynqx.Arrivals{UniversalClient: cfg.Redis}),
 		inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
 		observer:  cfg.Observer,
 		log:       cfg.Logger,
