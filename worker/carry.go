@@ -92,9 +92,21 @@ func (t *Middleware) send(ctx context.Context, j *job, limited *Limited) error {
 	_, err = t.client.EnqueueContext(ctx, asynq.NewTask(asynqx.CarrierType, payload),
 		asynq.TaskID(asynqx.CarrierID(j.id)), asynq.Queue(j.queue), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut))
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
-		return nil // sent before, by a run that a crash interrupted
+		return t.sentBefore(j, err)
 	}
 	return err
+}
+
+// sentBefore returns nil if a carrier of the task is under way, sent by a run that a crash interrupted.
+// One that a person archived would never bring the task back, and makes room for another.
+func (t *Middleware) sentBefore(j *job, conflict error) error {
+	switch carrier := asynqx.CarrierID(j.id); t.stateOf(j.queue, carrier) {
+	case asynq.TaskStateArchived:
+		return errors.Join(conflict, t.inspector.DeleteTask(j.queue, carrier))
+	case 0:
+		return conflict
+	}
+	return nil
 }
 
 // ownHeaders returns the headers of the task, and what its asynq options said: the remaining retries,

@@ -265,3 +265,24 @@ func TestCostlyTaskIsCarriedToItsPlace(t *testing.T) {
 		})
 	}
 }
+
+// A carrier that somebody archived brings nothing back: a task that is enqueued again under the same id is not left to it.
+func TestCarrierWasArchived(t *testing.T) {
+	t.Parallel()
+	inFakeTime(t, perSecond(1), func(s *system) {
+		old := asynqx.CarrierID("foreign")
+		if _, err := s.client.Enqueue(asynq.NewTask(asynqx.CarrierType, nil), asynq.TaskID(old)); err != nil {
+			s.t.Fatal(err)
+		}
+		if err := s.inspector.ArchiveTask("default", old); err != nil {
+			s.t.Fatal(err)
+		}
+		s.planned(jobs(3, "p/a")...)
+		s.addForeign("foreign", asynq.MaxRetry(0))
+		s.serve(asynq.Config{}, nil)
+		s.until("it has run", func() bool { return s.ran("foreign") == 1 })
+		if n := s.seen.get(func(o *seen) int { return len(o.faults) }); n != 1 {
+			s.t.Errorf("%d faults are told, want one, of the carrier", n)
+		}
+	})
+}
