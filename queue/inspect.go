@@ -89,7 +89,8 @@ func (u untold) add(it *item) {
 	one.tasks++
 }
 
-// inspectUntold asks when the last tasks start, and counts what that tells in the summary. If Redis does not answer, they stay unknown.
+// inspectUntold asks when the last tasks start, and updates the summary. If Redis does not answer, their
+// starts stay unknown.
 func (p *planner) inspectUntold(ctx context.Context, sum *Summary, of untold) {
 	for _, one := range of {
 		s, err := p.limiter.Waitlist().InspectWaiter(ctx, one.last)

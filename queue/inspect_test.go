@@ -12,28 +12,35 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/redis/go-redis/v9"
 )
 
-// "Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary alone, when tasks start
-// whose starts are unknown otherwise", "64 at most".
-func TestInspect(t *testing.T) {
-	t.Parallel()
-	const scopes = 70
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+// oneRunEach returns a limiter under which each tenant of p has one run at a time, of a minute, and the prefix of its keys.
+func oneRunEach(t *testing.T) (rdb *redis.Client, limiter *throttle.Limiter, prefix string) {
+	t.Helper()
+	rdb, prefix = redistest.Client(t), redistest.Prefix(t)
 	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
 		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "runs", Algorithm: policy.Concurrency, Limit: 1}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: prefix})
-	if err != nil {
+	if limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
+	rdb.Set(t.Context(), prefix+":{p}!runs/%2A:runs", "100 60000000 0", 0)
+	return rdb, limiter, prefix
+}
+
+// "Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary alone, when tasks start
+// whose starts are unknown otherwise", "64 at most".
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	const scopes = 70
+	rdb, limiter, prefix := oneRunEach(t)
 	var told queue.Result
 	silent := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
-	rdb.Set(t.Context(), prefix+":{p}!runs/%2A:runs", "100 60000000 0", 0)
 	var names []string
 	for i := range scopes {
 		names = append(names, fmt.Sprint("p/", i))
@@ -58,7 +65,7 @@ func TestInspect(t *testing.T) {
 		t.Errorf("a task of a batch was inspected: %+v", told)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	sum, err = client.EnqueueBatch(ctx, many(prefix+"cut", 2, names...), func(queue.Result) { cancel() })
+	sum, err := client.EnqueueBatch(ctx, many(prefix+"cut", 2, names...), func(queue.Result) { cancel() })
 	if sum.Enqueued == 0 || sum.Untold != sum.Enqueued {
 		t.Errorf("interrupted: %+v, %v", sum, err)
 	}
@@ -73,20 +80,9 @@ func TestInspect(t *testing.T) {
 // A batch is done when all of it has started: also the tasks of lower priority, and of lighter queues, that were enqueued first.
 func TestInspectLastOfEachPriority(t *testing.T) {
 	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
-		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "runs", Algorithm: policy.Concurrency, Limit: 1}}}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb, limiter, prefix := oneRunEach(t)
 	heavy, light := prefix+"heavy", prefix+"light"
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true, Queues: map[string]int{heavy: 9, light: 1}})
-	rdb.Set(t.Context(), prefix+":{p}!runs/%2A:runs", "100 60000000 0", 0)
 	for name, first := range map[string]queue.Task{"priority": {Queue: heavy, Priority: -1}, "queue": {Queue: light}} {
 		var tasks []queue.Task
 		for i := range 10 {

@@ -173,8 +173,8 @@ func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) e
 }
 
 // catchUp releases a carried task whose turn came while it did not exist: it was granted a start that
-// it could not take, or has lost its place. asynq would bring it back at c.At, minutes later where
-// nothing told when it would start.
+// it could not take, or has lost its place. asynq would bring it back at c.At, minutes later if its
+// start could not be predicted.
 func (t *Middleware) catchUp(ctx context.Context, name string, c carried) {
 	if !c.Queued {
 		return

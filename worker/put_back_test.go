@@ -52,41 +52,23 @@ func (l *latePutBack) hold(cmd redis.Cmder) {
 	}
 }
 
-// "A task whose turn comes while it is being put back starts as soon as it is back", also if that takes so long that its
-// grant is over, and nothing told when it would start.
+// A task whose turn comes while it is being put back starts as soon as it is back, also if that takes so long that its
+// grant is over, and its start could not be predicted.
 func TestTurnWhilePutBack(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{100 * time.Millisecond, time.Second, 2500 * time.Millisecond, 4 * time.Second, 10 * time.Second, 20 * time.Second} {
 		t.Run(late.String(), func(t *testing.T) {
 			t.Parallel()
 			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
-				back, ends := newLatePutBack("own"), make(chan struct{})
+				back := newLatePutBack("own")
 				s.rdb.AddHook(back)
-				s.serve(asynq.Config{Concurrency: 2}, func(ctx context.Context, _ *asynq.Task) error {
-					if id, _ := asynq.GetTaskID(ctx); id != "own" {
-						<-ends
-					}
-					return nil
-				})
-				s.add(queue.Task{ID: "long 1"})
-				s.add(queue.Task{ID: "long 2"})
-				<-time.After(time.Second)
-				s.add(queue.Task{ID: "own"}) // taken beyond the slots, which its tenant has
-				<-back.begun
-				close(ends) // its turn has come
-				<-time.After(late)
-				close(back.release)
-				began := time.Now()
-				s.until("it has run", func() bool { return s.ran("own") == 1 })
-				if took := time.Since(began); took > 200*time.Millisecond {
-					s.t.Errorf("it started %v after it was back", took)
-				}
+				s.startsOnceBack("own", func() { s.add(queue.Task{ID: "own"}) }, late, back.begun, back.release)
 			})
 		})
 	}
 }
 
-// "and its place is kept": nobody behind it has its turn first.
+// Its place is kept: no task behind it has its turn first.
 func TestPlaceWhilePutBack(t *testing.T) {
 	t.Parallel()
 	const behind, each = 100, 200 * time.Millisecond
