@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -18,8 +19,31 @@ func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
-	t.Cleanup(m.Close)
+	t.Cleanup(func() {
+		dials.Lock()
+		m.CtxCancel() // no client dials it from now on
+		dials.Unlock()
+		m.Close()
+	})
 	return m, closing(t, redis.NewClient(MiniredisOptions(m)))
+}
+
+// dials is held by who dials a miniredis. What a limiter does in the background may dial when its test
+// is over: Close must not wait for connections while another comes, and a server that is closed
+// would start again.
+var dials sync.RWMutex
+
+func dial(m *miniredis.Miniredis) (net.Conn, error) {
+	dials.RLock()
+	defer dials.RUnlock()
+	if m.Ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	c, err := m.Dial()
+	if err != nil {
+		return nil, err
+	}
+	return newSocket(c), nil
 }
 
 // MiniredisOptions returns the options of a client that reaches m in memory. It has connections for
@@ -27,14 +51,8 @@ func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 // go-redis shares among all clients of a process, and those of another synctest bubble must not be used.
 func MiniredisOptions(m *miniredis.Miniredis) *redis.Options {
 	return &redis.Options{
-		Addr: "miniredis:0", // never dialled
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			c, err := m.Dial()
-			if err != nil {
-				return nil, err
-			}
-			return newSocket(c), nil
-		},
+		Addr:                     "miniredis:0", // never dialled
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return dial(m) },
 		PoolSize:                 1000,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -207,6 +207,23 @@ func TestMiniredisKeepsDeadlines(t *testing.T) {
 	})
 }
 
+// A client that comes when the test is over, from what was begun in the background, does not start the
+// server again, nor dial it while it is closed.
+func TestClosedMiniredisIsNotDialled(t *testing.T) {
+	t.Parallel()
+	var late *redis.Client
+	t.Run("over", func(t *testing.T) {
+		m, _ := redistest.Miniredis(t)
+		opts := redistest.MiniredisOptions(m)
+		opts.DialerRetries, opts.MaxRetries = 1, -1
+		late = redis.NewClient(opts)
+	})
+	defer late.Close()
+	if err := late.Ping(ctx).Err(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestMiniredisLivesInABubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -118,7 +118,12 @@ func newWorld(t *testing.T, seed uint64, limits string) *world {
 		wanted: map[string]time.Time{}, gone: map[string]bool{}, ended: map[string]int{},
 	}
 	w.redis.ClockTTL(true)
-	t.Cleanup(w.redis.Close)
+	t.Cleanup(func() {
+		w.mu.Lock()
+		w.down = true // nobody dials it any more
+		w.mu.Unlock()
+		w.redis.Close()
+	})
 	var err error
 	if w.policy, err = limitsyaml.Parse("limits.yaml", []byte(limits)); err != nil {
 		t.Fatal(err)
@@ -147,9 +152,8 @@ func (w *world) connect(p *process) *redis.Client {
 		Addr: "miniredis:0", PoolSize: 1000, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			w.mu.Lock()
-			down := w.down || p != nil && p.cut
-			w.mu.Unlock()
-			if down {
+			defer w.mu.Unlock()
+			if w.down || p != nil && p.cut {
 				return nil, fmt.Errorf("connection refused")
 			}
 			pipe, err := w.redis.Dial()
