@@ -203,7 +203,7 @@ func TestManyIsOneAfterTheOther(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	admitted, left, shared := 0, 0, 0
-	for crowd := 0; crowd < 8 || crowd < 40 && (admitted < 50 || shared < 10); crowd++ { // few may be admitted by chance
+	for crowd := 0; crowd < 4 || crowd < 40 && (admitted < 50 || shared < 10); crowd++ { // few may be admitted by chance
 		prefix := "{" + redistest.Prefix(t) + "}"
 		paths := crowdOf(random, prefix)
 		var all []string

@@ -131,7 +131,7 @@ func bruteConcurrency(calls []countapi.Call, limit int64, jitter time.Duration) 
 // random logs whose times fall on and beside the edges of windows.
 func TestAgainstBruteForce(t *testing.T) {
 	t.Parallel()
-	const rounds = 1000
+	const rounds = 500
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	exceeded := map[string]int{}

@@ -548,9 +548,10 @@ type calendar struct {
 func newCalendar(r Rule, pad int64) *calendar { return &calendar{rule: r, slack: pad + r.Margin} }
 
 func (k *calendar) count(from int64) (n int64) {
-	for _, u := range k.list {
-		if begin, _ := k.rule.Begins(u.start); begin == from {
-			n += u.count
+	_, end := k.rule.Begins(from)
+	for i := range k.list {
+		if k.list[i].leave == end {
+			n += k.list[i].count
 		}
 	}
 	return n

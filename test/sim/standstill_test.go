@@ -182,7 +182,7 @@ func (c *course) knowLow() {
 func TestPausedWhileTasksWait(t *testing.T) {
 	run(t, hundred, func(c *course) {
 		// What is granted at the moment of the pause, up to a tenth of a second of the limit, is lost once.
-		const n, others = 900, 1200
+		const n, others = 600, 700
 		c.takes = 5 * time.Millisecond
 		c.serve(asynq.Config{Queues: bothQueues})
 		c.planIn("low", others, "p/a")
@@ -204,7 +204,7 @@ func TestPausedWhileTasksWait(t *testing.T) {
 		if share := used(lives, 100); share < 0.97 {
 			c.Errorf("%.1f %% of the limit was used beside a queue that was paused", 100*share)
 		}
-		for range 10 { // whatever a look is about to do
+		for range 5 { // whatever a look is about to do
 			c.unpauseLow()
 			<-time.After(anyTime(c.random, 1500*time.Millisecond))
 			c.pauseLow()
@@ -221,7 +221,7 @@ func TestPausedWhileTasksWait(t *testing.T) {
 // those whom another left behind half-way.
 func TestRestartedWhileParked(t *testing.T) {
 	run(t, hundred, func(c *course) {
-		const others = 600
+		const others = 300
 		c.knowLow()
 		c.pauseLow()
 		c.serve(asynq.Config{Queues: bothQueues})

@@ -13,13 +13,14 @@ import (
 // fields, and shifts of whole minutes.
 func everyMinute(expr string, loc *time.Location, from, to time.Time) []time.Time {
 	matches := minutes(expr)
+	anyHour := strings.Fields(expr)[1][0] == '*'
 	var runs []time.Time
 	reached := int64(-1 << 62) // the latest minute that the clocks have ever shown
 	for at := from.Add(-48 * time.Hour).Truncate(time.Minute); !at.After(to); at = at.Add(time.Minute) {
 		_, offset := at.In(loc).Zone()
 		now := (at.Unix() + int64(offset)) / 60
 		due := false
-		if strings.Fields(expr)[1][0] == '*' {
+		if anyHour {
 			due = matches(now)
 		} else {
 			for m := max(reached+1, now-3000); m <= now && !due; m++ {
@@ -46,13 +47,16 @@ func minutes(expr string) func(m int64) bool {
 		return item == "*" || item == "*/1" // as robfig/cron has it: another step is a restriction
 	})
 	return func(m int64) bool {
+		if !shown[0][int(m%60)] || !shown[1][int(m/60%24)] {
+			return false // before a date is looked for, which takes long
+		}
 		w := time.Unix(60*m, 0).UTC()
 		dom, dow := shown[2][w.Day()], shown[4][int(w.Weekday())]
 		day := dom || dow
 		if anyDay {
 			day = dom && dow
 		}
-		return day && shown[0][w.Minute()] && shown[1][w.Hour()] && shown[3][int(w.Month())]
+		return day && shown[3][int(w.Month())]
 	}
 }
 
