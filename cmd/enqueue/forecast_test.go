@@ -183,21 +183,21 @@ func TestForecastOfStarts(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)
 	limits := file(t, "limits.yaml", tenantsYAML)
-	tasks := tasksOf("payments/acme", 30) +
-		fmt.Sprintf(`{"type":"t","id":"late","scope":"payments/acme","deadline":%q}`+"\n", time.Now().Add(500*time.Millisecond).Format(time.RFC3339Nano)) +
+	tasks := tasksOf("payments/acme", 300) + // half a minute of them
+		fmt.Sprintf(`{"type":"t","id":"late","scope":"payments/acme","deadline":%q}`+"\n", time.Now().Add(25*time.Second).Format(time.RFC3339Nano)) +
 		`{"type":"t","id":"patient","scope":"payments/acme","max_wait":"1h"}` + "\n" +
 		`{"type":"t","id":"impatient","scope":"payments/acme","max_wait":"1s"}` + "\n"
 	got := program(t, url, tasks, "batch", "-dry-run", "-limits", limits, "-")
-	for _, want := range []string{"line 31: late starts at ", ", after its deadline: it would never start\n", "line 33: impatient starts at ", ", after its max_wait\n", "\n2 would expire before they start\n"} {
+	for _, want := range []string{"line 301: late starts at ", ", after its deadline: it would never start\n", "line 303: impatient starts at ", ", after its max_wait\n", "\n2 would expire before they start\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("no %q in\n%s", want, got.stdout)
 		}
 	}
-	if strings.Contains(got.stdout, "patient starts at") && strings.Contains(got.stdout, "line 32") || strings.Contains(got.stdout, "expected starts in each") {
+	if strings.Contains(got.stdout, "patient starts at") && strings.Contains(got.stdout, "line 302") || strings.Contains(got.stdout, "expected starts in each") {
 		t.Errorf("got\n%s", got.stdout)
 	}
 	got = program(t, url, tasks, "batch", "-dry-run", "-starts", "-limits", limits, "-")
-	if n := strings.Count(got.stdout, " starts at 20"); n != 33 || !strings.Contains(got.stdout, "expected starts in each 1s:\n") {
+	if n := strings.Count(got.stdout, " starts at 20"); n != 303 || !strings.Contains(got.stdout, "expected starts in each 5s:\n") {
 		t.Errorf("%d starts in\n%s", n, got.stdout)
 	}
 	got = program(t, url, tasks, "batch", "-dry-run", "-json", "-limits", limits, "-")
