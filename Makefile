@@ -85,7 +85,8 @@ test: ## Every test with the race detector; installs redis-server, promtool and 
 	@test/setup.sh $(RACE) -browser
 	$(GO_IN_ALL) build $(RACE) $(UNWATCHED) -- ./...
 	@$(GO_IN_ALL) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
-	$(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
+	@# each program would wait a second at its end for goroutines to race
+	GORACE="atexit_sleep_ms=0 $$GORACE" $(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 
 pictures: ## Take the pictures of docs/pictures: each screen of the page, with a live worker behind it
 	@test/setup.sh -browser
