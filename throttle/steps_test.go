@@ -46,6 +46,9 @@ func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *polic
 	if cfg.StartTolerance == 0 {
 		cfg.StartTolerance = -1
 	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = bound // on busy processors, a server may be given none of them for seconds
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(undamaged{t: t})
 	}
