@@ -69,7 +69,7 @@ func TestChangesAddNothing(t *testing.T) {
 	onBoth(t, Config{}, changing(changes[0]), func(b *bench) {
 		seeds := changeSeeds
 		if raced {
-			seeds = 3
+			seeds = 2
 		}
 		for seed := range uint64(seeds) {
 			b.changeHistory(seed)

@@ -276,7 +276,7 @@ func TestToldIsSwept(t *testing.T) {
 	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		most := int64(0)
-		for i := range 1000 {
+		for i := range 400 {
 			b.heed("p/"+NewID()+string(rune('a'+i%26)), turnedDown(10*ms))
 			b.pass(100 * ms)
 			most = max(most, b.rdb.HLen(ctx, upstreamKey(b.provider("p"))).Val())

@@ -91,7 +91,7 @@ func TestWaitingWhileTheyLeave(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{Timeout: time.Minute}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
-		asks := make([]Waiter, 5*waitingPart)
+		asks := make([]Waiter, 3*waitingPart)
 		for i := range asks {
 			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprint(i)}
 		}
