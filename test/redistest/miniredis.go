@@ -28,8 +28,8 @@ func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	return m, closing(t, redis.NewClient(MiniredisOptions(m)))
 }
 
-// dials is held by who dials a miniredis. What a limiter does in the background may dial when its test
-// is over: Close must not wait for connections while another comes, and a server that is closed
+// dials is read-locked while a client dials a miniredis. A limiter's background work may dial when its test
+// is over: while Close waits for the connections, that is a data race in miniredis, and after it the server
 // would start again.
 var dials sync.RWMutex
 
