@@ -288,6 +288,7 @@ func (w *world) decide(o op) {
 		alone[i] = l.earliest(units(p, i, cost), w.u(), w.now)
 		want = max(want, alone[i])
 	}
+	want = w.afterEnds(p, cost, want)
 	sent := time.Now()
 	d, err := w.limiters[w.version].Decide(ctx, req)
 	must(err)
@@ -414,6 +415,20 @@ func (w *world) left(key string, l *ledger, got int64) {
 // has stepped back it may be more careful, by the step.
 func (w *world) exact(l *ledger) bool {
 	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != policy.FixedWindow || l.rule.OpensOnUse)
+}
+
+// afterEnds moves a start on while it is in the last part of a window that opens on use: that admits nothing, although
+// it has room now, and another rule may make the start wait until then.
+func (w *world) afterEnds(p *compiledScope, cost, start int64) int64 {
+	for before := int64(-1); before != start && start < never; {
+		before = start
+		for i, key := range p.keys {
+			if l := w.ledgers[key]; l.rule.OpensOnUse {
+				start = max(start, l.earliest(units(p, i, cost), start, w.now))
+			}
+		}
+	}
+	return start
 }
 
 func (w *world) denied(p *compiledScope, req Request, d Decision, attempt string, after map[string]string) {
