@@ -279,6 +279,21 @@ func TestCases(t *testing.T) {
 				}
 			},
 		},
+		// "Under another per … the window at hand begins anew"
+		"a window begins anew under another per": {
+			[]policy.Rule{onUse(3, sec)}, func(b *bench) {
+				b.decide(Request{Scope: "p/x", Cost: 2})
+				b.at(400e3)
+				longer := b.under(onUse(3, 2*sec))
+				if d := longer.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 0 || d.Rules[0].ResetAfter != 2*sec {
+					b.t.Errorf("at the change: %+v", d)
+				}
+				b.at(2400e3 - 1)
+				if d := longer.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != time.Microsecond {
+					b.t.Errorf("a microsecond before it ends: %+v", d)
+				}
+			},
+		},
 		"five numbers of a grant ahead": {
 			[]policy.Rule{bucket(1, sec, 1)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})

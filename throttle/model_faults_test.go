@@ -63,10 +63,9 @@ var plants = []plantedFault{
 	{"on use: a window before the last that is forgotten", "ahead", "      if at + r.opens > t then", "      if false then"},
 	{"on use: what may be late", "plain", "<= r.slack do", "<= 0 do"},
 	{"on use: giving back in the wrong window", "ahead", "      if cell == ceil(less) then", "      if cell == before.tail then"},
-	{"on use: giving back leaves a window that nothing is in", "plain", "      if units > 0 then\n        put(r, cell, units)", "      if units >= 0 then\n        put(r, cell, units)"},
+	{"on use: giving back leaves a window that nothing is in", "ahead", "      if units > 0 then\n        put(r, cell, units)", "      if units >= 0 then\n        put(r, cell, units)"},
 	{"on use: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      step_back", "    if false then\n      step_back"},
-	{"on use: units that count in the window at hand once the clock has stepped", "clock steps, none ahead", "if r.per == 0 and not r.opens then", "if r.per == 0 then"},
-	{"on use: a window of another length", "limit changes", "or unpack7(v, 9) ~= width then", "then"},
+	{"on use: units that count in the window at hand once the clock has stepped", "clock steps", "if r.per == 0 and not r.opens then", "if r.per == 0 then"},
 	{"fixed: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      step_back", "    if false then\n      step_back"},
 
 	{"calendar: one unit more than the limit", "plain", "r.b1 - r.slack and room(r) >= r.cost then", "r.b1 - r.slack and room(r) + 1 >= r.cost then"},
@@ -146,7 +145,6 @@ var fastPathPlants = []plantedFault{
 	{"on use: a window that has ended", "plain", "or rest <= slack or", "or rest == slack or"},
 	{"on use: a window ahead", "ahead", "or rest > two + three or", "or"},
 	{"on use: a window that is longer", "plain", "local rest = place + opens - now", "local rest = place + opens + 1 - now"},
-	{"on use: windows since the epoch", "limit changes", "      layout, opens, length = OPENED", "      opens, length = two"},
 
 	{"concurrency: one run more", "plain", "if held >= cap then", "if held > cap then"},
 	{"concurrency: a lease that has ended", "plain", "call('ZADD', KEYS[i], states[i], member)", "call('ZADD', KEYS[i], format('%.0f', now), member)"},
@@ -283,12 +281,15 @@ func TestHistoriesFindPlantedFaults(t *testing.T) {
 			if !drawn(t) {
 				return
 			}
-			rdb := redistest.Client(t)
+			sound, rdb := redistest.Client(t), redistest.Client(t)
 			rdb.AddHook(p)
-			prefix := redistest.Prefix(t)
+			prefix := fmt.Sprintf("%s_%d", redistest.Prefix(t), i)
 			for n := range int64(400) {
 				h := f.history(flavours[in], uint64(seed+n))
-				if h.run(rdb, fmt.Sprintf("%s_%d", prefix, i)) != "" {
+				if found := h.run(rdb, prefix); found != "" {
+					if without := h.run(sound, prefix+"s"); without != "" {
+						t.Errorf("history %d finds %q with the fault, and %q without: the model is wrong", n, found, without)
+					}
 					if n > 40 {
 						t.Logf("%s: found by history %d", f.what, n)
 					}

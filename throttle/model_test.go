@@ -64,8 +64,9 @@ type ledger struct {
 	loose bool
 
 	// adrift says that windows that open on use are not known any more where the scripts have them: the clock
-	// has stepped back, or the rule was another.
-	adrift bool
+	// has stepped back, or the rule was another. astray says that a start has been counted since: in the
+	// definition's windows, not in those of the scripts.
+	adrift, astray bool
 
 	// changed says that the rule has changed: which rate a bucket refilled at
 	// between two decisions at one moment, a µs apart, the definition can't say.
@@ -339,7 +340,7 @@ func (l *ledger) take(c charge, u, now int64) string {
 		c.refill = l.refill(c.start)
 		l.inexact = l.inexact || c.start > u
 	}
-	l.charges = append(l.charges, c)
+	l.charges, l.astray = append(l.charges, c), l.adrift
 	l.latest = max(l.latest, c.byClock)
 	var fault string
 	switch l.rule.Algorithm {
@@ -530,8 +531,14 @@ func (l *ledger) trim(rule policy.Rule, u int64) {
 const carried = "carried"
 
 // exact says whether the rule must answer as the definition does.
-func (l *ledger) exact(u int64) bool {
-	if l.inexact || l.rule.OpensOnUse && l.adrift || l.rule.Margin > 0 && l.rule.Algorithm != policy.SlidingWindow && !l.rule.OpensOnUse {
+func (l *ledger) exact(u int64) bool { return l.punctual(u) && !(l.rule.OpensOnUse && l.adrift) }
+
+// punctual says whether the rule must answer as the definition does, but for steps of the clock.
+func (l *ledger) punctual(u int64) bool {
+	if l.rule.OpensOnUse {
+		return !l.inexact && !l.astray
+	}
+	if l.inexact || l.rule.Margin > 0 && l.rule.Algorithm != policy.SlidingWindow {
 		return false
 	}
 	for _, c := range l.charges {

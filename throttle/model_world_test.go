@@ -284,7 +284,7 @@ func (w *world) decide(o op) {
 		}
 		l.look(p.bounds[i].Rule, w.u(), w.now)
 		exact = exact && w.exact(l)
-		punctual = punctual && l.exact(w.u())
+		punctual = punctual && l.punctual(w.u())
 		alone[i] = l.earliest(units(p, i, cost), w.u(), w.now)
 		want = max(want, alone[i])
 	}
