@@ -25,7 +25,7 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// limits admit 100 starts in 2 s. The margin is for a machine that runs other tests too: it
+// limits admit limit starts in 2 s. The margin is for a machine that runs other tests too: it
 // is part of the window that is kept and not of the one that is judged.
 const limits = "limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 100, per: 2s, margin: 500ms}]}}\n"
 
@@ -34,8 +34,11 @@ const margin = 500 * time.Millisecond
 // concurrency is that of each worker.
 const concurrency = 16
 
-// quota is what limits admit in a second.
-const quota = 100 / 2.5
+// limit is what limits admit at once, and quota what they admit in a second.
+const (
+	limit = 100
+	quota = limit / 2.5
+)
 
 // site is two workers, each with a network of its own to one Redis, and the API that
 // their tasks call.
