@@ -14,10 +14,12 @@ type Config struct {
 	// Prefix begins every key, so that several systems can share a Redis. It holds letters, digits, '-',
 	// '_' and '.'. Defaults to "hw".
 	Prefix string
-	// StartTolerance is how late a run may always begin after its granted start: timers fire late and
+	// StartTolerance is how late a run may begin after its granted start: timers fire late and
 	// replies take time. It widens the window of every rate rule, so that a run that is late by no more is
 	// still within its limits. This costs StartTolerance/Per of the limit, and twice that for a token
 	// bucket that admits 1000 units within StartTolerance.
+	//
+	// Of it, as much is kept as a process may be wrong about the server's clock, up to a half: see docs/turns.md#never-over.
 	//
 	// A run that is later is decided again if a rule of its path could be exceeded: a sliding window, any
 	// other token bucket, a fixed window or a calendar whose period has ended. A concurrency rule admits

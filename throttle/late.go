@@ -40,13 +40,15 @@ func roomOf(r policy.Rule, cost int64) time.Duration {
 	return us(min(room, longestLeeway.Microseconds()))
 }
 
-// inTime says whether the run of a grant may begin now.
+// inTime says whether the run of a grant may begin now. What may show by later replies counts as late already, as far as half
+// the pad: runs that begin when that is known are on time against it.
 func (l *Limiter) inTime(d *Decision) bool {
 	if l.cfg.StartTolerance == 0 || d.Degraded || d.under == nil {
 		return true
 	}
 	l.begins(d)
-	return time.Since(d.begins) <= max(l.cfg.StartTolerance, l.tolerance(d))
+	late := time.Since(d.begins) + min(d.under.clock(&l.skews).unsure(), l.cfg.StartTolerance/2)
+	return late <= max(l.cfg.StartTolerance, l.tolerance(d))
 }
 
 // begins corrects when a start comes by what is known of the server's clock by now: a reply that was quicker than all before
