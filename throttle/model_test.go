@@ -531,7 +531,7 @@ func (l *ledger) trim(rule policy.Rule, u int64) {
 const carried = "carried"
 
 // exact says whether the rule must answer as the definition does.
-func (l *ledger) exact(u int64) bool { return l.punctual(u) && !(l.rule.OpensOnUse && l.adrift) }
+func (l *ledger) exact(u int64) bool { return l.punctual(u) && (!l.rule.OpensOnUse || !l.adrift) }
 
 // punctual says whether the rule must answer as the definition does, but for steps of the clock.
 func (l *ledger) punctual(u int64) bool {
