@@ -19,7 +19,7 @@ type Config struct {
 	// still within its limits. This costs StartTolerance/Per of the limit, and twice that for a token
 	// bucket that admits 1000 units within StartTolerance.
 	//
-	// Of it, as much is kept as a process may be wrong about the server's clock, up to a half: see docs/turns.md#never-over.
+	// A process keeps up to half of it for its own uncertainty about the server's clock: see docs/turns.md#never-over.
 	//
 	// A run that is later is decided again if a rule of its path could be exceeded: a sliding window, any
 	// other token bucket, a fixed window or a calendar whose period has ended. A concurrency rule admits

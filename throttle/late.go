@@ -40,14 +40,14 @@ func roomOf(r policy.Rule, cost int64) time.Duration {
 	return us(min(room, longestLeeway.Microseconds()))
 }
 
-// inTime says whether the run of a grant may begin now. What may show by later replies counts as late already, as far as half
-// the pad: runs that begin when that is known are on time against it.
+// inTime says whether the run of a grant may begin now. A quicker reply may make later starts earlier by the clock's
+// uncertainty, so that counts as late already, up to half the pad.
 func (l *Limiter) inTime(d *Decision) bool {
 	if l.cfg.StartTolerance == 0 || d.Degraded || d.under == nil {
 		return true
 	}
 	l.begins(d)
-	late := time.Since(d.begins) + min(d.under.clock(&l.skews).unsure(), l.cfg.StartTolerance/2)
+	late := time.Since(d.begins) + min(d.under.clock(&l.skews).uncertainty(), l.cfg.StartTolerance/2)
 	return late <= max(l.cfg.StartTolerance, l.tolerance(d))
 }
 

@@ -340,7 +340,8 @@ func (l *ledger) take(c charge, u, now int64) string {
 		c.refill = l.refill(c.start)
 		l.inexact = l.inexact || c.start > u
 	}
-	l.charges, l.astray = append(l.charges, c), l.adrift
+	l.charges = append(l.charges, c)
+	l.astray = l.adrift
 	l.latest = max(l.latest, c.byClock)
 	var fault string
 	switch l.rule.Algorithm {

@@ -22,8 +22,8 @@ type clockOffset struct {
 	older       []time.Duration // the same of those before that, the last at the end
 	since       time.Time
 	lag, varies time.Duration // by how much replies come later than the quickest, and how much that varies
-	replies     int           // how many of late, each span's counted half in the next
-	shortest    time.Duration // the round trip, since nothing was known
+	replies     int           // how many came of late; each span halves the count before it
+	shortest    time.Duration // round trip since the offset was last unknown
 
 	gone atomic.Bool // another one stands for the server by now
 }
@@ -39,6 +39,9 @@ const (
 // enough for a fast one, too short for clocks to run apart. Those of looks count too:
 // the first start of a process mostly follows one.
 const skewSpan = 2 * time.Second
+
+// minReplies is how many it takes to tell how much replies vary.
+const minReplies = 32
 
 // observe notes a reply: when it was asked for, when it came, and the server's time in
 // between.
@@ -97,20 +100,17 @@ func (s *clockOffset) least() time.Duration {
 	return least
 }
 
-// unsure is by how much least may be too long, which shows when a reply comes that is quicker than all before. It is no
-// longer than any round trip. If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them
-// comes within 8 lags / n of that but for one case in e⁴ = 55; in 25, since the lag is an estimate.
-func (s *clockOffset) unsure() time.Duration {
+// uncertainty is by how much least may still fall, when a reply comes that is quicker than all before. No round trip is
+// shorter. If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them comes within
+// 8 lags / n of that in 24 of 25 cases.
+func (s *clockOffset) uncertainty() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.replies < fewReplies {
+	if s.replies < minReplies {
 		return s.shortest
 	}
 	return min(s.shortest, 8*s.lag/time.Duration(s.replies))
 }
-
-// fewReplies say nothing yet of how much replies vary.
-const fewReplies = 32
 
 // slowest is by how much replies come later than the quickest, but for a few in a hundred: a start that is asked for at
 // once has passed by so much when its reply comes.

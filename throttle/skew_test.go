@@ -2,44 +2,117 @@ package throttle
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// "If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them comes within 8 lags / n of
-// that but for one case in e⁴ = 55; in 25, since the lag is an estimate."
-func TestUnsure(t *testing.T) {
+// A start waits for its moment by the fastest reply of late, not by its own; a
+// server's clock that is set is heeded at once.
+func TestSkew(t *testing.T) {
 	t.Parallel()
-	const cases, varies = 20_000, 25 * ms
-	const quickest = 30 * ms
 	base := time.Unix(1_800_000_000, 0)
-	r := rand.New(rand.NewPCG(1, 2))
-	for _, replies := range []int{1, 32, 48, 500} {
-		missed := 0
-		for range cases * 48 / max(48, replies) {
-			var s clockOffset
-			for range replies {
-				there, back := quickest+time.Duration(r.Int64N(int64(varies))), quickest+time.Duration(r.Int64N(int64(varies)))
-				s.observe(base, base.Add(there+back), base.Add(there))
-			}
-			unsure := s.unsure()
-			if s.least()-quickest > unsure {
-				missed++
-			}
-			if unsure > 2*(quickest+varies) || replies == 500 && unsure > ms {
-				t.Fatalf("unsure by %s after %d replies within %s", unsure, replies, varies)
-			}
+	server := base.Add(-time.Hour) // the server's clock is an hour behind
+	var s, both clockOffset
+	for i, step := range []struct {
+		at, there, back time.Duration // asked, and how long the ways took
+		set             time.Duration // of the server's clock, before
+		want            time.Duration // how late a start is by it
+	}{
+		0:  {0, 3 * ms, 2 * ms, 0, 2 * ms},
+		1:  {100 * ms, 20 * ms, 30 * ms, 0, 2 * ms}, // a slow reply makes no start late
+		2:  {200 * ms, 1 * ms, 1 * ms, 0, 1 * ms},
+		3:  {300 * ms, 0, 9 * ms, 0, 1 * ms},
+		4:  {400 * ms, 5 * ms, 5 * ms, -time.Second, 5 * ms}, // set back
+		5:  {500 * ms, 5 * ms, 7 * ms, time.Minute, 7 * ms},  // and forward
+		6:  {600 * ms, 5 * ms, 6 * ms, 0, 6 * ms},
+		7:  {skewSpan + 700*ms, 5 * ms, 9 * ms, 0, 6 * ms},
+		8:  {2*skewSpan + 800*ms, 5 * ms, 9 * ms, 0, 6 * ms},
+		9:  {9 * skewSpan, 5 * ms, 30 * ms, 0, 6 * ms},
+		10: {20 * skewSpan, 5 * ms, 30 * ms, 0, 30 * ms}, // what is old has been forgotten
+	} {
+		server = server.Add(step.set)
+		asked := base.Add(step.at)
+		there := server.Add(step.at + step.there)
+		s.observe(asked, asked.Add(step.there+step.back), there)
+		start := there.Add(sec)
+		if got := s.toLocal(start).Sub(asked.Add(step.there + sec)); got != step.want {
+			t.Errorf("step %d: a start is late by %s, want %s", i, got, step.want)
 		}
-		if most := cases * 48 / max(48, replies) / 25; missed > most {
-			t.Errorf("after %d replies, %d times in %d the quickest was unsure by more", replies, missed, cases)
+		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.toLocal(start)) {
+			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.toLocal(start))
 		}
 	}
 }
 
-// What may show by later replies counts as late already: at most half the pad, and no more than a round trip.
-func TestInTimeWhileUnsure(t *testing.T) {
+// Where replies are steady what is old is forgotten soon: the clocks may run apart.
+func TestSkewOfSteadyReplies(t *testing.T) {
+	t.Parallel()
+	base := time.Unix(1_800_000_000, 0)
+	var s clockOffset
+	for i := range 100 {
+		asked := base.Add(time.Duration(i) * skewSpan / 2)
+		runs := time.Duration(i) * 100 * time.Microsecond // our clock is too fast
+		there := asked.Add(ms - runs)
+		s.observe(asked, asked.Add(2*ms), there)
+		if late, most := s.toLocal(there).Sub(asked.Add(ms)), ms+4*100*time.Microsecond; late > ms || late < most-4*100*time.Microsecond-5*100*time.Microsecond {
+			t.Fatalf("reply %d: a start is late by %s; replies take 1 ms, and the clocks run apart by 0.1 ms each", i, late)
+		}
+	}
+}
+
+// A plan keeps its server's clock, until a flood of providers has made room for others.
+func TestClockOfAPlan(t *testing.T) {
+	t.Parallel()
+	var all skews
+	p := &compiledScope{provider: "hw:{p}"}
+	first := p.clock(&all)
+	if p.clock(&all) != first || all.of(p.provider) != first {
+		t.Error("the plan has another clock than its provider")
+	}
+	for i := range maxPlans {
+		all.of(strconv.Itoa(i))
+	}
+	if got := p.clock(&all); got == first || got != all.of(p.provider) {
+		t.Error("the plan keeps a clock that its provider has no more")
+	}
+}
+
+// "If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them comes within 8 lags / n of
+// that in 24 of 25 cases."
+func TestUncertainty(t *testing.T) {
+	t.Parallel()
+	const quickest, varies = 30 * ms, 25 * ms
+	base := time.Unix(1_800_000_000, 0)
+	r := rand.New(rand.NewPCG(1, 2))
+	way := func() time.Duration { return quickest + time.Duration(r.Int64N(int64(varies))) }
+	for replies, cases := range map[int]int{1: 20_000, 32: 20_000, 48: 20_000, 500: 2000} {
+		missed := 0
+		for range cases {
+			var s clockOffset
+			for range replies {
+				there, back := way(), way()
+				s.observe(base, base.Add(there+back), base.Add(there))
+			}
+			uncertainty := s.uncertainty()
+			if s.least()-quickest > uncertainty {
+				missed++
+			}
+			if uncertainty > 2*(quickest+varies) || replies == 500 && uncertainty > ms {
+				t.Fatalf("uncertain by %s after %d replies", uncertainty, replies)
+			}
+		}
+		if 25*missed > cases {
+			t.Errorf("after %d replies, the quickest possible was further off in %d of %d cases", replies, missed, cases)
+		}
+	}
+}
+
+// "A quicker reply may make later starts earlier by the clock's uncertainty, so that counts as late already, up to half the
+// pad."
+func TestInTimeDespiteUncertainty(t *testing.T) {
 	t.Parallel()
 	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
 	for name, test := range map[string]struct {
@@ -62,11 +135,11 @@ func TestInTimeWhileUnsure(t *testing.T) {
 				d := Decision{begins: now, under: p, Grant: Grant{start: now.UnixMicro()}}
 				<-time.After(test.allows)
 				if !l.inTime(&d) {
-					t.Errorf("late %s after %s", test.allows, d.begins)
+					t.Errorf("too late after %s", test.allows)
 				}
 				<-time.After(time.Microsecond)
 				if l.inTime(&d) {
-					t.Errorf("in time %s later", time.Since(now))
+					t.Errorf("in time after %s", time.Since(now))
 				}
 			})
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -324,75 +323,4 @@ func TestOnWait(t *testing.T) {
 			t.Errorf("told of %v, %d of them over", told, over)
 		}
 	})
-}
-
-// A start waits for its moment by the fastest reply of late, not by its own; a
-// server's clock that is set is heeded at once.
-func TestSkew(t *testing.T) {
-	t.Parallel()
-	base := time.Unix(1_800_000_000, 0)
-	server := base.Add(-time.Hour) // the server's clock is an hour behind
-	var s, both clockOffset
-	for i, step := range []struct {
-		at, there, back time.Duration // asked, and how long the ways took
-		set             time.Duration // of the server's clock, before
-		want            time.Duration // how late a start is by it
-	}{
-		0:  {0, 3 * ms, 2 * ms, 0, 2 * ms},
-		1:  {100 * ms, 20 * ms, 30 * ms, 0, 2 * ms}, // a slow reply makes no start late
-		2:  {200 * ms, 1 * ms, 1 * ms, 0, 1 * ms},
-		3:  {300 * ms, 0, 9 * ms, 0, 1 * ms},
-		4:  {400 * ms, 5 * ms, 5 * ms, -time.Second, 5 * ms}, // set back
-		5:  {500 * ms, 5 * ms, 7 * ms, time.Minute, 7 * ms},  // and forward
-		6:  {600 * ms, 5 * ms, 6 * ms, 0, 6 * ms},
-		7:  {skewSpan + 700*ms, 5 * ms, 9 * ms, 0, 6 * ms},
-		8:  {2*skewSpan + 800*ms, 5 * ms, 9 * ms, 0, 6 * ms},
-		9:  {9 * skewSpan, 5 * ms, 30 * ms, 0, 6 * ms},
-		10: {20 * skewSpan, 5 * ms, 30 * ms, 0, 30 * ms}, // what is old has been forgotten
-	} {
-		server = server.Add(step.set)
-		asked := base.Add(step.at)
-		there := server.Add(step.at + step.there)
-		s.observe(asked, asked.Add(step.there+step.back), there)
-		start := there.Add(sec)
-		if got := s.toLocal(start).Sub(asked.Add(step.there + sec)); got != step.want {
-			t.Errorf("step %d: a start is late by %s, want %s", i, got, step.want)
-		}
-		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.toLocal(start)) {
-			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.toLocal(start))
-		}
-	}
-}
-
-// Where replies are steady what is old is forgotten soon: the clocks may run apart.
-func TestSkewOfSteadyReplies(t *testing.T) {
-	t.Parallel()
-	base := time.Unix(1_800_000_000, 0)
-	var s clockOffset
-	for i := range 100 {
-		asked := base.Add(time.Duration(i) * skewSpan / 2)
-		runs := time.Duration(i) * 100 * time.Microsecond // our clock is too fast
-		there := asked.Add(ms - runs)
-		s.observe(asked, asked.Add(2*ms), there)
-		if late, most := s.toLocal(there).Sub(asked.Add(ms)), ms+4*100*time.Microsecond; late > ms || late < most-4*100*time.Microsecond-5*100*time.Microsecond {
-			t.Fatalf("reply %d: a start is late by %s; replies take 1 ms, and the clocks run apart by 0.1 ms each", i, late)
-		}
-	}
-}
-
-// A plan keeps its server's clock, until a flood of providers has made room for others.
-func TestClockOfAPlan(t *testing.T) {
-	t.Parallel()
-	var all skews
-	p := &compiledScope{provider: "hw:{p}"}
-	first := p.clock(&all)
-	if p.clock(&all) != first || all.of(p.provider) != first {
-		t.Error("the plan has another clock than its provider")
-	}
-	for i := range maxPlans {
-		all.of(strconv.Itoa(i))
-	}
-	if got := p.clock(&all); got == first || got != all.of(p.provider) {
-		t.Error("the plan keeps a clock that its provider has no more")
-	}
 }

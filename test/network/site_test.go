@@ -25,16 +25,16 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// limits admit limit starts in 2 s. The margin is for a machine that runs other tests too: it
-// is part of the window that is kept and not of the one that is judged.
-const limits = "limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 100, per: 2s, margin: 500ms}]}}\n"
+// limits has one rule. Its margin is for a machine that runs other tests too: it is part of the
+// window that is kept and not of the one that is judged.
+var limits = fmt.Sprintf("limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: %d, per: 2s, margin: 500ms}]}}\n", limit)
 
 const margin = 500 * time.Millisecond
 
 // concurrency is that of each worker.
 const concurrency = 16
 
-// limit is what limits admit at once, and quota what they admit in a second.
+// limit is what the rule admits at once, and quota what it admits in a second.
 const (
 	limit = 100
 	quota = limit / 2.5
