@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // bound is how long a test waits for what must happen.
-const bound = 2 * time.Minute
+var bound = redistest.Stretch(2 * time.Minute)
 
 // scene is a Redis with asynq on it, and Headway under one rule.
 type scene struct {

@@ -25,7 +25,7 @@ import (
 )
 
 // bound is how long a test waits for what must happen.
-const bound = programs.Bound
+var bound = programs.Bound
 
 // waiting is how many tests run at once, unless -parallel says otherwise: most
 // of them wait more than they work.

@@ -17,7 +17,7 @@ import (
 )
 
 // bound is how long a test waits for what must happen.
-const bound = 2 * time.Minute
+var bound = redistest.Stretch(2 * time.Minute)
 
 // echo is a server that sends back what it gets, and keeps it.
 type echo struct {

@@ -74,13 +74,13 @@ func (p *process) kill() {
 
 func (p *process) terminate() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it is gone already
-	bound := time.NewTimer(stopBound)
+	bound := time.NewTimer(Stretch(stopBound))
 	defer bound.Stop()
 	select {
 	case <-p.gone:
 		return nil
 	case <-bound.C:
-		err := p.failure(fmt.Sprintf("redis-server did not end within %v of SIGTERM", stopBound))
+		err := p.failure(fmt.Sprintf("redis-server did not end within %v of SIGTERM", Stretch(stopBound)))
 		p.kill()
 		return err
 	}

@@ -257,7 +257,7 @@ func (s *Server) ready(proc *process) error {
 	opts.MaxRetries = -1
 	c := redis.NewClient(opts)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), startBound)
+	ctx, cancel := context.WithTimeout(context.Background(), Stretch(startBound))
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -270,7 +270,7 @@ func (s *Server) ready(proc *process) error {
 		case <-proc.gone:
 			return proc.failure("redis-server ended while starting")
 		case <-ctx.Done():
-			return proc.failure(fmt.Sprintf("redis-server was not ready within %v (%v)", startBound, last))
+			return proc.failure(fmt.Sprintf("redis-server was not ready within %v (%v)", Stretch(startBound), last))
 		case <-tick.C:
 		}
 	}

@@ -29,7 +29,7 @@ import (
 	"github.com/headway-go/headway/worker/outbound"
 )
 
-const bound = 2 * time.Minute
+var bound = redistest.Stretch(2 * time.Minute)
 
 // traced is a worker whose tasks are traced.
 type traced struct {
