@@ -71,7 +71,11 @@ func (l *Limiter) startLater(req *Request) {
 	if err != nil || !p.minds(l.cfg.StartTolerance, req) {
 		return
 	}
-	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.StartTolerance+p.prefetch() {
+	slowest := p.clock(&l.skews).slowest()
+	if req.BeforeStart != nil {
+		slowest += p.clock(&l.skews).roundTrip()
+	}
+	if slowest = min(slowest, longestLeeway); slowest > l.cfg.StartTolerance+p.prefetch() {
 		req.late.from = slowest.Truncate(time.Microsecond)
 		req.MaxDelay = max(req.MaxDelay, min(2*slowest, longestLeeway))
 		req.Turn.MaxDelayQueued = max(req.Turn.MaxDelayQueued, min(2*slowest, longestLeeway))

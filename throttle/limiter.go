@@ -131,6 +131,11 @@ type Request struct {
 	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
 	// function it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
+	// BeforeStart is called by Start once, about a round trip before a granted start comes: it does what
+	// must be done before the run may begin. The start waits for it. A start that is late by then is decided
+	// again without another call. If Start returns no allowed decision, the caller undoes what was done.
+	// Defaults to none.
+	BeforeStart func()
 
 	slot     *slot    // of an ID that the Limiter drew and asks for again
 	once     bool     // nobody asks again for the ID, which the Limiter drew

@@ -24,10 +24,16 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 	if left > 0 && req.OnWait != nil {
 		defer req.OnWait(left)()
 	}
-	look := d.Wait > pauseGrace
+	look, before := d.Wait > pauseGrace, l.beforeStart(req, d)
 	for {
 		heard, overtaken := l.reports.since(d)
-		if left = time.Until(d.begins); overtaken || left <= 0 {
+		left = time.Until(d.begins)
+		if !overtaken && req.BeforeStart != nil && left <= before && ctx.Err() == nil {
+			req.BeforeStart()
+			req.BeforeStart = nil
+			continue
+		}
+		if overtaken || left <= 0 {
 			return overtaken, ctx.Err()
 		}
 		if look && left <= pauseLook {
@@ -37,10 +43,22 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 		if look {
 			left -= pauseLook
 		}
+		if req.BeforeStart != nil {
+			left = min(left, time.Until(d.begins)-before)
+		}
 		if err := sleepUntil(ctx, left, heard); err != nil {
 			return false, err
 		}
 	}
+}
+
+// beforeStart returns how long before a start its BeforeStart is called: a slow round trip, and some time for a busy
+// machine.
+func (l *Limiter) beforeStart(req *Request, d *Decision) time.Duration {
+	if req.BeforeStart == nil || d.under == nil {
+		return 0
+	}
+	return d.under.clock(&l.skews).roundTrip() + l.cfg.StartTolerance
 }
 
 // lookAtPauses asks what pauses there are of a plan's scope and of those above it, and has those

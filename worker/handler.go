@@ -136,6 +136,7 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 	if hold := req.OnWait; hold != nil {
 		req.OnWait = func(d time.Duration) func() { decided(); return hold(d) }
 	}
+	unmark := t.marksBefore(ctx, j, &req)
 	d, err := t.cfg.Limiter.Start(ctx, req)
 	after := func() {
 		cancel()
@@ -148,6 +149,7 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 		go after()
 		return d, nil
 	}
+	unmark()
 	after()
 	return d, err
 }

@@ -46,6 +46,7 @@ type job struct {
 
 	picked   time.Time // when it was taken from asynq
 	decision throttle.Decision
+	marked   bool // Redis has the mark of its last attempt
 	ran      bool // a run has begun
 }
 
@@ -120,6 +121,9 @@ func (j *job) ask() throttle.Waiter {
 
 // last reports whether a failure of this run would be final.
 func (j *job) last() bool { return j.retriesLeft() <= 0 }
+
+// marks reports whether a run has a mark in Redis: asynq would bring it back after a crash, and it may not run again.
+func (j *job) marks() bool { return j.own && j.last() }
 
 // retriesLeft returns how often the task is retried if this run and all later ones fail.
 func (j *job) retriesLeft() int {

@@ -28,7 +28,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		told = t.dispatcher.Claim(j.ask().Ref().WithGrant(d.Grant))
 	}
 	defer func() { told() }()
-	ended := t.started(ctx, j)
+	ended := t.started(ctx, j, d)
 	defer func() { ended(err) }()
 	asynqs := ctx
 	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
@@ -159,8 +159,8 @@ func (t *Middleware) observeLeases(d throttle.Decision) func() {
 
 // A task of package queue that a crash interrupted comes back with one more failure in asynq's count,
 // whether or not it had started. If it was killed before its start it must run again; if it was killed
-// on its last attempt it must not. So a last attempt sets a mark while it runs, which remains after a
-// crash.
+// on its last attempt it must not. So a last attempt has a mark from just before its start until its
+// end, which remains after a crash.
 const (
 	markStay = 5 * time.Minute // longer than asynq takes to bring a killed task back
 	markBeat = time.Minute
@@ -197,19 +197,42 @@ func (t *Middleware) unmark(ctx context.Context, j *job) {
 	}
 }
 
-// started sets the mark of a last attempt and renews it. The run does not wait for the call: with a
-// distant Redis the start would be late and take its unit from other tasks. Redis keeps what it has
-// received, so the mark also survives a crash a moment later. The end of the run waits until the mark
-// was set, else the two calls could arrive in any order.
-func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err error)) {
-	if !j.own || !j.last() {
+// marksBefore has a task's start wait for the mark of a last attempt. Redis has the mark before the run can
+// reach an API, so a crash a moment later does not let the task run again.
+func (t *Middleware) marksBefore(ctx context.Context, j *job, req *throttle.Request) (undo func()) {
+	if !j.marks() {
+		return func() {}
+	}
+	req.BeforeStart = func() {
+		began := time.Now()
+		j.marked = t.mark(context.WithoutCancel(ctx), j, markStay)
+		t.dispatcher.Marked(time.Since(began))
+	}
+	return func() {
+		if j.marked {
+			t.unmark(context.WithoutCancel(ctx), j)
+			j.marked = false
+		}
+	}
+}
+
+// started keeps the mark of a last attempt while it runs. The run waits for a missing mark only if it
+// has no start to be late for; else Redis did not take the mark in time, and takes it as the run begins.
+// The end of the run waits until the mark was set, else the two calls could arrive in any order.
+func (t *Middleware) started(asynqs context.Context, j *job, d throttle.Decision) (ended func(err error)) {
+	if !j.marks() {
 		return func(error) {}
+	}
+	if !d.Allowed {
+		j.marked = t.mark(context.WithoutCancel(asynqs), j, markStay)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(asynqs))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		t.mark(context.WithoutCancel(asynqs), j, markStay)
+		if !j.marked {
+			t.mark(context.WithoutCancel(asynqs), j, markStay)
+		}
 		beat := time.NewTicker(markBeat)
 		defer beat.Stop()
 		for {
@@ -243,8 +266,10 @@ func isFinal(err error) bool {
 	return err == nil || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)
 }
 
-func (t *Middleware) mark(ctx context.Context, j *job, stay time.Duration) {
-	if err := t.cfg.Redis.Set(ctx, markKey(j), 1, stay).Err(); err != nil && ctx.Err() == nil {
+func (t *Middleware) mark(ctx context.Context, j *job, stay time.Duration) bool {
+	err := t.cfg.Redis.Set(ctx, markKey(j), 1, stay).Err()
+	if err != nil && ctx.Err() == nil {
 		t.observer.Failed("mark")
 	}
+	return err == nil
 }

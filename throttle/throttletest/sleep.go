@@ -30,8 +30,11 @@ func tooLong(ctx context.Context, d throttle.Decision) error {
 	return fmt.Errorf("%w: allowed in %s, after the context's deadline: %w", throttle.ErrMaxWait, d.RetryAfter, context.DeadlineExceeded)
 }
 
-// sleep waits for d as a real limiter does, and calls req's OnWait.
+// sleep waits for d as a real limiter does, and calls req's OnWait and BeforeStart.
 func sleep(ctx context.Context, req throttle.Request, d time.Duration) error {
+	if req.BeforeStart != nil {
+		defer req.BeforeStart()
+	}
 	if d <= 0 {
 		return ctx.Err()
 	}

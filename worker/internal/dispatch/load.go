@@ -81,3 +81,6 @@ func (d *Dispatcher) endHold() {
 // Holds reports whether tasks may wait in handlers at all. If not, a task is dispatched only when its
 // start has come.
 func (d *Dispatcher) Holds() bool { return d.cfg.Hold > 0 && cap(d.load.holders) > 0 }
+
+// Marked records how long the mark of a last attempt took, which its start waits for.
+func (d *Dispatcher) Marked(took time.Duration) { d.reach.mark.note(took) }

@@ -60,6 +60,7 @@ type reach struct {
 	ask      delayMeter // from the beginning of the call until its time on Redis's clock
 	hand     delayMeter // from that time until its tasks are here
 	pickup   delayMeter // from there into the handler
+	mark     delayMeter // the mark of a last attempt, before its start
 }
 
 const (
@@ -98,7 +99,9 @@ func (r *reach) learn(ping func() error) {
 }
 
 // early returns how long before its start a task is handed to its server.
-func (r *reach) early() time.Duration { return min(max(leastPickup, r.pickup.bound()), mostPickup) }
+func (r *reach) early() time.Duration {
+	return min(max(leastPickup, r.pickup.bound()), mostPickup) + min(r.mark.bound(), mostPickup)
+}
 
 // ahead returns how long before its start a task has to be granted, by Redis's clock.
 func (r *reach) ahead() time.Duration { return max(gatedLead, r.hand.bound()+r.early()) }
