@@ -1,13 +1,13 @@
 # Every task of the project. `make` prints the list.
 
-## packages that test, test/short and bench look at
+## packages that test, race and bench look at
 PKG ?= ./...
 ## further flags of go test: TESTFLAGS='-run TestWait -v'
 TESTFLAGS ?=
-## bound for the tests of one package
-TIMEOUT ?= 10m
-## RACE= runs the tests without the race detector
-RACE ?= -race
+## the short form of histories, simulated days and programs; SHORT= for the long one
+SHORT ?= -short
+## bound for the tests of one package, 0 for none: each wait has a bound of its own, which is longer on a slow machine
+TIMEOUT ?= 0
 ## how many tests of a package run at once: most wait for something, few compute
 PARALLEL ?= 4
 ## benchmarks to run, by regular expression
@@ -50,17 +50,19 @@ VERSION ?=
 GOLANGCI_LINT = 2.15.0
 # runs go in this module and in those of test/bench, test/browser and worker/oteltask; packages follow a --
 GO_IN_ALL = test/modules.sh
-# miniredis interprets scripts in one goroutine at a time, under its own lock. Without the race
-# detector's eyes on the interpreter the tests on it take a third less; all that uses it is watched.
-UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
-
+# The packages of the main module whose tests only make check runs: they take minutes, or more than a redis-server.
+CHECKED = ./test/faults ./test/network
+# The packages whose goroutines meet, which race runs with the race detector.
+RACED = ./throttle ./throttle/policystore ./throttle/limitsfile ./throttle/usage ./throttle/roundtrip ./queue ./queue/schedule ./worker ./worker/events \
+	./worker/page ./worker/internal/...
 # The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
 LONGEST = ./worker ./throttle ./test/e2e
+GO_TEST = test -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(SHORT) $(TESTFLAGS)
 # The packages that have benchmarks: the tests of the others need not be compiled for them.
 BENCHED = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test pictures test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
+.PHONY: help build demo test test/more race pictures bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
 
 help: ## This list
 	@echo 'Targets:'
@@ -81,21 +83,24 @@ demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's
 	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(if $(PAGE),-page) $(ARGS)
 	$(if $(PAGE),,@echo 'To watch it in a browser: make demo PAGE=1 serves the worker'"'"'s page, and keeps it open.')
 
-test: ## Every test with the race detector; installs redis-server, promtool and Chromium if they are missing
-	@test/setup.sh $(RACE) -browser
-	$(GO_IN_ALL) build $(RACE) $(UNWATCHED) -- ./...
-	@$(GO_IN_ALL) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
+test: ## What a change must pass, in six minutes at most; installs redis-server if it is missing
+	@test/setup.sh
+	$(if $(filter ./...,$(PKG)),go $(GO_TEST) $(LONGEST) $$(go list ./... | grep -v $(CHECKED:./%=-e '/%$$')),$(GO_IN_ALL) $(GO_TEST) -- $(PKG))
+
+test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing and peers; installs what they need
+	@test/setup.sh -browser -promtool
+	$(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask
+	go test -vet=off -count=1 -run '^TestDeploy$$' ./test/project # its long form asks promtool
+
+race: ## The tests of packages whose goroutines meet, with the race detector; installs a C compiler if it is missing
+	@test/setup.sh -race
 	@# each program would wait a second at its end for goroutines to race
-	GORACE="atexit_sleep_ms=0 $$GORACE" $(GO_IN_ALL) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
+	GORACE="atexit_sleep_ms=0 $$GORACE" go $(GO_TEST) -race $(if $(filter ./...,$(PKG)),$(RACED),$(PKG))
 
 pictures: ## Take the pictures of docs/pictures: each screen of the page, with a live worker behind it
 	@test/setup.sh -browser
 	@mkdir -p docs/pictures
 	HEADWAY_PICTURES=$(CURDIR)/docs/pictures go -C test/browser test -count=1 -run TestScreens .
-
-test/short: ## The quick tests, without the race detector
-	@test/setup.sh -browser
-	$(GO_IN_ALL) test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
 
 bench: ## Every benchmark, one after the other, and one table, peers beside us
 	@test/setup.sh $(if $(filter ./... ./test/browser,$(PKG)),-browser)
@@ -105,8 +110,11 @@ bench: ## Every benchmark, one after the other, and one table, peers beside us
 		$(GO_IN_ALL) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -vet=off -timeout 2h $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(BENCHED),$(PKG)); \
 		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
 
-soak: ## All simulations, among them days of traffic with faults: SEEDS of them, drawn at random
+soak: ## The long rest, some hours: all tests in their long form, SEEDS random days of traffic, histories, faults and partitions
+	@test/setup.sh -browser -promtool
+	$(MAKE) test test/more SHORT= HEADWAY_NETWORK_LONG=1
 	SIM_SEEDS=$(SEEDS) go test ./test/sim -count=1 -timeout 12h -v -args -days $(DAYS)
+	$(MAKE) histories faults
 
 histories: ## Random histories of those who wait, against a model: STEPS of them, and planted faults
 	@test/setup.sh
@@ -142,7 +150,7 @@ run/worker: build ## A worker on its embedded Redis, until Ctrl-C
 run/enqueue: build ## Enqueue a file of tasks for run/worker
 	bin/enqueue batch -redis $(REDIS) $(ARGS) $(TASKS)
 
-check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, bench once, test
+check: ## Exactly what CI runs: test, demo, lint, test/more, race, fuzz, planted faults
 	.ci/run
 
 release: ## Pack both programs for Linux and macOS into bin/release, with VERSION in them

@@ -1,9 +1,8 @@
 #!/bin/sh
-# setup.sh [-race] [-browser]: installs what the tests need beside Go and is not
-# there yet: a redis-server of 6.2 or newer (Valkey is one), promtool, with -race
-# a C compiler, which the race detector links with on every system but macOS, and with
-# -browser a Chromium for the tests of the page. It says what it does, and does
-# nothing where all are there.
+# setup.sh [-race] [-browser] [-promtool]: installs what the tests need beside Go and is not
+# there yet: a redis-server of 6.2 or newer (Valkey is one), with -race a C compiler, which the race
+# detector links with on every system but macOS, with -browser a Chromium for the tests of the page,
+# and with -promtool Prometheus' promtool. It says what it does, and does nothing where all are there.
 set -eu
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -119,22 +118,20 @@ fi
 ! old_redis || fail "$server is older than 6.2, which is the oldest that works" "$remedy"
 say "$("$server" --version | cut -c1-60)"
 
-missing=promtool
-remedy="install your system's prometheus, which has promtool, or put promtool into bin/"
-have promtool || [ -x bin/promtool ] || install_promtool
-
 race=
 browser=
+promtool=
 for word; do
 	case $word in
 	-race) race=yes ;;
 	-browser) browser=yes ;;
-	*) fail "unknown word $word" "setup.sh [-race] [-browser]" ;;
+	-promtool) promtool=yes ;;
+	*) fail "unknown word $word" "setup.sh [-race] [-browser] [-promtool]" ;;
 	esac
 done
 if [ "$race" ] && [ "$(uname -s)" != Darwin ]; then
 	missing=$(go env CC | cut -d' ' -f1)
-	remedy='install gcc, or run the tests without the race detector: make test RACE='
+	remedy='install gcc, or run the tests without the race detector: make test'
 	have "$missing" || install_compiler
 fi
 if [ "$browser" ]; then
@@ -145,4 +142,9 @@ if [ "$browser" ]; then
 		if have "$name"; then found=$name; fi
 	done
 	[ "$found" ] || install_browser
+fi
+if [ "$promtool" ]; then
+	missing=promtool
+	remedy="install your system's prometheus, which has promtool, or put promtool into bin/"
+	have promtool || [ -x bin/promtool ] || install_promtool
 fi

@@ -308,20 +308,3 @@ func TestActOnTasks(t *testing.T) {
 		t.Errorf("it says %s", text)
 	}
 }
-
-// A screen is painted soon, also the first one of a page that has just begun.
-func TestFirstPaint(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.fill()
-	ctx := tab(t)
-	do(t, ctx, chromedp.Navigate(s.url+"/"), visible("#main"))
-	took, err := chromedp.Run(ctx, chromedp.Poll[float64](`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("the first paint took %.0f ms", took)
-	if took > 3000 { // 300 on a machine that has nothing else to do
-		t.Errorf("the first paint took %.0f ms", took)
-	}
-}

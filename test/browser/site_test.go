@@ -191,7 +191,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 		return nil, err
 	}
 	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(path), chromedp.UserDataDir(dir), chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(time.Minute),
+		chromedp.ExecPath(path), chromedp.UserDataDir(dir), chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(redistest.Stretch(time.Minute)),
 	}
 	for _, flag := range []string{
 		"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "no-default-browser-check", "disable-background-networking",
@@ -219,7 +219,7 @@ func tab(t testing.TB) context.Context {
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
 	do(t, ctx)
-	ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, redistest.Stretch(5*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -64,7 +64,7 @@ func (m *machine) setup(env ...string) (said, calls string, err error) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(m.dir, "sh"), script, "-race")
+	cmd := exec.Command(filepath.Join(m.dir, "sh"), script, "-race", "-promtool")
 	cmd.Env = append([]string{"PATH=" + m.dir}, env...)
 	out, err := cmd.CombinedOutput()
 	log, _ := os.ReadFile(filepath.Join(m.dir, "log")) // absent when nothing was called

@@ -123,7 +123,7 @@ func TestMakeHelp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range append(makeTargets(t),
-		"help", "build", "test", "test/short", "bench", "fuzz", "lint", "fmt", "lua/golden", "demo", "check", "run/worker", "run/enqueue") {
+		"help", "build", "test", "test/more", "race", "soak", "bench", "fuzz", "lint", "fmt", "lua/golden", "demo", "check", "run/worker", "run/enqueue") {
 		if !regexp.MustCompile(`(?m)^  ` + want + ` +\S`).Match(out) {
 			t.Errorf("make does not tell of %s:\n%s", want, out)
 		}
@@ -170,13 +170,13 @@ func TestCheckIsCI(t *testing.T) {
 		}
 		steps = append(steps, m[1])
 	}
-	for _, want := range []string{"build", "demo", "lint", "fuzz", "histories", "bench", "test"} {
+	for _, want := range []string{"test", "demo", "lint", "test/more", "race", "fuzz", "histories"} {
 		if n := len(slices.DeleteFunc(slices.Clone(steps), func(s string) bool { return s != want })); n != 1 {
 			t.Errorf(".ci/run makes %s %d times", want, n)
 		}
 	}
-	if len(steps) == 0 || steps[len(steps)-1] != "test" {
-		t.Error("the tests are not the last step: the log would not end with what go test says")
+	if len(steps) == 0 || steps[0] != "test" {
+		t.Error("make test is not the first step")
 	}
 	cmd := exec.Command("make", "--no-print-directory", "-n", "check")
 	cmd.Dir = root
