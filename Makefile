@@ -141,7 +141,7 @@ lint: ## gofmt, and in each module go mod tidy and golangci-lint with the arrows
 fmt: ## Format the Go files
 	gofmt -l -w .
 
-lua/golden: ## Write the expanded scripts of lua/testdata anew; look at the diff
+lua/golden: ## Write the hashes of the expanded scripts anew; go run ./lua/print.go NAME shows a text
 	go test ./lua -count=1 -run Golden -update
 
 run/worker: build ## A worker on its embedded Redis, until Ctrl-C

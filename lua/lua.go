@@ -3,8 +3,9 @@
 // Scripts over the limiter's own keys are in this directory, scripts over asynq's keys in asynq/.
 // Every script starts with a header that documents its KEYS and ARGV, what it returns and what it
 // writes; a test checks the header against the body. Parts that several scripts share are in
-// include/, and are inserted at a line "-- #include name", each once. The expanded texts are in
-// testdata, so that the change of a shared part shows every script that it changes.
+// include/, and are inserted at a line "-- #include name", each once. To read an expanded script, run
+// "go run ./lua/print.go decide". The hashes of all are in testdata/scripts.sha1, so that the change
+// of a shared part shows which scripts it changes.
 //
 // The package uses no Redis client: packages throttle and worker send the scripts.
 //
