@@ -93,7 +93,7 @@ test: ## What a change must pass, in six minutes at most; installs redis-server 
 test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing and peers; installs what they need
 	@test/setup.sh -browser -promtool
 	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask
-	$(QUICK) go test -vet=off -count=1 -run '^TestDeploy$$' ./test/project # its long form asks promtool
+	$(QUICK) go test -vet=off -count=1 -run '^Test(Deploy|Release|GoBlocks)$$' ./test/project # their long forms need promtool, and what other modules do
 
 race: ## The tests of packages whose goroutines meet, with the race detector; installs a C compiler if it is missing
 	@test/setup.sh -race

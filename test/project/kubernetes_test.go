@@ -294,36 +294,3 @@ func TestKubernetes(t *testing.T) {
 		t.Errorf("SIGTERM: %v\n%s", err, worker.stderr.String())
 	}
 }
-
-// docs/kubernetes.md: "An old pod that restarts with the old file changes nothing", and that kubectl rollout undo brings the old limits back.
-func TestRollout(t *testing.T) {
-	t.Parallel()
-	redisURL := "redis://" + redistest.NewServer(t).Addr()
-	file := func(limit int) string {
-		return writeFile(t, "limits.yaml", fmt.Sprintf("limits: {payments: {rules: [{name: account, algorithm: sliding-window, limit: %d, per: 1s}]}}", limit))
-	}
-	before, after := file(200), file(300)
-	inForce := func(limit int) {
-		t.Helper()
-		if text := output(t, 0, "", "worker", "limits", "export", "-redis", redisURL); !strings.Contains(text, fmt.Sprintf("limit: %d,", limit)) {
-			t.Errorf("limit %d is not in force:\n%s", limit, text)
-		}
-	}
-	runs := func(file string) (stop func()) {
-		t.Helper()
-		_, stop = startWorker(t, "-redis", redisURL, "-limits", file)
-		return stop
-	}
-	stop := runs(before)
-	inForce(200)
-	newer := runs(after)
-	inForce(300)
-	stop()
-	stop = runs(before) // an old pod restarts
-	inForce(300)
-	stop()
-	newer()
-	stop = runs(before) // kubectl rollout undo
-	defer stop()
-	inForce(200)
-}

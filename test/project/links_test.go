@@ -2,10 +2,8 @@ package project
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -54,55 +52,18 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// "In four parts": every page stands in the index, and every package that users import is named there.
+// Every page stands in the index.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	const index = "docs/README.md"
 	linked := map[string]bool{}
-	var text string
-	for _, p := range pages(t) {
-		if p.path != index {
-			continue
-		}
-		text = p.text
-		for _, m := range link.FindAllStringSubmatch(p.prose(), -1) {
-			file, _, _ := strings.Cut(m[1], "#")
-			linked[filepath.ToSlash(filepath.Join(filepath.Dir(index), file))] = true
-		}
+	for _, m := range link.FindAllStringSubmatch(read(t, index), -1) {
+		file, _, _ := strings.Cut(m[1], "#")
+		linked[filepath.ToSlash(filepath.Join(filepath.Dir(index), file))] = true
 	}
 	for _, p := range pages(t) {
 		if strings.HasPrefix(p.path, "docs/") && !strings.HasPrefix(p.path, "docs/decisions/0") && p.path != index && !linked[p.path] {
 			t.Errorf("%s does not link to %s", index, p.path)
 		}
 	}
-	for _, path := range userPackages(t) {
-		if path != "throttle" && !strings.Contains(text, "`"+path+"`") {
-			t.Errorf("%s does not name package %s", index, path)
-		}
-	}
-}
-
-// notForUsers are packages whose comments say so: docs/README.md need not name them.
-var notForUsers = []string{"lua", "queue/httpsyntax"}
-
-// userPackages lists the packages that a program may import, from the root.
-func userPackages(t *testing.T) (paths []string) {
-	t.Helper()
-	const module = "github.com/headway-go/headway/"
-	cmd := exec.Command("go", "list", "-f", "{{if ne .Name \"main\"}}{{.ImportPath}}{{end}}", "./...")
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path := range strings.FieldsSeq(string(out)) {
-		path = strings.TrimPrefix(path, module)
-		if !strings.Contains("/"+path+"/", "/internal/") && !strings.HasPrefix(path, "test/") && !strings.HasPrefix(path, "examples/") && !slices.Contains(notForUsers, path) {
-			paths = append(paths, path)
-		}
-	}
-	if len(paths) < 10 {
-		t.Fatalf("%d packages: the module is not read", len(paths))
-	}
-	return paths
 }

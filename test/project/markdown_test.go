@@ -43,13 +43,18 @@ func pages(t *testing.T) []page {
 	}
 	all := make([]page, len(paths))
 	for i, path := range paths {
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[i] = parsePage(path, string(text))
+		all[i] = parsePage(path, read(t, path))
 	}
 	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func parsePage(path, text string) page {

@@ -71,69 +71,38 @@ func (m *machine) setup(env ...string) (said, calls string, err error) {
 	return string(out), string(log), err
 }
 
-// "installs redis-server if it is missing (saying what it does; apt, apk, dnf, brew)"
-func TestSetupInstallsRedis(t *testing.T) {
+// "installs redis-server if it is missing (saying what it does; apt, apk, dnf, brew)", and nothing that is there
+func TestSetupInstalls(t *testing.T) {
 	t.Parallel()
-	for manager, call := range map[string]string{
-		"apt-get": "apt-get install -q -y --no-install-recommends redis-server",
-		"apk":     "apk add --no-cache redis",
-		"dnf":     "dnf install -q -y redis",
-		"brew":    "brew install redis",
+	all := map[string]string{"redis-server": redis7}
+	for name, tt := range map[string]struct {
+		programs          map[string]string
+		manager, installs string
+		call              string // "" for none of a manager
+	}{
+		"apt-get":   {nil, "apt-get", "redis-server", "apt-get install -q -y --no-install-recommends redis-server"},
+		"apk":       {nil, "apk", "redis-server", "apk add --no-cache redis"},
+		"dnf":       {nil, "dnf", "redis-server", "dnf install -q -y redis"},
+		"brew":      {nil, "brew", "redis-server", "brew install redis"},
+		"sudo":      {map[string]string{"id": "echo 1000", "sudo": `"$@"`}, "apk", "redis-server", "sudo apk add --no-cache redis"},
+		"compiler":  {map[string]string{"redis-server": redis7, "cc": ""}, "apt-get", "cc", "apt-get install -q -y --no-install-recommends gcc libc6-dev"},
+		"promtool":  {map[string]string{"redis-server": redis7, "promtool": ""}, "brew", "promtool", "brew install prometheus"},
+		"all there": {all, "apt-get", "none", ""},
 	} {
-		t.Run(manager, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, nil)
-			m.installs(manager, "redis-server", redis7)
+			m := newMachine(t, tt.programs)
+			does := ":"
+			if tt.installs == "redis-server" {
+				does = redis7
+			}
+			m.installs(tt.manager, tt.installs, does)
 			said, calls, err := m.setup()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, said)
-			}
-			if !strings.Contains(calls, call+"\n") {
-				t.Errorf("it called\n%s, want %s", calls, call)
-			}
-			if !strings.Contains(said, "there is none: installing it") || !strings.Contains(said, "install") || !strings.Contains(said, "7.0.15") {
-				t.Errorf("it said\n%s", said)
+			if err != nil || tt.call != "" && (!strings.Contains(calls, tt.call+"\n") || !strings.Contains(said, "install")) ||
+				tt.call == "" && strings.Contains(calls, tt.manager) {
+				t.Errorf("%v; it called\n%s, want %s; it said\n%s", err, calls, tt.call, said)
 			}
 		})
-	}
-}
-
-func TestSetupDoesNothingTwice(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, map[string]string{"redis-server": redis7, "apt-get": ":"})
-	said, calls, err := m.setup()
-	if err != nil || strings.Contains(calls, "apt-get") {
-		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
-	}
-}
-
-func TestSetupUsesSudo(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, map[string]string{"id": "echo 1000", "sudo": `"$@"`})
-	m.installs("apk", "redis-server", redis7)
-	said, calls, err := m.setup()
-	if err != nil || !strings.Contains(calls, "sudo apk add --no-cache redis\n") || !strings.Contains(said, "sudo apk add") {
-		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
-	}
-}
-
-func TestSetupInstallsCompiler(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, map[string]string{"redis-server": redis7, "cc": ""})
-	m.installs("apt-get", "cc", ":")
-	said, calls, err := m.setup()
-	if err != nil || !strings.Contains(calls, "apt-get install -q -y --no-install-recommends gcc libc6-dev\n") || !strings.Contains(said, "C compiler") {
-		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
-	}
-}
-
-func TestSetupInstallsPromtool(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, map[string]string{"redis-server": redis7, "promtool": ""})
-	m.installs("brew", "promtool", ":")
-	said, calls, err := m.setup()
-	if err != nil || !strings.Contains(calls, "brew install prometheus\n") || !strings.Contains(said, "promtool") {
-		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
 	}
 }
 
