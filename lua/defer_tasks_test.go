@@ -100,27 +100,3 @@ first map[msg:message of first state:scheduled]
 second map[msg:message of second state:scheduled]
 third map[msg:message of third pending_since:1 state:pending]
 `
-
-// "a server that refuses a command half-way leaves no task in neither"
-func TestDeferTasksRefused(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	commands := []string{"hmget", "zadd", "lrem", "hset", "hdel"}
-	for i, missing := range commands {
-		t.Run(missing, func(t *testing.T) {
-			t.Parallel()
-			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
-			q.add("a", "pending")
-			keys, args := q.park("a")
-			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "zrem")
-			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(DeferTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
-				t.Fatal("it was not refused")
-			}
-			waits := rdb.ZScore(t.Context(), q.prefix+"scheduled", "a").Err() == nil
-			if _, err := rdb.LPos(t.Context(), q.prefix+"pending", "a", redis.LPosArgs{}).Result(); !waits && err != nil {
-				t.Error("it is neither in scheduled nor in pending")
-			}
-		})
-	}
-}

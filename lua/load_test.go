@@ -73,7 +73,11 @@ func TestVariantsAgree(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	for range 5 {
+	runs := 5
+	if testing.Short() {
+		runs = 2
+	}
+	for range runs {
 		h := newHistory(random, "{"+redistest.Prefix(t)+"}")
 		user := redistest.User(t, redistest.Literal(h.all()...), grants...)
 		runs := []variant{

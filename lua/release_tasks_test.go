@@ -161,31 +161,3 @@ aggregating map[msg:message of aggregating state:aggregating]
 unheard of map[msg:message of unheard of state:unheard of]
 later map[msg:message of later state:scheduled]
 `
-
-// "a server that refuses a command half-way leaves no task in neither"
-func TestReleaseTasksRefused(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	commands := []string{"hmget", "rpush", "zrem", "hset"}
-	for i, missing := range commands {
-		t.Run(missing, func(t *testing.T) {
-			t.Parallel()
-			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
-			q.add("a", "scheduled")
-			q.add("b", "retry")
-			keys, args := q.release("a", "b")
-			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "exists", "lrem")
-			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(ReleaseTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
-				t.Fatal("it was not refused")
-			}
-			for id, set := range map[string]string{"a": "scheduled", "b": "retry"} {
-				waits := rdb.ZScore(t.Context(), q.prefix+set, id).Err() == nil
-				_, err := rdb.LPos(t.Context(), q.prefix+"pending", id, redis.LPosArgs{}).Result()
-				if !waits && err != nil {
-					t.Errorf("%s is neither in its set nor in pending", id)
-				}
-			}
-		})
-	}
-}

@@ -136,27 +136,41 @@ func TestTakeTasksPaused(t *testing.T) {
 }
 
 // "a server that refuses a command half-way leaves no task in neither"
-func TestTakeTasksRefused(t *testing.T) {
+func TestTasksRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
-	commands := []string{"hmget", "zmscore", "zadd", "lpush", "hset", "zrem"}
-	for i, missing := range commands {
-		t.Run(missing, func(t *testing.T) {
-			t.Parallel()
-			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
-			q.add("a", "scheduled")
-			keys, args := q.take(aLease, "a")
-			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "exists", "zscore")
-			user := redistest.User(t, redistest.Literal(keys...), allowed...)
-			if err := redis.NewScript(TakeTasks.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
-				t.Fatal("it was not refused")
-			}
-			waits := rdb.ZScore(t.Context(), q.prefix+"scheduled", "a").Err() == nil
-			_, err := rdb.LPos(t.Context(), q.prefix+"active", "a", redis.LPosArgs{}).Result()
-			leased := rdb.ZScore(t.Context(), q.prefix+"lease", "a").Err() == nil
-			if !waits && (err != nil || !leased) {
-				t.Error("it is neither in its set nor in active")
-			}
-		})
+	scripts := map[*Script]struct {
+		from     string
+		call     func(taskQueue) ([]string, []any)
+		commands []string // one is refused, or all of them would be done
+		besides  []string
+	}{
+		TakeTasks: {"scheduled", func(q taskQueue) ([]string, []any) { return q.take(aLease, "a") },
+			[]string{"hmget", "zmscore", "zadd", "lpush", "hset", "zrem"}, []string{"exists", "zscore"}},
+		ReleaseTasks: {"retry", func(q taskQueue) ([]string, []any) { return q.release("a") }, []string{"hmget", "rpush", "zrem", "hset"}, []string{"exists", "lrem"}},
+		DeferTasks:   {"pending", func(q taskQueue) ([]string, []any) { return q.park("a") }, []string{"hmget", "zadd", "lrem", "hset", "hdel"}, []string{"zrem"}},
+	}
+	for script, test := range scripts {
+		for i, missing := range test.commands {
+			t.Run(script.Name+" "+missing, func(t *testing.T) {
+				t.Parallel()
+				q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
+				q.add("a", test.from)
+				keys, args := test.call(q)
+				allowed := slices.Concat(slices.Delete(slices.Clone(test.commands), i, i+1), test.besides, []string{"eval", "evalsha"})
+				user := redistest.User(t, redistest.Literal(keys...), allowed...)
+				if err := redis.NewScript(script.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
+					t.Fatal("it was not refused")
+				}
+				in := func(set string) bool { return rdb.ZScore(t.Context(), q.prefix+set, "a").Err() == nil }
+				listed := func(list string) bool {
+					_, err := rdb.LPos(t.Context(), q.prefix+list, "a", redis.LPosArgs{}).Result()
+					return err == nil
+				}
+				if !in("scheduled") && !in("retry") && !listed("pending") && (!listed("active") || !in("lease")) {
+					t.Error("it is nowhere")
+				}
+			})
+		}
 	}
 }
