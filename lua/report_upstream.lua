@@ -19,7 +19,8 @@
 --                     number of µs ago or a pause before it in the call was already in force; the part by which
 --                     it grows in a second; the least part that is left, and the largest part that it may have.
 --             adopt   a rule: the API's own limit, 0 for none or an unusable one; its window in µs, which
---                     includes a bucket's pad; and for how many µs it is valid.
+--                     includes a bucket's pad; for how many µs it is valid; and the most that a bucket holds, 0
+--                     for what the rule says.
 --             rise    a rule, whose calls succeed: the largest part that it may have, the part by which it grows
 --                     in a second, and for how many more µs it may be above the whole.
 --             free    a rule, whose correction ends.
@@ -258,13 +259,13 @@ function verbs.rise(name, most, grows, us)
   return fresh and 1 or 0, save(name, r)
 end
 
-function verbs.adopt(name, limit, per, us)
+function verbs.adopt(name, limit, per, us, burst)
   local r = correction(name)
   if r.limit == 0 and limit == 0 then
     return 0, max(now, r.ends)
   end
-  local known = r.limit == limit and r.per == per
-  r.limit, r.per, r.till = limit, per, limit > 0 and now + us or now
+  local known = r.limit == limit and r.per == per and r.burst == burst
+  r.limit, r.per, r.burst, r.till = limit, per, burst, limit > 0 and now + us or now
   if not known then -- it may be more than the rule's limit
     look(name)
   end

@@ -3,6 +3,7 @@ package throttle
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,31 @@ func TestAdoptedLimit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// "A rate corrects the rate alone": a bucket of 5 a second and 15 at once whose API reports 2 a second is refilled by 2 a
+// second, and holds 15.
+func TestAdoptedRateKeepsTheBurst(t *testing.T) {
+	t.Parallel()
+	rule := policy.Rule{Name: "plan", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 15}
+	onBoth(t, Config{StartTolerance: -1}, policyOf(t, rule), func(b *bench) {
+		if n := b.admitted("p", 20); n != 15 {
+			b.t.Fatalf("%d at first", n)
+		}
+		b.heed("p", upstream.Read(http.StatusOK, http.Header{"X-Amzn-Ratelimit-Limit": {"2.0"}}, time.Now()))
+		if d := b.decide(Request{Scope: "p"}); d.Allowed || d.RetryAfter > 500*ms {
+			b.t.Errorf("the next one comes in %v", d.RetryAfter)
+		}
+		b.pass(time.Minute)
+		if n := b.admitted("p", 20); n != 15 {
+			b.t.Errorf("%d after a minute", n)
+		}
+		b.heed("p", owns(2, sec)) // a limit in a window holds for what comes at once, too
+		b.pass(time.Minute)
+		if n := b.admitted("p", 20); n != 2 {
+			b.t.Errorf("%d of the API's 2 in a window", n)
+		}
+	})
 }
 
 // What says nothing of a rule's requests in its window is no limit of it.

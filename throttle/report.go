@@ -271,7 +271,11 @@ func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) 
 			}
 			limit := adoptedOf(p.bounds[i], q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
-			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(r, l.cfg.StartTolerance).Microseconds(), holds.Microseconds()}}
+			burst := limit
+			if q.Rate {
+				burst = 0
+			}
+			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(r, l.cfg.StartTolerance).Microseconds(), holds.Microseconds(), burst}}
 			if l.reports.signalResult(p.keys[i], w, holds/2) {
 				words = append(words, w)
 			}

@@ -94,7 +94,7 @@ func (t *UpstreamState) addPause(scope, v string) {
 
 // addCorrection does too; see lua/include/upstream/correction.lua.
 func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.Duration) {
-	if len(v) < 9*packed || !correctable(b.Rule) {
+	if len(v) < 10*packed || !correctable(b.Rule) {
 		return
 	}
 	n := make([]int64, len(v)/packed)

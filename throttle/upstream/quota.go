@@ -218,7 +218,9 @@ func amazon(f *field) (Quota, bool) {
 		rate := whole*1e9 + billionths
 		p.limit, p.window = 1, time.Duration((1e18+rate-1)/rate)
 	}
-	return policyQuota("x-amzn-ratelimit", p), p.window <= maxSpan
+	q := policyQuota("x-amzn-ratelimit", p)
+	q.Rate = true
+	return q, p.window <= maxSpan
 }
 
 // zendesk reads total=100; remaining=99; resets=41 of one endpoint.

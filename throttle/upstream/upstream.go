@@ -68,6 +68,10 @@ type Quota struct {
 	Reset     time.Duration // from now until it is fully restored, 0 to MaxWait, or Unknown
 	Window    time.Duration // length of the window, at most 366 days; 0 if not given
 
+	// Rate says that Limit in Window is a rate, as Amazon's Selling Partner API gives one. It says nothing
+	// of how many calls may come at once.
+	Rate bool
+
 	// Source is the family of the header fields that gave the quota, for logs: "ratelimit" (the IETF
 	// draft), "x-ratelimit", "anthropic-ratelimit". At most 64 bytes of printable ASCII.
 	Source string

@@ -34,6 +34,13 @@ func quota(source, name, unit string, limit, remaining int64, reset, window time
 	return Quota{Name: name, Unit: unit, Limit: limit, Remaining: remaining, Reset: reset, Window: window, Source: source}
 }
 
+// rateOf is what Amazon reports.
+func rateOf(limit int64, window time.Duration) Quota {
+	q := quota("x-amzn-ratelimit", "", "requests", limit, Unknown, Unknown, window)
+	q.Rate = true
+	return q
+}
+
 func limited(retry time.Duration, quotas ...Quota) Hint {
 	return Hint{Limited: true, Status: http.StatusTooManyRequests, Retry: retry, RetryKnown: true, Quotas: quotas}
 }
@@ -182,9 +189,9 @@ func TestVendors(t *testing.T) {
 				quota("x-app-limit", "", "requests", 50, 49, day+10*time.Minute, day),
 				quota("x-user-limit", "", "requests", 25, 24, day+10*time.Minute, day))},
 		"Amazon": {200, "x-amzn-RateLimit-Limit: 5.0",
-			told(quota("x-amzn-ratelimit", "", "requests", 5, Unknown, Unknown, time.Second))},
+			told(rateOf(5, time.Second))},
 		"Amazon, slow": {429, "x-amzn-RateLimit-Limit: 0.0167",
-			Hint{Limited: true, Status: 429, Quotas: []Quota{quota("x-amzn-ratelimit", "", "requests", 1, Unknown, Unknown, 59880239521)}}},
+			Hint{Limited: true, Status: 429, Quotas: []Quota{rateOf(1, 59880239521)}}},
 		"HubSpot": {200, `
 			X-HubSpot-RateLimit-Daily: 250000
 			X-HubSpot-RateLimit-Daily-Remaining: 249998

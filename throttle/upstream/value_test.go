@@ -238,7 +238,7 @@ func TestCounts(t *testing.T) {
 	} {
 		var exp []Quota
 		if want.Limit != 0 {
-			exp = []Quota{quota("x-amzn-ratelimit", "", "requests", want.Limit, Unknown, Unknown, want.Window)}
+			exp = []Quota{rateOf(want.Limit, want.Window)}
 		}
 		if got := Read(200, answer(t, "x-amzn-RateLimit-Limit: "+value), now).Quotas; !reflect.DeepEqual(got, exp) {
 			t.Errorf("%q a second: %+v", value, got)

@@ -2,9 +2,10 @@
 -- and grows with time, and a limit of the API's own. It needs now.
 -- Source: docs/vendor.md#corrections
 --
--- Nine numbers: when all of it is over; a moment, the part at that moment, in millionths, and by how
+-- Ten numbers: when all of it is over; a moment, the part at that moment, in millionths, and by how
 -- much it grows in a second; a limit, 0 for none, its window in µs, and until when it is valid; until
--- when the part may be above the whole, since calls succeed; when it was cut.
+-- when the part may be above the whole, since calls succeed; when it was cut; the most that a bucket holds
+-- under the limit, 0 for what the rule says.
 local WHOLE = 1000000
 
 -- One table, since a chunk has few locals.
@@ -24,11 +25,11 @@ function corrections.by_now(field, v)
   return v, true
 end
 
-local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
+local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut', 'burst' }
 
 -- Parses a correction from its text. Without a text, nothing is corrected.
 function corrections.read(v)
-  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
+  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0, burst = 0 }
   for i, name in ipairs(v and NUMBERS or {}) do
     r[name] = unpack7(v, 7 * i - 6)
   end

@@ -96,7 +96,7 @@ if reported then
     local finer = max(1, floor(min(FINER, MOST_RATE / top, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (top * max(d, 1)))))
     local p, q, own, burst = a * finer, b * finer, 0, nil
     if r.limit > 0 then
-      own, burst = max(1, floor(q * r.limit / r.per)), min(c, r.limit)
+      own, burst = max(1, floor(q * r.limit / r.per)), r.burst > 0 and min(c, r.burst) or nil
     end
     local rate = counts(p, own, part, min(part_of(p, most), MOST_RATE, floor(MOST_LEVEL / max(d, 1))))
     return max(1, rate), q, true, p, burst
