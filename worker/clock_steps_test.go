@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,12 +21,6 @@ import (
 type setClock struct {
 	mu  sync.Mutex
 	off time.Duration
-}
-
-func (c *setClock) step(by time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.off += by
 }
 
 // of has a server go by the clock until the test's context ends.
@@ -51,94 +44,6 @@ func (c *setClock) of(t *testing.T, m *miniredis.Miniredis) {
 			}
 		}
 	}()
-}
-
-// docs/algorithms.md: "For a while nothing may start", and no longer than its table says: two workers have a
-// backlog, and each task starts once.
-func TestClockSteps(t *testing.T) {
-	t.Parallel()
-	const limit, tasks = 20, 140
-	for name, row := range map[string]struct {
-		rule  policy.Rule
-		most  int // starts within a second while the clock goes on
-		forth int // how many more, where it steps forth
-		quiet time.Duration
-	}{
-		"sliding window": {policy.Rule{Algorithm: policy.SlidingWindow}, limit, limit, 2010 * time.Millisecond},
-		"fixed window":   {policy.Rule{Algorithm: policy.FixedWindow}, 3 * limit, 0, 3 * time.Second},
-		"token bucket":   {policy.Rule{Algorithm: policy.TokenBucket, Burst: 5}, limit + 5, 5, 1050 * time.Millisecond},
-	} {
-		for _, by := range []time.Duration{-time.Hour, -time.Minute, time.Minute, time.Hour} {
-			t.Run(fmt.Sprintf("%s, %v", name, by), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					rule := row.rule
-					rule.Name, rule.Limit, rule.Per = "r", limit, time.Second
-					policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{rule}}})
-					if err != nil {
-						t.Fatal(err)
-					}
-					var clock setClock
-					m, rdb := redistest.Miniredis(t)
-					clock.of(t, m)
-					var mu sync.Mutex
-					var starts []time.Time
-					start := func(context.Context, *asynq.Task) error {
-						mu.Lock()
-						defer mu.Unlock()
-						starts = append(starts, time.Now())
-						return nil
-					}
-					one, other := newSystemOn(t, rdb, policy, MiddlewareConfig{}), newSystemOn(t, rdb, policy, MiddlewareConfig{})
-					one.planned(jobs(tasks, "p/a")...)
-					began := time.Now()
-					one.serve(asynq.Config{Concurrency: 8}, start)
-					other.serve(asynq.Config{Concurrency: 8}, start)
-					at := began.Add(3300 * time.Millisecond)
-					time.AfterFunc(time.Until(at), func() { clock.step(by) })
-					for range tasks {
-						select {
-						case <-one.ended:
-						case <-other.ended:
-						case <-time.After(bound):
-							t.Fatalf("after %v %d of %d tasks have run", time.Since(began), len(starts), tasks)
-						}
-					}
-					most := row.most
-					if by > 0 {
-						most += row.forth
-					}
-					if got := mostWithin(starts, time.Second); got > most {
-						t.Errorf("%d start within a second, want %d at most", got, most)
-					}
-					if got := longestWithout(starts, at); got > row.quiet {
-						t.Errorf("nothing starts for %v after the step, want %v at most", got, row.quiet)
-					}
-				})
-			})
-		}
-	}
-}
-
-func mostWithin(starts []time.Time, in time.Duration) (most int) {
-	slices.SortFunc(starts, time.Time.Compare)
-	from := 0
-	for i := range starts {
-		for starts[i].Sub(starts[from]) >= in {
-			from++
-		}
-		most = max(most, i-from+1)
-	}
-	return most
-}
-
-func longestWithout(starts []time.Time, last time.Time) (longest time.Duration) {
-	for _, start := range starts {
-		if start.After(last) {
-			longest, last = max(longest, start.Sub(last)), start
-		}
-	}
-	return longest
 }
 
 // "Waits go by Redis's clock": what a worker's own clock shows ends no task's patience, and makes none

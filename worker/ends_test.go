@@ -112,9 +112,7 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 		s.add(queue.Task{ID: fmt.Sprint("t", i)})
 	}
 	server := s.throttle.NewServer(asynq.Config{Concurrency: tasks, Logger: log, LogLevel: asynq.WarnLevel})
-	if err := server.Start(s.counting(nil)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(s.counting(nil)))
 	t.Cleanup(server.Shutdown)
 	s.until("the replies are lost", func() bool { return lost.left.Load() <= 0 })
 	s.until("all are done", func() bool { n, _ := s.counters(); return n == tasks })

@@ -96,9 +96,7 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	ctx := t.Context()
-	if err := s.rdb.Set(ctx, "hw:run:{default}:in its last attempt", 1, time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.rdb.Set(ctx, "hw:run:{default}:in its last attempt", 1, time.Minute).Err())
 	j := func(id string) *job { return &job{id: id, queue: "default", own: true, budget: 0, retried: 1} }
 	if err := s.throttle.checkExpired(ctx, j("before its start")); err != nil {
 		t.Errorf("killed before its start: %v", err)
@@ -141,9 +139,7 @@ func TestRecoveredBeforeItsStart(t *testing.T) {
 		{"HSET", "asynq:{default}:t:t", "state", "active"},
 		{"ZADD", "asynq:{default}:lease", time.Now().Add(-time.Hour).Unix(), "t"},
 	} {
-		if err := s.rdb.Do(ctx, cmd...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.rdb.Do(ctx, cmd...).Err())
 	}
 	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, nil)
 	<-s.ended
@@ -192,9 +188,7 @@ func TestLimiterIsAway(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
 	limiter, err := throttle.New(rdb, policy, throttle.Config{Timeout: bound})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.throttle.cfg.Limiter = limiter
 	away.Kill9()
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})

@@ -96,9 +96,7 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_, rdb := redistest.Miniredis(t)
 			run(t, newSystemOn(t, rdb, policy, MiddlewareConfig{}), 20*time.Second)
 		})
@@ -243,9 +241,7 @@ func TestEndAfterTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mini, rdb := redistest.Miniredis(t)
 		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
 		var cut atomic.Bool

@@ -18,9 +18,7 @@ func TestIdleCommands(t *testing.T) {
 	const seconds, once = 4, 30 // once: commands that are not sent each second, as a whole look at who waits
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	server := s.throttle.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
-	if err := server.Start(s.counting(nil)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(s.counting(nil)))
 	t.Cleanup(server.Shutdown)
 	idle := func(what string, most int) {
 		<-time.After(time.Second) // what there was to do is done

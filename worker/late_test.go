@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -105,9 +104,7 @@ func (d *decisions) Decided(decided throttle.Decision, _ time.Duration, err erro
 func (s *system) observed(rules []policy.Rule, o throttle.Observer) {
 	s.t.Helper()
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	if s.throttle.cfg.Limiter, err = throttle.New(s.rdb, policy, throttle.Config{Observer: o}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -216,50 +213,4 @@ func argument(cmd redis.Cmder) string {
 	}
 	text, _ := cmd.Args()[1].(string)
 	return text
-}
-
-// "nothing that others may hold up comes between" a start that was in time and its run
-func TestNothingHoldsAStartUp(t *testing.T) {
-	t.Parallel()
-	for name, enqueue := range map[string]func(*system, queue.Task){
-		"one who asks":        (*system).add,
-		"one who was granted": func(s *system, task queue.Task) { s.planned(task) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			startsUnderLocks(t, enqueue)
-		})
-	}
-}
-
-// startsUnderLocks has somebody hold the worker's locks from before the second task's start until it runs.
-func startsUnderLocks(t *testing.T, enqueue func(*system, queue.Task)) {
-	t.Helper()
-	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 3 * time.Second}}, MiddlewareConfig{Hold: 10 * time.Second})
-	var unlockServers, unlockDispatcher func()
-	lock := sync.OnceFunc(func() {
-		unlockServers = s.throttle.servers.LockAll()
-		unlockDispatcher = s.throttle.dispatcher.LockAll()
-	})
-	unlock := sync.OnceFunc(func() {
-		unlockServers()
-		unlockDispatcher()
-	})
-	var held atomic.Bool
-	s.seen.onHold = func() { lock(); held.Store(true) }
-	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error {
-		if held.Load() {
-			unlock()
-		}
-		return nil
-	})
-	for i := 0; !held.Load(); i++ { // the second does, unless the machine is so busy that it comes when its start is over
-		enqueue(s, queue.Task{ID: fmt.Sprint(i), Type: "work", Scope: "p/a"})
-		select {
-		case <-s.ended:
-		case <-time.After(bound):
-			unlock()
-			t.Fatal("a start waits for a lock that others hold")
-		}
-	}
 }

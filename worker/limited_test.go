@@ -15,9 +15,7 @@ func TestWaitingScope(t *testing.T) {
 	long := strings.Repeat("a", 128) + strings.Repeat("/"+strings.Repeat("b", 128), 7)
 	for _, scope := range []string{long, "p", "p/a", "p, rule x/b", "scope/a", "p is paused", `scope "x`, "p/é\"<", "x/:"} {
 		parsed, err := policy.ParseScope(scope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for why, limited := range map[string]*Limited{
 			"rule":      newLimited(&job{scope: scope}, "r", time.Now()),
 			"pause":     newLimited(&job{scope: scope}, policy.PausedRule, time.Now()),

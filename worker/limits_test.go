@@ -31,13 +31,9 @@ func writeLimits(t *testing.T, path, text string) string {
 	if path == "" {
 		path = filepath.Join(t.TempDir(), "limits.yaml")
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	settled := time.Now().Add(-time.Minute)
-	if err := os.Chtimes(path, settled, settled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, settled, settled))
 	return path
 }
 
@@ -51,13 +47,9 @@ func oneCall(t *testing.T, conn any, cfg Config) (limits *Limits, ran *atomic.In
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	limits, err := New(conn, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := limits.NewServer(asynq.Config{Concurrency: 8})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })))
 	t.Cleanup(server.Shutdown)
 	return limits, ran
 }
@@ -92,9 +84,7 @@ func TestOneCall(t *testing.T) {
 	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 5 })
 	counts := func() map[string]float64 {
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sums := map[string]float64{}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
@@ -138,14 +128,10 @@ func TestOneCallRecordsUsage(t *testing.T) {
 	limits, err := New(rdb, Config{
 		Limits: policy.PerSecond("mail", 100), App: "mailer", Spends: spendsMail, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var ran atomic.Int64
 	server := limits.NewServer(asynq.Config{Concurrency: 8})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })))
 	enqueueMails(t, rdb, 3)
 	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 3 })
 	if d, err := limits.Limiter().Decide(t.Context(), throttle.Request{Scope: "mail", Cost: 2}); err != nil || !d.Allowed {
@@ -182,9 +168,7 @@ func TestOneCallInParts(t *testing.T) {
 		t.Error("usage is recorded")
 	}
 	idle, err := New(rdb, Config{Limits: policy.PerSecond("mail", 100), NoMetrics: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	idle.End()
 }
 

@@ -20,17 +20,11 @@ func TestMarksComeFromTheMaster(t *testing.T) {
 	t.Parallel()
 	reads, _, _ := redistest.LaggingReplica(t)
 	policy, err := policy.New(policy.UnmatchedAllow, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(reads, policy, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	th, err := NewMiddleware(MiddlewareConfig{Redis: reads, Limiter: limiter, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx := context.Background()
 	j := &job{id: "t", queue: "default", own: true, retried: 1, task: asynq.NewTask("type", nil)}
 	th.mark(ctx, j, time.Minute)
@@ -42,9 +36,7 @@ func TestMarksComeFromTheMaster(t *testing.T) {
 	if left := lock.Left(ctx, reads); left <= 0 {
 		t.Error("its lock is not seen")
 	}
-	if err := asynqx.ExtendLocks(ctx, reads, []asynqx.Lock{lock}, []time.Time{time.Now().Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, asynqx.ExtendLocks(ctx, reads, []asynqx.Lock{lock}, []time.Time{time.Now().Add(time.Hour)}))
 	if left := lock.Left(ctx, reads); left < time.Hour {
 		t.Errorf("its lock stays for %v", left)
 	}

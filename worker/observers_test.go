@@ -28,12 +28,8 @@ func TestDecisionsReachMetricsAndEvents(t *testing.T) {
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Summary: -1,
 		TraceID: func(ctx context.Context) string { id, _ := ctx.Value(key{}).(string); return id },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := limits.Begin(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, limits.Begin(t.Context()))
 	t.Cleanup(limits.End)
 	traced := context.WithValue(t.Context(), key{}, trace)
 	for range 3 {

@@ -87,9 +87,7 @@ func TestUniqueWhileWaiting(t *testing.T) {
 		return err
 	}
 	for id, retries := range map[string]int{"a1": 3, "b1": 0} {
-		if err := unique(id, retries); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unique(id, retries))
 		key := asynqx.NewLock("default", id, "work", []byte(id[:1])).Key
 		s.until("the lock of "+id+" is put off", func() bool { return s.rdb.PTTL(t.Context(), key).Val() > time.Minute })
 		if err := unique(id[:1]+"2", retries); !errors.Is(err, asynq.ErrDuplicateTask) {
@@ -180,13 +178,9 @@ func TestLeaveAfterCrash(t *testing.T) {
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(3)})
 	l := &leaving{rdb: s.rdb, queue: "default", client: s.client, inspector: s.inspector}
 	p, _, err := plainOf(s.info("t"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.rdb.HSet(t.Context(), l.journal(), "t", `{"id":"t","type":"work","max_retry":3}`)
-	if err := s.inspector.DeleteTask("default", "t"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.inspector.DeleteTask("default", "t"))
 	if _, err := Detach(t.Context(), s.rdb, "default"); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -170,9 +169,7 @@ func TestDrop(t *testing.T) {
 		return info != nil && info.State == asynq.TaskStateCompleted
 	})
 	var result dropped
-	if err := json.Unmarshal(s.info("kept").Result, &result); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(s.info("kept").Result, &result))
 	if !result.Dropped || result.Scope != "p/a" || result.Rule != "r" || result.WaitedMS < 1000 || result.MaxWaitMS != 1000 {
 		t.Errorf("its result is %+v", result)
 	}
@@ -263,9 +260,7 @@ func movedBy(s *system, id string) (context.Context, *job) {
 	info := s.info(id)
 	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
 	j := &job{task: task, id: id, queue: "default"}
-	if err := s.throttle.spends(j); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, s.throttle.spends(j))
 	return s.t.Context(), j
 }
 
@@ -392,142 +387,6 @@ func TestWaitBeginsAnew(t *testing.T) {
 	}
 }
 
-// "Waited, MaxWait" in words.
-func TestWaitedString(t *testing.T) {
-	t.Parallel()
-	for want, w := range map[string]Expired{
-		"waited 1m2s for rule tenant of payments/acme; its max_wait is 1m0s": {
-			Rule: "tenant", RuleScope: "payments/acme", Waited: 62 * time.Second, MaxWait: time.Minute,
-		},
-		"waited 1s and can't start in time for rule r of p; its max_wait is 1m0s": {
-			Rule: "r", RuleScope: "p", Waited: time.Second, MaxWait: time.Minute,
-		},
-		"waited 1m2s while payments is paused; its max_wait is 1m0s": {
-			Scope: "payments/acme", Rule: policy.PausedRule, RuleScope: "payments", Waited: 62 * time.Second, MaxWait: time.Minute,
-		},
-		"waited 1s and can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s": {
-			Scope: "p/a", Told: true, Waited: time.Second, MaxWait: time.Minute,
-		},
-		"waited 1m0s for limits that can never admit it, of p/a; its max_wait is 1m0s": {
-			Scope: "p/a", Waited: time.Minute, MaxWait: time.Minute,
-		},
-	} {
-		if got := w.String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
-// "Wherever a crash comes between, it is there or here": a process that died when the
-// task was there, and not yet gone from here, is followed by one that ends the move.
-func TestMovedAfterCrash(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, full(short), MiddlewareConfig{OnMaxWait: MoveTo("slow")})
-	began, end := make(chan struct{}), make(chan struct{})
-	s.add(queue.Task{ID: "blocks"})
-	s.add(queue.Task{ID: "own", Delay: time.Second})
-	ctx, j := movedBy(s, "own")
-	must(t, s.throttle.move(ctx, j, "slow"))
-	s.serve(asynq.Config{Queues: map[string]int{"default": 1, "slow": 1}}, func(ctx context.Context, _ *asynq.Task) error {
-		if id, _ := asynq.GetTaskID(ctx); id == "blocks" {
-			close(began)
-			<-end
-		}
-		return nil
-	})
-	unblock := sync.OnceFunc(func() { close(end) })
-	t.Cleanup(unblock)
-	<-began
-	s.gone("own")
-	there := func() *asynq.TaskInfo { info, _ := s.inspector.GetTaskInfo("slow", "own"); return info }
-	s.until("it waits there", func() bool { info := there(); return info != nil && info.State == asynq.TaskStateRetry })
-	if got := s.seen.get(func(o *seen) int { return len(o.became) }); got != 1 {
-		t.Errorf("%d were moved", got)
-	}
-	s.until("it waits on when its patience ends there", func() bool {
-		info := there()
-		if info == nil {
-			return false
-		}
-		spec, _, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
-		return err == nil && time.Since(spec.Due) > 3*short && info.State == asynq.TaskStateRetry
-	})
-	unblock()
-	s.until("it has run there", func() bool { return s.ran("own") == 1 && there() == nil })
-	s.untilNoTrace()
-	if n := s.ran("own"); n != 1 {
-		t.Errorf("it ran %d times", n)
-	}
-}
-
-// Tasks of a backlog are planned where they stand; their patience ends all the same, and
-// not before its time.
-func TestPatienceOfBacklog(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	early, ended := 0, 0
-	most := 2 * time.Second
-	s := newSystem(t, full(most), MiddlewareConfig{OnMaxWait: Drop(func(w Expired) {
-		mu.Lock()
-		defer mu.Unlock()
-		ended++
-		if w.Waited < most {
-			early++
-		}
-	})})
-	began, end := make(chan struct{}), make(chan struct{})
-	s.add(queue.Task{ID: "blocks"})
-	for i := range 60 {
-		s.add(queue.Task{ID: fmt.Sprint("own ", i)})
-		s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(3))
-	}
-	s.serve(asynq.Config{Concurrency: 4}, func(context.Context, *asynq.Task) error {
-		close(began)
-		<-end
-		return nil
-	})
-	t.Cleanup(func() { close(end) })
-	<-began
-	s.until("all have ended", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return ended == 120
-	})
-	if early > 0 {
-		t.Errorf("%d ended early", early)
-	}
-	if n := s.seen.get(func(o *seen) int { return o.pickups }); n > 3*120 {
-		t.Errorf("%d pick-ups of 120 tasks", n)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.runs) != 1 {
-		t.Errorf("%v ran", s.runs)
-	}
-}
-
-// "Both are empty where limits changed so that they can never admit it": such a task
-// waits for other limits, and no longer than its max_wait.
-func TestPatienceUnderLoweredLimit(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(2), MiddlewareConfig{OnMaxWait: Fail()})
-	s.add(queue.Task{ID: "spends it", Cost: 2})
-	s.serve(asynq.Config{}, nil)
-	<-s.ended
-	// It has its place from before: it would fail at once, known to outlast its patience.
-	d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 2, Turn: throttle.Turn{WaiterID: queue.Ticket("default", "u")}})
-	if err != nil || !d.Position.Waits {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	lowered, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1)}})
-	must(t, err)
-	s.throttle.cfg.Limiter.SetPolicy(lowered)
-	s.add(queue.Task{ID: "u", Cost: 2, MaxWait: short, MaxRetry: queue.Retries(0)})
-	if why := s.archived("u"); !strings.Contains(why, "limits that can never admit it, of p/a; its max_wait is 1s") {
-		t.Errorf("it failed with %q", why)
-	}
-}
-
 // "While the limiter's Redis is away nothing is decided and nobody's patience ends; the
 // time counts": for a task of others too, which is put back meanwhile.
 func TestPatienceInAnOutage(t *testing.T) {
@@ -624,27 +483,4 @@ func TestWhoLeavesTheLine(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A moved task that has run in its new queue already, after a move that a crash interrupted, does not run once more,
-// though asynq keeps it there.
-func TestMovedAgainAfterItsEnd(t *testing.T) {
-	t.Parallel()
-	inFakeTime(t, perHour(1), func(s *system) {
-		task := asynq.NewTask("work", nil)
-		for id, in := range map[string]asynq.Option{"waits": asynq.ProcessIn(moveStay), "ended": asynq.MaxRetry(0)} {
-			if _, err := s.client.Enqueue(task, asynq.TaskID(id), in); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := s.inspector.ArchiveTask("default", "ended"); err != nil {
-			t.Fatal(err)
-		}
-		for id, want := range map[string]asynq.TaskState{"waits": asynq.TaskStatePending, "ended": asynq.TaskStateArchived} {
-			s.throttle.followMove("old", "default", id)
-			if got := s.info(id).State; got != want {
-				t.Errorf("%s is %v, want %v", id, got, want)
-			}
-		}
-	})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -93,9 +92,7 @@ func TestForwardedArePlanned(t *testing.T) {
 		for range times {
 			for _, set := range []string{"asynq:{default}:scheduled", "asynq:{default}:retry"} {
 				waits, err := s.rdb.ZRange(ctx, set, 0, -1).Result()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, id := range waits {
 					s.rdb.ZAdd(ctx, set, redis.Z{Score: float64(time.Now().Unix()), Member: id})
 				}
@@ -158,49 +155,5 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	}
 	if n := s.seen.get(func(o *seen) int { return o.rescheduled }); n != 4 {
 		t.Errorf("%d were told to be put back", n)
-	}
-}
-
-// "one whose start is near, which may have been released already", is not parked: it would
-// lose its turn.
-func TestPlannerLeavesTheReleased(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	limiter := s.throttle.cfg.Limiter
-	d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p/a"})
-	if err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	for _, id := range []string{"a", "b"} {
-		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
-	}
-	if _, err := limiter.Waitlist().Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", "a")}}, 0, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := limiter.Refund(t.Context(), d.Grant); err != nil {
-		t.Fatal(err)
-	}
-	woken, err := limiter.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "p", Max: 1})
-	if err != nil || len(woken.Granted) != 1 {
-		t.Fatalf("%+v, %v", woken, err)
-	}
-	s.untilPlanned("b")
-	if got := s.states("a", "b"); !slices.Equal(got, []string{"pending", "scheduled"}) {
-		t.Errorf("released, and behind it: %q", got)
-	}
-}
-
-// A parked task keeps its unique lock for as long as it waits besides.
-func TestPlannerKeepsLocks(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	limited := map[string]string{queue.HeaderScope: "p/a"}
-	s.foreign("starts", limited)
-	s.foreign("unique", limited, asynq.Unique(time.Minute))
-	s.foreign("another", limited)
-	s.untilPlanned("another")
-	j := &job{task: asynq.NewTask("work", []byte("unique")), id: "unique", queue: "default"}
-	if left := j.lock().Left(t.Context(), s.rdb); left < time.Hour {
-		t.Errorf("its lock ends in %s, and it waits for an hour", left)
 	}
 }

@@ -44,37 +44,11 @@ func TestCappedTenantTakesTurns(t *testing.T) {
 	}
 }
 
-// docs/limits.md: "With StrictPriority the priority of a queue is capped too".
-func TestStrictPriorityIsCapped(t *testing.T) {
-	t.Parallel()
-	for capped, want := range map[bool]int{true: 4, false: 8} { // of 8 starts
-		t.Run(fmt.Sprintf("capped: %t", capped), func(t *testing.T) {
-			t.Parallel()
-			s := newOneByOne(t, asynq.Config{Queues: asynqs, StrictPriority: true})
-			if capped {
-				s.throttle.cfg.Limiter.SetPolicy(sharedBy(t, new(-2)))
-			}
-			s.planned(of("low", "p/globex", 10)...) // at priority -2
-			s.waiting(9, "globex")
-			s.planned(of("critical", "p/acme", 9)...) // at 0
-			s.waiting(18, "globex", "acme")
-			s.let(8)
-			s.until("8 more have started", func() bool { return len(s.started()) == 8 })
-			critical := strings.Count(strings.Join(s.started(), " "), "critical")
-			if capped && (critical < want-1 || critical > want+1) || !capped && critical != want {
-				t.Errorf("%d of 8 starts are of critical: %v", critical, s.started())
-			}
-		})
-	}
-}
-
 // sharedBy is an API with one place, that tenants share, each with a cap or none.
 func sharedBy(t *testing.T, maxPriority *int) *policy.Policy {
 	t.Helper()
 	limits := map[string]policy.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]policy.ScopeConfig{"*": {MaxPriority: maxPriority}}}}
 	policy, err := policy.New(policy.UnmatchedDeny, limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return policy
 }

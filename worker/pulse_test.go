@@ -113,13 +113,9 @@ func newWard(t *testing.T) *ward {
 	_, w.rdb = redistest.Miniredis(t)
 	one := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Minute}}
 	policy, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Rules: one}, "*": {Rules: one}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(w.rdb, policy, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if w.limits, err = NewMiddleware(MiddlewareConfig{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,12 +132,10 @@ func newWard(t *testing.T) *ward {
 
 func (w *ward) serve() {
 	server := w.limits.NewServer(wardServer)
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+	must(w, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		w.runs <- time.Now()
 		return nil
-	})); err != nil {
-		w.Fatal(err)
-	}
+	})))
 	w.Cleanup(server.Shutdown)
 }
 
@@ -261,103 +255,5 @@ func TestStuckWakersAreOneLine(t *testing.T) {
 		w.broken.Store(nil)
 		<-time.After(time.Minute)
 		w.wantTold(slog.LevelInfo, began, 0, time.Second/2, "provider=p after=1m", "more=3")
-	})
-}
-
-// stuckCommand is a hook under which a command hangs until it is mended.
-type stuckCommand struct {
-	name   string
-	mended chan struct{}
-}
-
-func (*stuckCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (s *stuckCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() == s.name {
-			<-s.mended
-		}
-		return next(ctx, cmds)
-	}
-}
-
-func (s *stuckCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == s.name {
-			<-s.mended
-		}
-		return next(ctx, cmd)
-	}
-}
-
-// "... and once a second whether other processes say that somebody does": that loop
-// is told of as *.
-func TestStuckAskingAroundIsTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		stuck := &stuckCommand{"zrangebyscore", make(chan struct{})}
-		w.rdb.AddHook(stuck)
-		began := time.Now()
-		w.serve()
-		<-time.After(time.Minute)
-		w.wantTold(slog.LevelWarn, began, noticed, noticed+time.Second+wardServer.TaskCheckInterval*2, "provider=*")
-		began = time.Now()
-		close(stuck.mended)
-		<-time.After(time.Minute)
-		w.wantTold(slog.LevelInfo, began, 0, time.Second/2, "provider=*")
-	})
-}
-
-// A server of one's own has no look that asks in passing: each task that is handled
-// does, whichever it is.
-func TestStuckWakerIsToldByHandlers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		server := asynq.NewServerFromRedisClient(w.rdb, w.limits.Config(wardServer))
-		if err := server.Start(w.limits.Handler(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))); err != nil {
-			t.Fatal(err)
-		}
-		defer server.Shutdown()
-		defer w.limits.Stop()
-		w.waits("p/a")
-		fault := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		w.broken.Store(&fault)
-		<-time.After(10 * time.Second)
-		if lines := w.said.since(); len(lines) > 0 {
-			t.Fatalf("nobody was there to tell %+v", lines)
-		}
-		began := time.Now()
-		if _, err := asynq.NewClientFromRedisClient(w.rdb).Enqueue(asynq.NewTask("unlimited", nil)); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(time.Second)
-		w.wantTold(slog.LevelWarn, began, 0, time.Second, "provider=p")
-	})
-}
-
-// "absent where nobody waits", and "never the tenant that the star stood for".
-func TestLooksAreObserved(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWard(t)
-		w.serve()
-		<-time.After(10 * time.Second)
-		if age := w.looks.age("p as p"); age >= 0 {
-			t.Errorf("nobody waits, and a look was %s ago", age)
-		}
-		w.waits("p/a")
-		w.waits("a customer")
-		for _, name := range []string{"p as p", "a customer as *", "* as *"} {
-			if age := w.looks.age(name); age < 0 || age > time.Second/2 {
-				t.Errorf("%s: a look %s ago", name, age)
-			}
-		}
-		<-time.After(12 * time.Minute)
-		for _, name := range []string{"p as p", "a customer as *"} {
-			if age := w.looks.age(name); age >= 0 {
-				t.Errorf("%s: nobody waits any more, and a look was %s ago", name, age)
-			}
-		}
 	})
 }

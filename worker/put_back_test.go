@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -88,26 +87,6 @@ func TestPlaceWhilePutBack(t *testing.T) {
 		}
 		if took, most := time.Since(began), 4*each; took > most {
 			s.t.Errorf("it started %v after it was back, and not within %v", took, most)
-		}
-	})
-}
-
-// A task that has failed since it was to be put back waits for its retry, and gets no place.
-func TestFailedSincePutBack(t *testing.T) {
-	t.Parallel()
-	inFakeTime(t, perHour(100), func(s *system) {
-		later := func(int, error, *asynq.Task) time.Duration { return time.Hour }
-		s.serve(asynq.Config{RetryDelayFunc: later}, func(context.Context, *asynq.Task) error { return errors.New("it fails") })
-		s.add(queue.Task{ID: "own"})
-		s.until("it has failed", func() bool { return s.info("own").Retried == 1 })
-		j := &job{id: "own", queue: "default", scope: "p/a", cost: 1} // it had not failed when it was to be put back
-		s.throttle.checkPlace(s.t.Context(), j)
-		if queued, err := s.throttle.cfg.Limiter.Waitlist().IsQueued(s.t.Context(), j.ask()); err != nil || queued {
-			t.Errorf("it has a place: %t, %v", queued, err)
-		}
-		<-time.After(time.Minute)
-		if n := s.ran("own"); n != 1 {
-			t.Errorf("it ran %d times within a minute, and was to be tried again in an hour", n)
 		}
 	})
 }

@@ -40,9 +40,7 @@ func logTo(l *says) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) 
 func (s *system) limits(limits map[string]policy.ScopeConfig) *policy.Policy {
 	s.t.Helper()
 	p, err := policy.New(policy.UnmatchedDeny, limits)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	s.throttle.cfg.Limiter.SetPolicy(p)
 	return p
 }
@@ -51,9 +49,7 @@ func (s *system) limits(limits map[string]policy.ScopeConfig) *policy.Policy {
 func (s *system) as(app string) *system {
 	s.t.Helper()
 	limiter, err := throttle.New(s.rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{App: app})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	cfg := s.throttle.cfg
 	cfg.Limiter, cfg.Observer = limiter, &seen{}
 	other := &system{t: s.t, server: s.server, rdb: s.rdb, inspector: s.inspector, seen: &seen{}, runs: map[string]int{}, ended: s.ended}
@@ -78,9 +74,7 @@ func (s *system) refusals(why string) int {
 func (s *system) archive() (ids []string) {
 	s.t.Helper()
 	infos, err := s.inspector.ListArchivedTasks("default")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	for _, info := range infos {
 		ids = append(ids, info.ID+": "+info.LastErr)
 	}
@@ -146,9 +140,7 @@ func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if err := billing.throttle.cfg.Limiter.Refund(t.Context(), held.Grant); err != nil {
-		t.Fatal(err)
-	}
+	must(t, billing.throttle.cfg.Limiter.Refund(t.Context(), held.Grant))
 	billing.throttle.dispatcher.Size(4)
 	billing.throttle.dispatcher.Start() // releases, and takes nothing yet
 	s.serve(asynq.Config{}, nil)
@@ -242,9 +234,7 @@ func TestUnmatchedFails(t *testing.T) {
 	s.add(queue.Task{ID: "stands"})
 	s.until("one has a place in line", func() bool { i := s.info("stands"); return i != nil && i.State == asynq.TaskStateRetry })
 	p, err := policy.New(policy.UnmatchedFail, map[string]policy.ScopeConfig{"renamed": {Rules: perHour(100)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.throttle.cfg.Limiter.SetPolicy(p)
 	s.add(queue.Task{ID: "new"})
 	s.addForeign("foreign", asynq.MaxRetry(3))

@@ -11,40 +11,11 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
-
-// A call beside Redis grants no more than a few tasks, however many slots there are and however many tasks wait.
-func TestFewAtOnceBesideRedis(t *testing.T) {
-	t.Parallel()
-	inFakeTime(t, steady(1000), func(s *system) {
-		const n, atOnce = 400, 18
-		var most atomic.Int64
-		s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
-			return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-				got, err := dispatch(ctx, req)
-				most.Store(max(most.Load(), int64(len(got.Granted)), int64(req.Max+req.MaxReady)))
-				return got, err
-			}
-		})
-		tasks := make([]queue.Task, n)
-		for i := range tasks {
-			tasks[i] = queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i)}
-		}
-		s.planned(tasks...)
-		s.serve(asynq.Config{Concurrency: 200}, nil)
-		for range n {
-			<-s.ended
-		}
-		if got := most.Load(); got == 0 || got > atOnce {
-			s.t.Errorf("up to %d were granted in one call, want some and no more than %d", got, atOnce)
-		}
-	})
-}
 
 // "A slow limit gets a wider spread", and nothing is granted that is more than 250 ms ahead: of a slow limit
 // each look grants several, and of one that is quick no more than before.
@@ -102,9 +73,7 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 			nodes[fmt.Sprint("slow", i)] = policy.ScopeConfig{Rules: steady(10)}
 		}
 		policy, err := policy.New(policy.UnmatchedDeny, nodes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait)
 		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
@@ -127,61 +96,4 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 			t.Errorf("the quick one's tasks took %v, and %v would do", took, seconds*time.Second)
 		}
 	})
-}
-
-// What comes free in a process that has no slot for who waits is taken by another that has.
-func TestFreedWhereThereIsNoRoom(t *testing.T) {
-	t.Parallel()
-	for _, many := range []int{0, 200} {
-		synctest.Test(t, func(t *testing.T) {
-			rules := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
-			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, rdb := redistest.Miniredis(t)
-			a, b := newSystemOn(t, rdb, pol, MiddlewareConfig{}), newSystemOn(t, rdb, pol, MiddlewareConfig{})
-			for _, s := range []*system{a, b} {
-				s.throttle.dispatcher.Intercept(quietly)
-			}
-			settle, started := make(chan struct{}), make(chan time.Time, 1)
-			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
-				<-settle
-				if _, err := Settle(ctx, policy.Costs{"requests": 0}); err != nil {
-					t.Error(err)
-				}
-				<-time.After(time.Minute)
-				return nil
-			})
-			a.add(queue.Task{})
-			<-time.After(time.Second)
-			b.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error {
-				started <- time.Now()
-				return nil
-			})
-			a.add(queue.Task{})
-			<-time.After(10 * time.Second)
-			for i := range many {
-				must(t, b.throttle.cfg.Limiter.Waitlist().PublishActive(t.Context(), fmt.Sprint("quiet ", i)))
-			}
-			<-time.After(2 * time.Minute)
-			began := time.Now()
-			close(settle)
-			at := <-started
-			if at.Sub(began) > 700*time.Millisecond {
-				t.Errorf("%d more providers: started %v after units came free", many, at.Sub(began))
-			}
-			<-time.After(2 * time.Minute)
-		})
-	}
-}
-
-// quietly is a Dispatch under which tasks wait for all providers whose names begin so, and none is due.
-func quietly(next dispatch.Func) dispatch.Func {
-	return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-		if strings.HasPrefix(req.Provider, "quiet ") {
-			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil
-		}
-		return next(ctx, req)
-	}
 }

@@ -25,9 +25,7 @@ func tokensPerHour(limit int64) []policy.Rule {
 func (s *system) tokensLeft() (calls, tokens int64) {
 	s.t.Helper()
 	d, err := s.throttle.cfg.Limiter.Peek(s.t.Context(), throttle.Request{Scope: "p/a"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return d.Rules[0].Remaining, d.Rules[1].Remaining
 }
 
@@ -92,9 +90,7 @@ func TestKeep(t *testing.T) {
 	<-s.ended
 	l := s.throttle.cfg.Limiter
 	g, err := l.LoadGrant(t.Context(), "p/a", "batch-7")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := l.Settle(t.Context(), g, policy.Costs{"tokens": 120}); err != nil || got.Rules[0].Back != 680 {
 		t.Errorf("%v %v", got, err)
 	}

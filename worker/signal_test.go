@@ -58,9 +58,7 @@ func TestRunHeedsSIGTSTP(t *testing.T) { //nolint:paralleltest // signals are th
 
 func tell(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(os.Getpid(), s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(os.Getpid(), s))
 }
 
 // A server that was stopped releases no task that it will not take.

@@ -1,18 +1,13 @@
 package worker
 
 import (
-	"context"
 	"fmt"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/metrics"
@@ -44,9 +39,7 @@ func TestSnapshotRunnable(t *testing.T) {
 	snapshot := func() metrics.Snapshot {
 		t.Helper()
 		got, err := s.throttle.Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got
 	}
 	got := snapshot()
@@ -54,9 +47,7 @@ func TestSnapshotRunnable(t *testing.T) {
 		t.Errorf("all of default wait: %+v, %+v", r, got.Queues)
 	}
 	more, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 8, Per: time.Hour}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter.SetPolicy(more)
 	if got = snapshot(); got.Queues[0].Runnable != 3 || got.UsefulWorkers != 3./4 { // this process serves default alone
 		t.Errorf("three have room: %+v, %v useful workers", got.Queues, got.UsefulWorkers)
@@ -64,9 +55,7 @@ func TestSnapshotRunnable(t *testing.T) {
 	if since := got.Oldest[0].Sub(began); since < -time.Second || since > bound {
 		t.Errorf("the oldest wait began at %v, %v", got.Oldest[0], began)
 	}
-	if err := s.inspector.PauseQueue("low"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.inspector.PauseQueue("low"))
 	if got = snapshot(); got.Queues[1].Runnable != 0 {
 		t.Errorf("a paused queue: %+v", got.Queues)
 	}
@@ -109,48 +98,5 @@ func TestSnapshotOldest(t *testing.T) {
 	}
 	if at := oldest(); !at.Equal(due["p/b"]) {
 		t.Errorf("the oldest of three waits since %s, want %s", at, due["p/b"])
-	}
-}
-
-// A worker serves its own version of the limits and what all workers share, and reads that only when it is scraped.
-func TestSnapshotIsServed(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	rdb := server.Client(t)
-	file := writeLimits(t, "", strings.Replace(mailLimits, "limit: 100", "limit: 3", 1))
-	limits, err := New(rdb, Config{LimitsFile: file, Spends: spendsMail, Registerer: prometheus.NewRegistry(), Summary: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := func() string {
-		w := httptest.NewRecorder()
-		limits.MetricsHandler().ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
-		return w.Body.String()
-	}
-	if got := redistest.Commands(t, rdb, func() {
-		if text := page(); strings.Contains(text, "headway_shared_") || strings.Contains(text, `kind="snapshot"`) {
-			t.Error("a process without a server has read")
-		}
-	}); redistest.Total(got) > 0 {
-		t.Errorf("no server runs: %v", got)
-	}
-	asynqServer := limits.NewServer(asynq.Config{Concurrency: 8})
-	if err := asynqServer.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		t.Fatal(err)
-	}
-	enqueueMails(t, rdb, 1)
-	var text string
-	redistest.WaitFor(t, "the version in force", bound, func() bool {
-		text = page()
-		return strings.Contains(text, "\nheadway_policy_version 1\n") && strings.Contains(text, "\nheadway_shared_rule_used{rule=\"mail:account\"} ")
-	})
-	for _, line := range []string{"headway_shared_policy_version 1", `headway_shared_rule_limit{rule="mail:account"} 3`, `headway_shared_runnable_tasks{queue="default"} `} {
-		if !strings.Contains(text, "\n"+line) {
-			t.Errorf("no %s", line)
-		}
-	}
-	asynqServer.Shutdown()
-	if strings.Contains(page(), `headway_errors_total{kind="snapshot"}`) {
-		t.Error("an error was counted, and there was none")
 	}
 }

@@ -173,24 +173,3 @@ func TestSpent(t *testing.T) {
 	})
 	told.want(t, `p/a "" default work 4`, `p/a "" default other 1`, `p/a/b "" default work 1`, `p/a "" default work 1`, `p/foreign "" default told 2`)
 }
-
-// "A start that came too late has been given back before": it and one that was put back
-// spend once.
-func TestSpentOnce(t *testing.T) {
-	t.Parallel()
-	const per = 400 * time.Millisecond
-	for _, hold := range []time.Duration{-1, 0} {
-		told := &spendings{}
-		s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: per}}, MiddlewareConfig{Usage: told, Hold: hold})
-		s.rdb.AddHook(&lateMark{})
-		for _, id := range []string{"first", "second", "third"} {
-			s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
-		}
-		s.serve(asynq.Config{}, nil)
-		for range 3 {
-			<-s.ended
-		}
-		one := `p/a "" default work 1`
-		told.want(t, one, one, one)
-	}
-}

@@ -64,9 +64,7 @@ func TestSummaryCountsWhatWaits(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	limits, err := New(rdb, Config{Limits: new(policy.Policy), Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limits.NewServer(asynq.Config{Queues: map[string]int{"a": 1, "b": 1}})
 	limits.NewServer(asynq.Config{})
 	client := asynq.NewClientFromRedisClient(rdb)
@@ -105,44 +103,13 @@ func TestFailuresAreLogged(t *testing.T) {
 	})
 }
 
-// Of failures that are tried again one a minute of each scope is logged at info.
-func TestRetriesAreLoggedOnceAMinute(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	var log says
-	limits, err := New(rdb, Config{Limits: new(policy.Policy), Registerer: prometheus.NewRegistry(), Logger: logTo(&log), Summary: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	failed := make(chan struct{}, 100)
-	server := limits.NewServer(asynq.Config{Concurrency: 4, ErrorHandler: asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { failed <- struct{}{} })})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("boom") })); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Shutdown)
-	client := asynq.NewClientFromRedisClient(rdb)
-	for i := range 10 {
-		if _, err := client.Enqueue(asynq.NewTask("x", nil), asynq.TaskID(fmt.Sprint("t", i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 10 {
-		<-failed
-	}
-	if log.times(`level=INFO msg="task failed and will be retried" task_id=t`) != 1 || log.times("error=boom") != 1 {
-		t.Errorf("the log is %s", log.b.String())
-	}
-}
-
 // Where rules count tokens and Spends gives tasks no costs by unit, New's start warns: no such rule would limit them.
 func TestUnitsThatSpendsDoesNotCost(t *testing.T) {
 	t.Parallel()
 	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"llm": {Rules: []policy.Rule{
 		{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 9, Per: time.Second, Burst: 9, Unit: "tokens"},
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, costs := range map[string]func(*asynq.Task) policy.Costs{"none": nil, "some": func(*asynq.Task) policy.Costs { return nil }} {
 		var log says
 		limits, err := New(redistest.NewServer(t).Client(t), Config{Limits: p, Registerer: prometheus.NewRegistry(), Logger: logTo(&log), Spends: spendsMail, Costs: costs})

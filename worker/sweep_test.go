@@ -10,10 +10,8 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // waiting is how many are said to wait of a scope and those below, in lines and in the sums that
@@ -148,68 +146,6 @@ func TestPutBackLeavesAtOnce(t *testing.T) {
 	}
 }
 
-// "10,000 that are deleted at once", of one scope or of many, leave in portions, each of a few
-// milliseconds, and the others keep their places.
-func TestManyAreDeleted(t *testing.T) {
-	t.Parallel()
-	for name, scopes := range map[string]int{"one scope": 1, "many scopes": 500} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const tasks = 10_000
-			s := forAnHour(t, MiddlewareConfig{})
-			list := make([]queue.Task, tasks)
-			for i := range list {
-				list[i] = queue.Task{Type: "work", Scope: fmt.Sprint("p/", i%scopes), ID: fmt.Sprint(i), Queue: "low"}
-			}
-			s.planned(list...)
-			s.planned(jobs(3, "p/0")...)
-			s.onlyWait(tasks + 3)
-			if n, err := s.inspector.DeleteAllScheduledTasks("low"); err != nil || n != tasks {
-				t.Fatalf("%d deleted, %v", n, err)
-			}
-			began := time.Now()
-			s.onlyWait(3)
-			t.Logf("gone after %s", time.Since(began))
-		})
-	}
-}
-
-// Of scopes that the process has no rules for, too: its policy may be another's by now.
-func TestDeletedOfUnknownScope(t *testing.T) {
-	t.Parallel()
-	s := forAnHour(t, MiddlewareConfig{})
-	s.planned(jobs(4, "p/a")...)
-	s.onlyWait(4)
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"q": {Rules: perHour(1)}})
-	must(t, err)
-	was := s.throttle.cfg.Limiter.Policy()
-	s.throttle.cfg.Limiter.SetPolicy(policy)
-	if n, err := s.inspector.DeleteAllScheduledTasks("default"); err != nil || n != 4 {
-		t.Fatalf("%d deleted, %v", n, err)
-	}
-	s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!queue").Val() == 0 })
-	s.throttle.cfg.Limiter.SetPolicy(was)
-	s.untilNoTrace()
-}
-
-// A limiter that keeps its state elsewhere than asynq its tasks.
-func TestDeletedWithTwoServers(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	limiter, err := throttle.New(redistest.NewServer(t).Client(t), s.throttle.cfg.Limiter.Policy(), throttle.Config{})
-	must(t, err)
-	s.throttle, err = NewMiddleware(MiddlewareConfig{Redis: s.rdb, Limiter: limiter, Observer: s.seen})
-	must(t, err)
-	s.planned(jobs(1, "p/a")...)
-	s.serve(asynq.Config{Concurrency: 2}, nil)
-	<-s.ended
-	s.planned(jobs(5, "p/b")...)
-	s.onlyWait(5)
-	must(t, s.inspector.DeleteTask("default", "p/b 000"))
-	must(t, s.inspector.ArchiveTask("default", "p/b 004"))
-	s.onlyWait(3)
-}
-
 // "One that is deleted and enqueued again under the same id" is neither lost nor runs twice,
 // whenever it comes between.
 func TestEnqueuedAgainUnderItsID(t *testing.T) {
@@ -252,48 +188,4 @@ func policyOfP(t *testing.T, rules []policy.Rule) *policy.Policy {
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	must(t, err)
 	return policy
-}
-
-// "One process of all does it for a provider", and another when that has ended.
-func TestOneProcessSweeps(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	s.add(queue.Task{ID: "spends it"})
-	first := s.serve(asynq.Config{Concurrency: 2}, nil)
-	<-s.ended
-	s.planned(jobs(4, "p/a")...)
-	s.until("the first claims it", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}!claim").Val() == 1 })
-	limiter, err := throttle.New(s.rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
-	must(t, err)
-	second, err := NewMiddleware(MiddlewareConfig{Redis: s.rdb, Limiter: limiter})
-	must(t, err)
-	server := second.NewServer(asynq.Config{LogLevel: asynq.FatalLevel, Concurrency: 2})
-	must(t, server.Start(s.counting(nil)))
-	t.Cleanup(server.Shutdown)
-	must(t, s.inspector.DeleteTask("default", "p/a 000"))
-	s.onlyWait(3)
-	first.Shutdown()
-	must(t, s.inspector.DeleteTask("default", "p/a 002"))
-	s.onlyWait(2)
-}
-
-// "It has its place in line before it is enqueued, and none of its forms exists for a moment
-// while it is carried over": such a task keeps its place.
-func TestCarriedKeepsItsPlace(t *testing.T) {
-	t.Parallel()
-	s := forAnHour(t, MiddlewareConfig{})
-	s.planned(jobs(3, "p/a")...)
-	s.onlyWait(3)
-	msg := s.rdb.HGetAll(t.Context(), "asynq:{default}:t:p/a 001").Val()
-	carrier := "asynq:{default}:t:" + asynqx.CarrierID("p/a 001")
-	must(t, s.rdb.HSet(t.Context(), carrier, "state", "pending").Err())
-	must(t, s.inspector.DeleteTask("default", "p/a 001"))
-	must(t, s.inspector.DeleteTask("default", "p/a 002"))
-	s.onlyWait(2)
-	must(t, s.rdb.HSet(t.Context(), "asynq:{default}:t:p/a 001", msg).Err())
-	must(t, s.rdb.Del(t.Context(), carrier).Err())
-	got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "p/a 001")})
-	if err != nil || !got.Waits {
-		t.Errorf("%+v, %v", got, err)
-	}
 }

@@ -40,9 +40,7 @@ var bound = redistest.Stretch(2 * time.Minute)
 func newSystem(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := redistest.NewServer(t)
 	s := newSystemOn(t, server.Client(t), policy, cfg)
 	s.server = server
@@ -55,9 +53,7 @@ func inFakeTime(t *testing.T, rules []policy.Rule, test func(*system)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait) // what was announced at the end has been
 		test(newSystemOn(t, rdb, policy, MiddlewareConfig{}))
@@ -68,9 +64,7 @@ func newSystemOn(t *testing.T, rdb *redis.Client, policy *policy.Policy, cfg Mid
 	t.Helper()
 	s := &system{t: t, rdb: rdb, seen: &seen{}, runs: map[string]int{}, ended: make(chan string, 10_000)}
 	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg.Redis, cfg.Limiter, cfg.Observer = s.rdb, limiter, s.seen
 	if s.throttle, err = NewMiddleware(cfg); err != nil {
 		t.Fatal(err)
@@ -89,9 +83,7 @@ func (s *system) serve(cfg asynq.Config, handler asynq.HandlerFunc) *Server {
 	}
 	cfg.LogLevel, cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = asynq.FatalLevel, 20*time.Millisecond, 100*time.Millisecond
 	server := s.throttle.NewServer(cfg)
-	if err := server.Start(s.counting(handler)); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, server.Start(s.counting(handler)))
 	s.t.Cleanup(server.Shutdown)
 	return server
 }
@@ -155,9 +147,7 @@ func (s *system) info(id string) *asynq.TaskInfo {
 func (s *system) counters() (processed, failed int) {
 	s.t.Helper()
 	info, err := s.inspector.GetQueueInfo("default")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return info.ProcessedTotal, info.FailedTotal
 }
 
@@ -377,9 +367,7 @@ func TestNeverPasses(t *testing.T) {
 	mux.HandleFunc("work", func(context.Context, *asynq.Task) error { return nil })
 	cfg := asynq.Config{Concurrency: 2, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Millisecond}
 	server := s.throttle.NewServer(cfg)
-	if err := server.Start(mux); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(mux))
 	t.Cleanup(server.Shutdown)
 	for id, want := range map[string]string{
 		"unmatched": "other/x", "cost": "4", "type": `no handler is registered for tasks of type "unknown"`, "header": queue.HeaderCost,

@@ -26,9 +26,7 @@ func tenants(t *testing.T, limit int64) *policy.Policy {
 			Rules: []policy.Rule{{Name: "rate", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second}},
 		}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return policy
 }
 
@@ -116,35 +114,6 @@ func TestHangingTenantIsLeftAlone(t *testing.T) {
 	<-time.After(5 * time.Second)
 	if n := pickups(); n > 120 {
 		t.Errorf("40 tasks were picked up %d times while 8 hang", n)
-	}
-}
-
-// Tasks that no limit concerns take slots as they come: one tenant that has all others takes none of those
-// that are lent.
-func TestTenantBesideUnscopedTasks(t *testing.T) {
-	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
-	for range 2 {
-		_, err := s.client.Enqueue(asynq.NewTask("unscoped", nil))
-		must(t, err)
-	}
-	for i := range 30 {
-		s.add(queue.Task{Type: "endless", ID: fmt.Sprint(i), Scope: "p/a"})
-	}
-	var running, most atomic.Int64
-	s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, task *asynq.Task) error {
-		if task.Type() == "endless" {
-			most.Store(max(most.Load(), running.Add(1)))
-			defer running.Add(-1)
-		}
-		<-ctx.Done()
-		return nil
-	})
-	s.until("its other tasks are refused", func() bool {
-		return s.seen.get(func(o *seen) int { return o.rescheduled }) >= 20
-	})
-	if most.Load() != 6 {
-		t.Errorf("it has %d slots of 8 beside two that others have", most.Load())
 	}
 }
 

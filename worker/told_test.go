@@ -152,9 +152,7 @@ func TestReportResponse(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1000), MiddlewareConfig{})
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.throttle.cfg.Limiter.SetPolicy(policy)
 	s.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
@@ -164,9 +162,7 @@ func TestReportResponse(t *testing.T) {
 	})
 	paused := func() int {
 		told, err := s.throttle.cfg.Limiter.UpstreamState(t.Context(), "p/a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(told.Pauses)
 	}
 	s.add(queue.Task{ID: "other.example.com#1"})

@@ -97,33 +97,6 @@ func TestNoTraceOfTasksMovedByHand(t *testing.T) {
 	}
 }
 
-// "Whatever the hand is": tasks that have been put back, under a rule that no clock frees.
-func TestNoTraceOfPutBackTasks(t *testing.T) {
-	t.Parallel()
-	for name, by := range map[string]func(*asynq.Inspector) (int, error){
-		"DeleteAllRetryTasks":  func(i *asynq.Inspector) (int, error) { return i.DeleteAllRetryTasks("default") },
-		"ArchiveAllRetryTasks": func(i *asynq.Inspector) (int, error) { return i.ArchiveAllRetryTasks("default") },
-		"RunAllRetryTasks":     func(i *asynq.Inspector) (int, error) { return i.RunAllRetryTasks("default") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, unblock := blockedUntil(t, full(0), MiddlewareConfig{})
-			for i := range 3 { // fewer than are planned where they stand
-				s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(3))
-				s.until("it waits", func() bool {
-					info := s.info(fmt.Sprint("foreign ", i))
-					return info != nil && info.State == asynq.TaskStateRetry
-				})
-			}
-			if n, err := by(s.inspector); err != nil || n != 3 {
-				t.Fatalf("%d tasks, %v", n, err)
-			}
-			unblock()
-			s.untilNoTrace()
-		})
-	}
-}
-
 // "So do those that end because their patience does."
 func TestNoTraceOfEnded(t *testing.T) {
 	t.Parallel()

@@ -183,26 +183,6 @@ func TestFreedPlaceWakes(t *testing.T) {
 	s.finish(40)
 }
 
-// "Wake-ups for tasks that were deleted, run by hand or archived are harmless and
-// leave no trace", and orphans cost no units: 10 % of them left 54 % of the quota.
-func TestTasksAreMovedByHand(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, steady(40), MiddlewareConfig{})
-	s.planned(jobs(100, "p/a")...)
-	for i := 20; i < 100; i += 10 {
-		must(t, s.inspector.DeleteTask("default", fmt.Sprintf("p/a %03d", i)))
-		must(t, s.inspector.ArchiveTask("default", fmt.Sprintf("p/a %03d", i+1)))
-		must(t, s.inspector.RunTask("default", fmt.Sprintf("p/a %03d", i+2)))
-	}
-	s.serve(asynq.Config{Concurrency: 8}, nil)
-	s.finish(84)
-	for i := 21; i < 100; i += 10 {
-		if info := s.info(fmt.Sprintf("p/a %03d", i)); info == nil || info.State != asynq.TaskStateArchived {
-			t.Errorf("task %d was archived by hand, and is %+v", i, info)
-		}
-	}
-}
-
 // "Wake-ups that come early": somebody runs all.
 func TestRunAll(t *testing.T) {
 	t.Parallel()
@@ -278,7 +258,7 @@ func (s *system) failsInLine(id string) {
 	s.until("nobody stands in line", func() bool { return s.rdb.Exists(s.t.Context(), "hw:{p}/a!queue").Val() == 0 })
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

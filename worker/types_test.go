@@ -26,9 +26,7 @@ func (s *system) startMux(cfg asynq.Config, mux *asynq.ServeMux) *Server {
 	cfg.Concurrency, cfg.LogLevel = 2, asynq.FatalLevel
 	cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = 20*time.Millisecond, 100*time.Millisecond
 	server := s.throttle.NewServer(cfg)
-	if err := server.Start(mux); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, server.Start(mux))
 	s.t.Cleanup(server.Shutdown)
 	return server
 }

@@ -32,9 +32,7 @@ func (s *system) outcome(want TaskOutcome) func(TaskOutcome, error) {
 func (s *system) line(scope string) (ids []string) {
 	s.t.Helper()
 	all, err := s.throttle.cfg.Limiter.Waitlist().Waiting("p").Next(s.t.Context(), 1000)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	for _, one := range all {
 		if one.Scope == scope {
 			_, id, _ := queue.ReadTicket(one.ID)
