@@ -40,14 +40,10 @@ func testArrivals(t *testing.T, rdb redis.UniversalClient) {
 		enqueue(id, opts...)
 		is(id, true)
 		enqueue(id, opts...)
-		if err := inspector.DeleteTask("default", id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inspector.DeleteTask("default", id))
 		enqueue(id, opts...)
 		is(id, false)
-		if err := inspector.DeleteTask("default", CarrierID(id)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inspector.DeleteTask("default", CarrierID(id)))
 		enqueue(id, opts...) // another carrier's, or one that was deleted: nothing of it is left
 		is(id, true)
 		is(CarrierID(id), false)

@@ -48,34 +48,3 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 		b.wait()
 	})
 }
-
-// A task is taken for the server that has most slots to spare, and for none without one.
-func TestTakenForWhoHasASlot(t *testing.T) {
-	t.Parallel()
-	var all Servers
-	full, idle := NewPacer(time.Hour), NewPacer(time.Hour)
-	slots := NewSlots(2)
-	all.Add(full, slots)
-	all.Add(idle, NewSlots(2))
-	for _, g := range []*Pacer{full, idle} {
-		g.met[QueuePrefix("q")] = true
-	}
-	first := slots.take("a")
-	for range 10 {
-		if got := all.Serving("q"); got != idle {
-			t.Fatal("it is taken for the server with fewer slots to spare")
-		}
-	}
-	all.Remove(idle)
-	if all.Serving("q") != full {
-		t.Error("it is not taken for a server that has a slot")
-	}
-	slots.take("b")
-	if all.Serving("q") != nil || all.Serving("other") != nil {
-		t.Error("it is taken for a server that has no slot, or does not serve its queue")
-	}
-	first.Leave()
-	if all.Serving("q") != full {
-		t.Error("it is not taken where a slot has come free")
-	}
-}

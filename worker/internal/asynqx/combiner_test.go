@@ -2,7 +2,6 @@ package asynqx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -112,33 +111,5 @@ func TestCombiner(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// refusing is a hook of a client that refuses all, pipelines as a whole.
-type refusing struct{ redis.Hook }
-
-func (refusing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(context.Context, []redis.Cmder) error { return errors.New("open") }
-}
-
-func (refusing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(context.Context, redis.Cmder) error { return errors.New("open") }
-}
-
-func (refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// No end counts as taken that a hook of the client's has refused with others.
-func TestRefusedTogether(t *testing.T) {
-	t.Parallel()
-	_, rdb := redistest.Miniredis(t)
-	rdb.AddHook(refusing{})
-	one := func(r redis.Scripter) *redis.Cmd { return r.Eval(context.Background(), "return 1", nil) }
-	part := []*combined{{send: one, done: make(chan struct{})}, {send: one, done: make(chan struct{})}}
-	(&combiner{rdb: rdb}).together(part)
-	for _, its := range part {
-		if its.cmd.Err() == nil {
-			t.Errorf("never sent, and answered %v without an error", its.cmd)
-		}
 	}
 }

@@ -39,9 +39,7 @@ func TestForwardsWhatIsDue(t *testing.T) {
 	}
 	add := func(id string, score float64) {
 		t.Helper()
-		if err := rdb.ZAdd(t.Context(), keys[0], redis.Z{Score: score, Member: id}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(t.Context(), keys[0], redis.Z{Score: score, Member: id}).Err())
 	}
 	if got := forwards(0); redistest.Total(got) != 1 || got["zrangebyscore"] != 1 {
 		t.Errorf("an empty set takes %v", got)

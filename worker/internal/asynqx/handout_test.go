@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,24 +98,6 @@ func TestHandout(t *testing.T) {
 	})
 }
 
-// "a look that waits for an answer from afar returns empty-handed when a task is at hand", and the answer is not lost.
-func TestHandoutWhileAsking(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newHanding(t, 400*time.Millisecond, "high", "low")
-		h.mu.Lock()
-		h.has["high"] = []string{"pending"}
-		h.mu.Unlock()
-		<-time.After(time.Millisecond) // it waits for the answer for high
-		h.gate.Put(h.at("low", "a", 100*time.Millisecond), h.at("high", "b", 200*time.Millisecond))
-		<-time.After(time.Second)
-		want := []string{"a 100ms", "b 200ms", "pending 400ms"}
-		if got := h.handed(); !slices.Equal(got, want) {
-			t.Errorf("handed out %q, want %q", got, want)
-		}
-	})
-}
-
 // "A queue that has had tasks several times in a row is asked for several at once", and none of them is lost.
 func TestAskedForSeveral(t *testing.T) {
 	t.Parallel()
@@ -131,62 +112,6 @@ func TestAskedForSeveral(t *testing.T) {
 		<-time.After(2 * time.Second)
 		if got := len(h.handed()); got != 201 {
 			t.Errorf("%d of 201 tasks were handed out in 2 s; one in each round trip are 100", got)
-		}
-	})
-}
-
-// "As many as the server has slots for": none is taken that would wait here for a slot.
-func TestAskedForNoMoreThanSlots(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const slots = 4
-		var running, most atomic.Int32
-		g := NewPacer(10 * time.Millisecond)
-		g.free = func() int { return slots - int(running.Load()) }
-		g.giveBack = func(list []*Handout) { t.Errorf("%d were given back", len(list)) }
-		ask := func(_ context.Context, n int) []found {
-			most.Store(max(most.Load(), int32(n))) //nolint:gosec // 16 at most
-			return times("7", func() *redis.Cmd { return redis.NewCmdResult("pending", nil) })(t.Context(), n)
-		}
-		for range 40 * slots {
-			for running.Load() == slots { // asynq asks with a slot in its hand
-				<-time.After(time.Millisecond)
-			}
-			if _, err := g.look(t.Context(), "q", ask).answer.Text(); err != nil {
-				t.Fatal(err)
-			}
-			running.Add(1)
-			time.AfterFunc(time.Second, func() { running.Add(-1) })
-		}
-		if most.Load() < 2 {
-			t.Error("Redis was asked for one at a time")
-		}
-		<-time.After(2 * handoutStays)
-		g.Stop()
-	})
-}
-
-// Tasks that are at hand all the time keep no queue from being asked, nor have Redis asked more often.
-func TestHandoutsLeaveLooks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newHanding(t, time.Millisecond, "high", "low")
-		for i := range 2000 {
-			h.gate.Put(h.at("high", "taken", time.Duration(i)*time.Millisecond))
-		}
-		<-time.After(time.Second)
-		h.mu.Lock()
-		h.has["low"] = []string{"pending"}
-		h.mu.Unlock()
-		<-time.After(500 * time.Millisecond)
-		found := slices.ContainsFunc(h.handed(), func(s string) bool { return s[:7] == "pending" })
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if !found {
-			t.Error("a pending task was not found in half a second, beside tasks that are at hand")
-		}
-		if h.asks > 60 { // of two queues, ten times a second
-			t.Errorf("Redis was asked %d times in 1.5 s", h.asks)
 		}
 	})
 }

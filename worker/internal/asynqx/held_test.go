@@ -32,9 +32,7 @@ func TestHeldAndPutBack(t *testing.T) {
 	info := func(id string) *asynq.TaskInfo {
 		t.Helper()
 		got, err := inspector.GetTaskInfo("low", id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got
 	}
 	add("a", asynq.ProcessAt(at), asynq.Unique(2*time.Hour))
@@ -51,9 +49,7 @@ func TestHeldAndPutBack(t *testing.T) {
 	if err := inspector.DeleteTask("low", "a"); err == nil {
 		t.Error("a held task was deleted")
 	}
-	if err := held.PutBack(t.Context(), map[string]string{"change": "4", "new": "5", "drop": ""}, at.Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, held.PutBack(t.Context(), map[string]string{"change": "4", "new": "5", "drop": ""}, at.Add(time.Hour)))
 	got := info("a")
 	if got.State != asynq.TaskStateScheduled || !got.NextProcessAt.Equal(at) || got.MaxRetry != 7 || got.Retention != time.Hour || string(got.Payload) != "payload" {
 		t.Errorf("%+v", got)
@@ -71,9 +67,7 @@ func TestHeldAndPutBack(t *testing.T) {
 	}
 
 	held, _, err = Hold(t.Context(), rdb, "low", "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	soon := time.Now().Add(time.Minute)
 	if err := held.PutBack(t.Context(), nil, soon); err != nil || info("a").NextProcessAt.Unix() != SecondAtOrAfter(soon) || info("a").Headers["new"] != "5" {
 		t.Errorf("%+v, %v", info("a"), err)

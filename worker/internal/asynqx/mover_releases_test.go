@@ -71,14 +71,10 @@ func buildWith(t *testing.T, release string) string {
 		"mover_schema.go": "schema.go", "testdata/releases/main.go": "main.go",
 	} {
 		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text = regexp.MustCompile(`(?m)^package asynqx$`).ReplaceAll(text, []byte("package main"))
 		text = regexp.MustCompile(`(?m)^(\s+`+regexp.QuoteMeta(asynqModule)+`) v\S+$`).ReplaceAll(text, []byte("$1 "+release))
-		if err := os.WriteFile(filepath.Join(dir, to), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, to), text, 0o644))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -15,7 +15,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -75,9 +74,7 @@ func (y *yard) serve(n int) []string {
 		}
 		return nil
 	}))
-	if err != nil {
-		y.t.Fatal(err)
-	}
+	must(y.t, err)
 	var ids []string
 	for range n {
 		ids = append(ids, <-ran)
@@ -102,9 +99,7 @@ func (y *yard) everyState() {
 		{"HSET", "asynq:{default}:t:active", "state", "active"},
 		{"ZADD", "asynq:{default}:lease", time.Now().Add(time.Hour).Unix(), "active"},
 	} {
-		if err := y.rdb.Do(y.t.Context(), cmd...).Err(); err != nil {
-			y.t.Fatal(err)
-		}
+		must(y.t, y.rdb.Do(y.t.Context(), cmd...).Err())
 	}
 }
 
@@ -120,9 +115,7 @@ func (y *yard) state(id string) string {
 func (y *yard) outcomes(ids ...string) []Outcome {
 	y.t.Helper()
 	out, err := y.Release(y.t.Context(), "default", ids)
-	if err != nil {
-		y.t.Fatal(err)
-	}
+	must(y.t, err)
 	return out
 }
 
@@ -162,83 +155,6 @@ func TestReleaserStates(t *testing.T) {
 	}
 }
 
-// "By the script they come before whatever is in pending, the first id first", over
-// several calls too; asynq knows since when they are pending.
-func TestReleaserOrder(t *testing.T) {
-	t.Parallel()
-	y := newYard(t, redistest.NewServer(t).Client(t))
-	var ids []string
-	for i := range 2*releaseBatch + 1 {
-		ids = append(ids, fmt.Sprint(i))
-	}
-	y.later(ids...)
-	y.add("backlog")
-	began := time.Now()
-	for i, got := range y.outcomes(ids...) {
-		if got != Moved {
-			t.Fatalf("task %d: %d", i, got)
-		}
-	}
-	info, err := y.inspector.GetQueueInfo("default")
-	if err != nil || info.Latency <= 0 || info.Latency > time.Since(began) {
-		t.Errorf("asynq says that the next task is pending for %s, %v", info.Latency, err)
-	}
-	if order := y.serve(len(ids) + 1); !slices.Equal(order, append(ids, "backlog")) {
-		t.Errorf("they ran in the order %q", order)
-	}
-}
-
-// A queue that asynq:queues lacks, as after a FLUSHALL, has its tasks moved by the
-// script; the Inspector refuses, and no task is taken for gone.
-func TestReleaserQueueNotFound(t *testing.T) {
-	t.Parallel()
-	y := newYard(t, redistest.NewServer(t).Client(t))
-	y.later("a", "b")
-	if err := y.rdb.Del(t.Context(), "asynq:queues").Err(); err != nil {
-		t.Fatal(err)
-	}
-	y.Known = false
-	out, err := y.Release(t.Context(), "default", []string{"a", "none"})
-	if !errors.Is(err, asynq.ErrQueueNotFound) || !slices.Equal(out, []Outcome{Unknown, Unknown}) {
-		t.Errorf("the Inspector's way: %d, %v", out, err)
-	}
-	if !slices.Equal(y.faults, []string{"release_task"}) {
-		t.Errorf("counted %q", y.faults)
-	}
-	y.Known = true
-	if out := y.outcomes("a", "none"); !slices.Equal(out, []Outcome{Moved, Gone}) {
-		t.Errorf("the script's way: %d", out)
-	}
-}
-
-// A Redis that is away, and a context that is over, leave all unknown.
-func TestReleaserAway(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	y := newYard(t, server.Client(t))
-	y.later("a")
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	if out, err := y.Release(over, "default", []string{"a"}); !errors.Is(err, context.Canceled) || out[0] != Unknown {
-		t.Errorf("a context that is over: %d, %v", out, err)
-	}
-	y.Known = false
-	if out, err := y.Release(over, "default", []string{"a"}); !errors.Is(err, context.Canceled) || out[0] != Unknown {
-		t.Errorf("a context that is over, the Inspector's way: %d, %v", out, err)
-	}
-	y.Known = true
-	if y.state("a") != "scheduled" {
-		t.Error("it moved all the same")
-	}
-	server.Kill9()
-	if out, err := y.Release(t.Context(), "default", []string{"a"}); err == nil || out[0] != Unknown {
-		t.Errorf("away: %d, %v", out, err)
-	}
-	if y.logged.Len() > 0 {
-		t.Errorf("a Redis that is away is told as one that refuses: %s", y.logged)
-	}
-}
-
 // A server that refuses the script has its tasks released by asynq's Inspector, is
 // told of once, and asked again.
 func TestReleaserRefused(t *testing.T) {
@@ -258,24 +174,6 @@ func TestReleaserRefused(t *testing.T) {
 	y.Mover.rdb = y.rdb
 	if out := y.outcomes("c"); out[0] != Moved || y.refused.Load() {
 		t.Errorf("no longer refused: %d", out)
-	}
-}
-
-// Only what the script does not know as a task of asynq's is left to the Inspector,
-// and a task in no set is not made up.
-func TestReleaserStrange(t *testing.T) {
-	t.Parallel()
-	y := newYard(t, redistest.NewServer(t).Client(t))
-	y.later("a", "orphan")
-	if err := y.rdb.ZRem(t.Context(), "asynq:{default}:scheduled", "orphan").Err(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := y.Release(t.Context(), "default", []string{"orphan", "a"})
-	if err == nil || !strings.Contains(err.Error(), "task orphan: ") || !slices.Equal(out, []Outcome{Unknown, Moved}) {
-		t.Errorf("%d, %v", out, err)
-	}
-	if got := y.serve(1); got[0] != "a" {
-		t.Errorf("%s ran", got)
 	}
 }
 
@@ -363,21 +261,5 @@ func TestSchemaFault(t *testing.T) {
 				t.Errorf("%v, want %q in it", err, test.want)
 			}
 		})
-	}
-}
-
-// The script is sent by its text to a server that does not know it.
-func TestReleaserUnknownScript(t *testing.T) {
-	t.Parallel()
-	y := newYard(t, redistest.NewServer(t).Client(t))
-	for _, id := range []string{"a", "b"} {
-		y.later(id)
-		if out := y.outcomes(id); out[0] != Moved {
-			t.Errorf("%s: %d", id, out)
-		}
-		if known := y.rdb.ScriptExists(t.Context(), lua.ReleaseTasks.SHA()).Val(); !known[0] {
-			t.Error("the script was not used")
-		}
-		y.rdb.ScriptFlush(t.Context())
 	}
 }

@@ -243,52 +243,6 @@ func TestGateShut(t *testing.T) {
 	}
 }
 
-// "settled returns when no answer of a queue that was shut is on its way"
-func TestGateShutsBehindAnAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := NewPacer(time.Hour)
-		defer g.Stop()
-		answers := make(chan struct{})
-		go g.look(t.Context(), "a", func(context.Context, int) []found {
-			<-answers
-			return []found{*nothing()}
-		})
-		synctest.Wait()
-		shut := make(chan struct{})
-		go func() { g.shut("a"); g.settled("a"); close(shut) }()
-		synctest.Wait()
-		if isClosed(shut) {
-			t.Error("shut while Redis is asked")
-		}
-		close(answers)
-		<-shut
-	})
-}
-
-// A kick while a queue is asked has all of them asked once more.
-func TestGateKickedWhileAsking(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsker(time.Hour, "a", "b")
-		a.wake = a.gate.Kick
-		a.run(t)
-		<-time.After(time.Second)
-		want(t, "kicked in the first round", a.since(), "a 0s", "b 0s", "a 2ms", "b 2ms")
-	})
-}
-
-// A fault is no empty queue: it holds nothing back.
-func TestGateFault(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsker(time.Hour, "a", "b")
-		a.fails = 2
-		a.run(t)
-		want(t, "two faults", a.since(), "a 0s", "a 0s", "a 0s", "b 0s")
-	})
-}
-
 // An idle server looks once in each interval, between half of it and one and a
 // half.
 func TestGateInterval(t *testing.T) {
@@ -342,28 +296,4 @@ func TestGateStop(t *testing.T) {
 		}
 		want(t, "ever", a.since(), "a 0s")
 	})
-}
-
-// Only asynq's look for a task is held back.
-func TestDequeues(t *testing.T) {
-	t.Parallel()
-	look := []string{"asynq:{q}:pending", "asynq:{q}:paused", "asynq:{q}:active", "asynq:{q}:lease"}
-	bounded, cancel := context.WithTimeout(t.Context(), time.Hour)
-	defer cancel()
-	for i, test := range []struct {
-		ctx  context.Context
-		keys []string
-		want bool
-	}{
-		{t.Context(), look, true},
-		{bounded, look, false},
-		{t.Context(), look[:3], false},
-		{t.Context(), []string{look[0], look[2], look[1], look[3]}, false},
-		{t.Context(), []string{look[0], look[1], look[2], "asynq:{other}:lease"}, false},
-		{t.Context(), []string{"q:pending", "q:paused", "q:active", "q:lease"}, false},
-	} {
-		if queue, ok := Dequeues(test.ctx, test.keys); ok != test.want || ok && queue != "asynq:{q}:" {
-			t.Errorf("%d: %q, %t", i, queue, ok)
-		}
-	}
 }

@@ -17,9 +17,7 @@ func TestServerList(t *testing.T) {
 	queues := map[string]int{"default": 3, "low": 1}
 	for range 3 {
 		server := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 7, Queues: queues, LogLevel: asynq.FatalLevel})
-		if err := server.Start(asynq.NewServeMux()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Start(asynq.NewServeMux()))
 		t.Cleanup(server.Shutdown)
 	}
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
@@ -28,9 +26,7 @@ func TestServerList(t *testing.T) {
 		return err == nil && len(list) == 3
 	})
 	want, err := inspector.Servers()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys, all, err := ServerKeys(t.Context(), rdb, time.Now(), 2)
 	if err != nil || all != 3 || len(keys) != 2 {
 		t.Errorf("%q of %d, %v", keys, all, err)

@@ -88,13 +88,9 @@ func (b *bench) limiterOn(rdb redis.UniversalClient) *throttle.Limiter {
 	b.Helper()
 	one := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Minute}}
 	policy, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Rules: one}, "*": {Rules: one}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return limiter
 }
 
@@ -143,4 +139,11 @@ func readHeaders(name string, info *asynq.TaskInfo) (Task, bool) {
 		ID: info.ID, Waiter: throttle.Waiter{Scope: spec.Scope, Cost: spec.Cost, ID: queue.Ticket(name, info.ID)},
 		Lock: asynqx.NewLock(name, info.ID, info.Type, info.Payload),
 	}, true
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

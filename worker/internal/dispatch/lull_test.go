@@ -14,46 +14,6 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// What grants hint at is followed, but looks that find nobody stay a small part of
-// what is done; who was denied is looked for at once.
-func TestHintsAreFollowed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const took = 5 * time.Millisecond
-		w := newBench(t)
-		defer w.stop()
-		w.d.Size(4)
-		var looks atomic.Int64
-		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
-			looks.Add(1)
-			<-time.After(took)
-			return throttle.Dispatched{}, nil
-		})
-		after := func(pass time.Duration, want int64, why string) {
-			t.Helper()
-			<-time.After(pass)
-			synctest.Wait()
-			if n := looks.Load(); n != want {
-				t.Fatalf("%d looks, want %d: %s", n, want, why)
-			}
-		}
-		granted := throttle.Decision{Allowed: true}
-		w.d.Decided("p", granted)
-		after(2*took, 1, "a grant said that others may wait")
-		for range 10 {
-			w.d.Decided("p", granted)
-		}
-		after(lullOf*took/2, 1, "a look has just found nobody")
-		after(lullOf*took, 2, "the hints have not been followed")
-		after(lullOf*took, 2, "nothing has been heard since")
-		w.d.Decided("p", granted)
-		after(2*took, 3, "it has been quiet")
-		w.d.Decided("p", throttle.Decision{})
-		after(took/2, 4, "one was denied, and waits")
-		after(took, 4, "nothing has been heard since")
-	})
-}
-
 // A process that hears that somebody waits, looks, and finds nobody, says nothing of it:
 // two that did would have each other look for ever.
 func TestProcessesAtRest(t *testing.T) {
@@ -73,9 +33,7 @@ func TestProcessesAtRest(t *testing.T) {
 			<-time.After(askAround / 2)
 		}
 		limiter := w.cfg.Limiter
-		if err := limiter.Waitlist().PublishActive(t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, limiter.Waitlist().PublishActive(t.Context(), "p"))
 		<-time.After(lookAnyway / 2)
 		if n := looks.Load(); n != 2 {
 			t.Errorf("%d looks after one announcement, want one of each process", n)
@@ -89,80 +47,6 @@ func TestProcessesAtRest(t *testing.T) {
 			t.Errorf("%d looks after a minute and a half, want another of each process", n)
 		}
 	})
-}
-
-// While somebody waits it is looked again, however late the last look was, and whatever it
-// says of the next.
-func TestLooksGoOn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newBench(t)
-		defer w.stop()
-		w.d.Size(4)
-		var looks atomic.Int64
-		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
-			next := []time.Duration{-time.Microsecond, time.Hour, -time.Hour}[looks.Add(1)%3]
-			<-time.After(time.Millisecond)
-			return throttle.Dispatched{Waiting: true, Next: next}, nil
-		})
-		w.d.look("p", hint{})
-		<-time.After(time.Minute)
-		if n := looks.Load(); n < 120 { // two of three come at once, the third within 1.5 s
-			t.Errorf("%d looks in a minute", n)
-		}
-	})
-}
-
-// A task whose turn comes while it is active, and which then ends or is deleted instead of
-// going back to its queue, is told to be gone at the next look: what was set aside for it
-// does for others, who need not wait until it counts as lost.
-func TestEndedWhileReleased(t *testing.T) {
-	t.Parallel()
-	const key = "asynq:{default}:t:one"
-	for name, end := range map[string]struct {
-		by   []any
-		tell func(throttle.DispatchRequest) []throttle.WaiterRef
-	}{
-		"archived": {[]any{"HSET", key, "state", "archived"}, func(r throttle.DispatchRequest) []throttle.WaiterRef { return r.Deleted }},
-		// It may be on its way to another queue: it is looked for once more.
-		"deleted": {[]any{"DEL", key}, func(r throttle.DispatchRequest) []throttle.WaiterRef { return r.NotFound }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newBench(t)
-				defer w.stop()
-				w.serves()
-				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
-				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
-				w.rdb.HSet(t.Context(), "hw:{p}!flight", "/a\x00:"+one.ID, "its grant")
-				asked := make(chan throttle.DispatchRequest, 10)
-				w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-					asked <- req
-					if len(asked) == 1 {
-						return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
-					}
-					return throttle.Dispatched{}, nil
-				})
-				w.d.Decided("p", throttle.Decision{})
-				<-time.After(activePause / 2)
-				if n := len(asked); n != 1 {
-					t.Fatalf("%d looks, want one: the task is active", n)
-				}
-				if err := w.rdb.Do(t.Context(), end.by...).Err(); err != nil {
-					t.Fatal(err)
-				}
-				<-time.After(activePause)
-				<-asked
-				if len(asked) == 0 {
-					t.Fatal("nobody has looked since")
-				}
-				if got := end.tell(<-asked); len(got) != 1 || got[0] != one {
-					t.Errorf("told %v, want %v", got, one)
-				}
-			})
-		})
-	}
 }
 
 // Looks at several providers share the room there is. One that finds none is taken again when

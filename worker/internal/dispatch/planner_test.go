@@ -1,13 +1,10 @@
 package dispatch
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -48,65 +45,6 @@ func TestPlanner(t *testing.T) {
 	}
 	if b.size != mostPage || b.busy || !b.rested.After(time.Now()) {
 		t.Errorf("%+v after a pass", b)
-	}
-}
-
-// Where a backlog can't be planned its tasks are where they were, one line says so, and it
-// is left alone for longer.
-func TestPlannerFails(t *testing.T) {
-	t.Parallel()
-	s := newServedBench(t)
-	ids := []string{"a", "b", "c"}
-	for _, id := range ids {
-		s.add(id, "p/a")
-	}
-	var said bytes.Buffer
-	s.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-	s.cfg.Limiter = s.limiterOn(s.server.User(t, []string{"hw:*"}, "-@all"))
-	s.build()
-	p, b := s.d.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
-	for range 2 {
-		p.run("default", b)
-		if got := s.rdb.LRange(t.Context(), "asynq:{default}:pending", 0, -1).Val(); !slices.Equal(got, []string{"c", "b", "a"}) {
-			t.Errorf("pending is %q", got)
-		}
-	}
-	if rest := time.Until(b.rested); rest < planFault/2 {
-		t.Errorf("it rests for %s", rest)
-	}
-	if n := strings.Count(said.String(), "cannot plan a backlog"); n != 1 {
-		t.Errorf("told %d times: %s", n, &said)
-	}
-}
-
-// A pass ends with the backlog, and where less than half of a page waits; pages grow as
-// far as their messages allow.
-func TestPlannerPages(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		page
-		size int
-		more bool
-		next int
-	}{
-		{page{32, 32 << 10, true, 32}, 32, true, 64},
-		{page{64, 64 << 10, true, 32}, 64, true, 128},
-		{page{128, 128 << 10, true, 128}, 128, true, 128},
-		{page{32, 4 << 20, true, 32}, 32, true, 8},
-		{page{1, 8 << 20, true, 1}, 1, true, 1},
-		{page{32, 0, true, 32}, 32, true, 64},
-		{page{20, 1 << 10, true, 10}, 32, true, 64},
-		{page{31, 1 << 10, false, 31}, 32, false, 32},
-		{page{32, 1 << 10, true, 15}, 32, false, 32},
-		{page{128, 256 << 20, true, 15}, 128, false, 1},
-		{page{3, 1 << 10, true, 1}, 3, false, 16},
-		{page{1, 1 << 10, true, 0}, 1, false, 16},
-		{page{1, 8 << 20, true, 0}, 1, false, 1},
-		{page{}, 32, false, 32},
-	} {
-		if more, next := test.page.more(), test.page.next(test.size); more != test.more || next != test.next {
-			t.Errorf("%+v of %d: %t, %d; want %t, %d", test.page, test.size, more, next, test.more, test.next)
-		}
 	}
 }
 
@@ -210,9 +148,7 @@ func TestPlannerDies(t *testing.T) {
 	}
 	p, b := s.d.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
 	_, read, err := p.read("default", b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if claimed, err := p.claim(t.Context(), "default", read); err != nil || len(claimed) != 3 {
 		t.Fatal(claimed, err)
 	}
@@ -221,9 +157,7 @@ func TestPlannerDies(t *testing.T) {
 	}
 	ran := make(chan string, 3)
 	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, DelayedTaskCheckInterval: 100 * time.Millisecond})
-	if err := server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error { ran <- string(task.Payload()); return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error { ran <- string(task.Payload()); return nil })))
 	defer server.Shutdown()
 	for range 3 {
 		select {
@@ -231,19 +165,6 @@ func TestPlannerDies(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("not all have run")
 		}
-	}
-}
-
-// A page is of a few providers: each costs round trips while nothing else is taken.
-func TestPlannerBoundsProviders(t *testing.T) {
-	t.Parallel()
-	s := newServedBench(t)
-	for i := range 3 * mostProviders {
-		s.add(fmt.Sprint(i), fmt.Sprintf("p%d/a", i))
-	}
-	b := &backlog{types: map[string]bool{"work": true}, size: mostPage}
-	if _, read, err := s.d.planner.read("default", b); err != nil || len(read) != mostProviders {
-		t.Errorf("a page of %d providers, %v", len(read), err)
 	}
 }
 

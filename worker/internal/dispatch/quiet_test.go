@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,15 +76,11 @@ func TestQuietIsAnnounced(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		other, err := throttle.New(w.rdb, w.cfg.Limiter.Policy(), throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range 20 {
 			provider := fmt.Sprint("quiet ", i*25)
 			began := time.Now()
-			if err := other.Waitlist().PublishActive(t.Context(), provider); err != nil {
-				t.Fatal(err)
-			}
+			must(t, other.Waitlist().PublishActive(t.Context(), provider))
 			<-time.After(askAround + spread + time.Millisecond)
 			mu.Lock()
 			if at := looked[provider]; at.Before(began) {
@@ -116,9 +111,7 @@ func TestOthersAreTold(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			turns, err := w.cfg.Limiter.Waitlist().ActiveProviders(t.Context(), time.Time{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return turns["p"]
 		}
 		w.d.look("p", hint{})
@@ -139,46 +132,6 @@ func TestOthersAreTold(t *testing.T) {
 		w.d.capacityFreed("p")
 		if at := said(); at.UnixMicro() < began.UnixMicro() {
 			t.Error("something came free here, others' tasks were granted, and they were not told")
-		}
-	})
-}
-
-// An announcement that comes while a look is on its way that finds nobody is looked into.
-func TestAnnouncedWhileLooking(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newBench(t)
-		defer w.stop()
-		w.d.Start()
-		<-time.After(2 * time.Second)
-		other, err := throttle.New(w.rdb, w.cfg.Limiter.Policy(), throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var joined atomic.Int64 // when
-		var found atomic.Int64
-		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
-			if joined.Load() != 0 { // somebody waits
-				if found.Load() == 0 {
-					found.Store(time.Now().UnixNano())
-				}
-				return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-			}
-			// the script has found nobody; its reply is on its way while another process joins and announces
-			joined.Store(time.Now().UnixNano())
-			if err := other.Waitlist().PublishActive(context.Background(), "p"); err != nil {
-				t.Error(err)
-			}
-			<-time.After(askAround + 10*time.Millisecond) // Redis is slow, or the process busy
-			return throttle.Dispatched{}, nil
-		})
-		w.d.look("p", hint{})
-		<-time.After(5 * time.Minute)
-		if found.Load() == 0 {
-			t.Fatal("never looked at again in 5 minutes")
-		}
-		if late := time.Duration(found.Load() - joined.Load()); late > 2*time.Second {
-			t.Errorf("looked at %v after it was announced", late)
 		}
 	})
 }

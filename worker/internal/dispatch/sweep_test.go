@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
@@ -47,9 +45,7 @@ func TestEndedOnItsWay(t *testing.T) {
 				if state := w.rdb.HGet(t.Context(), key, "state").Val(); state != "pending" {
 					t.Fatalf("it is %q", state)
 				}
-				if err := w.rdb.Do(t.Context(), end...).Err(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, w.rdb.Do(t.Context(), end...).Err())
 				select {
 				case req := <-told:
 					if len(req.Deleted) != 1 || req.Deleted[0] != one {
@@ -63,45 +59,6 @@ func TestEndedOnItsWay(t *testing.T) {
 	}
 }
 
-// What a task's state is the master knows, whatever the client does with other reads.
-func TestStatesComeFromTheMaster(t *testing.T) {
-	t.Parallel()
-	reads, _, _ := redistest.LaggingReplica(t)
-	b := newBenchOn(t, reads)
-	reads.HSet(t.Context(), "asynq:{default}:t:t", "state", "scheduled")
-	if states, err := b.d.states(t.Context(), "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
-		t.Errorf("the task is there: %q, %v", states, err)
-	}
-}
-
-// What is remembered of tasks that were missing once stays bounded, where other processes handle them the next time, and a task
-// that is there again may be missing once more.
-func TestMissedIsBounded(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	one := &watch{missed: map[string]bool{}, out: map[string]sent{}, wake: make(chan struct{}, 1)}
-	missing := func(id string) answer {
-		return answer{place: throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", id)}, queue: "default", id: id, became: asynqx.Gone}
-	}
-	for i := range 3 * mostMissed {
-		if b.d.wasMissed(one, missing(strconv.Itoa(i))) {
-			t.Fatalf("task %d was missing before", i)
-		}
-	}
-	if n := len(one.missed); n > mostMissed {
-		t.Errorf("%d tasks are remembered", n)
-	}
-	b.add("back", "p/a")
-	back := missing("back")
-	b.d.wasMissed(one, back)
-	one.out[back.place.ID] = sent{place: back.place}
-	b.rdb.HSet(t.Context(), "hw:{p}!flight", "/a\x00:"+back.place.ID, "its grant")
-	b.d.retry(one, back)
-	if b.d.wasMissed(one, back) {
-		t.Error("it was there since")
-	}
-}
-
 // A task that does not exist is on its way for as long as its carrier brings it back, whether or not this
 // program's asynq keeps tasks as expected.
 func TestStatesOfCarriedTasks(t *testing.T) {
@@ -111,9 +68,7 @@ func TestStatesOfCarriedTasks(t *testing.T) {
 	b.add(asynqx.CarrierID("there"), "p/a")
 	b.add(asynqx.CarrierID("carried"), "p/a")
 	b.add(asynqx.CarrierID("stuck"), "p/a")
-	if err := b.inspector.ArchiveTask("default", asynqx.CarrierID("stuck")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.inspector.ArchiveTask("default", asynqx.CarrierID("stuck")))
 	want := map[string]string{"there": "pending", "carried": onTheWay, "stuck": "", "gone": ""}
 	for _, known := range []bool{true, false} {
 		b.d.cfg.Mover.Known = known
