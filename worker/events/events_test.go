@@ -71,9 +71,7 @@ func newProcess(t *testing.T, rdb *redis.Client, pol *policy.Policy, cfg Config)
 		t.Fatal(err)
 	}
 	p.limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: cfg.Prefix, Observer: p.events, OnUpstream: p.events.Upstream})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -104,9 +102,7 @@ func hourly(t *testing.T, limit int64) *policy.Policy {
 			"*": {Rules: []policy.Rule{{Name: "hourly", Algorithm: policy.FixedWindow, Limit: limit, Per: time.Hour}}},
 		},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -209,13 +205,9 @@ func TestJump(t *testing.T) {
 	a := newProcess(t, rdb, hourly(t, 100), Config{Prefix: prefix})
 	b := newProcess(t, rdb, hourly(t, 100), Config{Prefix: prefix})
 	d, err := a.limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	redistest.WaitFor(t, "100 %", time.Minute, func() bool { return len(a.seen(Threshold)) == 1 })
-	if err := a.limiter.Refund(t.Context(), d.Grant); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.limiter.Refund(t.Context(), d.Grant))
 	b.spend("p/a", 60)
 	b.spend("p/b", 60)
 	redistest.WaitFor(t, "50 % of p/b", time.Minute, func() bool { return len(b.seen(Threshold)) == 1 })
@@ -230,9 +222,7 @@ func TestGrantedStarts(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
 		p := newProcess(t, rdb, hourly(t, 10), Config{})
 		other, err := throttle.New(rdb, hourly(t, 10), throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var d throttle.Decision
 		spend := func(n int) {
 			for range n {
@@ -276,9 +266,7 @@ func TestUpstream(t *testing.T) {
 		pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
 			Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second}}}},
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		a, b := newProcess(t, rdb, pol, Config{}), newProcess(t, rdb, pol, Config{})
 		refused := func(p *process, wait time.Duration) {
 			t.Helper()
@@ -375,39 +363,6 @@ func TestMismatch(t *testing.T) {
 	})
 }
 
-// A process counts as behind if two checks find it so: not one that goes between them, nor one that comes.
-func TestMismatchOfAMoment(t *testing.T) {
-	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		store := policystore.New(rdb, policystore.Config{})
-		publish := func(limit int64) {
-			t.Helper()
-			if _, err := store.Import(t.Context(), policystore.Edit{By: "test"}, hourly(t, limit), "", true); err != nil {
-				t.Fatal(err)
-			}
-		}
-		publish(10)
-		ctx, stop := context.WithCancel(t.Context())
-		var ends sync.WaitGroup
-		t.Cleanup(ends.Wait)
-		t.Cleanup(stop)
-		p := newProcess(t, rdb, hourly(t, 10), Config{})
-		ends.Go(func() { policystore.Follow(ctx, store, p.limiter, policystore.FollowConfig{App: "mail"}) })
-		goes, leaves := context.WithCancel(ctx)
-		ends.Go(func() { policystore.Announce(goes, store, policystore.Process{App: "goes"}) })
-		pass(time.Minute)
-		changed := p.limiter.PolicyChanged()
-		publish(20)
-		<-changed
-		pass(settled + lookAgain/2) // between the checks
-		leaves()
-		ends.Go(func() { policystore.Announce(ctx, store, policystore.Process{App: "comes"}) })
-		pass(settled)
-		if got := p.seen(Mismatch); len(got) != 0 {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
 // If Redis does not answer, the event is reported all the same; the log has it.
 func TestReportsWithoutRedis(t *testing.T) {
 	t.Parallel()
@@ -428,9 +383,7 @@ func TestBounds(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
 	e, err := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnEvent: func(Event) { panic("of the user") }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e.report(t.Context(), nil, noticed{event: Event{Kind: Resumed}})
 	if !strings.Contains(log.String(), "Config.OnEvent panicked") {
 		t.Errorf("the log: %s", log.String())
@@ -522,9 +475,7 @@ func TestClaimThatWasSentTwice(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	e, err := New(Config{Prefix: redistest.Prefix(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	one := noticed{event: Event{ID: "mine"}, of: "a rule", stays: time.Minute}
 	for range 2 {
 		if !e.claim(t.Context(), rdb, one) {
@@ -533,23 +484,5 @@ func TestClaimThatWasSentTwice(t *testing.T) {
 	}
 	if one.event.ID = "of another process"; e.claim(t.Context(), rdb, one) {
 		t.Error("two processes report an event")
-	}
-}
-
-// A limit that comes back before it is used up at this pace has no time at which it is.
-func TestPaceOfALimit(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	before, now := passed{percent: 50, limit: 10, used: 5, at: at}, passed{percent: 80, limit: 10, used: 8, at: at.Add(9 * time.Minute)}
-	used := now.at.Add(6 * time.Minute) // two more, at three minutes each
-	for name, tt := range map[string]struct{ resets, want time.Time }{
-		"before it is whole":  {used.Add(time.Second), used},
-		"when it is whole":    {used, time.Time{}},
-		"after it is whole":   {used.Add(-time.Second), time.Time{}},
-		"it never comes back": {time.Time{}, used},
-	} {
-		if got := pace(before, now, tt.resets); !got.Equal(tt.want) {
-			t.Errorf("%s: %s, want %s", name, got, tt.want)
-		}
 	}
 }

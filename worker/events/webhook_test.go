@@ -169,9 +169,7 @@ func TestWebhookThatHangs(t *testing.T) {
 	})
 	defer close(done)
 	w, err := newWebhook(Webhook{URL: s.URL, Secret: secret, Timeout: 20 * time.Millisecond}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
 	if why := w.why(err); why != "no answer within 20ms" || errors.Is(err, asynq.SkipRetry) {
 		t.Errorf("%s: %v", why, err)
@@ -189,9 +187,7 @@ func TestWebhookAddresses(t *testing.T) {
 		"https://10.0.0.1/T0KEN":    "a private address, which tasks may not reach; if it is meant, start the worker with -allow-host 10.0.0.1:443",
 	} {
 		w, err := newWebhook(Webhook{URL: url, Secret: secret, Timeout: time.Minute}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		err = w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
 		if why := w.why(err); !strings.Contains(why, want) || strings.Contains(why, "T0KEN") {
 			t.Errorf("%s: %s", url, why)
@@ -208,9 +204,7 @@ func TestWebhookQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &process{t: t, counts: map[string]int{}}
 	w, err := newWebhook(Webhook{URL: "https://h/", Secret: secret}, Config{Observer: p, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range maxQueued + 3 {
 		w.put(Event{})
 	}
@@ -229,9 +223,7 @@ func TestWebhookIsLimited(t *testing.T) {
 	}
 	p.waits("delivered", 2)
 	other, err := p.events.webhook.limiter(redistest.Client(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := other.Decide(t.Context(), throttle.Request{Scope: webhookName})
 	if err != nil || d.Allowed || d.RetryAfter > 31*time.Second || s.received() != 2 {
 		t.Errorf("another process may send: %+v %v; %d requests", d, err, s.received())

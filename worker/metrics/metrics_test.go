@@ -245,20 +245,6 @@ func TestTwoAtOnce(t *testing.T) {
 	wantLines(t, scrape(t, b), "# TYPE go_goroutines gauge")
 }
 
-func BenchmarkDecided(b *testing.B) {
-	m := New(Config{})
-	d := throttle.Decision{Rules: []throttle.RuleState{
-		{RuleInfo: &throttle.RuleInfo{Pattern: "a", Rule: "x"}}, {RuleInfo: &throttle.RuleInfo{Pattern: "a/*", Rule: "y"}},
-		{RuleInfo: &throttle.RuleInfo{Pattern: "a/*", Rule: "z"}, Limited: true},
-	}}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			m.Decided(d, time.Millisecond, nil)
-		}
-	})
-}
-
 // TestLooks holds that the age of a look grows by itself, that of providers with one
 // label the oldest counts, and that it is "absent where nobody waits".
 func TestLooks(t *testing.T) {

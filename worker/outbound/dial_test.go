@@ -190,9 +190,7 @@ func TestMixedAnswersUseThePublicOne(t *testing.T) {
 	}
 	// And where that one does not answer, the task is tried again later.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, port, _ = net.SplitHostPort(l.Addr().String())
 	_ = l.Close()
 	err = run(t, h, payload{URL: "http://mixed.test:" + port})
@@ -227,9 +225,7 @@ func TestRebindingIsRefused(t *testing.T) {
 		own: owns(),
 	})
 	u := "http://rebind.test:" + port
-	if err := run(t, h, payload{URL: u}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, run(t, h, payload{URL: u}))
 	asked := questions.Load()
 	rebound = true
 	wantBlocked(t, run(t, h, payload{URL: u}), "rebind.test")
@@ -278,9 +274,7 @@ func TestAllowHosts(t *testing.T) {
 func TestDialFailuresAreRetried(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := l.Addr().String()
 	_ = l.Close()
 	h := handler(t, Config{AllowHosts: []string{"127.0.0.1"}}, seams{resolver: resolves()})

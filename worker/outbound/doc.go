@@ -14,7 +14,7 @@
 // at Go 1.26; TestControlHTTPClientReplays shows it, and fails when Go changes). That cannot be
 // switched off, so the socket decides: the first byte of a request claims its permit for one
 // connection, and no other connection accepts a byte of it (TestOneChargeIsAtMostOneRequest,
-// TestOneChargeIsAtMostOneRequestOverTLS, TestPermit). The run then fails, and asynq's retry, which is
+// TestOneChargeIsAtMostOneRequestOverTLS). The run then fails, and asynq's retry, which is
 // charged anew, decides about another request. Only a request of which no byte was accepted goes out
 // on another connection within the same run (TestUnsentRequestGoesOutOnAnotherConnection). A refused
 // replay costs the other kept connections nothing (TestRefusedReplayLeavesOtherConnectionsAlone).
@@ -52,7 +52,7 @@
 // (TestHeaderFloodEnds). Nothing is decompressed (TestCompressedAnswerStaysCompressed). A server
 // cannot hold a run beyond its deadline (TestEndlessAnswerEndsWithTheRun,
 // TestSwitchingProtocolsDoesNotHang). Bytes that a server sends after one answer are never taken for
-// the answer to the next task (TestAnswersAreNotMixedUp, TestPermitOfReads).
+// the answer to the next task (TestAnswersAreNotMixedUp).
 //
 // TLS is 1.2 or newer, and certificates are verified against the system's roots (TestTLS). No proxy is
 // used, not even the environment's (TestNoProxyNoHTTP2).

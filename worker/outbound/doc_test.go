@@ -11,19 +11,13 @@ import (
 func TestDocNamesItsTests(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var tests []byte
 	for _, name := range files {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tests = append(tests, data...)
 	}
 	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(doc), -1)

@@ -23,13 +23,9 @@ func callOf(tb testing.TB, p payload) *call {
 		p.URL = "http://h/"
 	}
 	data, err := json.Marshal(p)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	c, err := parseCall(data, nil, nil, "ua")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return c
 }
 

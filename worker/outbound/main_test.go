@@ -58,9 +58,7 @@ func handler(tb testing.TB, cfg Config, s seams) *Handler {
 		cfg.AllowHosts = []string{"127.0.0.1"}
 	}
 	h, err := build(cfg, s)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(h.Close)
 	return h
 }
@@ -68,9 +66,7 @@ func handler(tb testing.TB, cfg Config, s seams) *Handler {
 func task(tb testing.TB, p payload) *asynq.Task {
 	tb.Helper()
 	data, err := json.Marshal(p)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return asynq.NewTask("http", data)
 }
 
@@ -132,9 +128,7 @@ func listen(tb testing.TB, f func(*peer)) *rawServer {
 func listenOn(tb testing.TB, addr string, wrap func(net.Conn) net.Conn, f func(*peer)) *rawServer {
 	tb.Helper()
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	s := &rawServer{addr: l.Addr().String(), url: "http://" + l.Addr().String()}
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
@@ -190,5 +184,12 @@ func wantPermanent(tb testing.TB, err error, want bool) {
 	}
 	if strings.Contains(err.Error(), "\n") {
 		tb.Errorf("more than one line: %q", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

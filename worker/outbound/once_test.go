@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"bufio"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,9 +102,7 @@ func TestControlHTTPClientReplays(t *testing.T) {
 			defer client.CloseIdleConnections()
 			for range 2 {
 				req, err := http.NewRequest(p.Method, s.url, strings.NewReader(p.Body))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for k, v := range p.Headers {
 					req.Header.Set(k, v)
 				}
@@ -238,113 +234,6 @@ func TestAnswersAreNotMixedUp(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// The rules of permit and conn by themselves.
-func TestPermit(t *testing.T) {
-	t.Parallel()
-	pipe := func() (*conn, *bufio.Reader) {
-		a, b := net.Pipe()
-		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
-		return newConn(a), bufio.NewReader(b)
-	}
-	take := func(c *conn, p *permit, text string) (int, error) {
-		c.permit.Store(p)
-		return c.Write([]byte(text))
-	}
-	one, far := pipe()
-	two, _ := pipe()
-	go func() { _, _ = io.Copy(io.Discard, far) }()
-
-	if _, err := one.Write([]byte("x")); !errors.Is(err, errSentOnce) {
-		t.Errorf("an idle connection took a byte: %v", err)
-	}
-	p := new(permit)
-	if n, err := take(one, p, "ab"); n != 2 || err != nil || !p.used() {
-		t.Errorf("first write: %d, %v", n, err)
-	}
-	if n, err := one.Write([]byte("cd")); n != 2 || err != nil {
-		t.Errorf("the same connection goes on: %d, %v", n, err)
-	}
-	if n, err := take(two, p, "ab"); n != 0 || !errors.Is(err, errSentOnce) {
-		t.Errorf("another connection took %d bytes: %v", n, err)
-	}
-	closed, _ := pipe()
-	_ = closed.Close()
-	q := new(permit)
-	if _, err := take(closed, q, "ab"); err == nil || q.used() {
-		t.Errorf("a closed connection claimed the permit: %v", err)
-	}
-	if n, err := take(one, q, "ab"); n != 2 || err != nil {
-		t.Errorf("after a write that took nothing: %d, %v", n, err)
-	}
-	q.trace().GotConn(httptrace.GotConnInfo{Conn: one}) // the same connection, a second time
-	if n, err := one.Write([]byte("ab")); n != 0 || !errors.Is(err, errSentOnce) {
-		t.Errorf("the connection took the request twice: %d, %v", n, err)
-	}
-	// The next request may take a connection before the last one hears that it is idle.
-	last, next := new(permit), new(permit)
-	last.trace().GotConn(httptrace.GotConnInfo{Conn: one})
-	next.trace().GotConn(httptrace.GotConnInfo{Conn: one})
-	last.trace().PutIdleConn(nil)
-	if one.permit.Load() != next {
-		t.Error("the next request lost its connection")
-	}
-	next.trace().PutIdleConn(nil)
-	if one.permit.Load() != nil {
-		t.Error("the connection is not idle")
-	}
-}
-
-// An answer's bytes go to the request they were read for, and to no other.
-func TestPermitOfReads(t *testing.T) {
-	t.Parallel()
-	dial := func(sends string) *conn {
-		a, b := net.Pipe()
-		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
-		go func() { _, _ = io.Copy(b, strings.NewReader(sends)) }()
-		go func() { _, _ = io.Copy(io.Discard, b) }()
-		return newConn(a)
-	}
-	write := func(c *conn) {
-		t.Helper()
-		c.permit.Store(new(permit))
-		if _, err := c.Write([]byte("request")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	read := func(c *conn, n int) (string, error) {
-		b := make([]byte, n)
-		got, err := c.Read(b)
-		return string(b[:got]), err
-	}
-	c := dial("oneEXTRA")
-	write(c)
-	for _, want := range []string{"o", "n", "e"} { // the transport cannot read ahead
-		if got, err := read(c, readBuffer); got != want || err != nil {
-			t.Fatalf("got %q, %v; want %q", got, err, want)
-		}
-	}
-	write(c)
-	if got, err := read(c, readBuffer); got != "" || !errors.Is(err, io.EOF) {
-		t.Errorf("the next request was given %q, %v", got, err)
-	}
-
-	c = dial("body")
-	write(c)
-	if got, err := read(c, readBuffer+1); got != "body" || err != nil {
-		t.Errorf("a long read got %q, %v", got, err)
-	}
-
-	c = dial("unasked")
-	if got, err := read(c, 1); got != "" || !errors.Is(err, io.EOF) {
-		t.Errorf("an idle connection gave %q, %v", got, err)
-	}
-	c = dial("early")
-	c.permit.Store(new(permit))
-	if got, err := read(c, 1); got != "" || !errors.Is(err, io.EOF) {
-		t.Errorf("a connection gave %q, %v before the request was written", got, err)
 	}
 }
 

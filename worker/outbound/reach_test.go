@@ -202,12 +202,3 @@ func TestReachFaults(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkOwnAddresses is what a new connection costs more, once a second.
-func BenchmarkOwnAddresses(b *testing.B) {
-	for b.Loop() {
-		if _, err := interfaceAddresses(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

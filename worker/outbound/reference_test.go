@@ -19,9 +19,7 @@ func TestSecretsByReference(t *testing.T) {
 	t.Setenv("HEADWAY_TEST_KEY", "k3y /&?")
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("first\n")
 	var got *http.Request
@@ -39,9 +37,7 @@ func TestSecretsByReference(t *testing.T) {
 		URL:     s.URL + "/bot${env:HEADWAY_TEST_KEY}/send?token=${file:" + file + "}&key=${env:HEADWAY_TEST_KEY}",
 		Headers: map[string]string{"Authorization": "Bearer ${file:" + file + "}", "X-Other": "${other:x} ${env}"},
 	}
-	if err := run(t, h, p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, run(t, h, p))
 	if got.URL.EscapedPath() != "/botk3y%20%2F&%3F/send" || got.URL.Query().Get("token") != "first" || got.URL.Query().Get("key") != "k3y /&?" ||
 		got.Header.Get("Authorization") != "Bearer first" || got.Header.Get("X-Other") != "${other:x} ${env}" {
 		t.Errorf("%s with %v", got.URL, got.Header)
@@ -66,9 +62,7 @@ func TestSecretsAreRefused(t *testing.T) {
 	t.Setenv("HEADWAY_TEST_KEY", "key")
 	t.Setenv("HEADWAY_TEST_EMPTY", "")
 	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, make([]byte, maxReference+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(large, make([]byte, maxReference+1), 0o600))
 	h := handler(t, Config{Secrets: []string{
 		"env:HEADWAY_TEST_KEY@api.example.com", "env:HEADWAY_TEST_KEY@127.0.0.1:1", "env:HEADWAY_TEST_EMPTY@api.example.com", "env:TWO\nLINES@api.example.com",
 		"file:" + large + "@api.example.com", "file:/does/not/exist@api.example.com",

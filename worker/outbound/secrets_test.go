@@ -193,9 +193,7 @@ func TestSecretsNeverStandInErrors(t *testing.T) {
 			tc.cfg.Logger = slog.New(slog.NewJSONHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			h := handler(t, tc.cfg, tc.seams)
 			if tc.warm {
-				if err := run(t, h, secretive(tc.url)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, run(t, h, secretive(tc.url)))
 			}
 			if tc.time == 0 {
 				tc.time = 20 * time.Second
@@ -266,9 +264,7 @@ func TestHide(t *testing.T) {
 		}
 		data, _ := json.Marshal(tc.p)
 		c, err := parseCall(data, nil, nil, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := c.hide(t.Context(), tc.text, false); got != tc.want || err != nil {
 			t.Errorf("%+v\n got %s\nwant %s\n%v", tc.p, got, tc.want, err)
 		}

@@ -30,9 +30,7 @@ func TestTLS(t *testing.T) {
 	roots.AddCert(modern.Certificate())
 
 	t.Run("HTTP/1.1 to a server that offers HTTP/2", func(t *testing.T) {
-		if err := run(t, handler(t, Config{}, seams{roots: roots}), payload{URL: modern.URL}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, run(t, handler(t, Config{}, seams{roots: roots}), payload{URL: modern.URL}))
 		if got := <-proto; got != "HTTP/1.1" {
 			t.Errorf("spoke %s", got)
 		}
@@ -48,9 +46,7 @@ func TestTLS(t *testing.T) {
 	t.Run("name with a trailing dot", func(t *testing.T) {
 		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
 		h := handler(t, Config{AllowHosts: []string{"example.com"}}, seams{roots: roots, resolver: resolves("127.0.0.1")})
-		if err := run(t, h, payload{URL: "https://Example.com.:" + port}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, run(t, h, payload{URL: "https://Example.com.:" + port}))
 		<-proto
 	})
 	t.Run("wrong name", func(t *testing.T) {

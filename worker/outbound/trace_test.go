@@ -55,9 +55,7 @@ func TestHeadersAreAdded(t *testing.T) {
 	}}, seams{})
 	plain := task(t, payload{URL: s.URL, Headers: map[string]string{"X-Tenant": "acme"}})
 	traced := asynq.NewTaskWithHeaders(plain.Type(), plain.Payload(), map[string]string{"traceparent": parent})
-	if err := h.ProcessTask(t.Context(), traced); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.ProcessTask(t.Context(), traced))
 	r := <-got
 	if r.Header.Get("Traceparent") != parent || r.Header.Get("X-Tenant") != "acme" || r.Host != s.Listener.Addr().String() ||
 		len(r.TransferEncoding) != 0 || r.Header["X-Broken"] != nil || r.Header["X-None"] != nil {

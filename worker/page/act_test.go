@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/internal/control"
 )
 
 // chosen is how the form names a task.
@@ -24,9 +22,7 @@ func (s *site) waiting(scope string) int64 {
 		s.t.Fatal(err)
 	}
 	turns, err := h.service.Turns(s.t.Context(), scope, 0, 10)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return turns.All
 }
 
@@ -165,9 +161,7 @@ func TestHistoryWithoutActions(t *testing.T) {
 	if code, body := s.post("/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv0"), "do", "make")); code != http.StatusOK {
 		t.Fatalf("%d\n%s", code, body)
 	}
-	if err := s.rdb.Do(t.Context(), "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-lrange").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.rdb.Do(t.Context(), "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-lrange").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: s.server.Addr(), Username: "narrow", Password: "secret"})
 	defer func() { _ = rdb.Close() }()
 	var err error
@@ -181,31 +175,9 @@ func TestHistoryWithoutActions(t *testing.T) {
 	has(t, body, "in force", "Who changed waiting tasks is not shown", "hw:limits:actions")
 }
 
-// "One test per mutation and role": the service refuses who may not act on a scope's tasks. Who may is what control.TestRoles has.
-func TestActByRole(t *testing.T) {
-	t.Parallel()
-	for verb := range taskVerbs {
-		t.Run(string(verb), func(t *testing.T) {
-			t.Parallel()
-			for name, who := range actors {
-				s := newSite(t, nil)
-				s.use("payments")
-				s.enqueue("payments/acme", "inv", 2)
-				fields := form("verb", string(verb), "scope", "payments/acme", "to", "payments/acme/x", "priority", "3", "do", "make")
-				if verb != control.VerbClear {
-					fields.Set("task", chosen("inv1"))
-				}
-				may := s.may(who, verb, "payments/acme")
-				s.who = who
-				code, body := s.post("/tasks", fields)
-				has := strings.Contains(body, "1 task was changed") || verb == control.VerbClear && strings.Contains(body, "2 tasks were changed")
-				if code != map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[may] || has != may {
-					t.Errorf("%s, who may: %t: %d\n%s", name, may, code, body)
-				}
-				if s.waiting("payments/acme") != 2 && !may {
-					t.Errorf("%s changed tasks", name)
-				}
-			}
-		})
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

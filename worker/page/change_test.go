@@ -27,9 +27,7 @@ func form(kv ...string) url.Values {
 func (s *site) version() int64 {
 	s.t.Helper()
 	v, err := s.store.Current(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return v.Number
 }
 
@@ -155,50 +153,6 @@ func TestChange(t *testing.T) {
 	}
 	if v, err = s.store.Current(t.Context()); err != nil || v.Rules[0].Name != "tenant-trial" || !strings.Contains(v.Rules[0].Rule, "shadow: true") || !strings.Contains(v.Rules[0].Rule, "per: 1h") {
 		t.Errorf("a shadow first: %+v, %v", v.Rules, err)
-	}
-}
-
-// An admin names the owner of a scope, the applications that may spend from it, and what else "worker limits assign" writes. The form has
-// what is so now, and changes what was typed anew.
-func TestAssign(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	if _, body := s.get("/scope?scope=payments/acme"); !strings.Contains(body, `href="/change?scope=payments%2Facme&amp;verb=assign"`) {
-		t.Errorf("the screen of a scope does not lead to the form:\n%s", body)
-	}
-	_, body := s.get("/change?verb=assign&scope=payments/acme")
-	fields := form("verb", "assign", "scope", "payments/acme")
-	for _, f := range control.AssignedFields {
-		has(t, body, `name="assign:`+f.Key+`" value="`)
-		fields.Set("assign:"+f.Key, "")
-	}
-	has(t, body, `name="assign:owner" value="team-acme"`)
-	for key, value := range map[string]string{"owner": "team-new", "apps": "billing,refunds", "weight": "3", "max_priority": "-5", "shares": "batch:3,live:60%:2", "hosts": "api.example.com", "answers": "pause"} {
-		fields.Set("assign:"+key, value)
-	}
-	code, body := s.post("/change", fields)
-	if code != http.StatusOK {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	has(t, body, "owner: team-acme", "owner: team-new", "apps: billing, refunds")
-	if code, body = s.make(fields); code != http.StatusSeeOther {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	p, err := s.store.Now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := control.ConfigAt(p, "payments/acme")
-	for _, f := range control.AssignedFields {
-		if got := f.Write(now); got != fields.Get("assign:"+f.Key) {
-			t.Errorf("%s is %q, want %q", f.Key, got, fields.Get("assign:"+f.Key))
-		}
-	}
-	if code, body = s.make(form("verb", "assign", "scope", "payments/acme", "assign:apps", "")); code != http.StatusSeeOther {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	if p, err = s.store.Now(t.Context()); err != nil || control.ConfigAt(p, "payments/acme").Apps != nil || control.ConfigAt(p, "payments/acme").Owner != "team-new" {
-		t.Errorf("without the applications: %+v, %v", control.ConfigAt(p, "payments/acme"), err)
 	}
 }
 

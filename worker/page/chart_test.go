@@ -17,9 +17,7 @@ import (
 func policyOf(t *testing.T, rules string) *policy.Policy {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -28,9 +26,7 @@ func TestAdmitted(t *testing.T) {
 	t.Parallel()
 	from := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	p, err := policy.ParseScope("p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for rules, want := range map[string]struct {
 		slot, span time.Duration
 		most, pace int64
@@ -56,9 +52,7 @@ func TestAdmitted(t *testing.T) {
 		}
 	}
 	paused, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {paused: true, rules: [{name: a, algorithm: sliding-window, limit: 9, per: 1s}]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := admittedIn(paused, p, from, from.Add(nowSlot), nowSpan); !got.Known || got.Most != 0 || ruleWords(got.MostRule) != "the pause of p" {
 		t.Errorf("paused: %+v", got)
 	}
@@ -141,13 +135,9 @@ func TestStartsAndAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	recorder, err := usage.New(s.rdb, usage.Config{App: "billing"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	recorder.Spent("payments/acme", usage.By{Queue: "default", Type: "mail"}, 41)
-	if err := recorder.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, recorder.Flush(t.Context()))
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 2)
 	for scope, hint := range map[string]upstream.Hint{

@@ -36,13 +36,9 @@ func TestSnapshotCost(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		screen, _ := h.screenOf(r.URL.Path)
 		topic, err := screen.topic(r, s.who)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		last, err := topic.load(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range slowParts + 1 {
 			h.following.read = h.following.read.Add(-snapshotEvery)
 			if scope, is := last.(*scopeState); is {
@@ -68,25 +64,19 @@ func TestWaitersCost(t *testing.T) {
 	s := newSite(t, nil)
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 60)
-	if err := s.rdb.Del(t.Context(), "asynq:{default}:t:inv3").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.rdb.Del(t.Context(), "asynq:{default}:t:inv3").Err())
 	sent := &sentCommands{}
 	rdb := redis.NewClient(s.rdb.Options())
 	defer func() { _ = rdb.Close() }()
 	rdb.AddHook(sent)
 	h, err := newHandler(Config{Redis: rdb, Local: "me"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := httptest.NewRequest(http.MethodGet, "/waiters?scope=payments/acme", nil)
 	if _, err := h.limits(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	topic, err := h.waitersTopic(r, s.who)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var last any
 	for n := range 3 {
 		h.following.read = time.Time{}
@@ -100,9 +90,7 @@ func TestWaitersCost(t *testing.T) {
 		}
 	}
 	data, _, err := h.waitersView(r, s.who, last)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rows := data.(waitersData).Rows
 	for i, row := range rows {
 		if !row.Known || row.Gone != (row.ID == "inv3") || !row.Gone && (row.Type != "mail" || row.EnqueuedBy != "billing" || row.Since.IsZero()) || row.Position != int64(i+1) {
@@ -142,12 +130,8 @@ func TestManyServers(t *testing.T) {
 	now := time.Now()
 	for n := range many {
 		key, served := fmt.Sprintf("asynq:servers:{host%d:%d:x}", n, n), map[string]int{fmt.Sprint("q", n%queues): 1 + n}
-		if err := s.rdb.Set(t.Context(), key, serverInfo(fmt.Sprint("host", n), n, now.Add(-time.Duration(n)*time.Minute), served), time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: float64(now.Add(time.Hour).Unix()), Member: key}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.rdb.Set(t.Context(), key, serverInfo(fmt.Sprint("host", n), n, now.Add(-time.Duration(n)*time.Minute), served), time.Hour).Err())
+		must(t, s.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: float64(now.Add(time.Hour).Unix()), Member: key}).Err())
 	}
 	for n := range queues {
 		if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "payments", Queue: fmt.Sprint("q", n)}); err != nil {
@@ -159,9 +143,7 @@ func TestManyServers(t *testing.T) {
 	h.now = func() time.Time { return clock }
 	r := httptest.NewRequest(http.MethodGet, "/workers", nil)
 	topic, err := h.workersTopic(r, s.who)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var last any
 	rounds := 0
 	for ; rounds < 60; rounds++ {
@@ -193,9 +175,7 @@ func TestManyServers(t *testing.T) {
 		t.Errorf("not all were read after %d snapshots", rounds)
 	}
 	data, _, err := h.workersView(r, s.who, last)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d := data.(workersData)
 	if d.All != many || len(d.Servers) != rowsAPage || d.Pages.Last != 2 || d.Servers[0].Host != "host99" || d.Servers[0].Queues["q9"] != 100 {
 		t.Errorf("%d servers, %d of them on the first of %d pages, the oldest %+v", d.All, len(d.Servers), d.Pages.Last, d.Servers[0])
@@ -237,9 +217,7 @@ func TestTaskOfManyQueues(t *testing.T) {
 	h := pageOfSite(t, s)
 	for path, first := range map[string]int{"/task?id=t7": 200, "/task?id=t7&queue=q7": snapshotCommands} {
 		topic, err := h.taskTopic(httptest.NewRequest(http.MethodGet, path, nil), s.who)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var last any
 		for range 3 {
 			h.following.read = h.following.read.Add(-snapshotEvery)

@@ -25,9 +25,7 @@ func TestDrain(t *testing.T) {
 	}
 	end := make(chan struct{})
 	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 100 * time.Millisecond})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-end; return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-end; return nil })))
 	t.Cleanup(server.Shutdown)
 	shown := func() string {
 		t.Helper()
@@ -91,13 +89,9 @@ func TestDrainOfManyQueues(t *testing.T) {
 	}
 	h := pageOfSite(t, s)
 	topic, err := h.drainTopic(httptest.NewRequest(http.MethodGet, "/drain?scope=payments/acme", nil), s.who)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	last, err := topic.load(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	read := map[string]time.Time{}
 	for range queues / 8 {
 		h.following.read = h.following.read.Add(-snapshotEvery)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,31 +60,6 @@ func TestHubReadsOnceForAll(t *testing.T) {
 	})
 }
 
-// Viewers that come while a topic is read wait for that reading.
-func TestHubReadsOnceAtATime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(slog.New(slog.DiscardHandler), time.Now)
-		var n atomic.Int64
-		slow := topic{key: "slow", cost: fixed(1), load: func(context.Context, any) (any, error) {
-			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // in a bubble
-			return n.Add(1), nil
-		}}
-		var all sync.WaitGroup
-		for range 100 {
-			all.Go(func() {
-				if st := h.get(t.Context(), slow); st.data != int64(1) {
-					t.Errorf("got %+v", st)
-				}
-			})
-		}
-		all.Wait()
-		if n := n.Load(); n != 1 {
-			t.Errorf("%d readings", n)
-		}
-	})
-}
-
 // A snapshot sends at most 50 commands, whatever the number of topics; each has its turn.
 func TestHubBudget(t *testing.T) {
 	t.Parallel()
@@ -117,18 +91,4 @@ func TestHubBudget(t *testing.T) {
 			t.Errorf("%d readings of 20 commands in ten seconds", sum)
 		}
 	})
-}
-
-// The answers that are kept for the time without Redis are bounded.
-func TestHubForgets(t *testing.T) {
-	t.Parallel()
-	h := newHub(slog.New(slog.DiscardHandler), time.Now)
-	var n atomic.Int64
-	var away atomic.Bool
-	for i := range 2 * mostTopics {
-		h.get(t.Context(), counted(time.Duration(i).String(), 1, &n, &away))
-	}
-	if len(h.entries) > mostTopics {
-		t.Errorf("%d answers are kept", len(h.entries))
-	}
 }

@@ -43,9 +43,7 @@ func TestLimitsScreen(t *testing.T) {
 	_, body = s.get("/limits?noted=")
 	has(t, body, "3 versions are sound", "from version 1 to 3", "Newest hash")
 	chain, err := s.store.Verify(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, body = s.get("/limits?noted=" + chain.Hash)
 	has(t, body, "Version 3 has the hash that was noted")
 	_, body = s.get("/limits?noted=" + strings.Repeat("0", 64))

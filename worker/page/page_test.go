@@ -63,9 +63,7 @@ func newSite(t *testing.T, change func(*Config)) *site {
 func newSiteUnder(t *testing.T, limits string, change func(*Config)) *site {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &site{t: t, server: redistest.NewServer(t), who: Actor{Name: "root", Role: RoleAdmin}}
 	s.rdb = s.server.Client(t)
 	if s.limiter, err = throttle.New(s.rdb, p, throttle.Config{}); err != nil {
@@ -115,9 +113,7 @@ func (s *site) do(r *http.Request) (int, string, http.Header) {
 	w := httptest.NewRecorder()
 	s.handler.ServeHTTP(w, r.WithContext(ctx))
 	body, err := io.ReadAll(w.Result().Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return w.Code, string(body), w.Header()
 }
 
@@ -258,9 +254,7 @@ func TestWhoSeesWhat(t *testing.T) {
 		t.Errorf("the history of a viewer:\n%s", body)
 	}
 	both, err := limitsyaml.Parse("new.yaml", []byte("limits: {search: {rules: [{name: plan, algorithm: sliding-window, limit: 8, per: 1h}]}, payments: {rules: [{name: account, algorithm: fixed-window, limit: 3, per: 30d}]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := s.store.Import(t.Context(), policystore.Edit{By: "anna"}, both, "payments-and-search.yaml", false); err != nil {
 		t.Fatal(err)
 	}
@@ -342,9 +336,7 @@ func TestLiveLasts(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	answer, err := http.Get(server.URL + "/live?at=/") //nolint:noctx // the server ends it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
 		t.Fatal(kind)
@@ -364,8 +356,6 @@ func TestLiveLasts(t *testing.T) {
 func pageOfSite(t *testing.T, s *site) *handler {
 	t.Helper()
 	h, err := newHandler(Config{Redis: s.rdb, Local: "me"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return h
 }

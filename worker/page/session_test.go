@@ -83,25 +83,17 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	t.Parallel()
 	path, _ := usersFile(t)
 	users, err := LoadUsers(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := newSite(t, func(c *Config) { c.Identify, c.Users = nil, users })
 	h, err := newHandler(Config{Redis: s.rdb, Users: users})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.heartbeat = 20 * time.Millisecond
 	s.handler = h.mux
 	write := func(name, password string) {
 		t.Helper()
 		hash, err := HashPassword(password)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, fmt.Appendf(nil, "people: {%s: {password: %q, role: admin}}\n", name, hash), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(path, fmt.Appendf(nil, "people: {%s: {password: %q, role: admin}}\n", name, hash), 0o600))
 		users.mu.Lock()
 		users.checked, users.stamp = time.Time{}, ""
 		users.mu.Unlock()
@@ -113,9 +105,7 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 			t.Fatalf("%d\n%s", code, body)
 		}
 		cookie, err := http.ParseSetCookie(header.Get("Set-Cookie"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return cookie
 	}
 	asks := func(cookie *http.Cookie) int {
@@ -151,9 +141,7 @@ func liveOf(t *testing.T, base string, cookie *http.Cookie) *http.Response {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/live?at=/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.AddCookie(cookie)
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil || answer.StatusCode != http.StatusOK {
@@ -201,9 +189,7 @@ func TestLiveEndsWithTheRight(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, front.URL+"/live?at="+url.QueryEscape("/scope?scope=payments/acme"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", answer, err)
@@ -247,9 +233,7 @@ func TestLargeForm(t *testing.T) {
 func TestSchedulesAreSeen(t *testing.T) {
 	t.Parallel()
 	file, err := schedule.Parse("schedules.yaml", []byte("schedules:\n  nightly: {cron: \"0 3 * * *\", task: {type: mail, scope: payments/acme}}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
 	_, body := s.get("/workers")
 	has(t, body, "nightly", "0 3 * * *", "payments/acme")

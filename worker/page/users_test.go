@@ -68,15 +68,11 @@ func TestWhoAsks(t *testing.T) {
 func usersFile(t *testing.T) (path, token string) {
 	t.Helper()
 	hash, err := HashPassword("correct horse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	token, sum := NewToken()
 	path = filepath.Join(t.TempDir(), "users.yaml")
 	text := fmt.Sprintf("people:\n  anna: {password: %q, role: admin}\ntokens:\n  board: {sha256: %q, role: viewer, scopes: [search]}\n", hash, sum)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path, token
 }
 
@@ -85,9 +81,7 @@ func TestLogin(t *testing.T) {
 	t.Parallel()
 	path, token := usersFile(t)
 	users, err := LoadUsers(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := newSite(t, func(c *Config) { c.Identify, c.Users = nil, users })
 	code, _, header := s.do(httptest.NewRequest(http.MethodGet, "/scope?scope=payments", nil))
 	if where := header.Get("Location"); code != http.StatusSeeOther || where != "/login?next="+url.QueryEscape("/scope?scope=payments") {
@@ -155,9 +149,7 @@ func TestUsersFile(t *testing.T) {
 		"":           "write people:",
 	} {
 		path := filepath.Join(t.TempDir(), "users.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		if _, err := LoadUsers(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}

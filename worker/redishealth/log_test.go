@@ -80,20 +80,6 @@ func TestAsynqLog(t *testing.T) {
 	})
 }
 
-func TestAsynqLogDebug(t *testing.T) {
-	t.Parallel()
-	var out output
-	l := &AsynqLogger{
-		log:    slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		outage: func(context.Context, time.Duration) error { return errDown },
-	}
-	l.Info("Starting ", "processing")
-	l.Error("Dequeue error: x")
-	if n := strings.Count(out.String(), "level=DEBUG"); n != 2 || !strings.Contains(out.String(), `message="Starting processing"`) {
-		t.Errorf("got\n%s", out.String())
-	}
-}
-
 // TestCalm holds that warnings of one cause do not flood the log.
 func TestCalm(t *testing.T) {
 	t.Parallel()
@@ -108,22 +94,5 @@ func TestCalm(t *testing.T) {
 	log.Info("fourth")
 	if got := out.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "msg=first a=1 g.b=2") || strings.Contains(got, "second") {
 		t.Errorf("got\n%s", got)
-	}
-}
-
-// At debug too asynq does not say ten times a second that it has found no task.
-func TestAsynqLogAtDebug(t *testing.T) {
-	t.Parallel()
-	var out output
-	l := &AsynqLogger{
-		log:    slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		outage: func(context.Context, time.Duration) error { return nil },
-	}
-	for range 1000 {
-		l.Debug("All queues are empty")
-	}
-	l.Debug("Forwarder done")
-	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, `level=DEBUG msg=asynq message="Forwarder done"`) {
-		t.Errorf("the log is %s", text)
 	}
 }

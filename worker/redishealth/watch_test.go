@@ -190,22 +190,3 @@ func TestWatchStopped(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func TestWatchAge(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var f fakeRedis
-		w := New(Config{Ping: f.ping, Logger: slog.New(slog.DiscardHandler)})
-		for range 100 {
-			_ = w.Check(t.Context(), time.Second)
-		}
-		if n := f.pings.Load(); n != 1 {
-			t.Errorf("%d pings, want 1", n)
-		}
-		<-time.After(time.Second)
-		_ = w.Check(t.Context(), time.Second)
-		if n := f.pings.Load(); n != 2 {
-			t.Errorf("%d pings, want 2", n)
-		}
-	})
-}
