@@ -51,17 +51,13 @@ const twoTenants = `limits:
 // inPlace writes a file as an editor does that does not rename, at the bubble's time.
 func inPlace(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	touch(t, path)
 }
 
 func touch(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Chtimes(path, time.Now(), time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, time.Now(), time.Now()))
 }
 
 func later(d time.Duration) {
@@ -93,9 +89,7 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 func (r *reloading) says(published, logged []string) {
 	r.t.Helper()
 	p, err := r.store.Now(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	expect(r.t, string(limitsyaml.Format(p)), published...)
 	expect(r.t, r.out.String(), logged...)
 }
@@ -166,23 +160,17 @@ func TestGoneRulesAreTold(t *testing.T) {
 func TestMissingFileIsTold(t *testing.T) {
 	t.Parallel()
 	reloads(t, func(t *testing.T, r *reloading) {
-		if err := os.Remove(r.path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(r.path))
 		later(time.Minute)
 		expect(t, r.out.String(), "!level=ERROR")
 		r.signals <- syscall.SIGHUP
 		later(time.Second)
 		expect(t, r.out.String(), "level=ERROR", "cannot read the limits file; keeping the current limits", "no such file")
-		if err := os.Mkdir(r.path, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(r.path, 0o700))
 		r.signals <- syscall.SIGHUP
 		later(time.Second)
 		expect(t, r.out.String(), "it is no file")
-		if err := os.Remove(r.path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(r.path))
 		inPlace(t, r.path, strings.Replace(twoTenants, "200", "300", 1))
 		later(2 * time.Second)
 		r.says([]string{"limit: 300"}, nil)
@@ -202,12 +190,8 @@ func TestSymlinkIsFollowed(t *testing.T) {
 		}
 		link := func(target, name string) {
 			t.Helper()
-			if err := os.Symlink(filepath.Join(dir, target), name+".new"); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(name+".new", name); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Symlink(filepath.Join(dir, target), name+".new"))
+			must(t, os.Rename(name+".new", name))
 		}
 		data := filepath.Join(dir, "..data")
 		link("one", data)
@@ -241,9 +225,7 @@ func TestStartWaitsForTheFile(t *testing.T) {
 			t.Errorf("it waited %s for a file that was old", time.Since(began))
 		}
 		// One whose time is still to come, by this machine's clock, is waited for as well.
-		if err := os.Chtimes(path, time.Now(), time.Now().Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(path, time.Now(), time.Now().Add(time.Hour)))
 		if readOf(t, path); time.Since(began) != settles {
 			t.Errorf("it waited %s", time.Since(began))
 		}
@@ -289,9 +271,7 @@ func TestWritableFileIsTold(t *testing.T) {
 	reloads(t, func(t *testing.T, r *reloading) {
 		for i, mode := range []os.FileMode{0o644, 0o664, 0o646} {
 			inPlace(t, r.path, twoTenants+strings.Repeat("#", i+1)+"\n")
-			if err := os.Chmod(r.path, mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(r.path, mode))
 			later(2 * time.Second)
 			if n, want := strings.Count(r.out.String(), "file is writable by users other than its owner"), min(i, 1); n != want {
 				t.Errorf("%v: told %d times, want %d:\n%s", mode, n, want, r.out)
@@ -301,13 +281,9 @@ func TestWritableFileIsTold(t *testing.T) {
 		var out output
 		path := filepath.Join(t.TempDir(), "schedules.yaml")
 		inPlace(t, path, "schedules: {}\n")
-		if err := os.Chmod(path, 0o602); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, 0o602))
 		_, stands, err := ReadSettled(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		WarnOfMode(t.Context(), slog.New(slog.NewTextHandler(&out, nil)), path, stands)
 		expect(t, out.String(), "file is writable by users other than its owner", "mode=-rw-----w-")
 	})
@@ -317,9 +293,7 @@ func TestWritableFileIsTold(t *testing.T) {
 func TestPipeIsReadOnce(t *testing.T) {
 	t.Parallel()
 	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer in.Close()
 	if _, err := out.WriteString(twoTenants); err != nil {
 		t.Fatal(err)
@@ -362,15 +336,11 @@ func TestFaultsAreToldUntilMended(t *testing.T) {
 		is("is truncated and was not loaded")
 		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
 		mended()
-		if err := os.Rename(r.path, r.path+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(r.path, r.path+".away"))
 		mended() // it may be being replaced
 		r.signals <- syscall.SIGHUP
 		is("cannot read the limits file " + r.path + "; keeping the current limits")
-		if err := os.Rename(r.path+".away", r.path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(r.path+".away", r.path))
 		mended()
 	})
 }

@@ -50,16 +50,12 @@ func allows(limit string) string { return strings.Replace(oneRule, "200", limit,
 func (f *fleet) start(text string) *instance {
 	f.t.Helper()
 	rules, err := limitsyaml.Parse("limits.yaml", []byte(text))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	p := &instance{out: &output{}, rdb: redis.NewClient(redistest.MiniredisOptions(f.m))}
 	log := slog.New(slog.NewTextHandler(p.out, nil))
 	source := New(p.rdb, Of("limits.yaml", rules), Config{Logger: log})
 	rules, err = source.Settle(f.t.Context())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	if p.Limiter, err = throttle.New(p.rdb, rules, throttle.Config{}); err != nil {
 		f.t.Fatal(err)
 	}
@@ -213,23 +209,6 @@ func TestRevertByRestartOfAll(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Back and forth: each is a deploy of its own.
-func TestRevertOfARevert(t *testing.T) {
-	inFleet(t, func(f *fleet) {
-		limits := []string{"1", "2", "1", "2", "1"}
-		var p *instance
-		for i, limit := range limits {
-			if p != nil {
-				p.stop()
-			}
-			p = f.start(allows(limit))
-			later(time.Minute)
-			f.under(limit, p)
-			f.versions(int64(i + 1))
-		}
-	})
 }
 
 // Of several older files the one that was in force last takes the place.

@@ -20,9 +20,7 @@ import (
 func readOf(t *testing.T, path string) File {
 	t.Helper()
 	read, err := Read(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return read
 }
 
@@ -42,41 +40,6 @@ func TestSignalReads(t *testing.T) {
 	})
 	cancel()
 	<-done
-}
-
-// A file that changes while the worker starts is read as soon as it has.
-func TestFileChangesWhileStarting(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	var out output
-	path := settledFile(t, oneRule)
-	read := readOf(t, path)
-	replace(t, path, oneRule+"  search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
-	l := New(rdb, read, Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
-	if _, err := l.Settle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); l.Reload(ctx, nil) }()
-	redistest.WaitFor(t, "the file to be read again", time.Minute, func() bool {
-		p, err := l.store.Now(ctx)
-		return err == nil && strings.Contains(string(limitsyaml.Format(p)), "search")
-	})
-	cancel()
-	<-done
-}
-
-// A rule of tokens whose tasks may say nothing of tokens is told when the file is published.
-func TestOddFileIsTold(t *testing.T) {
-	t.Parallel()
-	var out output
-	path := settledFile(t, strings.Replace(oneRule, "per: 1s", "per: 1s, unit: tokens", 1))
-	l := New(redistest.NewServer(t).Client(t), readOf(t, path), Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
-	if _, err := l.Settle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, out.String(), "level=WARN", "worker limits check lists them", "warnings=1", "tasks that do not say how many tokens they cost are not limited by it")
 }
 
 // A worker whose file was superseded does not bring it back where Redis was emptied.
@@ -139,9 +102,7 @@ func settledFile(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	replace(t, path, text)
 	settled := time.Now().Add(-time.Minute)
-	if err := os.Chtimes(path, settled, settled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, settled, settled))
 	return path
 }
 
@@ -149,12 +110,8 @@ func settledFile(t *testing.T, text string) string {
 func replace(t *testing.T, path, text string) {
 	t.Helper()
 	part := path + ".part"
-	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(part, path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(part, []byte(text), 0o600))
+	must(t, os.Rename(part, path))
 }
 
 const oneRule = "limits:\n  payments:\n    rules:\n      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}\n"

@@ -15,18 +15,12 @@ func TestLeftWithoutARule(t *testing.T) {
 	t.Parallel()
 	reloads(t, func(t *testing.T, r *reloading) {
 		before, err := limitsyaml.Parse("limits.yaml", []byte(twoTenants))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		limiter, err := throttle.New(r.rdb, before, throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for { // what could start at once would not wait
 			d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "payments/acme"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !d.Allowed {
 				break
 			}
@@ -39,9 +33,7 @@ func TestLeftWithoutARule(t *testing.T) {
 				}
 			}
 		}
-		if err := limiter.Waitlist().PublishActive(t.Context(), "payments"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, limiter.Waitlist().PublishActive(t.Context(), "payments"))
 		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
 		later(2 * time.Second)
 		r.says([]string{"limit: 6"}, []string{"!level=WARN"})

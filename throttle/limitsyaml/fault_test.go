@@ -295,19 +295,6 @@ func nested(levels int, innermost string) string {
 	return "limits: {n1: " + text + "}\n"
 }
 
-// "All rules … every fault": faults of every kind in one file, in its order.
-func TestErrorListsAll(t *testing.T) {
-	t.Parallel()
-	_, err := Load(filepath.Join("testdata", "faults.yaml"))
-	want, readErr := os.ReadFile(filepath.Join("testdata", "faults.txt"))
-	if readErr != nil {
-		t.Fatal(readErr)
-	}
-	if err == nil || filepath.ToSlash(err.Error())+"\n" != string(want) {
-		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
-}
-
 // The bounds themselves are allowed.
 func TestPolicyBounds(t *testing.T) {
 	t.Parallel()

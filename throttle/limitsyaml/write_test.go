@@ -3,7 +3,6 @@ package limitsyaml
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -164,18 +163,4 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
-}
-
-// BenchmarkParse reads a file with an override for each of 10,000 tenants.
-func BenchmarkParse(b *testing.B) {
-	var text strings.Builder
-	text.WriteString("limits:\n  payments:\n    scopes:\n")
-	for i := range 10_000 {
-		fmt.Fprintf(&text, "      tenant-%d:\n        rules:\n          - {name: tenant, algorithm: token-bucket, limit: %d, per: 1s, burst: 5}\n", i, i)
-	}
-	b.SetBytes(int64(text.Len()))
-	b.ReportAllocs()
-	for b.Loop() {
-		mustParse(b, text.String())
-	}
 }

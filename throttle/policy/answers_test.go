@@ -91,3 +91,10 @@ func TestAnswersFaults(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

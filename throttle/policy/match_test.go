@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -31,9 +30,7 @@ func lines(bounds []policy.MatchedRule) string {
 func TestMatchExample(t *testing.T) {
 	t.Parallel()
 	p, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const unmatched = "unmatched"
 	for i, row := range []struct{ promise, scope, want string }{
 		0: {"payments/<any tenant>", "payments/globex",
@@ -152,9 +149,7 @@ func TestMatchUnmatched(t *testing.T) {
 		9: {policy.UnmatchedFail, "a/d/e", false},
 	} {
 		p, err := policy.New(row.unmatched, limits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = p.Match(mustScope(t, row.scope))
 		if row.matched != (err == nil) {
 			t.Errorf("%d: %q under %q: %v", i, row.scope, row.unmatched, err)
@@ -236,54 +231,13 @@ func TestMatchModel(t *testing.T) {
 	}
 }
 
-func TestMatchWorstTree(t *testing.T) {
-	t.Parallel()
-	// Both "*" and n at every level: 2^8 nodes cover the last one.
-	limits := map[string]policy.ScopeConfig{}
-	for level := levels; level > 0; level-- {
-		rule := func(limit int64) policy.ScopeConfig {
-			return policy.ScopeConfig{Rules: []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: limit}}, Scopes: limits}
-		}
-		limits = map[string]policy.ScopeConfig{"*": rule(int64(level)), "n": rule(int64(10 * level))}
-	}
-	p, err := policy.New(policy.UnmatchedDeny, limits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bounds, err := p.Match(mustScope(t, "n/m/n/n/n/n/n/n"))
-	if want := "r 10@n, r 2@n/m, r 30@n/m/n, "; err != nil || len(bounds) != 8 || !strings.HasPrefix(lines(bounds), want) {
-		t.Errorf("got %s, %v", lines(bounds), err)
-	}
-}
-
 // "allocates the answer", and nothing else.
 func TestMatchAllocates(t *testing.T) {
 	p, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := mustScope(t, "search/acme")
 	if got := testing.AllocsPerRun(100, func() { _, _ = p.Match(s) }); got != 1 {
 		t.Errorf("Match allocates %v times for one rule, want 1", got)
-	}
-}
-
-func BenchmarkMatch(b *testing.B) {
-	data, err := os.ReadFile("../limitsyaml/testdata/limits.yaml")
-	if err != nil {
-		b.Fatal(err)
-	}
-	p := mustParse(b, string(data))
-	for _, path := range []string{"search", "payments/globex", "payments/acme/refunds"} {
-		s := mustScope(b, path)
-		b.Run(path, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := p.Match(s); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -90,17 +89,6 @@ func TestAssignShares(t *testing.T) {
 	_, err = s.Unset(ctx, anna, "payments", "")
 	must(t, err)
 	has(t, s.nowSays(t), "!weight", "!shares", "!owner")
-}
-
-// What an assignment of an earlier version does not have, the file's weight for one, stays.
-func TestAssignKeepsTheFilesWeight(t *testing.T) {
-	t.Parallel()
-	base := policyOf(t, "limits: {p: {weight: 9, shares: {a: {part: 10%}}}}")
-	v, err := decode(`{"format":1,"version":1,"scopes":[{"scope":"p","owner":"x","updated_by":"anna","updated_at":"2030-01-31T12:00:00Z"}]}`)
-	must(t, err)
-	p, _, err := v.policy(base, time.Now())
-	must(t, err)
-	has(t, string(limitsyaml.Format(p)), "owner: x", "weight: 9", "shares: {a: {part: 10%}}")
 }
 
 // What follows from answers is assigned, taken away, imported and taken back as limits.yaml
@@ -194,24 +182,6 @@ func TestAssignMaxPriority(t *testing.T) {
 	counts(7, true)
 	must(t, second(s.Unset(ctx, anna, "payments/*", "")))
 	counts(0, false)
-}
-
-// What is taken away stays away under a file that has it, and comes back with it.
-func TestAssignTakesTheFilesCapAway(t *testing.T) {
-	t.Parallel()
-	base := policyOf(t, "limits: {p: {max_priority: 0}}")
-	for assigned, want := range map[string]string{
-		`"owner":"x"`: "max_priority: 0", `"no_max_priority":true`: "!max_priority", `"max_priority":0`: "max_priority: 0", `"max_priority":5`: "max_priority: 5",
-	} {
-		v, err := decode(`{"format":1,"version":1,"scopes":[{"scope":"p",` + assigned + `,"updated_by":"anna","updated_at":"2030-01-31T12:00:00Z"}]}`)
-		must(t, err)
-		p, _, err := v.policy(base, time.Now())
-		must(t, err)
-		has(t, string(limitsyaml.Format(p)), want)
-		again, err := v.encode()
-		must(t, err)
-		has(t, again, assigned)
-	}
 }
 
 func second(_ Made, err error) error { return err }

@@ -2,7 +2,6 @@ package policystore
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,45 +142,5 @@ func TestChangesThatAreNotKnown(t *testing.T) {
 	none, _ := newStore(t)
 	if all := changesOf(t, none); len(all) != 0 {
 		t.Error(all)
-	}
-}
-
-// Made has the same that the history has.
-func TestMadeHasItsDifferences(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	made, err := s.Import(t.Context(), anna, policyOf(t, "{unmatched: allow, limits: {p: {hosts: [a.example.com]}}}"), "f", true)
-	must(t, err)
-	if got := changesOf(t, s)[2]; got != textOf(made.Differences) || !strings.HasPrefix(got, " unmatched - unmatched: deny + unmatched: allow\np hosts: + hosts: a.example.com\n") {
-		t.Errorf("%s, and the history has\n%s", textOf(made.Differences), got)
-	}
-}
-
-// A file of many tenants is compared as a whole, and small changes over it are small.
-func TestChangesOfManyTenants(t *testing.T) {
-	t.Parallel()
-	const tenants = 2000
-	many := func(limit int) string {
-		var b strings.Builder
-		b.WriteString("limits:\n  p:\n    scopes:\n")
-		for i := range tenants {
-			fmt.Fprintf(&b, "      t%05d: {rules: [{name: r, algorithm: concurrency, limit: %d}]}\n", i, limit)
-		}
-		return b.String()
-	}
-	s, _ := newStore(t)
-	for limit := range 2 {
-		must(t, second(s.Import(t.Context(), anna, policyOf(t, many(limit)), "f", true)))
-	}
-	for i := range 3 {
-		must(t, set(s, anna, "p/t00007", "r", fmt.Sprintf("limit=%d", i+2)))
-	}
-	var counts []int
-	for c, err := range s.Changes(t.Context()) {
-		must(t, err)
-		counts = append(counts, len(c.Differences))
-	}
-	if want := slices.Concat([]int{tenants, tenants}, slices.Repeat([]int{1}, 3)); !slices.Equal(counts, want) {
-		t.Errorf("%v, want %v", counts, want)
 	}
 }

@@ -109,19 +109,6 @@ func TestAllChangeAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhatEndsEndsEverywhere(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
-		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
-		must(t, set(s, Edit{By: "anna", For: time.Minute}, "payments/acme", "tenant", "limit=100"))
-		pass(time.Minute - 2*time.Millisecond)
-		f.says("limit: 100")
-		pass(4 * time.Millisecond)
-		f.says("!limit: 100")
-		has(t, f.log.String(), "temporary limits expired")
-	})
-}
-
 // A version that is not understood changes nothing, and is told once; the next is taken.
 func TestKeepsWhatItUnderstands(t *testing.T) {
 	t.Parallel()
@@ -191,20 +178,6 @@ func TestChangesByTheServersClock(t *testing.T) {
 	})
 }
 
-// A version of one number is another one where Redis was emptied between.
-func TestNumbersBeginAnew(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
-		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
-		pass(time.Second)
-		m.FlushAll()
-		_, err := s.Import(t.Context(), anna, policyOf(t, strings.Replace(file, "200", "77", 1)), "f", true)
-		must(t, err)
-		pass(2 * time.Second)
-		f.says("limit: 77")
-	})
-}
-
 // "While somebody changes something each fraction of a second, within a second and a half."
 func TestManyChangesComeIntoForce(t *testing.T) {
 	t.Parallel()
@@ -220,28 +193,6 @@ func TestManyChangesComeIntoForce(t *testing.T) {
 		}
 		pass(1500 * time.Millisecond)
 		f.says("limit: 1049")
-	})
-}
-
-// What is not understood, or is gone, costs no more than looks.
-func TestFollowDoesNotSpin(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
-		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
-		must(t, set(s, Edit{By: "anna", For: 3 * time.Second}, "payments/acme", "tenant", "limit=100"))
-		pass(2 * time.Second)
-		m.HSet("hw:limits", "v:3", "{")
-		m.HSet("hw:limits", "version", "3:x")
-		pass(10 * time.Second)
-		m.FlushAll()
-		began := m.CommandCount()
-		pass(10 * time.Second)
-		if n := m.CommandCount() - began; n > 30 {
-			t.Errorf("%d commands in 10 s", n)
-		}
-		if f.none == 0 || f.none > 26 || f.bad != 1 {
-			t.Errorf("told of nothing %d times, of what is not understood %d times", f.none, f.bad)
-		}
 	})
 }
 

@@ -1,14 +1,11 @@
 package policystore
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-
-	"github.com/headway-go/headway/test/redistest"
 )
 
 var newerFile = strings.Replace(file, "limit: 20,", "limit: 30,", 1)
@@ -60,26 +57,6 @@ func TestVacancyIsSeenWithoutGaps(t *testing.T) {
 	})
 }
 
-// Where a file was never published, since somebody changed limits before any worker started, the first
-// that looks publishes it; and where there is nothing, those that follow do.
-func TestHolderWhereThereIsNoFile(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
-		h := NewHolder(s, "worker one")
-		m.FlushAll()
-		if _, _, _, err := h.Renew(t.Context(), policyOf(t, file)); !errors.Is(err, ErrNone) {
-			t.Error(err)
-		}
-		must(t, set(s, anna, "p", "r", "algorithm=concurrency", "limit=1"))
-		for _, want := range []Published{FileSuperseded, FileSuperseded, FileNew, FileStands} {
-			if became, _, _, err := h.Renew(t.Context(), policyOf(t, file)); became != want || err != nil {
-				t.Errorf("%v, %v; want %v", became, err, want)
-			}
-			<-time.After(15 * time.Second)
-		}
-		has(t, s.nowSays(t), "account", "limit: 1}")
-	})
-}
-
 // On a real server: several processes with the older file see at once that nobody has the newer one, and
 // one of them publishes it.
 func TestHoldersTakeOverOnce(t *testing.T) {
@@ -119,18 +96,5 @@ func TestHoldersTakeOverOnce(t *testing.T) {
 	}
 	if v, err := s.Current(ctx); again != 1 || err != nil || v.Number != 3 || !v.HasFile(older) {
 		t.Errorf("%d times, %+v, %v", again, v, err)
-	}
-}
-
-// A user that may only read limits cannot say that it has a file, and so cannot keep another one away.
-func TestHolderMayOnlyRead(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	h := NewHolder(New(server.User(t, []string{"hw:processes"}, "%R~hw:limits*", "hget", "time", "zadd", "zrem", "zremrangebyscore", "pexpire"), Config{}), "worker one")
-	if _, _, err := h.Publish(t.Context(), policyOf(t, file), nil); !errors.Is(err, ErrNotPermitted) {
-		t.Error(err)
-	}
-	if _, _, _, err := h.Renew(t.Context(), policyOf(t, file)); !errors.Is(err, ErrNotPermitted) {
-		t.Error(err)
 	}
 }

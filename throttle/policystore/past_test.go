@@ -82,16 +82,3 @@ func TestUnmatchedSince(t *testing.T) {
 		t.Errorf("a//b: %v", err)
 	}
 }
-
-// A rule that was set for a while ends without a version of its own: the one that had it is named.
-func TestUnmatchedSinceATemporaryRule(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	must(t, set(s, Edit{By: "anna", For: time.Hour}, "mail", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
-	v, err := s.Current(t.Context())
-	must(t, err)
-	since, known, err := s.UnmatchedSince(t.Context(), "mail")
-	if err != nil || !known || since.Number != v.Number {
-		t.Errorf("version %d, %t, %v; want %d", since.Number, known, err, v.Number)
-	}
-}

@@ -5,14 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
@@ -206,56 +201,4 @@ func TestPausesAndOtherChanges(t *testing.T) {
 	_, err = s.Unset(ctx, anna, "", "")
 	must(t, err)
 	says()
-}
-
-// Of two who pause and resume at once one is told, or both come after each other; who
-// changes a rule meanwhile is in nobody's way.
-func TestTwoPauseAtOnce(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	for round := range 10 {
-		var wg sync.WaitGroup
-		errs := make([]error, 3)
-		wg.Go(func() { _, errs[0] = s.Pause(t.Context(), anna, "payments") })
-		wg.Go(func() {
-			_, errs[1] = s.Pause(t.Context(), Edit{By: "bert", For: time.Hour}, "payments")
-		})
-		wg.Go(func() { errs[2] = set(s, anna, "payments", "account", fmt.Sprint("limit=", round)) })
-		wg.Wait()
-		must(t, errs[2])
-		for _, err := range errs[:2] {
-			if err != nil && !errors.As(err, new(*ConflictError)) {
-				t.Errorf("%v", err)
-			}
-		}
-		if errs[0] != nil && errs[1] != nil {
-			t.Errorf("both were told: %v, %v", errs[0], errs[1])
-		}
-		v, err := s.Current(t.Context())
-		if err != nil || len(v.Pauses) != 1 || errs[0] != nil && v.Pauses[0].UpdatedBy != "bert" || errs[1] != nil && v.Pauses[0].UpdatedBy != "anna" {
-			t.Errorf("%+v, %v, %v", v.Pauses, errs, err)
-		}
-		_, err = s.Resume(t.Context(), anna, "payments")
-		must(t, err)
-	}
-}
-
-// A pause comes into force everywhere at one moment, and so does its end.
-func TestPauseIsFollowed(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
-		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
-		_, err := s.Pause(t.Context(), Edit{By: "anna", For: time.Minute}, "payments")
-		must(t, err)
-		pass(Notice - 2*time.Millisecond)
-		f.says("!paused")
-		pass(4 * time.Millisecond)
-		f.says("paused: true", "paused_until: ")
-		has(t, f.log.String(), `change="pause payments for 1m0s" by=anna`)
-		pass(time.Minute - Notice - 4*time.Millisecond)
-		f.says("paused: true")
-		pass(4 * time.Millisecond)
-		f.says("!paused")
-		has(t, f.log.String(), "temporary limits expired")
-	})
 }

@@ -19,15 +19,11 @@ func TestPeriods(t *testing.T) {
 		t.Fatalf("%+v, %v", versions, err)
 	}
 	acme, err := policy.ParseScope("payments/acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	says := func(from, to time.Time) string {
 		t.Helper()
 		periods, err := s.Periods(t.Context(), from, to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var lines []string
 		for _, p := range periods {
 			bounds, err := p.Policy.MatchAt(acme, p.From)

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -64,31 +62,4 @@ func publish(t *testing.T, s *Store, p *policy.Policy) {
 	t.Helper()
 	_, _, err := s.PublishFile(t.Context(), "worker zero", p, nil)
 	must(t, err)
-}
-
-// A user that may only read goes by what stands there, and Preview with it.
-func TestPreviewMayNotPublish(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	publish(t, New(server.Client(t), Config{}), policyOf(t, file))
-	for name, rules := range map[string][]string{"a key to read": {"@all"}, "no commands": {"hget", "hgetall", "time", "watch", "unwatch", "multi", "exec"}} {
-		s := New(server.User(t, nil, append(rules, "%R~hw:limits*")...), Config{})
-		p, err := s.Preview(t.Context(), policyOf(t, "limits: {}"))
-		must(t, err)
-		if is := string(limitsyaml.Format(p)); !strings.Contains(is, "payments") {
-			t.Errorf("%s: %s", name, is)
-		}
-	}
-}
-
-// The embedded server gives the transaction up as Redis does.
-func TestPreviewOfTheEmbeddedServer(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, _ *miniredis.Miniredis, s *Store) {
-		p, err := s.Preview(t.Context(), policyOf(t, "limits: {}"))
-		must(t, err)
-		if v, err := s.Current(t.Context()); err != nil || v.Number != 1 || len(limitsyaml.Format(p)) > 40 {
-			t.Errorf("%+v, %v, %s", v, err, limitsyaml.Format(p))
-		}
-	})
 }

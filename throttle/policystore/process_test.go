@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -75,42 +74,6 @@ func TestProcesses(t *testing.T) {
 	known()
 }
 
-// A process that died is forgotten, and one that lives is not, nor after an outage.
-func TestProcessesAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, rdb := redistest.Miniredis(t)
-		s := New(rdb, Config{})
-		dying := redis.NewClient(redistest.MiniredisOptions(m))
-		dies := announced(t.Context(), func(ctx context.Context) { Announce(ctx, New(dying, Config{}), Process{App: "billing"}) })
-		defer announced(t.Context(), func(ctx context.Context) { Announce(ctx, s, Process{App: "mail"}) })()
-		has := func(apps ...string) {
-			t.Helper()
-			list := processes(t, s)
-			for i, p := range list {
-				if len(list) != len(apps) || p.App != apps[i] {
-					t.Errorf("%+v; want %q", list, apps)
-				}
-			}
-			if len(list) == 0 && len(apps) > 0 {
-				t.Errorf("none; want %q", apps)
-			}
-		}
-		<-time.After(time.Hour)
-		has("billing", "mail")
-		must(t, dying.Close())
-		dies()
-		<-time.After(29 * time.Second)
-		has("billing", "mail")
-		<-time.After(17 * time.Second)
-		has("mail")
-		m.SetError("LOADING")
-		<-time.After(time.Hour)
-		m.SetError("")
-		<-time.After(16 * time.Second)
-		has("mail")
-	})
-}
-
 // A version is known to be in force when it is, and not before.
 func TestProcessTellsWhatIsInForce(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
@@ -145,40 +108,5 @@ func TestProcessMayNotBeKnown(t *testing.T) {
 	}
 	if _, err := mute.Processes(t.Context()); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Error(err)
-	}
-}
-
-// A lease that is renewed in a Redis which was emptied expires as any other.
-func TestLeasesOfAnEmptiedRedis(t *testing.T) {
-	t.Parallel()
-	_, rdb := redistest.Miniredis(t) // of its own: it is emptied
-	s := New(rdb, Config{})
-	a := newAnnouncer(s, Process{App: "mail"})
-	for range 2 {
-		must(t, rdb.FlushAll(t.Context()).Err())
-		a.due = time.Time{}
-		a.renew(t.Context(), 1)
-		if ttl := rdb.PTTL(t.Context(), s.processes).Val(); ttl <= 0 || ttl > 12*time.Minute {
-			t.Errorf("it stays for %s", ttl)
-		}
-	}
-}
-
-// Where a lease stands, to renew it takes two commands.
-func TestLeaseIsRenewedByTwoCommands(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	s := New(rdb, Config{})
-	a := newAnnouncer(s, Process{App: "mail"})
-	a.renew(t.Context(), 1)
-	before := rdb.ZScore(t.Context(), s.processes, a.member).Val()
-	got := redistest.Commands(t, rdb, func() {
-		redistest.WaitAsking(t, "a later millisecond", time.Minute, func() bool { return time.Now().UnixMilli() > int64(before)-lease.Milliseconds()+1 })
-		a.due = time.Time{}
-		a.renew(t.Context(), 1)
-	})
-	after := rdb.ZScore(t.Context(), s.processes, a.member).Val()
-	if redistest.Total(got) != 2 || got["time"] != 1 || got["zadd"] != 1 || after <= before {
-		t.Errorf("%v, until %f after %f", got, after, before)
 	}
 }

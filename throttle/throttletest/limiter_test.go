@@ -202,36 +202,6 @@ func TestOtherwise(t *testing.T) {
 	})
 }
 
-// "It is safe for concurrent use."
-func TestConcurrentUse(t *testing.T) {
-	t.Parallel()
-	var l throttletest.Limiter
-	var users sync.WaitGroup
-	for range 8 {
-		users.Go(func() {
-			for range 50 {
-				l.Then(throttletest.Allow())
-				d, err := l.Wait(t.Context(), throttle.Request{Scope: "p"})
-				if err != nil || !d.Allowed {
-					t.Errorf("%+v, %v", d, err)
-				}
-				_, _ = l.Peek(t.Context(), throttle.Request{Scope: "p"})
-				_, _ = l.Lease(t.Context(), d.Grant)
-				_ = l.Refund(t.Context(), d.Grant)
-				l.LoseLeases()
-			}
-		})
-	}
-	users.Wait()
-	ids := map[string]bool{}
-	for _, id := range l.Refunded() {
-		ids[id] = true
-	}
-	if len(ids) != 400 || len(l.Requests()) != 400 {
-		t.Errorf("%d attempt ids in %d requests, want 400", len(ids), len(l.Requests()))
-	}
-}
-
 // "LoseLeases ends the context of every run that is held"; a zero grant holds none.
 func TestLoseLeases(t *testing.T) {
 	t.Parallel()

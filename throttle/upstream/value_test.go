@@ -156,26 +156,6 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// "10^9 to below 10^10", seen from the last seconds before.
-func TestLastMoments(t *testing.T) {
-	t.Parallel()
-	last := time.Unix(epochTo-10, 0)
-	for value, want := range map[string]time.Duration{
-		"9999999999": 9 * time.Second, "9999999999.9": 9900 * time.Millisecond, "10000000000": Unknown,
-		"9999999999999": 9999 * time.Millisecond, "10000000000000": Unknown,
-	} {
-		got := Read(200, answer(t, "X-RateLimit-Limit: 1\nX-RateLimit-Reset: "+value), last).Quotas
-		if len(got) != 1 || got[0].Reset != want {
-			t.Errorf("reset %s: %+v, want %s", value, got, want)
-		}
-	}
-	for value, want := range map[string]time.Duration{"9999999999": 9 * time.Second, "10000000000": MaxWait} {
-		if got := Read(429, answer(t, "Retry-After: "+value), last); got.Retry != want {
-			t.Errorf("retry after %s: %+v, want %s", value, got, want)
-		}
-	}
-}
-
 // Of several resets the one without a clock counts, and then the longest.
 func TestResets(t *testing.T) {
 	t.Parallel()

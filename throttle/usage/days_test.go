@@ -85,9 +85,7 @@ func (m model) check(t *testing.T, rdb redis.UniversalClient, scope string, rand
 	t.Helper()
 	now, since := time.Now(), time.Duration(1+random.Int64N(int64(Longest)))
 	reports, err := ReadDays(t.Context(), rdb, Config{}, scope, since)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	from := now.Add(-since).UTC().Truncate(day)
 	for _, r := range reports {
 		all, by, words := m.in(from, day)
@@ -111,9 +109,7 @@ func (m model) check(t *testing.T, rdb redis.UniversalClient, scope string, rand
 		from := now.Add(-back)
 		to := from.Add(1 + time.Duration(random.Int64N(int64(back))))
 		points, err := Series(t.Context(), rdb, Config{}, scope, from, to, g.every)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at := from.UTC().Truncate(g.every)
 		for _, p := range points {
 			if all, _, _ := m.in(at, g.every); !p.At.Equal(at) || p.Sum != all {
@@ -144,13 +140,9 @@ func TestDays(t *testing.T) {
 				flush(t, r)
 			}
 			reports, err := ReadDays(t.Context(), rdb, Config{Prefix: prefix}, "p", 30*day)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			points, err := Series(t.Context(), rdb, Config{Prefix: prefix}, "p", now.Add(-30*day), now, day)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			today := slices.IndexFunc(reports, func(r Report) bool { return r.From.Equal(now.UTC().Truncate(day)) })
 			if len(reports) < 31 || len(points) < 31 || today < 30 { // one more may begin during the test
 				t.Fatalf("%d days, %d points, today is %d", len(reports), len(points), today)

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,9 +16,7 @@ func fineSeries(t *testing.T, rdb redis.UniversalClient, prefix, scope string) [
 	t.Helper()
 	now := time.Now()
 	points, err := Series(t.Context(), rdb, Config{Prefix: prefix}, scope, now.Add(-15*time.Minute), now, 15*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return points
 }
 
@@ -70,51 +67,4 @@ func TestFine(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A part of a sum is what its time is of the period, and the parts are the sum.
-func TestSpread(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		to := time.Unix(1_700_000_000, random.Int64N(1e9))
-		from := to.Add(-time.Duration(random.Int64N(int64(2 * longestPeriod))))
-		n := random.Int64N(2*mostUnits) - mostUnits
-		parts := partsOf(from, to)
-		shares, sum := spread(n, parts), int64(0)
-		for i, p := range parts {
-			sum += shares[i]
-			begins := time.Unix(p.start, 0)
-			in := minTime(begins.Add(fine.every), to).Sub(maxTime(begins, maxTime(from, to.Add(-longestPeriod))))
-			if in < 0 || in > fine.every || len(parts) > 5 {
-				t.Fatalf("%s to %s: %+v", from, to, parts)
-			}
-			if whole := min(to.Sub(from), longestPeriod); whole > 0 {
-				if want := float64(n) * float64(in) / float64(whole); float64(shares[i])-want > 2 || want-float64(shares[i]) > 2 {
-					t.Fatalf("%d of %d, want %f", shares[i], n, want)
-				}
-			}
-		}
-		if sum != n {
-			t.Fatalf("%v are %d, want %d", shares, sum, n)
-		}
-	}
-	now := time.Unix(1_700_000_000, 0)
-	if parts := partsOf(now.Add(time.Hour), now); len(parts) != 1 || parts[0].start != now.Unix()/15*15 {
-		t.Errorf("with a clock that has stepped back: %+v", parts)
-	}
-}
-
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

@@ -24,9 +24,7 @@ func recording(t *testing.T, rdb redis.UniversalClient, rules string) (l *thrott
 	prefix = redistest.Prefix(t)
 	r = newRecorder(t, rdb, prefix, "shop")
 	l, err := throttle.New(rdb, policy.PerHour(rules, 10), throttle.Config{Prefix: prefix, OnSpent: r.Record})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l, r, prefix
 }
 
@@ -55,13 +53,9 @@ func TestRecord(t *testing.T) {
 				Settle: func(*http.Response) (policy.Costs, bool) { return policy.Costs{"requests": 2, "tokens": 120}, true },
 			}}
 			resp, err := client.Get(api.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_, err = io.Copy(io.Discard, resp.Body)
-			if err := errors.Join(err, resp.Body.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, resp.Body.Close()))
 			want("roundtrip", Sum{2, 1}, "shop  2/1 map[tokens:120]")
 
 			served := inbound.Wrap(http.NotFoundHandler(), l, func(*http.Request) string { return "p/in" })
@@ -72,37 +66,17 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			d, err := l.Decide(ctx, throttle.Request{Scope: "p", Cost: 4})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if refused, err := l.Decide(ctx, throttle.Request{Scope: "p", Cost: 9}); err != nil || refused.Allowed {
 				t.Fatalf("%+v, %v", refused, err)
 			}
 			want("Decide", Sum{7, 3}, "shop  7/3 map[tokens:120]")
-			if err := l.Refund(ctx, d.Grant); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Refund(ctx, d.Grant))
 			want("Refund", Sum{3, 2}, "shop  3/2 map[tokens:120]")
 			if n := r.Lost(); n != 0 {
 				t.Errorf("%d units are lost", n)
 			}
 		})
-	}
-}
-
-// What is refunded in another slot than it was spent in leaves no sum below nothing.
-func TestRefundedLater(t *testing.T) {
-	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	r := newRecorder(t, rdb, prefix, "shop")
-	r.Spent("p", By{Type: "t"}, 5)
-	r.Record(throttle.Spent{Scope: "p", Tasks: -1, Units: -9})
-	r.Record(throttle.Spent{Scope: "q", Tasks: -1, Units: -2, Costs: policy.Costs{"tokens": -7}})
-	flush(t, r)
-	for scope, want := range map[string]Sum{"p": {}, "q": {}} {
-		if got := read(t, rdb, prefix, scope, time.Hour); got.All != want || got.Other != (Sum{}) || got.ByUnit != nil {
-			t.Errorf("%s: %+v", scope, got)
-		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -59,9 +58,7 @@ func running(t *testing.T, rdb *redis.Client, cfg Config) (r *Recorder, stop fun
 	t.Helper()
 	cfg.App = "app"
 	r, err := New(rdb, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { r.Run(ctx); close(ended) }()
@@ -206,41 +203,6 @@ func TestFault(t *testing.T) {
 		}
 		stop()
 		if got := read(t, rdb, "", "p/x", time.Hour).All; got != (Sum{14, 2}) {
-			t.Errorf("got %+v", got)
-		}
-	})
-}
-
-// "Where one has more scopes … than are kept": those that are sent in several pipelines
-// are bounded together.
-func TestManyScopesOfOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m, rdb := redistest.Miniredis(t)
-		r, stop := running(t, rdb, Config{})
-		for n := range 4 {
-			for i := range mostAccounts {
-				r.Spent(fmt.Sprintf("p/%d-%d", n, i), By{Type: "a"}, 1)
-			}
-			pass(flushEvery)
-		}
-		stop()
-		if n := len(m.Keys()); n > 2*(mostScopes+1)*len(grains) {
-			t.Errorf("%d keys", n)
-		}
-		for _, key := range m.Keys() {
-			if !strings.Contains(key, "!scopes:") {
-				continue
-			}
-			members, err := m.ZMembers(key)
-			if err != nil || len(members) > mostScopes || !slices.Contains(members, "p") {
-				t.Errorf("%s has %d, %v", key, len(members), err)
-			}
-		}
-		if r.Lost() != 0 {
-			t.Errorf("%d units are lost", r.Lost())
-		}
-		if got := read(t, rdb, "", "p", time.Hour).All; got != (Sum{4 * mostAccounts, 4 * mostAccounts}) {
 			t.Errorf("got %+v", got)
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -63,60 +62,9 @@ func TestUnitsApart(t *testing.T) {
 			}
 			start := grains[1].start(time.Now())
 			scope, err := policy.ParseScope("q")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if n := rdb.Exists(t.Context(), grains[1].unitsKey(throttle.ScopeKey(prefix, scope), start)).Val(); n != 0 {
 				t.Error("a scope without units has a key of them")
-			}
-		})
-	}
-}
-
-// What was settled corrects what was spent, at every level and in whatever slot it is told;
-// nobody is said to have spent less than nothing.
-func TestSettledCorrects(t *testing.T) {
-	t.Parallel()
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{"Redis": redistest.Client(t), "miniredis": mini} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			prefix := redistest.Prefix(t)
-			r := newRecorder(t, rdb, prefix, "shop")
-			at := time.Unix(grains[1].start(time.Now()), 0).Add(-time.Second) // the end of a slot of each length
-			r.now = func() time.Time { return at }
-			r.SpentCosts("p/a", By{Type: "less"}, policy.Costs{"requests": 1, "tokens": 1500})
-			r.SpentCosts("p/a", By{Type: "more"}, policy.Costs{"requests": 1, "tokens": 100})
-			r.SpentCosts("p/b", By{Type: "none"}, policy.Costs{"requests": 3, "tokens": 40})
-			flush(t, r)
-			at = at.Add(2 * time.Second) // in the next one
-			r.Settled("p/a", By{Type: "less"}, policy.Costs{"tokens": -1170})
-			r.Settled("p/a", By{Type: "more"}, policy.Costs{"requests": 1, "tokens": 20, "rows": 5})
-			r.Settled("p/b", By{Type: "none"}, policy.Costs{"requests": -2, "tokens": -40})
-			r.Settled("p/b", By{Type: "none"}, policy.Costs{"tokens": -2 * mostUnits}) // nobody can have spent that
-			flush(t, r)
-			since := 3 * time.Hour
-			for scope, want := range map[string]struct {
-				spenders []string
-				units    map[string]int64
-			}{
-				"p": {[]string{"shop more 2/1 map[rows:5 tokens:120]", "shop less 1/1 map[tokens:330]", "shop none 1/1 map[]"},
-					map[string]int64{"tokens": 450, "rows": 5}},
-				"p/b": {[]string{"shop none 1/1 map[]"}, nil},
-			} {
-				got := read(t, rdb, prefix, scope, since)
-				if !slices.Equal(byUnit(got), want.spenders) || !maps.Equal(got.ByUnit, want.units) || got.OtherByUnit != nil || got.Other != (Sum{}) {
-					t.Errorf("%s: %q, all %v, others %v %v", scope, byUnit(got), got.ByUnit, got.Other, got.OtherByUnit)
-				}
-			}
-			// The last slot alone has less than nothing of some.
-			r.Settled("q", By{}, policy.Costs{"requests": -1, "tokens": -7})
-			flush(t, r)
-			if got := read(t, rdb, prefix, "q", since); got.All != (Sum{}) || got.ByUnit != nil || len(got.Spenders) != 0 {
-				t.Errorf("%+v", got)
-			}
-			if r.Lost() != 0 {
-				t.Errorf("%d were lost", r.Lost())
 			}
 		})
 	}
@@ -175,27 +123,6 @@ func TestFloodOfUnits(t *testing.T) {
 			}
 		})
 	}
-}
-
-// "6 more for the scope, 3 for each unit, and 3 for each unit of each who spent it."
-func TestCommandsOfUnits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		c := &counted{}
-		rdb.AddHook(c)
-		r, stop := running(t, rdb, Config{})
-		defer stop()
-		for range 1000 {
-			r.SpentCosts("p", By{Type: "a"}, policy.Costs{"tokens": 5, "rows": 1})
-			r.SpentCosts("p", By{Type: "b"}, policy.Costs{"tokens": 5})
-		}
-		pass(flushEvery)
-		const plain = 18 + 2 + 2*6 + 6
-		if commands, pipelines := c.sent(); pipelines != 1 || commands != plain+6+2*3+3*3 {
-			t.Errorf("%d commands in %d pipelines", commands, pipelines)
-		}
-	})
 }
 
 // "It … allocates nothing", by unit too.

@@ -1,14 +1,12 @@
 package usage
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,9 +20,7 @@ import (
 func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *Recorder {
 	t.Helper()
 	r, err := New(rdb, Config{Prefix: prefix, App: app})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -36,17 +32,13 @@ func inOneSlot() func(*Recorder) {
 
 func flush(t testing.TB, r *Recorder) {
 	t.Helper()
-	if err := r.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Flush(t.Context()))
 }
 
 func read(t testing.TB, rdb redis.UniversalClient, prefix, scope string, since time.Duration) Report {
 	t.Helper()
 	report, err := Read(t.Context(), rdb, Config{Prefix: prefix}, scope, since)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return report
 }
 
@@ -398,38 +390,6 @@ func TestSpentAllocatesNothing(t *testing.T) {
 	}
 }
 
-// "It is safe for concurrent use": nothing is lost between those who spend and flushes.
-func TestTogether(t *testing.T) {
-	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	recorders := []*Recorder{newRecorder(t, rdb, prefix, "app"), newRecorder(t, rdb, prefix, "app")}
-	var wg sync.WaitGroup
-	for _, r := range recorders {
-		for n := range 4 {
-			wg.Go(func() {
-				for i := range 1000 {
-					r.Spent(fmt.Sprint("p/", i%3), By{Type: fmt.Sprint(n)}, 2)
-				}
-			})
-		}
-		wg.Go(func() {
-			for range 20 {
-				_ = r.Flush(context.WithoutCancel(t.Context())) // the last one tells
-			}
-		})
-	}
-	wg.Wait()
-	for _, r := range recorders {
-		flush(t, r)
-		if r.Lost() != 0 {
-			t.Errorf("%d units are lost", r.Lost())
-		}
-	}
-	if got := read(t, rdb, prefix, "p", time.Hour); got.All != (Sum{16000, 8000}) || got.Other != (Sum{}) || len(got.Spenders) != 4 {
-		t.Errorf("got %+v", got)
-	}
-}
-
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -559,9 +519,7 @@ func TestUsageMemory(t *testing.T) {
 func access(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## Who uses it\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	_, rule, found := strings.Cut(section, "It needs `")
@@ -614,38 +572,4 @@ func TestUsageAccess(t *testing.T) {
 	if err := use(redistest.User(t, []string{"other:*"}, commands...), prefix); !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Errorf("keys of others: %v", err)
 	}
-}
-
-// A combination costs about what adding to a map does.
-func BenchmarkSpent(b *testing.B) {
-	by := By{App: "billing", Queue: "invoices", Type: "refund"}
-	b.Run("recorder", func(b *testing.B) {
-		r := newRecorder(b, redis.NewClient(&redis.Options{}), "hw", "app")
-		b.ReportAllocs()
-		for b.Loop() {
-			r.Spent("payments/acme/refunds", by, 1)
-		}
-	})
-	b.Run("limiter", func(b *testing.B) {
-		r := newRecorder(b, redis.NewClient(&redis.Options{}), "hw", "app")
-		one := throttle.Spent{Scope: "payments/acme/refunds", Tasks: 1, Units: 1}
-		b.ReportAllocs()
-		for b.Loop() {
-			r.Record(one)
-		}
-	})
-	b.Run("map", func(b *testing.B) {
-		type key struct {
-			scope string
-			by    By
-		}
-		var mu sync.Mutex
-		sums := map[key]int64{}
-		b.ReportAllocs()
-		for b.Loop() {
-			mu.Lock()
-			sums[key{"payments/acme/refunds", by}]++
-			mu.Unlock()
-		}
-	})
 }

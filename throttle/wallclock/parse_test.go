@@ -124,3 +124,10 @@ func FuzzNextAndPrev(f *testing.F) {
 		}
 	})
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

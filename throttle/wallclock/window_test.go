@@ -13,9 +13,7 @@ import (
 func window(tb testing.TB, expr, zone string) *wallclock.Window {
 	tb.Helper()
 	w, err := wallclock.ParseWindow(expr, zone)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return w
 }
 
@@ -37,9 +35,7 @@ func TestWindowChanges(t *testing.T) {
 	} {
 		w := window(t, row.expr, row.zone)
 		at, err := time.Parse("2006-01-02T15:04Z", row.from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []string
 		for range 4 {
 			held := w.Holds(at)
@@ -71,9 +67,7 @@ func TestWindowsMinuteByMinute(t *testing.T) {
 	for range 60 {
 		expr, zone := exprs[random.IntN(len(exprs))], zones[random.IntN(len(zones))]
 		loc, err := time.LoadLocation(zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		from := time.Date(2005+random.IntN(25), time.Month(1+random.IntN(12)), 1+random.IntN(28), random.IntN(24), random.IntN(60), 0, 0, time.UTC)
 		if _, shift := from.In(loc).ZoneBounds(); !shift.IsZero() && random.IntN(4) > 0 {
 			from = shift.Add(-time.Duration(random.IntN(72)) * time.Hour)
