@@ -20,13 +20,9 @@ func TestClientApp(t *testing.T) {
 	} {
 		client := queue.NewClient(rdb, queue.ClientConfig{App: app})
 		r, err := client.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "p"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		info, err := inspector.GetTaskInfo("default", r.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, has := info.Headers[queue.HeaderApp]
 		if got := queue.EnqueuedBy(asynq.NewTaskWithHeaders("t", nil, info.Headers)); got != want || has != (app != "") || len(text) > 3*128 {
 			t.Errorf("%q: got %q of %q, want %q", app, got, text, want)

@@ -34,9 +34,7 @@ func tasks(n int, queueName string) iter.Seq[queue.Entry] {
 func pending(t *testing.T, rdb redis.UniversalClient, queueName string) []string {
 	t.Helper()
 	ids, err := rdb.LRange(t.Context(), "asynq:{"+queueName+"}:pending", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slices.Reverse(ids)
 	return ids
 }
@@ -116,9 +114,7 @@ func TestBatchFirstOfTwo(t *testing.T) {
 	const pairs = 50
 	for round, loaded := range []time.Duration{0, time.Hour} {
 		for _, first := range []time.Duration{0, time.Hour} {
-			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ScriptFlush(t.Context()).Err())
 			if _, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: loaded}); err != nil {
 				t.Fatal(err)
 			}
@@ -142,15 +138,6 @@ func TestBatchFirstOfTwo(t *testing.T) {
 				t.Errorf("%+v %v", sum, err)
 			}
 		}
-	}
-}
-
-func TestBatchOfNothing(t *testing.T) {
-	t.Parallel()
-	client := queue.NewClient(redistest.Client(t), queue.ClientConfig{})
-	sum, err := client.EnqueueBatch(t.Context(), queue.NewReader(strings.NewReader("")).All(), nil)
-	if sum.Total() != 0 || err != nil {
-		t.Errorf("%+v %v", sum, err)
 	}
 }
 
@@ -210,18 +197,6 @@ func TestBatchInterrupted(t *testing.T) {
 	}
 }
 
-// TestBatchInterruptedBefore holds that nothing is read once ctx has ended.
-func TestBatchInterruptedBefore(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	client := queue.NewClient(redistest.Client(t), queue.ClientConfig{})
-	sum, err := client.EnqueueBatch(ctx, tasks(5, redistest.Prefix(t)), nil)
-	if sum.Total() != 0 || err != context.Canceled { //nolint:errorlint // exactly this one
-		t.Errorf("%+v %v", sum, err)
-	}
-}
-
 // TestBatchSourceFails holds that what was read before the source failed is
 // enqueued, and that the failure is told.
 func TestBatchSourceFails(t *testing.T) {
@@ -273,36 +248,6 @@ func TestBatchRedisFails(t *testing.T) {
 	}
 }
 
-// TestBatchRedisDies holds that a batch ends with an error, and soon, when Redis
-// is killed; and that after a restart all of it can be given again.
-func TestBatchRedisDies(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t, redistest.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}})
-	opts := *server.Client(t).Options()
-	opts.MaxRetries, opts.DialerRetries = -1, 1
-	rdb := redis.NewClient(&opts)
-	t.Cleanup(func() { _ = rdb.Close() })
-	client := queue.NewClient(rdb, queue.ClientConfig{})
-	const n = 5000
-	results := 0
-	sum, err := client.EnqueueBatch(t.Context(), tasks(n, "q"), func(queue.Result) {
-		if results++; results == 700 {
-			server.Kill9()
-		}
-	})
-	if err == nil || sum.Failed == 0 || sum.Enqueued < 700 {
-		t.Fatalf("%+v %v", sum, err)
-	}
-	server.Restart(t)
-	again, err := client.EnqueueBatch(t.Context(), tasks(n, "q"), nil)
-	if err != nil || again.Duplicate < sum.Enqueued || again.Total() != n {
-		t.Errorf("again: %+v %v after %+v", again, err, sum)
-	}
-	if !slices.Equal(pending(t, rdb, "q"), wantIDs(n)) {
-		t.Error("not each id once")
-	}
-}
-
 // TestBatchMemory holds that "a million lines need no more memory than a
 // thousand": what is alive does not grow with what has been read. It is not
 // parallel, since the other tests' memory would be counted.
@@ -329,15 +274,5 @@ func TestBatchMemory(t *testing.T) {
 	})
 	if err != nil || early == 0 || late > early+slack {
 		t.Errorf("%v; %d bytes alive after 2000 lines, %d later on", err, early, late)
-	}
-}
-
-func TestNumberStops(t *testing.T) {
-	t.Parallel()
-	for e := range tasks(3, "q") {
-		if e.Line != 1 || e.Task.ID != "t0" {
-			t.Errorf("got %+v", e)
-		}
-		break
 	}
 }

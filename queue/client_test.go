@@ -95,23 +95,6 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestEnqueueLeavesItsTask holds that a Task "is a value and is not changed by
-// enqueuing it".
-func TestEnqueueLeavesItsTask(t *testing.T) {
-	t.Parallel()
-	task := queue.Task{Type: queue.TypeHTTP, Scope: "a", Queue: redistest.Prefix(t), HTTP: &queue.HTTP{URL: "http://h"}}
-	before, request := task, *task.HTTP
-	client := queue.NewClient(redistest.Client(t), queue.ClientConfig{})
-	first, err1 := client.Enqueue(t.Context(), task)
-	second, err2 := client.Enqueue(t.Context(), task)
-	if err1 != nil || err2 != nil || first.ID == second.ID || !first.Random || len(first.ID) != 36 {
-		t.Errorf("%+v %v, %+v %v", first, err1, second, err2)
-	}
-	if !reflect.DeepEqual(task, before) || !reflect.DeepEqual(*task.HTTP, request) {
-		t.Errorf("changed to %+v", task)
-	}
-}
-
 // TestIDIsTaken holds that an id "is taken while its task waits or runs, for
 // Remember after it succeeded, and while it lies in asynq's archive".
 func TestIDIsTaken(t *testing.T) {
@@ -153,9 +136,7 @@ func TestIDIsTaken(t *testing.T) {
 		}
 		return nil
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(server.Shutdown)
 	for range 3 {
 		enqueue(task(<-running), queue.Duplicate)
@@ -184,9 +165,7 @@ func TestDelayIsNeverEarly(t *testing.T) {
 			for range 5 { // at different parts of a second
 				at := time.Now().Add(delay)
 				got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: delay})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				due[got.ID] = at
 				<-time.After(211 * time.Millisecond)
 			}
@@ -206,9 +185,7 @@ func TestDelayIsNeverEarly(t *testing.T) {
 			}
 			return nil
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		<-time.After(8 * time.Second)
 		server.Shutdown()
 		if int(ran.Load()) != len(due) {
@@ -227,9 +204,7 @@ func TestRememberRoundsUp(t *testing.T) {
 		0: 0, time.Microsecond: time.Second, time.Second: time.Second, 1001 * time.Millisecond: 2 * time.Second,
 	} {
 		got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Queue: name, Remember: remember})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if kept := info(t, rdb, name, got.ID).Retention; kept != want {
 			t.Errorf("%v is kept %v, want %v", remember, kept, want)
 		}
@@ -241,9 +216,7 @@ func TestEnqueueRefuses(t *testing.T) {
 	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
 		"a": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: time.Second}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	client := queue.NewClient(rdb, queue.ClientConfig{Policy: pol})
 	for want, task := range map[string]queue.Task{
@@ -318,9 +291,7 @@ func TestScriptsForgotten(t *testing.T) {
 				t.Errorf("%+v %v", got, err)
 			}
 		}
-		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ScriptFlush(t.Context()).Err())
 	}
 	q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
 	if err != nil || q.Pending != 3 || q.Scheduled != 3 {

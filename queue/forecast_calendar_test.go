@@ -16,19 +16,13 @@ import (
 func TestForecastMonths(t *testing.T) {
 	t.Parallel()
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limits, err := limitsyaml.Parse("limits.yaml", []byte(
 		`limits: {p: {rules: [{name: month, algorithm: calendar, limit: 2, resets: "0 0 1 * *", timezone: Europe/Berlin}]}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rdb := redistest.NewServer(t).Client(t)
 	limiter, err := throttle.New(rdb, limits, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 { // this month's
 		if d, err := limiter.Allow(t.Context(), "p"); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)

@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -22,9 +21,7 @@ func oneRunEach(t *testing.T) (rdb *redis.Client, limiter *throttle.Limiter, pre
 	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
 		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "runs", Algorithm: policy.Concurrency, Limit: 1}}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,44 +74,14 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// A batch is done when all of it has started: also the tasks of lower priority, and of lighter queues, that were enqueued first.
-func TestInspectLastOfEachPriority(t *testing.T) {
-	t.Parallel()
-	rdb, limiter, prefix := oneRunEach(t)
-	heavy, light := prefix+"heavy", prefix+"light"
-	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true, Queues: map[string]int{heavy: 9, light: 1}})
-	for name, first := range map[string]queue.Task{"priority": {Queue: heavy, Priority: -1}, "queue": {Queue: light}} {
-		var tasks []queue.Task
-		for i := range 10 {
-			one := queue.Task{Type: "t", Scope: "p/" + name, Queue: heavy}
-			if i < 5 {
-				one.Queue, one.Priority = first.Queue, first.Priority
-			}
-			tasks = append(tasks, one)
-		}
-		began := time.Now()
-		sum, err := client.EnqueueBatch(t.Context(), queue.Number(slices.Values(tasks)), nil)
-		if err != nil || sum.Enqueued != len(tasks) || sum.Untold != 0 {
-			t.Fatalf("%+v, %v", sum, err)
-		}
-		if in := sum.DoneAt.Sub(began); in < 8*time.Minute {
-			t.Errorf("%s: the last of 10 runs of a minute starts in %v", name, in)
-		}
-	}
-}
-
 // What waits for the end of a pause by its API says so, and of which scope, as in a Forecast.
 func TestInspectUpstreamPause(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
 	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Second}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
 		t.Fatal(err)
 	}

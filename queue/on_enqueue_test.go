@@ -2,14 +2,12 @@ package queue_test
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
@@ -78,9 +76,7 @@ func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	limiter, err := throttle.New(rdb, policy.PerSecond("p", 1), throttle.Config{Prefix: name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var s seen
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, OnEnqueue: s.onEnqueue})
 	results := map[string]queue.Result{}
@@ -158,34 +154,6 @@ func TestReadPlannedWait(t *testing.T) {
 		headers := map[string]string{queue.HeaderExpected: tt.expected, queue.HeaderWaitsFor: tt.waitsFor, queue.HeaderScope: tt.scope}
 		if got, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, headers)); got != tt.want || is != tt.is {
 			t.Errorf("%s: %+v %t, want %+v %t", name, got, is, tt.want, tt.is)
-		}
-	}
-}
-
-// "The returned function is called once": also for tasks that a batch has read, and does not send.
-func TestOnEnqueueOfABatchThatStops(t *testing.T) {
-	t.Parallel()
-	var s seen
-	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { _ = gone.Close() })
-	client := queue.NewClient(gone, queue.ClientConfig{OnEnqueue: s.onEnqueue})
-	sum, err := client.EnqueueBatch(t.Context(), queue.Number(func(yield func(queue.Task) bool) {
-		for i := range 10_000 {
-			if !yield(queue.Task{Type: "mail", Scope: "a", ID: fmt.Sprint(i)}) {
-				return
-			}
-		}
-	}), nil)
-	if err == nil || sum.Failed == 0 {
-		t.Fatalf("%+v %v", sum, err)
-	}
-	s.once(t)
-	if len(s.began) < sum.Failed {
-		t.Errorf("%d begun, %d failed", len(s.began), sum.Failed)
-	}
-	for id, done := range s.done {
-		if done[0].State != queue.Failed || done[0].Err == nil {
-			t.Fatalf("%s: %+v", id, done[0])
 		}
 	}
 }

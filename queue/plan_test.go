@@ -27,13 +27,9 @@ func planned(t *testing.T, rdb redis.UniversalClient) *queue.Client {
 			"off": {Rules: []policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: time.Second}}},
 		},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(rdb, policy, throttle.Config{Prefix: redistest.Prefix(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 }
 
@@ -73,17 +69,13 @@ func TestForecastSaysWhatEnqueuingSays(t *testing.T) {
 	}
 	var told, was []queue.Result
 	forecast, err := client.Forecast(t.Context(), fresh, func(r queue.Result) { told = append(told, r) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slices.Sort(before)
 	if after := rdb.Keys(t.Context(), "*"+name+"*").Val(); len(after) != len(before) {
 		t.Errorf("the forecast wrote: %q, then %q", before, after)
 	}
 	batch, err := client.EnqueueBatch(t.Context(), fresh, func(r queue.Result) { was = append(was, r) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	passed := time.Since(began)
 	if passed > 2*time.Second {
 		passed += 250 * time.Millisecond // those who went straight may be forgotten by now
@@ -161,14 +153,10 @@ func TestPlannedUnderMaxPriority(t *testing.T) {
 			Rules:  []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Second}},
 			Scopes: map[string]policy.ScopeConfig{"*": {MaxPriority: &most}},
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		prefix := fmt.Sprint(name, most)
 		limiter, err := throttle.New(rdb, policy, throttle.Config{Prefix: prefix})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 		began := time.Now()
 		if sum, err := client.EnqueueBatch(t.Context(), many(prefix, 10, "p/a"), nil); err != nil || sum.Enqueued != 10 {

@@ -20,9 +20,7 @@ func TestPublishedPolicy(t *testing.T) {
 		t.Fatalf("before: %v %v", p, err)
 	}
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	store := policystore.New(rdb, policystore.Config{})
 	if _, _, err := store.PublishFile(ctx, "worker", p, nil); err != nil {
 		t.Fatal(err)

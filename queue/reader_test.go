@@ -83,19 +83,3 @@ func TestReaderSourceFails(t *testing.T) {
 		t.Errorf("after the end: %+v", e)
 	}
 }
-
-func TestReaderEnds(t *testing.T) {
-	t.Parallel()
-	r := queue.NewReader(strings.NewReader(mail("a") + "\n" + mail("b") + "\n"))
-	for range r.All() {
-		break
-	}
-	if e := r.Next(); e.Task.ID != "b" || e.Line != 2 {
-		t.Errorf("got %+v", e)
-	}
-	for range 2 {
-		if e := r.Next(); e.Err != io.EOF { //nolint:errorlint // exactly this one
-			t.Errorf("got %+v", e)
-		}
-	}
-}

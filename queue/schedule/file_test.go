@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/corpus"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -189,34 +188,17 @@ func TestParseTellsAllFaults(t *testing.T) {
 	}
 }
 
-func TestTooManyFaults(t *testing.T) {
-	t.Parallel()
-	_, err := Parse("f", []byte("schedules: {}\n"+strings.Repeat("a:\n", diag.MaxFaults+7)))
-	fe, ok := errors.AsType[*FileError](err)
-	if !ok || len(fe.Faults) != diag.MaxFaults+1 || !strings.Contains(err.Error(), "7 more faults are not listed") {
-		t.Errorf("got %d faults", len(fe.Faults))
-	}
-	_, err = Parse("f", append([]byte("schedules: {}\n#"), make([]byte, strictyaml.MaxBytes)...))
-	if err == nil || !strings.Contains(err.Error(), "f:1:1: the file is longer than 4194304 bytes") {
-		t.Errorf("got %.200v", err)
-	}
-}
-
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "schedules.yaml")
 	if _, err := Load(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
-	if err := os.WriteFile(path, []byte("schedules: {s: {}}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("schedules: {s: {}}"), 0o600))
 	if _, err := Load(path); err == nil || !strings.HasPrefix(err.Error(), path+":1:13: schedules.s.cron") {
 		t.Errorf("got %v", err)
 	}
-	if err := os.WriteFile(path, []byte("\ufeffschedules: {}\r\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("\ufeffschedules: {}\r\n"), 0o600))
 	if f, err := Load(path); err != nil || len(f.Schedules) != 0 || f.Name != path {
 		t.Errorf("got %v, %v", f, err)
 	}
@@ -225,9 +207,7 @@ func TestLoad(t *testing.T) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := parseFile(t, `schedules:
   good: {cron: "@daily", task: {type: r, scope: p/a}}
   other:
@@ -300,21 +280,4 @@ func FuzzParseSchedules(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestCheckMethods(t *testing.T) {
-	t.Parallel()
-	f := parseFile(t, `schedules:
-  good: {cron: "@daily", task: {type: http, scope: p, http: {url: "http://h"}}}
-  other:
-    cron: "@daily"
-    task: {type: http, scope: p, http: {url: "http://h", method: PROPFIND}}
-`)
-	err := f.CheckMethods(nil)
-	if err == nil || !strings.HasPrefix(err.Error(), `schedules.yaml:5:66: schedules.other.task.http.method: "PROPFIND": not one of GET`) {
-		t.Errorf("got %v", err)
-	}
-	if err := f.CheckMethods([]string{"PROPFIND"}); err != nil {
-		t.Errorf("got %v", err)
-	}
 }

@@ -41,9 +41,7 @@ func TestRecordsOnlyMoveOn(t *testing.T) {
 			} {
 				m := marks{}
 				step.write(m)
-				if err := r.write(ctx, m); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.write(ctx, m))
 				st, err := r.read(ctx)
 				if err != nil || !st.until[member].Equal(step.want) {
 					t.Errorf("step %d: %v, %v, want %v", i, st.until, err, step.want)

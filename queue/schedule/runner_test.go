@@ -30,9 +30,7 @@ func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
 		w.at("2026-11-22 05:58:30")
 		counts := newCounter()
 		server := asynq.NewServerFromRedisClient(w.rdb, asynq.Config{Concurrency: 2, Logger: silent{}, TaskCheckInterval: 20 * time.Second})
-		if err := server.Start(counts); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Start(counts))
 		var stops []func()
 		for range 5 {
 			stops = append(stops, w.start(w.runner(`schedules:
@@ -97,9 +95,7 @@ func TestEachRunIsEnqueuedOnceByRacingRunners(t *testing.T) {
 	server := asynq.NewServerFromRedisClient(redistest.Client(t), asynq.Config{
 		Concurrency: 4, Queues: map[string]int{name: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond,
 	})
-	if err := server.Start(counts); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(counts))
 	defer server.Shutdown()
 	text := "schedules: {" + name + `: {cron: "*/10 * * * *", catch_up: all, task: {type: report, scope: p, queue: ` + name + "}}}"
 	const runs = 144
@@ -109,9 +105,7 @@ func TestEachRunIsEnqueuedOnceByRacingRunners(t *testing.T) {
 		rdb := redistest.Client(t)
 		rdb.AddHook(h)
 		r, err := New(Config{Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{}), Schedules: parseFile(t, text).Schedules})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wg.Go(func() {
 			for minute := range runs * 10 {
 				h.shift = time.Duration(minute) * time.Minute
@@ -257,32 +251,6 @@ func TestFirstSightEnqueuesNothing(t *testing.T) {
 	})
 }
 
-// Of two processes that see a schedule for the first time, the one that is later
-// does not take a run for done that came due in between.
-func TestFirstSightOfTwo(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:58")
-		slow, quick := w.runner(file(daily), &hook{}, nil), w.runner(file(daily), &hook{}, nil)
-		if _, err := quick.poll(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		first := w.record()
-		st := state{read: time.Now(), exact: w.now(), now: w.now().Add(4 * time.Second).Truncate(time.Second)} // no records, as it was before
-		m := marks{}
-		if err := slow.handle(t.Context(), slow.entries[0], st, m); err != nil {
-			t.Fatal(err)
-		}
-		if err := slow.write(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
-		if got := w.record(); !got.Equal(first) || len(m) != 1 {
-			t.Errorf("the record has moved from %s to %s, by %v", first, got, m)
-		}
-	})
-}
-
 // A record is moved on each minute when nothing is due: it tells that the
 // schedule is in force.
 func TestRecordIsRenewed(t *testing.T) {
@@ -352,31 +320,6 @@ func TestSpellingIsNoChange(t *testing.T) {
 		w.live(`schedules: {s: {cron: " 0  6 * * *", timezone: UTC, jitter: 1s, task: {type: other, scope: q}}}`, time.Second)
 		w.want("s", "2026-11-22 06:00:00")
 	})
-}
-
-func TestRunsOnDaysOfShift(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		fields, from string
-		want         []string // in UTC
-	}{
-		"a time that is skipped":     {`cron: "30 2 * * *", timezone: Europe/Berlin`, "2026-03-28 12:00:00", []string{"2026-03-29 01:00:00", "2026-03-30 00:30:00"}},
-		"a time that comes twice":    {`cron: "30 2 * * *", timezone: Europe/Berlin`, "2026-10-24 12:00:00", []string{"2026-10-25 00:30:00", "2026-10-26 01:30:00"}},
-		"midnight that is skipped":   {`cron: "@daily", timezone: Africa/Cairo`, "2026-04-23 12:00:00", []string{"2026-04-23 22:00:00", "2026-04-24 21:00:00"}},
-		"every third hour, starred":  {`cron: "0 */3 * * *", timezone: America/New_York`, "2026-11-01 02:00:00", []string{"2026-11-01 04:00:00", "2026-11-01 08:00:00", "2026-11-01 11:00:00"}},
-		"the same, in another month": {`cron: "0 */3 * * *", timezone: America/New_York`, "2026-12-01 02:00:00", []string{"2026-12-01 02:00:00", "2026-12-01 05:00:00", "2026-12-01 08:00:00", "2026-12-01 11:00:00"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.at(c.from)
-				w.shift -= time.Second
-				w.live(file(c.fields), moment(t, c.want[len(c.want)-1]).Sub(w.now())+time.Minute)
-				w.want("s", c.want...)
-			})
-		})
-	}
 }
 
 // "a process whose clock is wrong neither runs early nor twice"
@@ -457,9 +400,7 @@ func TestRefusedTask(t *testing.T) {
 		w := newWorld(t)
 		w.at("2026-11-22 05:59:00")
 		policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		stop := w.start(w.runner(file(`cron: "0,1 6 * * *"`), &hook{}, policy))
 		pass(5 * time.Minute)
 		stop()
@@ -479,9 +420,7 @@ func TestJitterPutsTheTaskOff(t *testing.T) {
 		fields := `cron: "*/10 * * * *", jitter: 9m`
 		w.live(file(fields), time.Hour+time.Second)
 		infos, err := asynq.NewInspectorFromRedisClient(w.rdb).ListScheduledTasks("default")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		schedule := parseFile(t, file(fields)).Schedules[0]
 		starts := map[time.Duration]bool{}
 		run := moment(t, "2000-01-01 00:00:00") // where a bubble begins
@@ -497,76 +436,6 @@ func TestJitterPutsTheTaskOff(t *testing.T) {
 		}
 		if len(starts) < 3 {
 			t.Errorf("put off by %v", starts)
-		}
-	})
-}
-
-func TestStartKeepsTheBounds(t *testing.T) {
-	t.Parallel()
-	s := parseFile(t, file(`cron: "* * * * *", jitter: 2s`)).Schedules[0]
-	seen := map[time.Duration]int{}
-	run := time.Unix(1_800_000_000, 0)
-	for range 3000 {
-		run = s.Next(run)
-		seen[s.Start(run).Sub(run)]++
-	}
-	for d, n := range seen {
-		if d < 0 || d > 2*time.Second || n < 850 || n > 1150 {
-			t.Errorf("put off by %v: %d of 3000", d, n)
-		}
-	}
-	if len(seen) != 3 {
-		t.Errorf("put off by %v", seen)
-	}
-}
-
-// Told to stop in the midst of a run, the Runner ends the step: the task is
-// enqueued and the record says so.
-func TestStopBetweenEnqueueAndRecord(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
-		w.live(file(daily), time.Second)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // of fake time
-		defer cancel()
-		h := &hook{before: func(cmds []redis.Cmder) error {
-			if slices.ContainsFunc(names(cmds), func(name string) bool { return strings.HasPrefix(name, "eval") }) {
-				cancel() // SIGTERM while the task is on its way
-			}
-			return nil
-		}}
-		w.runner(file(daily), h, nil).Run(ctx)
-		w.want("s", "2026-11-22 06:00:00")
-		if got := w.record(); !got.Equal(moment(t, "2026-11-22 06:00:00")) {
-			t.Errorf("the record is at %s", got)
-		}
-	})
-}
-
-// A process that was stopped between reading and enqueuing reads again.
-func TestStaleReadingEnqueuesNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
-		w.live(file(daily), time.Second)
-		pass(2 * time.Minute)
-		r := w.runner(file(daily), &hook{}, nil)
-		st, err := r.records.read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		pass(fresh + time.Second)
-		m := marks{}
-		if err := r.handle(t.Context(), r.entries[0], st, m); err != nil {
-			t.Fatal(err)
-		}
-		if w.want("s"); len(m) != 0 {
-			t.Errorf("marks %v", m)
-		}
-		if wait := r.untilNext(st); wait != time.Millisecond {
-			t.Errorf("waits %v", wait)
 		}
 	})
 }

@@ -99,9 +99,7 @@ func (w *world) runner(file string, h *hook, policy *policy.Policy) *Runner {
 		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Policy: policy}),
 		Schedules: parseFile(w.t, file).Schedules, Logger: slog.New(slog.NewTextHandler(w.log, nil)),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return r
 }
 
@@ -186,9 +184,7 @@ func (b *syncBuffer) String() string {
 func moment(t *testing.T, text string) time.Time {
 	t.Helper()
 	at, err := time.Parse("2006-01-02 15:04:05", text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return at
 }
 
@@ -196,9 +192,7 @@ func parseFile(t *testing.T, text string) *File {
 	t.Helper()
 	corpus.Add(t, "schedules", text)
 	f, err := Parse("schedules.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
