@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/test/redistest"
 )
 
 // mixed has a line of every kind.
@@ -119,74 +116,6 @@ func numbered(from, to int) string {
 		fmt.Fprintf(&b, `{"type":"mail","scope":"a","id":"t%d"}`+"\n", i)
 	}
 	return b.String()
-}
-
-// TestBatchInterrupted holds that an interrupt ends a batch that waits for input,
-// that what was read is enqueued, and that the whole can be given again.
-func TestBatchInterrupted(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct{ extra, try string }{
-		"own ids":    {"", "try: run it again: tasks that are enqueued already are reported as duplicates and left alone\n"},
-		"random ids": {`{"type":"mail","scope":"a","queue":"other"}` + "\n", "but 1 enqueued lines have no id and would be enqueued twice"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url, rdb := private(t)
-			input, feed := io.Pipe()
-			t.Cleanup(func() { _ = feed.Close() })
-			ctx, cancel := context.WithCancelCause(t.Context())
-			ended := make(chan outcome)
-			go func() { ended <- programOf(ctx, url, input, "batch", "-json", "-") }()
-			if _, err := io.WriteString(feed, tt.extra+numbered(0, 300)+`{"type":"ma`); err != nil {
-				t.Fatal(err)
-			}
-			enqueued := func(n int64) bool { return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == n }
-			redistest.WaitFor(t, "the lines to be enqueued", 2*time.Minute, func() bool { return enqueued(300) })
-			cancel(cli.ErrInterrupted)
-			got := <-ended
-			lines := 300 + strings.Count(tt.extra, "\n")
-			if got.code != cli.ExitInterrupted || !strings.Contains(got.stderr, fmt.Sprintf("enqueue batch: interrupted; %d lines were done\n", lines)) || !strings.Contains(got.stderr, tt.try) {
-				t.Errorf("%d %s", got.code, got.stderr)
-			}
-			last := got.stdout[strings.LastIndex(strings.TrimSpace(got.stdout), "\n")+1:]
-			var sum summaryJSON
-			if err := json.Unmarshal([]byte(last), &sum); err != nil || sum.Enqueued != lines || !sum.Interrupted || strings.Count(got.stdout, "\n") != lines+1 {
-				t.Errorf("%s %v", last, err)
-			}
-			if got := program(t, url, numbered(0, 500), "batch", "-"); got.code != cli.ExitOK || !enqueued(500) {
-				t.Errorf("again: %+v", got)
-			}
-		})
-	}
-}
-
-// TestBatchRedisFails holds that a Redis that becomes full ends the batch with
-// the line, the reason and how to go on.
-func TestBatchRedisFails(t *testing.T) {
-	t.Parallel()
-	url, rdb := private(t)
-	input, feed := io.Pipe()
-	ended := make(chan outcome)
-	go func() { ended <- programOf(t.Context(), url, input, "batch", "-") }()
-	if _, err := io.WriteString(feed, numbered(0, 100)); err != nil {
-		t.Fatal(err)
-	}
-	redistest.WaitFor(t, "the lines to be enqueued", 2*time.Minute, func() bool {
-		return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == 100
-	})
-	rdb.ConfigSet(t.Context(), "maxmemory", "1")
-	if _, err := io.WriteString(feed, numbered(100, 101)); err != nil {
-		t.Fatal(err)
-	}
-	got := <-ended
-	_ = feed.Close()
-	name := strings.TrimPrefix(url, "redis://")
-	if got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "line 101: failed: Redis at "+name+" is full") || !strings.Contains(got.stdout, "101 lines: 100 enqueued, 0 duplicate, 0 invalid, 1 failed in ") {
-		t.Errorf("%+v", got)
-	}
-	if !strings.Contains(got.stderr, "enqueue batch: stopped at line 101: Redis at "+name+" is full") || !strings.Contains(got.stderr, "try: raise maxmemory") || !strings.HasSuffix(got.stderr, "try: run it again: tasks that are enqueued already are reported as duplicates and left alone\n") {
-		t.Errorf("stderr %s", got.stderr)
-	}
 }
 
 // TestBatchJSONLines holds that -json prints one object a line, whatever the

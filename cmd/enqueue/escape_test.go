@@ -15,9 +15,7 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	url, rdb := private(t)
 	const scope, nasty = "a\u202e\u2066", "x\x1b[2J\x1b]0;t\a\r\u009b31m\u202e\x7f"
 	p, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {"a\u202e\u2066": {apps: ["b\u202e"], paused: true, rules: [{name: "r\u202e", algorithm: concurrency, limit: 1}]}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -28,9 +26,7 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 		{"type": "t" + nasty, "scope": nasty, "id": nasty, "queue": nasty, nasty: nasty},
 	} {
 		text, err := json.Marshal(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		lines = append(append(lines, text...), '\n')
 	}
 	tasks := file(t, "tasks.ndjson", string(lines)+nasty+"\n")

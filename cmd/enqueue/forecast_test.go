@@ -44,9 +44,7 @@ func starts(t *testing.T, stdout string) (at []time.Time, end map[string]any) {
 		}
 		if text, ok := end["start"].(string); ok {
 			start, err := time.Parse(time.RFC3339, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			at = append(at, start)
 		}
 	}
@@ -233,9 +231,7 @@ func TestForecastOfRuns(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
 	}
-	if err := rdb.Set(t.Context(), "hw:{api}!runs:parallel", "100 60000000 0", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.Set(t.Context(), "hw:{api}!runs:parallel", "100 60000000 0", 0).Err())
 	got := ask("-starts", "-")
 	if !strings.Contains(got, "line 4: api3 starts about at ") || !strings.Contains(got, "done at about ") || !strings.Contains(got, ", between ") {
 		t.Errorf("no ranges in\n%s", got)
@@ -251,9 +247,7 @@ func TestForecastOfRuns(t *testing.T) {
 			DoneTo               string `json:"done_to"`
 			RuleScope, BoundRule string
 		}
-		if err := json.Unmarshal([]byte(line), &one); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(line), &one))
 		switch one.Line {
 		case 0:
 			if one.DoneFrom == "" || one.DoneTo <= one.DoneFrom {
@@ -269,47 +263,5 @@ func TestForecastOfRuns(t *testing.T) {
 				t.Errorf("it waits for a run of a minute: %s", line)
 			}
 		}
-	}
-}
-
-// TestEnqueuedBehindRuns holds that enqueue says of what it has enqueued when it starts, where runs have to end before: a task
-// with its range and its reason, and a batch when all of it has started. Where no run has ended lately, it is unknown.
-func TestEnqueuedBehindRuns(t *testing.T) {
-	t.Parallel()
-	url, rdb := private(t)
-	limits := file(t, "limits.yaml", "limits: {api: {rules: [{name: parallel, algorithm: concurrency, limit: 2}]}}")
-	one := func() (got resultJSON) {
-		said := program(t, url, "", "http", "-json", "-limits", limits, "-scope", "api", "https://example.com/")
-		if err := json.Unmarshal([]byte(said.stdout), &got); err != nil || said.code != cli.ExitOK {
-			t.Fatalf("%+v, %v", said, err)
-		}
-		return got
-	}
-	if got := program(t, url, tasksOf("api", 4), "batch", "-limits", limits, "-"); !strings.Contains(got.stdout, "the starts of 2 are unknown") {
-		t.Errorf("no run has ended: %s", got.stdout)
-	}
-	if got := one(); got.Start != "" || got.Reason != queue.ReasonRun || got.Rule != "parallel" || got.RuleScope != "api" {
-		t.Errorf("no run has ended: %+v", got)
-	}
-	if err := rdb.Set(t.Context(), "hw:{api}!runs:parallel", "100 60000000 0", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	if got := one(); got.StartFrom >= got.Start || got.Start >= got.StartTo || got.Start < stamp(now.Add(time.Minute)) || got.Reason != queue.ReasonRun {
-		t.Errorf("it waits for runs of a minute: %+v", got)
-	}
-	more := strings.ReplaceAll(tasksOf("api", 4), `"id":"`, `"id":"more `)
-	if got := program(t, url, more, "batch", "-limits", limits, "-"); !strings.Contains(got.stdout, "done at about ") || !strings.Contains(got.stdout, ", between ") || !strings.Contains(got.stdout, "bound by api parallel\n") {
-		t.Errorf("it waits for runs of a minute: %s", got.stdout)
-	}
-	more = strings.ReplaceAll(more, "more", "last")
-	got := program(t, url, more, "batch", "-json", "-limits", limits, "-")
-	var sum summaryJSON
-	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &sum); err != nil {
-		t.Fatal(err)
-	}
-	if sum.UnknownStarts != 0 || sum.DoneFrom >= sum.DoneAt || sum.DoneAt >= sum.DoneTo || sum.DoneAt < stamp(now.Add(3*time.Minute)) || sum.BoundRule != "parallel" {
-		t.Errorf("it waits for runs of a minute: %+v", sum)
 	}
 }

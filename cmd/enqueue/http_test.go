@@ -62,9 +62,7 @@ func TestHTTP(t *testing.T) {
 				t.Fatalf("%+v", got)
 			}
 			task, err := inspector.GetTaskInfo(q, "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			tt.spec.ID, tt.spec.Scope = "x", "a/b"
 			spec, _, err := queue.ReadSpec(asynq.NewTaskWithHeaders(task.Type, nil, task.Headers))
 			spec.Due = time.Time{} // by the clock
@@ -95,9 +93,7 @@ func TestHTTPJSON(t *testing.T) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	golden(t, "http_json.golden", elapsed(strings.Join(lines, "")))
 	if codes != "0011" {
 		t.Errorf("exit codes %s", codes)
@@ -106,23 +102,6 @@ func TestHTTPJSON(t *testing.T) {
 		if !json.Valid([]byte(line)) || strings.Count(line, "\n") != 1 {
 			t.Errorf("not one object a line: %q", line)
 		}
-	}
-}
-
-// TestHTTPRandomID holds that a task without an id has one that is told.
-func TestHTTPRandomID(t *testing.T) {
-	t.Parallel()
-	url, rdb := private(t)
-	got := program(t, url, "", "http", "-json", "-scope", "a", "http://h")
-	var r resultJSON
-	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.ID) != 36 || r.State != queue.Enqueued {
-		t.Errorf("%+v %v", got, err)
-	}
-	if _, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", r.ID); err != nil {
-		t.Error(err)
-	}
-	if got.stderr != "enqueue http: "+noPolicy {
-		t.Errorf("stderr %q", got.stderr)
 	}
 }
 
@@ -140,9 +119,7 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 		t.Errorf("nothing published: %+v", got)
 	}
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limitsYAML))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -61,9 +61,7 @@ func private(t *testing.T, opts ...redistest.Options) (string, *redis.Client) {
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -72,9 +70,7 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
@@ -180,71 +176,6 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestRedisThatCannotBeUsed holds for both commands.
-func TestRedisThatCannotBeUsed(t *testing.T) {
-	t.Parallel()
-	task := file(t, "tasks.ndjson", `{"type":"mail","scope":"a","id":"x"}`+"\n")
-	commands := map[string][]string{"http": {"http", "-scope", "a", "http://h"}, "batch": {"batch", task}}
-	locked, _ := private(t, redistest.Options{Password: "geheim"})
-	replica, _ := private(t, redistest.Options{Args: []string{"--replicaof", "127.0.0.1", "1"}})
-	full, _ := private(t, redistest.Options{Args: []string{"--maxmemory", "1"}})
-	typed, typedClient := private(t)
-	typedClient.Set(t.Context(), "asynq:queues", "x", 0)
-	policy, policyClient := private(t)
-	policyClient.HSet(t.Context(), "hw:limits", "version", "x")
-	policyTyped, policyTypedClient := private(t)
-	policyTypedClient.LPush(t.Context(), "hw:limits", "x")
-	for name, tt := range map[string]struct{ url, what, try string }{
-		"down":              {"redis://127.0.0.1:1", "nothing listens at 127.0.0.1:1", "start it"},
-		"no URL":            {"http://h", "unknown scheme", "redis://"},
-		"needs a password":  {locked, "needs a password", "REDIS_URL"},
-		"read-only":         {replica, "is a read-only replica", "master"},
-		"full":              {full, "is full", "maxmemory"},
-		"wrong type":        {typed, "holds another program's data", "a database of its own"},
-		"damaged policy":    {policy, "the limits in Redis at", "-limits FILE"},
-		"policy wrong type": {policyTyped, "holds another program's data", "a database of its own"},
-	} {
-		for command, args := range commands {
-			got := program(t, tt.url, "", args...)
-			what, try, ok := strings.Cut(strings.TrimPrefix(got.stderr, "enqueue "+command+": "+noPolicy), "\ntry: ")
-			code := cli.ExitFailed
-			if name == "no URL" {
-				code = cli.ExitUsage // it was typed wrong
-			}
-			if got.code != code || !ok || !strings.Contains(what, tt.what) || !strings.Contains(try, tt.try) {
-				t.Errorf("%s, %s: %+v", name, command, got)
-			}
-			if strings.Contains(got.stderr, "geheim") {
-				t.Errorf("%s, %s: tells the password: %s", name, command, got.stderr)
-			}
-		}
-	}
-}
-
-// TestRedisFlag holds that the flag beats the environment.
-func TestRedisFlag(t *testing.T) {
-	t.Parallel()
-	url, rdb := private(t)
-	got := program(t, "redis://127.0.0.1:1", "", "http", "-redis", url, "-scope", "a", "-id", "x", "http://h")
-	if got.code != cli.ExitOK || rdb.Exists(t.Context(), "asynq:{default}:t:x").Val() != 1 {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestInterruptedBeforeAnything(t *testing.T) {
-	t.Parallel()
-	url, _ := private(t)
-	for _, args := range [][]string{{"http", "-scope", "a", "http://h"}, {"batch", "-"}} {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(cli.ErrInterrupted)
-		got := programOf(ctx, url, strings.NewReader(""), args...)
-		want := outcome{cli.ExitInterrupted, "", "enqueue " + args[0] + ": interrupted; nothing was enqueued\n"}
-		if got != want {
-			t.Errorf("%s: %+v", args[0], got)
-		}
-	}
-}
-
 // full is a disk without room.
 type full struct{}
 
@@ -308,5 +239,12 @@ func TestEnvironment(t *testing.T) {
 	env["HEADWAY_WITHIN"], env["HEADWAY_REDIS"] = "", "redis//:geheim@h"
 	if got := enqueue("batch", "-"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "try: HEADWAY_REDIS=redis://") || strings.Contains(got.stderr, "geheim") {
 		t.Errorf("%+v", got)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -2,10 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
-	"log/slog"
-	"regexp"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,67 +38,4 @@ func TestProgressOnTerminal(t *testing.T) {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
 	})
-}
-
-// TestProgressInLog holds that elsewhere it is a log line every five seconds,
-// and that results do not wait for the end.
-func TestProgressInLog(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var stdout, stderr bytes.Buffer
-		src := &source{}
-		r := newReport(&stdout, &stderr, true, src)
-		r.log = slog.New(slog.NewTextHandler(&stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}}))
-		stop := r.start()
-		for line := range 4 {
-			<-time.After(2900 * time.Millisecond)
-			r.result(queue.Result{Line: line + 1, ID: "x", State: queue.Enqueued})
-			<-time.After(drawEvery)
-			synctest.Wait()
-			r.mu.Lock()
-			if got := strings.Count(stdout.String(), "\n"); got != line+1 {
-				t.Errorf("%d results shown of %d", got, line+1)
-			}
-			r.progress.size = 4 // as if it came to be known
-			r.mu.Unlock()
-			src.read.Store(int64(line))
-		}
-		stop()
-		if err := r.finish(queue.Summary{Enqueued: 4}, true); err != nil {
-			t.Error(err)
-		}
-		want := "level=INFO msg=enqueueing lines=1 lines_per_second=0\n" +
-			"level=INFO msg=enqueueing lines=3 lines_per_second=0 percent=50 eta_seconds=10\n"
-		if got := stderr.String(); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
-		}
-		if !strings.Contains(stdout.String(), `"enqueued":4,"duplicate":0,"invalid":0,"failed":0,"random_ids":0,"unknown_starts":0,"interrupted":true,"elapsed_ms":12400}`) {
-			t.Errorf("stdout %s", stdout.String())
-		}
-	})
-}
-
-// TestResultsAboveTheBuffer holds that a long line of results leaves no progress
-// in its middle.
-func TestResultsAboveTheBuffer(t *testing.T) {
-	t.Parallel()
-	var screen bytes.Buffer
-	r := newReport(&screen, &screen, false, &source{})
-	r.screen = &screen
-	r.tick(time.Now())
-	for i := range 2000 {
-		r.result(queue.Result{Line: i, State: queue.Invalid, Err: fmt.Errorf("%0100d", i)})
-	}
-	if err := r.finish(queue.Summary{Invalid: 2000}, false); err != nil {
-		t.Error(err)
-	}
-	text := regexp.MustCompile(`^\r\x1b\[K0 lines, 0/s\r\x1b\[K`).ReplaceAllString(screen.String(), "")
-	if strings.Contains(text, "\r") || strings.Count(text, "\n") != 2001 {
-		t.Errorf("%.300q", text)
-	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,9 +42,7 @@ func TestSchedules(t *testing.T) {
 	}
 	for line := range strings.Lines(object.stdout) {
 		var run runJSON
-		if err := json.Unmarshal([]byte(line), &run); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(line), &run))
 		if task, err := queue.ParseLine(run.Task); err != nil || !strings.HasPrefix(task.ID, "schedule:"+run.Schedule+":") {
 			t.Errorf("%s: %v", line, err)
 		}
@@ -63,40 +60,5 @@ func TestSchedulesFromNow(t *testing.T) {
 	}
 	if at, err := time.Parse(time.RFC3339, run.At); err != nil || time.Until(at) > time.Hour || time.Until(at) < -time.Minute {
 		t.Errorf("the next hour is %s", run.At)
-	}
-}
-
-func TestSchedulesRefuses(t *testing.T) {
-	t.Parallel()
-	good := file(t, "good.yaml", someSchedules)
-	bad := file(t, "bad.yaml", "schedules:\n  s: {cron: \"* * *\", every: 5m}\n")
-	for name, tt := range map[string]struct {
-		args []string
-		code int
-		want []string
-	}{
-		"faults": {[]string{bad}, cli.ExitFailed, []string{
-			"enqueue schedules: " + bad + ":2:3: schedules.s.task: task is missing",
-			"enqueue schedules: " + bad + ":2:13: schedules.s.cron: has 3 of 5 fields",
-			"enqueue schedules: " + bad + ":2:22: schedules.s.every: every is not a field",
-		}},
-		"no such file": {[]string{filepath.Join(t.TempDir(), "none.yaml")}, cli.ExitFailed, []string{"cannot read the schedules: open ", "try: check the path"}},
-		"no file":      {nil, cli.ExitUsage, []string{"no FILE given", "try: enqueue schedules schedules.yaml"}},
-		"two files":    {[]string{good, good}, cli.ExitUsage, []string{"one FILE at a time"}},
-		"no runs":      {[]string{"-n", "0", good}, cli.ExitUsage, []string{"-n 0 is not from 1 to 10000", "try: -n 5"}},
-		"a bad time":   {[]string{"-from", "tomorrow", good}, cli.ExitUsage, []string{"not an RFC 3339 time"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got := program(t, "", "", append([]string{"schedules"}, tt.args...)...)
-			if got.code != tt.code || got.stdout != "" {
-				t.Errorf("%+v", got)
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(got.stderr, want) {
-					t.Errorf("stderr lacks %q:\n%s", want, got.stderr)
-				}
-			}
-		})
 	}
 }

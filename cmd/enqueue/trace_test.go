@@ -52,9 +52,7 @@ func TestTraceOfTheEnvironment(t *testing.T) {
 			ids := map[string][]string{"batch": {"one", "two"}, "http": {"one"}}[command]
 			for i, id := range ids {
 				info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", id)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				gotParent, has := info.Headers["traceparent"]
 				gotState, hasState := info.Headers["tracestate"]
 				if gotParent != tt.wantParent || gotState != tt.wantState || has != (tt.wantParent != "") || hasState != (tt.wantState != "") {

@@ -26,9 +26,7 @@ import (
 func accessRule(t *testing.T, user string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, rule, found := strings.Cut(string(text), "\nACL SETUSER "+user+" ")
 	rule, _, closed := strings.Cut(rule, "\n```")
 	if !found || !closed {
@@ -74,9 +72,7 @@ func (g *guarded) limits(user string) *limited { return &limited{t: g.t, url: g.
 func (g *guarded) refused(expected ...string) (all []string) {
 	g.t.Helper()
 	log, err := g.admin.ACLLog(g.t.Context(), 1000).Result()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, err)
 next:
 	for _, e := range log {
 		text := fmt.Sprintf("%s %s %s", e.Username, e.Reason, e.Object)
@@ -243,13 +239,9 @@ func TestWorkerAccess(t *testing.T) {
 	g.limits("worker").run(0, "verify")
 	// "Programs that enqueue, and worker inspect, can have the same user."
 	policy, err := queue.PublishedPolicy(ctx, rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	for i := range 30 {
 		if _, err := client.Enqueue(ctx, queue.Task{Type: "work", ID: fmt.Sprint("w", i), Scope: "payments/acme"}); err != nil {
@@ -264,49 +256,6 @@ func TestWorkerAccess(t *testing.T) {
 	}
 	if now := g.admin.HGetAll(ctx, "hw:limits").Val(); !maps.Equal(now, stands) || len(now) == 0 {
 		t.Errorf("%v became %v", stands, now)
-	}
-}
-
-// docs/operations.md: "Its own file changes nothing while there are limits in Redis."
-func TestWorkerMayNotPublish(t *testing.T) {
-	t.Parallel()
-	g := newGuarded(t, "worker", "changer")
-	own, other := limitsFile(t, someLimits), limitsFile(t, strings.Replace(someLimits, "200", "7", 1))
-	worker := func(path string) *running {
-		return start(t, with(newFakeSystem()), nil, "-redis", g.url("worker"), "-limits", path)
-	}
-	const none, different = "using the limits file until Redis has limits", "which differs from the one in Redis; using the limits in Redis"
-
-	// Nothing in Redis: it runs under its own file, and by the next text of it.
-	r := worker(own)
-	r.says("msg=ready")
-	says(t, r.stderr.String(), none, "run worker limits import -replace", "level=WARN")
-	write(t, own, strings.Replace(someLimits, "200", "300", 1))
-	redistest.WaitFor(t, "the next text to be told", bound, func() bool { return strings.Count(r.stderr.String(), none) == 2 })
-
-	// Then there is something: it goes over, without another word.
-	g.limits("changer").run(0, "import", "-replace", other)
-	r.says(`msg="limits in force" version=1`)
-	write(t, own, strings.Replace(someLimits, "200", "400", 1))
-	r.says(different)
-	same, differs := worker(other), worker(own)
-	same.says("msg=ready")
-	differs.says("msg=ready")
-	says(t, differs.stderr.String(), different, "version=1", "level=WARN")
-	same.says(`msg="limits in force" version=1`)
-	for _, r := range []*running{r, same, differs} {
-		r.stop()
-		r.ends(cli.ExitOK)
-	}
-	says(t, same.stderr.String(), "!level=WARN", "!level=ERROR")
-	for _, r := range []*running{r, differs} {
-		says(t, r.stderr.String(), "!retrying", "!level=ERROR")
-		if n := strings.Count(r.stderr.String(), different); n != 1 {
-			t.Errorf("told %d times\n%s", n, r.stderr.String())
-		}
-	}
-	if n := g.admin.HLen(t.Context(), "hw:limits").Val(); n != 3 {
-		t.Errorf("%d fields of one version", n)
 	}
 }
 
@@ -376,13 +325,9 @@ func (l *limited) busy() {
 	_, addr, _ := strings.Cut(l.url, "@")
 	rdb := open(l.t, "redis://"+addr)
 	policy, err := limitsyaml.Parse("limits.yaml", []byte(accessLimits))
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	for i := range 10 {
 		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Turn: throttle.Turn{WaiterID: fmt.Sprint("t", i)}}); err != nil {
 			l.t.Fatal(err)

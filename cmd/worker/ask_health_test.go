@@ -27,13 +27,9 @@ func asksHealth(t *testing.T, env map[string]string, args ...string) (code int, 
 func serving(t *testing.T, addr, token string, h http.Handler) string {
 	t.Helper()
 	l, err := parseListen(addr, token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := l.open(h, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() { _ = s.serve() }()
 	t.Cleanup(s.close)
 	return s.addr()
@@ -47,9 +43,7 @@ func TestAskHealth(t *testing.T) {
 	h := &health{of: redis}
 	addr := serving(t, "0.0.0.0:0", token, statusHandler(h, http.NotFoundHandler(), false))
 	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	env := map[string]string{tokenVariable: token, "HEADWAY_LISTEN": "0.0.0.0:" + port}
 	asks := func(want int, line string, args ...string) {
 		t.Helper()
@@ -97,13 +91,9 @@ func TestAskHealthInVain(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(hangs) })
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nobody := closed.Addr().String()
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, closed.Close())
 	addr := strings.TrimPrefix(server.URL, "http://")
 	for name, c := range map[string]struct {
 		code  int

@@ -8,14 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/test/redistest"
 )
 
 // sends sends bytes to an embedded server in pieces, and returns what it answers until it closes the
@@ -23,13 +20,9 @@ import (
 func (e *embedded) sends(t testing.TB, size int, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", e.addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetDeadline(time.Now().Add(30*time.Second)))
 	for rest := text; rest != ""; rest = rest[min(size, len(rest)):] {
 		if _, err := io.WriteString(c, rest[:min(size, len(rest))]); err != nil {
 			break // it has closed the connection
@@ -94,9 +87,7 @@ func TestEmbeddedRecovers(t *testing.T) {
 	e, rdb := newEmbedded(t)
 	var logged bytes.Buffer
 	e.log = slog.New(slog.NewTextHandler(&logged, nil))
-	if err := e.mini.Server().Register("FAULT", func(*server.Peer, string, []string) { panic("oh") }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.mini.Server().Register("FAULT", func(*server.Peer, string, []string) { panic("oh") }))
 	if err := rdb.Do(t.Context(), "FAULT", "secret").Err(); err == nil || err.Error() != "ERR the embedded Redis failed at this command" {
 		t.Errorf("%v", err)
 	}
@@ -108,40 +99,6 @@ func TestEmbeddedRecovers(t *testing.T) {
 	}
 }
 
-// A thousand clients at once are served, and leave nothing behind.
-func TestEmbeddedManyClients(t *testing.T) {
-	t.Parallel()
-	const n = 1000
-	e, rdb := newEmbedded(t)
-	var all sync.WaitGroup
-	conns := make([]net.Conn, n)
-	for i := range conns {
-		c, err := net.Dial("tcp", e.addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns[i] = c
-	}
-	for _, c := range conns {
-		all.Go(func() {
-			answer := make([]byte, len(pong))
-			if _, err := io.WriteString(c, ping); err != nil {
-				t.Error(err)
-			} else if _, err := io.ReadFull(c, answer); err != nil || string(answer) != pong {
-				t.Errorf("%q, %v", answer, err)
-			}
-		})
-	}
-	all.Wait()
-	for _, c := range conns {
-		_ = c.Close()
-	}
-	if err := rdb.Ping(t.Context()).Err(); err != nil {
-		t.Errorf("the server is gone: %v", err)
-	}
-	redistest.WaitFor(t, "the clients to be gone", 30*time.Second, func() bool { return e.clients.Load() <= 2 })
-}
-
 // FuzzEmbedded sends bytes to an embedded server, as they are and as the arguments of a command, and
 // asks another connection whether it still serves.
 func FuzzEmbedded(f *testing.F) {
@@ -149,9 +106,7 @@ func FuzzEmbedded(f *testing.F) {
 	f.Add([]byte("*1\r\n$-1\r\n"), "EVAL return 0")
 	f.Add([]byte("*2\r\n$4\r\nPING\r\n$99999999999999999999\r\n"), "ZADD k 1")
 	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Cleanup(e.close)
 	rdb := redis.NewClient(&redis.Options{Addr: e.addr()})
 	f.Cleanup(func() { _ = rdb.Close() })

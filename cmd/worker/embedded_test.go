@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,14 +19,10 @@ import (
 func newEmbedded(t *testing.T) (*embedded, redis.UniversalClient) {
 	t.Helper()
 	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(e.close)
 	rdb, err := cli.OpenRedis(t.Context(), e.url())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = rdb.Close() })
 	return e, rdb
 }
@@ -56,13 +50,9 @@ func TestEmbeddedExpires(t *testing.T) {
 			t.Parallel()
 			_, rdb := newEmbedded(t)
 			ctx := t.Context()
-			if err := rdb.Set(ctx, "k", "v", 0).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Set(ctx, "k", "v", 0).Err())
 			start := time.Now()
-			if err := set(ctx, rdb); err != nil {
-				t.Fatal(err)
-			}
+			must(t, set(ctx, rdb))
 			redistest.WaitFor(t, "the key to expire", bound, func() bool {
 				return rdb.Exists(ctx, "k").Val() == 0
 			})
@@ -79,33 +69,6 @@ func ignoreNil(err error) error {
 		return nil
 	}
 	return err
-}
-
-// TestEmbeddedExpiresUntouched holds that nobody has to ask for a key for it to
-// go: memory is given back.
-func TestEmbeddedExpiresUntouched(t *testing.T) {
-	t.Parallel()
-	e, rdb := newEmbedded(t)
-	for i := range 100 {
-		if err := rdb.Set(t.Context(), fmt.Sprint(i), "v", 20*time.Millisecond).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	redistest.WaitFor(t, "the keys to go", bound, func() bool { return len(e.mini.Keys()) == 0 })
-}
-
-// TestEmbeddedClock holds that TIME is the wall clock.
-func TestEmbeddedClock(t *testing.T) {
-	t.Parallel()
-	_, rdb := newEmbedded(t)
-	before := time.Now().Truncate(time.Microsecond)
-	now, err := rdb.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if now.Before(before) || now.After(time.Now()) {
-		t.Errorf("TIME is %s, not between %s and now", now, before)
-	}
 }
 
 func TestAddToTTL(t *testing.T) {
@@ -143,25 +106,6 @@ func TestAddToTTL(t *testing.T) {
 	}
 }
 
-// TestEmbeddedPortInUse holds that it "refuses a port in use with a clear
-// message".
-func TestEmbeddedPortInUse(t *testing.T) {
-	t.Parallel()
-	e, _ := newEmbedded(t)
-	addr := e.addr()
-	_, err := startEmbedded(addr, slog.New(slog.DiscardHandler))
-	var told *cli.Error
-	if !errors.As(err, &told) {
-		t.Fatalf("got %v", err)
-	}
-	if want := "the embedded Redis cannot listen on " + addr + ": the port is in use"; told.What != want {
-		t.Errorf("got %q, want %q", told.What, want)
-	}
-	if want := "-redis redis://" + addr; !strings.Contains(told.Try, want) {
-		t.Errorf("try %q lacks %q", told.Try, want)
-	}
-}
-
 func TestListenError(t *testing.T) {
 	t.Parallel()
 	for addr, want := range map[string]string{
@@ -194,13 +138,9 @@ func TestEmbeddedLoopback(t *testing.T) {
 func TestEmbeddedCloses(t *testing.T) {
 	t.Parallel()
 	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := net.Dial("tcp", e.addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = c.Close() }()
 	if _, err := c.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
 		t.Fatal(err)
@@ -209,36 +149,4 @@ func TestEmbeddedCloses(t *testing.T) {
 		t.Fatal(line, err)
 	}
 	e.close()
-}
-
-// BenchmarkEmbedded shows that a command costs the same whatever the number of
-// keys beside it.
-func BenchmarkEmbedded(b *testing.B) {
-	for _, keys := range []int{0, 1000, 20000} {
-		b.Run(fmt.Sprint(keys), func(b *testing.B) {
-			e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer e.close()
-			rdb := redis.NewClient(&redis.Options{Addr: e.addr()})
-			defer func() { _ = rdb.Close() }()
-			for i := range keys {
-				if err := e.mini.Set(fmt.Sprint(i), "v"); err != nil {
-					b.Fatal(err)
-				}
-				e.mini.SetTTL(fmt.Sprint(i), time.Hour)
-			}
-			times := make([]time.Duration, 0, b.N)
-			for b.Loop() {
-				start := time.Now()
-				if err := rdb.Set(b.Context(), "k", "v", time.Minute).Err(); err != nil {
-					b.Fatal(err)
-				}
-				times = append(times, time.Since(start))
-			}
-			slices.Sort(times)
-			b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
-		})
-	}
 }

@@ -24,14 +24,10 @@ func TestNoTaskEscapes(t *testing.T) {
 	client := asynq.NewClientFromRedisClient(open(t, url))
 	inspector := asynq.NewInspectorFromRedisClient(open(t, url))
 	request, err := json.Marshal(queue.HTTP{URL: a.URL + "/"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	carrier := func(id, kind string, headers map[string]string) *asynq.Task {
 		payload, err := json.Marshal(map[string]any{"id": id, "type": kind, "payload": request, "headers": headers, "at": time.Now()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return asynq.NewTask("headway:carry", payload)
 	}
 	scoped := map[string]string{queue.HeaderScope: "payments/a"}

@@ -23,9 +23,7 @@ const eventsSecret = "0123456789abcdef-of-the-test"
 func TestEventsWebhookFlag(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte(eventsSecret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(eventsSecret+"\n"), 0o600))
 	for name, tt := range map[string]struct {
 		env   map[string]string
 		flags []string
@@ -75,33 +73,5 @@ func TestEventsWebhookFlag(t *testing.T) {
 				t.Errorf("the log: %s", text)
 			}
 		})
-	}
-}
-
-func TestEventsFaults(t *testing.T) {
-	t.Parallel()
-	long := filepath.Join(t.TempDir(), "long")
-	if err := os.WriteFile(long, make([]byte, mostSecret+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{secretVariable: eventsSecret}
-	for want, tt := range map[string]struct {
-		env   map[string]string
-		flags []string
-	}{
-		"HEADWAY_EVENTS_SECRET is not set":               {nil, []string{"-events-webhook", "https://h/T0KEN"}},
-		"-events-secret-file is given without":           {nil, []string{"-events-secret-file", long}},
-		"the secret of -events-webhook has 5 characters": {map[string]string{secretVariable: "short"}, []string{"-events-webhook", "https://h/T0KEN"}},
-		"-events-webhook of h is not https":              {env, []string{"-events-webhook", "http://h/T0KEN"}},
-		"-events-webhook of h has a user or a password":  {env, []string{"-events-webhook", "https://u:T0KEN@h/"}},
-		"-events-webhook is no URL":                      {env, []string{"-events-webhook", "T0KEN"}},
-		"-events-secret-file /none: no such file":        {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", "/none"}},
-		"has 4097 bytes; a secret has 4096 at most":      {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", long}},
-	} {
-		r := start(t, with(newFakeSystem()), tt.env, tt.flags...)
-		r.ends(cli.ExitUsage)
-		if text := r.stderr.String(); !strings.Contains(text, want) || !strings.Contains(text, "try: ") || strings.Contains(text, "T0KEN") || strings.Contains(text, "short") {
-			t.Errorf("%v: %s, want %q", tt.flags, text, want)
-		}
 	}
 }

@@ -102,13 +102,9 @@ func (r *running) says(text string) {
 func limitsFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	settled := time.Now().Add(-time.Minute) // nobody is writing it any more
-	if err := os.Chtimes(path, settled, settled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, settled, settled))
 	return path
 }
 
@@ -122,4 +118,11 @@ func ownRedis(t *testing.T) string {
 
 func with(f *fakeSystem) program {
 	return program{embeddedAddr: "127.0.0.1:0", assemble: func(parts) (system, error) { return f, nil }}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -47,9 +47,7 @@ func TestHealth(t *testing.T) {
 		rec := httptest.NewRecorder()
 		statusHandler(h, http.NotFoundHandler(), false).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 		var a healthAnswer
-		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(rec.Body.Bytes(), &a))
 		if rec.Code != tt.code || a.Status != tt.status || a.Redis != tt.redis || a.Version != "v1" || a.Concurrency != 32 {
 			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -48,9 +47,7 @@ type inspected struct {
 func newInspected(t *testing.T) *inspected {
 	t.Helper()
 	policy, err := limitsyaml.Parse("limits.yaml", []byte(inspectLimits))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i := &inspected{t: t, server: redistest.NewServer(t)}
 	i.rdb = i.server.Client(t)
 	if i.limits, err = throttle.New(i.rdb, policy, throttle.Config{}); err != nil {
@@ -184,9 +181,7 @@ func TestInspectActive(t *testing.T) {
 	i := newInspected(t)
 	release := make(chan struct{})
 	srv := asynq.NewServerFromRedisClient(i.rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, Queues: map[string]int{"default": 1, "low": 1}})
-	if err := srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-release; return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-release; return nil })))
 	t.Cleanup(srv.Shutdown)
 	t.Cleanup(func() { close(release) })
 	i.enqueue(queue.Task{Scope: "free", ID: "a"}, queue.Task{Scope: "free/x", ID: "a", Queue: "low"}, queue.Task{Scope: "runs", ID: "b"})
@@ -239,118 +234,6 @@ func TestInspectTask(t *testing.T) {
 	i.use("runs")
 	i.enqueue(queue.Task{Scope: "runs", ID: "r"})
 	want(t, i.objects("task", "r")[0], map[string]any{"turn": "waiting", "position": 1.0, "start": nil, "rule": "parallel"})
-}
-
-// Tasks that do not wait have no place, and say so.
-func TestInspectTaskWithoutTurn(t *testing.T) {
-	t.Parallel()
-	i := newInspected(t)
-	i.enqueue(queue.Task{Scope: "free", ID: "pending", Cost: 7}, queue.Task{Scope: "free", ID: "later", Delay: time.Hour})
-	other := queue.NewClient(i.rdb, queue.ClientConfig{})
-	if _, err := other.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "no/rules", ID: "unmatched"}); err != nil {
-		t.Fatal(err)
-	}
-	client := asynq.NewClientFromRedisClient(i.rdb)
-	for id, headers := range map[string]map[string]string{
-		"foreign\n\x1b[31m": nil, "foreign": nil, "damaged": {queue.HeaderScope: "free", queue.HeaderCost: "many"},
-	} {
-		if _, err := client.Enqueue(asynq.NewTaskWithHeaders("work", nil, headers), asynq.TaskID(id)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := i.rdb.Del(t.Context(), "hw:{free}!flight").Err(); err != nil { // as if it had been enqueued without a plan
-		t.Fatal(err)
-	}
-	tests := map[string]struct {
-		want map[string]any
-		text string
-	}{
-		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn       none yet; a worker takes the task next\n"},
-		"later":             {map[string]any{"state": "scheduled", "scope": "free", "error": nil}, "due        in "},
-		"foreign\n\x1b[31m": {map[string]any{"state": "pending", "scope": nil, "cost": nil, "error": nil}, `task       "foreign\n\x1b[31m"`},
-		"foreign":           {map[string]any{"scope": nil}, "scope      not known yet: no header names it"},
-	}
-	for id, test := range tests {
-		got := i.objects("task", id)[0]
-		want(t, got, map[string]any{"turn": "none", "position": nil, "start": nil, "rule": nil})
-		want(t, got, test.want)
-		if out, _ := i.run(0, "task", id); !strings.Contains(out, test.text) {
-			t.Errorf("no %q in\n%s", test.text, out)
-		}
-	}
-	for id, text := range map[string]string{"unmatched": `scope "no/rules" meets no rule`, "damaged": `"many"`} {
-		got := i.objects("task", id)[0]
-		want(t, got, map[string]any{"turn": "none", "state": "pending"})
-		if told, _ := got["error"].(string); !strings.Contains(told, text) {
-			t.Errorf("%s: %v", id, got)
-		}
-	}
-}
-
-// A task that failed for good is told with its error.
-func TestInspectFailed(t *testing.T) {
-	t.Parallel()
-	i := newInspected(t)
-	srv := asynq.NewServerFromRedisClient(i.rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
-	handler := func(context.Context, *asynq.Task) error { return fmt.Errorf("no\nway: %w", asynq.SkipRetry) }
-	if err := srv.Start(asynq.HandlerFunc(handler)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Shutdown)
-	i.enqueue(queue.Task{Scope: "free", ID: "f"})
-	redistest.WaitFor(t, "the task to fail", bound, func() bool {
-		return i.objects("task", "f")[0]["state"] == "archived"
-	})
-	want(t, i.objects("task", "f")[0], map[string]any{"turn": "none", "last_error": "no\nway: skip retry for the task"})
-	if out, _ := i.run(0, "task", "f"); !strings.Contains(out, `last       "no\nway: skip retry for the task"`) {
-		t.Errorf("got %s", out)
-	}
-}
-
-// A task that was dispatched is on its way.
-func TestInspectReleased(t *testing.T) {
-	t.Parallel()
-	i := newInspected(t)
-	i.use("runs")
-	i.enqueue(queue.Task{Scope: "runs", ID: "r"}, queue.Task{Scope: "runs", ID: "s"})
-	if err := i.rdb.Del(t.Context(), "hw:{runs}:parallel:held").Err(); err != nil {
-		t.Fatal(err)
-	}
-	woken, err := i.limits.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "runs", Max: 1, CheckAll: true})
-	if err != nil || len(woken.Granted) != 1 {
-		t.Fatalf("%+v, %v", woken, err)
-	}
-	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "dispatched": 1.0})
-	want(t, i.objects("task", "r")[0], map[string]any{"turn": "dispatched", "position": nil})
-	if out, _ := i.run(0, "task", "r"); !strings.Contains(out, "turn       dispatched, on its way to a worker\n") {
-		t.Errorf("got %s", out)
-	}
-}
-
-// "`parked`, until … limits change that it costs too much for".
-func TestInspectTooDear(t *testing.T) {
-	t.Parallel()
-	i := newInspected(t)
-	if d, err := i.limits.Decide(t.Context(), throttle.Request{Scope: "free", Cost: 100_000}); err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	i.enqueue(queue.Task{ID: "waits", Scope: "free", Cost: 100_000})
-	lowered, err := limitsyaml.Parse("limits.yaml", []byte(strings.ReplaceAll(inspectLimits, "100000", "10")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.publish(lowered)
-	i.limits.SetPolicy(lowered)
-	if woken, err := i.limits.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, CheckAll: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
-		t.Fatalf("%+v, %v", woken, err)
-	}
-	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "position": nil})
-	out, _ := i.run(0, "task", "waits")
-	for _, words := range []string{"parked in its place until the limits change", "cost 100000 can never pass", `rule "r" admits 10 at most`} {
-		if !strings.Contains(out, words) {
-			t.Errorf("%q is not in %s", words, out)
-		}
-	}
 }
 
 // What can't be told is told in two lines, with what to try, and nothing on stdout.
@@ -415,31 +298,6 @@ func TestInspectUsage(t *testing.T) {
 	}
 }
 
-// A signal ends it.
-func TestInspectInterrupted(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var out, errs bytes.Buffer
-	addr := redistest.NewServer(t).Addr()
-	if code := run(ctx, []string{"inspect", "-redis", "redis://" + addr, "scope", "p"}, noEnv, &out, &errs); code != 130 {
-		t.Errorf("exit %d, %s", code, errs.String())
-	}
-}
-
-// Whatever a terminal may not have is quoted.
-func TestShown(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"": `""`, "a b": "a b", "thrée": "thrée", "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`,
-		strings.Repeat("é", 200): strings.Repeat("é", 150) + "…",
-	} {
-		if got := cli.Quote(text); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
-	}
-}
-
 // "Whether rules hold that do so only in certain hours", and when that changes.
 func TestInspectHours(t *testing.T) {
 	t.Parallel()
@@ -458,27 +316,4 @@ func TestInspectHours(t *testing.T) {
 			t.Errorf("no line %q in\n%s", line, out.String())
 		}
 	}
-}
-
-// A task's own priority is shown, and the cap beside it where that counts instead.
-func TestInspectMaxPriority(t *testing.T) {
-	t.Parallel()
-	i := newInspected(t)
-	for id, priority := range map[string]int{"high": 9, "low": 2} {
-		i.enqueue(queue.Task{ID: id, Scope: "free", Priority: priority})
-	}
-	out, _ := i.run(0, "task", "high")
-	says(t, out, "free, cost 1, priority 9\n")
-	want(t, i.objects("task", "high")[0], map[string]any{"priority": 9.0, "max_priority": nil})
-	limits, err := limitsyaml.Parse("limits.yaml", []byte(strings.Replace(inspectLimits, "  free:\n", "  free:\n    max_priority: 3\n", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.publish(limits)
-	out, _ = i.run(0, "task", "high")
-	says(t, out, "free, cost 1, priority 9 (max_priority 3)\n")
-	out, _ = i.run(0, "task", "low")
-	says(t, out, "free, cost 1, priority 2\n")
-	want(t, i.objects("task", "high")[0], map[string]any{"priority": 9.0, "max_priority": 3.0})
-	want(t, i.objects("task", "low")[0], map[string]any{"priority": 2.0, "max_priority": 3.0})
 }

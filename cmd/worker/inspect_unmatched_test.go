@@ -23,16 +23,12 @@ func TestInspectUnmatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	with, err := store.Now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i.limits.SetPolicy(with)
 	i.use("mail")
 	i.enqueue(queue.Task{Scope: "mail", ID: "in line"})
 	gone, err := store.Remove(t.Context(), policystore.Edit{By: "bert"}, "mail", "plan")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	since := float64(gone.Version.Number)
 	want(t, i.objects("task", "in line")[0], map[string]any{"scope": "mail", "unmatched": true, "unmatched_since": since})
 	want(t, i.objects("scope", "mail")[0], map[string]any{"scope": "mail", "waiting": 1.0, "unmatched": true, "unmatched_since": since})
@@ -45,9 +41,7 @@ func TestInspectUnmatched(t *testing.T) {
 	if _, errs := i.run(1, "scope", "mial"); !strings.Contains(errs, `scope "mial" meets no rule`) {
 		t.Errorf("a scope that was never known: %s", errs)
 	}
-	if err := i.queueTask("mial", "misspelt"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.queueTask("mial", "misspelt"))
 	want(t, i.objects("task", "misspelt")[0], map[string]any{"unmatched": true, "unmatched_since": nil})
 	if out, _ := i.run(0, "task", "misspelt"); !strings.Contains(out, "waits      no rule matches the scope, in no stored version") {
 		t.Errorf("inspect says\n%s", out)
@@ -80,13 +74,9 @@ func TestInspectTaskOfSpends(t *testing.T) {
 	middleware, err := worker.NewMiddleware(worker.MiddlewareConfig{
 		Redis: i.rdb, Limiter: i.limits, Spends: func(*asynq.Task) (string, int64) { return scope, 0 },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := middleware.NewServer(asynq.Config{Concurrency: 2, LogLevel: asynq.FatalLevel})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
 	t.Cleanup(server.Shutdown)
 	inLine := func(id string) map[string]any {
 		var got map[string]any
@@ -102,9 +92,7 @@ func TestInspectTaskOfSpends(t *testing.T) {
 	}
 	// A task that has failed before keeps that error; its place in line has the scope.
 	server.Shutdown()
-	if err := i.rdb.HSet(t.Context(), "asynq:{default}:t:waits", "msg", failedBefore(t, i, "waits")).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.rdb.HSet(t.Context(), "asynq:{default}:t:waits", "msg", failedBefore(t, i, "waits")).Err())
 	want(t, i.objects("task", "waits")[0], map[string]any{"scope": scope, "scope_from": "line", "last_error": "boom"})
 }
 
@@ -112,13 +100,9 @@ func TestInspectTaskOfSpends(t *testing.T) {
 func failedBefore(t *testing.T, i *inspected, id string) []byte {
 	t.Helper()
 	message, err := i.rdb.HGet(t.Context(), "asynq:{default}:t:"+id, "msg").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	info, err := asynq.NewInspectorFromRedisClient(i.rdb).GetTaskInfo("default", id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// In the protobuf of a message a string stands behind its length, of one byte up to 127.
 	was, is := string(rune(len(info.LastErr)))+info.LastErr, "\x04boom"
 	if len(info.LastErr) > 127 || !strings.Contains(message, was) {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -76,42 +74,15 @@ func TestInspectUsed(t *testing.T) {
 	}
 }
 
-// "ENQUEUED BY is there where tasks say who enqueued them."
-func TestInspectEnqueuedBy(t *testing.T) {
-	t.Parallel()
-	i := &inspected{t: t, server: redistest.NewServer(t)}
-	r, err := usages.New(i.server.Client(t), usages.Config{App: "mailer"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Spent("p", usages.By{Queue: "q", Type: "mail", EnqueuedBy: "shop\n"}, 5)
-	r.Spent("p", usages.By{Queue: "q", Type: "mail"}, 2)
-	if err := r.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	got := i.objects("usage", "p")
-	want(t, got[0], map[string]any{"enqueued_by": "shop\n", "units": 5.0})
-	want(t, got[1], map[string]any{"enqueued_by": nil, "units": 2.0})
-	out, _ := i.run(0, "usage", "p")
-	lines := strings.Split(out, "\n")
-	if len(lines) != 6 || !strings.HasSuffix(lines[2], "  ENQUEUED BY") || !strings.HasSuffix(lines[3], `  "shop\n"`) || strings.Contains(lines[4], "shop") {
-		t.Errorf("got %s", out)
-	}
-}
-
 // "day: a line for each day, by UTC, instead of who spent; day,spender: who spent on each day."
 func TestInspectUsedByDay(t *testing.T) {
 	t.Parallel()
 	i := &inspected{t: t, server: redistest.NewServer(t)}
 	r, err := usages.New(i.server.Client(t), usages.Config{App: "mailer"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.SpentCosts("p", usages.By{Queue: "q", Type: "mail", EnqueuedBy: "shop"}, policy.Costs{"requests": 5, "tokens": 70})
 	r.Spent("p", usages.By{Queue: "q", Type: "call"}, 2)
-	if err := r.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Flush(t.Context()))
 	day := time.Now().UTC().Format(time.DateOnly)
 	got := i.objects("usage", "p", "-since", "7d", "-by", "day")
 	if n := len(got); n < 9 || n > 10 { // eight days, or nine where one began, and the sums
@@ -149,62 +120,6 @@ func TestInspectUsedByDay(t *testing.T) {
 	}
 }
 
-// "Those that are not among the 40 of a scope … are told as one sum, as others."
-func TestInspectUsedByOthers(t *testing.T) {
-	t.Parallel()
-	i := &inspected{t: t, server: redistest.NewServer(t)}
-	r, err := usages.New(i.server.Client(t), usages.Config{App: "many"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 45 {
-		r.Spent("p", usages.By{Queue: "a\nb", Type: fmt.Sprint(n)}, 2)
-	}
-	if err := r.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	got := i.objects("usage", "p")
-	want(t, got[len(got)-1], map[string]any{"units": 90.0, "tasks": 45.0, "other_units": 10.0, "other_tasks": 5.0})
-	if len(got) != 41 {
-		t.Errorf("%d objects", len(got))
-	}
-	out, _ := i.run(0, "usage", "p")
-	if !strings.Contains(out, "\n10     5      others\n") || !strings.Contains(out, `"a\nb"`) {
-		t.Errorf("got %s", out)
-	}
-}
-
-// "Of tasks that cost by unit the units are requests, and each other unit, such as tokens,
-// has a column of its own."
-func TestInspectUsedByUnit(t *testing.T) {
-	t.Parallel()
-	i := &inspected{t: t, server: redistest.NewServer(t)}
-	r, err := usages.New(i.server.Client(t), usages.Config{App: "llm"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 41 {
-		r.SpentCosts("p", usages.By{Queue: "q", Type: fmt.Sprint(n)}, policy.Costs{"requests": 100 - int64(n), "tokens": 1500})
-	}
-	r.Spent("p", usages.By{Queue: "q", Type: "0"}, 7)
-	if err := r.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	got := i.objects("usage", "p")
-	tokens := func(n float64) map[string]any { return map[string]any{"tokens": n} }
-	if first, all := got[0], got[len(got)-1]; first["units"] != 107.0 || !reflect.DeepEqual(first["by_unit"], tokens(1500)) ||
-		!reflect.DeepEqual(all["by_unit"], tokens(41*1500)) || !reflect.DeepEqual(all["other_by_unit"], tokens(1500)) {
-		t.Errorf("got %v, %v", first, all)
-	}
-	out, _ := i.run(0, "usage", "p")
-	lines := strings.Split(out, "\n")
-	if !strings.HasPrefix(lines[0], "3287 units, 61500 tokens in 42 tasks spent from p since ") ||
-		!strings.HasPrefix(lines[2], "UNITS  TOKENS  TASKS  APP  QUEUE  TYPE  LAST") ||
-		!strings.HasPrefix(lines[3], "107    1500    2      llm  q      0     20") || !strings.Contains(out, "\n60     1500    1      others\n") {
-		t.Errorf("got %s", out)
-	}
-}
-
 // "`worker -usage=false` records nothing: no key, no command"
 func TestUsageOff(t *testing.T) {
 	t.Parallel()
@@ -219,22 +134,6 @@ func TestUsageOff(t *testing.T) {
 				t.Errorf("the keys %q and commands %v", keys, commands)
 			}
 		})
-	}
-}
-
-func TestInspectUsageUsage(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"-h"}, {"p", "-h"}} {
-		var out, errs bytes.Buffer
-		if code := run(t.Context(), append([]string{"inspect", "usage"}, args...), noEnv, &out, &errs); code != 0 {
-			t.Errorf("-h exits %d", code)
-		}
-		golden(t, filepath.Join("testdata", "inspect_usage.golden"), out.String())
-	}
-	for _, line := range strings.Split(inspectUsageUsage, "\n") {
-		if len([]rune(line)) > 80 {
-			t.Errorf("a line of -h is wider than 80 columns: %s", line)
-		}
 	}
 }
 

@@ -47,9 +47,7 @@ func TestLeaveWhileServing(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
 	srv := asynq.NewServerFromRedisClient(server.Client(t), asynq.Config{LogLevel: asynq.FatalLevel})
-	if err := srv.Start(asynq.NewServeMux()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, srv.Start(asynq.NewServeMux()))
 	t.Cleanup(srv.Shutdown)
 	inspector := asynq.NewInspectorFromRedisClient(server.Client(t))
 	redistest.WaitFor(t, "the server shows", bound, func() bool {

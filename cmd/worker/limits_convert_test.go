@@ -15,9 +15,7 @@ import (
 func TestLimitsConvert(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/from-redis-rate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, tree, found := strings.Cut(string(page), "```yaml\n# tree.yaml\n")
 	tree, rest, _ := strings.Cut(tree, "```\n")
 	_, want, _ := strings.Cut(rest, "```yaml\n")
@@ -26,9 +24,7 @@ func TestLimitsConvert(t *testing.T) {
 		t.Fatal("the page has no tree.yaml, or no limits.yaml after it")
 	}
 	file := filepath.Join(t.TempDir(), "tree.yaml")
-	if err := os.WriteFile(file, []byte(tree), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(tree), 0o600))
 	convert := func(args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append([]string{"limits", "convert"}, args...), noEnv, &out, &errs)

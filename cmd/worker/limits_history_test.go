@@ -92,9 +92,7 @@ func TestDiffOfVersions(t *testing.T) {
 	_, errs := l.run(1, "diff", "1", "30")
 	says(t, errs, "version 30 of the limits is not kept any more", "try: worker limits history")
 	number := filepath.Join(t.TempDir(), "12")
-	if err := os.WriteFile(number, []byte(liveLimits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(number, []byte(liveLimits), 0o600))
 	l.run(1, "diff", number)
 }
 
@@ -128,13 +126,9 @@ func TestResetLeavesATrace(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
 	p, err := limitsyaml.Parse("limits.yaml", []byte(liveLimits))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(open(t, l.url), p, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "payments", Cost: 7})
 	if err != nil || !d.Allowed {
 		t.Fatal(d, err)

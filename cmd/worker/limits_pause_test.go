@@ -12,7 +12,6 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // What a person does who stops a vendor for a while, and what the program says.
@@ -103,12 +102,10 @@ func TestLimitsDrain(t *testing.T) {
 		}
 	})
 	srv := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 10 * time.Millisecond})
-	if err := srv.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+	must(t, srv.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
 		<-ends[task.Headers()[queue.HeaderScope]]
 		return nil
-	})); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	t.Cleanup(srv.Shutdown)
 	t.Cleanup(all)
 	client := queue.NewClient(rdb, queue.ClientConfig{})
@@ -155,62 +152,4 @@ func TestLimitsDrain(t *testing.T) {
 		t.Errorf("exit %d: %s", code, b.errs.String())
 	}
 	says(t, b.out.String(), `{"scope":"payments/*","drained":true,"running":0,"waited_ms":`)
-}
-
-// "Which rule it waits for" is the pause, and who made it.
-func TestInspectPaused(t *testing.T) {
-	t.Parallel()
-	i := newInspected(t)
-	l := &limited{t: t, url: "redis://" + i.server.Addr()}
-	l.run(0, "import", "-replace", limitsFile(t, inspectLimits))
-	l.run(0, "pause", "free", "-for", "1h", "-as", "anna")
-	l.run(0, "pause", "runs", "-as", "bert")
-	policy, err := limitsyaml.Parse("limits", []byte(l.objects("export")[0]["limits"].(string)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.limits.SetPolicy(policy)
-	want(t, i.objects("scope", "free")[0], map[string]any{"paused_scope": "free", "paused_by": "anna", "waiting": 0.0, "rule": nil})
-	i.enqueue(queue.Task{Scope: "free/x", ID: "f"}, queue.Task{Scope: "runs", ID: "r"})
-	got := i.objects("scope", "free")[0]
-	want(t, got, map[string]any{"paused_scope": "free", "paused_by": "anna", "waiting": 1.0, "rule": "/paused", "rule_scope": "free", "next_start": got["paused_until"]})
-	if until := at(t, got["paused_until"]); until.Sub(at(t, got["paused_since"])) != time.Hour {
-		t.Errorf("%v", got)
-	}
-	want(t, i.objects("scope", "runs")[0], map[string]any{"paused_by": "bert", "paused_until": nil, "next_start": nil, "rule": "/paused"})
-	got = i.objects("task", "f")[0]
-	want(t, got, map[string]any{"turn": "waiting", "position": 1.0, "paused_scope": "free", "paused_by": "anna", "rule": "/paused", "rule_scope": "free", "start": got["paused_until"]})
-	out, _ := i.run(0, "task", "f")
-	says(t, out, "paused     free, since 20", ", by anna (user default), until 20", "start      in 59m", ", when the pause of free ends\n")
-	out, _ = i.run(0, "task", "r")
-	says(t, out, "paused     runs, since 20", ", by bert (user default)\n", "start      when runs is resumed\n")
-	out, _ = i.run(0, "scope", "p {*}")
-	says(t, out, "!paused")
-	file := limitsFile(t, inspectLimits+"  given: {paused: true}\n")
-	out, _ = i.run(0, "-limits", file, "scope", "given")
-	says(t, out, "paused     given\n", "!since")
-}
-
-// A worker says what is paused, from its start on, and its tasks wait and go on.
-func TestWorkersPause(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, nil)
-	l := &limited{t: t, url: ownRedis(t)}
-	l.run(0, "import", "-replace", limitsFile(t, "limits: {payments: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}}"))
-	l.run(0, "pause", "payments/acme", "-as", "anna")
-	r := start(t, whole, nil, "-redis", l.url, "-allow-host", a.host())
-	r.says(`msg="scopes are paused; worker limits list shows them" paused=1 first=payments/acme`)
-	r.says("msg=ready")
-	rdb := open(t, l.url)
-	enqueue(t, rdb, a.task("payments/acme", "paused"))
-	enqueue(t, rdb, a.task("payments/globex", "free"))
-	redistest.WaitFor(t, "one to run and one to wait", bound, func() bool {
-		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
-		return err == nil && a.calls.Load() == 1 && info.Scheduled+info.Retry == 1
-	})
-	l.run(0, "resume", "payments/acme")
-	r.says(`change="resume payments/acme"`)
-	redistest.WaitFor(t, "the other to run", bound, func() bool { return a.calls.Load() == 2 })
-	r.stop()
-	r.ends(cli.ExitOK)
 }

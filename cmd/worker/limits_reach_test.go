@@ -26,9 +26,7 @@ import (
 func serves(t *testing.T, limits *worker.Limits) {
 	t.Helper()
 	server := limits.NewServer(asynq.Config{Concurrency: 1})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
 	t.Cleanup(server.Shutdown)
 }
 
@@ -47,17 +45,13 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	l := newLimited(t)
 	rdb := open(t, l.url)
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, _ := l.run(0, "set", "payments", "account", "limit=100")
 	says(t, out, "\n  no running process follows these limits\n")
 
 	// An asynq server of which nothing is known, as of a program without Headway.
 	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
-	if err := bare.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, bare.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
 	defer bare.Shutdown()
 	redistest.WaitAsking(t, "the server to be known", bound, func() bool {
 		servers, err := asynq.NewInspectorFromRedisClient(rdb).Servers()
@@ -70,24 +64,16 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	for range 2 {
 		limits, err := worker.New(rdb, worker.Config{App: "mail", NoMetrics: true, Logger: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		serves(t, limits)
 	}
 	fixed, err := worker.New(rdb, worker.Config{App: "billing", NoFollow: true, NoMetrics: true, Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serves(t, fixed)
 	p, err := policy.New(policy.UnmatchedDeny, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(rdb, p, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var web sync.WaitGroup
 	web.Go(func() {
@@ -106,9 +92,7 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 
 	// One that follows and does not come along: it hangs, or was killed.
 	text, err := json.Marshal(policystore.Process{App: "mail", Host: "web-9", PID: 12, ID: "x", Follows: true, Version: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: text})
 	change := l.objects("set", "payments", "account", "limit=55")
 	reaches := map[string]any{
@@ -120,17 +104,4 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	}
 	out, _ = l.run(0, "show", "payments/*")
 	says(t, out, "; not yet in 1, or ended: mail@web-9 at version 3; 1 of an app that does not follow: ")
-}
-
-// What is said of many is short, and shows nothing that a terminal obeys.
-func TestReachOfMany(t *testing.T) {
-	t.Parallel()
-	r := reach{Workers: 1}
-	for i := range 13 {
-		r.NotFollowing = append(r.NotFollowing, processReport{App: "a\x1b" + strconv.Itoa(i), Host: "h"})
-	}
-	says(t, r.line(), "in force in 1 worker; 13 of an app that does not follow: ", "9@h, and 3 more", "!\x1b", "!10@h")
-	if line := (&reach{Others: 2}).line(); line != "in force in 2 processes" {
-		t.Error(line)
-	}
 }

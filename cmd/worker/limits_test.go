@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
@@ -218,74 +217,6 @@ func TestLimitsRefuse(t *testing.T) {
 	}
 }
 
-// A cap of priorities is assigned, shown, exported, imported and taken away from the command line.
-func TestLimitsMaxPriority(t *testing.T) {
-	t.Parallel()
-	l := newLimited(t)
-	out, _ := l.run(0, "assign", "payments/*", "max_priority=0", "-as", "bert")
-	says(t, out, "version 2 by bert", "+ payments/* max_priority: 0")
-	out, _ = l.run(0, "assign", "payments/acme", "max_priority=-5")
-	says(t, out, "+ payments/acme max_priority: -5")
-	for _, command := range [][]string{{"list"}, {"show", "payments/acme"}} {
-		out, _ = l.run(0, command...)
-		says(t, out, "payments/* max_priority: 0  # set by bert", "payments/acme max_priority: -5  # set by ")
-	}
-	want(t, l.objects("show", "payments/globex")[0], map[string]any{"scope": "payments/*", "rule": "max_priority:", "text": "0", "from": "set"})
-	want(t, l.objects("history")[2], map[string]any{"change": "assign payments/acme max_priority=-5"})
-	exported, _ := l.run(0, "export")
-	says(t, exported, "      max_priority: 0\n", "      max_priority: -5\n")
-	out, _ = l.run(0, "assign", "payments/acme", "max_priority=")
-	says(t, out, "- payments/acme max_priority: -5")
-	out, _ = l.run(1, "diff", limitsFile(t, exported))
-	says(t, out, "+ payments/acme max_priority: -5", "!payments/*")
-	out, _ = l.run(0, "import", limitsFile(t, exported))
-	says(t, out, "+ payments/acme max_priority: -5", "!payments/*")
-	out, _ = l.run(0, "diff", limitsFile(t, exported))
-	if out != "" {
-		t.Error(out)
-	}
-	for word, fault := range map[string]string{
-		"max_priority=1000001": "max_priority is 1000001; it must be -1000000 to 1000000",
-		"max_priority=1.5":     `max_priority "1.5" is not a whole number`,
-		"max_priority=high":    `max_priority "high" is not a whole number`,
-	} {
-		_, errs := l.run(1, "assign", "payments/acme", word)
-		says(t, errs, fault)
-	}
-	for _, twice := range [][]string{{"max_priority=1", "max_priority="}, {"max_priority=", "max_priority=1"}} {
-		_, errs := l.run(1, append([]string{"assign", "payments/acme"}, twice...)...)
-		says(t, errs, "or repeats one of them")
-	}
-	l.run(0, "verify")
-}
-
-// "reset: forget what has been spent under the rules of SCOPE", and let those come who
-// wait for them.
-func TestLimitsReset(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, nil)
-	l := &limited{t: t, url: ownRedis(t)}
-	l.run(0, "import", "-replace", limitsFile(t, "limits: {payments: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: n, algorithm: concurrency, limit: 5}]}}"))
-	r := start(t, whole, nil, "-redis", l.url, "-allow-host", a.host())
-	r.says("msg=ready")
-	rdb := open(t, l.url)
-	enqueue(t, rdb, a.task("payments", "first"))
-	enqueue(t, rdb, a.task("payments", "second"))
-	redistest.WaitFor(t, "one to run and one to wait", bound, func() bool {
-		inspector := asynq.NewInspectorFromRedisClient(rdb)
-		info, err := inspector.GetQueueInfo("default")
-		return err == nil && a.calls.Load() == 1 && info.Scheduled+info.Retry == 1
-	})
-	got := l.objects("reset", "payments")
-	if len(got) != 1 {
-		t.Fatal(got)
-	}
-	want(t, got[0], map[string]any{"scope": "payments", "rule": "r", "reset": true, "unit": "requests", "used": 1.0, "version": 2.0})
-	redistest.WaitFor(t, "the other to run", bound, func() bool { return a.calls.Load() == 2 })
-	r.stop()
-	r.ends(cli.ExitOK)
-}
-
 // An API that refuses http tasks pauses their scope for all workers: it is asked once, "worker
 // inspect scope" and "worker limits show" tell it, and "worker limits reset" ends it.
 func TestAPIPauses(t *testing.T) {
@@ -338,9 +269,7 @@ func TestAPIPauses(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	var scope map[string]any
-	if err := json.Unmarshal([]byte(inspect("-json", "scope", "payments")), &scope); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(inspect("-json", "scope", "payments")), &scope))
 	want(t, scope, map[string]any{"waiting": 6.0, "upstream_scope": "payments", "rule": nil})
 	if until := at(t, scope["upstream_until"]); time.Until(until) < 50*time.Minute {
 		t.Errorf("%v", scope)
@@ -402,42 +331,6 @@ func TestWorkersChange(t *testing.T) {
 	second.ends(cli.ExitOK)
 }
 
-// What is set for a time is there as long as the server's clock says, whatever this machine's
-// does: -for counts by it.
-func TestLimitsUntilTheServersTime(t *testing.T) {
-	t.Parallel()
-	m, err := miniredis.Run()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.Close)
-	m.SetTime(time.Now().Add(-2 * time.Hour))
-	l := &limited{t: t, url: "redis://" + m.Addr()}
-	l.run(0, "import", "-replace", limitsFile(t, liveLimits), "-as", "anna")
-	l.run(0, "set", "payments/acme", "tenant", "limit=7", "-for", "1h", "-as", "bert")
-	l.run(0, "pause", "payments/slow", "-for", "1h", "-as", "bert")
-	m.SetTime(time.Now().Add(-2*time.Hour + time.Minute)) // both are in force by now
-	for _, verb := range []string{"list", "show payments/acme", "show payments/slow", "show payments/*"} {
-		out, _ := l.run(0, strings.Fields(verb)...)
-		for line := range strings.Lines(out) {
-			if strings.HasPrefix(line, "version ") { // who follows
-				continue
-			}
-			bert := strings.Contains(line, "limit: 7") || strings.Contains(line, " paused ")
-			if strings.Contains(line, " by bert (user unknown) at ") != bert || strings.Contains(line, "until ") != bert || strings.Contains(line, " by anna (user unknown) at ") == bert {
-				t.Errorf("%s: %s", verb, line)
-			}
-		}
-	}
-	if out, _ := l.run(0, "list"); !strings.Contains(out, "limit: 7") || !strings.Contains(out, " paused ") {
-		t.Errorf("got %s", out)
-	}
-	m.SetTime(time.Now().Add(2 * time.Hour))
-	if out, _ := l.run(0, "list"); strings.Contains(out, "bert") {
-		t.Errorf("both have ended: %s", out)
-	}
-}
-
 // "What else is said of a scope, or of one above it", and of no other.
 func TestCovers(t *testing.T) {
 	t.Parallel()
@@ -455,10 +348,6 @@ func TestCovers(t *testing.T) {
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	part := path + ".part"
-	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(part, path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(part, []byte(text), 0o600))
+	must(t, os.Rename(part, path))
 }

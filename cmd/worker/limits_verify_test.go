@@ -42,9 +42,7 @@ func TestLimitsVerify(t *testing.T) {
 	}
 	out, _ = l.run(1, "-json", "verify")
 	var r map[string]any
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &r))
 	want(t, r, map[string]any{"unfit": 2.0, "sound": 1.0, "newest": 3.0})
 	rdb.Del(t.Context(), "hw:limits")
 	l.run(0, "import", "-replace", limitsFile(t, liveLimits), "-as", "bert")
@@ -95,9 +93,7 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	l.run(0, "pause", scope, "-for", "1h")
 	text := rdb.HGet(ctx, "hw:limits", "v:4").Val()
 	author, err := json.Marshal(nasty)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text = strings.ReplaceAll(text, `"user":"default"`, `"user":`+string(author))
 	text = strings.ReplaceAll(text, `_user":"default"`, `_user":`+string(author))
 	for _, field := range []string{`"by":`, `"change":`, `_by":`} {

@@ -116,9 +116,7 @@ func TestServerTimeouts(t *testing.T) {
 	t.Parallel()
 	l := listenAddr{addr: "127.0.0.1:0", loopback: true}
 	s, err := l.open(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.close()
 	if v := s.srv; v.ReadHeaderTimeout == 0 || v.ReadTimeout == 0 || v.WriteTimeout == 0 || v.IdleTimeout == 0 || v.MaxHeaderBytes == 0 {
 		t.Errorf("no bound: %+v", v)
@@ -126,9 +124,7 @@ func TestServerTimeouts(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.serve() }()
 	resp, err := http.Get("http://" + s.addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
 	if resp.Header.Get("Cache-Control") != "no-store" {

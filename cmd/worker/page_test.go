@@ -26,22 +26,11 @@ func runPageWith(t *testing.T, args ...string) (code int, stdout, stderr string)
 	return code, out.String(), errs.String()
 }
 
-func TestPageHelp(t *testing.T) {
-	t.Parallel()
-	code, out, _ := runPageWith(t, "-h")
-	if code != cli.ExitOK {
-		t.Fatal(code)
-	}
-	golden(t, filepath.Join("testdata", "page.golden"), out)
-}
-
 // Faults of flags are refused before anything is tried, and an address that others reach unless it is known who asks.
 func TestPageFlags(t *testing.T) {
 	t.Parallel()
 	faulty := filepath.Join(t.TempDir(), "users.yaml")
-	if err := os.WriteFile(faulty, []byte("people: {anna: {role: king}}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(faulty, []byte("people: {anna: {role: king}}"), 0o600))
 	server := redistest.NewServer(t)
 	for _, one := range []struct {
 		args []string
@@ -80,18 +69,14 @@ func TestPageServes(t *testing.T) {
 	}()
 	line := make([]byte, 4096)
 	n, err := r.Read(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() { _, _ = io.Copy(io.Discard, r) }()
 	_, rest, is := strings.Cut(string(line[:n]), "url=")
 	if !is {
 		t.Fatalf("no address in %s", line[:n])
 	}
 	answer, err := http.Get(strings.Fields(rest)[0]) //nolint:noctx // of this process
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, _ := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
 	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "There are no limits yet") {
@@ -130,20 +115,14 @@ func TestPageBesideMetrics(t *testing.T) {
 	t.Parallel()
 	shown := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
 	l, err := parseListen("127.0.0.1:0", token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := l.open(statusHandler(&health{of: fakeHealth{}}, http.NotFoundHandler(), true), shown, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- s.serve() }()
 	for path, want := range map[string]int{"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusUnauthorized} {
 		answer, err := http.Get("http://" + s.addr() + path) //nolint:noctx // of this process
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_ = answer.Body.Close()
 		if answer.StatusCode != want {
 			t.Errorf("%s: %d, want %d", path, answer.StatusCode, want)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -34,9 +33,7 @@ func TestHelp(t *testing.T) {
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
@@ -152,9 +149,7 @@ func TestStartErrors(t *testing.T) {
 	good := limitsFile(t, someLimits)
 	bad := limitsFile(t, "limits:\n  payments:\n    rules:\n      - {name: a, algorithm: fast, limit: -1, per: 1s}\n")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	busy := taken.Addr().String()
 	inUse := with(newFakeSystem())
@@ -162,9 +157,7 @@ func TestStartErrors(t *testing.T) {
 	failing := newFakeSystem()
 	failing.err = errors.New("no engine")
 	damaged := redistest.NewServer(t)
-	if err := damaged.Client(t).HSet(t.Context(), "hw:limits", "version", "x").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, damaged.Client(t).HSet(t.Context(), "hw:limits", "version", "x").Err())
 
 	for name, tt := range map[string]struct {
 		p    program
@@ -243,9 +236,7 @@ func TestStartsAndStops(t *testing.T) {
 func get(t *testing.T, url string, want int) string {
 	t.Helper()
 	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(resp.Body); err != nil {
@@ -259,57 +250,8 @@ func get(t *testing.T, url string, want int) string {
 
 func getHealth(t *testing.T, base string, want int) (a healthAnswer) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(get(t, base+"/healthz", want)), &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(get(t, base+"/healthz", want)), &a))
 	return a
-}
-
-// TestStopsWhileStarting holds "SIGTERM at any moment": a worker that waits for
-// a mute Redis, and one that was told before it began, exit 0.
-func TestStopsWhileStarting(t *testing.T) {
-	t.Parallel()
-	mute, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = mute.Close() })
-	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-redis", "redis://"+mute.Addr().String())
-	c, err := mute.Accept() // it has begun to talk
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	r.stop()
-	r.ends(cli.ExitOK)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var out buffer
-	code := with(newFakeSystem()).run(ctx, []string{"-limits", limitsFile(t, someLimits)}, func(string) string { return "" }, &out, &out)
-	if code != cli.ExitOK {
-		t.Errorf("exit code %d: %s", code, out.String())
-	}
-}
-
-// TestStopsWhileAssembling tells the worker to stop at its last step before it
-// takes tasks: it never starts.
-func TestStopsWhileAssembling(t *testing.T) {
-	t.Parallel()
-	f := newFakeSystem()
-	p := with(f)
-	var r *running
-	stopped := make(chan struct{})
-	p.assemble = func(parts) (system, error) { <-stopped; return f, nil }
-	r = start(t, p, nil, "-limits", limitsFile(t, someLimits))
-	r.stop()
-	close(stopped)
-	r.ends(cli.ExitOK)
-	select {
-	case <-f.started:
-		t.Error("took tasks after it was told to stop")
-	default:
-	}
 }
 
 // TestPublishedPolicy holds that "without -limits the worker runs under the
@@ -347,29 +289,6 @@ func TestPublishedPolicy(t *testing.T) {
 		r.stop()
 		r.ends(cli.ExitOK)
 	}
-}
-
-// TestRedisLost holds that a worker whose Redis goes away keeps going, says so
-// once, and says when it is back.
-func TestRedisLost(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-redis", "redis://"+server.Addr(), "-listen", ":0")
-	r.says("msg=ready")
-	base := "http://" + regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(r.stderr.String())[1]
-	server.Kill9()
-	r.says("redis unavailable; tasks wait")
-	if a := getHealth(t, base, http.StatusServiceUnavailable); a.Status != "unavailable" || !strings.Contains(a.Redis, "nothing listens at "+server.Addr()) {
-		t.Errorf("health %+v", a)
-	}
-	server.Restart(t)
-	r.says("redis available again")
-	if n := strings.Count(r.stderr.String(), "redis unavailable; tasks wait"); n != 1 {
-		t.Errorf("said %d times that redis unavailable; tasks wait:\n%s", n, r.stderr.String())
-	}
-	getHealth(t, base, http.StatusOK)
-	r.stop()
-	r.ends(cli.ExitOK)
 }
 
 func TestManyQueues(t *testing.T) {

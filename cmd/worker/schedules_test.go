@@ -76,9 +76,7 @@ func taskIDs(t *testing.T, rdb redis.UniversalClient) (ids []string) {
 		inspector.ListPendingTasks, inspector.ListScheduledTasks, inspector.ListRetryTasks, inspector.ListArchivedTasks, inspector.ListCompletedTasks,
 	} {
 		infos, err := list("default")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, info := range infos {
 			ids = append(ids, info.ID)
 		}
@@ -117,17 +115,13 @@ func TestSchedulesThatCannotRun(t *testing.T) {
 func TestFailedStartPublishesNothing(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	schedules := func(scope string) string {
 		return limitsFile(t, "schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: "+scope+", http: {url: 'http://a/'}}\n")
 	}
 	older, err := loadPolicy(limitsFile(t, "limits: {older: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	newer := limitsFile(t, "limits: {newer: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}")
 	for name, flags := range map[string][]string{
 		"an unknown scope in schedules.yaml": {"-schedules", schedules("older")},

@@ -28,9 +28,7 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 		"-allow-host", a.host(), "-listen", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), asProgram+"=1")
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	says := func(text string) {
 		t.Helper()
@@ -40,9 +38,7 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 	enqueue(t, rdb, a.task("payments/a", "runs"))
 	redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
 	for range 2 { // the second changes nothing
-		if err := cmd.Process.Signal(syscall.SIGTSTP); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Signal(syscall.SIGTSTP))
 	}
 	says("no new tasks are taken")
 	addr := strings.Fields(strings.SplitAfter(stderr.String(), "addr=")[1])[0]
@@ -56,9 +52,7 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 		_, err := inspector.GetTaskInfo("default", "runs")
 		return err != nil
 	})
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait()
 	if got := cmd.ProcessState.ExitCode(); got != cli.ExitOK {
 		t.Errorf("exit code %d\n%s", got, stderr.String())

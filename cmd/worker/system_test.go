@@ -2,16 +2,12 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -68,9 +64,7 @@ func enqueue(t *testing.T, rdb redis.UniversalClient, tasks ...queue.Task) {
 func open(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
 	rdb, err := cli.OpenRedis(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
@@ -83,54 +77,6 @@ func (r *running) found(name string) string {
 		r.t.Fatalf("no %s= in the log", name)
 	}
 	return m[1]
-}
-
-// TestRunsTasks runs limited tasks on the embedded server, each once.
-func TestRunsTasks(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, nil)
-	limits := limitsFile(t, `
-limits:
-  payments:
-    rules: [{name: account, algorithm: sliding-window, limit: 10, per: 300ms}]
-    scopes: {"*": {rules: [{name: parallel, algorithm: concurrency, limit: 2}]}}
-`)
-	r := start(t, whole, nil, "-limits", limits, "-allow-host", a.host(), "-listen", "127.0.0.1:0")
-	r.says("msg=ready")
-	rdb := open(t, r.found("url"))
-	const n = 30
-	for i := range n {
-		enqueue(t, rdb, a.task("payments/acme", fmt.Sprint(i)))
-	}
-	redistest.WaitFor(t, "all tasks to run", bound, func() bool { return a.calls.Load() >= n })
-	base := "http://" + r.found("addr")
-	redistest.WaitFor(t, "the metrics to tell", bound, func() bool {
-		return strings.Contains(get(t, base+"/metrics", http.StatusOK), `headway_runs_total{outcome="ok",queue="default"} 30`)
-	})
-	page := get(t, base+"/metrics", http.StatusOK)
-	for _, want := range []string{
-		`headway_decisions_total{outcome="allowed",rule="payments:account"}`,
-		`headway_denials_total{rule="payments/*:parallel"}`,
-		`headway_leases{rule="payments/*:parallel"} 0`,
-		`headway_pickups_total{queue="default"}`,
-		"headway_redis_up 1",
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("metrics lack %s", want)
-		}
-	}
-	if strings.Contains(page, "acme") {
-		t.Error("metrics name a tenant")
-	}
-	redistest.WaitFor(t, "the worker to count itself", bound, func() bool {
-		h := getHealth(t, base, http.StatusOK)
-		return h.Workers != nil && *h.Workers == 1
-	})
-	r.stop()
-	r.ends(cli.ExitOK)
-	if got := a.calls.Load(); got != n {
-		t.Errorf("%d calls for %d tasks", got, n)
-	}
 }
 
 // TestArchives holds that a task that can never run "is archived with that
@@ -300,124 +246,5 @@ func TestMaxTimeout(t *testing.T) {
 	}
 }
 
-// TestKeepsRunning holds that a worker whose Redis goes away takes tasks again
-// when it is back, and that its log is not flooded meanwhile.
-func TestKeepsRunning(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, nil)
-	server := redistest.NewServer(t)
-	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-log-level", "debug")
-	r.says("msg=ready")
-	server.Kill9()
-	r.says("redis unavailable; tasks wait")
-	r.says("level=DEBUG msg=asynq message=\"Dequeue error") // asynq complains, quietly
-	server.Restart(t)
-	r.says("redis available again")
-	enqueue(t, open(t, "redis://"+server.Addr()), a.task("payments/a", "x"))
-	redistest.WaitFor(t, "a task to run", bound, func() bool { return a.calls.Load() == 1 })
-	// One for each part of asynq, two of Redis, two of waking if it was away for long, and eight
-	// of the limits, which are gone with it.
-	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 20 {
-		t.Errorf("%d lines for one outage", n)
-	}
-	r.stop()
-	r.ends(cli.ExitOK)
-}
-
-// TestStopsWhileRedisIsAway holds "SIGTERM at any moment".
-func TestStopsWhileRedisIsAway(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits))
-	r.says("msg=ready")
-	server.Kill9()
-	r.says("redis unavailable; tasks wait")
-	r.stop()
-	r.ends(cli.ExitOK)
-}
-
-// TestTellsFailures holds that a failure is told aloud once, when it is for
-// good, with its reason.
-func TestTellsFailures(t *testing.T) {
-	t.Parallel()
-	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "out of order", http.StatusInternalServerError)
-	}))
-	t.Cleanup(broken.Close)
-	url := ownRedis(t)
-	rdb := open(t, url)
-	task := func(id string, retries int) queue.Task {
-		return queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: id, MaxRetry: queue.Retries(retries), HTTP: &queue.HTTP{URL: broken.URL}}
-	}
-	enqueue(t, rdb, task("again", 3), task("last", 0))
-	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits),
-		"-allow-host", strings.TrimPrefix(broken.URL, "http://"), "-log-level", "debug")
-	for id, want := range map[string]string{
-		"again": `level=INFO msg="task failed and will be retried"`,
-		"last":  `level=ERROR msg="task failed and is archived"`,
-	} {
-		r.says(want + " task_id=" + id + " scope=payments/a type=http queue=default")
-		r.says(`level=DEBUG msg="outbound request" method=GET host=` + strings.TrimPrefix(broken.URL, "http://"))
-		r.says("task_id=" + id + " scope=payments/a\n")
-	}
-	r.says("out of order")
-	r.stop()
-	r.ends(cli.ExitOK)
-	if n := strings.Count(r.stderr.String(), "level=ERROR"); n != 1 {
-		t.Errorf("%d errors told, want 1", n)
-	}
-}
-
 // asProgram makes the test binary the worker itself, for real signals.
 const asProgram = "HEADWAY_TEST_RUN_WORKER"
-
-// TestSignals sends real signals to a real process: the first stops it with 0,
-// the second ends it at once with 130.
-func TestSignals(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		second bool
-		signal os.Signal
-		want   int
-	}{
-		"SIGTERM":      {false, syscall.SIGTERM, cli.ExitOK},
-		"SIGINT":       {false, os.Interrupt, cli.ExitOK},
-		"SIGINT twice": {true, os.Interrupt, cli.ExitInterrupted},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := newAPI(t, make(chan struct{}))
-			url := ownRedis(t)
-			var stderr buffer
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host())
-			cmd.Env = append(os.Environ(), asProgram+"=1")
-			cmd.Stderr = &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			says := func(text string) {
-				t.Helper()
-				redistest.WaitFor(t, "the worker to say "+text, bound, func() bool { return strings.Contains(stderr.String(), text) })
-			}
-			says("msg=ready")
-			enqueue(t, open(t, url), a.task("payments/a", "x"))
-			redistest.WaitFor(t, "the task to run", bound, func() bool { return a.calls.Load() == 1 })
-			if err := cmd.Process.Signal(tt.signal); err != nil {
-				t.Fatal(err)
-			}
-			says("msg=\"stopping")
-			if tt.second {
-				if err := cmd.Process.Signal(tt.signal); err != nil {
-					t.Fatal(err)
-				}
-			} else {
-				close(a.let)
-			}
-			_ = cmd.Wait()
-			if got := cmd.ProcessState.ExitCode(); got != tt.want {
-				t.Errorf("exit code %d, want %d\n%s", got, tt.want, stderr.String())
-			}
-		})
-	}
-}

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
@@ -23,16 +21,12 @@ func TestTasks(t *testing.T) {
 	server := redistest.NewServer(t)
 	rdb := server.Client(t)
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
 	limiter, err := throttle.New(rdb, p, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d, err := limiter.Allow(t.Context(), "p/a"); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -124,17 +118,13 @@ func TestTasksClearGoesOn(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h}]}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	store := policystore.New(rdb, policystore.Config{})
 	if _, _, err := store.PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
 	limiter, err := throttle.New(rdb, p, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tasks := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	for i := range 5 {
 		if _, err := tasks.Enqueue(t.Context(), queue.Task{Type: "work", Scope: fmt.Sprint("p/", i), ID: fmt.Sprint("t", i)}); err != nil {
@@ -144,19 +134,8 @@ func TestTasksClearGoesOn(t *testing.T) {
 	service := control.New(control.Config{Redis: rdb, Limiter: limiter, Store: store})
 	var out, errs bytes.Buffer
 	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbClear, Scope: "p", Most: 2}, json: true, out: &out, errs: &errs}
-	if err := c.clear(t.Context(), service, atCommandLine("anna")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.clear(t.Context(), service, atCommandLine("anna")))
 	if got := out.String(); strings.Count(got, `"outcome":"changed"`) != 5 || !strings.HasSuffix(got, `{"tasks":5,"changed":5}`+"\n") || !strings.Contains(errs.String(), "cancelling 5 tasks of p ") {
 		t.Errorf("%s%s", got, errs.String())
 	}
-}
-
-func TestTasksHelp(t *testing.T) {
-	t.Parallel()
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"tasks", "-h"}, noEnv, &out, &errs); code != cli.ExitOK || errs.Len() > 0 {
-		t.Fatalf("exit %d, stderr %q", code, errs.String())
-	}
-	golden(t, filepath.Join("testdata", "tasks.golden"), out.String())
 }

@@ -59,9 +59,7 @@ func TestClear(t *testing.T) {
 func TestClearInSteps(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
-	if err := a.inspector.DeleteTask("default", "a0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.inspector.DeleteTask("default", "a0"))
 	var changed []int
 	for {
 		done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "*", Most: 2})
@@ -74,30 +72,6 @@ func TestClearInSteps(t *testing.T) {
 	}
 	if fmt.Sprint(changed) != "[2 2 2]" || !slices.Equal(a.places(), []string{"p/a:a0"}) {
 		t.Errorf("cancelled %v, and %q wait", changed, a.places())
-	}
-}
-
-// Tasks that are out of their queues for now, since asynq has paused theirs, wait too: they are counted and cancelled.
-func TestClearParked(t *testing.T) {
-	t.Parallel()
-	a, _ := newTasks(t)
-	stalled := throttle.DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: queue.TicketGroups("default")}
-	if woken, err := a.limits.Waitlist().Dispatch(t.Context(), stalled); err != nil || !woken.Parked {
-		t.Fatalf("%+v, %v", woken, err)
-	}
-	if left := a.places(); len(left) == 7 {
-		t.Fatalf("no task is out of its queue: %q", left)
-	}
-	for _, verb := range []Verb{VerbCancel, VerbClear} {
-		if n, err := a.Count(t.Context(), admin, TaskChange{Verb: verb, Scope: "p"}); err != nil || n.Tasks != 6 {
-			t.Errorf("%s: %+v, %v", verb, n, err)
-		}
-	}
-	if done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"}); err != nil || done.Changed != 6 || done.More {
-		t.Errorf("%+v, %v", done, err)
-	}
-	if n, err := a.Count(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"}); err != nil || n.Tasks != 0 || !slices.Equal(a.places(), []string{"q:q"}) {
-		t.Errorf("%+v, %v, and %q wait", n, err, a.places())
 	}
 }
 

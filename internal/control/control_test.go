@@ -42,9 +42,7 @@ type asked struct {
 func newAsked(t *testing.T, text string) *asked {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := &asked{t: t, rdb: redistest.NewServer(t).Client(t)}
 	const prefix = "own" // of a program that shares its Redis
 	if a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix}); err != nil {
@@ -63,9 +61,7 @@ func newAsked(t *testing.T, text string) *asked {
 func (a *asked) follow() {
 	a.t.Helper()
 	p, err := a.store.Now(a.t.Context())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	a.limits.SetPolicy(p)
 }
 
@@ -100,9 +96,7 @@ func (a *asked) task(id string) Task {
 func (a *asked) scope(name string) Scope {
 	a.t.Helper()
 	r, err := a.Scope(a.t.Context(), admin, name)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	return r
 }
 

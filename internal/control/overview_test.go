@@ -23,9 +23,7 @@ func TestLevel(t *testing.T) {
 	}
 	for _, name := range []string{"daily", "daily/acme"} {
 		long, err := a.Scope(t.Context(), admin, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := a.Level(t.Context(), name, at)
 		if err != nil || got.Waiting != long.Waiting || len(got.Rules) != len(long.Rules) || got.Rules[got.Binding].Rule != "plan" || got.Rules[0].Used != 1 {
 			t.Errorf("%s: %+v, %v; at length %+v", name, got, err, long)
@@ -74,9 +72,7 @@ func TestOutlineAndTurns(t *testing.T) {
 		t.Fatalf("%+v, %v", turns, err)
 	}
 	task, err := a.Task(t.Context(), admin, "1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := turns.List[0]; got.ID != "1" || got.Queue != "default" || got.Position != task[0].Position || got.Start != task[0].Start || got.Reason != task[0].Reason || got.Rule != "plan" {
 		t.Errorf("%+v, and the task %+v", got, task[0])
 	}

@@ -38,9 +38,7 @@ func TestPreview(t *testing.T) {
 	t.Parallel()
 	a := newPreviewed(t)
 	before, err := a.store.Current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		change        Change
 		differences   int

@@ -138,9 +138,7 @@ func TestApply(t *testing.T) {
 				}
 			}
 			before, err := a.store.Current(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := a.Apply(t.Context(), Actor{Name: "vera", Role: RoleViewer}, c); !errors.As(err, new(*ForbiddenError)) {
 				t.Errorf("a viewer: %v", err)
 			}

@@ -28,9 +28,7 @@ func TestRules(t *testing.T) {
 	a.use("p/x")
 	a.enqueue(queue.Task{Scope: "p/y", ID: "waits"}) // for a place
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rules := a.scope("p/x").Rules
 	got, err := a.Rules(t.Context(), admin, "p/x")
 	if err != nil || !slices.EqualFunc(got, rules, func(a, b Rule) bool { return a.Rule == b.Rule && a.Used == b.Used && a.Remaining == b.Remaining }) {

@@ -22,9 +22,7 @@ func TestNoWorker(t *testing.T) {
 		t.Error("no worker runs at all, and that is not said")
 	}
 	server := asynq.NewServerFromRedisClient(a.rdb, asynq.Config{Queues: map[string]int{"bulk": 1}, LogLevel: asynq.FatalLevel})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
 	t.Cleanup(server.Shutdown)
 	redistest.WaitFor(t, "a worker that serves bulk to be seen", 20*time.Second, func() bool {
 		a.Service = New(Config{Redis: a.rdb, Limiter: a.limits, Store: a.store}) // which has read nothing yet

@@ -25,9 +25,7 @@ func (a *asked) places() (all []string) {
 	a.t.Helper()
 	for _, provider := range []string{"p", "q"} {
 		some, err := a.limits.Waitlist().Waiting(provider).Next(a.t.Context(), 1000)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, err)
 		for _, p := range some {
 			_, id, _ := queue.ReadTicket(p.ID)
 			all = append(all, p.Scope+":"+id)

@@ -18,13 +18,9 @@ import (
 func TestParse(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/accounts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := Parse("accounts.yaml", data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const want = `unmatched: allow
 limits:
   user:
@@ -97,13 +93,9 @@ func TestParseMeansTheTree(t *testing.T) {
 				names[i] = string("abcd"[r.IntN(4)]) // d is in no tree
 			}
 			scope, err := policy.ParseScope(strings.Join(names, "/"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			matched, err := p.Match(scope)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := map[int]int64{}
 			for _, m := range matched {
 				got[m.Scope.Len()] = m.Rule.Limit
@@ -153,4 +145,11 @@ func walk(n *node, names []string) map[int]int64 {
 		n = next
 	}
 	return met
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -113,9 +113,7 @@ func TestIsTerminal(t *testing.T) {
 		t.Error("a buffer is no terminal")
 	}
 	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = f.Close() }()
 	if IsTerminal(f) {
 		t.Error("a file is no terminal")
@@ -135,5 +133,12 @@ func TestRedisLog(t *testing.T) {
 	l.Printf(t.Context(), "sentinel: %s\n", "gone")
 	if got := out.String(); !strings.Contains(got, `msg=go-redis message="sentinel: gone"`) {
 		t.Errorf("got %s", got)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

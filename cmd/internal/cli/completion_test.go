@@ -32,9 +32,7 @@ func TestCompletionScripts(t *testing.T) {
 	for _, shell := range Shells {
 		path, got := filepath.Join("testdata", "completion."+shell), Completion(shell, tree())
 		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(got), 0o600))
 		}
 		want, err := os.ReadFile(path)
 		if err != nil {

@@ -54,9 +54,7 @@ func TestEscapeJSON(t *testing.T) {
 	t.Parallel()
 	valid := strings.ToValidUTF8(hostile, "")
 	text, err := json.Marshal(valid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := EscapeJSON(append(text, '\n'))
 	clean(t, string(got))
 	var back string

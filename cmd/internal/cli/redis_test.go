@@ -51,9 +51,7 @@ func TestOpenRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, err := OpenRedis(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { _ = rdb.Close() })
 			if n := rdb.Exists(t.Context(), "hw:probe").Val(); n != 0 {
 				t.Error("the check left a key behind")
@@ -163,9 +161,7 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	full := redistest.NewServer(t)
 	rdb := full.Client(t)
-	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	err := Explain(rdb.Set(t.Context(), "k", "v", 0).Err(), "redis://:geheim@"+full.Addr())
 	if !strings.HasPrefix(err.Error(), "Redis at "+full.Addr()+" is full") {
 		t.Errorf("got %v", err)

@@ -44,9 +44,7 @@ func TestParseRedisURL(t *testing.T) {
 func TestParseSentinelURL(t *testing.T) {
 	t.Parallel()
 	got, err := parseRedisURL("redis-sentinel://su:sp@a:1,b,[::1]:3/5?master=main&username=u&password=p&addr=d:4&read_timeout=3s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := got.sentinel
 	if want := []string{"a:1", "b:26379", "[::1]:3", "d:4"}; !sameSet(o.SentinelAddrs, want) {
 		t.Errorf("addresses %q, want %q", o.SentinelAddrs, want)
@@ -60,9 +58,7 @@ func TestParseSentinelURL(t *testing.T) {
 func TestParseClusterURL(t *testing.T) {
 	t.Parallel()
 	got, err := parseRedisURL("rediss+cluster://u:p@a:1,b/0?addr=c:3&max_redirects=9")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := got.cluster
 	if want := []string{"a:1", "b:6379", "c:3"}; !sameSet(o.Addrs, want) {
 		t.Errorf("addresses %q, want %q", o.Addrs, want)
@@ -140,9 +136,7 @@ func TestParseRedisURLFaults(t *testing.T) {
 func TestClientOutOfRange(t *testing.T) {
 	t.Parallel()
 	target, err := parseRedisURL("redis://h?pool_size=99999999999")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := target.client(); err == nil || !strings.Contains(err.Error(), "out of range") {
 		t.Errorf("got %v", err)
 	}
