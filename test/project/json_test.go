@@ -234,7 +234,7 @@ func inspected(t *testing.T, url string) {
 	}
 	want := tables(t, "worker inspect -json task")[0]
 	got := seen(t, tasks+pausedTask)
-	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
+	got["last_error"] = "string" // of a task that has failed
 	got["scope_from"] = "string" // of a task without headers: TestInspectTaskOfSpends sees it
 	if !maps.Equal(got, want) {
 		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)

@@ -83,13 +83,13 @@ B08 I21 S11 | one that waits delayed others | worker/TestHoldersAreBounded worke
 B10 | a remembered refusal hid what had been freed | worker/TestFreedPlaceWakes
 B14 | a lease ran out while its task waited | throttle/TestLease worker/TestPlacesAreFreed
 I06 S06 | all who wait were told the same moment, or evenly spaced ones where a window frees its units at once | turns test/sim/TestSafetyNetIsNotNeeded
-S01 | an idle server slept through the starts | test/sim/TestPollInterval worker/TestIdleServer
+S01 | an idle server slept through the starts | test/sim/TestPollInterval
 S02 | turns were times, and ran away from the limiter | test/sim/TestTurnsDoNotDrift
 S03 | those who were released already were forgotten | turns test/sim/TestTwoProcessesReleaseNoMore
 S04 S05 | a late start lost its unit or its place | test/sim/TestLateStartsLoseNothing throttle/TestLateStart worker/TestFirstComeFirstServed
 S07 S08 | a turn came before its task, or stayed after it | test/sim/TestPlannedBeforeItExists test/sim/TestOrphans
 S09 | the part that wakes was dead | worker/TestNobodyWakes test/e2e/TestKilledWorker
-S10 | waking cost commands, and mixed the order up | worker/internal/asynqx/TestReleaserCost worker/internal/asynqx/TestReleaserOrder
+S10 | waking cost commands, and mixed the order up | worker/internal/asynqx/TestReleaserCost
 S12 | asynq brings what is due in clumps, up to a second early | test/sim/TestSafetyNetIsNotNeeded worker/TestDelayIsNeverEarly
 S13 | a kill strands what waits in a handler | worker/TestRecoveredBeforeItsStart worker/TestShutdownWhileHolding
 S14 | a task went to its queue and stood in line as well | turns
