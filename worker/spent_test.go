@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hibiken/asynq"
 
@@ -34,32 +33,6 @@ func (a *apart) SpentCosts(scope string, by usage.By, costs policy.Costs) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, fmt.Sprintf("%s %s %s %s", scope, by.Queue, by.Type, costs))
-}
-
-// Costs by unit are told as they are to who asks for them, and by their requests, 1 at
-// least, to others.
-func TestSpentByUnit(t *testing.T) {
-	t.Parallel()
-	tokens := policy.Rule{Name: "tokens", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Hour, Unit: "tokens"}
-	plain, both := &spendings{}, &apart{}
-	for told, want := range map[Usage][]string{
-		plain: {`p/a "" default work 4`, `p/a "" default work 1`, `p/a "" default work 2`},
-		both:  {`p/a "" default work 4`, `p/a default work requests=0,tokens=5`, `p/a default work requests=2,tokens=7`},
-	} {
-		s := newSystem(t, []policy.Rule{tokens}, MiddlewareConfig{Usage: told})
-		s.add(queue.Task{ID: "plain", Cost: 4})
-		s.add(queue.Task{ID: "a", Costs: policy.Costs{"requests": 0, "tokens": 5}})
-		s.add(queue.Task{ID: "b", Costs: policy.Costs{"requests": 2, "tokens": 7}})
-		s.serve(asynq.Config{}, nil)
-		for range 3 {
-			<-s.ended
-		}
-		if told == Usage(plain) {
-			plain.want(t, want...)
-		} else {
-			both.want(t, want...)
-		}
-	}
 }
 
 // enqueuers is a Usage that remembers who enqueued.

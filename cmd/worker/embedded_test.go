@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -71,59 +69,6 @@ func ignoreNil(err error) error {
 	return err
 }
 
-func TestAddToTTL(t *testing.T) {
-	t.Parallel()
-	const d = 12*time.Millisecond + time.Microsecond
-	for command, want := range map[string]string{
-		"PEXPIRE k 100":                  "k 113",
-		"PEXPIRE k 100 NX":               "k 113 NX",
-		"PSETEX k 100 v":                 "k 113 v",
-		"PEXPIREAT k 100":                "k 113",
-		"EXPIRE k 100":                   "k 101",
-		"SETEX k 100 v":                  "k 101 v",
-		"EXPIREAT k 100":                 "k 101",
-		"SET k v":                        "k v",
-		"SET k 5 PX 100":                 "k 5 PX 113",
-		"SET k v NX px 100":              "k v NX px 113",
-		"SET k v NX EX 2":                "k v NX PX 2013",
-		"SET PX EX PX 1":                 "PX EX PX 14",
-		"SET k PX":                       "k PX",
-		"SET k v EX x":                   "k v EX x",
-		"SET k v EX 0":                   "k v EX 0",
-		"SET k v EX 9223372036854775807": "k v EX 9223372036854775807",
-		"PEXPIRE k 0":                    "k 0",
-		"PEXPIRE k -1":                   "k -1",
-		"PEXPIRE k x":                    "k x",
-		"PEXPIRE":                        "",
-		"GET 100 100":                    "100 100",
-		"ZADD k 100 100":                 "k 100 100",
-	} {
-		words := strings.Fields(command)
-		addToTTL(words[0], words[1:], d)
-		if got := strings.Join(words[1:], " "); got != want {
-			t.Errorf("%s: got %q, want %q", command, got, want)
-		}
-	}
-}
-
-func TestListenError(t *testing.T) {
-	t.Parallel()
-	for addr, want := range map[string]string{
-		"192.0.2.1:0":            "does not have the address 192.0.2.1",
-		"no-such-host.invalid:0": "no address is known for no-such-host.invalid",
-		"127.0.0.1:99999":        "invalid port",
-	} {
-		_, err := net.Listen("tcp", addr)
-		if err == nil {
-			t.Errorf("%s: no error", addr)
-			continue
-		}
-		if got := listenError(err, addr, "it", "").Error(); !strings.Contains(got, want) {
-			t.Errorf("%s: got %q, want %q", addr, got, want)
-		}
-	}
-}
-
 // TestEmbeddedLoopback holds that no other machine reaches the server, which
 // has no password.
 func TestEmbeddedLoopback(t *testing.T) {
@@ -132,21 +77,4 @@ func TestEmbeddedLoopback(t *testing.T) {
 	if err != nil || !net.ParseIP(host).IsLoopback() {
 		t.Errorf("%s is not on the loopback", cli.EmbeddedAddr)
 	}
-}
-
-// TestEmbeddedCloses holds that close does not wait for clients.
-func TestEmbeddedCloses(t *testing.T) {
-	t.Parallel()
-	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
-	must(t, err)
-	c, err := net.Dial("tcp", e.addr())
-	must(t, err)
-	defer func() { _ = c.Close() }()
-	if _, err := c.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "+PONG\r\n" {
-		t.Fatal(line, err)
-	}
-	e.close()
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -295,25 +294,5 @@ func TestInspectUsage(t *testing.T) {
 			t.Errorf("-h exits %d", code)
 		}
 		golden(t, filepath.Join("testdata", "inspect.golden"), out.String())
-	}
-}
-
-// "Whether rules hold that do so only in certain hours", and when that changes.
-func TestInspectHours(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	now := time.Now().UTC()
-	hour := func(d time.Duration) int { return now.Add(d * time.Hour).Hour() }
-	limits := limitsFile(t, fmt.Sprintf(`limits: {p: {rules: [{name: off, algorithm: concurrency, limit: 1, active: "* %d * * *"},
-  {name: on, algorithm: concurrency, limit: 1, active: "* %d,%d,%d * * *"}]}}`,
-		hour(12), hour(-1), hour(0), hour(1)))
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"inspect", "-redis", "redis://" + server.Addr(), "-limits", limits, "scope", "p/x"}, noEnv, &out, &errs); code != 0 {
-		t.Fatalf("exit %d: %s", code, errs.String())
-	}
-	for _, line := range []string{"hours      rule off of p does not hold, until ", "hours      rule on of p holds until "} {
-		if !strings.Contains(out.String(), line+now.Format("2006-")) && !strings.Contains(out.String(), line+now.Add(24*time.Hour).Format("2006-")) {
-			t.Errorf("no line %q in\n%s", line, out.String())
-		}
 	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,8 +8,6 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
-	usages "github.com/headway-go/headway/throttle/usage"
 )
 
 const usageLimits = `limits:
@@ -74,52 +70,6 @@ func TestInspectUsed(t *testing.T) {
 	}
 }
 
-// "day: a line for each day, by UTC, instead of who spent; day,spender: who spent on each day."
-func TestInspectUsedByDay(t *testing.T) {
-	t.Parallel()
-	i := &inspected{t: t, server: redistest.NewServer(t)}
-	r, err := usages.New(i.server.Client(t), usages.Config{App: "mailer"})
-	must(t, err)
-	r.SpentCosts("p", usages.By{Queue: "q", Type: "mail", EnqueuedBy: "shop"}, policy.Costs{"requests": 5, "tokens": 70})
-	r.Spent("p", usages.By{Queue: "q", Type: "call"}, 2)
-	must(t, r.Flush(t.Context()))
-	day := time.Now().UTC().Format(time.DateOnly)
-	got := i.objects("usage", "p", "-since", "7d", "-by", "day")
-	if n := len(got); n < 9 || n > 10 { // eight days, or nine where one began, and the sums
-		t.Fatalf("%d objects: %v", n, got)
-	}
-	want(t, got[0], map[string]any{"units": 0.0, "tasks": 0.0, "app": nil})
-	want(t, got[len(got)-1], map[string]any{"summary": true, "units": 7.0, "tasks": 2.0})
-	if text := fmt.Sprint(got[len(got)-1]["by_unit"]); text != "map[tokens:70]" {
-		t.Errorf("got %s", text)
-	}
-	spenders := i.objects("usage", "p", "-since", "1h", "-by", "day,spender")
-	n := len(spenders)
-	if n < 4 {
-		t.Fatalf("%v", spenders)
-	}
-	want(t, spenders[n-4], map[string]any{"day": day, "app": "mailer", "type": "mail", "units": 5.0, "enqueued_by": "shop"})
-	want(t, spenders[n-3], map[string]any{"day": day, "app": "mailer", "type": "call", "units": 2.0})
-	want(t, spenders[n-2], map[string]any{"day": day, "units": 7.0, "tasks": 2.0, "other_units": 0.0})
-	if text := fmt.Sprint(spenders[n-2]["by_unit"]); text != "map[tokens:70]" {
-		t.Errorf("got %s", text)
-	}
-
-	out, _ := i.run(0, "usage", "p", "-since", "31d", "-by", "day")
-	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) < 3+32 || !strings.HasPrefix(lines[0], "7 units in 2 tasks spent from p since ") || strings.Join(strings.Fields(lines[2]), " ") != "DAY UNITS TOKENS TASKS" ||
-		strings.Join(strings.Fields(lines[len(lines)-1]), " ") != day+" 7 70 2" {
-		t.Errorf("got %s", out)
-	}
-	out, _ = i.run(0, "usage", "p", "-since", "1m", "-by", "day,spender")
-	if !strings.Contains(out, "ENQUEUED BY") || !strings.Contains(out, day+"  5      70      1      mailer  q      mail") {
-		t.Errorf("got %s", out)
-	}
-	if _, stderr := i.run(cli.ExitUsage, "usage", "p", "-by", "hour"); !strings.Contains(stderr, "write day, or day,spender") {
-		t.Errorf("got %s", stderr)
-	}
-}
-
 // "`worker -usage=false` records nothing: no key, no command"
 func TestUsageOff(t *testing.T) {
 	t.Parallel()
@@ -134,40 +84,6 @@ func TestUsageOff(t *testing.T) {
 				t.Errorf("the keys %q and commands %v", keys, commands)
 			}
 		})
-	}
-}
-
-func TestInspectUsageFaults(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		code int
-		args []string
-		want string
-	}{
-		"nothing":      {2, []string{"usage"}, "no scope given"},
-		"an empty one": {2, []string{"usage", ""}, "no scope given"},
-		"two":          {2, []string{"usage", "a", "b"}, `one scope at a time, and "b" is a second one`},
-		"a star":       {2, []string{"usage", "p/*"}, "stands for every name"},
-		"too long":     {2, []string{"usage", "p", "-since", "32d"}, "-since 768h0m0s is not above 0 and at most 31 days"},
-		"no time":      {2, []string{"usage", "p", "-since", "0s"}, "-since 0s is not above 0"},
-		"a word":       {2, []string{"usage", "p", "-since", "x"}, "-since"},
-		"flags first":  {2, []string{"-json", "usage", "p"}, "try: worker inspect usage SCOPE [flags]"},
-		"no Redis":     {1, []string{"usage", "-redis", "redis://127.0.0.1:1", "p"}, "127.0.0.1:1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var out, errs bytes.Buffer
-			code := run(t.Context(), append([]string{"inspect"}, c.args...), noEnv, &out, &errs)
-			if code != c.code || !strings.Contains(errs.String(), c.want) || !strings.Contains(errs.String(), "try: ") || out.Len() > 0 {
-				t.Errorf("exit %d, %s%s", code, out.String(), errs.String())
-			}
-		})
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var out, errs bytes.Buffer
-	if code := run(ctx, []string{"inspect", "usage", "-redis", "redis://" + redistest.NewServer(t).Addr(), "p"}, noEnv, &out, &errs); code != 130 {
-		t.Errorf("interrupted: exit %d, %s", code, errs.String())
 	}
 }
 

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -59,19 +57,4 @@ func TestLeaveWhileServing(t *testing.T) {
 	if code != 1 || !strings.Contains(errs.String(), "1 workers still serve") || !strings.Contains(errs.String(), "\ntry: ") || out.Len() > 0 {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, out.String(), errs.String())
 	}
-}
-
-func TestLeaveUsage(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"leave", "x"}, {"leave", "-queues", "a,,b"}, {"leave", "-nope"}} {
-		var out, errs bytes.Buffer
-		if code := run(context.Background(), args, noEnv, &out, &errs); code != 2 || !strings.Contains(errs.String(), "try: ") || out.Len() > 0 {
-			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, code, out.String(), errs.String())
-		}
-	}
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"leave", "-h"}, noEnv, &out, &errs); code != 0 {
-		t.Errorf("-h exits %d", code)
-	}
-	golden(t, filepath.Join("testdata", "leave.golden"), out.String())
 }

@@ -47,26 +47,3 @@ func TestLimitsCheck(t *testing.T) {
 		t.Errorf("%s", out.String())
 	}
 }
-
-// A name that nothing knows is most likely a mistake: it changes nothing unless -force insists.
-func TestUnknownNames(t *testing.T) {
-	t.Parallel()
-	l := newLimited(t)
-	for _, c := range []struct {
-		args string
-		code int
-		want []string
-	}{
-		{"pause paymnets", cli.ExitFailed, []string{"the limits do not name paymnets; did you mean payments?", "-force"}},
-		{"pause nobody", cli.ExitFailed, []string{"the limits do not name nobody, and no task can spend from it", "-force"}},
-		{"drain paymnets -timeout 1s", cli.ExitFailed, []string{"did you mean payments?"}},
-		{"set paymnets account algorithm=sliding-window limit=1 per=1s", cli.ExitFailed, []string{"did you mean payments?"}},
-		{"assign paymnets owner=anna", cli.ExitFailed, []string{"did you mean payments?"}},
-	} {
-		out, errs := l.run(c.code, strings.Fields(c.args)...)
-		says(t, out+errs, c.want...)
-	}
-	l.run(cli.ExitOK, "pause", "paymnets", "-force")
-	l.run(cli.ExitOK, "set", "search", "account", "algorithm=sliding-window", "limit=1", "per=1s") // a new one, near to none
-	l.run(cli.ExitOK, "pause", "payments/whoever")
-}

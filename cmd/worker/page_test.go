@@ -55,39 +55,6 @@ func TestPageFlags(t *testing.T) {
 	}
 }
 
-// The page is served until the program is stopped.
-func TestPageServes(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r, w := io.Pipe()
-	ended := make(chan int, 1)
-	go func() {
-		ended <- run(ctx, []string{"page", "-redis", "redis://" + server.Addr(), "-listen", ":0", "-prefix", "/limits"}, func(string) string { return "" }, io.Discard, w)
-		_ = w.Close()
-	}()
-	line := make([]byte, 4096)
-	n, err := r.Read(line)
-	must(t, err)
-	go func() { _, _ = io.Copy(io.Discard, r) }()
-	_, rest, is := strings.Cut(string(line[:n]), "url=")
-	if !is {
-		t.Fatalf("no address in %s", line[:n])
-	}
-	answer, err := http.Get(strings.Fields(rest)[0]) //nolint:noctx // of this process
-	must(t, err)
-	body, _ := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "There are no limits yet") {
-		t.Errorf("%d %s", answer.StatusCode, body)
-	}
-	cancel()
-	if code := <-ended; code != cli.ExitOK {
-		t.Errorf("stopped with %d", code)
-	}
-}
-
 // A worker refuses a page that nobody reaches, or of which it is not known who may use it.
 func TestWorkerPageFlags(t *testing.T) {
 	t.Parallel()

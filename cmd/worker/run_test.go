@@ -14,8 +14,6 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -252,43 +250,6 @@ func getHealth(t *testing.T, base string, want int) (a healthAnswer) {
 	t.Helper()
 	must(t, json.Unmarshal([]byte(get(t, base+"/healthz", want)), &a))
 	return a
-}
-
-// TestPublishedPolicy holds that "without -limits the worker runs under the
-// limits that another worker has published", saying so, and that the newest published
-// version applies to all.
-func TestPublishedPolicy(t *testing.T) {
-	t.Parallel()
-	url := ownRedis(t)
-	env := map[string]string{"REDIS_URL": url}
-	first := start(t, with(newFakeSystem()), env, "-limits", limitsFile(t, someLimits))
-	first.says("msg=ready")
-
-	var limiter *throttle.Limiter
-	p := with(newFakeSystem())
-	p.assemble = func(parts parts) (system, error) {
-		limiter = parts.limits.Limiter()
-		return newFakeSystem(), nil
-	}
-	second := start(t, p, env)
-	second.says("msg=ready")
-	second.says("using the limits in Redis")
-	if got := string(limitsyaml.Format(limiter.Policy())); !strings.Contains(got, "account") {
-		t.Errorf("runs under\n%s", got)
-	}
-
-	third := start(t, with(newFakeSystem()), env, "-limits", limitsFile(t, strings.ReplaceAll(someLimits, "200", "300")))
-	third.says("msg=ready")
-	for _, r := range []*running{first, second, third} {
-		r.says(`msg="limits in force" version=2`)
-	}
-	older := start(t, with(newFakeSystem()), env, "-limits", limitsFile(t, someLimits))
-	older.says("limits file superseded by a newer one")
-	older.stop()
-	for _, r := range []*running{first, second, third} {
-		r.stop()
-		r.ends(cli.ExitOK)
-	}
 }
 
 func TestManyQueues(t *testing.T) {

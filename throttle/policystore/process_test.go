@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
@@ -72,28 +69,6 @@ func TestProcesses(t *testing.T) {
 	known(Process{App: "billing"})
 	fixed()
 	known()
-}
-
-// A version is known to be in force when it is, and not before.
-func TestProcessTellsWhatIsInForce(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
-		follows(t, s.rdb.(*redis.Client))
-		<-time.After(time.Minute)
-		must(t, set(s, anna, "payments", "account", "limit=5"))
-		<-time.After(Notice - 10*time.Millisecond)
-		if list := processes(t, s); list[0].Version != 1 || !list[0].Follows {
-			t.Errorf("%+v", list)
-		}
-		<-time.After(20 * time.Millisecond)
-		if list := processes(t, s); list[0].Version != 2 {
-			t.Errorf("%+v", list)
-		}
-		m.HSet("hw:limits", "version", "no version") // which nobody understands
-		<-time.After(time.Minute)
-		if list := processes(t, s); list[0].Version != 2 {
-			t.Errorf("%+v", list)
-		}
-	})
 }
 
 // A user that may not say so follows the limits all the same, and asks once an hour.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,69 +54,6 @@ func TestSnapshotCost(t *testing.T) {
 				t.Errorf("%s sent %d commands, and says %d", path, n, most)
 			}
 		}
-	}
-}
-
-// A page of waiters is read by few commands, also at first, and all of its rows are known after two snapshots.
-func TestWaitersCost(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	s.use("payments")
-	s.enqueue("payments/acme", "inv", 60)
-	must(t, s.rdb.Del(t.Context(), "asynq:{default}:t:inv3").Err())
-	sent := &sentCommands{}
-	rdb := redis.NewClient(s.rdb.Options())
-	defer func() { _ = rdb.Close() }()
-	rdb.AddHook(sent)
-	h, err := newHandler(Config{Redis: rdb, Local: "me"})
-	must(t, err)
-	r := httptest.NewRequest(http.MethodGet, "/waiters?scope=payments/acme", nil)
-	if _, err := h.limits(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	topic, err := h.waitersTopic(r, s.who)
-	must(t, err)
-	var last any
-	for n := range 3 {
-		h.following.read = time.Time{}
-		most := topic.cost(last)
-		sent.n.Store(0)
-		if last, err = topic.load(t.Context(), last); err != nil {
-			t.Fatal(err)
-		}
-		if got := int(sent.n.Load()); got > snapshotCommands || got > most {
-			t.Errorf("snapshot %d sent %d commands, and says %d", n, got, most)
-		}
-	}
-	data, _, err := h.waitersView(r, s.who, last)
-	must(t, err)
-	rows := data.(waitersData).Rows
-	for i, row := range rows {
-		if !row.Known || row.Gone != (row.ID == "inv3") || !row.Gone && (row.Type != "mail" || row.EnqueuedBy != "billing" || row.Since.IsZero()) || row.Position != int64(i+1) {
-			t.Errorf("row %d: %+v", i, row)
-		}
-	}
-	if len(rows) != rowsAPage {
-		t.Errorf("%d rows", len(rows))
-	}
-}
-
-// sentCommands counts what a client sends: a script is one command.
-type sentCommands struct{ n atomic.Int64 }
-
-func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (s *sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		s.n.Add(int64(len(cmds)))
-		return next(ctx, cmds)
 	}
 }
 
@@ -202,37 +138,4 @@ func serverInfo(host string, pid int, started time.Time, queues map[string]int) 
 	b = protowire.AppendString(protowire.AppendTag(b, 7, protowire.BytesType), "active")
 	at := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(started.Unix()))
 	return protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), at)
-}
-
-// An id is searched for in all queues at first, and then read where it was found; a link that names the queue needs no search.
-func TestTaskOfManyQueues(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	s.use("payments")
-	for n := range 40 {
-		if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: fmt.Sprint("t", n), Scope: "payments/acme", Queue: fmt.Sprint("q", n)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := pageOfSite(t, s)
-	for path, first := range map[string]int{"/task?id=t7": 200, "/task?id=t7&queue=q7": snapshotCommands} {
-		topic, err := h.taskTopic(httptest.NewRequest(http.MethodGet, path, nil), s.who)
-		must(t, err)
-		var last any
-		for range 3 {
-			h.following.read = h.following.read.Add(-snapshotEvery)
-			n := redistest.Total(redistest.Commands(t, s.rdb, func() {
-				if last, err = topic.load(context.WithoutCancel(t.Context()), last); err != nil {
-					t.Error(err)
-				}
-			}))
-			if read := last.(*taskState); n > first || len(read.tasks) != 1 || read.tasks[0].Queue != "q7" {
-				t.Errorf("%s: %d commands, at most %d, read %+v", path, n, first, read.tasks)
-			}
-			first = snapshotCommands
-		}
-	}
-	if code, body := s.get("/task?id=t7&queue=none"); code != http.StatusNotFound {
-		t.Errorf("in a queue that has it not: %d\n%s", code, body)
-	}
 }

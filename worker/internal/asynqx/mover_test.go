@@ -155,28 +155,6 @@ func TestReleaserStates(t *testing.T) {
 	}
 }
 
-// A server that refuses the script has its tasks released by asynq's Inspector, is
-// told of once, and asked again.
-func TestReleaserRefused(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	y := newYard(t, server.Client(t))
-	y.later("a", "b", "c", "d")
-	y.Mover.rdb = server.User(t, []string{"asynq:*"}, "@all", "-rpush")
-	for _, id := range []string{"a", "b"} {
-		if out := y.outcomes(id); out[0] != Moved || y.state(id) != "pending" {
-			t.Errorf("%s: %d, %s", id, out, y.state(id))
-		}
-	}
-	if n := strings.Count(y.logged.String(), "level=WARN"); n != 1 || len(y.faults) != 2 {
-		t.Errorf("told %d times, counted %q:\n%s", n, y.faults, y.logged)
-	}
-	y.Mover.rdb = y.rdb
-	if out := y.outcomes("c"); out[0] != Moved || y.refused.Load() {
-		t.Errorf("no longer refused: %d", out)
-	}
-}
-
 // "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 5
 // commands": 7 and 2 of them are RunTask's own, the rest is the look at the task's
 // state that spares archived ones.

@@ -149,38 +149,6 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// "Where it has one queue the pacer waits after its answer, not before the next question: asynq would sleep meanwhile": what
-// comes is handed out at once, and in what follows Redis is asked as often as of several queues.
-func TestGateOfOneQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const interval = 100 * time.Millisecond
-		a := newAsker(interval, "a")
-		a.run(t)
-		<-time.After(10 * interval) // it is known that there is one
-		slept := 0
-		for range 50 {
-			a.gate.Kick() // it is asked for now
-			synctest.Wait()
-			a.put("a", 1)
-			a.gate.Kick()
-			a.since()
-			a.mu.Lock()
-			slept += a.tasks["a"]
-			a.mu.Unlock()
-			<-time.After(2 * interval)
-		}
-		if slept > 10 { // one in fifty comes between two rounds
-			t.Errorf("asynq slept %d of 50 times when a task came", slept)
-		}
-		a.since()
-		<-time.After(100 * interval)
-		if n := len(a.since()); n < 90 || n > 110 {
-			t.Errorf("it was asked %d times in 100 intervals", n)
-		}
-	})
-}
-
 // "shut keeps a queue from being asked, as if it were empty; what is here is handed out": others are asked as often as
 // before, and nobody goes round in circles meanwhile.
 func TestGateShut(t *testing.T) {
@@ -268,32 +236,5 @@ func TestGateInterval(t *testing.T) {
 		if least < interval/2 || most > interval*3/2 {
 			t.Errorf("rounds %s to %s apart", least, most)
 		}
-	})
-}
-
-// Whoever is held back when the server stops is let go at once, and nothing is
-// asked any more.
-func TestGateStop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsker(time.Hour, "a")
-		a.round(t.Context())
-		began := time.Now()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			a.round(t.Context())
-		}()
-		synctest.Wait()
-		a.gate.Stop()
-		a.gate.Stop()
-		<-done
-		a.gate.Kick()
-		a.queues = []string{"never asked before"}
-		a.round(t.Context())
-		if took := time.Since(began); took != 2*RoundPause {
-			t.Errorf("two rounds took %s after the stop", took)
-		}
-		want(t, "ever", a.since(), "a 0s")
 	})
 }

@@ -64,36 +64,6 @@ func TestSlotsBesideOneTenant(t *testing.T) {
 	})
 }
 
-// "Lends nothing for a while, twice as long each time": what had its turn and is refused is not taken
-// again and again.
-func TestSlotsRest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots(8)
-		s.starts("a", 8)
-		<-time.After(slotLasts)
-		began, refused := time.Now(), 0
-		for time.Since(began) < 10*time.Second {
-			if s.admit(nil); s.take("x").refusedAfterItsTurn("a") {
-				refused++
-			}
-		}
-		if refused > 20 {
-			t.Errorf("%d are taken in ten seconds for nothing", refused)
-		}
-		<-time.After(slotMostRest)
-		s.starts("b", 1)
-		if s.rested != 0 {
-			t.Errorf("what is lent is used, and rests %v", s.rested)
-		}
-	})
-}
-
-func (o *Slot) refusedAfterItsTurn(tenant string) bool {
-	defer o.Leave()
-	return !o.StartsFor(tenant, true)
-}
-
 // Those that come and go are never more than the slots, and whose they were is forgotten.
 func TestSlotsAreKept(t *testing.T) {
 	t.Parallel()
