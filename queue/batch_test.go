@@ -1,18 +1,23 @@
 package queue_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
@@ -275,4 +280,167 @@ func TestBatchMemory(t *testing.T) {
 	if err != nil || early == 0 || late > early+slack {
 		t.Errorf("%v; %d bytes alive after 2000 lines, %d later on", err, early, late)
 	}
+}
+
+// TestLostReply holds that of two sendings of one task, the second after the
+// answer to the first was lost, one is enqueued; and that it is reported as
+// enqueued where the id was drawn here.
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id   string
+		want queue.State
+	}{
+		"random id": {"", queue.Enqueued},
+		"own id":    {"x", queue.Duplicate}, // "is then reported as a Duplicate, unless its id was drawn here"
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plain, queueName := redistest.Client(t), redistest.Prefix(t)
+			var lost atomic.Int32
+			opts := *plain.Options()
+			opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				var d net.Dialer
+				conn, err := d.DialContext(ctx, network, addr)
+				return &forgetful{Conn: conn, lost: &lost}, err
+			}
+			rdb := redis.NewClient(&opts)
+			t.Cleanup(func() { _ = rdb.Close() })
+			// One enqueued before, so that Redis has the script.
+			warm := queue.Task{Type: "mail", Scope: "a", ID: "warm", Queue: queueName}
+			if got, err := queue.NewClient(plain, queue.ClientConfig{}).Enqueue(t.Context(), warm); err != nil {
+				t.Fatal(got, err)
+			}
+			task := queue.Task{Type: "mail", Scope: "a", ID: tt.id, Queue: queueName}
+			got, err := queue.NewClient(rdb, queue.ClientConfig{}).Enqueue(t.Context(), task)
+			if got.State != tt.want || err != nil || lost.Load() == 0 {
+				t.Errorf("%+v %v after %d lost", got, err, lost.Load())
+			}
+			q, err := asynq.NewInspectorFromRedisClient(plain).GetQueueInfo(queueName)
+			if err != nil || q.Pending != 2 {
+				t.Errorf("%+v %v", q, err)
+			}
+		})
+	}
+}
+
+// forgetful is a connection that breaks instead of giving the answer to the
+// first script call that goes over any of them.
+type forgetful struct {
+	net.Conn
+	lost   *atomic.Int32
+	asked  bool
+	broken bool
+}
+
+func (f *forgetful) Write(p []byte) (int, error) {
+	f.asked = f.asked || bytes.Contains(p, []byte("evalsha"))
+	return f.Conn.Write(p)
+}
+
+func (f *forgetful) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if f.broken || f.asked && f.lost.CompareAndSwap(0, 1) {
+		f.broken = true
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+const mailLine = `{"type":"mail","scope":"a","id":"%s"}`
+
+func mail(id string) string { return strings.Replace(mailLine, "%s", id, 1) }
+
+// summarise writes entries as "line:id" or "line:reason".
+func summarise(r *queue.Reader) []string {
+	var got []string
+	for e := range r.All() {
+		switch {
+		case e.Err != nil:
+			got = append(got, fmt.Sprintf("%d:%s", e.Line, strings.TrimPrefix(e.Err.Error(), "queue: invalid task: ")))
+		default:
+			got = append(got, fmt.Sprintf("%d:%s", e.Line, e.Task.ID))
+		}
+	}
+	return got
+}
+
+func TestReader(t *testing.T) {
+	t.Parallel()
+	long := mail(strings.Repeat("x", 70<<10)) // longer than the buffer, too long an id
+	fits := `{"type":"mail","scope":"a","id":"fits","payload":"` + strings.Repeat("x", 900<<10) + `"}`
+	exact := strings.Repeat(" ", queue.MaxLine-len(mail("e"))) + mail("e")
+	for name, tt := range map[string]struct {
+		text string
+		want []string
+	}{
+		"empty":            {"", nil},
+		"newlines alone":   {"\n\n\r\n \t\n", nil},
+		"one":              {mail("a") + "\n", []string{"1:a"}},
+		"no newline":       {mail("a") + "\n" + mail("b"), []string{"1:a", "2:b"}},
+		"blank lines":      {"\n" + mail("a") + "\n \n\n" + mail("b") + "\n\n", []string{"2:a", "5:b"}},
+		"CRLF":             {mail("a") + "\r\n\r\n" + mail("b") + "\r\n", []string{"1:a", "3:b"}},
+		"byte order mark":  {"\ufeff" + mail("a") + "\n" + mail("b"), []string{"1:a", "2:b"}},
+		"mark elsewhere":   {mail("a") + "\n\ufeff" + mail("b"), []string{"1:a", "2:not JSON at byte 1: invalid character 'ï' looking for beginning of value"}},
+		"UTF-16":           {"\xff\xfe{\x00}\x00\n\x00", []string{"1:not valid UTF-8", "2:not JSON at byte 1: invalid character '\\x00' looking for beginning of value"}},
+		"bad among good":   {mail("a") + "\n{\n" + mail("b") + "\n\xff\n" + mail("c"), []string{"1:a", "2:not JSON at byte 1: unexpected end of JSON input", "3:b", "4:not valid UTF-8", "5:c"}},
+		"above the buffer": {long + "\n" + fits + "\n" + mail("b"), []string{"1:id: 71680 bytes long; 256 at most", "2:fits", "3:b"}},
+		"as long as may be": {
+			exact + "\r\n " + exact + "\n" + mail("b"),
+			[]string{"1:e", "2:longer than 1048576 bytes", "3:b"},
+		},
+		"far too long":   {strings.Repeat("x", 5<<20) + "\n" + mail("b"), []string{"1:longer than 1048576 bytes", "2:b"}},
+		"too long, last": {mail("a") + "\n" + strings.Repeat("x", 2<<20), []string{"1:a", "2:longer than 1048576 bytes"}},
+	} {
+		for way, r := range map[string]io.Reader{"": strings.NewReader(tt.text), ", halved": iotest.HalfReader(strings.NewReader(tt.text))} {
+			if got := summarise(queue.NewReader(r)); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+				t.Errorf("%s%s:\ngot  %.300q\nwant %.300q", name, way, got, tt.want)
+			}
+		}
+	}
+}
+
+// TestReaderSourceFails holds that an unreadable source ends the entries with
+// its error, and that the half line before it is no task.
+func TestReaderSourceFails(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("disk on fire")
+	r := queue.NewReader(io.MultiReader(strings.NewReader(mail("a")+"\n"+mail("b")), iotest.ErrReader(broken)))
+	var last queue.Entry
+	n := 0
+	for e := range r.All() {
+		last = e
+		n++
+	}
+	if n != 2 || !errors.Is(last.Err, broken) || last.Err.Error() != "queue: read after line 1: disk on fire" {
+		t.Errorf("%d entries, the last %+v", n, last)
+	}
+	if e := r.Next(); e.Err == nil {
+		t.Errorf("after the end: %+v", e)
+	}
+}
+
+// lines is a file of n tasks that is made while it is read.
+type lines struct {
+	n, next int
+	queue   string
+	buf     bytes.Buffer
+}
+
+func newLines(n int, queueName string) *lines { return &lines{n: n, queue: queueName} }
+
+func (l *lines) Read(p []byte) (int, error) {
+	for l.buf.Len() < len(p) && l.next < l.n {
+		l.buf.WriteString(`{"type":"http","id":"inv-`)
+		l.buf.WriteString(strconv.Itoa(l.next))
+		l.buf.WriteString(`","scope":"payments/acme","cost":1,"queue":"`)
+		l.buf.WriteString(l.queue)
+		l.buf.WriteString(`","max_retry":3,"delay":"0s","timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge",` +
+			`"headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}` + "\n")
+		l.next++
+	}
+	if l.buf.Len() == 0 {
+		return 0, io.EOF
+	}
+	return l.buf.Read(p)
 }

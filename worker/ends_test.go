@@ -1,21 +1,27 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -122,4 +128,257 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 	if len(log.said) > 0 {
 		t.Errorf("asynq says %q", log.said)
 	}
+}
+
+// copies keeps what asynq has sent to put a task back, for the network to bring it again.
+type copies struct {
+	mu   sync.Mutex
+	sent [][]any
+}
+
+func (c *copies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *copies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		c.keep(cmd)
+		return err
+	}
+}
+
+func (c *copies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			c.keep(cmd)
+		}
+		return err
+	}
+}
+
+func (c *copies) keep(cmd redis.Cmder) {
+	if keys := scriptKeys(cmd); cmd.Err() == nil && slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
+		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") }) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.sent = append(c.sent, cmd.Args())
+	}
+}
+
+// "The end of one run does not end the next": what put a task back comes again while the task runs anew, also when a
+// heartbeat has renewed its lease.
+func TestLateCopyOfAnEnd(t *testing.T) {
+	t.Parallel()
+	run := func(t *testing.T, s *system, renewed time.Duration) {
+		t.Helper()
+		seen := &copies{}
+		s.rdb.AddHook(seen)
+		s.addForeign("t", asynq.MaxRetry(5))
+		late := make(chan error, 1)
+		s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, func(ctx context.Context, _ *asynq.Task) error {
+			if n, _ := asynq.GetRetryCount(ctx); n == 0 {
+				return errors.New("once more")
+			}
+			<-time.After(renewed)
+			seen.mu.Lock()
+			sent := slices.Clone(seen.sent)
+			seen.mu.Unlock()
+			for _, args := range sent {
+				late <- s.rdb.Do(context.Background(), args...).Err()
+			}
+			return nil
+		})
+		if err := <-late; !redis.HasErrorPrefix(err, "FENCED") {
+			t.Errorf("a copy that comes late is answered %v, want FENCED", err)
+		}
+		s.until("it is done", func() bool { return s.info("t") == nil })
+		if n := s.ran("t"); n != 2 {
+			t.Errorf("it ran %d times, want twice", n)
+		}
+	}
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 0)
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
+			must(t, err)
+			_, rdb := redistest.Miniredis(t)
+			run(t, newSystemOn(t, rdb, policy, MiddlewareConfig{}), 20*time.Second)
+		})
+	})
+}
+
+// "A refusal of the only copy that was sent is no late copy's": a lease that another's heartbeat has overwritten leaves no
+// task active.
+func TestOverwrittenLease(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
+	s.addForeign("t", asynq.MaxRetry(5))
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		return s.rdb.ZAddXX(ctx, "asynq:{default}:lease", redis.Z{Score: float64(time.Now().Add(asynqx.LeaseFor).Unix()) + 0.000001, Member: "t"}).Err()
+	})
+	<-s.ended
+	s.until("it is done", func() bool { return s.info("t") == nil })
+	if n := s.ran("t"); n != 1 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+// endings are what the network does to the commands of a system's client, each by itself.
+type endings struct {
+	then func(cmd redis.Cmder, send func() error) error
+}
+
+func (e *endings) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (e *endings) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		cmd.SetErr(e.then(cmd, func() error { return next(ctx, cmd) }))
+		return cmd.Err()
+	}
+}
+
+func (e *endings) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) (first error) {
+		for _, cmd := range cmds {
+			cmd.SetErr(e.then(cmd, func() error { return cmp.Or(next(ctx, []redis.Cmder{cmd}), cmd.Err()) }))
+			first = cmp.Or(first, cmd.Err())
+		}
+		return first
+	}
+}
+
+// putsBack says whether a command is asynq's Retry.
+func putsBack(cmd redis.Cmder) bool {
+	keys := scriptKeys(cmd)
+	return slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
+		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") })
+}
+
+// twice has a task fail once, and then last for long; it counts the runs, and how many there are at a time.
+type twice struct {
+	mu             sync.Mutex
+	all, now, most int
+}
+
+func (w *twice) run(_ context.Context, _ *asynq.Task) error {
+	w.mu.Lock()
+	w.all, w.now = w.all+1, w.now+1
+	w.most = max(w.most, w.now)
+	first := w.all == 1
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.now--
+	}()
+	if first {
+		return errors.New("once more")
+	}
+	<-time.After(40 * time.Second)
+	return nil
+}
+
+func (w *twice) wantTwo(t *testing.T) {
+	t.Helper()
+	<-time.After(3 * time.Minute)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all != 2 || w.most != 1 {
+		t.Errorf("it ran %d times, and %d at a time, want twice, one after the other", w.all, w.most)
+	}
+}
+
+var atOnce = asynq.Config{Concurrency: 1, RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}
+
+// A process whose end of a run hangs renews no lease of whoever runs the task by then: its end would pass the fence.
+func TestHangingEndRenewsNothing(t *testing.T) {
+	t.Parallel()
+	for _, hangs := range []time.Duration{4 * time.Second, 6 * time.Second, 13 * time.Second} {
+		inFakeTime(t, perHour(100), func(s *system) {
+			var hung atomic.Bool
+			s.rdb.AddHook(&endings{func(cmd redis.Cmder, send func() error) error {
+				err := send()
+				if putsBack(cmd) && err == nil && hung.CompareAndSwap(false, true) {
+					<-time.After(hangs)
+					return io.EOF
+				}
+				return err
+			}})
+			s.addForeign("t", asynq.MaxRetry(5))
+			w := &twice{}
+			s.serve(atOnce, w.run)
+			<-time.After(1500 * time.Millisecond)
+			s.serve(atOnce, w.run)
+			w.wantTwo(s.t)
+		})
+	}
+}
+
+// What asynq's syncer sends again shows the run that it ends, and not the next one, also after an answer that says nothing
+// of whether it was carried out.
+func TestSyncerSendsItsOwnEnd(t *testing.T) {
+	t.Parallel()
+	inFakeTime(t, perHour(100), func(s *system) {
+		var told atomic.Bool
+		s.rdb.AddHook(&endings{func(cmd redis.Cmder, send func() error) error {
+			err := send()
+			if putsBack(cmd) && err == nil && told.CompareAndSwap(false, true) {
+				return tooManyClients{}
+			}
+			return err
+		}})
+		s.addForeign("t", asynq.MaxRetry(5))
+		w := &twice{}
+		s.serve(atOnce, w.run)
+		w.wantTwo(s.t)
+	})
+}
+
+// tooManyClients is what Redis says to a connection that is made anew.
+type tooManyClients struct{}
+
+func (tooManyClients) Error() string { return "ERR max number of clients reached" }
+func (tooManyClients) RedisError()   {}
+
+// The end of a run that could not be sent while its lease lasted takes the task from nobody who runs it since.
+func TestEndAfterTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
+		must(t, err)
+		mini, rdb := redistest.Miniredis(t)
+		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
+		var cut atomic.Bool
+		away := redis.NewClient(redistest.MiniredisOptions(mini))
+		t.Cleanup(func() { _ = away.Close() })
+		away.AddHook(&endings{func(_ redis.Cmder, send func() error) error {
+			if cut.Load() {
+				<-time.After(200 * time.Millisecond)
+				return &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+			}
+			return send()
+		}})
+		a := newSystemOn(t, away, policy, MiddlewareConfig{})
+		s.addForeign("t", asynq.MaxRetry(5))
+		a.serve(atOnce, func(context.Context, *asynq.Task) error {
+			cut.Store(a.ran("t") == 1)
+			return errors.New("once more")
+		})
+		a.until("it has run", func() bool { return cut.Load() })
+		s.serve(atOnce, func(context.Context, *asynq.Task) error {
+			<-time.After(2 * time.Second)
+			cut.Store(false)
+			<-time.After(time.Minute)
+			return nil
+		})
+		<-s.ended
+		<-time.After(2 * time.Minute)
+		if n := a.ran("t") + s.ran("t"); n != 2 {
+			t.Errorf("it ran %d times, want twice", n)
+		}
+	})
 }

@@ -25,7 +25,7 @@ func TestIdleCommands(t *testing.T) {
 		began := time.Now()
 		got := redistest.Commands(t, s.rdb, func() { <-time.After(seconds * time.Second) })
 		took := time.Since(began) // longer on a busy machine
-		if n := redistest.Total(got); float64(n) > float64(most)*took.Seconds()+once || n < 10*seconds {
+		if n := redistest.Total(got); float64(n) > float64(most)*took.Seconds()+once || n == 0 {
 			t.Errorf("%s: %d commands in %s: %v", what, n, took, got)
 		}
 	}

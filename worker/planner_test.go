@@ -4,14 +4,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // foreign enqueues a task with asynq alone.
@@ -156,4 +163,163 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	if n := s.seen.get(func(o *seen) int { return o.rescheduled }); n != 4 {
 		t.Errorf("%d were told to be put back", n)
 	}
+}
+
+// "A slow limit gets a wider spread", and nothing is granted that is more than 250 ms ahead: of a slow limit
+// each look grants several, and of one that is quick no more than before.
+func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		rate        int64
+		least, most float64 // tasks a look
+		ahead       time.Duration
+	}{
+		{10, 2, 3, 250 * time.Millisecond},
+		{20, 3, 5, 250 * time.Millisecond},
+		{100, 5, 12, 150 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprint(test.rate), func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, steady(test.rate), func(s *system) {
+				const n = 60
+				var looks, granted atomic.Int64
+				var ahead atomic.Int64
+				s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
+					return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+						got, err := dispatch(ctx, req)
+						for _, g := range got.Granted {
+							ahead.Store(max(ahead.Load(), int64(g.Wait)))
+						}
+						if len(got.Granted) > 0 && granted.Add(int64(len(got.Granted))) > 10 { // it is known how many there are
+							looks.Add(1)
+						}
+						return got, err
+					}
+				})
+				s.planned(jobs(n, "p/a")...)
+				s.serve(asynq.Config{Concurrency: 10}, nil)
+				s.finish(n)
+				each := float64(granted.Load()-10) / float64(looks.Load())
+				if each < test.least || each > test.most {
+					s.t.Errorf("%.1f tasks a look", each)
+				}
+				if got := time.Duration(ahead.Load()); got > test.ahead {
+					s.t.Errorf("a start is %v ahead", got)
+				}
+			})
+		})
+	}
+}
+
+// "Half of the slots must be free": slow limits take no room from a quick one beside them.
+func TestSlowLimitsLeaveRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slow, seconds = 12, 3
+		nodes := map[string]policy.ScopeConfig{"quick": {Rules: steady(300)}}
+		for i := range slow {
+			nodes[fmt.Sprint("slow", i)] = policy.ScopeConfig{Rules: steady(10)}
+		}
+		policy, err := policy.New(policy.UnmatchedDeny, nodes)
+		must(t, err)
+		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait)
+		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
+		for i := range slow {
+			s.planned(jobs(seconds*20, fmt.Sprintf("slow%d/a", i))...)
+		}
+		s.planned(jobs(seconds*300, "quick/a")...)
+		s.serve(asynq.Config{Concurrency: 10}, func(context.Context, *asynq.Task) error {
+			<-time.After(10 * time.Millisecond)
+			return nil
+		})
+		began := time.Now()
+		for left := seconds * 300; left > 0; {
+			if id := <-s.ended; strings.HasPrefix(id, "quick") {
+				left--
+			}
+		}
+		// The slots are taken for 4.2 of each 10 ms; 3.7 s without wider spreads, 7 with those that ask nobody for room.
+		if took := time.Since(began); took > seconds*time.Second*3/2 {
+			t.Errorf("the quick one's tasks took %v, and %v would do", took, seconds*time.Second)
+		}
+	})
+}
+
+// low are n tasks of one scope in a queue of their own.
+func low(n int) (tasks []queue.Task) {
+	for i := range n {
+		tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", Queue: "low", ID: fmt.Sprintf("low %05d", i)})
+	}
+	return tasks
+}
+
+// Servers that are not ours count too, as asynq tells of them; where that can't be asked all queues
+// are taken for served.
+func TestServedByOthers(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, steady(100), MiddlewareConfig{})
+	plain := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{Queues: map[string]int{"other": 1}, LogLevel: asynq.FatalLevel})
+	must(t, plain.Start(s.counting(nil)))
+	t.Cleanup(plain.Shutdown)
+	s.until("asynq tells of the server", func() bool {
+		list, err := s.inspector.Servers()
+		return err == nil && len(list) == 1 && list[0].Status == "active"
+	})
+	q := s.throttle.queues
+	q.Serve(map[string]int{"own": 1, "never": 0})
+	q.Ask(t.Context(), time.Second, "own", "other", "never", "nobody's")
+	for name, want := range map[string]bool{"own": false, "other": false, "never": true, "nobody's": true} {
+		if q.Stands(name) != want {
+			t.Errorf("%s stands still: %t, want %t", name, q.Stands(name), want)
+		}
+	}
+}
+
+// "Then it has the place that it had": tasks of a higher priority that a lowered limit can't admit
+// let the others pass, and go before them again as soon as the limit is what it was.
+func TestLoweredAndRestored(t *testing.T) {
+	t.Parallel()
+	bucket := func(limit int64) []policy.Rule {
+		return []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	}
+	inFakeTime(t, bucket(20), func(s *system) {
+		const dear, cheap = 30, 100
+		limits := s.throttle.cfg.Limiter
+		if d, err := limits.Decide(s.t.Context(), throttle.Request{Scope: "p/a", Cost: 20}); err != nil || !d.Allowed {
+			s.t.Fatalf("%+v, %v", d, err)
+		}
+		tasks := jobs(cheap, "p/a")
+		for i := range dear {
+			tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %02d", i), Cost: 10, Priority: 5})
+		}
+		s.planned(tasks...)
+		var ran order
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		has := func(n int, prefix string) {
+			s.until(fmt.Sprintf("%d of %s have run", n, prefix), func() bool { return len(ran.from(prefix)) >= n })
+		}
+		has(3, "dear")
+		limits.SetPolicy(policyOfP(s.t, bucket(5)))
+		has(10, "p/a")
+		before := len(ran.from(""))
+		limits.SetPolicy(policyOfP(s.t, bucket(20)))
+		has(dear, "dear")
+		passed := 0
+		for _, id := range ran.from("")[before:] {
+			if id == "dear 29" {
+				break
+			}
+			if !strings.HasPrefix(id, "dear") {
+				passed++
+			}
+		}
+		if passed > 5 {
+			s.t.Errorf("%d of priority 0 went before those of priority 5, which fit again: %v", passed, ran.from(""))
+		}
+		if got := ran.from("dear"); !slices.IsSorted(got) {
+			s.t.Errorf("they ran as %v", got)
+		}
+		s.finish(dear + cheap)
+	})
 }

@@ -114,3 +114,60 @@ func TestUnknownTypeTakesNoTurn(t *testing.T) {
 		return err == nil && got.Waiting == 0 && got.Dispatched == 0
 	})
 }
+
+// "A completed task keeps no text of having waited", and the text of a real failure stays.
+func TestCompletedTaskHasNotFailed(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1, OnMaxWait: WaitOn()})
+	for _, id := range []string{"a", "b", "c"} {
+		s.add(queue.Task{ID: id, Remember: time.Hour})
+	}
+	s.addForeign("foreign", asynq.Retention(time.Hour), asynq.MaxRetry(3))
+	s.add(queue.Task{ID: "unlucky", Remember: time.Hour, MaxWait: time.Hour})
+	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }},
+		func(ctx context.Context, _ *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			if n, _ := asynq.GetRetryCount(ctx); n == 0 && id == "unlucky" {
+				return errors.New("bad luck")
+			}
+			return nil
+		})
+	for id, want := range map[string]string{"a": "", "b": "", "c": "", "foreign": "", "unlucky": "bad luck"} {
+		s.until(id+" is completed", func() bool {
+			info := s.info(id)
+			return info != nil && info.State == asynq.TaskStateCompleted
+		})
+		info := s.info(id)
+		if info.LastErr != want || info.LastFailedAt.IsZero() != (want == "") || info.Retention != time.Hour || info.CompletedAt.IsZero() {
+			t.Errorf("%s: last error %q at %s, completed at %s; want %q", id, info.LastErr, info.LastFailedAt, info.CompletedAt, want)
+		}
+	}
+	if n := s.seen.get(func(o *seen) int { return o.rescheduled }); n < 3 {
+		t.Errorf("only %d reschedules: the test did not limit", n)
+	}
+}
+
+// WaitingScope reads what a waiting task's last error says of its scope, whatever the scope's names are.
+func TestWaitingScope(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 128) + strings.Repeat("/"+strings.Repeat("b", 128), 7)
+	for _, scope := range []string{long, "p", "p/a", "p, rule x/b", "scope/a", "p is paused", `scope "x`, "p/é\"<", "x/:"} {
+		parsed, err := policy.ParseScope(scope)
+		must(t, err)
+		for why, limited := range map[string]*Limited{
+			"rule":      newLimited(&job{scope: scope}, "r", time.Now()),
+			"pause":     newLimited(&job{scope: scope}, policy.PausedRule, time.Now()),
+			"unmatched": newLimited(&job{scope: scope, why: strings.TrimPrefix((&policy.UnmatchedError{Scope: parsed}).Error(), "throttle: ")}, "", time.Now()),
+			"cost":      newLimited(&job{scope: scope, why: strings.TrimPrefix((&policy.CostError{Scope: parsed, Rule: "r", Cost: 9}).Error(), "throttle: ")}, "", time.Now()),
+		} {
+			if got, is := WaitingScope(limited.Error()); !is || got != scope {
+				t.Errorf("%s: of %q it reads %q, %t", why, limited.Error(), got, is)
+			}
+		}
+	}
+	for _, text := range []string{"", "boom", errors.ErrUnsupported.Error(), "headway: waiting", "headway: waiting: a//b"} {
+		if got, is := WaitingScope(text); is {
+			t.Errorf("of %q it reads %q", text, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
 )
 
 // mixed has a line of every kind.
@@ -136,5 +138,34 @@ func TestBatchJSONLines(t *testing.T) {
 		if err := dec.Decode(&r); err != nil && !strings.Contains(line, `"summary":true`) {
 			t.Errorf("%q: %v", line, err)
 		}
+	}
+}
+
+// TestBatchRedisFails holds that a Redis that becomes full ends the batch with
+// the line, the reason and how to go on.
+func TestBatchRedisFails(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	input, feed := io.Pipe()
+	ended := make(chan outcome)
+	go func() { ended <- programOf(t.Context(), url, input, "batch", "-") }()
+	if _, err := io.WriteString(feed, numbered(0, 100)); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "the lines to be enqueued", 2*time.Minute, func() bool {
+		return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == 100
+	})
+	rdb.ConfigSet(t.Context(), "maxmemory", "1")
+	if _, err := io.WriteString(feed, numbered(100, 101)); err != nil {
+		t.Fatal(err)
+	}
+	got := <-ended
+	_ = feed.Close()
+	name := strings.TrimPrefix(url, "redis://")
+	if got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "line 101: failed: Redis at "+name+" is full") || !strings.Contains(got.stdout, "101 lines: 100 enqueued, 0 duplicate, 0 invalid, 1 failed in ") {
+		t.Errorf("%+v", got)
+	}
+	if !strings.Contains(got.stderr, "enqueue batch: stopped at line 101: Redis at "+name+" is full") || !strings.Contains(got.stderr, "try: raise maxmemory") || !strings.HasSuffix(got.stderr, "try: run it again: tasks that are enqueued already are reported as duplicates and left alone\n") {
+		t.Errorf("stderr %s", got.stderr)
 	}
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +39,96 @@ func TestProgressOnTerminal(t *testing.T) {
 			eraseLine + "2 lines: 1 enqueued, 1 duplicate, 0 invalid in 500ms\n"
 		if got := screen.String(); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
+		}
+	})
+}
+
+// The drawing has a row for each step of time, and as many starts in all as were added.
+func TestStartPlot(t *testing.T) {
+	t.Parallel()
+	from := time.Date(2030, 1, 31, 12, 0, 0, 0, time.Local)
+	var none *startPlot
+	if none.String() != "" || newStartPlot(from).String() != "" {
+		t.Error("nothing is drawn as something")
+	}
+	for _, test := range []struct {
+		name  string
+		apart time.Duration
+		n     int
+		want  []string
+	}{
+		{"at once", 0, 3, []string{"expected starts in each 1s:", "  12:00:00  " + strings.Repeat("#", plotWidth) + " 3"}},
+		{"seconds", 500 * time.Millisecond, 8, []string{"each 1s:", "  12:00:00  ", " 2\n  12:00:01  "}},
+		{"minutes", time.Second, 300, []string{"each 30s:", "  12:00:00  " + strings.Repeat("#", plotWidth) + " 30\n  12:00:30  "}},
+		{"days", time.Hour, 48, []string{"each 6h:", "  Feb  1 12:00  "}},
+		{"a year", 24 * time.Hour, 365, []string{"each 35d:"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := newStartPlot(from)
+			for i := range test.n {
+				p.add(from.Add(time.Duration(i) * test.apart))
+			}
+			text := p.String()
+			for _, want := range test.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("no %q in\n%s", want, text)
+				}
+			}
+			sum, rows := 0, strings.Split(strings.TrimSuffix(text, "\n"), "\n")[1:]
+			for _, row := range rows {
+				var n int
+				if _, err := fmt.Sscan(row[strings.LastIndex(row, " ")+1:], &n); err != nil {
+					t.Fatal(err)
+				}
+				sum += n
+			}
+			if sum != test.n || len(rows) > plotRows {
+				t.Errorf("%d starts in %d rows, of %d:\n%s", sum, len(rows), test.n, text)
+			}
+		})
+	}
+}
+
+// TestProgressInLog holds that elsewhere it is a log line every five seconds,
+// and that results do not wait for the end.
+func TestProgressInLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var stdout, stderr bytes.Buffer
+		src := &source{}
+		r := newReport(&stdout, &stderr, true, src)
+		r.log = slog.New(slog.NewTextHandler(&stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		stop := r.start()
+		for line := range 4 {
+			<-time.After(2900 * time.Millisecond)
+			r.result(queue.Result{Line: line + 1, ID: "x", State: queue.Enqueued})
+			<-time.After(drawEvery)
+			synctest.Wait()
+			r.mu.Lock()
+			if got := strings.Count(stdout.String(), "\n"); got != line+1 {
+				t.Errorf("%d results shown of %d", got, line+1)
+			}
+			r.progress.size = 4 // as if it came to be known
+			r.mu.Unlock()
+			src.read.Store(int64(line))
+		}
+		stop()
+		if err := r.finish(queue.Summary{Enqueued: 4}, true); err != nil {
+			t.Error(err)
+		}
+		want := "level=INFO msg=enqueueing lines=1 lines_per_second=0\n" +
+			"level=INFO msg=enqueueing lines=3 lines_per_second=0 percent=50 eta_seconds=10\n"
+		if got := stderr.String(); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if !strings.Contains(stdout.String(), `"enqueued":4,"duplicate":0,"invalid":0,"failed":0,"random_ids":0,"unknown_starts":0,"interrupted":true,"elapsed_ms":12400}`) {
+			t.Errorf("stdout %s", stdout.String())
 		}
 	})
 }

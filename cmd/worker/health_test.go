@@ -1,16 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -97,4 +103,242 @@ func TestFaultyEdit(t *testing.T) {
 	says(t, r.stderr.String(), "!nothing was started")
 	write(t, path, strings.Replace(someLimits, "200", "300", 1))
 	is(0, "ok")
+}
+
+// asksHealth runs "worker health".
+func asksHealth(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"health"}, args...), func(name string) string { return env[name] }, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// serving is a worker's -listen, without the worker.
+func serving(t *testing.T, addr, token string, h http.Handler) string {
+	t.Helper()
+	l, err := parseListen(addr, token)
+	must(t, err)
+	s, err := l.open(h, nil, slog.New(slog.DiscardHandler))
+	must(t, err)
+	go func() { _ = s.serve() }()
+	t.Cleanup(s.close)
+	return s.addr()
+}
+
+// A worker that takes tasks is 0, and any other 1 with the reason. The token comes from the environment, and is in no line.
+func TestAskHealth(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef0123"
+	redis := &fakeHealth{}
+	h := &health{of: redis}
+	addr := serving(t, "0.0.0.0:0", token, statusHandler(h, http.NotFoundHandler(), false))
+	_, port, err := net.SplitHostPort(addr)
+	must(t, err)
+	env := map[string]string{tokenVariable: token, "HEADWAY_LISTEN": "0.0.0.0:" + port}
+	asks := func(want int, line string, args ...string) {
+		t.Helper()
+		code, out, errs := asksHealth(t, env, args...)
+		if code != want || !strings.Contains(out+errs, line) || strings.Count(strings.Split(out+errs, "try: ")[0], "\n") != 1 {
+			t.Errorf("%v: exit %d, %s%s; want %d, %q", args, code, out, errs, want, line)
+		}
+		if strings.Contains(out+errs, token) {
+			t.Errorf("the token is printed: %s%s", out, errs)
+		}
+	}
+	asks(cli.ExitOK, "ok: the worker takes tasks")
+	asks(cli.ExitOK, "ok: the worker answers", "-live")
+	asks(cli.ExitOK, "ok: ", "-listen", "127.0.0.1:"+port)
+
+	redis.redis = errors.New("dial tcp 10.0.0.5:6379:\nconnection refused")
+	asks(cli.ExitFailed, "worker health: the worker takes no tasks: dial tcp 10.0.0.5:6379: connection refused")
+	asks(cli.ExitOK, "ok: ", "-live")
+	h.stopping.Store(true)
+	asks(cli.ExitFailed, "the worker is stopping")
+
+	env[tokenVariable] = token + "x"
+	asks(cli.ExitFailed, "refuses the token")
+	delete(env, tokenVariable)
+	asks(cli.ExitFailed, "refuses the token", "-live")
+}
+
+// What answers without being a worker, or not at all, and what is asked for wrongly.
+func TestAskHealthInVain(t *testing.T) {
+	t.Parallel()
+	hangs := make(chan struct{})
+	elsewhere := 0
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { elsewhere++; _, _ = io.WriteString(w, "ok") }))
+	t.Cleanup(other.Close)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Authorization") {
+		case "Bearer hangs":
+			<-hangs
+		case "Bearer moved":
+			http.Redirect(w, r, other.URL, http.StatusFound)
+		default:
+			http.Error(w, "no page\x1b here", http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(hangs) })
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	nobody := closed.Addr().String()
+	must(t, closed.Close())
+	addr := strings.TrimPrefix(server.URL, "http://")
+	for name, c := range map[string]struct {
+		code  int
+		token string
+		line  string
+		args  []string
+	}{
+		"another program": {cli.ExitFailed, "", `is no worker, or not well: status 404, no page`, []string{"-listen", addr}},
+		"a redirect":      {cli.ExitFailed, "moved", "status 302", []string{"-listen", addr}},
+		"a silent one":    {cli.ExitFailed, "hangs", "no answer from " + addr + " within 100ms", []string{"-listen", addr, "-timeout", "100ms"}},
+		"nobody":          {cli.ExitFailed, "", "no worker answers at " + nobody + ": ", []string{"-listen", nobody}},
+		"no port":         {cli.ExitUsage, "", `-listen "localhost" is not HOST:PORT`, []string{"-listen", "localhost"}},
+		"an argument":     {cli.ExitUsage, "", `unexpected argument "now"`, []string{"now"}},
+		"no time":         {cli.ExitUsage, "", "-timeout 0s is not above 0", []string{"-timeout", "0s"}},
+	} {
+		code, out, errs := asksHealth(t, map[string]string{tokenVariable: c.token}, c.args...)
+		if code != c.code || out != "" || !strings.Contains(errs, c.line) || strings.Contains(errs, "\x1b") {
+			t.Errorf("%s: exit %d, %q %q; want %d, %q", name, code, out, errs, c.code, c.line)
+		}
+	}
+	if elsewhere > 0 {
+		t.Error("a redirect was followed")
+	}
+	code, out, _ := asksHealth(t, nil, "-h")
+	if code != cli.ExitOK {
+		t.Errorf("-h: exit %d", code)
+	}
+	golden(t, filepath.Join("testdata", "health.golden"), out)
+}
+
+const token = "0123456789abcdef"
+
+func TestParseListen(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]struct {
+		token, addr string
+		loopback    bool
+	}{
+		"":                {"", "", false},
+		":9090":           {"", "127.0.0.1:9090", true},
+		":0":              {token, "127.0.0.1:0", true},
+		"127.0.0.1:1":     {"", "127.0.0.1:1", true},
+		"127.8.8.8:1":     {"", "127.8.8.8:1", true},
+		"[::1]:1":         {"", "[::1]:1", true},
+		"localhost:1":     {"", "localhost:1", true},
+		"LocalHost.:1":    {"", "LocalHost.:1", true},
+		"0.0.0.0:1":       {token, "0.0.0.0:1", false},
+		"[::]:1":          {token, "[::]:1", false},
+		"10.0.0.5:9090":   {token, "10.0.0.5:9090", false},
+		"example.com:443": {token, "example.com:443", false},
+	} {
+		got, err := parseListen(in, want.token)
+		if err != nil || got.addr != want.addr || got.loopback != want.loopback {
+			t.Errorf("%q: got %+v, %v, want %+v", in, got, err, want)
+		}
+	}
+	for _, tt := range []struct{ in, token, want string }{
+		{"9090", "", "is not HOST:PORT"},
+		{"127.0.0.1", "", "is not HOST:PORT"},
+		{"::1:9090", "", "is not HOST:PORT"},
+		{"http://x:1", "", "is not HOST:PORT"},
+		{":http", "", "the port is not a number"},
+		{":65536", "", "the port is not a number"},
+		{":-1", "", "the port is not a number"},
+		{"0.0.0.0:1", "", "can be reached by other machines, and HEADWAY_LISTEN_TOKEN is not set"},
+		{"[::]:1", "", "can be reached by other machines"},
+		{"10.0.0.5:1", "", "can be reached by other machines"},
+		{"localhost.example.com:1", "", "can be reached by other machines"},
+		{"0.0.0.0:1", token[:15], "has 15 characters; 16 are needed"},
+		{":1", "x", "has 1 characters; 16 are needed"},
+	} {
+		if _, err := parseListen(tt.in, tt.token); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: got %v, want %q", tt.in, err, tt.want)
+		}
+	}
+}
+
+// TestGuard holds who is let in: on the loopback those who ask for it by name,
+// elsewhere those who have the token.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	local := listenAddr{addr: "127.0.0.1:9090", loopback: true}
+	localToken := listenAddr{addr: "127.0.0.1:9090", loopback: true, token: token}
+	public := listenAddr{addr: "0.0.0.0:9090", token: token}
+	for name, tt := range map[string]struct {
+		l          listenAddr
+		host, auth string
+		want       int
+	}{
+		"local":                {local, "127.0.0.1:9090", "", http.StatusOK},
+		"local without port":   {local, "127.0.0.1", "", http.StatusOK},
+		"local by name":        {local, "localhost:9090", "", http.StatusOK},
+		"local IPv6":           {local, "[::1]:9090", "", http.StatusOK},
+		"local IPv6 bare":      {local, "[::1]", "", http.StatusOK},
+		"rebound name":         {local, "evil.example:9090", "", http.StatusMisdirectedRequest},
+		"name like localhost":  {local, "localhost.evil.example", "", http.StatusMisdirectedRequest},
+		"no host":              {local, "", "", http.StatusMisdirectedRequest},
+		"local, token missing": {localToken, "localhost", "", http.StatusUnauthorized},
+		"local, token":         {localToken, "localhost", "Bearer " + token, http.StatusOK},
+		"rebound with token":   {localToken, "evil.example", "Bearer " + token, http.StatusMisdirectedRequest},
+		"public, none":         {public, "worker.example", "", http.StatusUnauthorized},
+		"public, token":        {public, "worker.example", "Bearer " + token, http.StatusOK},
+		"public, lower case":   {public, "worker.example", "bearer " + token, http.StatusOK},
+		"public, spaces":       {public, "worker.example", "Bearer   " + token + " ", http.StatusOK},
+		"public, wrong":        {public, "worker.example", "Bearer " + token + "0", http.StatusUnauthorized},
+		"public, prefix":       {public, "worker.example", "Bearer " + token[:8], http.StatusUnauthorized},
+		"public, basic":        {public, "worker.example", "Basic " + token, http.StatusUnauthorized},
+		"public, bare":         {public, "worker.example", token, http.StatusUnauthorized},
+		"public from here":     {public, "localhost", "", http.StatusUnauthorized},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/healthz", nil)
+		r.Host = tt.host
+		if tt.auth != "" {
+			r.Header.Set("Authorization", tt.auth)
+		}
+		w := httptest.NewRecorder()
+		served := false
+		tt.l.guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true })).ServeHTTP(w, r)
+		if w.Code != tt.want || served != (tt.want == http.StatusOK) {
+			t.Errorf("%s: status %d, served %v, want %d", name, w.Code, served, tt.want)
+		}
+		if strings.Contains(w.Body.String(), token) {
+			t.Errorf("%s: the answer tells the token", name)
+		}
+		if w.Code == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: no WWW-Authenticate", name)
+		}
+	}
+}
+
+// TestServerTimeouts holds that a slow client cannot keep a connection.
+func TestServerTimeouts(t *testing.T) {
+	t.Parallel()
+	l := listenAddr{addr: "127.0.0.1:0", loopback: true}
+	s, err := l.open(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
+	must(t, err)
+	defer s.close()
+	if v := s.srv; v.ReadHeaderTimeout == 0 || v.ReadTimeout == 0 || v.WriteTimeout == 0 || v.IdleTimeout == 0 || v.MaxHeaderBytes == 0 {
+		t.Errorf("no bound: %+v", v)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.serve() }()
+	resp, err := http.Get("http://" + s.addr())
+	must(t, err)
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	if resp.Header.Get("Cache-Control") != "no-store" {
+		t.Error("answers may be cached")
+	}
+	s.close()
+	if err := <-served; err != http.ErrServerClosed { //nolint:errorlint // exactly this one
+		t.Errorf("serve: %v", err)
+	}
+	// Not by its port, which may be somebody else's by now.
+	if _, err := s.ln.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("listens after close: %v", err)
+	}
 }

@@ -1,8 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
@@ -14,4 +20,118 @@ func TestMain(m *testing.M) {
 	}
 	cli.RouteRedisLog(nil)
 	os.Exit(redistest.Main(m))
+}
+
+// bound is how long a test waits for what must happen.
+var bound = redistest.Stretch(2 * time.Minute)
+
+// fakeSystem stands for what runs tasks.
+type fakeSystem struct {
+	err     error         // of Start
+	started chan struct{} // closed by Start
+	drained chan struct{} // Shutdown returns when it is closed
+}
+
+func newFakeSystem() *fakeSystem {
+	f := &fakeSystem{started: make(chan struct{}), drained: make(chan struct{})}
+	close(f.drained)
+	return f
+}
+
+func (f *fakeSystem) Start() error { close(f.started); return f.err }
+func (f *fakeSystem) Stop()        {}
+func (f *fakeSystem) Shutdown()    { <-f.drained }
+
+// buffer is a bytes.Buffer that goroutines may share.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// running is one run of the program.
+type running struct {
+	t              *testing.T
+	stdout, stderr buffer
+	stop           context.CancelFunc
+	code           chan int
+}
+
+func start(t *testing.T, p program, env map[string]string, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	r := &running{t: t, stop: cancel, code: make(chan int, 1)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("stderr of worker %q:\n%s", args, r.stderr.String())
+		}
+	})
+	for name, value := range env {
+		p.environ = append(p.environ, name+"="+value)
+	}
+	go func() {
+		r.code <- p.run(ctx, args, func(k string) string { return env[k] }, &r.stdout, &r.stderr)
+	}()
+	return r
+}
+
+// ends waits for the end and its code.
+func (r *running) ends(want int) {
+	r.t.Helper()
+	select {
+	case got := <-r.code:
+		if got != want {
+			r.t.Errorf("exit code %d, want %d", got, want)
+		}
+	case <-time.After(bound):
+		r.t.Fatal("does not end")
+	}
+}
+
+// says waits for a line on stderr.
+func (r *running) says(text string) {
+	r.t.Helper()
+	redistest.WaitFor(r.t, "the worker to say "+text, bound, func() bool {
+		return strings.Contains(r.stderr.String(), text)
+	})
+}
+
+func limitsFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+	settled := time.Now().Add(-time.Minute) // nobody is writing it any more
+	must(t, os.Chtimes(path, settled, settled))
+	return path
+}
+
+const someLimits = "limits:\n  payments:\n    rules:\n      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}\n"
+
+// ownRedis is a server of the test's own: the published policy has one key.
+func ownRedis(t *testing.T) string {
+	t.Helper()
+	return "redis://" + redistest.NewServer(t).Addr()
+}
+
+func with(f *fakeSystem) program {
+	return program{embeddedAddr: "127.0.0.1:0", assemble: func(parts) (system, error) { return f, nil }}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,6 +1,10 @@
 package policy
 
 import (
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -36,6 +40,94 @@ func TestRuleDefaults(t *testing.T) {
 	} {
 		if got := row.rule.withDefaults(); got != row.want {
 			t.Errorf("%d: got %+v, want %+v", i, got, row.want)
+		}
+	}
+}
+
+func TestParseCosts(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Costs{
+		"tokens=1500":            {"tokens": 1500},
+		"requests=1,tokens=1500": {"requests": 1, "tokens": 1500},
+		"requests=0,tokens=1":    {"requests": 0, "tokens": 1},
+		"tokens=0":               {"tokens": 0}, // one request
+		"a-b_0=1000000000000":    {"a-b_0": 1e12},
+	} {
+		got, err := ParseCosts(text)
+		if err != nil || !reflect.DeepEqual(got, want) || got.String() != text {
+			t.Errorf("%s: %v %q %v", text, got, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                         `"" is not a unit and a whole number, such as tokens=1500`,
+		"tokens":                   `"tokens" is not a unit and a whole number, such as tokens=1500`,
+		"tokens=1e3":               `"tokens=1e3" is not a unit and a whole number, such as tokens=1500`,
+		"tokens=+1":                `"tokens=+1" is not a unit and a whole number, such as tokens=1500`,
+		"a=1,a=2":                  `"a" stands there twice`,
+		"a=0,a=2":                  `"a" stands there twice`,
+		"Tokens=1":                 `unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`,
+		"=1":                       `unit "" is empty; write a name such as tokens`,
+		"tokens=-1":                `-1 tokens; write 0 to 1000000000000`,
+		"requests=0":               `all are 0; what costs nothing needs no limit`,
+		"requests=0,x=0":           `all are 0; what costs nothing needs no limit`,
+		manyUnits(17):              `17 units; write 1 to 16`,
+		longUnit(33) + "=1":        `unit "` + longUnit(33) + `" is 33 bytes long; the most is 32`,
+		"tokens=1,a:b=1":           `unit "a:b" is no unit's name; write lower-case letters, digits, '-' and '_'`,
+		"t=1000000000001":          `1000000000001 t; write 0 to 1000000000000`,
+		"t=9999999999999999999999": `"t=9999999999999999999999" is not a unit and a whole number, such as tokens=1500`,
+	} {
+		if got, err := ParseCosts(text); err == nil || err.Error() != "throttle: costs: "+want {
+			t.Errorf("%s: %v %v", text, got, err)
+		}
+	}
+	if _, err := ParseCosts(manyUnits(16)); err != nil {
+		t.Error(err)
+	}
+}
+
+// "the costs name a unit and all amounts are 0, requests included"
+func TestCostsZero(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		costs Costs
+		want  bool
+	}{
+		{nil, false},
+		{Costs{}, false},
+		{Costs{Requests: 0}, true},
+		{Costs{Requests: 0, "tokens": 0}, true},
+		{Costs{"tokens": 0}, false}, // one request
+		{Costs{Requests: 0, "tokens": 1}, false},
+		{Costs{Requests: 1}, false},
+		{Costs{Requests: 0, "tokens": -1}, false},
+	} {
+		if got := row.costs.Zero(); got != row.want {
+			t.Errorf("%v: %t", row.costs, got)
+		}
+	}
+}
+
+func manyUnits(n int) string {
+	units := make([]string, n)
+	for i := range units {
+		units[i] = fmt.Sprintf("u%d=1", i)
+	}
+	return strings.Join(units, ",")
+}
+
+func longUnit(n int) string { return strings.Repeat("u", n) }
+
+// A name's share has a part at least, and the rest by weight.
+func TestWeightAmong(t *testing.T) {
+	t.Parallel()
+	shares := map[string]Share{"i": {Guaranteed: 60}, "b": {Weight: 3}}
+	tests := []struct {
+		name string
+		want float64
+	}{{"i", 2 * .7}, {"b", 2 * .3}, {"other", 2 * .3}}
+	for _, test := range tests {
+		if got := weightAmong(shares, test.name); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%s has %v, want %v", test.name, got, test.want)
 		}
 	}
 }

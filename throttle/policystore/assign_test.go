@@ -1,10 +1,14 @@
 package policystore
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -185,3 +189,195 @@ func TestAssignMaxPriority(t *testing.T) {
 }
 
 func second(_ Made, err error) error { return err }
+
+// says holds what the store says in so long against parts.
+func (s *Store) says(t *testing.T, in time.Duration, parts ...string) {
+	t.Helper()
+	v, err := s.Current(t.Context())
+	must(t, err)
+	p, _, err := s.Policy(t.Context(), v, v.At.Add(in))
+	must(t, err)
+	has(t, string(limitsyaml.Format(p)), parts...)
+}
+
+func paused(s *Store, e Edit, scope string) error {
+	_, err := s.Pause(context.Background(), e, scope)
+	return err
+}
+
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	made, err := s.Pause(ctx, anna, "payments/*")
+	must(t, err)
+	if made.Version.Change != "pause payments/*" || made.PauseBefore != nil || !strings.Contains(string(limitsyaml.Format(made.Policy)), "paused: true") {
+		t.Errorf("%+v", made)
+	}
+	has(t, s.nowSays(t), "paused: true", "!paused_until", "limit: 20", "limit: 200")
+	_, err = s.Resume(ctx, bert, "payments/acme") // one name of those that "*" stands for
+	must(t, err)
+	has(t, s.nowSays(t), "acme:\n        paused: false")
+	_, err = s.Resume(ctx, bert, "payments/*")
+	must(t, err)
+	has(t, s.nowSays(t), "!paused: true", "paused: false") // the word of acme stays
+	// One that has no rules, nor a place in the limits.
+	_, err = s.Pause(ctx, anna, "mail/x/y")
+	must(t, err)
+	has(t, s.nowSays(t), "mail:")
+	made, err = s.Resume(ctx, bert, "mail/x/y")
+	must(t, err)
+	if p := made.PauseBefore; p == nil || p.UpdatedBy != "anna" || p.Since.IsZero() || made.Version.Change != "resume mail/x/y" {
+		t.Errorf("%+v", made)
+	}
+	has(t, s.nowSays(t), "!mail:")
+	_, err = s.Unset(ctx, anna, "payments/acme", "")
+	must(t, err)
+	if v, err := s.Current(ctx); err != nil || len(v.Pauses) != 0 || !v.Edited {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestPauseRefuses(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	pause := func(e Edit, scope string) error { _, err := s.Pause(ctx, e, scope); return err }
+	resume := func(scope string) error { _, err := s.Resume(ctx, bert, scope); return err }
+	must(t, pause(anna, "payments"))
+	for want, do := range map[string]func() error{
+		"it is so already":            func() error { return pause(bert, "payments") },
+		"name is empty":               func() error { return pause(bert, "payments//x") },
+		`scope "": is empty`:          func() error { return pause(bert, "") },
+		"for 100ms is too short":      func() error { return pause(Edit{By: "bert", For: 100 * time.Millisecond}, "payments") },
+		"paused_until is not between": func() error { return pause(Edit{By: "bert", For: 250 * 366 * 24 * time.Hour}, "payments") },
+		"needs somebody":              func() error { return pause(Edit{}, "payments") },
+		"meant for version 7":         func() error { return pause(Edit{By: "bert", IfVersion: 7}, "payments") },
+		"search is not paused":        func() error { return resume("search") },
+		"payments/acme is not paused itself; payments is, and all that lies below it": func() error { return resume("payments/acme") },
+		"payments/* is not paused": func() error { return resume("payments/*") },
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	if v, err := s.Current(ctx); err != nil || v.Number != 2 {
+		t.Errorf("a refused change changed something: %+v, %v", v, err)
+	}
+}
+
+func TestPauseForATime(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	hour := Edit{By: "bert", For: time.Hour}
+	made, err := s.Pause(ctx, hour, "payments")
+	must(t, err)
+	if made.Version.Change != "pause payments for 1h0m0s" {
+		t.Errorf("%+v", made.Version)
+	}
+	until := made.Version.At.Add(time.Hour)
+	has(t, s.nowSays(t), "paused: true", "paused_until: "+until.Format(time.RFC3339Nano))
+	_, next, err := s.Policy(ctx, made.Version, made.Version.At)
+	if err != nil || !next.Equal(until) {
+		t.Errorf("%s, %v; want %s", next, err, until)
+	}
+	s.says(t, time.Hour, "!paused")
+	// Another end, and none: it was paused since the first.
+	made, err = s.Pause(ctx, Edit{By: "anna", For: 2 * time.Hour}, "payments")
+	must(t, err)
+	if p := made.PauseBefore; p == nil || p.UpdatedBy != "bert" || !p.Until.Equal(until) {
+		t.Errorf("%+v", p)
+	}
+	s.says(t, time.Hour+time.Minute, "paused: true")
+	made, err = s.Pause(ctx, anna, "payments")
+	must(t, err)
+	if p := made.Version.Pauses[0]; !p.Since.Before(p.UpdatedAt) || !p.Until.IsZero() {
+		t.Errorf("%+v", p)
+	}
+	s.says(t, 1000*time.Hour, "paused: true", "!paused_until")
+	// One who was resumed under "*" is resumed again.
+	_, err = s.Pause(ctx, anna, "payments/*")
+	must(t, err)
+	_, err = s.Resume(ctx, anna, "payments/acme")
+	must(t, err)
+	for range 2 {
+		_, err = s.Pause(ctx, hour, "payments/acme")
+		must(t, err)
+	}
+	s.says(t, time.Minute, "acme:\n        paused: true\n        paused_until:")
+	s.says(t, 2*time.Hour, "acme:\n        paused: false\n")
+}
+
+// A file may pause a scope, with an end or without. What is said live lies over it.
+func TestPauseInAFile(t *testing.T) {
+	t.Parallel()
+	s, rdb := newStore(t)
+	ctx := t.Context()
+	at, err := s.now(ctx, rdb)
+	must(t, err)
+	until := at.Add(time.Hour).Format(time.RFC3339Nano)
+	text := "limits:\n  a: {paused: true}\n  b: {paused: true, paused_until: " + until + "}\n  c: {paused: true, paused_until: 2020-01-31T12:00:00Z}\n"
+	_, v, err := s.PublishFile(ctx, "worker one", policyOf(t, text), nil)
+	must(t, err)
+	has(t, s.nowSays(t), "a:\n    paused: true\n", "paused_until: "+until, "c: {}")
+	if _, next, err := s.Policy(ctx, v, v.At); err != nil || next.Format(time.RFC3339Nano) != until {
+		t.Errorf("%s, %v", next, err)
+	}
+	s.says(t, 2*time.Hour, "b: {}")
+	_, err = s.Resume(ctx, anna, "a")
+	must(t, err)
+	has(t, s.nowSays(t), "a:\n    paused: false\n")
+	_, err = s.Unset(ctx, anna, "a", "")
+	must(t, err)
+	has(t, s.nowSays(t), "a:\n    paused: true\n")
+}
+
+// docs/limits.md: what is paused stays paused when limits are imported that say nothing of
+// it, and is as it was when they are rolled back.
+func TestPausesAndOtherChanges(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	says := func(scopes ...string) {
+		t.Helper()
+		v, err := s.Current(ctx)
+		must(t, err)
+		var got []string
+		for _, p := range v.Pauses {
+			got = append(got, fmt.Sprint(p.Scope, " ", !p.Resumed))
+		}
+		if strings.Join(got, ", ") != strings.Join(scopes, ", ") {
+			t.Errorf("%q, want %q", got, scopes)
+		}
+	}
+	for _, scope := range []string{"payments", "search", "mail/*"} {
+		_, err := s.Pause(ctx, anna, scope)
+		must(t, err)
+	}
+	_, err := s.Resume(ctx, anna, "mail/x")
+	must(t, err)
+	says("mail/* true", "mail/x false", "payments true", "search true")
+	other := "limits: {payments: {paused: false}, mail: {scopes: {x: {paused: true}}}}"
+	_, err = s.Import(ctx, bert, policyOf(t, other), "other.yaml", false)
+	must(t, err)
+	says("mail/* true", "mail/x true", "payments false", "search true")
+	if _, err = s.Import(ctx, bert, policyOf(t, other), "other.yaml", false); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("the same again: %v", err)
+	}
+	_, err = s.Rollback(ctx, anna, 5)
+	must(t, err)
+	says("mail/* true", "mail/x false", "payments true", "search true")
+	_, err = s.Import(ctx, bert, policyOf(t, other), "other.yaml", true)
+	must(t, err)
+	says("mail/* true", "search true")
+	has(t, s.nowSays(t), "payments:\n    paused: false", "x:\n        paused: true")
+	_, err = s.Rollback(ctx, anna, 1)
+	must(t, err)
+	says()
+	_, err = s.Pause(ctx, anna, "payments")
+	must(t, err)
+	_, err = s.Unset(ctx, anna, "", "")
+	must(t, err)
+	says()
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -306,4 +307,169 @@ func TestFollowMayOnlyRead(t *testing.T) {
 		}
 		f.says("limit: 20,")
 	})
+}
+
+var newerFile = strings.Replace(file, "limit: 20,", "limit: 30,", 1)
+
+// Whether nobody has the newer file is seen only by one who looks all the time: what happened while Redis
+// did not answer, or while the process stood still, happened to the others too.
+func TestVacancyIsSeenWithoutGaps(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		ctx, older, newer := t.Context(), policyOf(t, file), policyOf(t, newerFile)
+		h, other := NewHolder(s, "worker one"), NewHolder(s, "worker two")
+		renews := func(want Published) {
+			t.Helper()
+			became, _, again, err := h.Renew(ctx, older)
+			if became != want || err != nil || again <= 0 || again > 15*time.Second {
+				t.Errorf("%v, again in %s, %v; want %v", became, again, err, want)
+			}
+		}
+		renews(FileStands)
+		if became, _, err := other.Publish(ctx, newer, nil); became != FileNew || err != nil {
+			t.Errorf("%v, %v", became, err)
+		}
+		renews(FileSuperseded)
+		must(t, other.Release(ctx))
+		renews(FileSuperseded)
+		for range 3 {
+			<-time.After(15 * time.Second)
+			m.SetError("LOADING")
+			if _, _, _, err := h.Renew(ctx, older); err == nil {
+				t.Error("there is no Redis")
+			}
+			m.SetError("")
+			<-time.After(15 * time.Second)
+			renews(FileSuperseded)
+		}
+		for range 3 {
+			<-time.After(time.Hour)
+			renews(FileSuperseded)
+		}
+		<-time.After(15 * time.Second)
+		renews(FileSuperseded)
+		<-time.After(15 * time.Second)
+		renews(FileAgain)
+		<-time.After(15 * time.Second)
+		renews(FileStands)
+		v, err := s.Current(ctx)
+		if err != nil || v.Number != 3 || !v.HasFile(older) || v.HasFile(newer) || v.By != "worker one" {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
+}
+
+// On a real server: several processes with the older file see at once that nobody has the newer one, and
+// one of them publishes it.
+func TestHoldersTakeOverOnce(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	ctx, older := t.Context(), policyOf(t, file)
+	newer := NewHolder(s, "worker one")
+	if _, _, err := newer.Publish(ctx, policyOf(t, newerFile), nil); err != nil {
+		t.Fatal(err)
+	}
+	if became, _, err := NewHolder(s, "worker two").Publish(ctx, older, nil); became != FileSuperseded || err != nil {
+		t.Errorf("%v, %v", became, err)
+	}
+	if ttl := rdb.PTTL(ctx, s.filesKey()).Val(); ttl < time.Hour || ttl > 2*time.Hour {
+		t.Errorf("the leases stay for %s", ttl)
+	}
+	must(t, newer.Release(ctx))
+	results := make(chan Published, 5)
+	for range cap(results) {
+		go func() {
+			became, _, err := NewHolder(s, "worker").Publish(ctx, older, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			results <- became
+		}()
+	}
+	again := 0
+	for range cap(results) {
+		switch became := <-results; became {
+		case FileAgain:
+			again++
+		case FileStands:
+		default:
+			t.Error(became)
+		}
+	}
+	if v, err := s.Current(ctx); again != 1 || err != nil || v.Number != 3 || !v.HasFile(older) {
+		t.Errorf("%d times, %+v, %v", again, v, err)
+	}
+}
+
+// announced is a process that makes itself known until it is stopped.
+func announced(ctx context.Context, what func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { what(ctx) })
+	return func() { cancel(); done.Wait() }
+}
+
+func processes(t *testing.T, s *Store) []Process {
+	t.Helper()
+	list, err := s.Processes(t.Context())
+	must(t, err)
+	return list
+}
+
+// docs/keys.md: application, host, process id, and which version is in force there, or that it does not
+// follow; for 45 seconds after it was killed, and no longer than it runs otherwise.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	l, err := throttle.New(rdb, policyOf(t, file), throttle.Config{})
+	must(t, err)
+	follow := announced(t.Context(), func(ctx context.Context) { Follow(ctx, s, l, FollowConfig{App: "mail", Worker: true}) })
+	fixed := announced(t.Context(), func(ctx context.Context) { Announce(ctx, s, Process{App: "billing", Version: 7, Follows: true}) })
+	host, err := os.Hostname()
+	must(t, err)
+	known := func(want ...Process) {
+		t.Helper()
+		var got []Process
+		redistest.WaitAsking(t, "the processes to be known", time.Minute, func() bool {
+			got = processes(t, s)
+			if len(got) != len(want) {
+				return false
+			}
+			for i := range got {
+				got[i].ID = ""
+				want[i].Host, want[i].PID = host, os.Getpid()
+				if got[i] != want[i] {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	known(Process{App: "billing"}, Process{App: "mail", Worker: true, Follows: true, Version: 1})
+	must(t, set(s, anna, "payments", "account", "limit=5"))
+	known(Process{App: "billing"}, Process{App: "mail", Worker: true, Follows: true, Version: 2})
+	if ttl := rdb.PTTL(t.Context(), s.processes).Val(); ttl <= lease || ttl > 12*time.Minute {
+		t.Errorf("they stay for %s", ttl)
+	}
+	if n := rdb.ZCard(t.Context(), s.processes).Val(); n != 2 {
+		t.Errorf("%d members of two processes", n)
+	}
+	follow()
+	known(Process{App: "billing"})
+	fixed()
+	known()
+}
+
+// A user that may not say so follows the limits all the same, and asks once an hour.
+func TestProcessMayNotBeKnown(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	mute := New(server.User(t, []string{"hw:{*"}, "%R~hw:limits*", "hget", "time", "zadd", "pexpire", "zrem", "zremrangebyscore"), Config{})
+	a := newAnnouncer(mute, Process{App: "mail"})
+	a.renew(t.Context(), 1)
+	if left := time.Until(a.due); a.member != "" || left < 59*time.Minute || left > time.Hour {
+		t.Errorf("%q, again in %s", a.member, left)
+	}
+	if _, err := mute.Processes(t.Context()); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Error(err)
+	}
 }

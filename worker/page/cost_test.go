@@ -2,12 +2,18 @@ package page
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -138,4 +144,147 @@ func serverInfo(host string, pid int, started time.Time, queues map[string]int) 
 	b = protowire.AppendString(protowire.AppendTag(b, 7, protowire.BytesType), "active")
 	at := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(started.Unix()))
 	return protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), at)
+}
+
+// counted is a topic that counts its readings.
+func counted(key string, cost int, n *atomic.Int64, away *atomic.Bool) topic {
+	return topic{key: key, cost: fixed(cost), load: func(context.Context, any) (any, error) {
+		if away.Load() {
+			return nil, errors.New("gone")
+		}
+		return n.Add(1), nil
+	}}
+}
+
+// "100 viewers cost Redis what one does", and none when nobody looks.
+func TestHubReadsOnceForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(slog.New(slog.DiscardHandler), time.Now)
+		var n atomic.Int64
+		var away atomic.Bool
+		one := counted("a", 5, &n, &away)
+		var stops []func()
+		for range 100 {
+			_, stop := h.watch(one)
+			stops = append(stops, stop)
+			h.get(t.Context(), one)
+		}
+		if n := n.Load(); n != 1 {
+			t.Errorf("100 viewers that came at once: %d readings", n)
+		}
+		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		if n := n.Load(); n < 10 || n > 12 {
+			t.Errorf("ten seconds later: %d readings", n)
+		}
+		for _, stop := range stops {
+			stop()
+		}
+		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		at := n.Load()
+		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		if n := n.Load(); n != at {
+			t.Errorf("%d readings while nobody looked", n-at)
+		}
+		away.Store(true)
+		if st := h.get(t.Context(), one); st.err == nil || st.data != at {
+			t.Errorf("while Redis is away: %+v, want what was read last, %d", st, at)
+		}
+	})
+}
+
+// A snapshot sends at most 50 commands, whatever the number of topics; each has its turn.
+func TestHubBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(slog.New(slog.DiscardHandler), time.Now)
+		var counts [10]atomic.Int64
+		var away atomic.Bool
+		var stops []func()
+		for i := range counts {
+			_, stop := h.watch(counted(string(rune('a'+i)), 20, &counts[i], &away))
+			stops = append(stops, stop)
+		}
+		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		for _, stop := range stops {
+			stop()
+		}
+		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		sum := int64(0)
+		for i := range counts {
+			n := counts[i].Load()
+			sum += n
+			if n == 0 {
+				t.Errorf("topic %d was never read", i)
+			}
+		}
+		if sum > 10*snapshotCommands/20 {
+			t.Errorf("%d readings of 20 commands in ten seconds", sum)
+		}
+	})
+}
+
+// Draining pauses a scope, and its screen shows what still runs until nothing does.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.enqueue("payments/acme", "<b>", 2)
+	if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: "elsewhere", Scope: "search"}); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 100 * time.Millisecond})
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-end; return nil })))
+	t.Cleanup(server.Shutdown)
+	shown := func() string {
+		t.Helper()
+		h := pageOfSite(t, s) // reads Redis anew
+		r := httptest.NewRequest(http.MethodGet, "http://localhost/drain?scope=payments/acme", nil)
+		r.RemoteAddr = "127.0.0.1:1"
+		w := httptest.NewRecorder()
+		h.mux.ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Fatalf("%d\n%s", w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	redistest.WaitAsking(t, "both to run", 15*time.Second, func() bool { return strings.Contains(shown(), "2 tasks are with a worker") })
+	has(t, shown(), "payments/acme is not paused", `verb=drain`)
+	code, body := s.get("/scope?scope=payments/acme")
+	if code != http.StatusOK || !strings.Contains(body, "verb=drain") {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	fields := form("verb", "drain", "scope", "payments/acme", "for", "2h", "reason", "they move")
+	if code, body = s.post("/change", fields); code != http.StatusOK {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	has(t, body, "Pause and drain it", "Nothing is done yet")
+	fields.Set("do", "make")
+	fields.Set("expect", fmt.Sprint(s.version()))
+	code, _, header := s.do(formTo("/change", fields))
+	if to := header.Get("Location"); code != http.StatusSeeOther || to != "/drain?scope=payments%2Facme" {
+		t.Fatalf("%d, to %q", code, to)
+	}
+	body = shown()
+	has(t, body, "2 tasks of payments/acme still run", "&lt;b&gt;0", "verb=resume", "until")
+	if strings.Contains(body, "<b>0") || strings.Contains(body, "elsewhere") {
+		t.Errorf("it shows a name as it is, or another's task:\n%s", body)
+	}
+	if _, body = s.get("/scope?scope=payments/acme"); !strings.Contains(body, "What still runs") {
+		t.Errorf("the scope has no link to what runs:\n%s", body)
+	}
+	close(end)
+	redistest.WaitAsking(t, "them to end", 15*time.Second, func() bool { return strings.Contains(shown(), "No task of payments/acme runs") })
+	if v, err := s.store.Current(t.Context()); err != nil || len(v.Pauses) != 1 || v.Reason != "they move" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	if code, body = s.get("/drain?scope=payments/acme"); code != http.StatusForbidden || strings.Contains(body, "still run") {
+		t.Errorf("who may not see the scope gets %d\n%s", code, body)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -239,5 +240,175 @@ func TestSchemaFault(t *testing.T) {
 				t.Errorf("%v, want %q in it", err, test.want)
 			}
 		})
+	}
+}
+
+// A held task is active, and back where it was when it is put back, with the headers that were changed and all else as asynq
+// wrote it.
+func TestHeldAndPutBack(t *testing.T) {
+	t.Parallel()
+	if !KeysKnown() {
+		t.Fatal("the keys of this asynq are not known")
+	}
+	rdb := redistest.NewServer(t).Client(t)
+	client, inspector := asynq.NewClientFromRedisClient(rdb), asynq.NewInspectorFromRedisClient(rdb)
+	at := time.Now().Add(time.Hour).Truncate(time.Second)
+	task := asynq.NewTaskWithHeaders("work", []byte("payload"), map[string]string{"keep": "1", "change": "2", "drop": "3"})
+	add := func(id string, opts ...asynq.Option) {
+		t.Helper()
+		if _, err := client.Enqueue(task, append(opts, asynq.TaskID(id), asynq.Queue("low"), asynq.MaxRetry(7), asynq.Retention(time.Hour))...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info := func(id string) *asynq.TaskInfo {
+		t.Helper()
+		got, err := inspector.GetTaskInfo("low", id)
+		must(t, err)
+		return got
+	}
+	add("a", asynq.ProcessAt(at), asynq.Unique(2*time.Hour))
+	if err := inspector.PauseQueue("low"); err != nil { // a paused queue's tasks can be held too
+		t.Fatal(err)
+	}
+	held, was, err := Hold(t.Context(), rdb, "low", "a")
+	if err != nil || was != Moved || info("a").State != asynq.TaskStateActive {
+		t.Fatalf("%v, %v, %s", was, err, info("a").State)
+	}
+	if _, was, err := Hold(t.Context(), rdb, "low", "a"); err != nil || was != Active {
+		t.Errorf("held twice: %v, %v", was, err)
+	}
+	if err := inspector.DeleteTask("low", "a"); err == nil {
+		t.Error("a held task was deleted")
+	}
+	must(t, held.PutBack(t.Context(), map[string]string{"change": "4", "new": "5", "drop": ""}, at.Add(time.Hour)))
+	got := info("a")
+	if got.State != asynq.TaskStateScheduled || !got.NextProcessAt.Equal(at) || got.MaxRetry != 7 || got.Retention != time.Hour || string(got.Payload) != "payload" {
+		t.Errorf("%+v", got)
+	}
+	if want := map[string]string{"keep": "1", "change": "4", "new": "5"}; !maps.Equal(got.Headers, want) {
+		t.Errorf("headers %v, want %v", got.Headers, want)
+	}
+	if _, err := client.Enqueue(task, asynq.Queue("low"), asynq.Unique(time.Hour)); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("its lock is lost: %v", err)
+	}
+	for _, key := range []string{"active", "lease"} {
+		if n := rdb.Exists(t.Context(), QueuePrefix("low")+key).Val(); n != 0 {
+			t.Errorf("%s is left", key)
+		}
+	}
+
+	held, _, err = Hold(t.Context(), rdb, "low", "a")
+	must(t, err)
+	soon := time.Now().Add(time.Minute)
+	if err := held.PutBack(t.Context(), nil, soon); err != nil || info("a").NextProcessAt.Unix() != SecondAtOrAfter(soon) || info("a").Headers["new"] != "5" {
+		t.Errorf("%+v, %v", info("a"), err)
+	}
+	held, _, _ = Hold(t.Context(), rdb, "low", "a")
+	rdb.ZAdd(t.Context(), QueuePrefix("low")+"lease", redis.Z{Score: 1, Member: "a"}) // another's by now
+	if err := held.PutBack(t.Context(), nil, soon); err != nil || info("a").State != asynq.TaskStateActive {
+		t.Errorf("another's run was put back: %+v, %v", info("a"), err)
+	}
+
+	add("p")
+	for id, want := range map[string]Outcome{"p": Pending, "none": Gone} {
+		if held, was, err := Hold(t.Context(), rdb, "low", id); err != nil || was != want {
+			t.Errorf("%s: %v, %v, %v", id, held, was, err)
+		}
+	}
+	if was, err := RewritePending(t.Context(), rdb, "low", "p", map[string]string{"change": "6"}); err != nil || was != Pending || info("p").Headers["change"] != "6" {
+		t.Errorf("%v, %v, %+v", was, err, info("p"))
+	}
+	if was, err := RewritePending(t.Context(), rdb, "low", "a", map[string]string{"change": "7"}); err != nil || was != Active || info("a").Headers["change"] != "4" {
+		t.Errorf("%v, %v, %+v", was, err, info("a"))
+	}
+}
+
+// The servers are what asynq's own inspector says of them, and no more are read than asked for.
+func TestServerList(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	queues := map[string]int{"default": 3, "low": 1}
+	for range 3 {
+		server := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 7, Queues: queues, LogLevel: asynq.FatalLevel})
+		must(t, server.Start(asynq.NewServeMux()))
+		t.Cleanup(server.Shutdown)
+	}
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	redistest.WaitFor(t, "all servers to be known", 10*time.Second, func() bool {
+		list, err := inspector.Servers()
+		return err == nil && len(list) == 3
+	})
+	want, err := inspector.Servers()
+	must(t, err)
+	keys, all, err := ServerKeys(t.Context(), rdb, time.Now(), 2)
+	if err != nil || all != 3 || len(keys) != 2 {
+		t.Errorf("%q of %d, %v", keys, all, err)
+	}
+	if keys, _, err = ServerKeys(t.Context(), rdb, time.Now(), 10); err != nil || len(keys) != 3 {
+		t.Fatalf("%q, %v", keys, err)
+	}
+	got, err := ReadServers(t.Context(), rdb, append(keys, "asynq:servers:{gone:1:x}"))
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, s := range got {
+		if s.Host != want[0].Host || s.PID != want[0].PID || s.Concurrency != 7 || s.Status != "active" || s.Active != 0 || !maps.Equal(s.Queues, queues) || s.Started.Sub(want[0].Started).Abs() > 10*time.Second {
+			t.Errorf("got %+v, want %+v", s, want[0])
+		}
+	}
+	if _, later, err := ServerKeys(t.Context(), rdb, time.Now().Add(time.Hour), 10); err != nil || later != 0 {
+		t.Errorf("an hour later %d are alive, %v", later, err)
+	}
+	for _, damaged := range []string{"\x0a\xff", "\xff", "\x2a\x02\x0a\x09"} {
+		if s, ok := readServerInfo([]byte(damaged)); ok {
+			t.Errorf("%q is read as %+v", damaged, s)
+		}
+	}
+}
+
+// A server that refuses the script has its tasks released by asynq's Inspector, is
+// told of once, and asked again.
+func TestReleaserRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	y := newYard(t, server.Client(t))
+	y.later("a", "b", "c", "d")
+	y.Mover.rdb = server.User(t, []string{"asynq:*"}, "@all", "-rpush")
+	for _, id := range []string{"a", "b"} {
+		if out := y.outcomes(id); out[0] != Moved || y.state(id) != "pending" {
+			t.Errorf("%s: %d, %s", id, out, y.state(id))
+		}
+	}
+	if n := strings.Count(y.logged.String(), "level=WARN"); n != 1 || len(y.faults) != 2 {
+		t.Errorf("told %d times, counted %q:\n%s", n, y.faults, y.logged)
+	}
+	y.Mover.rdb = y.rdb
+	if out := y.outcomes("c"); out[0] != Moved || y.refused.Load() {
+		t.Errorf("no longer refused: %d", out)
+	}
+}
+
+// "Where asynq's keys are not known, or a server refuses the script, tasks are picked up
+// once, as before."
+func TestParkRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	y := newYard(t, server.Client(t))
+	y.add("a")
+	y.Mover.rdb = server.User(t, []string{"asynq:*"}, "@all", "-zadd")
+	for range 2 {
+		if _, err := y.Park(context.Background(), "default", []string{"a"}, time.Now().Add(time.Hour)); err == nil {
+			t.Error("it was not refused")
+		}
+	}
+	if y.Parks() {
+		t.Error("it is to be asked again at once")
+	}
+	y.parkAgain.Store(time.Now().UnixNano())
+	if !y.Parks() {
+		t.Error("it is not to be asked again")
+	}
+	if !y.Known || y.refused.Load() {
+		t.Error("tasks are not released by the script any more")
 	}
 }

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker"
+)
+
+// Where a rule was removed, inspect says since which version no rule matches, of the tasks that wait and of their scope.
+func TestInspectUnmatched(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	store := policystore.New(i.rdb, policystore.Config{})
+	if _, err := store.Set(t.Context(), policystore.Edit{By: "anna"}, "mail", "plan", map[string]string{"algorithm": "sliding-window", "limit": "1", "per": "24h"}); err != nil {
+		t.Fatal(err)
+	}
+	with, err := store.Now(t.Context())
+	must(t, err)
+	i.limits.SetPolicy(with)
+	i.use("mail")
+	i.enqueue(queue.Task{Scope: "mail", ID: "in line"})
+	gone, err := store.Remove(t.Context(), policystore.Edit{By: "bert"}, "mail", "plan")
+	must(t, err)
+	since := float64(gone.Version.Number)
+	want(t, i.objects("task", "in line")[0], map[string]any{"scope": "mail", "unmatched": true, "unmatched_since": since})
+	want(t, i.objects("scope", "mail")[0], map[string]any{"scope": "mail", "waiting": 1.0, "unmatched": true, "unmatched_since": since})
+	because := fmt.Sprintf("waits      no rule matches the scope since version %d of the limits, by bert at 2", gone.Version.Number)
+	for _, what := range [][]string{{"task", "in line"}, {"scope", "mail"}} {
+		if out, _ := i.run(0, what...); !strings.Contains(out, because) || !strings.Contains(out, "add a rule, or delete") {
+			t.Errorf("inspect %q says\n%s", what, out)
+		}
+	}
+	if _, errs := i.run(1, "scope", "mial"); !strings.Contains(errs, `scope "mial" meets no rule`) {
+		t.Errorf("a scope that was never known: %s", errs)
+	}
+	must(t, i.queueTask("mial", "misspelt"))
+	want(t, i.objects("task", "misspelt")[0], map[string]any{"unmatched": true, "unmatched_since": nil})
+	if out, _ := i.run(0, "task", "misspelt"); !strings.Contains(out, "waits      no rule matches the scope, in no stored version") {
+		t.Errorf("inspect says\n%s", out)
+	}
+}
+
+// queueTask enqueues a task whatever the limits say.
+func (i *inspected) queueTask(scope, id string) error {
+	_, err := queue.NewClient(i.rdb, queue.ClientConfig{}).Enqueue(i.t.Context(), queue.Task{Type: "work", Scope: scope, ID: id})
+	return err
+}
+
+// The scope of a task without headers is the one that a worker's Spends gave it, as soon as the task waits.
+func TestInspectTaskOfSpends(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	client := asynq.NewClientFromRedisClient(i.rdb)
+	add := func(id string) {
+		t.Helper()
+		if _, err := client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const scope = "p {*}/a, rule b"
+	add("waits")
+	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope      not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up\n") {
+		t.Errorf("before a worker saw it, inspect says\n%s", out)
+	}
+	i.use(scope)
+	middleware, err := worker.NewMiddleware(worker.MiddlewareConfig{
+		Redis: i.rdb, Limiter: i.limits, Spends: func(*asynq.Task) (string, int64) { return scope, 0 },
+	})
+	must(t, err)
+	server := middleware.NewServer(asynq.Config{Concurrency: 2, LogLevel: asynq.FatalLevel})
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
+	t.Cleanup(server.Shutdown)
+	inLine := func(id string) map[string]any {
+		var got map[string]any
+		redistest.WaitFor(t, id+" to wait", bound, func() bool {
+			got = i.objects("task", id)[0]
+			return got["turn"] == "waiting" && got["state"] != "active"
+		})
+		return got
+	}
+	want(t, inLine("waits"), map[string]any{"scope": scope, "scope_from": "last_error", "cost": nil, "position": 1.0, "rule": "account"})
+	if out, _ := i.run(0, "task", "waits"); !strings.Contains(out, "scope      p {*}/a, rule b, as a worker's Spends decided\n") {
+		t.Errorf("inspect says\n%s", out)
+	}
+	// A task that has failed before keeps that error; its place in line has the scope.
+	server.Shutdown()
+	must(t, i.rdb.HSet(t.Context(), "asynq:{default}:t:waits", "msg", failedBefore(t, i, "waits")).Err())
+	want(t, i.objects("task", "waits")[0], map[string]any{"scope": scope, "scope_from": "line", "last_error": "boom"})
+}
+
+// failedBefore is the message of a task that waits, as if it had failed.
+func failedBefore(t *testing.T, i *inspected, id string) []byte {
+	t.Helper()
+	message, err := i.rdb.HGet(t.Context(), "asynq:{default}:t:"+id, "msg").Result()
+	must(t, err)
+	info, err := asynq.NewInspectorFromRedisClient(i.rdb).GetTaskInfo("default", id)
+	must(t, err)
+	// In the protobuf of a message a string stands behind its length, of one byte up to 127.
+	was, is := string(rune(len(info.LastErr)))+info.LastErr, "\x04boom"
+	if len(info.LastErr) > 127 || !strings.Contains(message, was) {
+		t.Fatalf("cannot rewrite %q", info.LastErr)
+	}
+	return []byte(strings.Replace(message, was, is, 1))
+}
+
+const usageLimits = `limits:
+  p:
+    rules: [{name: account, algorithm: token-bucket, limit: 1000, per: 1s, burst: 1000}]
+    scopes: {"*": {rules: []}}
+`
+
+// worked runs a worker until it has done n tasks of p/acme, and ends it.
+func worked(t *testing.T, server *redistest.Server, ids string, args ...string) {
+	t.Helper()
+	a := newAPI(t, nil)
+	args = append(args, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, usageLimits), "-allow-host", a.host())
+	r := start(t, whole, nil, args...)
+	r.says("msg=ready")
+	for _, id := range ids {
+		task := a.task("p/acme", string(id))
+		task.Cost = 3
+		enqueue(t, server.Client(t), task)
+	}
+	redistest.WaitFor(t, "the tasks to run", bound, func() bool { return int(a.calls.Load()) == len(ids) })
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// "Which applications, queues and task types, how many units in how many tasks, and
+// when last, most units first": a worker records them, and what it has not sent when it
+// is stopped it sends then.
+func TestInspectUsed(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	began := time.Now().Add(-time.Second)
+	worked(t, i.server, "ab")
+	worked(t, i.server, "cde", "-app", "billing <é>")
+	for _, scope := range []string{"p", "p/acme"} {
+		got := i.objects("usage", scope)
+		if len(got) != 3 {
+			t.Fatalf("%s: %v", scope, got)
+		}
+		want(t, got[0], map[string]any{"app": "billing <é>", "queue": "default", "type": "http", "units": 9.0, "tasks": 3.0, "summary": nil})
+		want(t, got[1], map[string]any{"app": "worker", "queue": "default", "type": "http", "units": 6.0, "tasks": 2.0})
+		want(t, got[2], map[string]any{"summary": true, "scope": scope, "units": 15.0, "tasks": 5.0, "other_units": 0.0, "other_tasks": 0.0})
+		if last := at(t, got[0]["last"]); last.Before(began) || last.After(time.Now()) {
+			t.Errorf("last at %s", last)
+		}
+		from, to := at(t, got[2]["from"]), at(t, got[2]["to"])
+		if before := to.Sub(from) - time.Hour; before < 0 || before > 5*time.Minute {
+			t.Errorf("from %s to %s", from, to)
+		}
+	}
+	out, _ := i.run(0, "usage", "p", "-since", "24h")
+	lines := strings.Split(out, "\n")
+	if len(lines) != 6 || !strings.HasPrefix(lines[0], "15 units in 5 tasks spent from p since ") ||
+		!strings.HasPrefix(lines[2], "UNITS  TASKS  APP          QUEUE    TYPE  LAST") ||
+		!strings.HasPrefix(lines[3], "9      3      billing <é>  default  http  20") || strings.Contains(out, "others") {
+		t.Errorf("got %s", out)
+	}
+	if out, _ := i.run(0, "usage", "p/other"); !strings.HasPrefix(out, "no spending from p/other is recorded since ") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// "`worker -usage=false` records nothing: no key, no command"
+func TestUsageOff(t *testing.T) {
+	t.Parallel()
+	for flag, recorded := range map[string]bool{"-usage=false": false, "-usage": true} {
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.NewServer(t)
+			rdb := server.Client(t)
+			commands := redistest.Commands(t, rdb, func() { worked(t, server, "ab", flag) })
+			keys := append(rdb.Keys(t.Context(), "hw:*!used:*").Val(), rdb.Keys(t.Context(), "hw:*!scopes:*").Val()...)
+			if (len(keys) > 0) != recorded || (commands["hincrby"] > 0) != recorded || (commands["zincrby"] > 0) != recorded {
+				t.Errorf("the keys %q and commands %v", keys, commands)
+			}
+		})
+	}
+}
+
+// "For each shadow rule that counts at SCOPE itself it tells of how many starts, and how
+// many of them would have waited", in a scope that has no other rules too; and worker
+// inspect scope how it stands.
+func TestInspectShadows(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	limits := limitsFile(t, "limits: {p: {rules: [{name: trial, algorithm: sliding-window, limit: 2, per: 30d, shadow: true}]}}\n")
+	a := newAPI(t, nil)
+	r := start(t, whole, nil, "-redis", "redis://"+i.server.Addr(), "-limits", limits, "-allow-host", a.host())
+	r.says("msg=ready")
+	for _, id := range "abcde" {
+		enqueue(t, i.server.Client(t), a.task("p/acme", string(id)))
+	}
+	redistest.WaitFor(t, "the tasks to run", bound, func() bool { return a.calls.Load() == 5 })
+	out := ""
+	redistest.WaitFor(t, "the shadow to be charged", bound, func() bool {
+		out, _ = i.run(0, "scope", "p/acme")
+		return strings.Contains(out, "shadow     rule trial of p, which stops no task: 0 of 2 left\n")
+	})
+	r.stop()
+	r.ends(cli.ExitOK)
+	if out, _ := i.run(0, "usage", "p"); !strings.Contains(out, "shadow rule trial of p: of 5 starts since ") || !strings.Contains(out, " 3 would have waited\n") {
+		t.Errorf("got %s", out)
+	}
+	got := i.objects("usage", "p")
+	if shadows := fmt.Sprint(got[len(got)-1]["shadows"]); shadows != "[map[rule:trial starts:5 would_have_waited:3]]" {
+		t.Errorf("got %s", shadows)
+	}
+	if shadows := fmt.Sprint(i.objects("scope", "p/acme")[0]["shadows"]); shadows != "[map[limit:2 remaining:0 rule:trial rule_scope:p]]" {
+		t.Errorf("got %s", shadows)
+	}
+}
+
+// "Without SCOPE: the scopes in which most tasks wait."
+func TestInspectWaiting(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	if out, _ := i.run(0, "scope"); out != "no task waits\n" {
+		t.Errorf("got %q", out)
+	}
+	i.use("p {*}/x")
+	for n := range 3 {
+		i.enqueue(queue.Task{Scope: "p {*}/x", ID: fmt.Sprint("x", n)})
+	}
+	i.enqueue(queue.Task{Scope: "p {*}/y", ID: "y"})
+	got := i.objects("scope", "-limit", "1")
+	if len(got) != 2 {
+		t.Fatalf("got %v", got)
+	}
+	want(t, got[0], map[string]any{"scope": "p {*}/x", "waiting": 3.0, "reason": "rule", "rule": "account", "rule_scope": "p {*}"})
+	want(t, got[1], map[string]any{"summary": true, "scopes": 2.0, "more": false})
+	at(t, got[0]["first_since"])
+	at(t, got[0]["next_start"])
+	out, _ := i.run(0, "scope", "-limit", "1")
+	lines := strings.Split(out, "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "WAITING  SCOPE ") || !strings.HasPrefix(lines[1], "3        p {*}/x  2") ||
+		!strings.HasSuffix(lines[1], ", by rule account of p {*}") || lines[2] != "the fullest of 2 scopes; -limit N lists more" {
+		t.Errorf("got\n%s", out)
+	}
+	if _, errs := i.run(2, "scope", "-limit", "0"); !strings.Contains(errs, "-limit 0 is not from 1 to 1000") {
+		t.Errorf("got %s", errs)
+	}
+}
+
+// "What is used and left of each rule, and when it resets", in inspect scope and limits show.
+func TestInspectRules(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	i.use("p {*}/x")
+	i.use("runs")
+	i.enqueue(queue.Task{Scope: "p {*}/x", ID: "a"})
+	out, _ := i.run(0, "scope", "p {*}/x")
+	for _, text := range []string{"rule       account of p {*}: 1 of 1 used, 0 left; 1 waiting; resets in ", "rule       tenant of p {*}/x: "} {
+		if !strings.Contains(out, text) {
+			t.Errorf("no %q in\n%s", text, out)
+		}
+	}
+	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "rule       parallel of runs: 1 of 1 places taken, 0 free\n") {
+		t.Errorf("got\n%s", out)
+	}
+	rules, _ := i.objects("scope", "runs")[0]["rules"].([]any)
+	if len(rules) != 1 {
+		t.Fatalf("got %v", rules)
+	}
+	want(t, rules[0].(map[string]any), map[string]any{"rule": "parallel", "algorithm": "concurrency", "limit": 1.0, "used": 1.0, "remaining": 0.0, "reset": nil})
+	shown := i.show("p {*}/x")
+	if !strings.Contains(shown, "; 1 of 1 used, 0 left; 1 waiting; resets at 2") {
+		t.Errorf("limits show says\n%s", shown)
+	}
+	if shown := i.show("-json", "runs"); !strings.Contains(shown, `"used":1,"remaining":0`) {
+		t.Errorf("limits show says\n%s", shown)
+	}
+}
+
+// show runs "worker limits show".
+func (i *inspected) show(args ...string) string {
+	i.t.Helper()
+	var out, errs bytes.Buffer
+	args = append([]string{"limits", "show", "-redis", "redis://" + i.server.Addr()}, args...)
+	if code := run(i.t.Context(), args, noEnv, &out, &errs); code != 0 {
+		i.t.Fatalf("%q: exit %d, %s", args, code, errs.String())
+	}
+	return out.String()
+}

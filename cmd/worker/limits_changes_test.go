@@ -1,0 +1,360 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker"
+)
+
+// The page shows a tree and what convert prints of it.
+func TestLimitsConvert(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/from-redis-rate.md")
+	must(t, err)
+	_, tree, found := strings.Cut(string(page), "```yaml\n# tree.yaml\n")
+	tree, rest, _ := strings.Cut(tree, "```\n")
+	_, want, _ := strings.Cut(rest, "```yaml\n")
+	want, _, _ = strings.Cut(want, "```\n")
+	if !found || want == "" {
+		t.Fatal("the page has no tree.yaml, or no limits.yaml after it")
+	}
+	file := filepath.Join(t.TempDir(), "tree.yaml")
+	must(t, os.WriteFile(file, []byte(tree), 0o600))
+	convert := func(args ...string) (int, string, string) {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), append([]string{"limits", "convert"}, args...), noEnv, &out, &errs)
+		return code, out.String(), errs.String()
+	}
+	code, got, errs := convert(file)
+	if code != cli.ExitOK || got != want || errs != "" {
+		t.Errorf("exit %d, %s, printed\n%s\nthe page has\n%s", code, errs, got, want)
+	}
+	if _, err := limitsyaml.Parse("printed", []byte(got)); err != nil {
+		t.Error(err)
+	}
+	if code, got, _ := convert("-json", file); code != cli.ExitOK || !strings.HasPrefix(got, `{"limits":"unmatched: allow\nlimits:\n  user:`) {
+		t.Errorf("exit %d: %s", code, got)
+	}
+	if code, got, errs := convert(limitsFile(t, someLimits)); code != cli.ExitFailed || got != "" || !strings.Contains(errs, "limits is not a field of the tree; write schema\n") {
+		t.Errorf("a limits.yaml: exit %d, %s%s", code, got, errs)
+	}
+	if code, _, errs := convert("/nowhere"); code != cli.ExitFailed || !strings.Contains(errs, "there is no limits file /nowhere") {
+		t.Errorf("no file: exit %d, %s", code, errs)
+	}
+	if code, _, errs := convert("-redis", "redis://h", file); code != cli.ExitUsage || !strings.Contains(errs, "-redis does not go with worker limits convert") {
+		t.Errorf("with -redis: exit %d, %s", code, errs)
+	}
+}
+
+// -dry-run says what a change would do, in the words that the change has, and changes nothing.
+func TestLimitsDryRun(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	out, _ := l.run(0, "set", "payments/acme", "tenant", "limit=7", "-dry-run")
+	says(t, out, "dry run over version 1: nothing was changed", "+ payments/acme {name: tenant, ", "limit: 7", "no task waits there", "!in force")
+	out, _ = l.run(0, "pause", "payments", "-for", "1h", "-dry-run")
+	says(t, out, "+ payments paused until 20")
+	got := l.objects("pause", "payments", "-dry-run")
+	want(t, got[0], map[string]any{"dry_run": true, "version": 1.0, "rules": 1.0})
+	out, _ = l.run(0, "reset", "payments", "-dry-run")
+	says(t, out, "payments account would be reset; it has counted 0 requests")
+	_, errs := l.run(1, "reset", "payments/acme/x", "-dry-run")
+	says(t, errs, "no rate rule counts at payments/acme/x itself")
+	_, errs = l.run(1, "pause", "paymemts", "-dry-run")
+	says(t, errs, "the limits do not name paymemts; did you mean payments?")
+	if history := l.objects("history"); len(history) != 1 {
+		t.Errorf("a dry run changed the limits: %v", history)
+	}
+	l.run(0, "pause", "payments")
+	want(t, l.objects("history")[1], map[string]any{"change": "pause payments", "via": "cli"})
+	_, errs = l.run(2, "list", "-dry-run")
+	says(t, errs, "-dry-run does not go with worker limits list")
+}
+
+// docs/limits.md: "history prints what each version has changed", in text and as objects.
+func TestHistorySaysWhatChanged(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
+	l.run(0, "set", "payments/acme", "tenant", "limit=500", "-for", "1h")
+	l.run(0, "pause", "payments", "-for", "1h")
+	l.run(0, "assign", "payments", "owner=team", "weight=3")
+	l.run(0, "rollback", "2")
+	out, _ := l.run(0, "history")
+	says(t, out,
+		"\n  + payments {name: account, algorithm: sliding-window, limit: 200, per: 1s}\n",
+		"  - payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}\n  + payments/acme {name: tenant, algorithm: token-bucket, limit: 500, per: 1s, burst: 5}, until 20",
+		"\n  + payments paused until 20", "\n  + payments owner: team\n  + payments weight: 3\n", "\n  - payments owner: team\n  - payments paused until 20")
+	history := l.objects("history")
+	want(t, history[1], map[string]any{"version": 2.0, "by": "bert", "rules": 1.0})
+	one := history[1]["diff"].([]any)[0].(map[string]any)
+	if len(one) != 3 || one["scope"] != "payments/acme" || one["rule"] != "tenant" || one["after"] != "{name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}" {
+		t.Errorf("%v", one)
+	}
+	at(t, history[2]["diff"].([]any)[0].(map[string]any)["after_until"])
+}
+
+// "diff compares two versions, or a version and a file".
+func TestDiffOfVersions(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	l.run(0, "set", "payments", "account", "limit=100")
+	l.run(0, "set", "payments", "account", "limit=50", "-for", "1h")
+	was, is := "payments {name: account, algorithm: sliding-window, limit: %d, per: 1s}", "payments {name: account, algorithm: sliding-window, limit: %d, per: 1s}"
+	lines := func(before, after int) string { return fmt.Sprintf("- "+was+"\n+ "+is+"\n", before, after) }
+	file := limitsFile(t, strings.Replace(liveLimits, "limit: 200", "limit: 70", 1))
+	for args, want := range map[string]string{
+		"1 2": lines(200, 100), "2 1": lines(100, 200), "2 2": "", "1": lines(50, 200),
+		file: lines(50, 70), "2 " + file: lines(100, 70), file + " 2": lines(70, 100), file + " " + file: "",
+	} {
+		code := 0
+		if want != "" {
+			code = 1
+		}
+		if out, _ := l.run(code, append([]string{"diff"}, strings.Fields(args)...)...); out != want {
+			t.Errorf("diff %s:\n%swant\n%s", args, out, want)
+		}
+	}
+	out, _ := l.run(1, "diff", "1", "3")
+	says(t, out, "limit: 50, per: 1s}, until 20", "+ payments {name: account, algorithm: sliding-window, limit: 100, per: 1s}, from 20")
+	_, errs := l.run(1, "diff", "1", "30")
+	says(t, errs, "version 30 of the limits is not kept any more", "try: worker limits history")
+	number := filepath.Join(t.TempDir(), "12")
+	must(t, os.WriteFile(number, []byte(liveLimits), 0o600))
+	l.run(1, "diff", number)
+}
+
+// docs/limits.md: "worker limits verify" tells whether an author or a change was rewritten, and the
+// newest hash, which can be noted elsewhere.
+func TestLimitsVerify(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	out, _ := l.run(0, "verify")
+	says(t, out, "1 version is sound, from version 1 to 1\nnewest hash: ")
+	l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
+	noted := l.objects("verify")[0]
+	want(t, noted, map[string]any{"oldest": 1.0, "newest": 2.0, "sound": 2.0, "noted": nil, "unfit": nil})
+	hash, _ := noted["hash"].(string)
+	if history := l.objects("history"); history[1]["hash"] != hash || history[1]["user"] != "default" || history[1]["by"] != "bert" || len(hash) != 64 {
+		t.Errorf("%v, %q", history[1], hash)
+	}
+	l.run(0, "set", "payments/acme", "tenant", "limit=200", "-as", "anna")
+	out, _ = l.run(0, "verify", "-hash", hash)
+	says(t, out, "3 versions are sound, from version 1 to 3\n", "version 2 has the hash that was noted")
+	_, errs := l.run(2, "verify", "-hash", hash[:63])
+	says(t, errs, "not a hash as worker limits verify prints it")
+
+	rdb := open(t, l.url)
+	text := rdb.HGet(t.Context(), "hw:limits", "v:2").Val()
+	rdb.HSet(t.Context(), "hw:limits", "v:2", strings.Replace(text, "bert", "eve", 1))
+	out, errs = l.run(1, "verify")
+	says(t, errs, "version 2 of the limits does not fit: its text is not the one that was written", "try: ")
+	if out != "" {
+		t.Errorf("printed %q", out)
+	}
+	out, _ = l.run(1, "-json", "verify")
+	var r map[string]any
+	must(t, json.Unmarshal([]byte(out), &r))
+	want(t, r, map[string]any{"unfit": 2.0, "sound": 1.0, "newest": 3.0})
+	rdb.Del(t.Context(), "hw:limits")
+	l.run(0, "import", "-replace", limitsFile(t, liveLimits), "-as", "bert")
+	_, errs = l.run(1, "verify", "-hash", hash)
+	says(t, errs, "none of versions 1 to 1 has the hash that was noted")
+}
+
+// What is said of an author cannot be taken for the Redis user.
+func TestAuthor(t *testing.T) {
+	t.Parallel()
+	for want, who := range map[string][2]string{
+		"anna (user ops)":                    {"anna", "ops"},
+		"worker on host (user unknown)":      {"worker on host", ""},
+		`"anna (user root)" (user ops)`:      {"anna (user root)", "ops"},
+		`"\u202eanna" (user "o\x1b[2Jps")`:   {"\u202eanna", "o\x1b[2Jps"},
+		`"eve (user ops) # x" (user worker)`: {"eve (user ops) # x", "worker"},
+	} {
+		if got := author(who[0], who[1]); got != want {
+			t.Errorf("%q became %s, want %s", who, got, want)
+		}
+	}
+}
+
+// nasty is what others may have put into Redis or a file to reach the terminal of who looks.
+const nasty = "x\x1b[2J\x1b]0;t\a\r\u009b31m\u202e\u2066\x7f"
+
+// noControls holds that nothing of it does.
+func noControls(t *testing.T, what, text string) {
+	t.Helper()
+	for _, r := range text {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Errorf("%s prints %U:\n%+q", what, r, text)
+			return
+		}
+	}
+}
+
+// docs/operations.md: "Nothing of it reaches the terminal", whatever others wrote into Redis or a
+// file: names of queues, types, errors, authors, changes, units, rules and scopes.
+func TestNastyNamesAreEscaped(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	rdb := open(t, l.url)
+	ctx := t.Context()
+	scope := "payments/x\u202ex"
+	l.run(0, "set", scope, "tenant\u202e", "algorithm=token-bucket", "limit=1", "per=1h", "unit=tok")
+	l.run(0, "assign", "payments", "owner=o\u202eo", "apps=worker,a\u2066b")
+	l.run(0, "pause", scope, "-for", "1h")
+	text := rdb.HGet(ctx, "hw:limits", "v:4").Val()
+	author, err := json.Marshal(nasty)
+	must(t, err)
+	text = strings.ReplaceAll(text, `"user":"default"`, `"user":`+string(author))
+	text = strings.ReplaceAll(text, `_user":"default"`, `_user":`+string(author))
+	for _, field := range []string{`"by":`, `"change":`, `_by":`} {
+		parts := strings.Split(text, field+`"`)
+		for i := range parts[1:] {
+			_, rest, _ := strings.Cut(parts[i+1], `"`)
+			parts[i+1] = strings.Trim(string(author), `"`) + `"` + rest
+		}
+		text = strings.Join(parts, field+`"`)
+	}
+	rdb.HSet(ctx, "hw:limits", "v:4", text)
+
+	client := asynq.NewClientFromRedisClient(rdb)
+	for _, name := range []string{"default", "q\x1b[31m\u202e"} {
+		task := asynq.NewTaskWithHeaders("type"+nasty, nil, map[string]string{queue.HeaderScope: scope})
+		if _, err := client.Enqueue(task, asynq.TaskID("id"+nasty), asynq.Queue(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, words := range []string{
+		"limits list", "limits history", "limits show " + scope, "limits show payments/*", "limits verify", "limits export",
+		"limits diff " + limitsFile(t, liveLimits), "limits set payments account limit=9 -if-version 2", "limits set " + scope + " tenant\u202e limit=2",
+		"limits remove " + scope + " none\u202e", "limits resume " + scope, "limits pause " + scope, "limits drain " + scope + " -timeout 1s",
+		"limits reset " + scope, "limits unset " + scope, "limits import no\x1b[2J", "limits " + nasty, "limits list " + nasty,
+		"inspect scope " + scope, "inspect task none\u202e", "inspect task id" + nasty, "inspect usage " + scope, "inspect scope other/\u202e",
+		"leave -queues q\x1b[31m", "leave", "-limits no\x1b[2J", "-limits " + limitsFile(t, "limits: {\"a\u202e\u009b\": 7}"),
+	} {
+		for _, format := range [][]string{nil, {"-json"}} {
+			args := strings.Split(words, " ")
+			if len(args) > 1 && args[0] != "-limits" {
+				args = append(args, format...)
+			}
+			if args[0] != "-limits" {
+				args = append(args, "-redis", l.url)
+			}
+			var out, errs strings.Builder
+			code := run(ctx, args, noEnv, &out, &errs)
+			noControls(t, words, out.String())
+			noControls(t, words, errs.String())
+			if out.Len()+errs.Len() == 0 && code != cli.ExitOK {
+				t.Errorf("%s: exit %d without a word", words, code)
+			}
+		}
+	}
+}
+
+// serves runs an asynq server until the test ends.
+func serves(t *testing.T, limits *worker.Limits) {
+	t.Helper()
+	server := limits.NewServer(asynq.Config{Concurrency: 1})
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
+	t.Cleanup(server.Shutdown)
+}
+
+// processesAre waits until so many processes are known.
+func (l *limited) processesAre(rdb redis.UniversalClient, n int) {
+	l.t.Helper()
+	redistest.WaitAsking(l.t, "the processes to be known", bound, func() bool {
+		list, err := policystore.New(rdb, policystore.Config{}).Processes(l.t.Context())
+		return err == nil && len(list) == n
+	})
+}
+
+// docs/limits.md: "A change says in which processes it is in force, and which do not follow."
+func TestChangeSaysWhereItIsInForce(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	rdb := open(t, l.url)
+	host, err := os.Hostname()
+	must(t, err)
+	out, _ := l.run(0, "set", "payments", "account", "limit=100")
+	says(t, out, "\n  no running process follows these limits\n")
+
+	// An asynq server of which nothing is known, as of a program without Headway.
+	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
+	must(t, bare.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
+	defer bare.Shutdown()
+	redistest.WaitAsking(t, "the server to be known", bound, func() bool {
+		servers, err := asynq.NewInspectorFromRedisClient(rdb).Servers()
+		return err == nil && len(servers) == 1
+	})
+	out, _ = l.run(0, "set", "payments", "account", "limit=101")
+	says(t, out, "\n  no running process follows these limits; 1 asynq server not known to follow: "+host+" (pid "+strconv.Itoa(os.Getpid())+")\n")
+
+	// Two workers, a program that follows, and one that does not.
+	quiet := slog.New(slog.DiscardHandler)
+	for range 2 {
+		limits, err := worker.New(rdb, worker.Config{App: "mail", NoMetrics: true, Logger: quiet})
+		must(t, err)
+		serves(t, limits)
+	}
+	fixed, err := worker.New(rdb, worker.Config{App: "billing", NoFollow: true, NoMetrics: true, Logger: quiet})
+	must(t, err)
+	serves(t, fixed)
+	p, err := policy.New(policy.UnmatchedDeny, nil)
+	must(t, err)
+	limiter, err := throttle.New(rdb, p, throttle.Config{})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var web sync.WaitGroup
+	web.Go(func() {
+		policystore.Follow(ctx, policystore.New(rdb, policystore.Config{}), limiter, policystore.FollowConfig{App: "web"})
+	})
+	defer web.Wait()
+	defer cancel()
+	l.processesAre(rdb, 4)
+	const all = "in force in 2 workers and 1 other process; 1 of an app that does not follow: billing@"
+	for _, command := range []string{"pause payments", "resume payments", "set payments account limit=9", "assign payments owner=anna", "remove payments account", "unset payments", "rollback 2"} {
+		out, _ = l.run(0, strings.Fields(command)...)
+		says(t, out, "\n  "+all+host+"\n")
+	}
+	out, _ = l.run(0, "show", "payments/acme")
+	says(t, out, "\nversion 10: "+all+host+"\n")
+
+	// One that follows and does not come along: it hangs, or was killed.
+	text, err := json.Marshal(policystore.Process{App: "mail", Host: "web-9", PID: 12, ID: "x", Follows: true, Version: 3})
+	must(t, err)
+	rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: text})
+	change := l.objects("set", "payments", "account", "limit=55")
+	reaches := map[string]any{
+		"workers": 2.0, "others": 1.0, "behind": []any{map[string]any{"app": "mail", "host": "web-9", "pid": 12.0, "version": 3.0}},
+		"not_following": []any{map[string]any{"app": "billing", "host": host, "pid": float64(os.Getpid())}},
+	}
+	if len(change) != 1 || !reflect.DeepEqual(change[0]["reach"], reaches) {
+		t.Errorf("%v; want %v", change, reaches)
+	}
+	out, _ = l.run(0, "show", "payments/*")
+	says(t, out, "; not yet in 1, or ended: mail@web-9 at version 3; 1 of an app that does not follow: ")
+}

@@ -1,0 +1,316 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+func TestReadSpec(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		headers map[string]string
+		want    queue.Spec
+		ok      bool
+	}{
+		"no headers":      {nil, queue.Spec{}, false},
+		"foreign headers": {map[string]string{"trace": "1"}, queue.Spec{}, false},
+		"scope alone": {
+			map[string]string{"headway-scope": "payments/acme"},
+			queue.Spec{Scope: "payments/acme", Cost: 1, Budget: queue.NoBudget}, true,
+		},
+		"cost by unit": {
+			map[string]string{"headway-scope": "a", "headway-cost": "requests=1,tokens=1500"},
+			queue.Spec{Scope: "a", Costs: policy.Costs{"requests": 1, "tokens": 1500}, Budget: queue.NoBudget}, true,
+		},
+		"all": {
+			map[string]string{
+				"headway-scope": "a", "headway-cost": "7", "headway-max-retry": "0", "headway-id": "i", "trace": "1",
+				"headway-deadline": "2030-01-31T12:00:00.000000001Z", "headway-timeout": "1m30s", "headway-priority": "-4",
+				"headway-max-wait": "1m0.5s", "headway-due": "2030-01-30T12:00:00.5Z",
+			},
+			queue.Spec{
+				Scope: "a", Cost: 7, Budget: 0, ID: "i", Timeout: 90 * time.Second, Priority: -4,
+				Deadline: time.Date(2030, 1, 31, 12, 0, 0, 1, time.UTC),
+				MaxWait:  60500 * time.Millisecond, Due: time.Date(2030, 1, 30, 12, 0, 0, 5e8, time.UTC),
+			}, true,
+		},
+	} {
+		got, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, tt.headers))
+		if !reflect.DeepEqual(got, tt.want) || ok != tt.ok || err != nil {
+			t.Errorf("%s: %+v %v %v", name, got, ok, err)
+		}
+	}
+	if _, ok, err := queue.ReadSpec(asynq.NewTask("x", nil)); ok || err != nil {
+		t.Errorf("plain task: %v %v", ok, err)
+	}
+}
+
+// TestReadSpecDamaged holds that a header with a damaged value is a typed error
+// that names it, and never a default.
+func TestReadSpecDamaged(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string][]string{
+		"headway-scope":     {"", "/", "*", "a//b"},
+		"headway-cost":      {"", "0", "-1", "+1", "1.0", "1e3", " 1", "x", "1000000000001", "99999999999999999999"},
+		"headway-max-retry": {"", "-1", "x", "1000001"},
+		"headway-deadline":  {"", "tomorrow", "2030-01-31"},
+		"headway-timeout":   {"", "0s", "-1s", "5", "1ns", "99999h"},
+		"headway-max-wait":  {"", "0s", "-1s", "5", "1ns", "99999h"},
+		"headway-due":       {"", "now", "1767225600"},
+		"headway-priority":  {"", "1.5", "99999999"},
+	} {
+		for _, value := range values {
+			headers := map[string]string{"headway-scope": "a"}
+			headers[name] = value
+			_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, headers))
+			he, damaged := errors.AsType[*queue.HeaderError](err)
+			if ok || !damaged || he.Header != name || he.Value != value || he.Error() == "" {
+				t.Errorf("%s %q: %v %v", name, value, ok, err)
+			}
+		}
+	}
+	http := asynq.NewTaskWithHeaders("http", nil, map[string]string{"headway-scope": "a", "headway-cost": "requests=0,tokens=1"})
+	if _, ok, err := queue.ReadSpec(http); ok || err == nil || !strings.Contains(err.Error(), `0 requests; a task of type "http" sends one`) {
+		t.Errorf("a request that costs none: %v %v", ok, err)
+	}
+	for _, headers := range []map[string]string{nil, {"headway-scope": "a"}} {
+		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("headway:carry", nil, headers))
+		if reserved, refused := errors.AsType[*queue.ReservedTypeError](err); ok || !refused || reserved.Type != "headway:carry" {
+			t.Errorf("a type of Headway's own: %v %v", ok, err)
+		}
+	}
+	for name := range maps.Keys(map[string]bool{"headway-cost": true, "headway-id": true, "headway-max-retry": true}) {
+		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, map[string]string{name: "1"}))
+		if he, damaged := errors.AsType[*queue.HeaderError](err); ok || !damaged || he.Header != "headway-scope" {
+			t.Errorf("%s without a scope: %v %v", name, ok, err)
+		}
+	}
+}
+
+// "Tasks carry it in HeaderApp": whatever characters the name has, 128 bytes of it, and none where there is none.
+func TestClientApp(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	for app, want := range map[string]string{
+		"": "", "shop": "shop", "a b/c:d %\n": "a b/c:d %\n", "\xff": "\uFFFD", strings.Repeat("x", 127) + "é": strings.Repeat("x", 127), strings.Repeat("/", 200): strings.Repeat("/", 128),
+	} {
+		client := queue.NewClient(rdb, queue.ClientConfig{App: app})
+		r, err := client.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "p"})
+		must(t, err)
+		info, err := inspector.GetTaskInfo("default", r.ID)
+		must(t, err)
+		text, has := info.Headers[queue.HeaderApp]
+		if got := queue.EnqueuedBy(asynq.NewTaskWithHeaders("t", nil, info.Headers)); got != want || has != (app != "") || len(text) > 3*128 {
+			t.Errorf("%q: got %q of %q, want %q", app, got, text, want)
+		}
+	}
+}
+
+// "It is what the task says": a header that somebody else wrote is no fault, needs no scope, and counts with 128 bytes.
+func TestEnqueuedByForeign(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"billing": "billing", "100%": "100%", strings.Repeat("y", 1<<20): strings.Repeat("y", 128), "": ""} {
+		task := asynq.NewTaskWithHeaders("t", nil, map[string]string{queue.HeaderApp: text})
+		if _, found, err := queue.ReadSpec(task); found || err != nil {
+			t.Errorf("%.20q: %t, %v", text, found, err)
+		}
+		if got := queue.EnqueuedBy(task); got != want {
+			t.Errorf("%.20q: got %.200q", text, got)
+		}
+	}
+	if got := queue.EnqueuedBy(asynq.NewTask("t", nil)); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestPublishedPolicy(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	ctx := t.Context()
+	if p, err := queue.PublishedPolicy(ctx, rdb); p != nil || err != nil {
+		t.Fatalf("before: %v %v", p, err)
+	}
+	p, err := limitsyaml.Parse("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
+	must(t, err)
+	store := policystore.New(rdb, policystore.Config{})
+	if _, _, err := store.PublishFile(ctx, "worker", p, nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := queue.PublishedPolicy(ctx, rdb)
+	if err != nil || string(limitsyaml.Format(got)) != string(limitsyaml.Format(p)) {
+		t.Errorf("got %s %v, want %s", limitsyaml.Format(got), err, limitsyaml.Format(p))
+	}
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := queue.PublishedPolicy(done, rdb); err != context.Canceled { //nolint:errorlint // exactly this one
+		t.Errorf("cancelled: %v", err)
+	}
+	rdb.HSet(ctx, "hw:limits", "version", "x")
+	if _, err := queue.PublishedPolicy(ctx, rdb); !errors.As(err, new(*policystore.DamagedError)) {
+		t.Errorf("damaged: %v", err)
+	}
+	rdb.Del(ctx, "hw:limits")
+	rdb.LPush(ctx, "hw:limits", "x")
+	if _, err := queue.PublishedPolicy(ctx, rdb); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("another type: %v", err)
+	}
+}
+
+// seen are the results that an OnEnqueue was told, and how often by id.
+type seen struct {
+	mu    sync.Mutex
+	began map[string]int
+	done  map[string][]queue.Result
+}
+
+func (s *seen) onEnqueue(_ context.Context, task queue.Task) (map[string]string, func(queue.Result)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.began == nil {
+		s.began, s.done = map[string]int{}, map[string][]queue.Result{}
+	}
+	s.began[task.ID]++
+	headers := map[string]string{"traceparent": "of " + task.ID, queue.HeaderScope: "stolen"}
+	return headers, func(r queue.Result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.done[task.ID] = append(s.done[task.ID], r)
+	}
+}
+
+// once fails unless each task that was begun has one result.
+func (s *seen) once(t *testing.T) {
+	t.Helper()
+	for id, n := range s.began {
+		if n != 1 || len(s.done[id]) != 1 {
+			t.Errorf("%s: begun %d times, with the results %+v", id, n, s.done[id])
+		}
+	}
+}
+
+// "The returned headers are added to the task's. … Names that begin with "headway-" are left out."
+func TestOnEnqueue(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	var s seen
+	client := queue.NewClient(rdb, queue.ClientConfig{OnEnqueue: s.onEnqueue})
+	task := queue.Task{Type: "mail", Scope: "a", Queue: name, ID: "one"}
+	for _, want := range []queue.State{queue.Enqueued, queue.Duplicate} {
+		clear(s.done)
+		got, err := client.Enqueue(t.Context(), task)
+		if err != nil || got.State != want || len(s.done["one"]) != 1 || s.done["one"][0].State != want {
+			t.Errorf("%+v %v, told %+v", got, err, s.done)
+		}
+	}
+	headers := info(t, rdb, name, "one").Headers
+	if headers["traceparent"] != "of one" || headers[queue.HeaderScope] != "a" || headers[queue.HeaderExpected] != "" {
+		t.Errorf("headers %q", headers)
+	}
+	clear(s.began)
+	if _, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Queue: name}); err == nil || len(s.began) != 0 {
+		t.Errorf("it was called for a task that is refused: %v", s.began)
+	}
+}
+
+// "With an OnEnqueue, a task that waits for its limits also carries HeaderExpected and HeaderWaitsFor."
+func TestOnEnqueueOfTasksThatWait(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	limiter, err := throttle.New(rdb, policy.PerSecond("p", 1), throttle.Config{Prefix: name})
+	must(t, err)
+	var s seen
+	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, OnEnqueue: s.onEnqueue})
+	results := map[string]queue.Result{}
+	if _, err := client.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) { results[r.ID] = r }); err != nil {
+		t.Fatal(err)
+	}
+	s.once(t)
+	waits := map[int64]bool{}
+	for id, r := range results {
+		headers := info(t, rdb, name, id).Headers
+		text := headers[queue.HeaderExpected]
+		if !r.Waits {
+			if text != "" || headers[queue.HeaderWaitsFor] != "" || r.Ahead != 0 || r.WaitsFor != nil {
+				t.Errorf("%s does not wait: %q, %+v", id, headers, r)
+			}
+			continue
+		}
+		waits[r.Ahead] = true
+		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || !at.Equal(r.Start) {
+			t.Errorf("%s: %q, want %s", id, text, r.Start)
+		}
+		planned, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, headers))
+		if want := (queue.PlannedWait{Ahead: r.Ahead, Rule: "p:limit", Level: "p", Start: r.Start.UTC()}); !is || planned != want {
+			t.Errorf("%s: %+v, want %+v, from %q", id, planned, want, headers)
+		}
+	}
+	for ahead := range int64(3) {
+		if !waits[ahead] {
+			t.Errorf("none of the tasks that wait has %d before it: %v", ahead, waits)
+		}
+	}
+	plain := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	again := many(name, 5, "p/a")
+	if _, err := plain.EnqueueBatch(t.Context(), again, func(r queue.Result) {
+		if r.State != queue.Duplicate || r.Waits || !r.Start.IsZero() || r.Ahead != 0 || r.WaitsFor != nil {
+			t.Errorf("a task that was there: %+v", r)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := plain.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "p/a", Queue: name, ID: "untraced"})
+	if err != nil || !got.Waits {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if headers := info(t, rdb, name, "untraced").Headers; headers[queue.HeaderExpected] != "" || headers[queue.HeaderWaitsFor] != "" {
+		t.Errorf("without an OnEnqueue: %q", headers)
+	}
+	if got := maps.Collect(maps.All(s.done)); len(got) != 5 {
+		t.Errorf("%d results", len(got))
+	}
+}
+
+// "Values that this package cannot have written count as absent."
+func TestReadPlannedWait(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 5, time.UTC)
+	const soon = "2026-03-01T13:00:00.000000005+01:00"
+	for name, tt := range map[string]struct {
+		expected, waitsFor, scope string
+		want                      queue.PlannedWait
+		is                        bool
+	}{
+		"neither":                {"", "", "p/a", queue.PlannedWait{Ahead: -1}, false},
+		"the start":              {soon, "", "p/a", queue.PlannedWait{Ahead: -1, Start: at}, true},
+		"the place":              {"", "3", "p/a", queue.PlannedWait{Ahead: 3}, true},
+		"all":                    {soon, "12 2 p/*:a rule: of mine", "p/a/x", queue.PlannedWait{Ahead: 12, Rule: "p/*:a rule: of mine", Level: "p/a", Start: at}, true},
+		"of the outermost level": {"", "0 1 p:r", "p/a", queue.PlannedWait{Rule: "p:r", Level: "p"}, true},
+		"a level it has not":     {"", "1 3 p/*:r", "p/a", queue.PlannedWait{Ahead: 1}, true},
+		"a level of 0":           {"", "1 0 p/*:r", "p/a", queue.PlannedWait{Ahead: 1}, true},
+		"no scope":               {"", "1 1 p:r", "", queue.PlannedWait{Ahead: 1}, true},
+		"no level":               {"", "1 p:r", "p/a", queue.PlannedWait{Ahead: 1}, true},
+		"before the first":       {"", "-1 1 p:r", "p/a", queue.PlannedWait{Ahead: -1}, false},
+		"no number":              {"tomorrow", "many", "p/a", queue.PlannedWait{Ahead: -1}, false},
+	} {
+		headers := map[string]string{queue.HeaderExpected: tt.expected, queue.HeaderWaitsFor: tt.waitsFor, queue.HeaderScope: tt.scope}
+		if got, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, headers)); got != tt.want || is != tt.is {
+			t.Errorf("%s: %+v %t, want %+v %t", name, got, is, tt.want, tt.is)
+		}
+	}
+}
