@@ -136,6 +136,11 @@ for i = from, #ARGV, 3 do
   local last = #out
   out[last + 1], out[last + 2], out[last + 3], out[last + 4] = placed, expected, ahead, binding
 end
+for _, r in pairs(queues.rules) do
+  if r.kind == 'T' and r.dirty then
+    algorithms.T.close(r, tonumber(ARGV[5]) - direct)
+  end
+end
 flights.save()
 queues.save()
 if longest then

@@ -27,7 +27,8 @@
 -- ARGV[7..]   rules     five for each rule: the rule; for the case that nothing is recorded any more, integer units
 --                       that it is charged, their place (as decide returned it; 0 for units that do not come
 --                       back), and integer units that it has spent and was not charged; integer units that it
---                       has spent. For a concurrency rule 1 if it has a place, and zeros. See include/core/rules.lua.
+--                       has spent, or, to take the grant back, its start in µs if the rule is as it was then, else 0.
+--                       For a concurrency rule 1 if it has a place, and zeros. See include/core/rules.lua.
 --
 -- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
 --          done  1, 0 when the grant was taken back before, -1 when the boundaries of a calendar rule are out of
@@ -60,6 +61,9 @@ local function take(i, r)
   r.cost = tonumber(ARGV[5 * i + 3])
   if r.cost == 0 or moved and r.kind ~= 'C' then
     return 0
+  end
+  if not r.corrected and not r.raises and ARGV[5 * i + 6] ~= '0' then
+    r.started = tonumber(ARGV[5 * i + 6])
   end
   local back = algorithms[r.kind].refund(r, now, tonumber(ARGV[5 * i + 4]))
   if r.changed then

@@ -316,6 +316,7 @@ func readInFlight(v string) (f inFlight, err error) {
 	}
 	for _, part := range parts[4:] {
 		name, place, _ := strings.Cut(part, "=")
+		place, _, _ = strings.Cut(place, ":") // a bucket's rate follows, which only scripts need
 		if f.places[name], err = strconv.ParseInt(place, 10, 64); err != nil {
 			return f, errGrant
 		}

@@ -74,6 +74,7 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
 		return nil
 	}
 	rules, places := l.rulesNow(p, g.places)
+	started := l.started(g, rules)
 	places = g.told.nowhere(p.keys, places)
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
@@ -81,7 +82,7 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
 	c := newCall(lua.Settle.For(p.kinds), p.keyArgs, 5, 6+5*len(rules), settleHead+settleRule*len(rules)+settleTail)
 	c.args = append(c.args, mark, record, p.settled(g.id), p.queue[1], p.queue[3], l.clock(), g.id, "", int64(maxParts), 0, g.since())
 	for i := range rules {
-		c.args = append(c.args, rules[i], g.cost.at(i), places[i], 0, 0)
+		c.args = append(c.args, rules[i], g.cost.at(i), places[i], 0, started(i, places[i]))
 	}
 	ctx = context.WithoutCancel(ctx)
 	reply, err := l.runner.run(ctx, c)
@@ -99,6 +100,18 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
 		}
 	}
 	return nil
+}
+
+// started returns, by rule, when a grant was charged for if its units are where they were put, and the rule is still as it was
+// then; else 0. Rules are those of rulesNow.
+func (l *Limiter) started(g Grant, rules []any) func(rule int, place int64) int64 {
+	unchanged := g.kept == "" && len(l.scopes.since(g.plan.made)) == 0
+	return func(i int, place int64) int64 {
+		if unchanged && place > 0 && i < len(g.plan.rules) && rules[i] == g.plan.rules[i] {
+			return g.start
+		}
+		return 0
+	}
 }
 
 // stepSeen is by how much the server's clock must have gone back against this process's for that to be a step:

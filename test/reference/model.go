@@ -200,9 +200,10 @@ type bucket struct {
 	unit  *big.Rat // the time in which one unit drains, q/p
 	slack *big.Rat // the time that is demanded before a unit: margin + pad, where there is a margin
 	z     *big.Rat // nil while nothing was charged
-	at    int64    // the decision of the last charge: "z is never before at"
-	since []units  // what was charged since a charge met less than one unit, and that one
-	low   *big.Rat // the least level that those after the first met, as a time; nil for none
+	at    int64    // the latest start, or a moment later: "z is never before at"
+	marks []marked // the charges, oldest first
+	since int64    // a mark
+	low   *big.Rat // the least level that charges after since met, as a time; nil for none
 }
 
 // plenty is how many units must pass within a pad for it to count twice.
@@ -273,40 +274,77 @@ func (b *bucket) charge(now, s, c int64, id string) {
 		z = b.z
 	}
 	met := new(big.Rat).Sub(z, new(big.Rat).SetInt64(s))
+	b.at = max(s, b.at+1)
 	if met.Cmp(b.unit) < 0 {
-		b.since, b.low = b.since[:0], nil
+		b.since, b.low = b.at, nil
 	} else if b.low == nil || met.Cmp(b.low) < 0 {
 		b.low = met
 	}
-	b.since = append(b.since, units{id: id, count: c})
-	b.z, b.at = new(big.Rat).Add(z, b.times(c)), max(now, b.at+1)
+	b.marks = append(b.marks, marked{id, b.at, s, b.times(c)})
+	b.z = new(big.Rat).Add(z, b.times(c))
 	if at := new(big.Rat).SetInt64(b.at); b.z.Cmp(at) < 0 {
 		b.z = at
 	}
 }
 
-// refund gives back "min(c·q, low, the level now)", "c·q for the grant charged last", and for one of
-// before since nothing.
+// marked is a charge: its mark, its start, and what it takes, as a time.
+type marked struct {
+	id          string
+	mark, start int64
+	takes       *big.Rat
+}
+
+// left is "c·q − (u − s)·p, or 0".
+func (m marked) left(u int64) *big.Rat {
+	l := new(big.Rat).Sub(m.takes, new(big.Rat).SetInt64(u-m.start))
+	if l.Sign() < 0 {
+		l.SetInt64(0)
+	}
+	return l
+}
+
+func least(list ...*big.Rat) (out *big.Rat) {
+	for _, x := range list {
+		if x != nil && (out == nil || x.Cmp(out) < 0) {
+			out = x
+		}
+	}
+	return out
+}
+
+// refund gives back "no more than low and the level now, c·q for the grant charged last", and "what the
+// charge has left by then".
 func (b *bucket) refund(now int64, id string) {
-	for i, u := range b.since {
-		if u.id != id {
-			continue
-		}
-		back := b.times(u.count)
-		if level := new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(max(now, b.at))); level.Cmp(back) < 0 {
-			back = level
-		}
-		if last := i == len(b.since)-1; !last && b.low != nil {
-			if b.low.Cmp(back) < 0 {
-				back = b.low
-			}
-			b.low = new(big.Rat).Sub(b.low, back)
-		}
-		if back.Sign() > 0 {
-			b.z = new(big.Rat).Sub(b.z, back)
-		}
+	i := slices.IndexFunc(b.marks, func(m marked) bool { return m.id == id })
+	if i < 0 {
 		return
 	}
+	m := b.marks[i]
+	level := new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(max(now, b.at)))
+	back := least(m.takes, level)
+	switch {
+	case m.mark < b.since:
+		back = least(back, b.low, m.left(b.since))
+	case m.mark < b.at:
+		if left := m.left(b.at); b.low != nil && b.low.Cmp(left) < 0 {
+			back = least(back, left)
+		} else {
+			back = least(back, b.low)
+		}
+	}
+	if back.Sign() < 0 {
+		back = new(big.Rat)
+	}
+	if m.mark < b.at && b.low != nil {
+		if b.low = new(big.Rat).Sub(b.low, back); b.low.Sign() < 0 {
+			b.low.SetInt64(0)
+		}
+		twice := m.left(b.at)
+		if twice.Add(twice, twice); back.Sign() > 0 && b.low.Cmp(m.takes) < 0 && twice.Cmp(m.takes) > 0 { // "since moves to the latest start"
+			b.since, b.low = b.at, nil
+		}
+	}
+	b.z = new(big.Rat).Sub(b.z, back)
 }
 
 func (b *bucket) remaining(now int64) int64 {

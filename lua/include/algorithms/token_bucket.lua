@@ -3,7 +3,7 @@
 -- Source: docs/algorithms.md#token-bucket
 --
 -- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at
--- the decision `at`, which never repeats, so that it also identifies the grant. `low`
+-- `at`, the latest start so far, which never repeats, so that it also identifies the grant. `low`
 -- is the lowest level that any charge after `since` met: no grant since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
@@ -83,9 +83,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A corrected rate may be whole before the start comes, or be raised by then, and must not
-    -- drain what is taken at the start: the level is kept as of the start.
-    local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
+    -- The level is kept as of the latest start: a corrected rate may be whole before the start comes, or be
+    -- raised by then, and must not drain what is taken at the start; and no start is later than `at`.
+    local mark = max(start, r.at + 1)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -96,17 +96,38 @@ do
     return mark
   end
 
+  -- What the level at any start up to a moment was made of, at least, by the charge at r.started: it drains at p. 0 where
+  -- that start is not known, or the rate has changed since.
+  local function left_by(r, upto)
+    return r.started and max(0, r.cost * r.q - (upto - r.started) * r.p) or 0
+  end
+
   local function refund(r, now, mark)
-    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
+    if r.p == 0 or not r.found or r.healed or mark > r.at then
       return 0
     end
     local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.since then
+      back = min(back, r.low, left_by(r, r.since))
+    elseif mark < r.at then
+      back = min(back, max(r.low, left_by(r, r.at)))
+    end
     if mark < r.at and r.low < UNTOUCHED then
-      back = min(back, r.low)
-      r.low = r.low - back
+      r.low = max(0, r.low - back)
+      if back > 0 and r.low < r.cost * r.q and 2 * left_by(r, r.at) > r.cost * r.q then
+        r.since, r.low = r.at, UNTOUCHED -- by that, grants of about the same age lose less
+      end
     end
     r.x, r.changed = r.x - back, back > 0
     return floor(back / r.q)
+  end
+
+  -- After charges of some units at one moment, the first of which met little: each later charge meets what they left,
+  -- so that they are best told from it by time.
+  local function close(r, units)
+    if r.low < units * r.q then
+      r.since, r.low = r.at, UNTOUCHED
+    end
   end
 
   -- A bucket that has been full for less than slack is not yet as if unused.
@@ -127,5 +148,5 @@ do
   end
 
   algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = reset, lasts = lasts }
+    remaining = remaining, reset = reset, lasts = lasts, close = close }
 end

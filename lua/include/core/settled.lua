@@ -70,7 +70,7 @@
 
   settle = function(i, r)
     local charged, place = tonumber(ARGV[5 * i + 3]), tonumber(ARGV[5 * i + 4])
-    local besides, spent = tonumber(ARGV[5 * i + 5]), tonumber(ARGV[5 * i + 6])
+    local besides, spent = tonumber(ARGV[5 * i + 5]), id ~= '' and tonumber(ARGV[5 * i + 6]) or 0
     local name = sub(KEYS[i], #provider + 1)
     local parts, over = recorded(name, charged, place, besides)
     local more, back, debt = spent - over, 0, 0

@@ -2,8 +2,8 @@
 -- and tree.lua. Source: docs/turns.md#in-flight
 --
 -- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
---          the grant; then for each rule its name, "=" and where its units were charged. Under "=" and the beginning
---          of a caller's ids: its last call that granted anything.
+--          the grant; then for each rule its name, "=" and where its units were charged, followed by the rate of a
+--          bucket. Under "=" and the beginning of a caller's ids: its last call that granted anything.
 -- overdue  sorted set of the same fields by when they were granted; by HANDED less until a
 --          caller that serves their group has fetched them.
 local flights = {}
@@ -13,11 +13,16 @@ local STALE, HANDED = 3000000, 4503599627370496
 
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
-  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
-  for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
-    g.places[name], g.many = tonumber(place), g.many + 1
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, rates = {}, many = 0 }
+  for name, place, rate in string.gmatch(v, ' (%S+)=(%d+)(%S*)') do
+    g.places[name], g.rates[name], g.many = tonumber(place), rate, g.many + 1
   end
   return g
+end
+
+-- Adds the rate of a bucket to a text: as long as it is the same, a refund knows what has drained since the start at most.
+function flights.rated(text, r)
+  return r.kind == 'T' and text .. ':' .. whole(r.p) .. ':' .. whole(r.q) or text
 end
 
 -- Whether a value is the grant with this id, '' for any.
@@ -42,6 +47,7 @@ function flights.refund(g, ticket, named)
     local r = named(name)
     if r then
       r.cost, r.member = cost_of(ticket, r.unit), g.id
+      r.started = g.rates[name] == flights.rated('', r) and g.start
       if r.kind == 'C' then -- an expired lease is not counted
         local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
         r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil

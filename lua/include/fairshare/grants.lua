@@ -11,7 +11,7 @@ function flights.grant(l, ticket, path, start, score, moment)
   for _, r in ipairs(path) do
     if r.kind ~= 'P' then
       r.member, r.dirty = gid, true
-      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
+      text = flights.rated(text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start)), r)
       if r.kind == 'C' then
         algorithms.C.save(r, now, start)
       end
