@@ -12,7 +12,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -31,8 +30,6 @@ type shop struct {
 	mu     sync.Mutex
 	starts []time.Duration // since the bubble began, in whole microseconds, as Redis's clock shows them
 	order  []string
-	now    int // runs at this moment
-	most   int
 }
 
 // newShop has a rule for all tasks: so many in any duration, as BullMQ's limiter: {max, duration}.
@@ -71,14 +68,7 @@ func (s *shop) counted(work func(context.Context) error) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		s.mu.Lock()
 		s.starts, s.order = append(s.starts, time.Since(s.began).Truncate(µs)), append(s.order, id(ctx))
-		s.now++
-		s.most = max(s.most, s.now)
 		s.mu.Unlock()
-		defer func() {
-			s.mu.Lock()
-			s.now--
-			s.mu.Unlock()
-		}()
 		if work == nil {
 			return nil
 		}
@@ -169,13 +159,6 @@ func TestBullMQ(t *testing.T) {
 				t.Errorf("after %d starts %d wait in asynq's sets: %+v", len(s.ran()), held, info)
 			}
 		},
-		"one a second": func(t *testing.T) {
-			s := newShop(t, 1, time.Second)
-			s.bulk("a", 10)
-			s.serve(asynq.Config{}, s.counted(nil))
-			s.after(15 * time.Second)
-			s.spread(10, 1, time.Second)
-		},
 		"two a second": func(t *testing.T) {
 			decided(t, "Windows")
 			s := newShop(t, 2, time.Second)
@@ -183,24 +166,6 @@ func TestBullMQ(t *testing.T) {
 			s.serve(asynq.Config{}, s.counted(nil))
 			s.after(15 * time.Second)
 			s.spread(10, 2, time.Second)
-		},
-		"a limit that is set while the queue runs": func(t *testing.T) {
-			s := newShop(t, 1000, time.Second)
-			s.serve(asynq.Config{}, s.counted(nil))
-			s.set(limiterOf(1, 500*time.Millisecond))
-			s.bulk("a", 10)
-			s.after(15 * time.Second)
-			s.spread(10, 1, 500*time.Millisecond)
-		},
-		"a limit that is removed before there are tasks": func(t *testing.T) {
-			s := newShop(t, 1, 500*time.Millisecond)
-			s.set(without)
-			s.bulk("a", 10)
-			s.serve(asynq.Config{Concurrency: 1}, s.counted(nil))
-			s.after(10 * time.Second)
-			if starts := s.ran(); len(starts) != 10 || starts[9]-starts[0] > 150*time.Millisecond {
-				t.Errorf("ten tasks without a limit started at %v", starts)
-			}
 		},
 		"a limit that is removed while tasks wait": func(t *testing.T) {
 			s := newShop(t, 1, 10*time.Second)
@@ -214,71 +179,6 @@ func TestBullMQ(t *testing.T) {
 			s.after(1500 * time.Millisecond)
 			if n := len(s.ran()); n != 4 {
 				t.Errorf("%d of 4 have run 1.5 s after the limit went", n)
-			}
-		},
-		"to wait is no part of a run": func(t *testing.T) {
-			s, slow := newShop(t, 4, time.Second), 0
-			s.bulk("a", 40)
-			s.serve(asynq.Config{Concurrency: 5}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-				began := time.Now()
-				err := s.counted(lasting(4*time.Millisecond)).ProcessTask(ctx, task)
-				if time.Since(began) > time.Second {
-					slow++
-				}
-				return err
-			}))
-			s.after(20 * time.Second)
-			s.spread(40, 4, time.Second)
-			if slow > 0 {
-				t.Errorf("%d runs took longer than a second", slow)
-			}
-		},
-		"a worker closes quickly, however slow its limit": func(t *testing.T) {
-			s := newShop(t, 1, time.Minute)
-			s.bulk("a", 2)
-			srv := s.server(asynq.Config{})
-			s.must(srv.Start(s.counted(nil)))
-			s.after(5 * time.Second)
-			began := time.Now()
-			srv.Shutdown()
-			if took := time.Since(began); took > 2*time.Second { // asynq's own parts end by their intervals
-				t.Errorf("it took %s", took)
-			}
-			if info, err := s.inspector.GetQueueInfo("default"); err != nil || info.Size != 1 || info.Archived != 0 {
-				t.Errorf("%+v, %v: one task is to be left", info, err)
-			}
-		},
-		"a run that never ends holds up no other": func(t *testing.T) {
-			s, end := newShop(t, 5, time.Second), make(chan struct{})
-			s.must(s.add("hangs"))
-			s.bulk("a", 20)
-			s.serve(asynq.Config{Concurrency: 2}, s.counted(func(ctx context.Context) error {
-				if id(ctx) == "hangs" {
-					<-end
-				}
-				return nil
-			}))
-			s.after(15 * time.Second)
-			s.spread(21, 5, time.Second)
-			close(end)
-		},
-		"a queue that is paused keeps what waits": func(t *testing.T) {
-			s := newShop(t, 1, 2*time.Second)
-			for range 4 {
-				s.anew()
-				s.serve(asynq.Config{}, s.counted(nil))
-			}
-			s.bulk("a", 4)
-			s.after(1500 * time.Millisecond)
-			s.must(s.inspector.PauseQueue("default"))
-			s.after(20 * time.Second)
-			if n := len(s.ran()); n != 1 {
-				t.Errorf("%d have run, of a queue that was paused after the first", n)
-			}
-			s.must(s.inspector.UnpauseQueue("default"))
-			s.after(20 * time.Second)
-			if n := len(s.ran()); n != 4 {
-				t.Errorf("%d of 4 have run", n)
 			}
 		},
 		"an API that asks for time": func(t *testing.T) {
@@ -311,29 +211,6 @@ func TestBullMQ(t *testing.T) {
 				t.Errorf("the refusals were counted: %s", seen[len(seen)-1])
 			}
 		},
-		"a pause that is over before it is seen": func(t *testing.T) {
-			s := newShop(t, 1, 100*time.Millisecond)
-			s.bulk("a", 10)
-			s.serve(asynq.Config{}, s.counted(once(func(ctx context.Context) error { return s.refuse(ctx, time.Millisecond) })))
-			s.after(time.Minute)
-			if n := len(s.ran()); n != 20 {
-				t.Errorf("%d runs, want 20", n)
-			}
-		},
-		"how long until there is room": func(t *testing.T) {
-			for most, want := range map[int64]time.Duration{2: 0, 1: 100 * time.Millisecond} {
-				s := newShop(t, most, 100*time.Millisecond)
-				for i, want := range []time.Duration{0, want} {
-					d, err := s.limiter.Peek(t.Context(), throttle.Request{Scope: "api"})
-					s.must(err)
-					if d.RetryAfter != want {
-						t.Errorf("of %d, after %d: %s, want %s", most, i, d.RetryAfter, want)
-					}
-					_, err = s.limiter.Allow(t.Context(), "api")
-					s.must(err)
-				}
-			}
-		},
 		"a task that was put off fails for good when it says so": func(t *testing.T) {
 			decided(t, "Attempts")
 			s := newShop(t, 1, 100*time.Millisecond)
@@ -358,13 +235,6 @@ func TestBullMQ(t *testing.T) {
 				t.Errorf("%+v, %v", info, err)
 			}
 		},
-		"those who wait with one priority come in their order": func(t *testing.T) {
-			s := newShop(t, 1, 100*time.Millisecond)
-			s.byPriority(10, 10, 10, 10)
-			if want := []string{"1", "2", "3", "4"}; !slices.Equal(s.order, want) {
-				t.Errorf("they ran as %v", s.order)
-			}
-		},
 		"those who wait with several priorities come by them": func(t *testing.T) {
 			decided(t, "Priorities")
 			s := newShop(t, 1, 100*time.Millisecond)
@@ -372,55 +242,6 @@ func TestBullMQ(t *testing.T) {
 			if want := []string{"1", "3", "2", "4"}; !slices.Equal(s.order, want) {
 				t.Errorf("they ran as %v", s.order)
 			}
-		},
-		"ten tasks of four priorities": func(t *testing.T) {
-			s := newShop(t, 1, 10*time.Millisecond)
-			s.byPriority(1, 2, 3, 4, 1, 2, 3, 4, 1, 2)
-			if want := []string{"1", "5", "9", "2", "6", "10", "3", "7", "4", "8"}; !slices.Equal(s.order, want) {
-				t.Errorf("they ran as %v", s.order)
-			}
-		},
-		"a pause that is taken back": func(t *testing.T) {
-			s := newShop(t, 1, time.Second)
-			_, err := s.limiter.Report(t.Context(), "api", upstream.Hint{Limited: true, Retry: 10 * time.Second, RetryKnown: true})
-			s.must(err)
-			s.must(s.limiter.ResetUpstream(t.Context(), "api"))
-			s.bulk("a", 2)
-			s.serve(asynq.Config{}, s.counted(nil))
-			s.after(5 * time.Second)
-			s.spread(2, 1, time.Second)
-		},
-		"what is due while the limit is reached waits with the others": func(t *testing.T) {
-			s := newShop(t, 1, 10*time.Second)
-			s.bulk("now", 2)
-			s.bulk("later", 2, asynq.ProcessIn(1500*time.Millisecond))
-			s.serve(asynq.Config{}, s.counted(nil))
-			s.after(4 * time.Second)
-			if n := len(s.ran()); n != 1 {
-				t.Errorf("%d ran in the first window", n)
-			}
-			s.after(40 * time.Second)
-			s.spread(4, 1, 10*time.Second)
-		},
-		"many at once, from the first moment": func(t *testing.T) {
-			s := newShop(t, 100, time.Second)
-			s.bulk("a", 400)
-			s.serve(asynq.Config{Concurrency: 600}, s.counted(lasting(700*time.Millisecond)))
-			s.after(15 * time.Second)
-			if s.most > 100 {
-				t.Errorf("%d ran at once", s.most)
-			}
-			s.spread(400, 100, time.Second)
-		},
-		"one at a time, from the first moment": func(t *testing.T) {
-			s := newShop(t, 1, time.Second)
-			s.bulk("a", 5)
-			s.serve(asynq.Config{Concurrency: 100}, s.counted(lasting(700*time.Millisecond)))
-			s.after(15 * time.Second)
-			if s.most > 1 {
-				t.Errorf("%d ran at once", s.most)
-			}
-			s.spread(5, 1, time.Second)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -113,46 +112,6 @@ func TestGubernatorPeers(t *testing.T) {
 		}
 		if granted := i < 2; d.Allowed != granted {
 			t.Errorf("request %d: granted %v, want %v", i, d.Allowed, granted)
-		}
-	}
-}
-
-// interval_test.go: when a minute, an hour, a day, a month and a year of the calendar end. Theirs end a
-// millisecond before the next begins, ours with it.
-func TestGubernatorCalendar(t *testing.T) {
-	t.Parallel()
-	utc := func(y int, m time.Month, d, h, minute, sec int) time.Time {
-		return time.Date(y, m, d, h, minute, sec, 0, time.UTC)
-	}
-	for _, c := range []struct {
-		resets   string
-		now, end time.Time
-	}{
-		{"* * * * *", utc(2019, 11, 11, 0, 0, 0), utc(2019, 11, 11, 0, 1, 0)},
-		{"* * * * *", utc(2019, 11, 11, 0, 0, 30), utc(2019, 11, 11, 0, 1, 0)},
-		{"0 * * * *", utc(2019, 11, 11, 0, 20, 1), utc(2019, 11, 11, 1, 0, 0)},
-		{"0 0 * * *", utc(2019, 11, 11, 12, 10, 9), utc(2019, 11, 12, 0, 0, 0)},
-		{"@monthly", utc(2019, 11, 11, 22, 2, 23), utc(2019, 12, 1, 0, 0, 0)},
-		{"@monthly", utc(2019, 1, 1, 0, 0, 0), utc(2019, 2, 1, 0, 0, 0)},
-		{"@yearly", utc(2019, 3, 1, 20, 30, 0), utc(2020, 1, 1, 0, 0, 0)},
-	} {
-		own := newOurs(t, calendar(1, c.resets))
-		if got := own.do(t, 0, step{at: c.now.Sub(began), kind: take, n: 1}); !got.granted || got.resetsIn != c.end.Sub(c.now) {
-			t.Errorf("%s at %s: %+v; the period ends in %s", c.resets, c.now, got, c.end.Sub(c.now))
-		}
-	}
-}
-
-// TestMissingFields: what a limit lacks is told when it is made, not with each request.
-func TestGubernatorMissingFields(t *testing.T) {
-	t.Parallel()
-	for name, limits := range map[string]string{
-		"no duration": `limits: {api: {rules: [{name: rule, algorithm: sliding-window, limit: 10}]}}`,
-		"no limit":    `limits: {api: {rules: [{name: rule, algorithm: sliding-window, per: 10s}]}}`,
-		"no name":     `limits: {api: {rules: [{algorithm: sliding-window, limit: 10, per: 10s}]}}`,
-	} {
-		if _, err := limitsyaml.Parse(name, []byte(limits)); err == nil {
-			t.Errorf("%s is accepted", name)
 		}
 	}
 }

@@ -1,17 +1,13 @@
 package peers
 
 import (
-	"context"
-	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/throttletest"
 )
 
 // xRate is golang.org/x/time/rate, at the times of the steps.
@@ -132,80 +128,6 @@ func TestXTimeRateReservations(t *testing.T) {
 			book(0, 2, 0), book(0, 2, 4*d), {at: 2 * d, kind: change, rule: &two}, undo(2*d, 1), instead(book(2*d, 2, 3*d), µs, "A limit that changes"),
 		}},
 	}, newXRate, exactly{times: ms})
-}
-
-// rate_test.go again, over a longer time: a caller who asks every two milliseconds gets the burst and
-// what the rate makes of the time, and never more.
-func TestXTimeRateOverALongTime(t *testing.T) {
-	t.Parallel()
-	own, n := newOurs(t, bucket(100, s, 100)), 0
-	for at := time.Duration(0); at <= 5*s; at += 2 * ms {
-		if own.do(t, 0, step{at: at, kind: take, n: 1}).granted {
-			n++
-		}
-	}
-	if n != 600 {
-		t.Errorf("%d were granted, want 100 and 100 a second", n)
-	}
-}
-
-// rate_test.go again: Wait. In a bubble, so that waits are exact.
-func TestXTimeRateWaits(t *testing.T) {
-	t.Parallel()
-	limits := `limits: {api: {rules: [{name: rule, algorithm: token-bucket, limit: 10, per: 1s, burst: 3}]}}`
-	for name, c := range map[string]func(t *testing.T, wait func(context.Context, int64) (time.Duration, error)){
-		"now, later, too much, and over before it began": func(t *testing.T, wait func(context.Context, int64) (time.Duration, error)) {
-			over, cancel := context.WithCancel(t.Context())
-			cancel()
-			if took, err := wait(over, 1); !errors.Is(err, context.Canceled) || took != 0 {
-				t.Errorf("a context that is over: %v after %s", err, took)
-			}
-			if took, err := wait(t.Context(), 4); !errors.As(err, new(*policy.CostError)) || took != 0 {
-				t.Errorf("more than the burst: %v after %s", err, took)
-			}
-			if took, err := wait(t.Context(), 2); err != nil || took != 0 {
-				t.Errorf("two of three: %v after %s", err, took)
-			}
-			if took, err := wait(t.Context(), 3); err != nil || took != 2*d {
-				t.Errorf("three where one is left: %v after %s", err, took)
-			}
-		},
-		"a wait that is cancelled takes nothing": func(t *testing.T, wait func(context.Context, int64) (time.Duration, error)) {
-			if _, err := wait(t.Context(), 2); err != nil {
-				t.Error(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(d, cancel)
-			if took, err := wait(ctx, 3); !errors.Is(err, context.Canceled) || took != d {
-				t.Errorf("cancelled: %v after %s", err, took)
-			}
-			if took, err := wait(t.Context(), 2); err != nil || took != 0 {
-				t.Errorf("two after that: %v after %s", err, took)
-			}
-		},
-		"a wait that would outlast its deadline is over at once": func(t *testing.T, wait func(context.Context, int64) (time.Duration, error)) {
-			ctx, cancel := context.WithTimeout(t.Context(), d)
-			defer cancel()
-			if _, err := wait(ctx, 2); err != nil {
-				t.Error(err)
-			}
-			if took, err := wait(ctx, 3); !errors.Is(err, throttle.ErrMaxWait) || took != 0 {
-				t.Errorf("two units in one unit's time: %v after %s", err, took)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				limiter := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{StartTolerance: -1})
-				c(t, func(ctx context.Context, n int64) (time.Duration, error) {
-					began := time.Now()
-					_, err := limiter.Wait(ctx, throttle.Request{Scope: "api", Cost: n})
-					return time.Since(began), err
-				})
-			})
-		})
-	}
 }
 
 // rate_test.go again: a limit of 0. There the burst can be taken once; here it suspends, and all wait
