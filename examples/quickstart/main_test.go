@@ -92,22 +92,6 @@ func must(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// Who asks for an address while others have not taken theirs yet is given another one.
-func TestAddressesDiffer(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for range 2000 { // of some 14,000, which would meet a hundred times
-		addr, err := freeAddr()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if seen[addr] {
-			t.Fatalf("%s was given twice", addr)
-		}
-		seen[addr] = true
-	}
-}
-
 func TestAllIsWell(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t, "ok", 10)
@@ -133,37 +117,6 @@ func TestAllIsWell(t *testing.T) {
 	defer f.Close()
 	if _, calls, err := countapi.ReadLog(f); err != nil || len(calls) != 10 {
 		t.Errorf("log of %d calls, %v", len(calls), err)
-	}
-}
-
-// With -page the results come at once, worker stays until the demo is interrupted, and that is no failure.
-func TestPageStaysOpen(t *testing.T) {
-	t.Parallel()
-	s := newSmall(t, "ok", 10)
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
-	var out, errs syncBuffer
-	code := make(chan int)
-	go func() {
-		code <- run(ctx, []string{"-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0], "-page"}, &out, &errs)
-	}()
-	deadline := time.After(time.Minute)
-	for !strings.Contains(errs.String(), "The page stays open at http://127.0.0.1:") {
-		select {
-		case got := <-code:
-			t.Fatalf("ended with %d:\n%s", got, errs.String())
-		case <-deadline:
-			t.Fatalf("the page does not stay open:\n%s", errs.String())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	must(t, out.String(), "No limit was exceeded", "Calls to p in each 1h0m0s, under its limit of 10:\n", "| 10\n")
-	interrupt()
-	if got := <-code; got != 0 {
-		t.Errorf("exit code %d:\n%s", got, errs.String())
-	}
-	if n := strings.Count(out.String(), "No limit was exceeded"); n != 1 {
-		t.Errorf("the results are printed %d times", n)
 	}
 }
 
@@ -248,54 +201,6 @@ func TestATakenPortIsTold(t *testing.T) {
 		t.Errorf("exit code %d, stdout %q", code, stdout)
 	}
 	must(t, stderr, "the outbound API cannot listen at "+s.api+": something else does", "try: ")
-}
-
-func TestMissingProgramsAndFilesAreTold(t *testing.T) {
-	t.Parallel()
-	s := newSmall(t, "ok", 10)
-	for hint, args := range map[string][]string{
-		"try: make demo":                         {"-worker", filepath.Join(s.dir, "none")},
-		"try: run make demo in the repos":        {"-dir", t.TempDir()},
-		"open " + filepath.Join(s.dir, "no/log"): {"-log", filepath.Join(s.dir, "no/log")},
-	} {
-		code, _, stderr := s.run(t.Context(), args...)
-		if code != 1 {
-			t.Errorf("%q: exit code %d", args, code)
-		}
-		must(t, stderr, hint)
-	}
-}
-
-func TestUsage(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"-x"}, {"extra"}, {"-idle", "0s"}, {"-jitter", "-1s"}} {
-		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), args, &stdout, &stderr); code != 2 || stdout.Len() > 0 {
-			t.Errorf("%q: exit code %d, stdout %q", args, code, stdout.String())
-		}
-		must(t, stderr.String(), "try: quickstart -h")
-	}
-	var stdout bytes.Buffer
-	if code := run(t.Context(), []string{"-h"}, &stdout, &stdout); code != 0 || stdout.String() != usage {
-		t.Errorf("-h: %d, %q", code, stdout.String())
-	}
-}
-
-func TestProgressRewritesItsLineOnATerminal(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	width := 80
-	p := newProgress(&b, func() int { return width }, 10)
-	worst := func() string { return "worst" }
-	p.tick(1, 0, worst)
-	p.tick(2, 1, worst) // too soon
-	width = 14
-	p.show(3, 2, worst)
-	p.end()
-	const want = "\r  0s  0 of 10 done  1 calls  0.0/s  worst\x1b[K\r  0s  2 of 10\x1b[K\n"
-	if b.String() != want {
-		t.Errorf("%q, want %q", b.String(), want)
-	}
 }
 
 func TestPickUpsAreReadByScope(t *testing.T) {

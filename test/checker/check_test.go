@@ -240,36 +240,6 @@ func TestOverridesAreLaidOverStars(t *testing.T) {
 	}
 }
 
-// An override that did not apply, or applied to the wrong tenant, is a violation.
-func TestAnOverrideThatDoesNotApplyIsFound(t *testing.T) {
-	t.Parallel()
-	calls := at(0, 0, 0, 0, 0, 0)
-	for i := range calls {
-		calls[i].Scope = "payments/acme"
-		calls[i].Departed = calls[i].Arrived
-		calls[i].Arrived += time.Duration(i) * 10 * ms
-		calls[i].Departed = calls[i].Arrived + ms
-	}
-	if r := check(t, Input{Limits: parse(t, nested), Calls: calls}); !r.OK() {
-		t.Errorf("acme may burst 20: %q", r.Violations())
-	}
-	for i := range calls {
-		calls[i].Scope = "payments/bob"
-	}
-	r := check(t, Input{Limits: parse(t, nested), Calls: calls[:5]})
-	if !r.OK() {
-		t.Errorf("bob may burst 5: %q", r.Violations())
-	}
-	// 5.4 at 20/s and burst 5: the sixth, 20 ms after the first.
-	for i := range calls {
-		calls[i].Arrived, calls[i].Departed = time.Duration(i)*4*ms, time.Duration(i)*4*ms+ms
-	}
-	r = check(t, Input{Limits: parse(t, nested), Calls: calls})
-	if r.OK() || len(r.Violations()) != 1 || !strings.Contains(r.Violations()[0], "payments/bob tenant") {
-		t.Errorf("bob may not burst 6 in 20 ms: %q", r.Violations())
-	}
-}
-
 func TestTenantsCountApartAndSharesTogether(t *testing.T) {
 	t.Parallel()
 	l := parse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 3, per: 1s}], scopes: {"*": {rules: [{name: each, algorithm: sliding-window, limit: 2, per: 1s}]}}}}`)

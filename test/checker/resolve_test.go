@@ -22,7 +22,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	met, paused := 0, 0
-	for range 100 {
+	for range 40 {
 		text := "unmatched: " + []string{"deny", "allow"}[rnd.IntN(2)] + "\nlimits:\n" + randomScopes(rnd, 1)
 		pol, err := limitsyaml.Parse("random.yaml", []byte(text))
 		if err != nil {
@@ -44,7 +44,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 			met += len(got)
 		}
 	}
-	if met < 200 || paused < 50 {
+	if met < 80 || paused < 20 {
 		t.Errorf("only %d rules and %d pauses met", met, paused)
 	}
 }

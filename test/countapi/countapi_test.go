@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"strings"
 	"sync"
@@ -232,16 +231,6 @@ func TestBadRequestsAreRefusedAndCounted(t *testing.T) {
 	}
 }
 
-func TestHandlerWithoutAServer(t *testing.T) {
-	t.Parallel()
-	a := New(Config{})
-	w := httptest.NewRecorder()
-	a.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/a/b", nil))
-	if got := a.Log(); w.Code != 200 || len(got) != 1 || got[0].Arrived <= 0 || got[0].Scope != "a/b" {
-		t.Errorf("%d, %v", w.Code, got)
-	}
-}
-
 func TestLogIsWrittenAndReadBack(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -294,18 +283,6 @@ func TestAFullDiskIsTold(t *testing.T) {
 type errWriter struct{ err error }
 
 func (w errWriter) Write([]byte) (int, error) { return 0, w.err }
-
-func TestATakenPortIsAnError(t *testing.T) {
-	t.Parallel()
-	s, err := Start("127.0.0.1:0", Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if _, err := Start(s.Addr(), Config{}); err == nil {
-		t.Error("started twice at one port")
-	}
-}
 
 // Nothing is lost or doubled under concurrent callers, and each connection's
 // calls stand in its own order.

@@ -91,6 +91,9 @@ func TestDecisionsAreAsThePagesSay(t *testing.T) {
 	t.Parallel()
 	first, steps := number(t, "HISTORY_SEED", 1), number(t, "HISTORY_STEPS", 0)
 	seeds, length := 8, 120
+	if testing.Short() {
+		seeds = 3
+	}
 	if steps > 0 {
 		seeds, length = max(1, steps/(len(kinds)*1000)), 1000
 	}
