@@ -130,7 +130,9 @@ func TestToldReads(t *testing.T) {
 		want   string
 	}{
 		{200, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, ""},
-		{500, http.Header{"Retry-After": {"30"}}, ""},
+		{403, http.Header{"X-Ratelimit-Remaining": {"12"}, "X-Ratelimit-Reset": {"30"}}, ""},
+		{403, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, "headway: the API answered 403 and asks to come back in 30s"},
+		{418, http.Header{"Retry-After": {"120"}}, "headway: the API answered 418 and asks to come back in 2m0s"},
 		{503, nil, ""},
 		{429, nil, "headway: the API answered 429 and does not say when to come back"},
 		{503, http.Header{"Retry-After": {"30"}}, "headway: the API answered 503 and asks to come back in 30s"},

@@ -34,17 +34,16 @@ type Hint struct {
 	// caller vouches for the answer.
 	Host string
 
-	// Limited reports that the call was refused for a limit: a 429, or a 503 with a wait. A limit under
-	// another status, such as GitHub's 403, does not set it but appears in Quotas, as one with nothing
-	// left.
+	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with
+	// a Retry-After, or with a quota that has nothing left until a reset. A quota of 1 has nothing left
+	// after each call, and does not count for that.
 	Limited bool
-	// Status is the status of a refusal, 429 or 503, for the record. Read leaves it 0 for other answers.
+	// Status is the status of a refusal, for the record. Read leaves it 0 for other answers.
 	Status int
 
 	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown.
-	// It comes from the answer's Retry-After, under any status from 400 to 599; if the answer is not
-	// Limited, it applies to this call only, not to a limit. For a Limited answer without one, it is the
-	// longest Reset of the quotas that have nothing left.
+	// It comes from the answer's Retry-After; without one that makes sense, it is the longest Reset of the
+	// quotas that have nothing left. Only a Limited answer has one.
 	Retry      time.Duration
 	RetryKnown bool
 
@@ -85,34 +84,36 @@ type Quota struct {
 // microsecond, and allocates nothing; one with them costs some microseconds. At most 64 fields are
 // read, with at most 8 values of 1 KiB each.
 func Read(status int, header http.Header, now time.Time) Hint {
-	advice := Hint{Limited: status == http.StatusTooManyRequests}
-	if advice.Limited {
-		advice.Status = status
-	}
-	fields := collect(header)
-	if len(fields) == 0 {
-		return advice
-	}
-	c := clockOf(header, now)
-	if 400 <= status && status <= 599 {
-		advice.Retry, advice.RetryKnown = c.retry(fields)
-	}
-	if status == http.StatusServiceUnavailable {
-		if advice.Limited = advice.RetryKnown; advice.Limited {
-			advice.Status = status
+	hint := Hint{Limited: status == http.StatusTooManyRequests}
+	if fields := collect(header); len(fields) > 0 {
+		c := clockOf(header, now)
+		hint.Quotas = c.quotas(fields)
+		if 400 <= status && status <= 599 {
+			hint.refuse(c, fields)
 		}
 	}
-	advice.Quotas = c.quotas(fields)
-	if advice.Limited && !advice.RetryKnown {
-		advice.Retry, advice.RetryKnown = longestReset(advice.Quotas)
+	if hint.Limited {
+		hint.Status = status
 	}
-	return advice
+	return hint
 }
 
-// longestReset returns when the last of the exhausted quotas is fully restored.
-func longestReset(quotas []Quota) (wait time.Duration, known bool) {
+// refuse reads whether an error says "later", whatever its status, and when to come back.
+func (h *Hint) refuse(c clock, fields []field) {
+	wait, known, asked := c.retry(fields)
+	h.Limited = h.Limited || asked
+	if !known {
+		wait, known = longestReset(h.Quotas, h.Limited)
+	}
+	h.Limited = h.Limited || known
+	h.Retry, h.RetryKnown = wait, known
+}
+
+// longestReset returns when the last of the exhausted quotas is fully restored. Only a call that was
+// refused for a limit can have exhausted a quota of 1 more than any other call does.
+func longestReset(quotas []Quota, limited bool) (wait time.Duration, known bool) {
 	for _, q := range quotas {
-		if q.Remaining == 0 && q.Reset != Unknown {
+		if q.Remaining == 0 && q.Reset != Unknown && (limited || q.Limit != 1) {
 			wait, known = max(wait, q.Reset), true
 		}
 	}

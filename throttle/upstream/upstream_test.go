@@ -34,6 +34,11 @@ func quota(source, name, unit string, limit, remaining int64, reset, window time
 	return Quota{Name: name, Unit: unit, Limit: limit, Remaining: remaining, Reset: reset, Window: window, Source: source}
 }
 
+// refused is a refusal under any status.
+func refused(status int, retry time.Duration, quotas ...Quota) Hint {
+	return Hint{Limited: true, Status: status, Retry: retry, RetryKnown: true, Quotas: quotas}
+}
+
 // rateOf is what Amazon reports.
 func rateOf(limit int64, window time.Duration) Quota {
 	q := quota("x-amzn-ratelimit", "", "requests", limit, Unknown, Unknown, window)
@@ -85,8 +90,8 @@ func TestVendors(t *testing.T) {
 			X-RateLimit-Remaining: 0
 			X-RateLimit-Used: 60
 			X-RateLimit-Reset: 1377013266`,
-			told(quota("x-ratelimit", "", "requests", 60, 0, 3025*time.Second, 0))},
-		"GitHub, secondary limit": {403, "Retry-After: 60", Hint{Retry: time.Minute, RetryKnown: true}},
+			refused(403, 50*time.Minute+25*time.Second, quota("x-ratelimit", "", "requests", 60, 0, 3025*time.Second, 0))},
+		"GitHub, secondary limit": {403, "Retry-After: 60", refused(403, time.Minute)},
 		"OpenAI": {200, `
 			x-ratelimit-limit-requests: 60
 			x-ratelimit-limit-tokens: 150000
@@ -280,7 +285,7 @@ func TestVendors(t *testing.T) {
 	})
 }
 
-// Limited is of the status, and only a 503 needs more.
+// What says "later" is a limit, whatever its status.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	const spent = "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 9"
@@ -298,13 +303,19 @@ func TestStatus(t *testing.T) {
 		"503 with nonsense":        {503, "Retry-After: soon", Hint{}},
 		"503 with Retry-After":     {503, "Retry-After: 7", away(7 * time.Second)},
 		"503 with milliseconds":    {503, "x-ms-retry-after-ms: 7", away(7 * time.Millisecond)},
-		"503 with a spent quota":   {503, spent, told(q)},
+		"503 with a spent quota":   {503, spent, refused(503, 9*time.Second, q)},
+		"403 with a spent quota":   {403, spent, refused(403, 9*time.Second, q)},
+		"403 with units left":      {403, "X-RateLimit-Remaining: 4988\nX-RateLimit-Reset: 9", told(quota("x-ratelimit", "", "requests", Unknown, 4988, 9*time.Second, 0))},
+		"403 with no reset":        {403, "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 0", told(quota("x-ratelimit", "", "requests", 5, 0, Unknown, 0))},
+		"404 under a quota of 1":   {404, "X-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 9", told(quota("x-ratelimit", "", "requests", 1, 0, 9*time.Second, 0))},
+		"418 with Retry-After":     {418, "Retry-After: 120", refused(418, 2*time.Minute)},
+		"403 with no sense":        {403, "Retry-After: 9223372036854775807", Hint{Limited: true, Status: 403}},
 		"200 with a spent quota":   {200, spent, told(q)},
 		"202 with Retry-After":     {202, "Retry-After: 7", Hint{}},
 		"302 with Retry-After":     {302, "Retry-After: 7", Hint{}},
-		"400 with Retry-After":     {400, "Retry-After: 7", Hint{Retry: 7 * time.Second, RetryKnown: true}},
-		"500 with Retry-After":     {500, "Retry-After: 7", Hint{Retry: 7 * time.Second, RetryKnown: true}},
-		"599 with Retry-After":     {599, "Retry-After: 7", Hint{Retry: 7 * time.Second, RetryKnown: true}},
+		"400 with Retry-After":     {400, "Retry-After: 7", refused(400, 7*time.Second)},
+		"500 with Retry-After":     {500, "Retry-After: 7", refused(500, 7*time.Second)},
+		"599 with Retry-After":     {599, "Retry-After: 7", refused(599, 7*time.Second)},
 		"600 with Retry-After":     {600, "Retry-After: 7", Hint{}},
 		"no status, nothing":       {0, "", Hint{}},
 		"200 with nothing of ours": {200, "Content-Type: text/plain\nServer: x\nDate: Sun, 01 Mar 2026 12:00:00 GMT", Hint{}},

@@ -159,19 +159,21 @@ func (c clock) number(whole, billionths int64) (time.Duration, bool) {
 	return 0, false
 }
 
-// retry reads when to come back. The forms in milliseconds are the more exact,
-// so they go first; of several values of one field the longest counts.
-func (c clock) retry(fields []field) (wait time.Duration, known bool) {
+// retry reads when to come back, if that makes sense, and whether any field asks to. The forms in
+// milliseconds are the more exact, so they go first; of several values of one field the longest counts.
+func (c clock) retry(fields []field) (wait time.Duration, known, asked bool) {
 	for _, form := range []struct {
 		name string
-		read func(string) (time.Duration, bool)
+		unit time.Duration
 	}{
-		{"retry-after-ms", milliseconds},
-		{"x-ms-retry-after-ms", milliseconds},
-		{"retry-after", c.retryAfter},
+		{"retry-after-ms", time.Millisecond},
+		{"x-ms-retry-after-ms", time.Millisecond},
+		{"retry-after", time.Second},
 	} {
 		for _, value := range valuesOf(fields, form.name) {
-			if w, ok := form.read(value); ok {
+			w, sensible, is := c.retryAfter(value, form.unit)
+			asked = asked || is
+			if sensible {
 				wait, known = max(wait, w), true
 			}
 		}
@@ -179,31 +181,24 @@ func (c clock) retry(fields []field) (wait time.Duration, known bool) {
 			break
 		}
 	}
-	return min(wait, MaxWait), known
+	return min(wait, MaxWait), known, asked
 }
 
-// milliseconds reads a wait; one below 0 has gone by.
-func milliseconds(s string) (time.Duration, bool) {
-	return delay(s, time.Millisecond)
-}
-
-// retryAfter reads seconds or a date. A number that is a time in seconds since 1970 is in the wrong
-// field: as a wait it would be decades.
-func (c clock) retryAfter(s string) (time.Duration, bool) {
-	if at, ok := date(s); ok {
-		return c.until(at), true
+// retryAfter reads a number of units, a moment since 1970 or a date. is says that it is one of these, and
+// sensible that it is no longer than MaxWait, or a moment at most a year ahead: 2^63-1 is no wait.
+func (c clock) retryAfter(s string, unit time.Duration) (wait time.Duration, sensible, is bool) {
+	if at, isDate := date(s); isDate && unit == time.Second {
+		wait = c.until(at)
+		return wait, wait <= maxSpan, true
 	}
-	if whole, billionths, ok := decimal(s); ok && epochFrom <= whole && whole < epochTo {
-		return c.until(time.Unix(whole, billionths)), true
+	digits, negative := strings.CutPrefix(s, "-")
+	whole, billionths, is := decimal(digits)
+	switch {
+	case !is || negative:
+		return 0, is, is
+	case whole <= int64(MaxWait/unit):
+		return span(whole, billionths, unit, MaxWait), true, true
 	}
-	return delay(s, time.Second)
-}
-
-func delay(s string, unit time.Duration) (time.Duration, bool) {
-	s, negative := strings.CutPrefix(s, "-")
-	whole, billionths, ok := decimal(s)
-	if negative {
-		return 0, ok
-	}
-	return span(whole, billionths, unit, MaxWait), ok
+	wait, sensible = c.number(whole, billionths)
+	return wait, sensible && wait <= maxSpan, true
 }

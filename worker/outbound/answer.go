@@ -13,11 +13,12 @@ import (
 
 // StatusError says that the API answered with a status other than 2xx.
 //
-// asynq retries 408, 425 and 5xx as failures. A 429, and a 503 with a Retry-After, is no failure and
-// uses up no attempt. Any other status wraps asynq.SkipRetry: the same request would get the same
-// answer. That includes redirects, which are not followed.
+// An answer that says "later" (see upstream.Hint.Limited) is no failure and uses up no attempt. asynq
+// retries other 408, 425 and 5xx as failures. Any other status wraps asynq.SkipRetry: the same request
+// would get the same answer. That includes redirects, which are not followed.
 type StatusError struct {
 	Status     int
+	Limited    bool          // the API says "later"
 	RetryAfter time.Duration // the requested wait, at most 24h; -1 if none
 	Snippet    string        // the first bytes of the answer: one line, printable, secrets replaced by [redacted]; or why they are not shown
 
@@ -29,12 +30,9 @@ func (e *StatusError) RetryIn() (wait time.Duration, asked bool) {
 	return e.RetryAfter, e.RetryAfter > 0
 }
 
-// DeferBy implements worker.Deferrer: a 429, or a 503 with a Retry-After, says that the API is limited
-// itself, and uses up no attempt.
+// DeferBy implements worker.Deferrer: an answer that is Limited uses up no attempt.
 func (e *StatusError) DeferBy() (wait time.Duration, known, deferred bool) {
-	known = e.RetryAfter >= 0
-	return max(0, e.RetryAfter), known,
-		e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable && known
+	return max(0, e.RetryAfter), e.RetryAfter >= 0, e.Limited
 }
 
 func (e *StatusError) Error() string {
@@ -62,7 +60,7 @@ func (e *StatusError) Error() string {
 // retried reports whether the same request may get another answer later.
 func retried(status int) bool {
 	switch status {
-	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusRequestTimeout, http.StatusTooEarly:
 		return true
 	}
 	return 500 <= status && status <= 599
@@ -77,15 +75,12 @@ func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) erro
 		_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse)
 		return nil
 	}
-	err := &StatusError{
-		Status:     resp.StatusCode,
-		RetryAfter: retryAfter(resp, time.Now()),
-		target:     c.target(),
-	}
+	err := &StatusError{Status: resp.StatusCode, target: c.target()}
+	err.RetryAfter, err.Limited = retryAfter(resp, time.Now())
 	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which ctx does not end
 		err.Snippet = h.readSnippet(ctx, c, resp)
 	}
-	if retried(resp.StatusCode) {
+	if err.Limited || retried(resp.StatusCode) {
 		return err
 	}
 	return permanent(err)
@@ -114,11 +109,12 @@ func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response)
 
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none.
-func retryAfter(resp *http.Response, now time.Time) time.Duration {
-	advice := upstream.Read(resp.StatusCode, resp.Header, now)
-	if !advice.RetryKnown {
-		return -1
+// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none, and whether it says
+// "later".
+func retryAfter(resp *http.Response, now time.Time) (wait time.Duration, limited bool) {
+	hint := upstream.Read(resp.StatusCode, resp.Header, now)
+	if !hint.RetryKnown {
+		return -1, hint.Limited
 	}
-	return min(advice.Retry, maxRetryAfter)
+	return min(hint.Retry, maxRetryAfter), hint.Limited
 }

@@ -99,10 +99,12 @@ func TestRetryAfter(t *testing.T) {
 		{429, http.Header{"Retry-After": {"soon"}}, -1},
 		{429, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, 30 * time.Second},
 		{500, http.Header{"Retry-After": {now.Add(time.Minute).Format(http.TimeFormat)}}, time.Minute},
-		{500, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, -1},
+		{500, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, 30 * time.Second},
+		{403, http.Header{"Retry-After": {"10"}}, 10 * time.Second},
+		{403, http.Header{"X-Ratelimit-Remaining": {"4988"}}, -1},
 		{503, http.Header{"Retry-After": {now.Add(time.Minute).Format(http.TimeFormat)}, "Date": {now.Add(30 * time.Second).Format(http.TimeFormat)}}, 30 * time.Second},
 	} {
-		if got := retryAfter(&http.Response{StatusCode: tc.status, Header: tc.header}, now); got != tc.want {
+		if got, limited := retryAfter(&http.Response{StatusCode: tc.status, Header: tc.header}, now); got != tc.want || limited != (got >= 0 || tc.status == 429) {
 			t.Errorf("%d with %v: %s, want %s", tc.status, tc.header, got, tc.want)
 		}
 	}

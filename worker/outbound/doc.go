@@ -33,7 +33,7 @@
 //
 // # What an answer means
 //
-// 2xx is success; 408, 425, 429 and 5xx are a *StatusError that asynq retries; any other answer is a
+// 2xx is success; 408, 425, 5xx and whatever says "later" are a *StatusError that is tried again; any other answer is a
 // *StatusError with asynq.SkipRetry (TestStatuses, TestStatusErrorText). Package upstream parses when
 // to come back, at most 24 hours later (TestRetryAfter). Config.Told is called with each answer
 // (TestAnswersAreTold). Only the status decides: a body that breaks off or does not end in time turns
