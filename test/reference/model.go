@@ -268,7 +268,7 @@ func (b *bucket) first(_ func(int64) int64, t, c int64) int64 {
 
 // charge also notes what a refund needs: "low is the least level met by charges after since, and
 // since moves on when a charge meets less than one unit".
-func (b *bucket) charge(now, s, c int64, id string) {
+func (b *bucket) charge(_, s, c int64, id string) {
 	z := new(big.Rat).SetInt64(s)
 	if b.z != nil && b.z.Cmp(z) > 0 {
 		z = b.z
