@@ -46,14 +46,14 @@ func TestKilledWorker(t *testing.T) {
 	s.worker("-concurrency", "4") // so that most of the tasks are the victim's
 	const n = 200
 	s.enqueue(0, s.lines(n, func(i int) task {
-		return task{Scope: "p/x", MaxRetry: 2 * (i % 4 / 3), Query: "?latency=400ms"}
+		return task{Scope: "p/x", MaxRetry: 2 * (i % 4 / 3), Query: "?latency=1s"}
 	}))
 	redistest.WaitFor(t, "the victim to run some and to have others wait for their moment", bound, func() bool {
 		if s.succeeded() < n/8 {
 			return false
 		}
 		page := get(t, metrics, http.StatusOK)
-		return counted(t, page, `headway_leases\{rule="p:parallel"\} (\d+)`) > 1 && len(s.leased()) > s.running()+4
+		return counted(t, page, `headway_leases\{rule="p:parallel"\} (\d+)`) > 1 && s.running() > 8 && len(s.leased()) > s.running()+4
 	})
 	victim.Kill()
 	held := s.leased() // what either worker had taken; the other's go on

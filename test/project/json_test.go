@@ -363,7 +363,7 @@ func refused(t *testing.T, url, limits, scope string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := limiter.Report(t.Context(), scope, upstream.Hint{Limited: true}); err != nil {
+	if _, err := limiter.Report(t.Context(), scope, upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
 		t.Fatal(err)
 	}
 }
