@@ -437,7 +437,7 @@ func TestEveryKeyIsDeclared(t *testing.T) {
 				}
 				for _, script := range lua.All() {
 					if script == lua.DecideMany {
-						continue // see TestManyDeclaresItsKeys
+						continue // a batch, of which each limiter builds the keys itself
 					}
 					leases := script == lua.Renew || script == lua.Release
 					if script == lua.ReleaseTasks {

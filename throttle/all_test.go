@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"context"
 	"testing"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -44,20 +43,6 @@ func TestAllOrNone(t *testing.T) {
 		clean := b.decide(Request{Scope: "p/x", ID: "d"})
 		if !clean.Allowed || clean.Rules[0].Remaining != 4 || clean.Rules[2].Remaining != 99 || clean.Rules[3].Remaining != 2 {
 			b.t.Errorf("after giving all back: %+v", clean)
-		}
-	})
-}
-
-func TestRealClock(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 3600 * sec})
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.clock = func() string { return "" }
-		for i, want := range []bool{true, false} {
-			d, err := b.Allow(context.Background(), "p/x")
-			if err != nil || d.Allowed != want {
-				b.t.Errorf("call %d: got %+v, %v", i, d, err)
-			}
 		}
 	})
 }

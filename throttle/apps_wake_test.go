@@ -136,22 +136,3 @@ func TestRestore(t *testing.T) {
 		}
 	})
 }
-
-func TestPolicyApps(t *testing.T) {
-	t.Parallel()
-	p := parsedPolicy(t, appsLimits)
-	for scope, want := range map[string][]string{
-		"payments": {"billing", "refunds", "a b"}, "payments/globex": {"billing"}, "payments/acme/x": {"billing", "refunds"},
-	} {
-		if got, all := p.Apps(parsedScope(t, scope)); all || !slices.Equal(got, want) {
-			t.Errorf("%s: %q, %t, want %q", scope, got, all, want)
-		}
-	}
-	if got, all := p.Apps(parsedScope(t, "search/x")); !all || got != nil {
-		t.Errorf("%q, %t", got, all)
-	}
-	nobody := parsedPolicy(t, "limits: {a: {apps: [x], scopes: {b: {apps: [y]}}}}")
-	if got, all := nobody.Apps(parsedScope(t, "a/b")); all || len(got) != 0 {
-		t.Errorf("%q, %t", got, all)
-	}
-}

@@ -76,22 +76,6 @@ func TestAllowAtMost(t *testing.T) {
 	}
 }
 
-// "Decision.Grant has all that was taken."
-func TestAllowAtMostIsGivenBack(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, window10(), runs10()), func(b *bench) {
-		b.decide(Request{Scope: "p", Cost: 3})
-		d, taken, err := b.AllowAtMost(ctx, "p", 20)
-		if err != nil || taken != 7 {
-			b.t.Fatalf("%d taken, %v", taken, err)
-		}
-		b.giveBack(d.Grant)
-		if d := b.decide(Request{Scope: "p"}); leftOf(d) != "r 6, c 8" {
-			b.t.Errorf("after it was given back %s are left", leftOf(d))
-		}
-	})
-}
-
 // "concurrent callers never take more than the rules admit": and all that they admit is.
 func TestAllowAtMostAtOnce(t *testing.T) {
 	t.Parallel()

@@ -293,38 +293,6 @@ func TestCalendarCases(t *testing.T) {
 			b.atTime("2026-01-10T00:01:00Z")
 			left(b, 2)
 		}},
-		"what may come to be rolled over is worth a look when it does": {[]policy.Rule{rolling}, func(b *bench) {
-			b.atTime("2026-01-10T00:00:59Z")
-			b.decide(Request{Scope: "p/x"})
-			p, err := b.scopes.of("p/x")
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			probeAt := when(b.t, "2026-01-10T00:01:10Z").UnixMicro()
-			if err := probe.Run(ctx, b.rdb, p.keys, p.args(3, b.clock(), "ahead", probeAt)...).Err(); err != nil {
-				b.t.Fatal(err)
-			}
-			d := b.decide(Request{Scope: "p/x", Cost: 3, MaxDelay: time.Minute})
-			if d.Allowed || d.RetryAfter != 61*sec {
-				b.t.Errorf("three, where at most two roll over: %+v", d)
-			}
-			if err := probe.Run(ctx, b.rdb, p.keys, p.args(1, b.clock(), "now", b.now.Load())...).Err(); err != nil {
-				b.t.Fatal(err)
-			}
-			d = b.decide(Request{Scope: "p/x", Cost: 2, MaxDelay: time.Minute})
-			if d.Allowed || d.RetryAfter != 61*sec {
-				b.t.Errorf("two, where one rolls over: %+v", d)
-			}
-			low := b.under(func() policy.Rule { r := rolling; r.Limit = 5; return r }())
-			d = low.decide(Request{Scope: "p/x", Cost: 4, MaxDelay: time.Minute})
-			if d.Allowed || d.RetryAfter != sec {
-				b.t.Errorf("four, where five are and three taken, and two may roll over: %+v", d)
-			}
-			b.atTime("2026-01-10T00:01:00Z")
-			if d = low.decide(Request{Scope: "p/x", Cost: 4}); !d.Allowed {
-				b.t.Errorf("they have rolled over: %+v", d)
-			}
-		}},
 		"spread: giving back the last goes back to the pace before": {[]policy.Rule{spread}, func(b *bench) {
 			b.atTime(begin)
 			b.decide(Request{Scope: "p/x"})

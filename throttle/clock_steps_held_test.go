@@ -2,40 +2,12 @@ package throttle
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// A look goes on when the clock steps back under a bucket whose limit is 0.
-func TestClockStepsUnderASuspendedBucket(t *testing.T) {
-	t.Parallel()
-	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 3}
-	suspended := bucket
-	suspended.Limit = 0
-	onBoth(t, Config{}, policyOf(t, bucket), func(b *bench) {
-		for i := range 4 {
-			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint("t", i)}})
-		}
-		b.dispatch(DispatchRequest{Max: 1})
-		b.SetPolicy(policyOf(t, suspended))
-		b.dispatch(DispatchRequest{Max: 1})
-		b.pass(-time.Minute)
-		for range 3 {
-			b.dispatch(DispatchRequest{Max: 1, CheckAll: true})
-			b.pass(sec)
-		}
-		b.SetPolicy(policyOf(t, bucket))
-		b.dispatch(DispatchRequest{Max: 1, CheckAll: true}) // sees what is stored
-		b.pass(sec)
-		if woken := b.dispatch(DispatchRequest{Max: 1, CheckAll: true}); len(woken.Granted) != 1 {
-			b.t.Errorf("%+v; its limit is back", woken)
-		}
-	})
-}
 
 // renewed renews a grant's leases, and says whether they are still its own.
 func (b *bench) renewed(d Decision) bool {
@@ -139,37 +111,4 @@ func TestGivingBackAfterAStep(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A damaged moment of a step is dropped as any other value is.
-func TestDamagedStep(t *testing.T) {
-	t.Parallel()
-	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 1}
-	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, bucket), func(b *bench) {
-		b.decide(Request{Scope: "p/x"})
-		b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}})
-		b.rdb.HSet(ctx, b.provider("p")+"!meta", "^", "text")
-		b.pass(2 * sec)
-		if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 {
-			b.t.Errorf("%+v", woken)
-		}
-	})
-}
-
-// A cut of a limit that a step back begins anew begins so once, while everything is granted too.
-func TestCutAfterAStepIsKeptByGrants(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}), func(b *bench) {
-		if _, err := b.sendSignals(ctx, b.plan("p/x"), []signal{{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}}); err != nil {
-			b.t.Fatal(err)
-		}
-		b.pass(-time.Hour)
-		for range 15 {
-			b.admitted("p/x", 30)
-			b.pass(sec)
-		}
-		if n := b.admitted("p/x", 200); n != 100 {
-			b.t.Errorf("%d are admitted 15 s after the first decision since the step, of a cut that grows back in ten", n)
-		}
-	})
 }

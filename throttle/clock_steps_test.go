@@ -1,16 +1,17 @@
 package throttle
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
@@ -40,7 +41,8 @@ func (s *stepped) run(b *bench) {
 		}
 		b.at(clock.Microseconds())
 		next++
-		d := b.decide(Request{Scope: "p/x", ID: fmt.Sprint("run", next), Cost: s.cost, MaxDelay: s.ahead})
+		d, err := b.Decide(ctx, Request{Scope: "p/x", ID: fmt.Sprint("run", next), Cost: s.cost, MaxDelay: s.ahead})
+		must(err)
 		if d.Allowed {
 			s.starts = append(s.starts, t+d.Wait)
 			continue
@@ -78,58 +80,98 @@ func (s *stepped) stands() time.Duration {
 	return most
 }
 
+// stepRule is what a rule may do when the clock steps.
+type stepRule struct {
+	name   string
+	rule   policy.Rule
+	window time.Duration
+	most   int64         // units in a window while the clock goes on
+	back   int64         // and so many more when it steps back
+	forth  int64         // or forth
+	quiet  time.Duration // the longest time without a start after a step, but for a second
+}
+
+var stepRules = []stepRule{
+	{"sliding", policy.Rule{Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}, sec, 5, 0, 5, sec + 10*ms},
+	{"sliding, in cells", policy.Rule{Algorithm: policy.SlidingWindow, Limit: 200, Per: 10 * sec}, 10 * sec, 200, 0, 200, 10*sec + 100*ms},
+	{"bucket", policy.Rule{Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 3}, sec, 5 + 3, 0, 3, 200 * ms},
+	{"bucket, slow", policy.Rule{Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
+	{"fixed", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
+	{"fixed, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
+	{"on use", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec, OpensOnUse: true}, sec, 2 * 5, 0, 5, sec},
+	{"on use, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute, OpensOnUse: true}, time.Minute, 2 * 5, 0, 5, time.Minute},
+	{"calendar", policy.Rule{Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("* * * * *", "UTC")}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
+}
+
+// check runs the rule with a step of the clock, and fails if it does what it may not.
+func (r stepRule) check(b *bench, step, idle, ahead time.Duration) {
+	s := &stepped{cost: max(1, r.rule.Limit/10), step: step, idle: idle, ahead: ahead, at: idle + 2*r.window + r.window*7/10}
+	s.lasts = s.at + 4*r.quiet + 2*r.window
+	s.run(b)
+	most, quiet := r.most+r.forth, r.quiet
+	if step < 0 {
+		most = r.most + r.back
+		quiet = min(quiet+sec, r.window-step)
+	}
+	got, stands := s.most(r.window), s.stands()
+	switch {
+	case got > most || got < r.rule.Limit/2:
+		fail("%s, %v: %d units start within %v, want %d at most", r.name, step, got, r.window, most)
+	case stands > quiet+ahead:
+		fail("%s, %v: nothing starts for %v after the step, want %v at most", r.name, step, stands, quiet+ahead)
+	}
+}
+
+// stepFault returns what rules do wrong when the clock steps back.
+func stepFault(rdb redis.UniversalClient, prefix string) string {
+	now := new(atomic.Int64)
+	under := func(name string, rules ...policy.Rule) *bench {
+		pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
+		must(err)
+		l, err := New(rdb, pol, Config{Prefix: prefix + name, StartTolerance: -1, Timeout: bound})
+		must(err)
+		l.clock = func() string { return strconv.FormatInt(now.Load(), 10) }
+		return &bench{Limiter: l, rdb: rdb, now: now}
+	}
+	return faultOf(func() {
+		for i, r := range stepRules {
+			for j, step := range []time.Duration{-1500 * ms, -30 * sec, -time.Minute, -time.Hour} {
+				r.rule.Name = "r"
+				r.check(under(fmt.Sprintf("_%d_%d", i, j), r.rule), step, 0, 0)
+			}
+		}
+		// A window that opens ahead goes with the step, as the one at hand: units of both count where they did.
+		opens := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 3, Per: sec, OpensOnUse: true}
+		now.Store(epoch)
+		both, own := under("_w", opens, policy.Rule{Name: "slow", Algorithm: policy.TokenBucket, Limit: 1, Per: 5 * sec}), under("_w", opens)
+		for _, ahead := range []time.Duration{0, 10 * sec} {
+			_, err := both.Decide(ctx, Request{Scope: "p", MaxDelay: ahead})
+			must(err)
+		}
+		now.Add(-time.Hour.Microseconds())
+		if d, err := own.Decide(ctx, Request{Scope: "p", Cost: 2}); err != nil || !d.Allowed {
+			fail("two of three are left of the window after the step: %+v, %v", d, err)
+		}
+	})
+}
+
 // "A rule may once admit more than its bound, and for a while nothing may start": what docs/algorithms.md#clock-steps says of
 // each rule, for steps of a second to an hour, in the middle of a backlog and after a quiet time.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
-	rules := []struct {
-		name   string
-		rule   policy.Rule
-		window time.Duration
-		most   int64         // units in a window while the clock goes on
-		back   int64         // and so many more when it steps back
-		forth  int64         // or forth
-		quiet  time.Duration // the longest time without a start after a step, but for a second
-	}{
-		{"sliding", policy.Rule{Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}, sec, 5, 0, 5, sec + 10*ms},
-		{"sliding, in cells", policy.Rule{Algorithm: policy.SlidingWindow, Limit: 200, Per: 10 * sec}, 10 * sec, 200, 0, 200, 10*sec + 100*ms},
-		{"bucket", policy.Rule{Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 3}, sec, 5 + 3, 0, 3, 200 * ms},
-		{"bucket, slow", policy.Rule{Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
-		{"fixed", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
-		{"fixed, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
-		{"on use", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec, OpensOnUse: true}, sec, 2 * 5, 0, 5, sec},
-		{"on use, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute, OpensOnUse: true}, time.Minute, 2 * 5, 0, 5, time.Minute},
-		{"calendar", policy.Rule{Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("* * * * *", "UTC")}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
-	}
-	for _, r := range rules {
-		for _, step := range []time.Duration{-1500 * ms, -30 * sec, -time.Minute, -time.Hour, sec, time.Minute, time.Hour} {
+	for _, r := range stepRules {
+		for _, step := range []time.Duration{-1500 * ms, -time.Minute, -time.Hour, sec, time.Hour} {
 			for name, when := range map[string][2]time.Duration{ // how long nothing starts before, and how far ahead starts are granted
 				"a backlog": {}, "a backlog, ahead": {0, 250 * ms}, "a quiet time": {90 * sec, 0},
 			} {
 				t.Run(fmt.Sprintf("%s, %v after %s", r.name, step, name), func(t *testing.T) {
 					t.Parallel()
-					idle, ahead, rule := when[0], when[1], r.rule
+					rule := r.rule
 					rule.Name = "r"
-					window := r.window
-					onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
-						s := &stepped{cost: max(1, rule.Limit/10), step: step, idle: idle, ahead: ahead, at: idle + 2*window + window*7/10}
-						s.lasts = s.at + 4*r.quiet + 2*window
-						s.run(b)
-						most, quiet := r.most+r.forth, r.quiet
-						if step < 0 {
-							most = r.most + r.back
-							quiet = min(quiet+sec, window-step)
-						}
-						if got := s.most(window); got > most {
-							b.t.Errorf("%d units start within %v, want %d at most", got, window, most)
-						}
-						if got := s.stands(); got > quiet+ahead {
-							b.t.Errorf("nothing starts for %v after the step, want %v at most", got, quiet+ahead)
-						}
-						if got := s.most(window); got < rule.Limit/2 {
-							b.t.Errorf("only %d units start within %v", got, window)
-						}
-					})
+					b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rule))
+					if found := faultOf(func() { r.check(b, step, when[0], when[1]) }); found != "" {
+						t.Error(found)
+					}
 				})
 			}
 		}
@@ -279,42 +321,4 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 			onBoth(t, Config{}, policyOf(t, row.rules...), row.run)
 		})
 	}
-}
-
-// A pause that this process heard of, and that is long over, takes no start back since the
-// server's clock has stepped back behind it.
-func TestOldPauseTakesNothingBackAfterAClockStep(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		here, _, _ := pacedBubble(t)
-		var off atomic.Int64
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		calls := 0
-		here.clock = func() string {
-			if calls++; calls > 500 { // it goes round, and no time passes
-				stop()
-			}
-			return strconv.FormatInt(time.Now().UnixMicro()+off.Load(), 10)
-		}
-		if _, err := here.Report(t.Context(), "p/a", refusedFor(30*time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(10 * time.Minute)
-		off.Store(-time.Hour.Microseconds())
-		began := time.Now()
-		for {
-			d, err := here.Start(ctx, Request{Scope: "p/a", MaxDelay: 5 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d.Allowed {
-				break
-			}
-			if time.Since(began) > time.Minute {
-				t.Fatalf("nothing has started for %v: %+v", time.Since(began), d)
-			}
-			<-time.After(time.Second)
-		}
-	})
 }

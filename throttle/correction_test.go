@@ -212,47 +212,6 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// A bucket forgets nothing of what was spent when a limit of the API's is adopted, and
-// nothing when that is over.
-func TestAdoptedBucketForgetsNothing(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 5000, Per: time.Hour, Burst: 5000})
-	onBoth(t, Config{}, policy, func(b *bench) {
-		if d := b.decide(Request{Scope: "p", Cost: 4900}); !d.Allowed {
-			b.t.Fatalf("%+v", d)
-		}
-		b.heed("p", owns(60, time.Hour))
-		if d := b.decide(Request{Scope: "p"}); d.Allowed {
-			b.t.Errorf("4900 are spent of 60: %+v", d)
-		}
-		b.pass(sec)
-		b.heed("p", owns(5000, time.Hour))
-		if d := b.decide(Request{Scope: "p", Cost: 200}); d.Allowed {
-			b.t.Errorf("4900 are spent of 5000: %+v", d)
-		}
-	})
-}
-
-// "answers: ignore" holds in the next period of a calendar too.
-func TestIgnoreOutlivesAPeriod(t *testing.T) {
-	t.Parallel()
-	rules := []policy.Rule{{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("*/15 * * * *", "UTC")}}
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Answers: policy.AnswersIgnore}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.decide(Request{Scope: "p"})
-		for range 3 {
-			b.pass(15 * time.Minute)
-			b.decide(Request{Scope: "p"})
-			if out := b.heed("p", turnedDown(30*sec)); out.Changed {
-				b.t.Errorf("%+v", out)
-			}
-		}
-	})
-}
-
 // "A refusal also cuts the limits of the rules at the lowest level of the scope's path that has
 // any to 85 % of what they are, a tenth of what the policy says at the least; They grow back by 2 % in each window." Refusals of one burst cut once.
 func TestCut(t *testing.T) {
@@ -344,24 +303,6 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A bucket whose limit was cut goes on at so much of its rate: no call over it, and no unit idle.
-func TestCutBucketPaces(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}
-	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
-		b.heed("p", turnedDown(ms))
-		b.pass(ms)
-		admitted := 0
-		for range 1000 { // a second
-			b.pass(ms)
-			admitted += b.admitted("p", 1)
-		}
-		if admitted < 84 || admitted > 87 { // 85 %, and 87 % at its end
-			b.t.Errorf("%d were admitted in a second", admitted)
-		}
-	})
 }
 
 // "answers" of limits.yaml says what follows, for a level and those below it.

@@ -69,37 +69,6 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 	}
 }
 
-// "What is said of it counts for no other grant of the same task": news that are sent again after their reply was lost do not
-// hit the grant that the task has by then.
-func TestNewsNameAGrant(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
-		ask := Waiter{Scope: "p", ID: "a"}
-		b.decide(Request{Scope: "p"})
-		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "a"}})
-		b.pass(sec)
-		first := b.dispatch(DispatchRequest{Max: 1}).Granted
-		b.dispatch(DispatchRequest{Unused: placesOf(first)})
-		second := b.dispatch(DispatchRequest{Max: 1}).Granted
-		if len(first) != 1 || len(second) != 1 || first[0].WaiterRef == second[0].WaiterRef {
-			b.t.Fatalf("%+v, then %+v", first, second)
-		}
-		for what, news := range map[string]DispatchRequest{
-			"unused": {Unused: placesOf(first)}, "not yet": {NotFound: placesOf(first)}, "claimed": {Claimed: placesOf(first)},
-			"claimed, by who knows what it was granted": {Claimed: []WaiterRef{ask.Ref().WithGrant(first[0].Grant)}},
-		} {
-			b.dispatch(news)
-			if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Dispatched {
-				b.t.Errorf("%s: %+v, %v; that was said of another grant", what, s, err)
-			}
-		}
-		b.dispatch(DispatchRequest{Claimed: []WaiterRef{{Scope: "p", ID: "a"}}}) // of any
-		if s, err := b.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Dispatched || s.Waits {
-			b.t.Errorf("%+v, %v; it has come", s, err)
-		}
-	})
-}
-
 // What a killed process was granted is looked at after 3 s, also where nobody waits any more, or the others wait for long.
 func TestInFlightIsLookedAt(t *testing.T) {
 	t.Parallel()

@@ -2,14 +2,12 @@ package throttle
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // accountOf is an account of 100 a second with tenants below it, of 50 a second each where a rule is
@@ -99,51 +97,5 @@ func TestHostsOfAnswers(t *testing.T) {
 				t.Errorf("%s: %q, want %q", scope, got, want)
 			}
 		}
-	}
-}
-
-// A request's host and port, whatever its URL leaves out.
-func TestHostOf(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"https://api.example.com/x": "api.example.com:443", "http://api.example.com": "api.example.com:80", "HTTP://a:81/": "a:81",
-		"http://[::1]/": "[::1]:80", "https://u:p@a.example.com:8443": "a.example.com:8443", "ftp://a/": "a:",
-	} {
-		u, err := url.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := upstream.HostOf(u); got != want {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
-	}
-}
-
-// The hosts of a scope count in every period of its calendars: also in one whose beginning the limiter learns
-// from a reply, since its own clock is a moment behind.
-func TestHostsCountInEveryPeriod(t *testing.T) {
-	t.Parallel()
-	pol := parsedPolicy(t, `
-limits:
-  p:
-    hosts: [api.example.com]
-    rules:
-      - {name: r, algorithm: calendar, limit: 1000, resets: "0 0 * * *"}
-      - {name: tokens, algorithm: token-bucket, limit: 1000, per: 1s, unit: tokens}
-`)
-	for what, costs := range map[string]policy.Costs{"a plain cost": nil, "costs by unit": {policy.Requests: 1}} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, pol, func(b *bench) {
-				b.taken("2026-01-09T23:59:59.9Z")
-				b.atTime("2026-01-10T00:00:00.1Z")
-				b.decide(Request{Scope: "p", Costs: costs})
-				refusal := turnedDown(time.Minute)
-				refusal.Host = "elsewhere.example.net:443"
-				if out := b.heed("p", refusal); out.Changed {
-					b.t.Errorf("an answer of another host: %+v", out)
-				}
-			})
-		})
 	}
 }

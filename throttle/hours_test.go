@@ -2,10 +2,8 @@ package throttle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,33 +56,6 @@ func TestHoursSteps(t *testing.T) {
 			if d.Allowed != row.want || len(d.Rules) != 1 || d.Rules[0].Rule != row.rule || d.RetryAfter != row.retry || d.Rules[0].RetryAfter != row.retry {
 				b.t.Errorf("%d: got %+v", i, d)
 			}
-		}
-	})
-}
-
-// "At other times it is as if it were not there": no rule is met, any cost passes, with a
-// ticket too. By day a cost that it can never admit waits for the evening.
-func TestHoursOfTheOnlyRule(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")})
-	if err := policy.Check(parsedScope(t, "p/x"), 1000); err != nil {
-		t.Error(err)
-	}
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.at(oClock(3, 0, 0))
-		for n := range 10 {
-			d := b.decide(Request{Scope: "p/x", Cost: 1000, Turn: Turn{WaiterID: []string{"", fmt.Sprint(n)}[n%2]}})
-			if !d.Allowed || d.Wait != 0 || len(d.Rules) != 0 || d.Binding != -1 || d.Position.Waits {
-				b.t.Fatalf("by night: %+v", d)
-			}
-			b.giveBack(d.Grant)
-		}
-		b.at(oClock(19, 0, 0))
-		if d := b.decide(Request{Scope: "p/x", Cost: 1000}); d.Allowed || d.RetryAfter != time.Hour {
-			b.t.Errorf("by day: %+v", d)
-		}
-		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Remaining != 0 {
-			b.t.Errorf("by day: %+v", d)
 		}
 	})
 }
@@ -167,103 +138,6 @@ func TestHoursAndAWrongClock(t *testing.T) {
 	}
 }
 
-// The same of many who are decided together.
-func TestHoursTogether(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
-	)
-	b := newBench(t, redistest.Client(t), Config{}, policy)
-	rules := []string{"day", "night"}
-	for i, at := range []int64{oClock(8, 0, 0), oClock(20, 0, 0)} {
-		rule := rules[i]
-		b.at(at)
-		b.scopes.now = func(string) time.Time { return time.UnixMicro(epoch + at - 1) } // a moment late
-		var group sync.WaitGroup
-		for range 100 {
-			group.Go(func() {
-				d, err := b.Allow(t.Context(), "p/x")
-				if err != nil || !d.Allowed || d.Rules[0].Rule != rule {
-					t.Errorf("got %+v, %v", d, err)
-				}
-			})
-		}
-		group.Wait()
-	}
-	for i, at := range []int64{oClock(33, 0, 0), oClock(45, 0, 0)} { // the next day, of the same window
-		b.at(at)
-		b.scopes.now = b.serverTime
-		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Rule != rules[i] || d.Rules[0].Remaining != 399 {
-			t.Errorf("got %+v", d)
-		}
-	}
-}
-
-// Who waits in Wait comes when the hours are over, however long the rule would ask for, and
-// is not refused for a max_wait or a deadline that ends after them.
-func TestHoursEndWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, MaxWait: 2 * time.Hour, Active: wallclock.MustParseWindow("* 0-1 * * *", "UTC")}
-		l, err := New(rdb, policyOf(t, rule), Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(30 * time.Minute) // a bubble begins at midnight
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Minute)
-		defer cancel()
-		for n, want := range []time.Duration{0, 90 * time.Minute, 0} {
-			began := time.Now()
-			d, err := l.Wait(ctx, Request{Scope: "p/x"})
-			if took := time.Since(began); err != nil || !d.Allowed || took < want || took > want+sec {
-				t.Errorf("start %d came in %s: %+v, %v", n, took, d, err)
-			}
-		}
-	})
-}
-
-// A start that no rule minds is late all the same when hours have begun meanwhile: here while
-// its reply was on its way.
-func TestHoursBeginBeforeAStart(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")})
-	onBoth(t, Config{StartTolerance: 5 * ms}, policy, func(b *bench) {
-		b.at(oClock(7, 59, 59))
-		b.now.Add(970_000)
-		once := sync.OnceFunc(func() { // the first that is granted is too late
-			b.at(oClock(8, 0, 0))
-			<-time.After(50 * ms)
-		})
-		b.cfg.Observer = slowly(once)
-		d, err := b.Start(t.Context(), Request{Scope: "p/x"})
-		if err != nil || !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Remaining != 0 {
-			b.t.Errorf("got %+v, %v", d, err)
-		}
-	})
-}
-
-// While Redis is away the process's own clock says which rules hold, and none is none.
-func TestHoursInAnOutage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m, rdb := redistest.Miniredis(t)
-		l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Active: wallclock.MustParseWindow("* 1 * * *", "UTC")}), Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.SetError("LOADING")
-		for _, open := range []bool{true, false, true} {
-			d, err := l.Allow(t.Context(), "p/x")
-			if open && (err != nil || !d.Allowed || len(d.Rules) != 0) || !open && !errors.Is(err, ErrUnavailable) {
-				t.Errorf("at %s: %+v, %v", time.Now().UTC(), d, err)
-			}
-			<-time.After(time.Hour)
-		}
-	})
-}
-
 // What tells whether rules hold, and when that changes.
 func TestHoursAreTold(t *testing.T) {
 	t.Parallel()
@@ -316,23 +190,6 @@ func TestHoursOfAShadow(t *testing.T) {
 	})
 }
 
-// Policies without hours cost no command more, nor do rules that hold: one call each.
-func TestHoursCostNothing(t *testing.T) {
-	t.Parallel()
-	always := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
-	inHours := always
-	inHours.Active = wallclock.MustParseWindow("0-58 * * * *", "UTC") // mostly
-	for name, rule := range map[string]policy.Rule{"always": always, "in hours": inHours} {
-		rdb := redistest.NewServer(t).Client(t)
-		b := newBench(t, rdb, Config{}, policyOf(t, rule))
-		b.decide(Request{Scope: "p/x"}) // the server learns the script
-		commands := redistest.Commands(t, rdb, func() { b.decide(Request{Scope: "p/x"}) })
-		if commands["evalsha"] != 1 || commands["eval"] != 0 {
-			t.Errorf("%s: %v", name, commands)
-		}
-	}
-}
-
 // A start is granted by the rules that hold then, so nobody is granted one that is behind an edge of hours until then: those
 // who would have to start at the edge are not handed out before it, to be decided anew again and again.
 func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
@@ -371,45 +228,4 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Nor is one that takes nothing of any rule until then: it may take something of one that begins.
-func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
-	t.Parallel()
-	pol := policyOf(t,
-		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Unit: "tokens"},
-		policy.Rule{Name: "night", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Active: wallclock.MustParseWindow(nightHours, "UTC")},
-	)
-	onBoth(t, Config{}, pol, func(b *bench) {
-		b.at(oClock(7, 50, 0))
-		calls := policy.Costs{policy.Requests: 1, "tokens": 0}
-		for i := range 2 {
-			if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint(i)}, Costs: calls}); d.Allowed == (i > 0) {
-				b.t.Fatalf("%d: %+v", i, d)
-			}
-		}
-		b.at(oClock(19, 59, 59) + 980_000)
-		req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, MinLead: 40 * ms, Spread: 40 * ms, CheckAll: true}
-		if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != 20*ms {
-			b.t.Errorf("%+v", got)
-		}
-		b.at(oClock(20, 0, 0))
-		if got := b.dispatch(req); len(got.Granted) != 1 {
-			b.t.Errorf("%+v", got)
-		}
-	})
-}
-
-// Nor is one that is planned, however near that start is.
-func TestHoursEndBeforeWhoIsPlanned(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: wallclock.MustParseWindow(dayHours, "UTC")})
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.at(oClock(19, 59, 59) + 900_000)
-		b.decide(Request{Scope: "p/x"})
-		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/x", ID: "a"}}, 0, 150*ms)
-		if err != nil || !placed[0].Waits {
-			b.t.Errorf("%+v, %v", placed, err)
-		}
-	})
 }

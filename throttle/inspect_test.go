@@ -242,27 +242,6 @@ func everything(t *testing.T, b *bench) (all []string) {
 	return all
 }
 
-// More lines than a call has room for, and more seats than a page. On Redis alone:
-// a look in the embedded server takes as long as there are seats, for each line.
-func TestInspectManyLines(t *testing.T) {
-	t.Parallel()
-	const many = 2*inspectPage + 10
-	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []policy.Rule{bucket(10, 1)}, nil))}
-	i.ask("p/x", "first", 1)
-	asks := make([]Waiter, many)
-	for n := range asks {
-		asks[n] = Waiter{Scope: fmt.Sprintf("p/%d/y", n%(many-5)), ID: fmt.Sprint(n)}
-	}
-	for some := range slices.Chunk(asks, 500) {
-		if _, err := i.Waitlist().Join(t.Context(), some, 10*ms, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := i.scope("p"); got.Waiting != many || got.Queues != many-5 || got.NextStart.In != 100*ms {
-		t.Errorf("got %+v", got)
-	}
-}
-
 // Those that are refused, and a Redis that does not answer.
 func TestInspectErrors(t *testing.T) {
 	t.Parallel()
@@ -297,42 +276,4 @@ func TestInspectErrors(t *testing.T) {
 	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "p", ID: "t"}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a ticket, without Redis: %v", err)
 	}
-}
-
-// A reply that is not the script's is told, and not read.
-func TestInspectReply(t *testing.T) {
-	t.Parallel()
-	l, err := New(redistest.Client(t), policyOf(t, bucket(1, 1)), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, reply := range [][]any{nil, {[]any{int64(1)}, []any{}, ""}, {"", []any{}, ""}, {make([]any, 7), "", ""}} {
-		if _, err := l.table([]string{"p"}).readInspection("p", reply); !errors.Is(err, errReply) {
-			t.Errorf("%v: %v", reply, err)
-		}
-	}
-}
-
-// A rule that a task takes nothing of is none that it waits for, and cannot be told of when it
-// is suspended.
-func TestInspectBesideSuspended(t *testing.T) {
-	t.Parallel()
-	calls := policy.Rule{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * sec}
-	tokens := bucket(0, 1)
-	tokens.Unit = "tokens"
-	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
-		i := inspector{b}
-		for _, ticket := range []string{"runs", "a", "b"} {
-			b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: ticket}, Costs: policy.Costs{"requests": 1}, ID: NewID()})
-		}
-		for n, ticket := range []string{"a", "b"} {
-			got, err := i.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: policy.Costs{"requests": 1}})
-			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected.In != time.Duration(n+1)*10*sec {
-				b.t.Errorf("%s: %+v, %v", ticket, got, err)
-			}
-		}
-		if got := i.scope("p/x"); got.Waiting != 2 || got.NextStart.In != 10*sec || got.Binding.Rule.Name != "calls" {
-			b.t.Errorf("the scope: %+v", got)
-		}
-	})
 }

@@ -2,12 +2,10 @@ package throttle
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // A grant that is kept is found in another process, settled and given back there.
@@ -97,63 +95,6 @@ func (b *bench) kept(id string) Grant {
 		b.t.Fatal(err)
 	}
 	return g
-}
-
-// "It leaves out rules that are gone or have another algorithm by now."
-func TestKeptUnderOtherRules(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}})
-		if err := b.SaveGrant(ctx, d.Grant, "a", time.Hour); err != nil {
-			b.t.Fatal(err)
-		}
-		b.SetPolicy(policyOf(b.t,
-			policy.Rule{Name: "requests", Algorithm: policy.FixedWindow, Limit: 3, Per: sec},
-			policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "words"},
-			policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: wallclock.MustParse("@daily", "UTC"), Unit: "tokens"}))
-		g, err := b.LoadGrant(ctx, "p/x", "a")
-		if err != nil || len(g.places) != 1 {
-			b.t.Fatalf("%+v %v", g, err)
-		}
-		if said := b.settled(g, policy.Costs{"tokens": 100}); said != "daily 500 0 0" {
-			b.t.Error(said)
-		}
-	})
-}
-
-// A grant takes back what it was settled with under every rule of its scope, under those too
-// that it was not granted under: kept, or before the rule was there.
-func TestGiveBackOfWhatWasNotAskedFor(t *testing.T) {
-	t.Parallel()
-	kept := func(b *bench, g Grant) Grant {
-		if err := b.SaveGrant(ctx, g, "a", time.Hour); err != nil {
-			b.t.Fatal(err)
-		}
-		return b.kept("a")
-	}
-	before := func(b *bench, g Grant) Grant {
-		b.SetPolicy(policyOf(b.t, slices.Concat(twoUnits, []policy.Rule{{Name: "more", Algorithm: policy.FixedWindow, Limit: 4000, Per: time.Hour, Unit: "tokens"}})...))
-		return g
-	}
-	for name, row := range map[string]struct {
-		costs policy.Costs
-		find  func(b *bench, g Grant) Grant
-		want  string
-	}{
-		"kept":          {policy.Costs{"requests": 1}, kept, "requests 3, tokens 1000, daily 5000, parallel 1"},           // places are not kept
-		"before a rule": {policy.Costs{"tokens": 1}, before, "requests 3, tokens 999, daily 5000, parallel 2, more 4000"}, // a bucket gives back whole units
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-				g := row.find(b, b.decide(Request{Scope: "p/x", Costs: row.costs}).Grant)
-				b.settled(g, policy.Costs{"tokens": 701, "requests": 0})
-				if err := b.Refund(ctx, g); err != nil || b.left() != row.want {
-					b.t.Errorf("%v, %s left, want %s", err, b.left(), row.want)
-				}
-			})
-		})
-	}
 }
 
 func TestKeepRefuses(t *testing.T) {

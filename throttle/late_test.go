@@ -110,17 +110,6 @@ func TestLateForEver(t *testing.T) {
 	})
 }
 
-// "negative for no tolerance, and no start then counts as too late"
-func TestNoPad(t *testing.T) {
-	t.Parallel()
-	bubble(t, Config{StartTolerance: -1, Observer: &late{by: []time.Duration{sec}}}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
-		d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first"})
-		if err != nil || !d.Allowed || d.Grant.ID() != "first" {
-			t.Errorf("got %+v, %v", d, err)
-		}
-	})
-}
-
 // lag keeps each caller back for a while of its own, from time to time.
 type lag struct {
 	mu   sync.Mutex
@@ -260,8 +249,3 @@ func TestPlenty(t *testing.T) {
 		t.Errorf("%d units in a second, of %d", over, r.Limit)
 	}
 }
-
-// slowly is called with each decision.
-type slowly func()
-
-func (f slowly) Decided(Decision, time.Duration, error) { f() }

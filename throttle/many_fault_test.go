@@ -35,43 +35,6 @@ func TestTogetherIsSafeToRepeat(t *testing.T) {
 	}
 }
 
-// "one attempt id is charged once" where the reply to a whole batch gets lost, and
-// the slots of such a batch are not used again; those of others are.
-func TestLostReplyOfManyIsChargedOnce(t *testing.T) {
-	t.Parallel()
-	w, l, steady := lossy(t, Config{}, window10())
-	steady.decide(Request{Scope: "p/x"})
-	learnMany(t, l)
-	b := &bench{Limiter: l, t: t}
-	ask := func(sends int32) {
-		t.Helper()
-		for _, got := range b.askTogether(Request{Scope: "p/x"}, Request{Scope: "p/x"}, Request{Scope: "p/x"}) {
-			if n := got.attempt.sends.Load(); !got.Allowed || n != sends {
-				t.Errorf("%d sends, want %d: %+v", n, sends, got.Decision)
-			}
-		}
-	}
-	ask(1)
-	w.lose.Store(2)
-	// Resent, the batch is answered as it was, and may yet arrive once more.
-	before := l.slots.taken
-	ask(3)
-	if ask(1); l.slots.taken != before+1 {
-		t.Errorf("%d slots were taken anew, want one in place of that", l.slots.taken-before)
-	}
-	if w.lose.Load() > 0 {
-		t.Error("no reply was lost")
-	}
-	if d := steady.decide(Request{Scope: "p/x"}); d.Allowed || d.Rules[0].Remaining != 0 {
-		t.Errorf("ten were taken of ten, and then %+v", d)
-	}
-	one, a := l.slots.take(), &attempt{}
-	a.sends.Store(3)
-	if one.answered(a, nil); !one.spent {
-		t.Error("a slot that something may yet arrive for is used again")
-	}
-}
-
 // Where nobody knows what became of a batch, its time-out over or its connections
 // lost, what it was admitted to goes back for those who have gone; and where it has
 // not arrived it admits nobody any more.
@@ -164,26 +127,6 @@ func TestBatchThatMayHaveArrivedStays(t *testing.T) {
 		if !ok || len(again) != 1 || !one.text || (one == m) != (sends == 2) || len(one.asked) != 2+int(sends/2) {
 			t.Errorf("after %d sends %d attempts are sent again in a batch of their own: %t", sends, len(one.asked), one != m)
 		}
-	}
-}
-
-// A server that does not know the script of a batch gets its text.
-func TestScriptOfManyComesBack(t *testing.T) {
-	t.Parallel()
-	b := warm(t, redistest.NewServer(t).Client(t), window10())
-	if err := b.rdb.ScriptFlush(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	g := gated(b.rdb)
-	for range 2 {
-		for _, got := range b.askTogether(Request{Scope: "p/x"}, Request{Scope: "p/x"}) {
-			if n := got.attempt.sends.Load(); !got.Allowed || n != 1 {
-				t.Errorf("%d sends: %+v", n, got.Decision)
-			}
-		}
-	}
-	if n := g.commands.Load(); n != 3 {
-		t.Errorf("%d commands, want 3", n)
 	}
 }
 
@@ -324,45 +267,5 @@ func TestLateBatchOfNobody(t *testing.T) {
 	}
 	if d := b.peek(); m.sends.Load() != 2 || d.Rules[0].Remaining != 7 {
 		t.Errorf("%d sends, then the first arrives: %d of 10 are left, and three were granted", m.sends.Load(), d.Rules[0].Remaining)
-	}
-}
-
-// Who has gone, or was told of a time-out, before a batch leaves it to decide is not
-// decided singly any more: nobody would use what is granted, or give it back.
-func TestGoneIsNotDecidedSingly(t *testing.T) {
-	t.Parallel()
-	ways := map[string]struct {
-		as       int32
-		commands []string
-	}{
-		"timed out":          {timedOut, nil},
-		"gone":               {left, nil},
-		"timed out, refused": {timedOut, []string{"-mget"}},
-		"gone, refused":      {left, []string{"-mget"}},
-	}
-	for name, way := range ways {
-		b := newBench(t, redistest.Client(t), Config{}, policyOf(t, window10()))
-		learn(t, b.Limiter, "p/x")
-		learnMany(t, b.Limiter)
-		if way.commands != nil {
-			user := redistest.User(t, []string{b.cfg.Prefix + ":*"}, append([]string{"+@all"}, way.commands...)...)
-			b = (&bench{Limiter: b.Limiter, t: t, rdb: user, now: b.now}).under(window10())
-		}
-		batch := b.batchOf(Request{Scope: "p/x"}, Request{Scope: "p/x", ID: "one"}, Request{Scope: "p/x"})
-		parcels := b.runner.commands(slices.Clone(batch))
-		for _, p := range batch[:2] {
-			if _, err := p.leave(way.as, errNoAnswer); !errors.Is(err, errNoAnswer) {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-		for len(parcels) > 0 {
-			parcels = b.runner.exchange(t.Context(), parcels)
-		}
-		if reply, err := batch[2].wait(); err != nil || reply[0] != 1 {
-			t.Errorf("%s: who stayed is answered %v, %v", name, reply, err)
-		}
-		if d := b.peek(); d.Rules[0].Remaining != 9 {
-			t.Errorf("%s: %d of 10 are left, and one was granted", name, d.Rules[0].Remaining)
-		}
 	}
 }

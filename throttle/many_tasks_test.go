@@ -70,29 +70,6 @@ func TestTasksAreDecidedTogether(t *testing.T) {
 	})
 }
 
-// A task that a batch has admitted holds a place of its own, which is released, and gives back what it took.
-func TestTaskOfABatchHoldsItsPlace(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, redistest.Client(t), Config{}, tasksOfTenants(t))
-	learnMany(t, b.Limiter)
-	b.giveBack(b.decide(taskRequests("p/a")[0]).Grant)
-	all := b.askTogether(taskRequests("p/a", "p/a", "p/a")...)
-	_, lease := b.Lease(ctx, all[0].Grant)
-	if err := lease.Release(ctx); err != nil {
-		t.Fatal(err)
-	}
-	b.giveBack(all[1].Grant)
-	b.giveBack(all[1].Grant)
-	p := b.plan("p/a")
-	held, err := b.rdb.ZRange(ctx, p.keys[2], 0, -1).Result()
-	if err != nil || len(held) != 1 || held[0] != all[2].attempt.id {
-		t.Errorf("held by %q, %v; want %q", held, err, all[2].attempt.id)
-	}
-	if d, err := b.Peek(ctx, Request{Scope: "p/a"}); err != nil || d.Rules[1].Remaining != 98 {
-		t.Errorf("%+v, %v; want 98 of 100 left in the window", d, err)
-	}
-}
-
 // "A decision of a tenant that waits for nothing costs the same whether others of its provider wait or not, and the same while an
 // API's correction of another scope is in force": it takes one command more, which looks whether that is its own.
 func TestOthersCostNothing(t *testing.T) {

@@ -1,61 +1,11 @@
 package throttle
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// Who has come and has ended, both told in one call, has spent what it was granted.
-func TestClaimedAndGone(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
-		b.decide(Request{Scope: "p/a"})
-		if d, err := b.Waitlist().Queue(ctx, Request{Scope: "p/a", Turn: Turn{WaiterID: "x"}}); err != nil || !d.Position.Waits {
-			b.t.Fatalf("%+v, %v", d, err)
-		}
-		b.pass(time.Hour)
-		one := b.dispatch(DispatchRequest{Max: 1}).Granted
-		if len(one) != 1 {
-			b.t.Fatalf("%+v", one)
-		}
-		place := one[0].WithGrant(one[0].Grant)
-		b.dispatch(DispatchRequest{Max: 1, Claimed: []WaiterRef{place}, Deleted: []WaiterRef{one[0].WaiterRef}})
-		if d := b.decide(Request{Scope: "p/b"}); d.Allowed {
-			b.t.Error("two runs in an hour")
-		}
-	})
-}
-
-// Who was left to others in a call that granted somebody of another signature is found by the next.
-func TestLeftBesideAnotherSignature(t *testing.T) {
-	t.Parallel()
-	calls, tokens := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}, policy.Rule{Name: "t", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec, Unit: "tokens"}
-	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
-		for i := range 4 {
-			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), Turn: Turn{WaiterID: fmt.Sprint(i)}}
-			if i%2 == 0 {
-				req.Costs, req.Turn.Priority = policy.Costs{"requests": 1}, 5
-			}
-			if d, err := b.Waitlist().Queue(ctx, req); err != nil || !d.Position.Waits {
-				b.t.Fatalf("%+v, %v", d, err)
-			}
-		}
-		req := DispatchRequest{Provider: "p", Max: 10, Skip: func(scope string) bool { return scope == "p/a" }}
-		woken := b.dispatch(req)
-		if strings.Join(tickets(placesOf(woken.Granted)), " ") != "1 3" {
-			b.t.Errorf("%+v: want those of p/b", woken)
-		}
-		b.pass(sec)
-		req.Skip = nil
-		if woken = b.dispatch(req); strings.Join(tickets(placesOf(woken.Granted)), " ") != "0 2" {
-			b.t.Errorf("%+v: want those of p/a", woken)
-		}
-	})
-}
 
 // Who is withdrawn leaves its queue, or its parked place. Who was granted its start keeps it, and what it was charged.
 func TestWithdrawn(t *testing.T) {

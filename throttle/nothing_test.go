@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -114,45 +113,6 @@ func TestCostsOfNothingWhilePaused(t *testing.T) {
 					b.t.Errorf("when it is over: %+v", d)
 				}
 			})
-		})
-	}
-}
-
-// It asks without a place in line, and follows the failure policies of its rules.
-func TestCostsOfNothingAtTheEdges(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, window10()), func(b *bench) {
-		if d, err := b.Decide(ctx, Request{Scope: "p", Costs: free, Turn: Turn{WaiterID: "a"}}); err == nil {
-			b.t.Errorf("with a place in line: %+v", d)
-		}
-		if _, err := b.Decide(ctx, Request{Scope: "q", Costs: free}); !errors.As(err, new(*policy.UnmatchedError)) {
-			b.t.Error(err)
-		}
-	})
-	onBoth(t, Config{}, parsedPolicy(t, "unmatched: allow\nlimits: {}"), func(b *bench) {
-		peeked, err := b.Peek(ctx, Request{Scope: "q", Costs: free})
-		if d := b.decide(Request{Scope: "q", Costs: free}); !d.Allowed || !peeked.Allowed || err != nil {
-			b.t.Errorf("no rule: %+v, %+v, %v", d, peeked, err)
-		}
-	})
-	for name, row := range map[string]struct {
-		rules   []policy.Rule
-		allowed bool
-	}{
-		"closed":                   {[]policy.Rule{failing(policy.FailClosed)}, false},
-		"open":                     {[]policy.Rule{failing(policy.FailOpen)}, true},
-		"mixed":                    {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailClosed)}, false},
-		"share, without Heartbeat": {[]policy.Rule{failing(policy.FailShare)}, false},
-	} {
-		bubble(t, Config{}, policyOf(t, row.rules...), nil, func(t *testing.T, w *wire, l *Limiter) {
-			w.down.Store(true)
-			d, err := l.Decide(t.Context(), Request{Scope: "p", Costs: free})
-			if d.Allowed != row.allowed || d.Degraded != row.allowed || errors.Is(err, ErrUnavailable) == row.allowed {
-				t.Errorf("%s: %+v, %v", name, d, err)
-			}
-			if d, err := l.Peek(t.Context(), Request{Scope: "p", Costs: free}); !errors.Is(err, ErrUnavailable) {
-				t.Errorf("%s: Peek %+v, %v", name, d, err)
-			}
 		})
 	}
 }

@@ -1,12 +1,10 @@
 package throttle
 
 import (
-	"context"
 	"fmt"
 	"reflect"
 	"testing"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -74,37 +72,4 @@ func TestOutline(t *testing.T) {
 			t.Errorf("%+v, %v; want %+v", list, err, want)
 		}
 	})
-}
-
-// "Costs two round trips, whatever the length of the queue", and one command for any number of scopes.
-func TestOutlineCost(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	limiter, err := New(server.Client(t), tenants(t, "p", []policy.Rule{bucket(1, 1)}, nil), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 1500 {
-		req := Request{Scope: fmt.Sprintf("p/%d", n), ID: NewID(), Turn: Turn{WaiterID: "a"}}
-		if _, err := limiter.Waitlist().Queue(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cost := func(f func(context.Context) error) int {
-		return redistest.Total(redistest.Commands(t, server.Client(t), func() {
-			if err := f(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}))
-	}
-	w := limiter.Waitlist()
-	if n := cost(func(ctx context.Context) error { _, err := w.WaitingIn(ctx, "p", "p/1", "p/2", "p"); return err }); n != 1 {
-		t.Errorf("WaitingIn sent %d commands", n)
-	}
-	if n := cost(func(ctx context.Context) error { _, _, err := w.Outline(ctx, "p", 10_000); return err }); n > 6 {
-		t.Errorf("Outline of 1500 scopes sent %d commands", n)
-	}
-	if n := cost(func(ctx context.Context) error { _, _, err := w.Outline(ctx, "p", 100); return err }); n != 1 {
-		t.Errorf("Outline of 100 scopes sent %d commands", n)
-	}
 }

@@ -116,31 +116,6 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 	}
 }
 
-// "Who was granted a start after it is not held up by what was heard before": a pause that
-// somebody else ends, or that the start comes after.
-func TestAPIPauseThatIsOverTakesNothingBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		here, there, start := pacedBubble(t)
-		if _, err := here.Report(t.Context(), "p/a", refusedFor(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(ms)
-		if err := there.ResetUpstream(t.Context(), "p/a"); err != nil { // here it is known for as long as it was told
-			t.Fatal(err)
-		}
-		if got := <-start(Request{Scope: "p/a"}); got.err != nil || !got.d.Allowed || got.took > 1010*ms {
-			t.Errorf("after %v, %v: %+v", got.took, got.err, got.d)
-		}
-		if _, err := here.Report(t.Context(), "p/a", refusedFor(time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		if got := <-start(Request{Scope: "p/a"}); got.err != nil || !got.d.Allowed || got.took > 1010*ms {
-			t.Errorf("granted for the end of the pause, after %v, %v: %+v", got.took, got.err, got.d)
-		}
-	})
-}
-
 // Wait comes when the pause is over, whoever told it.
 func TestWaitOutlastsAnAPIPause(t *testing.T) {
 	t.Parallel()

@@ -1,9 +1,7 @@
 package throttle
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -69,27 +67,6 @@ func TestPausedDecisions(t *testing.T) {
 			b.t.Errorf("%+v", d)
 		}
 	})
-}
-
-// A pause that has ended leaves a scope without rules what it was.
-func TestPauseEndsUnmatched(t *testing.T) {
-	t.Parallel()
-	for unmatched, want := range map[policy.Unmatched]bool{policy.UnmatchedAllow: true, policy.UnmatchedDeny: false} {
-		p, err := policy.New(unmatched, map[string]policy.ScopeConfig{"p": {Pause: policy.PauseOn, PausedUntil: time.UnixMicro(epoch).Add(time.Second)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		onBoth(t, Config{}, p, func(b *bench) {
-			if d := b.decide(Request{Scope: "p"}); d.Allowed || d.RetryAfter != time.Second {
-				b.t.Errorf("%+v", d)
-			}
-			b.at(time.Second.Microseconds())
-			d, err := b.Decide(b.t.Context(), Request{Scope: "p"})
-			if d.Allowed != want || errors.As(err, new(*policy.UnmatchedError)) == want {
-				b.t.Errorf("%s: %+v, %v", unmatched, d, err)
-			}
-		})
-	}
 }
 
 // docs/limits.md: a pause stands while Redis does not answer, whatever the rules say of that.
@@ -184,47 +161,6 @@ func TestPauseTakesStartsBack(t *testing.T) {
 			if d, err := l.Peek(t.Context(), Request{Scope: "p"}); err != nil || d.Allowed == row.starts {
 				t.Errorf("%+v: %+v, %v: its unit is not back", row, d, err)
 			}
-		}
-	})
-}
-
-// Wait goes on at once when a pause is lifted.
-func TestWaitGoesOnAfterPause(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		l, err := New(rdb, parsedPolicy(t, "limits: {p: {paused: true}}"), Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		time.AfterFunc(10*time.Minute, func() { l.SetPolicy(parsedPolicy(t, "unmatched: allow\nlimits: {}")) })
-		if _, err := l.Wait(t.Context(), Request{Scope: "p"}); err != nil || time.Since(began) > 10*time.Minute+time.Millisecond {
-			t.Errorf("%v after %s", err, time.Since(began))
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-		l.SetPolicy(parsedPolicy(t, "limits: {p: {paused: true, paused_until: "+until+"}}"))
-		if _, err := l.Wait(ctx, Request{Scope: "p"}); !errors.Is(err, ErrMaxWait) || ctx.Err() != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// A paused path costs no other state than its rules have, whatever is asked of it.
-func TestPauseLeavesNoState(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("deny")), func(b *bench) {
-		for range 50 {
-			scope := []string{"p/a", "p/timed", "whole/x"}[rand.N(3)]
-			if d := b.decide(Request{Scope: scope, Cost: 1 + rand.Int64N(5), MaxDelay: rand.N(time.Second)}); d.Allowed {
-				b.t.Fatalf("%+v", d)
-			}
-		}
-		keys, err := b.rdb.Keys(b.t.Context(), b.cfg.Prefix+":*").Result()
-		if err != nil || len(keys) != 0 {
-			b.t.Errorf("%v, %v", keys, err)
 		}
 	})
 }

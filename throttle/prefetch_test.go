@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -461,30 +460,6 @@ func TestPrefetchedAndAPIs(t *testing.T) {
 	})
 }
 
-// So it is where another process has told of the pause, and this one finds out.
-func TestPrefetchedAndPausesOfOthers(t *testing.T) {
-	t.Parallel()
-	prefetching(t, policyOf(t, minuteOf(1000)), func(p *prefetcher) {
-		asked := p.fill("p/x", 20)
-		other := newPrefetcher(p.t, p.rdb, Config{}, policyOf(t, minuteOf(1000)))
-		if _, err := other.Report(p.t.Context(), "p/x", refusedFor(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		of, _ := p.scopes.of("p/x")
-		p.lookAtPauses(of)
-		synctest.Wait()
-		if d, err := p.Allow(p.t.Context(), "p/x"); err != nil || !d.Paused {
-			t.Errorf("got %+v, %v", d, err)
-		}
-		if err := p.ResetUpstream(p.t.Context(), "p/x"); err != nil {
-			t.Fatal(err)
-		}
-		if left := p.left("p/x")[0]; left != 1000-asked {
-			t.Errorf("%d are left, %d were asked for", left, asked)
-		}
-	})
-}
-
 // "A denial is Redis's own": where units in stock are too few for a request that is denied, they go back and it is asked again.
 func TestPrefetchedIsNotMissing(t *testing.T) {
 	t.Parallel()
@@ -556,38 +531,6 @@ func TestPrefetchLeavesNothingUnused(t *testing.T) {
 	}
 }
 
-// Requests of several costs share a stock, and each has its units of one charge.
-func TestPrefetchOfSeveralCosts(t *testing.T) {
-	t.Parallel()
-	prefetching(t, policyOf(t, minuteOf(100_000)), func(p *prefetcher) {
-		spent, prefetched := int64(0), 0
-		for i := range 3000 {
-			cost := []int64{1, 3, 1, 7, 40, 2}[i%6]
-			d := p.ask(Request{Scope: "p/x", Cost: cost})
-			spent += cost
-			left, least := 100_000-spent, 100_000-spent
-			if !d.Prefetched { // Redis does not know what is in stock
-				least -= p.held("p/x")
-			}
-			if d.Rules[0].Remaining > left || d.Rules[0].Remaining < least || d.Grant.cost.each != cost {
-				t.Fatalf("after %d, of which %d are held: %+v", spent, p.held("p/x"), d)
-			}
-			if d.Prefetched {
-				prefetched++
-			}
-			<-time.After(ms / 10)
-		}
-		if prefetched < 2500 {
-			t.Errorf("%d of 3000 were prefetched", prefetched)
-		}
-		<-time.After(fifty)
-		synctest.Wait()
-		if left := p.left("p/x")[0]; left != 100_000-spent {
-			t.Errorf("%d are left, %d were spent", left, spent)
-		}
-	})
-}
-
 // "The path of a request has to be of such rules alone", and it asks for a number of units, once, and without a ticket.
 func TestPrefetchIsNotForAll(t *testing.T) {
 	t.Parallel()
@@ -633,42 +576,6 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 	}
 }
 
-// Who may have been granted a start by now, or was late for one, is answered about that one.
-func TestPrefetchIsForNewRequests(t *testing.T) {
-	t.Parallel()
-	p := &compiledScope{stock: newStock([]policy.MatchedRule{{Rule: minuteOf(10)}})}
-	for i, row := range []struct {
-		req  Request
-		want bool
-	}{
-		{Request{once: true}, true},
-		{Request{ID: "of Wait's", slot: &slot{}}, true},
-		{Request{ID: "of Wait's", slot: &slot{spent: true}}, false},
-		{Request{once: true, late: lateness{from: sec}}, false},
-		{Request{once: true, standing: rejoins}, false},
-	} {
-		if got := p.stocks(&row.req); got != row.want {
-			t.Errorf("%d: %t", i, got)
-		}
-	}
-}
-
-// A start is asked for later where replies are slower than the pad and the prefetch: not where they are slower than the pad.
-func TestPrefetchBearsSlowReplies(t *testing.T) {
-	t.Parallel()
-	prefetching(t, policyOf(t, minuteOf(1000)), func(p *prefetcher) {
-		p.ask(Request{Scope: "p/x"})
-		of, _ := p.scopes.of("p/x")
-		for lag, want := range map[time.Duration]bool{0: false, 54 * ms: false, 56 * ms: true} {
-			of.clock(&p.skews).lag = lag
-			req := Request{Scope: "p/x", Cost: 1}
-			if p.startLater(&req); (req.late.from > 0) != want {
-				t.Errorf("replies are %s late: %+v", lag, req.late)
-			}
-		}
-	})
-}
-
 // "The least prefetch of its rules counts".
 func TestLeastPrefetchCounts(t *testing.T) {
 	t.Parallel()
@@ -683,26 +590,6 @@ func TestLeastPrefetchCounts(t *testing.T) {
 		<-time.After(1)
 		if d := p.ask(Request{Scope: "p/x"}); d.Prefetched {
 			t.Errorf("got %+v", d)
-		}
-	})
-}
-
-// Start and Wait take what is in stock, and one who could wait gets no later start for it.
-func TestWaitTakesWhatIsPrefetched(t *testing.T) {
-	t.Parallel()
-	prefetching(t, policyOf(t, minuteOf(1000)), func(p *prefetcher) {
-		p.fill("p/x", 10)
-		calls := p.way.scripts.Load()
-		d, err := p.Wait(p.t.Context(), Request{Scope: "p/x"})
-		if err != nil || !d.Prefetched || d.Grant.Zero() {
-			t.Errorf("got %+v, %v", d, err)
-		}
-		s, err := p.Start(p.t.Context(), Request{Scope: "p/x", MaxDelay: sec})
-		if err != nil || !s.Prefetched || s.Wait != 0 || s.Grant.ID() == d.Grant.ID() {
-			t.Errorf("got %+v, %v", s, err)
-		}
-		if n := p.way.scripts.Load() - calls; n != 0 {
-			t.Errorf("that took %d calls", n)
 		}
 	})
 }
@@ -811,47 +698,6 @@ func TestPrefetchLeavesHalf(t *testing.T) {
 	})
 }
 
-// The observer is told of each decision, and that those from stock took no time.
-func TestPrefetchedIsTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		w := &way{}
-		rdb.AddHook(w)
-		w.there.Store(int64(ms))
-		o := &upstreamOf{}
-		p := newPrefetcher(t, rdb, Config{Observer: o}, policyOf(t, minuteOf(1000)))
-		prefetched := 0
-		for range 200 {
-			if p.ask(Request{Scope: "p/x"}).Prefetched {
-				prefetched++
-			}
-		}
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.all != 200 || o.prefetched != prefetched || prefetched < 100 || o.wrong > 0 {
-			t.Errorf("told of %d, of them %d prefetched, where %d were; of %d something is wrong", o.all, o.prefetched, prefetched, o.wrong)
-		}
-	})
-}
-
-type upstreamOf struct {
-	mu                     sync.Mutex
-	all, prefetched, wrong int
-}
-
-func (o *upstreamOf) Decided(d Decision, took time.Duration, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.all++
-	if d.Prefetched {
-		o.prefetched++
-	}
-	if err != nil || d.Prefetched != (took == 0) || d.Grant.cost.each != 1 {
-		o.wrong++
-	}
-}
-
 // A draw whose reply is too late to be of use goes back, and there is none again for a while.
 func TestPrefetchFromFarAway(t *testing.T) {
 	t.Parallel()
@@ -917,50 +763,5 @@ func TestPrefetchedAndHours(t *testing.T) {
 				eight = eight.Add(24 * time.Hour)
 			}
 		})
-	}
-}
-
-// Many callers at once, on a real server: all that was granted and is left is the limit.
-func TestPrefetchByManyAtOnce(t *testing.T) {
-	t.Parallel()
-	const limit = 20_000
-	rdb := redistest.Client(t)
-	policy := policyOf(t, minuteOf(limit), prefetchRules(limit)["bucket"], prefetchRules(limit)["fixed"], prefetchRules(limit)["day"])
-	cfg := Config{Prefix: redistest.Prefix(t)}
-	var spent, prefetched atomic.Int64
-	var group sync.WaitGroup
-	all := []*prefetcher{newPrefetcher(t, rdb, cfg, policy), newPrefetcher(t, rdb, cfg, policy)}
-	for i := range 16 {
-		group.Go(func() {
-			p := all[i%2]
-			for n := range 200 {
-				cost := int64(1 + (i+n)%3)
-				d, err := p.Decide(t.Context(), Request{Scope: "p/x", Cost: cost})
-				if err != nil || !d.Allowed {
-					t.Errorf("got %+v, %v", d, err)
-					return
-				}
-				if d.Prefetched {
-					prefetched.Add(1)
-				}
-				if spent.Add(cost); n%10 == 0 {
-					if err := p.Refund(t.Context(), d.Grant); err != nil {
-						t.Error(err)
-					}
-					spent.Add(-cost)
-				}
-				if n == 100 && i < 2 {
-					p.SetPolicy(policy)
-				}
-			}
-		})
-	}
-	group.Wait()
-	redistest.WaitFor(t, "what was not used to come back", 10*sec, func() bool {
-		left := all[0].left("p/x")
-		return left[0] == limit-spent.Load() && slices.Equal(left[2:], []int64{left[0], left[0]})
-	})
-	if prefetched.Load() == 0 {
-		t.Error("nothing was prefetched")
 	}
 }

@@ -139,53 +139,6 @@ func TestChangedCapCountsFromThenOn(t *testing.T) {
 	}
 }
 
-// A capped task stands behind those of its own scope that came before it, and its expected start says so: also in a
-// period of a calendar whose beginning the limiter learns from a reply.
-func TestCapTellsExpectedStart(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
-		b.decide(Request{Scope: "p"})
-		lineUpAll(b, asksOf("a", 9, 0, nil))
-		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/a", ID: "urgent", Priority: 1000000}}, 0, 0)
-		if err != nil || placed[0].Expected < 9*sec || placed[0].Expected > 11*sec {
-			b.t.Errorf("%+v, %v: nine wait before it, one starts each second", placed, err)
-		}
-	})
-	daily := parsedPolicy(t, `limits: {p: {max_priority: 0, rules: [{name: r, algorithm: calendar, limit: 1, resets: "0 0 * * *"}]}}`)
-	onBoth(t, Config{}, daily, func(b *bench) {
-		b.atTime("2026-01-10T00:00:00.1Z")
-		b.decide(Request{Scope: "p"})
-		b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "first"}})
-		b.taken("2026-01-09T23:59:59.9Z")
-		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "urgent", Priority: 1000000}}); d.Position.Ahead != 1 {
-			b.t.Errorf("%+v: one waits before it", d.Position)
-		}
-	})
-}
-
-// A task of a lane that is capped has the share of its lane.
-func TestCappedTaskHasItsLane(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
-		b.decide(Request{Scope: "p"})
-		var asks []Waiter
-		for i := range 6 {
-			asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprint("low", i), Lane: "low", Stride: 2})
-		}
-		for i := range 6 {
-			asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprint("high", i), Lane: "high", Stride: 1, Priority: 1000000})
-		}
-		lineUpAll(b, asks)
-		high := 0
-		for _, ticket := range b.started(asks)[:6] {
-			high += strings.Count(ticket, "high")
-		}
-		if high < 3 || high > 5 {
-			b.t.Errorf("%d of the first 6 are of the lane that has two thirds", high)
-		}
-	})
-}
-
 // A priority that is out of bounds is refused, whichever way it comes.
 func TestPriorityRefused(t *testing.T) {
 	t.Parallel()

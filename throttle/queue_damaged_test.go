@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -190,56 +189,6 @@ func TestDamagedValues(t *testing.T) {
 	})
 }
 
-// What scripts fail with at a damaged value is told from all that has other causes, whatever the
-// server.
-func TestDamagedErrors(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]bool{
-		"ERR user_script:12: attempt to perform arithmetic on local 'a' (a nil value) script: ab, on @user_script:12.": true,
-		"ERR value is not a valid float script: ab, on @user_script:3.":                                                true,
-		"WRONGTYPE Operation against a key holding the wrong kind of value script: ab, on @user_script:3.":             true,
-		"WRONGTYPE Operation against a key holding the wrong kind of value":                                            true,
-		"ERR Error running script (call to f_ab): @user_script:9: user_script:9: attempt to compare nil with number":   true,
-		"ERR Error compiling script (new function): <string>:9: attempt to index a nil value":                          true,
-
-		"ERR Error running script (call to f_ab): @user_script: 1: @user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.": false,
-		"ERR The user executed a script that can't run this command or subcommand script: ab, on @user_script:9.":                             false,
-		"NOPERM User a has no permissions to access one of the keys script: ab, on @user_script:9.":                                           false,
-		"OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:9.":                                              false,
-		"READONLY You can't write against a read only replica. script: ab, on @user_script:9.":                                                false,
-		"MISCONF Errors writing to the AOF file: no space script: ab, on @user_script:9.":                                                     false,
-		"NOSCRIPT No matching script. Please use EVAL.":                                                                                       false,
-		"BUSY Redis is busy running a script.":                                                                                                false,
-		"ERR Error running script: Script killed by user with SCRIPT KILL. user_script":                                                       false,
-		"LOADING Redis is loading the dataset in memory":                                                                                      false,
-		"MOVED 1 127.0.0.1:1":           false,
-		"TRYAGAIN Multiple keys":        false,
-		"ERR unknown command 'EVALSHA'": false,
-	} {
-		if got := damaged(fmt.Errorf("look: %w", unknown(text))); got != want {
-			t.Errorf("%q: %t", text, got)
-		}
-	}
-	for _, err := range []error{nil, errReply, context.DeadlineExceeded, errors.New("user_script: connection reset")} {
-		if damaged(err) {
-			t.Errorf("%v is no error of a script", err)
-		}
-	}
-}
-
-// logLines keeps what is logged.
-type logLines struct {
-	slog.Handler
-	records []slog.Record
-}
-
-func (l *logLines) Enabled(context.Context, slog.Level) bool { return true }
-
-func (l *logLines) Handle(_ context.Context, r slog.Record) error {
-	l.records = append(l.records, r)
-	return nil
-}
-
 // calls is a hook that counts how often each script is asked for.
 type calls struct{ of map[string]int }
 
@@ -256,29 +205,6 @@ func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
-}
-
-// What was dropped is logged once, with how much it was, and without what it was.
-func TestRepairTellsOnce(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t), func(b *bench) {
-		w, log := begin(b), &logLines{}
-		b.cfg.Logger = slog.New(log)
-		b.rdb.HSet(ctx, flightKey(b.provider("p")), "/a/x\x00:secret", "short", "/b/x\x00:secret", "")
-		b.rdb.HSet(ctx, metaKey(b.provider("p")), "n", "secret")
-		w.goOn()
-		if len(log.records) != 1 || log.records[0].Level != slog.LevelWarn {
-			b.t.Fatalf("%v were logged", log.records)
-		}
-		text := log.records[0].Message
-		log.records[0].Attrs(func(a slog.Attr) bool {
-			text += " " + a.String()
-			return true
-		})
-		if !strings.Contains(text, "provider=p dropped=2 ") || strings.Contains(text, "secret") {
-			b.t.Errorf("%s", text)
-		}
-	})
 }
 
 // A rule's own state is nobody's to drop: the error is what it was, and what cannot be repaired is not
@@ -305,44 +231,6 @@ func TestNothingToRepair(t *testing.T) {
 			b.t.Errorf("the foreign key has %d entries", n)
 		}
 		b.rdb.Del(ctx, state)
-		w.goOn()
-	})
-}
-
-// A user who may not drop anything gets the error that there was, and when it may, all goes on.
-func TestRepairRefused(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	w := begin(newBench(t, rdb, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t)))
-	w.rdb.Set(ctx, w.provider("p")+"!heap", "text", 0)
-	acl := func(rule string) {
-		if err := rdb.Do(ctx, "ACL", "SETUSER", "default", rule).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	acl("-del")
-	for range 2 {
-		_, err := w.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
-		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
-			t.Fatalf("%v", err)
-		}
-	}
-	acl("+del")
-	redistest.WaitFor(t, "what is damaged to be dropped", bound, func() bool {
-		_, err := w.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
-		return err == nil
-	})
-	w.goOn()
-}
-
-// A glance that meets a key of another type is followed by a dispatch, which has it repaired.
-func TestGlanceAtDamaged(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t), func(b *bench) {
-		w := begin(b)
-		b.nexts.of("p").looked(1, 1, Dispatched{Waiting: true, Next: time.Minute})
-		b.rdb.Set(ctx, scheduleKey(b.provider("p")), "text", 0)
-		b.dispatch(DispatchRequest{OnlyIfDue: true})
 		w.goOn()
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -266,13 +267,10 @@ func laneFault(rdb redis.UniversalClient, prefix string) string {
 
 // Lanes of a line share its starts by their strides; within a lane the first come goes first.
 func TestLanes(t *testing.T) {
-	forHistories(t)
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-		if found := laneFault(b.rdb, b.cfg.Prefix); found != "" {
-			b.t.Error(found)
-		}
-	})
+	if found := laneFault(redistest.Client(t), redistest.Prefix(t)); found != "" {
+		t.Error(found)
+	}
 }
 
 // What is expected of a task's start goes by its lane and by its priority.

@@ -100,14 +100,13 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 		levels[r.IntN(3)] = 1
 	}
 	var rules [3][]policy.Rule
-	draw := &randomHistory{}
 	h.weight = 1 + int64(seed%7) // not drawn: the histories of each seed stay what they were
 	if seed%3 == 0 {
 		h.shares = map[string]policy.Share{"x": {Guaranteed: 60}, "y": {Weight: 3}}
 	}
 	for level, n := range levels {
 		for range n {
-			rule := draw.rule(r, fmt.Sprintf("r%d%d", level, len(rules[level])))
+			rule := r.rule(fmt.Sprintf("r%d%d", level, len(rules[level])))
 			if level == 0 && rule.Algorithm != policy.Concurrency {
 				rule.Limit = max(rule.Limit, 3)
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// queueWorld runs one history of those who wait in the tree: grants are held against the ledgers of
-// model_test.go, the order against who asked first, and the tree against the queues.
+// queueWorld runs one history of those who wait in the tree: grants are held against the bounds of
+// test/reference, the order against who asked first, and the tree against the queues.
 type queueWorld struct {
 	rdb      redis.UniversalClient
 	prefix   string
@@ -27,7 +27,7 @@ type queueWorld struct {
 	now      int64
 	began    time.Time
 
-	ledgers   map[string]*ledger
+	spent     map[string]*tally
 	tasks     []*waiter
 	byTicket  map[string]*waiter
 	news      DispatchRequest
@@ -41,15 +41,15 @@ type queueWorld struct {
 }
 
 func newQueueWorld(rdb redis.UniversalClient, prefix string, h *queueHistory) *queueWorld {
-	w := &queueWorld{began: time.Now(), rdb: rdb, prefix: prefix, h: h, now: epoch, ledgers: map[string]*ledger{}, byTicket: map[string]*waiter{}, loose: map[string]bool{}, news: DispatchRequest{Provider: "p"}}
+	w := &queueWorld{began: time.Now(), rdb: rdb, prefix: prefix, h: h, now: epoch, spent: map[string]*tally{}, byTicket: map[string]*waiter{}, loose: map[string]bool{}, news: DispatchRequest{Provider: "p"}}
 	for _, limits := range h.versions {
 		w.know(limits)
 	}
 	for _, scope := range h.scopes {
 		p := w.plan(scope)
 		for i, key := range p.keys {
-			if w.ledgers[key] == nil {
-				w.ledgers[key] = &ledger{rule: raisedOf(p.bounds[i]), last: epoch}
+			if w.spent[key] == nil {
+				w.spent[key] = &tally{rule: raisedOf(p.bounds[i])}
 			}
 		}
 	}
@@ -90,12 +90,18 @@ func (w *queueWorld) pathOf(t *waiter) *compiledScope {
 
 func (w *queueWorld) field(t *waiter) string { return scopePath(t.Scope) + "\x00" + t.key() }
 
-// looks has the ledgers see the rules as they are, as scripts do when they load them.
+// slow is a world whose keys may by now have expired by the server's own clock, which is real: it finds nothing.
+type slow struct{}
+
+// looks has the bounds see the rules as they are, as scripts do when they load them.
 func (w *queueWorld) looks() {
+	if time.Since(w.began) > 35*time.Second {
+		panic(slow{})
+	}
 	for _, scope := range w.h.scopes {
 		p := w.plan(scope)
 		for i, key := range p.keys {
-			w.ledgers[key].look(raisedOf(p.bounds[i]), w.now, w.now)
+			w.spent[key].look(raisedOf(p.bounds[i]))
 		}
 	}
 }
@@ -137,7 +143,7 @@ func (w *queueWorld) settle(claimed ...*waiter) {
 		if stays && is.id == g.id || slices.ContainsFunc(claimed, func(t *waiter) bool { return w.field(t) == field }) {
 			continue
 		}
-		for _, l := range w.ledgers {
+		for _, l := range w.spent {
 			l.drop(g.id, w.now)
 		}
 	}
@@ -171,11 +177,11 @@ func (w *queueWorld) charge(t *waiter, id string, start int64) {
 	}
 	p := w.pathOf(t)
 	for i, key := range p.keys {
-		c := charge{id: id, units: t.under(p.bounds[i].Rule), start: start, byClock: start, pass: w.ledgers[key].pass}
-		if w.ledgers[key].rule.Algorithm == policy.Concurrency {
-			c.units = 1
+		units := t.under(p.bounds[i].Rule)
+		if p.bounds[i].Rule.Algorithm == policy.Concurrency {
+			units = 1
 		}
-		if broken := w.ledgers[key].take(c, w.now, w.now); broken != "" {
+		if broken := w.spent[key].take(id, units, start); broken != "" {
 			fail("%s for %s at %d: %s", key, t.key(), start-epoch, broken)
 		}
 	}
@@ -233,12 +239,8 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 	}
 	if claimed {
 		w.settle(t)
-		for _, l := range w.ledgers { // from now on it is the attempt's own
-			for i := range l.charges {
-				if l.charges[i].id == g.id {
-					l.charges[i].id = d.Grant.id
-				}
-			}
+		for _, s := range w.spent {
+			s.rename(g.id, d.Grant.id) // from now on it is the attempt's own
 		}
 	} else {
 		w.settle()
@@ -456,10 +458,8 @@ func (w *queueWorld) nobodyIdle() {
 func (w *queueWorld) giveBack(t *waiter) {
 	w.looks()
 	must(w.limiter().Refund(ctx, t.d.Grant))
-	now := w.plan(t.Scope)
-	for i, key := range now.keys {
-		w.ledgers[key].drop(t.d.Grant.id, w.now)
-		w.ledgers[key].trim(raisedOf(now.bounds[i]), w.now)
+	for _, key := range w.plan(t.Scope).keys {
+		w.spent[key].drop(t.d.Grant.id, w.now)
 	}
 	t.stage = gone
 	w.settle()
@@ -610,7 +610,7 @@ func (w *queueWorld) giveBackPlaces(p *compiledScope, t *waiter) {
 	keys, _, _ := p.leaseKeys()
 	for _, key := range keys {
 		must(w.rdb.ZRem(ctx, key, t.d.Grant.id).Err())
-		w.ledgers[key].drop(t.d.Grant.id, w.now)
+		w.spent[key].drop(t.d.Grant.id, w.now)
 	}
 	must(w.rdb.ZAddArgs(ctx, keyspace(w.prefix).provider("p")+"!schedule", redis.ZAddArgs{XX: true, LT: true, Members: w.due()}).Err())
 	w.seen = readTree(w.rdb, w.prefix, w.h.scopes)
@@ -629,6 +629,7 @@ func (h *queueHistory) run(rdb redis.UniversalClient, prefix string) (found stri
 	defer func() {
 		switch f := recover().(type) {
 		case nil:
+		case slow:
 		case fault:
 			found = string(f)
 		default:
@@ -690,7 +691,7 @@ func (w *queueWorld) step(n int) {
 func (w *queueWorld) statesLast() {
 	states, lasts := map[string]*redis.StringCmd{}, map[string]*redis.DurationCmd{}
 	_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for key, l := range w.ledgers {
+		for key, l := range w.spent {
 			if l.rule.Algorithm != policy.Concurrency {
 				states[key], lasts[key] = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 			}

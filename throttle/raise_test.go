@@ -241,8 +241,7 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 			}
 			onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
 				r := rand.New(rand.NewPCG(seed, 8))
-				most := raisedOf(b.plan("p").bounds[0])
-				l := &ledger{rule: most, last: epoch}
+				starts := tally{rule: raisedOf(b.plan("p").bounds[0])}
 				for range 300 {
 					b.pass(us(r.Int64N(3_000_000)))
 					switch r.IntN(12) {
@@ -258,13 +257,12 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 						}
 					}
 					now := b.now.Load()
-					l.look(most, now, now)
 					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), MaxDelay: us(r.Int64N(2) * 5_000_000)})
 					if !d.Allowed {
 						continue
 					}
 					start := now + d.Wait.Microseconds()
-					if broken := l.take(charge{id: d.Grant.id, units: d.Grant.cost.each, start: start, byClock: start}, now, now); broken != "" {
+					if broken := starts.take(d.Grant.id, d.Grant.cost.each, start); broken != "" {
 						b.t.Fatal(broken)
 					}
 				}
@@ -279,7 +277,7 @@ func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
 	t.Parallel()
 	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
 	onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300}, rule), func(b *bench) {
-		l := &ledger{rule: raisedOf(b.plan("p").bounds[0]), last: epoch}
+		starts := tally{rule: raisedOf(b.plan("p").bounds[0])}
 		ask := func() {
 			now := b.now.Load()
 			d := b.decide(Request{Scope: "p", ID: NewID(), MaxDelay: 5 * sec})
@@ -287,7 +285,7 @@ func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
 				return
 			}
 			start := now + d.Wait.Microseconds()
-			if broken := l.take(charge{id: d.Grant.id, units: 1, start: start, byClock: start}, now, now); broken != "" {
+			if broken := starts.take(d.Grant.id, 1, start); broken != "" {
 				b.t.Fatal(broken)
 			}
 		}
@@ -300,7 +298,7 @@ func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
 			b.pass(100 * ms)
 			ask()
 		}
-		if n := len(l.charges); n < 20 {
+		if n := len(starts.ids); n < 20 {
 			b.t.Errorf("only %d were granted", n)
 		}
 	})

@@ -50,34 +50,6 @@ func TestLostReplyIsChargedOnce(t *testing.T) {
 	}
 }
 
-// The same holds for those that are sent together.
-func TestLostRepliesOfABatchAreChargedOnce(t *testing.T) {
-	t.Parallel()
-	w, l, steady := lossy(t, Config{}, window10())
-	together(t, l, 4, func() { w.lose.Store(2) }, func(int) error { return allowed(l, "p/x") })
-	if w.lose.Load() > 0 {
-		t.Error("no reply of a pipeline was lost")
-	}
-	if left := steady.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 3 {
-		t.Errorf("%d units are left, want 3", left)
-	}
-}
-
-// A lost reply to a give-back takes nothing back twice.
-func TestLostGiveBackIsDoneOnce(t *testing.T) {
-	t.Parallel()
-	w, l, steady := lossy(t, Config{}, window10())
-	d := steady.decide(Request{Scope: "p/x", Cost: 3})
-	steady.decide(Request{Scope: "p/x", Cost: 3})
-	w.lose.Store(2)
-	if err := l.Refund(t.Context(), d.Grant); err != nil {
-		t.Fatal(err)
-	}
-	if left := steady.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 6 {
-		t.Errorf("%d units are left, want 6", left)
-	}
-}
-
 // When every reply is lost nobody knows what was decided: that is an outage, and
 // the same attempt asked again is charged once.
 func TestAllRepliesLost(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // An API's own limit is one of its window: where the policy gives the rule another window
@@ -85,26 +84,6 @@ func TestRetryAfterBothPauses(t *testing.T) {
 	}
 }
 
-// "No pause is longer than Config.LongestPause", a guessed one with its tenth by chance
-// neither.
-func TestGuessedRestIsBounded(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{LongestPause: time.Minute}, policyOf(t, bucket(10, 10)), func(b *bench) {
-		longest := time.Duration(0)
-		for range 40 {
-			out := b.heed("p", turnedDown(0))
-			rests := us(out.Until.UnixMicro() - b.now.Load())
-			if longest = max(longest, rests); rests > time.Minute {
-				b.t.Fatalf("it rests for %v", rests)
-			}
-			b.pass(rests)
-		}
-		if longest < 50*sec {
-			b.t.Errorf("it never rests for longer than %v", longest)
-		}
-	})
-}
-
 // Where there was nothing but a pause by hand, and it has ended by the server's clock alone,
 // nothing is left to ask.
 func TestPauseAloneHasEnded(t *testing.T) {
@@ -161,30 +140,6 @@ func TestUntoldIsToldAgain(t *testing.T) {
 		}
 		if out, err := b.Report(ctx, "p", upstream.Hint{}); err != nil || out.Changed {
 			b.t.Errorf("it is told once in half an hour: %+v, %v", out, err)
-		}
-	})
-}
-
-// Under an API's pause a wait is not shortened by the end of a rule's hours: that holds
-// nobody up by then, and the pause does.
-func TestPauseOutlastsHours(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow("0-29 * * * *", "UTC")}
-	onBoth(t, Config{}, policyOf(t, rule, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10}), func(b *bench) {
-		hour := time.Hour.Microseconds()
-		b.now.Store((epoch/hour + 1) * hour)
-		b.decide(Request{Scope: "p"})
-		if d := b.decide(Request{Scope: "p", ID: NewID()}); d.Allowed || d.RetryAfter != 30*time.Minute {
-			b.t.Errorf("%+v", d)
-		}
-		b.heed("p", turnedDown(2*time.Hour))
-		if d := b.decide(Request{Scope: "p", ID: NewID()}); d.Allowed || d.RetryAfter < 2*time.Hour {
-			b.t.Errorf("%+v", d)
-		}
-		b.pass(29 * time.Minute)
-		d := b.decide(Request{Scope: "p", ID: NewID()})
-		if wait := 91 * time.Minute; d.Allowed || d.RetryAfter < wait || d.Rules[0].RetryAfter > time.Minute {
-			b.t.Errorf("%+v", d)
 		}
 	})
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // tellMany tells n words of levels or rules below a name, many in a call.
@@ -123,44 +122,6 @@ func TestTenantsKeepTheirRoom(t *testing.T) {
 		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "#/eu", 20_000)
 		b.heed("p/eu/b/x", turnedDown(time.Minute))
 		b.starts(map[string]bool{"p/eu": true, "p/eu/c": true, "p/eu/b": false})
-	})
-}
-
-// A clock that has stepped back leaves nothing that takes room until it is there again, and what counts
-// the room wrongly, or tells how far it was looked through, stops nobody.
-func TestRoomSurvives(t *testing.T) {
-	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.pass(24 * time.Hour)
-		b.tellMany("pause", "/eu/a", 2000, [5]int64{10 * sec.Microseconds()})
-		b.pass(-24 * time.Hour)
-		for i := range 10 {
-			b.heed(fmt.Sprint("p/eu/b/", i), turnedDown(time.Hour))
-			b.heed(fmt.Sprint("p/eu/a/new", i), turnedDown(time.Second))
-			if i == 9 {
-				b.starts(map[string]bool{"p/eu/a": true, "p/eu/a/new9": false})
-			}
-			b.pass(10 * sec)
-		}
-		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "@", "x", "#/eu", "y", "#/eu/a", "")
-		b.heed("p/eu/a/late", turnedDown(time.Minute))
-		b.starts(map[string]bool{"p/eu/a": true, "p/eu/a/late": false})
-	})
-}
-
-// Refusals of several paths that are noted at their tenant are not in vain because of each other.
-func TestRestsOfOthersAreNotInVain(t *testing.T) {
-	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.tellMany("pause", "/eu/a", 2000, [5]int64{time.Hour.Microseconds()})
-		for i := range 5 {
-			if got := b.heed(fmt.Sprint("p/eu/a/new", i), upstream.Hint{Limited: true}); got.Until.Sub(time.UnixMicro(b.now.Load())) > 2*sec {
-				b.t.Errorf("rest %d ends %v, at %v", i, got.Until, time.UnixMicro(b.now.Load()))
-			}
-			b.pass(2 * sec)
-		}
 	})
 }
 

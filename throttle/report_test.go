@@ -79,20 +79,6 @@ func TestPauseCoversItsScope(t *testing.T) {
 	})
 }
 
-// A start is granted ahead, right when the pause ends.
-func TestPauseEndsAhead(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
-		b.heed("p", turnedDown(100*ms))
-		if d := b.decide(Request{Scope: "p", MaxDelay: 99 * ms}); d.Allowed {
-			b.t.Errorf("too far ahead: %+v", d)
-		}
-		if d := b.decide(Request{Scope: "p", MaxDelay: 100 * ms}); !d.Allowed || d.Wait != 100*ms {
-			b.t.Errorf("granted %v ahead: %+v", d.Wait, d)
-		}
-	})
-}
-
 // "A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for a second, and for twice as long after each further refusal that follows soon, up to five minutes."
 func TestHeed(t *testing.T) {
 	t.Parallel()
@@ -199,25 +185,6 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// Who has it forgotten elsewhere is reports: what this process has told counts as known for
-// seconds only.
-func TestHeedAfterForget(t *testing.T) {
-	t.Parallel()
-	h, p, now := &reportCache{}, &compiledScope{provider: "p"}, time.Now()
-	h.note(p, notedSignal{until: now.Add(time.Hour), left: time.Hour})
-	for after, want := range map[time.Duration]bool{0: true, 4 * sec: true, 6 * sec: false} {
-		if _, told := h.until(p, now.Add(after), 30*sec); told != want {
-			t.Errorf("after %v it is known: %t", after, told)
-		}
-	}
-	for i := range maxPlans + 10 {
-		h.note(&compiledScope{provider: "p", path: "/" + NewID()[:8] + string(rune('a'+i%26))}, notedSignal{until: now.Add(time.Hour), left: time.Hour})
-	}
-	if len(h.pauses) > maxPlans {
-		t.Errorf("it keeps %d scopes", len(h.pauses))
-	}
-}
-
 // Forget ends a pause at once, for those who wait too, and leaves others alone. Told tells
 // what is left; when nothing is, there is no key.
 func TestForget(t *testing.T) {
@@ -269,23 +236,6 @@ func TestForget(t *testing.T) {
 }
 
 func (b *bench) provider(name string) string { return keyspace(b.cfg.Prefix).provider(name) }
-
-// Scopes that come and go are forgotten, however many there are.
-func TestToldIsSwept(t *testing.T) {
-	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
-		most := int64(0)
-		for i := range 400 {
-			b.heed("p/"+NewID()+string(rune('a'+i%26)), turnedDown(10*ms))
-			b.pass(100 * ms)
-			most = max(most, b.rdb.HLen(ctx, upstreamKey(b.provider("p"))).Val())
-		}
-		if most > 200 {
-			b.t.Errorf("%d scopes were kept, of which thirty were told of in the last seconds", most)
-		}
-	})
-}
 
 // What is asked for without rules, or of a scope that meets none, has no pause; an outage is
 // told.

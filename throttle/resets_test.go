@@ -82,19 +82,3 @@ func (b *bench) startsAt(zone *time.Location, now string, wants []time.Time) {
 		}
 	}
 }
-
-// Of a calendar that spreads what it has, a start is as far into its month as the units before it are.
-func TestSpreadStarts(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 2, Spread: true, Resets: wallclock.MustParse("0 0 1 * *", "UTC")}
-	at := when(t, "2026-01-15T00:00:00Z")
-	half := 14 * 24 * time.Hour // of the February that a script goes by
-	in := when(t, "2026-03-01T00:00:00Z").Add(28 * 24 * time.Hour).Add(half).Sub(at)
-	got, is := realStart(rule, at, in)
-	if want := when(t, "2026-04-16T00:00:00Z"); !is || !at.Add(got).Equal(want) {
-		t.Errorf("half an April in is %s, want %s", at.Add(got), want)
-	}
-	if got, is := realStart(rule, at, time.Hour); is || got != time.Hour {
-		t.Errorf("a start of this month stays: %s, %t", got, is)
-	}
-}

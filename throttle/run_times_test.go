@@ -102,24 +102,6 @@ func off(got time.Duration, want float64) float64 {
 	return math.Abs(float64(got.Microseconds()) - want)
 }
 
-// TestRunTimesScope holds that a Lease reports how long its run took, for the rule of the pattern: another tenant learns from it.
-func TestRunTimesScope(t *testing.T) {
-	t.Parallel()
-	one := policy.Rule{Name: "parallel", Algorithm: policy.Concurrency, Limit: 1, Lease: 60 * sec}
-	onBoth(t, Config{}, tenants(t, "p", nil, []policy.Rule{one}), func(b *bench) {
-		d := b.decide(Request{Scope: "p/x", ID: NewID()})
-		_, lease := b.Lease(ctx, d.Grant)
-		lease.grant.from = time.Now().Add(-3 * time.Second)
-		if err := lease.Release(ctx); err != nil {
-			b.t.Fatal(err)
-		}
-		now, err := b.Forecast(ctx, "p/other")
-		if err != nil || now.Rules[0].RunTimes.Runs != 1 || now.Rules[0].RunTimes.Mean.Round(sec) != 3*sec {
-			b.t.Errorf("%+v, %v", now.Rules, err)
-		}
-	})
-}
-
 // TestInspectRuns holds the expected starts of those who wait for runs to end, and the rule that they wait for.
 func TestInspectRuns(t *testing.T) {
 	t.Parallel()
@@ -213,34 +195,6 @@ func TestRunsCountPlaces(t *testing.T) {
 		}
 		next(ran, 1262500*time.Microsecond, 6262500*time.Microsecond)
 		next(10, 80800*ms, 100800*ms)
-	})
-}
-
-// TestInspectRunsAndRate holds that the slower of two rules counts, and that a suspended one leaves the start unknown.
-func TestInspectRunsAndRate(t *testing.T) {
-	t.Parallel()
-	runs := policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: 1, Lease: 600 * sec}
-	rate := policy.Rule{Name: "rate", Algorithm: policy.TokenBucket, Limit: 1, Per: 30 * sec, Burst: 1}
-	onBoth(t, Config{}, tenants(t, "p", []policy.Rule{rate}, []policy.Rule{runs}), func(b *bench) {
-		i := inspector{b}
-		p, err := b.scopes.of("p/x")
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		i.ask("p/x", "runs", 1)
-		i.ask("p/x", "w", 1)
-		for took, want := range map[int]string{1: "rate", 100: "runs"} {
-			b.rdb.Set(ctx, p.runKeys()[0], "100 "+strconv.Itoa(took)+"000000 0", 0)
-			got := i.ticket("p/x", "w", 1)
-			if got.Binding.Rule.Name != want || got.Expected.In < 30*sec {
-				b.t.Errorf("runs take %d s: %+v by %s", took, got.Expected, got.Binding.Rule.Name)
-			}
-		}
-		rate.Limit = 0
-		b.SetPolicy(tenants(b.t, "p", []policy.Rule{rate}, []policy.Rule{runs}))
-		if got := i.ticket("p/x", "w", 1); got.Expected.Known() || got.Binding.Rule.Name != "rate" {
-			b.t.Errorf("suspended: %+v by %s", got.Expected, got.Binding.Rule.Name)
-		}
 	})
 }
 

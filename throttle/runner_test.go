@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,30 +131,6 @@ func TestCallersShareRoundTrips(t *testing.T) {
 	})
 	if trips, commands := g.trips.Load(), g.commands.Load(); trips != maxSenders+1 || commands != maxSenders+2 {
 		t.Errorf("40 decisions took %d round trips and %d commands, want %d and %d", trips, commands, maxSenders+1, maxSenders+2)
-	}
-}
-
-// "Unbatched sends each decision as a command of its own, at once."
-func TestUnbatched(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	b := newBench(t, rdb, Config{Unbatched: true}, policyOf(t, window10()))
-	learn(t, b.Limiter, "p/x")
-	g := gated(rdb)
-	g.close()
-	results := make(chan error)
-	for range 10 {
-		go func() { results <- allowed(b.Limiter, "p/x") }()
-	}
-	redistest.WaitFor(t, "ten commands on the way", bound, func() bool { return g.held.Load() == 10 })
-	g.open()
-	for range 10 {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
-	}
-	if g.alone.Load() != 10 || g.trips.Load() != 10 {
-		t.Errorf("%d round trips, %d of single commands; want 10 of 10", g.trips.Load(), g.alone.Load())
 	}
 }
 
@@ -469,41 +444,6 @@ func TestCancelledCallGivesBack(t *testing.T) {
 	}
 }
 
-// A reply and the end of the context at the same time: the caller is allowed and
-// what it got stays taken, or it gets the context's error and nothing stays taken.
-func TestReplyMeetsCancel(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, redistest.Shared(t), window10(), runs10())
-	granted := int64(0)
-	for i := range 20 {
-		c.hold()
-		ctx, cancel := context.WithCancel(t.Context())
-		var d Decision
-		go func() {
-			var err error
-			d, err = c.Decide(ctx, Request{Scope: "p/x"})
-			c.gone <- err
-		}()
-		redistest.WaitFor(t, "the caller to queue", bound, func() bool { return c.runner.queued() == 1 })
-		c.send()
-		go cancel()
-		c.gate.open()
-		switch err := <-c.gone; {
-		case err == nil && d.Allowed:
-			granted = 1
-		case errors.Is(err, context.Canceled) && !d.Allowed && d.Grant.Zero():
-			granted = 0
-		default:
-			t.Errorf("round %d: neither of the two: %+v, %v", i, d, err)
-		}
-		c.waitTaken(maxSenders + granted)
-		c.done()
-		c.at(int64(i+1) * time.Hour.Microseconds()) // when all of it has gone
-		c.watch.now.Store(c.now.Load())
-		c.gate.close()
-	}
-}
-
 // "a request sent again under the same ID within half a minute is not charged
 // again but answered with the first grant": a late reply to a call that timed out
 // in the queue takes nothing away from who has asked again.
@@ -537,41 +477,6 @@ func TestTimedOutCallKeepsItsGrant(t *testing.T) {
 			t.Errorf("asked again: %+v, %v", d, err)
 		}
 	})
-}
-
-// "a lone call is sent at once by its own caller": no goroutine is started, none
-// is left behind. Not parallel: it counts goroutines.
-func TestGoroutines(t *testing.T) { //nolint:paralleltest // see above
-	rdb := redistest.Client(t)
-	b := newBench(t, rdb, Config{}, policyOf(t, window10()))
-	b.decide(Request{Scope: "p/x"}) // connects
-	counter := &counting{}
-	rdb.AddHook(counter)
-	before := runtime.NumGoroutine()
-	b.decide(Request{Scope: "p/x"})
-	if counter.during != before || counter.calls != 1 {
-		t.Errorf("%d goroutines during a lone call, %d before; %d calls", counter.during, before, counter.calls)
-	}
-	together(t, b.Limiter, 6, nil, func(int) error { return allowed(b.Limiter, "p/x") })
-	redistest.WaitFor(t, "the goroutines to end", bound, func() bool { return runtime.NumGoroutine() <= before })
-}
-
-type counting struct{ during, calls int }
-
-func (c *counting) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if c.calls == 0 {
-			c.during = runtime.NumGoroutine()
-			c.calls++
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (c *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // "One decision is one script call": one EVALSHA and no other command, whatever

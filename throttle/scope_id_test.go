@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -76,57 +75,5 @@ func each(ask func(*bench, Request) (Decision, error)) func(*bench, ...Request) 
 			all = append(all, d)
 		}
 		return all
-	}
-}
-
-// What is settled of an attempt, or kept, is its scope's alone too, and so are its places.
-func TestSameIDSettlesApart(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, window10(), runs10()), func(b *bench) {
-		var grants []Grant
-		for _, scope := range []string{"p/a", "p/b"} {
-			d := b.decide(Request{Scope: scope, ID: "mine", Cost: 2})
-			if err := b.SaveGrant(ctx, d.Grant, "kept", time.Hour); err != nil {
-				b.t.Fatal(err)
-			}
-			kept, err := b.LoadGrant(ctx, scope, "kept")
-			if err != nil || kept.ID() != "mine" {
-				b.t.Fatalf("%q, %v", kept.ID(), err)
-			}
-			if s, err := b.Settle(ctx, kept, policy.Costs{policy.Requests: 1}); err != nil || len(s.Rules) != 1 || s.Rules[0].Back != 1 {
-				b.t.Errorf("%s: %+v, %v: a unit should come back", scope, s, err)
-			}
-			grants = append(grants, d.Grant)
-		}
-		for _, g := range grants { // a lease of each
-			_, lease := b.Lease(ctx, g)
-			if err := lease.Release(ctx); err != nil {
-				b.t.Fatal(err)
-			}
-		}
-		if got := b.peek(); got.Rules[0].Remaining != 8 || got.Rules[1].Remaining != 10 {
-			b.t.Errorf("%+v: two units are spent", got.Rules)
-		}
-	})
-}
-
-// "Attempt ids are kept apart from the limiter's state, ≤ 150 B each": however long the scope.
-func TestRecordOfAScopeIsShort(t *testing.T) {
-	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	l, err := New(rdb, policyOf(t, window10()), Config{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := l.Decide(ctx, Request{Scope: "p/a-tenant-of-a-long-name/an-endpoint-of-a-long-name", ID: NewID()})
-	if err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	keys := records(t, rdb, prefix)
-	if len(keys) != 1 {
-		t.Fatalf("%q", keys)
-	}
-	if n := rdb.MemoryUsage(ctx, keys[0]).Val() - int64(len(prefix)-len("hw")); n > 150 {
-		t.Errorf("%s takes %d bytes", keys[0], n)
 	}
 }

@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -96,25 +95,6 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// Units of a rule that the estimate did not take are charged when they are known, and give
-// back takes what was settled.
-func TestSettleWhatWasNotAskedFor(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"requests": 1}}).Grant
-		if said := b.settled(g, policy.Costs{"tokens": 700}); said != "tokens 0 700 0, daily 0 700 0" {
-			b.t.Error(said)
-		}
-		if said := b.settled(g, policy.Costs{"tokens": 0}); said != "tokens 700 0 0, daily 700 0 0" {
-			b.t.Error(said)
-		}
-		number := b.decide(Request{Scope: "p/x", Cost: 2}).Grant
-		if said := b.settled(number, policy.Costs{"tokens": 5, "requests": 1}); said != "requests 1 0 0, tokens 0 3 0, daily 0 3 0" {
-			b.t.Error(said)
-		}
-	})
-}
-
 // "Refund of a settled grant gives back what was settled; Settle of a refunded grant does nothing."
 func TestSettleAndGiveBack(t *testing.T) {
 	t.Parallel()
@@ -141,84 +121,6 @@ func TestSettleAndGiveBack(t *testing.T) {
 		}
 		if said := b.settled(g, policy.Costs{"tokens": 700}); said != "" || b.left() != "requests 3, tokens 1000, daily 5000, parallel 2" {
 			b.t.Errorf("settled after it was given back: %s, %s", said, b.left())
-		}
-	})
-}
-
-// "Nobody starts until it is paid."
-func TestSettleDebtIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 1000}}).Grant
-		b.settled(g, policy.Costs{"tokens": 1500})
-		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 1}})
-		if d.Allowed || d.RetryAfter != 501*time.Millisecond {
-			b.t.Errorf("%+v", d)
-		}
-		b.now.Add(501_000)
-		if d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 1}}); !d.Allowed {
-			b.t.Errorf("%+v", d)
-		}
-	})
-}
-
-// A settlement whose reply was lost is sent again by the client: it counts once, and is
-// answered as the first time.
-func TestSettleTwice(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		last := &repeated{}
-		b.rdb.AddHook(last)
-		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
-		last.on = true
-		if said := b.settled(g, policy.Costs{"tokens": 1500}); said != "tokens 0 900 0, daily 0 900 0" {
-			b.t.Error(said)
-		}
-		if left := b.left(); left != "requests 2, tokens 0, daily 3500, parallel 1" {
-			b.t.Error(left)
-		}
-	})
-}
-
-// repeated sends every command twice, as after a lost reply.
-type repeated struct{ on bool }
-
-func (r *repeated) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *repeated) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if r.on {
-			_ = next(ctx, cmd) // its reply is lost
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (r *repeated) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// What comes back by settling lets those go on who wait.
-func TestSettleWakes(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Hour, Unit: "tokens"}), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 100}}).Grant
-		if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: "t"}, Costs: policy.Costs{"tokens": 60}}); !d.Position.Waits {
-			b.t.Fatalf("%+v", d)
-		}
-		wake := func() Dispatched {
-			w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			return w
-		}
-		if w := wake(); len(w.Granted) != 0 {
-			b.t.Fatalf("%+v", w)
-		}
-		b.settled(g, policy.Costs{"tokens": 30})
-		if w := wake(); len(w.Granted) != 1 {
-			b.t.Errorf("%+v", w)
 		}
 	})
 }
@@ -265,36 +167,6 @@ func TestSettleWithoutTheRecord(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A grant that was settled gives nothing back twice, when Redis has let the record go.
-func TestGiveBackWithoutTheRecord(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1000, Resets: wallclock.MustParse("@yearly", "UTC"), Unit: "tokens"}), func(b *bench) {
-		b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 300}})
-		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
-		b.settled(g, policy.Costs{"tokens": 200})
-		b.pass(25 * time.Hour)
-		b.rdb.Del(ctx, b.plan("p/x").settled(g.ID()))
-		if err := b.Refund(ctx, g); err != nil || b.left() != "r 500" {
-			b.t.Errorf("%v, %s left", err, b.left())
-		}
-	})
-}
-
-func TestSettleRefuses(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x"}).Grant
-		for _, costs := range []policy.Costs{nil, {}, {"tokens": -1}, {"Tokens": 1}} {
-			if s, err := b.Settle(ctx, g, costs); err == nil {
-				b.t.Errorf("%v: %+v", costs, s)
-			}
-		}
-		if s, err := b.Settle(ctx, Grant{}, policy.Costs{"tokens": 1}); err != nil || len(s.Rules) > 0 {
-			b.t.Errorf("%+v %v", s, err)
-		}
-	})
 }
 
 // The model of settling: what each rule was charged, by moment.
@@ -590,46 +462,6 @@ func TestSettleHistories(t *testing.T) {
 					t.Fatalf("%s\nHISTORY_SEED=%d", found, first+n)
 				}
 			}
-		})
-	}
-}
-
-var settlePlants = []struct{ what, from, to string }{
-	{"a debt that is forgotten", "parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)", "parts[#parts + 1] = now"},
-	{"a debt without a bound", "local units = algorithms[r.kind].remaining(r, now)", "local units = 1e12"},
-	{"a debt of one capacity alone", "r.cap = 2 * r.cap\n", "r.cap = r.cap\n"},
-	{"what is over counts for nothing", "over = over + more - debt", "over = 0"},
-	{"what is over comes back", "local free = min(over, less)", "local free = 0"},
-	{"the first comes back first", "local place, units = parts[last - 1], min(parts[last], less)", "local place, units = parts[1], min(parts[last], less)"},
-	{"twice what came back", "r.cost = units\n        back", "r.cost = 2 * units\n        back"},
-	{"relative to what was granted", "local had = last and redis.call('HGET', settled, name)", "local had = nil"},
-	{"what the caller knows is charged to nobody counts for nothing", "recorded(name, charged, place, besides)", "recorded(name, charged, place, 0)"},
-	{"settled after it was given back", "if last == char(GIVEN_BACK) or redis.call('GET', mark) ==", "if last == 1 or redis.call('GET', mark) == 1 or '' =="},
-	{"given back what was granted, not what was settled", "local had = last and", "local had = id ~= '' and last and"},
-	{"what came back is not written", "r.changed = changed\n", "r.changed = false\n"},
-	{"places that are mixed up", "parts[3], parts[4] = 0, parts[4] + parts[6]", "parts[4] = parts[4] + parts[6]"},
-}
-
-// Every planted fault is found soon: always by the same histories.
-func TestSettleHistoriesFindPlantedFaults(t *testing.T) {
-	forHistories(t)
-	t.Parallel()
-	for _, f := range settlePlants {
-		t.Run(f.what, func(t *testing.T) {
-			t.Parallel()
-			p := plant(f.from, f.to, true)
-			if len(p.texts) == 0 {
-				t.Fatalf("no script holds %q any more", f.from)
-			}
-			rdb := redistest.Client(t)
-			rdb.AddHook(p)
-			for n := range uint64(200) {
-				if found := settleHistory(rdb, fmt.Sprintf("%s%d", redistest.Prefix(t), n), n, 80); found != "" {
-					t.Logf("history %d: %s", n, found)
-					return
-				}
-			}
-			t.Error("not found in 200 histories")
 		})
 	}
 }

@@ -101,26 +101,6 @@ func TestShadowStopsNobody(t *testing.T) {
 	}
 }
 
-// A cost that no wait would let pass, a suspended limit and a max_wait stop nobody either.
-func TestShadowNeverRefuses(t *testing.T) {
-	t.Parallel()
-	suspended := policy.Rule{Name: "none", Algorithm: policy.FixedWindow, Limit: 0, Per: sec, MaxWait: ms, Shadow: true}
-	policy := policyOf(t, trial, suspended)
-	if err := policy.Check(parsedScope(t, "p/x"), 100); err != nil {
-		t.Error(err)
-	}
-	onBoth(t, Config{}, policy, func(b *bench) {
-		told := &shadowsTold{}
-		b.shadows.tell = told.add
-		if d, err := b.Wait(t.Context(), Request{Scope: "p/x", Cost: 100}); err != nil || !d.Allowed {
-			b.t.Errorf("got %+v, %v", d, err)
-		}
-		if by := told.of(b.t, 2); by[ShadowDenied] != 2 {
-			b.t.Errorf("got %v", by)
-		}
-	})
-}
-
 // "Given back when the real grant is given back", one that took nothing itself too, and one
 // whose start has not come.
 func TestShadowIsGivenBack(t *testing.T) {
@@ -155,101 +135,6 @@ func TestShadowIsGivenBack(t *testing.T) {
 			})
 		})
 	}
-}
-
-// "A concurrency shadow's place is held and released with the real lease."
-func TestShadowPlaces(t *testing.T) {
-	t.Parallel()
-	places := policy.Rule{Name: "places", Algorithm: policy.Concurrency, Limit: 2, Lease: sec, Shadow: true}
-	for name, rules := range map[string][]policy.Rule{
-		"beside a rule": {{Name: "held", Algorithm: policy.Concurrency, Limit: 10}, places}, "alone": {places},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, rdb := redistest.Miniredis(t)
-				l, err := New(rdb, policyOf(t, rules...), Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				left := func() int64 {
-					synctest.Wait()
-					states, err := l.PeekShadows(t.Context(), "p")
-					if err != nil {
-						t.Fatal(err)
-					}
-					return states[0].Remaining
-				}
-				var leases []*Lease
-				for i, want := range []int64{1, 0, 0} {
-					d, err := l.Allow(t.Context(), "p")
-					if err != nil || !d.Allowed {
-						t.Fatalf("run %d: %+v, %v", i, d, err)
-					}
-					ctx, lease := l.Lease(t.Context(), d.Grant)
-					leases = append(leases, lease)
-					if got := left(); got != want || ctx.Err() != nil {
-						t.Errorf("%d left with run %d, want %d", got, i, want)
-					}
-				}
-				<-time.After(5 * time.Second) // the lease is renewed
-				if got := left(); got != 0 {
-					t.Errorf("%d left after five leases", got)
-				}
-				for i, lease := range leases {
-					if err := lease.Release(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-					if got := left(); got != int64(min(i+1, 2)) {
-						t.Errorf("%d left after %d runs", got, i+1)
-					}
-				}
-			})
-		})
-	}
-}
-
-// A place that is granted when its run has ended already is free again, and units that are
-// granted to a start that was given back come back.
-func TestShadowComesLate(t *testing.T) {
-	t.Parallel()
-	rules := []policy.Rule{{Name: "places", Algorithm: policy.Concurrency, Limit: 2, Lease: sec, Shadow: true}, trial}
-	onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
-		p, err := b.scopes.of("p")
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		for _, end := range []func(*shadow){(*shadow).release, (*shadow).giveBack} {
-			s := &shadow{of: b.shadows}
-			end(s)
-			for _, r := range p.shadows {
-				s.ask(r, Request{Scope: "p", Cost: 1, ID: NewID(), once: true})
-			}
-		}
-		redistest.WaitFor(b.t, "the places and the units to come back", bound, func() bool {
-			states, err := b.PeekShadows(context.Background(), "p")
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			return states[0].Remaining == 2 && states[1].Remaining == 1 // what was released is spent
-		})
-	})
-}
-
-// An attempt that is sent again under its id is charged once.
-func TestShadowOnce(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, trial), func(b *bench) {
-		told := &shadowsTold{}
-		b.shadows.tell = told.add
-		for range 3 {
-			b.decide(Request{Scope: "p/x", ID: "the same"})
-		}
-		told.of(b.t, 3)
-		if left := shadowLeft(b, "p/x"); left != 1 {
-			b.t.Errorf("%d left", left)
-		}
-	})
 }
 
 // blocking is a client whose calls that name a key wait until they may go on.

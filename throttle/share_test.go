@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -116,46 +115,6 @@ func TestShareSteps(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A share never grants more than itself in any window, waits no longer than it
-// says, and remembers a bounded number of moments however many units it grants.
-func TestShareIsStrict(t *testing.T) {
-	t.Parallel()
-	const per = 10 * sec
-	for seed := range uint64(20) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		limit := 1 + random.Int64N(5000)
-		s := newShare(policy.Rule{Algorithm: policy.SlidingWindow, Limit: limit, Per: per}, 1, time.UnixMicro(epoch), 0)
-		now := time.UnixMicro(epoch)
-		var took []spending
-		for range 4000 {
-			now = now.Add(time.Duration(random.Int64N(int64(20 * ms))))
-			cost := 1 + random.Int64N(min(limit, 20))
-			wait := s.fit(now, cost)
-			if wait > 0 {
-				if random.IntN(10) > 0 {
-					continue
-				}
-				now = now.Add(wait)
-				if again := s.fit(now, cost); again != 0 {
-					t.Fatalf("seed %d: after waiting %s it asks for %s more", seed, wait, again)
-				}
-			}
-			s.take(now, "", cost)
-			took = append(took, spending{at: now, units: cost})
-			sum := int64(0)
-			for i := len(took) - 1; i >= 0 && took[i].at.After(now.Add(-per)); i-- {
-				sum += took[i].units
-			}
-			if sum > limit {
-				t.Fatalf("seed %d: %d units within %s, the limit is %d", seed, sum, per, limit)
-			}
-			if len(s.spent) > shareGrain+2 {
-				t.Fatalf("seed %d: it remembers %d moments", seed, len(s.spent))
-			}
-		}
 	}
 }
 

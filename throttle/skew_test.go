@@ -2,7 +2,6 @@ package throttle
 
 import (
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"time"
 
@@ -44,39 +43,6 @@ func TestSkew(t *testing.T) {
 		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.toLocal(start)) {
 			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.toLocal(start))
 		}
-	}
-}
-
-// Where replies are steady what is old is forgotten soon: the clocks may run apart.
-func TestSkewOfSteadyReplies(t *testing.T) {
-	t.Parallel()
-	base := time.Unix(1_800_000_000, 0)
-	var s clockOffset
-	for i := range 100 {
-		asked := base.Add(time.Duration(i) * skewSpan / 2)
-		runs := time.Duration(i) * 100 * time.Microsecond // our clock is too fast
-		there := asked.Add(ms - runs)
-		s.observe(asked, asked.Add(2*ms), there)
-		if late, most := s.toLocal(there).Sub(asked.Add(ms)), ms+4*100*time.Microsecond; late > ms || late < most-4*100*time.Microsecond-5*100*time.Microsecond {
-			t.Fatalf("reply %d: a start is late by %s; replies take 1 ms, and the clocks run apart by 0.1 ms each", i, late)
-		}
-	}
-}
-
-// A plan keeps its server's clock, until a flood of providers has made room for others.
-func TestClockOfAPlan(t *testing.T) {
-	t.Parallel()
-	var all skews
-	p := &compiledScope{provider: "hw:{p}"}
-	first := p.clock(&all)
-	if p.clock(&all) != first || all.of(p.provider) != first {
-		t.Error("the plan has another clock than its provider")
-	}
-	for i := range maxPlans {
-		all.of(strconv.Itoa(i))
-	}
-	if got := p.clock(&all); got == first || got != all.of(p.provider) {
-		t.Error("the plan keeps a clock that its provider has no more")
 	}
 }
 

@@ -202,27 +202,3 @@ func TestSurveyCost(t *testing.T) {
 		t.Errorf("%+v, %d queues, %t", r, len(got.Queues), got.Partial)
 	}
 }
-
-// A place says when its waiter joined, unless it is one at the front, or ahead of the clock.
-func TestJoinedByPlace(t *testing.T) {
-	t.Parallel()
-	const band, middle = int64(1) << 32, int64(1) << 31
-	now := time.Date(2026, 4, 7, 12, 0, 0, 0, time.UTC) // when the places at the front are like ones of a moment ago
-	place := func(at time.Time) int64 { return middle/2 + at.UnixMilli()%middle }
-	for name, tt := range map[string]struct {
-		score int64
-		want  time.Time
-	}{
-		"an hour ago":           {place(now.Add(-time.Hour)), now.Add(-time.Hour)},
-		"of a higher priority":  {place(now.Add(-time.Hour)) - 3*band, now.Add(-time.Hour)},
-		"of a lower priority":   {place(now.Add(-time.Hour)) + 3*band, now.Add(-time.Hour)},
-		"at the front":          {place(now.Add(-time.Hour)) - middle, time.Time{}},
-		"a minute after now":    {place(now.Add(time.Minute)), time.Time{}},
-		"now":                   {place(now), now},
-		"the last of the front": {middle/2 - 1, time.Time{}},
-	} {
-		if got := joined(float64(tt.score), now); !got.Equal(tt.want) {
-			t.Errorf("%s: %s, want %s", name, got, tt.want)
-		}
-	}
-}

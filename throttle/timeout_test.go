@@ -106,31 +106,3 @@ func TestDeadContextIsNoOutage(t *testing.T) {
 		})
 	}
 }
-
-// A context that has ended is not even sent.
-func TestEndedContext(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	b := newBench(t, rdb, Config{}, policyOf(t, window10()))
-	g := gated(rdb)
-	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
-	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-sec))
-	defer cancel()
-	for want, ctx := range map[error]context.Context{context.Canceled: cancelled, context.DeadlineExceeded: late} {
-		for name, ask := range map[string]func() error{
-			"Allow":  func() error { _, err := b.Allow(ctx, "p/x"); return err },
-			"Decide": func() error { _, err := b.Decide(ctx, Request{Scope: "p/x"}); return err },
-			"Peek":   func() error { _, err := b.Peek(ctx, Request{Scope: "p/x"}); return err },
-			"Start":  func() error { _, err := b.Start(ctx, Request{Scope: "p/x"}); return err },
-			"Wait":   func() error { _, err := b.Wait(ctx, Request{Scope: "p/x"}); return err },
-		} {
-			if err := ask(); !errors.Is(err, want) || errors.Is(err, ErrUnavailable) {
-				t.Errorf("%s: got %v, want %v", name, err, want)
-			}
-		}
-	}
-	if n := g.trips.Load(); n != 0 {
-		t.Errorf("%d round trips", n)
-	}
-}

@@ -90,30 +90,6 @@ func TestTooDearForGood(t *testing.T) {
 	})
 }
 
-// A level's time stays while somebody waits below it for any of its rules, though nobody does for
-// the last one, and so does the slot of a line that was emptied.
-func TestTimeStaysWhileAnyWait(t *testing.T) {
-	t.Parallel()
-	more := policy.Rule{Name: "more", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
-	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-		b.decide(Request{Scope: "p/b", Cost: 50})
-		for ticket := range 9 {
-			b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: fmt.Sprint(ticket)}})
-		}
-		b.SetPolicy(policyOf(b.t, bigBucket[0], more))
-		b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: "a"}, Cost: 10})
-		b.pass(sec / 5)
-		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
-		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Scope != "p/a" {
-			b.t.Fatalf("%+v, %v", woken, err)
-		}
-		nodes := b.rdb.HGetAll(ctx, metaKey(b.provider("p"))).Val()
-		if nodes["n"] == "" || nodes["n/a"] == "" {
-			b.t.Errorf("others wait, and of %q the time or what p/a is ahead of them is forgotten", nodes)
-		}
-	})
-}
-
 // "A task that a lowered limit can never admit waits beside its line": priority 5 is before
 // priority 0 again when the limit is what it was, and nobody waits for it meanwhile.
 func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
@@ -163,31 +139,6 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		}
 		if got := fmt.Sprint(order); got != "[dear first dear second dear last later]" {
 			b.t.Errorf("%s is the order when the limit is what it was", got)
-		}
-	})
-}
-
-// "Until their queues go on; half a day to a day after the last look": also while others wait.
-func TestParkedAreKeptWhileOthersWait(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}), func(b *bench) {
-		b.decide(Request{Scope: "p/a", ID: NewID()})
-		lineUpAll(b, []Waiter{{Scope: "p/a", ID: "g/still"}, {Scope: "p/a", ID: "waits"}})
-		key := b.provider("p") + "!parked"
-		look := func() {
-			b.t.Helper()
-			if woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
-				b.t.Fatalf("%+v, %v", woken, err)
-			}
-		}
-		look()
-		b.rdb.PExpire(ctx, key, time.Hour)
-		for range 400 { // looks over more than three minutes
-			b.pass(sec / 2)
-			look()
-		}
-		if ttl := b.rdb.PTTL(ctx, key).Val(); ttl < 12*time.Hour {
-			b.t.Errorf("they are kept for %v after the last look", ttl)
 		}
 	})
 }
@@ -269,56 +220,6 @@ func TestParksSomeAtATime(t *testing.T) {
 			if want := min(200*calls, dear); err != nil || len(tasks) != want {
 				b.t.Errorf("after %d calls %d are parked, not %d: %v", calls, len(tasks), want, err)
 			}
-		}
-	})
-}
-
-// "Sent again, it leaves tasks where they are": those who are parked too, who have their places when they come back.
-func TestParkedAreLeftThere(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
-		b.decide(Request{Scope: "p/x"})
-		var asks []Waiter
-		for i := range 4 {
-			asks = append(asks, Waiter{Scope: "p/x", ID: fmt.Sprint("-low/", i)})
-		}
-		lineUpAll(b, asks)
-		still := DispatchRequest{Provider: "p", Max: 9, StalledGroups: []string{"-low/"}}
-		b.pass(2 * sec)
-		if d, err := b.Waitlist().Dispatch(ctx, still); err != nil || !d.Parked || len(d.Granted) > 0 {
-			b.t.Fatalf("%+v, %v", d, err)
-		}
-		placed, err := b.Waitlist().Join(ctx, []Waiter{asks[1], asks[0]}, 0, 0)
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		for _, p := range placed {
-			if !p.Waits || !p.Again || p.Expected != Never {
-				b.t.Errorf("one who is parked is %+v", p)
-			}
-		}
-		for _, group := range []string{"-low/", "-live/"} { // the rule is free, but not for one behind those
-			one := Waiter{Scope: "p/x", ID: group + "4"}
-			placed, err := b.Waitlist().Join(ctx, []Waiter{one}, 0, 0)
-			if err != nil || placed[0].Waits != (group == "-low/") {
-				b.t.Errorf("one of %s comes: %+v, %v", group, placed, err)
-			}
-			if placed[0].Waits {
-				asks = append(asks, one)
-				if d, err := b.Waitlist().Dispatch(ctx, still); err != nil || len(d.Granted) > 0 {
-					b.t.Fatalf("%+v, %v", d, err)
-				}
-			}
-		}
-		var back []WaiterRef
-		for _, a := range asks {
-			back = append(back, a.Ref())
-		}
-		if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: back}); err != nil {
-			b.t.Fatal(err)
-		}
-		if got := b.started(asks); !slices.Equal(got, []string{"-low/0", "-low/1", "-low/2", "-low/3", "-low/4"}) {
-			b.t.Errorf("they start in the order %q", got)
 		}
 	})
 }

@@ -106,27 +106,6 @@ func tickets(places []WaiterRef) (list []string) {
 	return list
 }
 
-// Where nobody looks, but tasks come by themselves each hour, all stays as well.
-func TestComingKeepsWhoWaits(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}), func(b *bench) {
-		for i := range 3 {
-			b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint(i)}})
-		}
-		for range 3 * 24 {
-			b.age(time.Hour)
-			for i := range 3 {
-				if d := b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint(i)}}); d.Position.Ahead != int64(i) {
-					b.t.Fatalf("%d has %d before it", i, d.Position.Ahead)
-				}
-			}
-		}
-		if n := b.rdb.Exists(ctx, b.provider("p")+"!schedule", b.provider("p")+"!meta", b.provider("p")+"/a!queue").Val(); n != 3 {
-			b.t.Errorf("%d keys of 3 are left", n)
-		}
-	})
-}
-
 // A line lives until its last task comes by itself, however long that takes.
 func TestLineOutlivesItsSafetyNet(t *testing.T) {
 	t.Parallel()

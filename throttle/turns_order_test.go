@@ -1,8 +1,6 @@
 package throttle
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -93,24 +91,6 @@ func TestTooLateKeepTheirPlaces(t *testing.T) {
 		b.SetPolicy(policy(4))
 		b.dispatch(DispatchRequest{CheckAll: true})
 		b.inLine("p", want)
-	})
-}
-
-// A wait for a start that is ended says which start it was for, so that RequeueFront can be told.
-func TestEndedWaitTellsItsStart(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec}), func(b *bench) {
-		b.decide(Request{Scope: "p"})
-		for range 2 { // the units of the first have come back
-			stopping, stop := context.WithCancel(ctx)
-			d, err := b.Start(stopping, Request{Scope: "p", MaxDelay: MaxDelayLimit, Turn: Turn{WaiterID: "t", MaxDelayQueued: MaxDelayLimit}, OnWait: func(time.Duration) func() {
-				stop()
-				return func() {}
-			}})
-			if want := time.UnixMicro(b.now.Load()).Add(10 * sec); !errors.Is(err, context.Canceled) || d.Allowed || !d.starts().Equal(want) {
-				b.t.Errorf("%v, %+v; its start was at %v", err, d, want)
-			}
-		}
 	})
 }
 

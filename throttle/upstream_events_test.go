@@ -1,9 +1,7 @@
 package throttle
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -92,22 +90,6 @@ func TestUpstreamEventsAreBounded(t *testing.T) {
 		b.rdb.ZAdd(ctx, key, redis.Z{Score: 1e18, Member: "{"})
 		if got := b.eventLines("p"); len(got) != keptEvents-1 {
 			b.t.Errorf("%d events beside one that cannot be read", len(got))
-		}
-	})
-}
-
-// An event that cannot be kept is a line in the log; the answer counts.
-func TestUpstreamEventIsLost(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	onBoth(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil), func(b *bench) {
-		log.Reset()
-		b.rdb.Set(ctx, b.provider("p")+"!answers", "no set", time.Minute)
-		if out := b.heed("p", turnedDown(30*sec)); !out.Changed || !strings.Contains(log.String(), "cannot record what an API's answer changed") {
-			b.t.Errorf("%+v, %s", out, log.String())
-		}
-		if d := b.decide(Request{Scope: "p"}); !d.Paused {
-			b.t.Errorf("%+v", d)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package throttle
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -65,26 +64,6 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Scopes are swept however many fields a call adds: none is stepped over.
-func TestToldIsSweptByPairs(t *testing.T) {
-	t.Parallel()
-	pol := tenants(t, "p", nil, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}})
-	onBoth(t, Config{}, pol, func(b *bench) {
-		b.heed("p/one", quotaLeft(policy.Requests, 0, time.Hour)) // a pause without a cut
-		for i := range 150 {
-			b.heed(fmt.Sprint("p/", i), turnedDown(10*ms))
-		}
-		b.pass(time.Hour)
-		for i := range 100 {
-			b.heed(fmt.Sprint("p/later", i), turnedDown(10*ms))
-			b.pass(time.Minute)
-		}
-		if n := b.rdb.HLen(ctx, upstreamKey(b.provider("p"))).Val(); n > 100 {
-			b.t.Errorf("%d fields are kept, of which few hold", n)
-		}
-	})
 }
 
 // A limit that its API tells no more grows on from the whole, or from what refusals have left.
@@ -157,44 +136,4 @@ func TestToldOfABucketsOtherWindow(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The same limit in another window is another one: who waits for it is looked at, and a process
-// that has told the one tells the other.
-func TestSameLimitInAnotherWindow(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{StartTolerance: -1}, policyOf(t, bucket(100, 1)), func(b *bench) {
-		adopt := func(per time.Duration) notedSignal {
-			out, err := b.sendSignals(ctx, b.plan("p"), []signal{{"adopt", ":r", [5]int64{1, per.Microseconds(), time.Hour.Microseconds()}}})
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			return out[0]
-		}
-		adopt(time.Minute)
-		b.admitted("p", 1)
-		if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "1"}, ID: NewID()}); !d.Position.Waits {
-			b.t.Fatalf("%+v", d)
-		}
-		b.pass(100 * ms)
-		if !adopt(10*ms).changed || adopt(10*ms).changed {
-			b.t.Error("it is not new, or new twice")
-		}
-		if w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9}); err != nil || len(w.Granted) != 1 {
-			b.t.Errorf("%+v, %v", w, err)
-		}
-	})
-	t.Run("heard", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			h := &reportCache{}
-			says := func(per time.Duration) bool {
-				<-time.After(2 * limitsApart)
-				return h.signalResult("p:r", signal{"adopt", ":r", [5]int64{1, per.Microseconds()}}, time.Hour)
-			}
-			if !says(sec) || says(sec) || !says(time.Minute) || says(time.Minute) || !says(sec) {
-				t.Error("another window's is not told, or one is told twice")
-			}
-		})
-	})
 }

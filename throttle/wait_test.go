@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,59 +14,6 @@ import (
 
 func bucket(limit, burst int64) policy.Rule {
 	return policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: sec, Burst: burst}
-}
-
-// Waiters start at the moments that their rule allows, each at its own.
-func TestWaitStarts(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		rules []policy.Rule
-		costs []int64
-		want  []time.Duration // of the starts, in the order in which they come
-	}{
-		"token bucket": {
-			[]policy.Rule{bucket(10, 2)}, []int64{1, 1, 1, 1, 1},
-			[]time.Duration{0, 0, 100 * ms, 200 * ms, 300 * ms},
-		},
-		"sliding window": {
-			[]policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
-			[]time.Duration{0, 0, sec, sec, 2 * sec},
-		},
-		"fixed window": {
-			[]policy.Rule{{Name: "r", Algorithm: policy.FixedWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
-			[]time.Duration{0, 0, sec, sec, 2 * sec},
-		},
-		"the later of two rules": {
-			[]policy.Rule{bucket(1, 1), {Name: "w", Algorithm: policy.FixedWindow, Limit: 2, Per: 10 * sec}}, []int64{1, 1, 1},
-			[]time.Duration{0, sec, 10 * sec},
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, Config{StartTolerance: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
-				began := time.Now()
-				var mu sync.Mutex
-				var starts []time.Duration
-				var waiters sync.WaitGroup
-				for _, cost := range test.costs {
-					waiters.Go(func() {
-						d, err := l.Wait(t.Context(), Request{Scope: "p/x", Cost: cost})
-						mu.Lock()
-						defer mu.Unlock()
-						starts = append(starts, time.Since(began))
-						if err != nil || !d.Allowed || d.Grant.Zero() {
-							t.Errorf("got %+v, %v", d, err)
-						}
-					})
-				}
-				waiters.Wait()
-				if !slices.Equal(starts, test.want) {
-					t.Errorf("starts at %v, want %v", starts, test.want)
-				}
-			})
-		})
-	}
 }
 
 // A place is taken soon after it is free.
@@ -205,24 +151,6 @@ func TestWaitRefuses(t *testing.T) {
 			})
 		})
 	}
-}
-
-// "max_wait, the longest that a task waits for this rule": waiting for another
-// rule does not count, nor does it keep a start from being granted ahead.
-func TestMaxWaitOfAnotherRule(t *testing.T) {
-	t.Parallel()
-	quick := policy.Rule{Name: "quick", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec, MaxWait: 10 * ms}
-	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(1, 1), quick), nil, func(t *testing.T, _ *wire, l *Limiter) {
-		began := time.Now()
-		for want := range 3 {
-			if _, err := l.Wait(t.Context(), Request{Scope: "p/x"}); err != nil {
-				t.Fatal(err)
-			}
-			if took := time.Since(began); took != time.Duration(want)*sec {
-				t.Errorf("start %d came after %s", want, took)
-			}
-		}
-	})
 }
 
 // "If ctx ends first, it returns ctx's error, and the units are given back".

@@ -86,35 +86,6 @@ func TestWaitingNamesAll(t *testing.T) {
 	})
 }
 
-// It goes on where it was, while those that it has read leave.
-func TestWaitingWhileTheyLeave(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{Timeout: time.Minute}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
-		b.decide(Request{Scope: "p/a", ID: NewID()})
-		asks := make([]Waiter, 3*waitingPart)
-		for i := range asks {
-			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprint(i)}
-		}
-		lineUpAll(b, asks)
-		w, seen := b.Waitlist().Waiting("p"), 0
-		for range len(asks) {
-			some, err := w.Next(ctx, 1)
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			if seen += len(some); len(some) == 0 {
-				break
-			}
-			if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: some}); err != nil {
-				b.t.Fatal(err)
-			}
-		}
-		if got, err := b.Inspect(ctx, "p"); err != nil || got.Waiting != 0 || seen != len(asks) {
-			b.t.Errorf("%d were read of %d, and %+v, %v", seen, len(asks), got, err)
-		}
-	})
-}
-
 // "True for one at a time", until it lets it go.
 func TestClaim(t *testing.T) {
 	t.Parallel()
@@ -177,47 +148,4 @@ func TestWaitingAccess(t *testing.T) {
 	if _, err := refused.Waitlist().Claim(ctx, "p", time.Minute, false); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("refused: %v", err)
 	}
-}
-
-// "Gone are tasks that there are no more": those of scopes that the caller has no rules for
-// leave their lines too, and who knows the rules wakes those behind them.
-func TestGoneOfUnknownScopes(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}
-	pol, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"a": {Rules: []policy.Rule{rule}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	onBoth(t, Config{}, pol, func(b *bench) {
-		strange, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{rule}}}}})
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		other, err := New(b.rdb, strange, Config{Prefix: b.cfg.Prefix})
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		other.clock = b.clock
-		var gone []WaiterRef
-		for i := range 5 {
-			b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint(i)}, ID: NewID()})
-			if a := (Waiter{Scope: "p/a", ID: fmt.Sprint(i)}); i%2 == 1 {
-				gone = append(gone, a.Ref())
-			}
-		}
-		if _, err := other.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Deleted: gone}); err != nil {
-			b.t.Fatal(err)
-		}
-		if got, err := b.Forecast(ctx, "p/a"); err != nil || got.Waiting != 2 {
-			b.t.Errorf("%+v, %v; two are left", got, err)
-		}
-		for _, want := range []string{"2", "4"} {
-			b.pass(2 * sec)
-			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
-			if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != want {
-				b.t.Fatalf("%+v, %v; want %q", woken, err, want)
-			}
-			b.decide(Request{Scope: "p/a", Turn: Turn{WaiterID: want}, ID: NewID()})
-		}
-	})
 }

@@ -246,14 +246,6 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 	})
 }
 
-// low are n tasks of one scope in a queue of their own.
-func low(n int) (tasks []queue.Task) {
-	for i := range n {
-		tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", Queue: "low", ID: fmt.Sprintf("low %05d", i)})
-	}
-	return tasks
-}
-
 // Servers that are not ours count too, as asynq tells of them; where that can't be asked all queues
 // are taken for served.
 func TestServedByOthers(t *testing.T) {

@@ -35,6 +35,8 @@ type history struct {
 	root    string
 	spent   map[string][]Spent // by place
 	runs    []run              // grants that may be given back
+	keys    *expiring          // of histories in which keys expire by the clock, or nil
+	back    int64              // how far the clock has stepped back in all
 	tamper  func(*throttle.Decision)
 	ids     int
 	counts  counts
@@ -63,11 +65,13 @@ func (c *counts) add(o counts) {
 // run is a grant whose units have not been given back.
 type run struct {
 	grant throttle.Grant
+	req   throttle.Request
 	id    string
 	path  []Charge
 	start int64
 	at    int64 // when it was granted, by the history's clock
 	came  time.Time
+	over  bool // given back
 }
 
 // objection is what a check has against an answer.
@@ -83,6 +87,8 @@ type kind struct {
 	rules   func(*history) []policy.Rule // one rule at the provider; nil for a random path
 	ahead   bool
 	refunds bool
+	expires bool // keys expire by the history's clock, and attempts are asked for again
+	steps   bool // the clock steps back
 }
 
 func pick[T any](h *history, list ...T) T { return list[h.rng.IntN(len(list))] }
@@ -98,6 +104,9 @@ func newHistory(ctx context.Context, rdb *redis.Client, root string, seed uint64
 		pad = -1
 	}
 	h.world = NewWorld(h.pad)
+	if k.expires {
+		h.keys = newExpiring(rdb, root, h.at)
+	}
 	h.draw(k)
 	policy, err := h.policy()
 	if err != nil {
@@ -124,6 +133,9 @@ func (h *history) draw(k kind) {
 
 func (h *history) add(r policy.Rule, level int) {
 	r.Name = fmt.Sprintf("r%d", len(h.rules))
+	if h.keys != nil {
+		r.Rollover = 0 // of which the state is gone two periods later, and the model's is not
+	}
 	var resets [2]string
 	if r.Resets != nil {
 		resets = [2]string{r.Resets.Cron(), r.Resets.Zone()}
@@ -338,11 +350,21 @@ func (h *history) edge(per int64) int64 {
 func (h *history) move(to int64) {
 	h.at = to
 	h.clock.Set(time.UnixMicro(to))
+	if h.keys != nil {
+		h.keys.expire(h)
+	}
 }
 
 // step takes one step, and checks what is answered.
 func (h *history) step(k kind) {
 	h.pass()
+	if k.steps && h.rng.IntN(25) == 0 {
+		h.stepBack()
+	}
+	if k.expires && len(h.runs) > 0 && h.rng.IntN(6) == 0 {
+		h.again()
+		return
+	}
 	if k.refunds && len(h.runs) > 0 && h.rng.IntN(4) == 0 {
 		h.refund()
 		return
@@ -369,8 +391,18 @@ func (h *history) decide(req request, take bool) (throttle.Decision, Answer, boo
 		h.tamper(&d)
 	}
 	h.note("%s %v ahead %s, taken %v: granted %v, wait %s, retry %s", req.Scope, req.Costs, req.MaxDelay, take, d.Allowed, d.Wait, d.RetryAfter)
+	if h.back > 0 {
+		h.waits(req, d)
+		if take && d.Allowed {
+			h.grant(req, d)
+		}
+		return d, Answer{Start: Never}, true
+	}
 	a := h.world.Decide(h.at, req.MaxDelay.Microseconds(), req.ID, req.path, take)
 	h.compare(req, d, a)
+	if h.keys != nil {
+		h.keys.see(h, req, d, a)
+	}
 	if take && d.Allowed {
 		h.grant(req, d)
 	}
@@ -380,14 +412,14 @@ func (h *history) decide(req request, take bool) (throttle.Decision, Answer, boo
 // grant notes what was granted, for the judge.
 func (h *history) grant(req request, d throttle.Decision) {
 	h.counts.granted++
-	start := h.at + d.Wait.Microseconds()
-	if start > h.at {
+	start := h.at + h.back + d.Wait.Microseconds() // by a clock that has not stepped back
+	if start > h.at+h.back {
 		h.counts.ahead++
 	}
 	for _, c := range req.path {
 		h.spent[c.Place] = append(h.spent[c.Place], Spent{start, start + c.Rule.Lease, c.Units})
 	}
-	h.runs = append(h.runs, run{d.Grant, req.ID, req.path, start, h.at, time.Now()})
+	h.runs = append(h.runs, run{d.Grant, req.Request, req.ID, req.path, start, h.at, time.Now(), false})
 }
 
 // compare holds an answer against the model's: what is granted that the pages do not admit is over,
@@ -467,6 +499,9 @@ func (h *history) probe(req request, d throttle.Decision) {
 func (h *history) refund() {
 	i := len(h.runs) - 1 - h.rng.IntN(min(len(h.runs), 5))
 	r := h.runs[i]
+	if r.over {
+		return
+	}
 	h.runs = append(h.runs[:i:i], h.runs[i+1:]...)
 	if h.world.Vague(h.at, r.path, r.start) {
 		return
@@ -475,8 +510,15 @@ func (h *history) refund() {
 		return // this machine was slow: a process that knows of more time than Redis shows takes that for a step back
 	}
 	h.counts.refunded++
-	if err := h.limiter.Refund(h.ctx, r.grant); err != nil {
-		h.object("error", "giving back: %v", err)
+	for range 2 { // the second does nothing
+		if err := h.limiter.Refund(h.ctx, r.grant); err != nil {
+			h.object("error", "giving back: %v", err)
+		}
+	}
+	if h.keys != nil {
+		h.keys.learn(h)
+		r.over = true
+		h.runs = append(h.runs, r)
 	}
 	h.note("given back what started at %d", r.start)
 	h.world.Refund(h.at, r.id, r.path)
@@ -499,7 +541,7 @@ func (h *history) refund() {
 func (h *history) judge() {
 	for place, list := range h.spent {
 		for _, r := range h.rules {
-			if !strings.HasSuffix(place, ":"+r.Name) {
+			if !strings.HasSuffix(place, ":"+r.Name) || h.back > 0 && r.aligned() {
 				continue
 			}
 			if fault := Over(r.model, list); fault != "" {

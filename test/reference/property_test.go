@@ -32,6 +32,22 @@ var kinds = []kind{
 	{name: "path, now or never"},
 	{name: "path"},
 	{name: "path, ahead and refunds", ahead: true, refunds: true},
+	{name: "path, asked again, keys expire", ahead: true, refunds: true, expires: true},
+	{name: "path, the clock steps back", rules: shortRules, ahead: true, steps: true},
+}
+
+// shortRules are two rules of one level whose windows are short beside the steps of a clock.
+func shortRules(h *history) []policy.Rule {
+	rule := pick(h, bucketRule, slidingRule, fixedRule, openingRule, calendarRule)
+	return []policy.Rule{short(h, rule(h)), short(h, rule(h))}
+}
+
+func short(h *history, r policy.Rule) policy.Rule {
+	if r.Prefetch = 0; r.Algorithm != policy.Calendar {
+		r.Per, r.Limit, r.Burst = pick(h, time.Second, 10*time.Second, time.Minute), pick[int64](h, 1, 3, 20, 300), min(r.Burst, 20)
+	}
+	r.Margin = min(r.Margin, r.Per/8)
+	return r
 }
 
 // extremeRule is a rule whose numbers are large or small for its algorithm: windows shorter than a
@@ -60,7 +76,11 @@ func extremeRule(h *history) policy.Rule {
 func (h *history) run(k kind, steps int) {
 	const late = 1<<53 - 2*366*86_400_000_000
 	for began := time.Now(); steps > 0 && h.at < late && time.Since(began) < 30*time.Second; steps-- {
-		if h.step(k); len(h.objections) > 0 {
+		h.step(k)
+		if h.keys != nil && h.keys.slow {
+			return
+		}
+		if len(h.objections) > 0 {
 			break
 		}
 	}

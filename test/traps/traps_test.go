@@ -15,8 +15,7 @@ import (
 
 // The layers that most faults are found by, with what they compare.
 const (
-	model     = "test/reference/TestDecisionsAreAsThePagesSay" // each answer with a model's, to the unit and the microsecond
-	histories = "throttle/TestHistories"                       // all that is kept: states, TTLs, changed limits, clock steps
+	model     = "test/reference/TestDecisionsAreAsThePagesSay" // each answer and key with a model's, to the unit and the microsecond
 	variants  = "lua/TestVariantsAgree"                        // replies and states, as a user of the declared keys, in a cluster
 	steps     = "throttle/TestClockSteps"
 	attackers = "test/traps/TestAttackers"
@@ -35,9 +34,9 @@ const (
 const table = `
 T01 T10 T57 I08 | the limit was compared wrongly, or not at all: one too many, or one under limit 0 | model
 T02 B06 | check, then act: of ten attackers all got in | attackers
-T03 T05 T28 T42 T53 L08 I09 | keys without a TTL, or with one that ended too soon | histories
+T03 T05 T28 T42 T53 L08 I09 | keys without a TTL, or with one that ended too soon | model
 T04 L33 I10 L31 | a crash or a lost reply between two commands; sent again and charged twice | replies
-T06 T07 T27 T47 B13 | the caller's clock counted | model throttle/TestRealClock worker/TestWaitsGoByRedissClock
+T06 T07 T27 T47 B13 | the caller's clock counted | model worker/TestWaitsGoByRedissClock
 T08 T14 T56 | a script that Redis does not understand, or a refusal that is an error | lua/TestLoad lua/TestHeaders
 T09 T35 | memory by the call | test/traps/TestBoundedMemory
 T11 T30 B11 I01 T36 T32 I13 L04 L29 | windows that were cut, rounded or dropped too soon: more than the limit in some window | model
@@ -45,14 +44,14 @@ T12 T59 | each call put the end of the window off | model
 T13 T20 T31 T45 I15 T65 | keys that were not declared, or in several slots | declared throttle/TestProviderHasOneSlot variants
 T15 T38 L09 | the cost was built in, or charged and not looked at | model
 T16 I16 | values that do not mean what they say | faulty
-T17 T52 L02 L17 L24 I03 | a refusal that changed something, or was counted | histories model
+T17 T52 L02 L17 L24 I03 | a refusal that changed something, or was counted | model
 T18 T22 | a reset that was wrong | model
 T19 T29 | a Lua false or a fraction in a reply | lua/TestHeaders
 T21 T64 I17 | names that collide | names test/e2e/TestHostileScopes
 T23 L13 I12 | a changed limit forgot what was spent | changes throttle/TestKeysNameNoLimit
 T24 T25 | calls of one moment were one; an id was read as a time | model throttle/TestSameIDInTwoScopes
 T26 T44 I19 | a key of another type, an error of Redis: and a silent yes | throttle/TestForeignKey outages test/faults/TestServerFaults
-T33 | a look made a key | histories lua/TestHeaders
+T33 | a look made a key | model lua/TestHeaders
 T34 | a TTL with a fraction | lua/TestHeaders
 T37 I05 T62 L06 L07 I14 | waits that were too short, too long, or lost digits | model
 T39 T40 T41 T49 T50 I02 L26 | a bucket that loses fractions, refills in lumps, or admits what it has not | model test/reference/TestJudgeFindsOneOver
@@ -62,23 +61,23 @@ T48 | a line in the server's log for each refusal | lua/TestForbidden
 T51 I11 L25 | a clock that steps locked all out, or filled the same interval twice | steps test/traps/TestRefilledOnce
 T54 T66 | no rule at all was an error, or meant allowed | throttle/policy/TestMatchUnmatched worker/TestUnmatchedFails
 T55 | a count in one process | attackers
-T58 L28 | a key without a TTL was never mended, or a stale count got a new one | histories
+T58 L28 | a key without a TTL was never mended, or a stale count got a new one | model
 T60 B02 I04 | some rules were charged and others not | throttle/TestAllOrNone
 T61 | one answer mixed the numbers of several rules | throttle/TestFive
-L01 | TTLs cut to whole seconds | histories
+L01 | TTLs cut to whole seconds | model
 L03 | compare and swap on a busy key | attackers throttle/TestOneRoundTrip
 L05 | a new connection for each call | throttle/TestCallersShareRoundTrips
 L10 L32 | a time-out meant allowed, and work by the number of keys | throttle/TestTimeout outages variants
 L11 | part of a unit was charged and not granted | model
 L15 L30 L16 | a failover forgot scripts or counts, and what had to be set up first | throttle/TestScriptsComeBack test/faults/TestSentinelFailover
-L18 L19 I18 | places that a crash kept, or that a refusal lost | throttle/TestCrashedHolder throttle/TestHolderMayAskAgain worker/TestPlacesAreFreed
-L20 L21 L22 | what was owed or given back came back without a cap, or not in some order | model histories
+L18 L19 I18 | places that a crash kept, or that a refusal lost | throttle/TestCrashedHolder worker/TestPlacesAreFreed
+L20 L21 L22 | what was owed or given back came back without a cap, or not in some order | model
 L23 B03 | a unit for each pick-up of a task, not for each run | worker/TestPlannedIsPickedUpOnce days
 L34 B01 I20 | limited on its last attempt, a task was archived | notFailed worker/TestForeignLastAttempt
 L35 B12 | told times were rounded, and what was reserved came in bulk | throttle/TestLateIsNeverOver days
 B04 | what waited was not found after a restart, or held a place | worker/TestNobodyWakes worker/TestWaitSurvives turns
 B05 | off by one window; a lowered limit stalled | model changes worker/TestLoweredAndRestored
-B07 | one way through the code forgot whose limit it was | throttle/TestSameIDSettlesApart
+B07 | one way through the code forgot whose limit it was | throttle/TestSameIDInTwoScopes
 B08 I21 S11 | one that waits delayed others | worker/TestHoldersAreBounded worker/TestTenantsTakeTurns test/sim/TestBacklogIsInNobodysWay
 B10 | a remembered refusal hid what had been freed | worker/TestFreedPlaceWakes
 B14 | a lease ran out while its task waited | throttle/TestLease worker/TestPlacesAreFreed
@@ -96,7 +95,7 @@ S14 | a task went to its queue and stood in line as well | turns
 `
 
 var layers = map[string]string{
-	"model": model, "histories": histories, "variants": variants, "steps": steps, "attackers": attackers, "declared": declared, "replies": replies,
+	"model": model, "variants": variants, "steps": steps, "attackers": attackers, "declared": declared, "replies": replies,
 	"outages": outages, "names": names, "changes": changes, "turns": turns, "notFailed": notFailed, "days": days, "faulty": faulty,
 }
 

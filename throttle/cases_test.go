@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // under is a limiter with another policy over the same state and clock: what a
@@ -319,46 +318,6 @@ func TestCases(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policyOf(t, test.rules...), test.run)
 		})
-	}
-}
-
-// "A changed limit keeps what has been spent", also when the algorithm changes;
-// and whoever then comes back when told to is let in.
-func TestAlgorithmChanged(t *testing.T) {
-	t.Parallel()
-	rules := map[string]policy.Rule{
-		"bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5},
-		"sliding":  {Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: hour},
-		"fixed":    {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: hour},
-		"on use":   {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: hour, OpensOnUse: true},
-		"longer":   {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: 2 * hour, OpensOnUse: true},
-		"calendar": {Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: wallclock.MustParse("0 * * * *", "Asia/Kathmandu"), Rollover: 5},
-	}
-	for from, before := range rules {
-		for to, after := range rules {
-			if from == to {
-				continue
-			}
-			t.Run(from+" to "+to, func(t *testing.T) {
-				t.Parallel()
-				onBoth(t, Config{}, policyOf(t, before), func(b *bench) {
-					b.decide(Request{Scope: "p/x", Cost: 5})
-					now := b.under(after)
-					d := now.decide(Request{Scope: "p/x"})
-					if d.Allowed {
-						b.t.Fatalf("five of five were spent, and one more was admitted: %+v", d)
-					}
-					b.now.Add(d.RetryAfter.Microseconds() - 1)
-					if d := now.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != time.Microsecond {
-						b.t.Errorf("a microsecond too early: %+v", d)
-					}
-					b.now.Add(1)
-					if d := now.decide(Request{Scope: "p/x"}); !d.Allowed {
-						b.t.Errorf("after the wait: %+v", d)
-					}
-				})
-			})
-		}
 	}
 }
 
