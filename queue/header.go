@@ -119,7 +119,7 @@ func sendsUncounted(kind string, costs policy.Costs) bool {
 }
 
 // ReadSpec reads the headers of a task. It returns false if the task has none of them: another program
-// made it. Absent headers have their defaults. The error is a *HeaderError for a damaged value, or for
+// made it. An empty scope stands for a task that names none, and that a worker has converted. Absent headers have their defaults. The error is a *HeaderError for a damaged value, or for
 // other headers without a scope, and a *ReservedTypeError for a type for which IsReservedType is true.
 func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	if IsReservedType(t.Type()) {
@@ -145,7 +145,7 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	if sendsUncounted(t.Type(), spec.Costs) {
 		r.fail(HeaderCost, sendsARequest)
 	}
-	if _, err := policy.ParseScope(scope); err != nil {
+	if _, err := policy.ParseScope(scope); err != nil && scope != "" {
 		r.fail(HeaderScope, err.Error())
 	}
 	if r.err != nil {

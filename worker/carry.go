@@ -53,7 +53,7 @@ func (c carried) check() error {
 	if queue.IsReservedType(c.Type) {
 		return fmt.Errorf("headway: a carrier of task %q: %w", c.ID, &queue.ReservedTypeError{Type: c.Type})
 	}
-	if c.Headers[queue.HeaderScope] == "" {
+	if _, has := c.Headers[queue.HeaderScope]; !has {
 		return fmt.Errorf("headway: a carrier of task %q, which has no scope; Headway did not make it", c.ID)
 	}
 	return nil
@@ -118,9 +118,12 @@ func ownHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	}
 	h[queue.HeaderID] = j.id
 	h[queue.HeaderScope] = j.scope
-	h[queue.HeaderCost] = strconv.FormatInt(max(j.cost, 1), 10)
-	if j.costs != nil {
+	switch {
+	case j.scope == "": // whatever names its scope later says its cost
+	case j.costs != nil:
 		h[queue.HeaderCost] = j.costs.String()
+	default:
+		h[queue.HeaderCost] = strconv.FormatInt(max(j.cost, 1), 10)
 	}
 	h[queue.HeaderMaxRetry] = strconv.Itoa(max(info.MaxRetry-info.Retried, 0))
 	h[queue.HeaderDue] = time.Now().UTC().Format(time.RFC3339Nano)

@@ -62,17 +62,6 @@ func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// unscoped runs a task without a scope, if such tasks may run.
-func (t *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
-	if t.cfg.FailUnscoped && t.cfg.Limiter.Policy().Denies() {
-		return permanent(errUnscoped)
-	}
-	return t.run(ctx, j, next, throttle.Decision{})
-}
-
-var errUnscoped = fmt.Errorf("headway: the task names no scope to spend from, and the limits deny what meets no rule; "+
-	"set its header %s, or unmatched: allow", queue.HeaderScope)
-
 // TaskMatcher reports which tasks a handler is for; a handler may implement it. Other tasks then fail
 // before they spend anything, see MiddlewareConfig.FailUnknownTypes. An asynq.ServeMux does not need
 // it: Headway asks it for its patterns, each of which matches the beginning of a type.
@@ -109,7 +98,7 @@ func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 // worker of the next release. The task has spent nothing, and leaves its queue of waiters, if it is in
 // one, until it comes back.
 func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
-	if j.scope != "" && t.stands(ctx, j) {
+	if t.stands(ctx, j) {
 		t.dispatcher.Ended(j.ask().Ref())
 	}
 	if t.cfg.FailUnknownTypes {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -21,9 +22,10 @@ type job struct {
 	retried int // real failures so far
 	allowed int // retries that asynq allows
 
-	scope string // empty: not limited
-	cost  int64
-	costs policy.Costs // by unit, instead of cost
+	scope     string // empty: it names none
+	unlimited bool   // Spends says that no limit is for it
+	cost      int64
+	costs     policy.Costs // by unit, instead of cost
 
 	priority int    // its own, or its queue's
 	lane     string // of its scope's queue; see throttle.Request
@@ -73,14 +75,33 @@ func (t *Middleware) spends(j *job) error {
 		if spec.Budget != queue.NoBudget {
 			j.own, j.budget = true, spec.Budget
 		}
-	} else if t.cfg.Spends != nil {
-		j.scope, j.cost = t.cfg.Spends(j.task)
-		if t.cfg.Costs != nil && j.scope != "" {
-			j.costs = t.cfg.Costs(j.task)
+	}
+	if j.scope == "" && t.cfg.Spends != nil {
+		if err := t.askSpends(j); err != nil {
+			return err
 		}
 	}
 	j.priority, j.lane, j.stride = t.dispatcher.Rank(j.queue, j.priority)
 	return nil
+}
+
+// askSpends has the user's functions say what a task spends that names no scope itself.
+func (t *Middleware) askSpends(j *job) error {
+	j.scope, j.cost = t.cfg.Spends(j.task)
+	j.costs = nil
+	switch {
+	case j.scope == Unlimited:
+		j.scope, j.unlimited = "", true
+		return nil
+	case j.cost < 0:
+		return fmt.Errorf("headway: Config.Spends returns a cost of %d for a task of type %q; try: a whole number from 1", j.cost, j.task.Type())
+	case t.cfg.Costs == nil || j.scope == "":
+		return nil
+	}
+	if j.costs = t.cfg.Costs(j.task); len(j.costs) == 0 {
+		return nil
+	}
+	return j.costs.CheckUnits()
 }
 
 // readPending reads a pending task for the planner, which lets it wait where it stands. waits is false

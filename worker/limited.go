@@ -57,7 +57,7 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 // before: its last error is that failure.
 func WaitingScope(lastErr string) (scope string, is bool) {
 	scope, is = strings.CutPrefix(lastErr, asynqx.WaitingText+": ")
-	if !is {
+	if !is || strings.HasPrefix(scope, unscopedText) {
 		return "", false
 	}
 	if refused, of := refusedScope(scope); of {

@@ -341,7 +341,7 @@ func TestSpent(t *testing.T) {
 	told := &spendings{}
 	s := newSystem(t, perHour(9), MiddlewareConfig{Usage: told, Spends: func(task *asynq.Task) (string, int64) {
 		if task.Type() == "free" {
-			return "", 0
+			return Unlimited, 0
 		}
 		return "p/foreign", 2
 	}})

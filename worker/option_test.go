@@ -114,7 +114,7 @@ func TestSpends(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(10), MiddlewareConfig{Spends: func(task *asynq.Task) (string, int64) {
 		if task.Type() == "free" {
-			return "", 0
+			return Unlimited, 0
 		}
 		return "p/" + string(task.Payload()), 4
 	}})

@@ -31,8 +31,8 @@ const (
 // RefusedObserver is an Observer that is also called for tasks that the present limits refuse.
 type RefusedObserver interface {
 	// Refused reports a task that was put back for wait, until limits change or another worker picks
-	// it up. why is "app" (its scope is for other applications), "unmatched" (its scope meets no rule)
-	// or "cost" (it costs more than a rule can admit).
+	// it up. why is "app" (its scope is for other applications), "unmatched" (its scope meets no rule,
+	// or it names none) or "cost" (it costs more than a rule can admit).
 	Refused(queue, why string, wait time.Duration)
 }
 
@@ -69,7 +69,7 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 			t.dispatcher.Ended(j.ask().Ref())
 		}
 		return false, nil
-	case t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
+	case why == "cost" && t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
 		return false, nil
 	}
 	if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
@@ -82,22 +82,19 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	if o, asks := t.observer.(RefusedObserver); asks {
 		o.Refused(j.queue, why, time.Until(at))
 	}
+	j.why = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "headway: ")
 	if why == "unmatched" {
 		t.unmatched.waits(ctx, t.log, j, at)
 	} else {
 		t.tellRefused(ctx, j, why, of, err)
 	}
-	j.why = strings.TrimPrefix(err.Error(), "throttle: ")
 	return true, t.wait(ctx, j, "", at)
 }
 
-// hopeless reports whether a refused task fails for good.
+// hopeless reports whether a task that costs too much fails for good.
 func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	if fails := t.cfg.FailRefused; fails != nil {
 		return fails(ctx, j.ask(), err)
-	}
-	if !errors.As(err, new(*policy.CostError)) {
-		return false
 	}
 	for _, before := range t.cfg.Limiter.EarlierPolicies() {
 		if j.ask().Check(before) == nil {
@@ -110,6 +107,9 @@ func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 // stands reports whether a task is in its queue of waiters, or was dispatched. It is also true if that
 // cannot be read.
 func (t *Middleware) stands(ctx context.Context, j *job) bool {
+	if j.scope == "" {
+		return false
+	}
 	stands, err := t.cfg.Limiter.Waitlist().IsQueued(ctx, j.ask())
 	if err != nil {
 		t.observer.Failed("overtaken")

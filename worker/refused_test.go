@@ -221,13 +221,11 @@ func TestUnmatchedWaits(t *testing.T) {
 	}
 }
 
-// Under unmatched: fail such tasks fail for good when they are picked up, whether they have a place in line or not, and whatever
-// FailRefused says. Enqueueing refuses them as under deny.
+// Under unmatched: fail such tasks fail for good when they are picked up, whether they have a place in line or not. Enqueueing refuses them as under deny.
 func TestUnmatchedFails(t *testing.T) {
 	t.Parallel()
 	var log says
-	keep := func(context.Context, throttle.Waiter, error) bool { return false }
-	s := newSystem(t, perHour(1), MiddlewareConfig{Logger: logTo(&log), FailRefused: keep})
+	s := newSystem(t, perHour(1), MiddlewareConfig{Logger: logTo(&log)})
 	s.serve(asynq.Config{}, nil)
 	s.add(queue.Task{ID: "runs"})
 	<-s.ended

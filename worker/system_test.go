@@ -352,14 +352,13 @@ func TestLastErrorIsKept(t *testing.T) {
 	}
 }
 
-// "A task whose scope, cost or headers can never pass, or that next has no
+// "A task whose cost or headers can never pass, or that next has no
 // handler for, fails for good with that reason and spends nothing", where Config says so.
 func TestNeverPasses(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(3), MiddlewareConfig{
 		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Waiter, error) bool { return true },
 	})
-	s.add(queue.Task{ID: "unmatched", Scope: "other/x"})
 	s.add(queue.Task{ID: "cost", Cost: 4})
 	s.add(queue.Task{ID: "type", Type: "unknown"})
 	s.client.Enqueue(asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: "p", queue.HeaderCost: "x"}), asynq.TaskID("header")) //nolint:errcheck // seen below
@@ -370,7 +369,7 @@ func TestNeverPasses(t *testing.T) {
 	must(t, server.Start(mux))
 	t.Cleanup(server.Shutdown)
 	for id, want := range map[string]string{
-		"unmatched": "other/x", "cost": "4", "type": `no handler is registered for tasks of type "unknown"`, "header": queue.HeaderCost,
+		"cost": "4", "type": `no handler is registered for tasks of type "unknown"`, "header": queue.HeaderCost,
 	} {
 		s.until(id+" is archived", func() bool {
 			info := s.info(id)

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // unmatched counts the tasks that wait because their scopes meet no rule, and warns about each scope
 // once a minute. The zero value is ready to use. It is safe for concurrent use.
 type unmatched struct {
-	away  awaycount.Counts[string] // by scope
+	away  awaycount.Counts[string] // by scope, or by the type of tasks that name none
 	lines ratelog.Repeats
 
 	mu     sync.Mutex
@@ -33,20 +34,23 @@ const (
 // waits records a task that was put back until at.
 func (u *unmatched) waits(ctx context.Context, log *slog.Logger, j *job, at time.Time) {
 	now := time.Now()
-	u.away.Add(j.scope, at, now)
-	if _, due := u.lines.Due(j.scope, now); !due {
+	key, text, what := j.scope, "no rule matches the scope; its tasks wait until you add a rule, or delete them", []any{"scope", j.scope}
+	if key == "" { // one line a type; no scope begins with "/"
+		key, text, what = "/"+j.task.Type(), j.why+", or delete them", []any{"type", j.task.Type()}
+	}
+	u.away.Add(key, at, now)
+	if _, due := u.lines.Due(key, now); !due {
 		return
 	}
-	ctx, scope, queue, id := context.WithoutCancel(ctx), j.scope, j.queue, j.id
+	ctx, first := context.WithoutCancel(ctx), []any{"queue", j.queue, "task_id", j.id}
 	if !u.warns(now) {
-		if _, due := u.lines.Due("", now); due { // no scope is empty
-			log.WarnContext(ctx, "tasks of more scopes wait: no rule matches; headway_refused_tasks counts them", "scope", scope, "queue", queue, "task_id", id)
+		if _, due := u.lines.Due("", now); due { // no key is empty
+			log.WarnContext(ctx, "tasks of more scopes wait: no rule matches; headway_refused_tasks counts them", append(what, first...)...)
 		}
 		return
 	}
 	time.AfterFunc(unmatchedGather, func() {
-		log.WarnContext(ctx, "no rule matches the scope; its tasks wait until you add a rule, or delete them",
-			"scope", scope, "tasks", max(u.away.Of(scope, time.Now()), 1), "queue", queue, "task_id", id)
+		log.WarnContext(ctx, text, slices.Concat(what, []any{"tasks", max(u.away.Of(key, time.Now()), 1)}, first)...)
 	})
 }
 

@@ -39,8 +39,10 @@ type MiddlewareConfig struct {
 	// Limiter decides. It may keep its state in another Redis.
 	Limiter *throttle.Limiter
 	// Spends returns what a task spends whose headers do not say it: the scope, and the cost, where 0
-	// means 1. A task with an empty scope is not limited. Spends must return the same for the same
-	// task each time, be quick, and not panic. Defaults to none: only headers count.
+	// means 1. Unlimited is the scope of a task that no limit is for. An empty scope is treated like a
+	// scope that meets no rule: the task waits under policy.UnmatchedDeny. A task with a negative cost
+	// fails for good. Spends must return the same for the same task each time, be quick, and not panic.
+	// Defaults to none: only headers count, and tasks without them are not limited.
 	Spends func(*asynq.Task) (scope string, cost int64)
 	// Costs returns the cost of such a task by unit, instead of the cost of Spends, which counts if
 	// Costs returns none. It has the same requirements. Defaults to none.
@@ -61,22 +63,21 @@ type MiddlewareConfig struct {
 	// OnMaxWait decides what happens to a task that has waited for longer than its max_wait or that of
 	// a rule: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to WaitOn.
 	OnMaxWait MaxWaitPolicy
-	// FailRefused reports whether a task that the present limits refuse fails at once, for good: its
-	// scope meets no rule under policy.UnmatchedDeny (why is a *policy.UnmatchedError), or its cost is
-	// above what a rule can admit (a *policy.CostError). Other refused tasks wait until the limits
-	// change; if they are not dispatched, a worker checks them again within a minute. FailRefused is
-	// not called under policy.UnmatchedFail, where tasks whose scope meets no rule fail in any case.
-	// It is called in the task's goroutine each time such a task is picked up, with asynq's context.
-	// See policystore.Past.NeverAdmitted. Defaults to failing tasks whose cost no policy of this
-	// process has ever admitted.
+	// FailRefused reports whether a task whose cost is above what a rule can admit fails at once, for
+	// good; why is a *policy.CostError. If it returns false, the task waits until the limits change; if
+	// it is not dispatched, a worker checks it again within a minute. FailRefused is called in the
+	// task's goroutine each time such a task is picked up, with asynq's context. See
+	// policystore.Past.NeverAdmitted. Defaults to failing tasks whose cost no policy of this process
+	// has ever admitted. Tasks whose scope meets no rule are not its matter: the policy's Unmatched
+	// decides whether they wait, fail or run.
 	FailRefused func(ctx context.Context, task throttle.Waiter, why error) bool
 	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults to
 	// false: an unknown type is a failure like any other and is retried, so that old workers lose no
 	// tasks of new types during a rollout.
 	FailUnknownTypes bool
-	// FailUnscoped fails tasks without a scope at once, for good, while the policy denies scopes that
-	// meet no rule. Defaults to false: such tasks are not limited.
-	FailUnscoped bool
+	// RequireScope treats a task that names no scope like one whose scope meets no rule, also if Spends
+	// is nil. Defaults to false: without Spends, such tasks are not limited.
+	RequireScope bool
 	// MaxTimeout bounds a run, whatever its task says. The run ends as by the task's own time-out.
 	// Defaults to 0, no bound.
 	MaxTimeout time.Duration

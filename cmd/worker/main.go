@@ -138,7 +138,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	limits, err := worker.New(rdb, worker.Config{
 		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + hostname(), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
 		Logger: log, Events: o.events, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
-		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: o.maxTimeout},
+		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, RequireScope: true, MaxTimeout: o.maxTimeout},
 	})
 	if err != nil {
 		return err

@@ -124,7 +124,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		r.Error = Plain(err)
 		return nil
 	}
-	if !limited {
+	if !limited || spec.Scope == "" {
 		if spec.Scope, r.ScopeFrom, err = s.found(ctx, info); err != nil || spec.Scope == "" {
 			return err
 		}

@@ -61,7 +61,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// "NeverAdmitted tells whether a task has been refused by all limits that there were."
+// "NeverAdmitted reports whether a task was admitted by none of the past limits", and only for a cost.
 func TestNeverAdmitted(t *testing.T) {
 	t.Parallel()
 	s, rdb := withFile(t)
@@ -79,12 +79,10 @@ func TestNeverAdmitted(t *testing.T) {
 		why   error
 		never bool
 	}{
-		{throttle.Waiter{Scope: "payments/a"}, unmatched, false},
-		{throttle.Waiter{Scope: "payments/a", Cost: 1000}, unmatched, false}, // its cost is another matter
-		{throttle.Waiter{Scope: "mail"}, unmatched, false},                   // set live, and gone
-		{throttle.Waiter{Scope: "search/x"}, unmatched, false},               // in this process alone
-		{throttle.Waiter{Scope: "other/a"}, unmatched, true},
-		{throttle.Waiter{Scope: "a//b"}, unmatched, true},
+		{throttle.Waiter{Scope: "other/a"}, unmatched, false},   // a rule may come
+		{throttle.Waiter{Scope: "mail", Cost: 10}, cost, false}, // set live, and gone
+		{throttle.Waiter{Scope: "mail", Cost: 11}, cost, true},
+		{throttle.Waiter{Scope: "search/x"}, cost, false}, // in this process alone
 		{throttle.Waiter{Scope: "payments/a", Cost: 5}, cost, false},
 		{throttle.Waiter{Scope: "payments/a", Cost: 6}, cost, true},
 		{throttle.Waiter{Scope: "payments/a", Costs: policy.Costs{"requests": 5}}, cost, false},
@@ -96,7 +94,7 @@ func TestNeverAdmitted(t *testing.T) {
 	}
 	must(t, set(s, anna, "other", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
 	redistest.WaitFor(t, "the new version to be known", time.Minute, func() bool {
-		return !past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a"}, unmatched)
+		return !past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a", Cost: 10}, cost)
 	})
 }
 
@@ -109,7 +107,7 @@ func TestNeverAdmittedWithoutRedis(t *testing.T) {
 	must(t, err)
 	past := NewPast(New(rdb, Config{}), limiter)
 	server.Kill9()
-	if past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a"}, &policy.UnmatchedError{}) {
+	if past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a"}, &policy.CostError{}) {
 		t.Error("it is said to be hopeless")
 	}
 }

@@ -28,38 +28,22 @@ func NewPast(store *Store, limiter *throttle.Limiter) *Past {
 	return &Past{store: store, limiter: limiter}
 }
 
-// NeverAdmitted reports whether all past limits would have refused a task that the limits refuse now,
-// for the same reason: its scope has never met a rule, or its cost was always above what a rule
-// admits. It fits worker.Config.FailRefused.
+// NeverAdmitted reports whether a task that costs too much now, which why says as a *policy.CostError,
+// was admitted by none of the past limits. It fits worker.MiddlewareConfig.FailRefused.
 //
-// It returns false while the store does not answer, so that no task is lost. Costs at most one round
-// trip each 400 ms, and a few more after each change: the kept versions are read again, and stay in
-// memory.
+// It returns false for any other why, and while the store does not answer, so that no task is lost.
+// Costs at most one round trip each 400 ms, and a few more after each change: the kept versions are
+// read again, and stay in memory.
 func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Waiter, why error) bool {
-	for _, before := range p.limiter.EarlierPolicies() {
-		if admits(before, task, why) {
-			return false
-		}
-	}
-	kept, err := p.kept(ctx)
-	if err != nil {
+	if !errors.As(why, new(*policy.CostError)) {
 		return false
 	}
-	for _, before := range kept {
-		if admits(before, task, why) {
-			return false
-		}
+	admits := func(before *policy.Policy) bool { return task.Check(before) == nil }
+	if slices.ContainsFunc(p.limiter.EarlierPolicies(), admits) {
+		return false
 	}
-	return true
-}
-
-// admits reports whether a policy would not have refused a task for the same reason.
-func admits(before *policy.Policy, task throttle.Waiter, why error) bool {
-	err := task.Check(before)
-	if errors.As(why, new(*policy.UnmatchedError)) {
-		return !errors.As(err, new(*policy.UnmatchedError)) && !errors.As(err, new(*policy.ScopeError))
-	}
-	return err == nil
+	kept, err := p.kept(ctx)
+	return err == nil && !slices.ContainsFunc(kept, admits)
 }
 
 // kept returns what the versions of the store came to, each when it came into force.
