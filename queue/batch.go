@@ -16,6 +16,8 @@ type Summary struct {
 	Duplicate int
 	Invalid   int
 	Failed    int
+	// Archived is how many of the Duplicate tasks have failed for good: see Result.Archived.
+	Archived int
 	// Random is how many enqueued tasks got a random id from this package. Running the batch again would
 	// enqueue them a second time.
 	Random int
@@ -99,6 +101,9 @@ func (s *Summary) count(r Result) {
 		s.Valid++
 	case Duplicate:
 		s.Duplicate++
+		if r.Archived {
+			s.Archived++
+		}
 	case Invalid:
 		s.Invalid++
 	default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -54,6 +55,9 @@ type Result struct {
 	// start, or "max_wait", after which OnMaxWait of the worker decides. Empty if neither does, and if
 	// Start is unknown.
 	Expires string
+	// Archived reports, for a Duplicate, that the task with this id has failed for good: asynq has
+	// archived it, and it runs only if someone runs it again, as with worker tasks run.
+	Archived bool
 	// Random reports that the id was drawn by this package. Enqueuing the same task once more makes a
 	// second task.
 	Random bool
@@ -289,10 +293,40 @@ func (c *Client) send(ctx context.Context, items []*item) {
 		return
 	}
 	exec(ctx, c.rdb, calls)
+	var taken []duplicate
 	for _, it := range items {
-		if it.call != nil {
-			c.conclude(ctx, it)
+		if sent := it.call; sent != nil {
+			if c.conclude(ctx, it); it.result.State == Duplicate {
+				taken = append(taken, duplicate{it, sent, nil})
+			}
 		}
+	}
+	findArchived(ctx, c.rdb, taken)
+}
+
+// duplicate is an item whose id is taken, and the call that found that.
+type duplicate struct {
+	*item
+	sent  *call
+	state *redis.StringCmd
+}
+
+// findArchived marks the duplicates whose ids belong to archived tasks, in one pipeline. Those whose
+// state cannot be read count as others.
+func findArchived(ctx context.Context, rdb redis.UniversalClient, taken []duplicate) {
+	if len(taken) == 0 {
+		return
+	}
+	p := rdb.Pipeline()
+	for i, d := range taken {
+		at := slices.IndexFunc(d.sent.keys, func(key string) bool { return strings.HasSuffix(key, ":t:"+d.result.ID) })
+		if at >= 0 { // asynq's key of the task
+			taken[i].state = p.HGet(ctx, d.sent.keys[at], "state")
+		}
+	}
+	_, _ = p.Exec(ctx) // each has its own error
+	for _, d := range taken {
+		d.result.Archived = d.state != nil && d.state.Val() == asynq.TaskStateArchived.String()
 	}
 }
 

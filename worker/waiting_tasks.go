@@ -46,7 +46,7 @@ const (
 	TaskActive     TaskOutcome = "active"     // a worker has it
 	TaskDispatched TaskOutcome = "dispatched" // it was granted its start
 	TaskPending    TaskOutcome = "pending"    // a worker takes it next
-	TaskEnded      TaskOutcome = "ended"      // it is archived or completed, or waits for its group
+	TaskEnded      TaskOutcome = "ended"      // it is archived (which RunNext changes) or completed, or waits for its group
 	TaskNoScope    TaskOutcome = "no_scope"   // no header names its scope, so it can't be changed
 )
 
@@ -112,8 +112,17 @@ func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, erro
 // RunNext starts a task before all others that wait for the same limits, as soon as those admit it. It
 // moves the task to the front of its queue, with the highest priority that its scope allows, behind
 // those moved there before. A task that waits for a time of its own, and not for limits, becomes
-// pending. Costs some twenty round trips. The error is Redis's, or one of policy.Policy.Check.
+// pending. So does one that is archived: it is decided on like a new one, and its next failure is
+// final again if it had used up its retries. Costs some twenty round trips. The error is Redis's, or
+// one of policy.Policy.Check.
 func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcome, error) {
+	info, out, err := w.info(name, id)
+	if out != "" || err != nil {
+		return out, err
+	}
+	if info.State == asynq.TaskStateArchived {
+		return TaskChanged, w.inspector.RunTask(name, id)
+	}
 	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
 		return nil, ask, ask.Check(w.limiter.Policy())
 	}, w.toFront)
@@ -281,5 +290,5 @@ func waiterOf(info *asynq.TaskInfo) (throttle.Waiter, bool, error) {
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
 	return throttle.Waiter{
 		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs, Priority: spec.Priority,
-	}, limited, err
+	}, limited && spec.Scope != "", err
 }

@@ -111,6 +111,37 @@ func TestBatchManyDuplicates(t *testing.T) {
 	}
 }
 
+// A batch that is enqueued again says which of its tasks have failed for good, and how they run again.
+func TestBatchOfFailedTasks(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	tasks := numbered(0, 30)
+	program(t, url, tasks, "batch", "-")
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	for i := range 25 {
+		if err := inspector.ArchiveTask("default", fmt.Sprint("t", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := program(t, url, tasks, "batch", "-")
+	for _, want := range []string{
+		"line 1: duplicate: id t0 is taken in queue default, by a task that failed for good\n",
+		"30 lines: 0 enqueued, 30 duplicate, 25 of them failed, 0 invalid in ",
+		"\nto run what failed again: worker tasks run t0 t1 ", " t19 … and 5 more (-json lists every line)\n",
+	} {
+		if got.code != cli.ExitOK || !strings.Contains(got.stdout, want) {
+			t.Errorf("no %q in %+v", want, got)
+		}
+	}
+	got = program(t, url, tasks, "batch", "-json", "-")
+	if n := strings.Count(got.stdout, `"state":"duplicate","archived":true}`); n != 25 || !strings.Contains(got.stdout, `"duplicate":30,"invalid":0,"failed":0,"archived":25,`) {
+		t.Errorf("%d lines: %+v", n, got)
+	}
+	if got := program(t, url, "", "http", "-scope", "a", "-id", "t0", "http://127.0.0.1/"); got.stdout != "duplicate t0 in queue default, whose task failed for good; worker tasks run t0 runs it again\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // numbered is lines with the ids t<from> to t<to-1>.
 func numbered(from, to int) string {
 	var b strings.Builder

@@ -73,7 +73,11 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 	case t.json:
 		_, werr = c.stdout.Write(appendResult(nil, result, notes.of(result), reason(result, err)))
 	case err == nil:
-		_, werr = fmt.Fprintf(c.stdout, "%s %s in queue %s\n", result.State, cli.Quote(result.ID), cli.Quote(result.Queue))
+		id, failed := cli.Quote(result.ID), ""
+		if result.Archived {
+			failed = ", whose task failed for good; worker tasks run " + id + " runs it again"
+		}
+		_, werr = fmt.Fprintf(c.stdout, "%s %s in queue %s%s\n", result.State, id, cli.Quote(result.Queue), failed)
 	}
 	if err == nil && werr != nil {
 		err = fmt.Errorf("cannot write the result: %w", werr)

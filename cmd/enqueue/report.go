@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,6 +48,7 @@ type report struct {
 	drawn    bool
 	done     int
 	listed   map[queue.State]int
+	archived []string // ids of the first duplicates whose tasks failed for good
 	logged   time.Time
 	buf      []byte
 	writeErr error
@@ -125,6 +127,9 @@ func (r *report) result(res queue.Result) {
 	if res.State == queue.Enqueued || res.State == queue.Valid {
 		return
 	}
+	if res.Archived && len(r.archived) < listed {
+		r.archived = append(r.archived, cli.Quote(res.ID))
+	}
 	r.listed[res.State]++
 	if res.State != queue.Invalid && r.listed[res.State] > listed {
 		return
@@ -135,6 +140,9 @@ func (r *report) result(res queue.Result) {
 		why = fmt.Sprintf("id %s of queue %s is on a line before", cli.Quote(res.ID), cli.Quote(res.Queue))
 	case res.State == queue.Duplicate:
 		why = fmt.Sprintf("id %s is taken in queue %s", cli.Quote(res.ID), cli.Quote(res.Queue))
+		if res.Archived {
+			why += ", by a task that failed for good"
+		}
 	}
 	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, cli.Escape(why)))
 }
@@ -241,11 +249,22 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 	if r.dry {
 		good, state = sum.Valid, queue.Valid
 	}
-	r.write(fmt.Appendf(nil, "%d lines: %d %s, %d duplicate, %d invalid", sum.Total(), good, state, sum.Duplicate, sum.Invalid))
+	r.write(fmt.Appendf(nil, "%d lines: %d %s, %d duplicate", sum.Total(), good, state, sum.Duplicate))
+	if sum.Archived > 0 {
+		r.write(fmt.Appendf(nil, ", %d of them failed", sum.Archived))
+	}
+	r.write(fmt.Appendf(nil, ", %d invalid", sum.Invalid))
 	if sum.Failed > 0 {
 		r.write(fmt.Appendf(nil, ", %d failed", sum.Failed))
 	}
 	r.write(fmt.Appendf(nil, " in %s\n", elapsed.Round(time.Millisecond)))
+	if sum.Archived > 0 {
+		r.write(fmt.Appendf(nil, "to run what failed again: worker tasks run %s", strings.Join(r.archived, " ")))
+		if more := sum.Archived - len(r.archived); more > 0 {
+			r.write(fmt.Appendf(nil, " … and %d more (-json lists every line)", more))
+		}
+		r.write([]byte("\n"))
+	}
 	if done := doneText(sum, time.Now()); r.dry {
 		r.write([]byte("nothing was enqueued. If it were enqueued now: "))
 		r.write([]byte(cmp.Or(done, "without limits the starts are unknown\n")))

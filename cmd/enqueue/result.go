@@ -18,7 +18,9 @@ type resultJSON struct {
 	ID    string      `json:"id"`
 	Queue string      `json:"queue,omitempty"`
 	State queue.State `json:"state"`
-	Start string      `json:"start,omitempty"`
+	// Archived says of a duplicate that its task has failed for good.
+	Archived bool   `json:"archived,omitempty"`
+	Start    string `json:"start,omitempty"`
 	waitJSON
 	Expires string   `json:"expires,omitempty"`
 	Apps    []string `json:"apps,omitempty"`
@@ -42,6 +44,7 @@ type summaryJSON struct {
 	Duplicate int  `json:"duplicate"`
 	Invalid   int  `json:"invalid"`
 	Failed    int  `json:"failed"`
+	Archived  int  `json:"archived,omitempty"`
 	endJSON
 }
 
@@ -85,7 +88,7 @@ func appendSummary(dst []byte, sum queue.Summary, dry bool, unserved []string, i
 	if dry {
 		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, sum.Expiring, unserved, end})
 	}
-	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, end})
+	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, sum.Archived, end})
 }
 
 // doneText says when a batch is done, in their own time; empty where nothing
@@ -165,7 +168,7 @@ func clock(at, now time.Time) string {
 // appendResult appends a result as one line of JSON.
 func appendResult(dst []byte, r queue.Result, apps []string, why string) []byte {
 	wait := waitJSON{stamp(r.StartFrom), stamp(r.StartTo), r.Reason, r.Binding.Rule, r.Binding.Scope}
-	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), waitJSON: wait, Expires: r.Expires, Apps: apps, Error: why})
+	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Archived: r.Archived, Start: stamp(r.Start), waitJSON: wait, Expires: r.Expires, Apps: apps, Error: why})
 }
 
 // stamp writes a time as RFC 3339 does, to the millisecond; empty for none.

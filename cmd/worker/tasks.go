@@ -31,7 +31,8 @@ or started twice: a task that was granted its start, or that a worker has, is le
 as it is.
 
   run       start them next, as soon as the limits allow: before all that wait, but
-            behind those that were put there before
+            behind those that were put there before. A task that failed for good, and
+            is archived, runs again
   move      have them spend from another scope, at the end of its queue
   cancel    delete them
   clear     delete all that wait in SCOPE and below it, after printing how many. Tasks

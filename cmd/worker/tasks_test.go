@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
@@ -39,6 +41,12 @@ func TestTasks(t *testing.T) {
 	if _, err := queue.NewClient(rdb, queue.ClientConfig{}).Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a", ID: "pending"}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := queue.NewClient(rdb, queue.ClientConfig{}).Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a", ID: "failed"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := asynq.NewInspectorFromRedisClient(rdb).ArchiveTask("default", "failed"); err != nil {
+		t.Fatal(err)
+	}
 	ask := func(code int, line string) string {
 		t.Helper()
 		var out, errs bytes.Buffer
@@ -56,6 +64,8 @@ func TestTasks(t *testing.T) {
 		{0, "cancel -scope p -dry-run", "dry run: it would be 5 tasks; nothing was changed"},
 		{0, "cancel t0 -dry-run", "dry run: it would be 1 task; nothing was changed"},
 		{0, "run t3", "1 task to start next"},
+		{0, "run failed", "1 task to start next"},
+		{1, "run failed", "0 tasks to start next; 1 left: next to be taken by a worker"},
 		{1, "run pending", "0 tasks to start next; 1 left: next to be taken by a worker"},
 		{0, "move -to p/b t1 t2", "2 tasks moved"},
 		{0, "priority -set 5 -scope p/b", "2 tasks changed"},
