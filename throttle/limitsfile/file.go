@@ -53,6 +53,12 @@ func (s Stamp) same(other Stamp) bool {
 	return s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size() && os.SameFile(s.info, other.info)
 }
 
+// sameFile reports whether both are of one file, which was at most written in place in between. A file
+// that was renamed to the name, or that a link leads to now, is another.
+func (s Stamp) sameFile(other Stamp) bool {
+	return s.info != nil && other.info != nil && os.SameFile(s.info, other.info)
+}
+
 // regular is false of a pipe, which can be read once.
 func (s Stamp) regular() bool { return s.info != nil && s.info.Mode().IsRegular() }
 

@@ -61,7 +61,7 @@ func (l *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 			l.unread(ctx, err)
 			continue
 		}
-		if l.take(ctx, text, stands, asked) {
+		if l.take(ctx, text, stands, asked, stands.sameFile(s.taken)) {
 			s.taken, asked = stands, false
 		}
 	}
@@ -98,18 +98,19 @@ func firstOf(err error) string {
 	return fmt.Sprintf("%s, and %d more; the log has all", first, 1+strings.Count(rest, "\n"))
 }
 
-// take publishes what the file says. It returns false where Redis has to be asked again.
-func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool) (done bool) {
+// take publishes what the file says. Only a file that was written in place can be half written. take
+// returns false where Redis has to be asked again.
+func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked, inPlace bool) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rules, err := limitsyaml.Parse(l.read.path, text)
 	before := l.read
 	says := err == nil && bytes.Equal(limitsyaml.Format(rules), limitsyaml.Format(before.policy))
 	switch {
-	case !asked && !says && cutOff(before.text, text):
-		l.log.WarnContext(ctx, "limits file is truncated and was not loaded; complete it, or send SIGHUP to load it as it is",
+	case inPlace && !asked && !says && cutOff(before.text, text):
+		l.log.WarnContext(ctx, "limits file looks truncated and was not loaded; complete it, or rename a copy of it to its name to load it as it is",
 			"file", l.read.path, "bytes", len(text), "before", len(before.text))
-		l.fault(fmt.Errorf("the limits file %s is truncated and was not loaded; keeping the current limits", l.read.path))
+		l.fault(fmt.Errorf("the limits file %s looks truncated and was not loaded; keeping the current limits", l.read.path))
 		return true
 	case err != nil:
 		l.log.ErrorContext(ctx, "invalid limits file; keeping the current limits", "file", l.read.path, "error", err)

@@ -2,6 +2,7 @@ package limitsfile
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -120,7 +121,7 @@ func TestCutOffFileIsNotTaken(t *testing.T) {
 		for _, part := range []string{half, "", twoTenants[:len(twoTenants)-40]} {
 			inPlace(t, r.path, part)
 			later(time.Minute)
-			r.says([]string{"limit: 200", "limit: 5"}, []string{"level=WARN", "limits file is truncated", "!level=ERROR"})
+			r.says([]string{"limit: 200", "limit: 5"}, []string{"level=WARN", "limits file looks truncated", "!level=ERROR"})
 		}
 		if n := strings.Count(r.out.String(), "\n"); n != 4 {
 			t.Errorf("%d lines for three files, and the one of the start:\n%s", n, r.out)
@@ -131,6 +132,37 @@ func TestCutOffFileIsNotTaken(t *testing.T) {
 		later(time.Second)
 		r.says([]string{"limit: 200", "!limit: 5"}, []string{`the new limits file removes rules or settings`, `gone=1 names="payments/acme tenant"`})
 	})
+}
+
+// Only a file that was written in place can be half written: one that was renamed to the name, or that a link leads to now, is taken
+// whatever it lacks.
+func TestSwappedFileIsTaken(t *testing.T) {
+	t.Parallel()
+	half := twoTenants[:strings.Index(twoTenants, "    scopes")]
+	for name, swap := range map[string]func(t *testing.T, path, other string) error{
+		"renamed": func(_ *testing.T, path, other string) error { return os.Rename(other, path) },
+		"linked": func(_ *testing.T, path, other string) error {
+			return errors.Join(os.Symlink(other, path+".link"), os.Rename(path+".link", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reloads(t, func(t *testing.T, r *reloading) {
+				inPlace(t, r.path, half) // refused first
+				later(2 * time.Second)
+				other := filepath.Join(t.TempDir(), "whole")
+				inPlace(t, other, half)
+				if err := swap(t, r.path, other); err != nil {
+					t.Fatal(err)
+				}
+				later(2 * time.Second)
+				r.says([]string{"limit: 200", "!limit: 5"}, []string{"looks truncated", "rename a copy of it", `gone=1 names="payments/acme tenant"`})
+				if r.fault() != nil {
+					t.Error(r.fault())
+				}
+			})
+		})
+	}
 }
 
 // docs/limits.md: "What a new file has no more is told", by scope and name.
@@ -333,7 +365,7 @@ func TestFaultsAreToldUntilMended(t *testing.T) {
 		inPlace(t, r.path, twoTenants)
 		mended()
 		inPlace(t, r.path, twoTenants[:len(twoTenants)-40])
-		is("is truncated and was not loaded")
+		is("looks truncated and was not loaded")
 		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
 		mended()
 		must(t, os.Rename(r.path, r.path+".away"))

@@ -114,6 +114,9 @@ func TestRollingDeploy(t *testing.T) {
 		a = f.start(allows("2"))
 		later(time.Second)
 		f.under("2", a, b, c) // at once, though two have the older one
+		later(time.Second)
+		expect(f.t, c.out.String(), "level=WARN", "limits file superseded by a newer one; give this process the newer file")
+		expect(f.t, a.out.String(), "!superseded")
 
 		b.crash() // and comes back before its deploy
 		b = f.start(allows("1"))

@@ -79,6 +79,7 @@ type Source struct {
 	mu       sync.Mutex
 	read     File
 	older    bool      // it was superseded
+	version  int64     // of the limits when it was published last
 	gone     time.Time // since when there are no limits in Redis; zero while there are
 	told     bool      // that it could not be published
 	writable bool      // it was told that others may write it
@@ -268,11 +269,10 @@ func (l *Source) publish(ctx context.Context, before, stood *policy.Policy) erro
 
 // became says what became of the file, stood being the one that it took the place of; it may be nil. l.mu is held.
 func (l *Source) became(ctx context.Context, became policystore.Published, v policystore.Version, stood *policy.Policy) {
-	l.older, l.gone = became == policystore.FileSuperseded, time.Time{}
+	l.older, l.gone, l.version = became == policystore.FileSuperseded, time.Time{}, v.Number
 	switch {
 	case l.older:
-		l.log.WarnContext(ctx, "limits file superseded by a newer one; it applies again when no process has the newer one, "+
-			"or at once after worker limits import -replace", "file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
+		l.tellOlder(ctx, v)
 	case v.Imported != nil:
 		l.log.WarnContext(ctx, "imported limits override the limits file; run worker limits unset to apply the file",
 			"file", l.read.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
@@ -289,6 +289,12 @@ func (l *Source) became(ctx context.Context, became policystore.Published, v pol
 	if n := len(v.Rules); n > 0 {
 		l.log.InfoContext(ctx, "rules set live override the limits file; worker limits list shows them", "rules", n, "version", v.Number)
 	}
+}
+
+// tellOlder logs that the limits of another process's file are in force instead of this one's.
+func (l *Source) tellOlder(ctx context.Context, v policystore.Version) {
+	l.log.WarnContext(ctx, "limits file superseded by a newer one; give this process the newer file, or run worker limits import -replace FILE "+
+		"to apply this one: else it applies again when no process has the newer one", "file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
 }
 
 // tellOdd logs that a published file has likely mistakes, and the first of them.
@@ -311,7 +317,7 @@ func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 	beside.Go(func() { l.hold(ctx) })
 	policystore.Follow(ctx, l.store, limiter, policystore.FollowConfig{
 		Logger:    log,
-		OnVersion: func(v policystore.Version, _ *policy.Policy) { l.inForce(v); refused(nil); l.onVersion(v.Number) },
+		OnVersion: func(v policystore.Version, _ *policy.Policy) { l.inForce(ctx, v); refused(nil); l.onVersion(v.Number) },
 		OnRefused: refused,
 		OnNone:    func() { l.restore(ctx) },
 		App:       l.self.App, Worker: l.self.Worker,
@@ -328,12 +334,16 @@ func (l *Source) Announce(ctx context.Context) {
 	beside.Wait()
 }
 
-// inForce notes whether the file of this process counts.
-func (l *Source) inForce(v policystore.Version) {
+// inForce notes whether the file of this process counts, and logs when it no longer does.
+func (l *Source) inForce(ctx context.Context, v policystore.Version) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gone = time.Time{}
+	was := l.older
 	l.older = v.File != nil && l.read.policy != nil && !v.HasFile(l.read.policy)
+	if l.older && !was && v.Imported == nil && v.Number > l.version {
+		l.tellOlder(ctx, v)
+	}
 }
 
 // hold makes known that this process has its file, until ctx ends.
