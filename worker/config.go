@@ -99,6 +99,7 @@ type Server struct {
 	client     *asynqx.Client
 	begin      func() error // before the server starts; see Limits
 	over       func()       // when it is shut down; nil where it never began
+	reload     func()       // reads the limits file again; nil where SIGHUP is none of its business
 	begun      atomic.Bool
 }
 
@@ -159,14 +160,15 @@ func (t *Middleware) join() {
 
 // Run processes tasks with handler, wrapped by Handler, until the process receives SIGTERM or SIGINT,
 // and then shuts down. On systems that have SIGTSTP, that signal stops it from taking tasks, as Stop
-// does. The error is that of Start.
+// does. A server of New reads its limits file again at SIGHUP, unless Config.ReloadOn is set. The error
+// is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
-	signals, over := listenForSignals()
+	signals, over := listenForSignals(s.reload != nil)
 	defer over()
 	if err := s.Start(handler); err != nil {
 		return err
 	}
-	obey(signals, s.Stop)
+	obey(signals, s.Stop, s.reload)
 	s.Shutdown()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -73,7 +74,8 @@ type Config struct {
 	// in which nothing happened has no line. A line costs three Redis commands for each queue.
 	// Defaults to a minute; a negative interval turns it off.
 	Summary time.Duration
-	// ReloadOn rereads the file at each signal, changed or not. Defaults to none.
+	// ReloadOn rereads the file at each signal, changed or not. Defaults to SIGHUP while a Server of New
+	// is in Run.
 	ReloadOn <-chan os.Signal
 	// ExplainRedis translates an error of Redis for the log and RedisErr. Defaults to the error
 	// itself.
@@ -105,6 +107,7 @@ type Limits struct {
 	events  *events.Events  // nil if they are off
 	health  *redishealth.Watch
 	source  *limitsfile.Source
+	reloads chan os.Signal // by Run
 
 	serving  sync.Mutex // separate from mu, which End holds while it waits
 	queues   []string   // of its servers
@@ -133,7 +136,7 @@ type Limits struct {
 // outage is logged once. New reads the file and does no other I/O. The error names what is wrong with
 // the file or the Config.
 func New(conn any, cfg Config) (*Limits, error) {
-	l := &Limits{cfg: cfg, log: cfg.Logger}
+	l := &Limits{cfg: cfg, log: cfg.Logger, reloads: make(chan os.Signal, 1)}
 	if l.log == nil {
 		l.log = slog.Default()
 	}
@@ -360,7 +363,18 @@ func (l *Limits) NewServer(cfg asynq.Config) *Server {
 	l.serve(cfg.Queues)
 	s := l.Middleware.NewServer(cfg)
 	s.begin, s.over = func() error { return l.Begin(context.Background()) }, l.End
+	if l.cfg.ReloadOn == nil && l.cfg.LimitsFile != "" && !l.cfg.NoReload {
+		s.reload = l.reload
+	}
 	return s
+}
+
+// reload has the limits file read again, unless that is asked for already.
+func (l *Limits) reload() {
+	select {
+	case l.reloads <- syscall.SIGHUP:
+	default:
+	}
 }
 
 // Settle publishes the limits of this process and loads those in force. Begin calls it otherwise. It
@@ -450,7 +464,11 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 		wg.Go(func() { l.summary.run(ctx, l.cfg.Summary, l.log, l.waiting) })
 	}
 	if !l.cfg.NoReload {
-		wg.Go(func() { l.source.Reload(ctx, l.cfg.ReloadOn) })
+		on := l.cfg.ReloadOn
+		if on == nil {
+			on = l.reloads
+		}
+		wg.Go(func() { l.source.Reload(ctx, on) })
 	}
 	return &wg
 }

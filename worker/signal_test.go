@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/dispatch"
@@ -53,6 +54,30 @@ func TestRunHeedsSIGTSTP(t *testing.T) { //nolint:paralleltest // signals are th
 	}
 	if err := server.Run(s.counting(nil)); !errors.Is(err, asynq.ErrServerClosed) {
 		t.Errorf("it runs again: %v", err)
+	}
+}
+
+// SIGHUP has a server of New read its limits file again, and does not end the process.
+func TestRunHeedsSIGHUP(t *testing.T) { //nolint:paralleltest // signals are the process's
+	caught := make(chan os.Signal, 10) // whatever happens, the test lives on
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGTERM)
+	defer signal.Stop(caught)
+	var log says
+	path := writeLimits(t, "", mailLimits)
+	limits, err := New(redistest.NewServer(t).Client(t), Config{LimitsFile: path, Spends: spendsMail, NoMetrics: true, Logger: logTo(&log)})
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limits.NewServer(asynq.Config{Concurrency: 1}).Run(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	}()
+	redistest.WaitFor(t, "the limits to be in force", time.Minute, func() bool { return log.times("limits in force") > 0 })
+	tell(t, syscall.SIGHUP)
+	redistest.WaitFor(t, "the file to be read again", time.Minute, func() bool { return log.times("limits file unchanged") == 1 })
+	writeLimits(t, path, "") // in place: it may be half written
+	redistest.WaitFor(t, "the file to be refused", time.Minute, func() bool { return log.times("looks truncated") == 1 })
+	tell(t, syscall.SIGTERM)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
