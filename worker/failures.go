@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -44,7 +45,12 @@ func (l *Limits) logFailure(ctx context.Context, task *asynq.Task, err error) {
 		l.log.ErrorContext(ctx, "task failed and is archived", about...)
 		return
 	}
-	more, due := l.failures.Due(scope, time.Now())
+	kind := scope
+	if asynq.IsPanicError(err) { // each place that panics; the value may differ each time
+		place, _, _ := strings.Cut(err.Error(), "]:")
+		kind += " " + place
+	}
+	more, due := l.failures.Due(kind, time.Now())
 	if !due {
 		l.log.DebugContext(ctx, "task failed and will be retried", about...)
 		return

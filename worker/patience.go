@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/redishealth"
 )
 
 // Expired is a task whose max wait has passed: it has waited for its limits for longer than its own
@@ -174,7 +175,7 @@ func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 		if x := recover(); x != nil {
 			t.observer.Failed("patience")
 			t.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task keeps waiting", "queue", w.Queue, "task_id", w.ID,
-				"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+				"panic", fmt.Sprint(x), "stack", redishealth.Stack(string(debug.Stack())))
 			verdict = Action{}
 		}
 	}()

@@ -16,6 +16,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/redishealth"
 )
 
 // run lets next process a task that may start now. Its places are freed when the run has ended, even
@@ -137,7 +138,7 @@ func (t *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
 	}
 	if x := recover(); x != nil {
 		t.log.ErrorContext(ctx, "handler panicked", "queue", j.queue, "task_id", j.id,
-			"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+			"panic", fmt.Sprint(x), "stack", redishealth.Stack(string(debug.Stack())))
 		*err = &finalError{fmt.Errorf("panic: %v", x)}
 	}
 }

@@ -21,6 +21,8 @@ const (
 	// revokedText is asynq's message about a task that was taken from its queue: it was moved, or goes
 	// on in another form. The worker logs that where it matters.
 	revokedText = "revoke task id="
+	// panicText begins asynq's message about a handler that panicked; the stack follows.
+	panicText = "recovering from panic."
 	// emptyText is asynq's message after each poll that found no task.
 	emptyText = "All queues are empty"
 	// doubtAge is how old an answer of Redis may be when asynq complains.
@@ -77,14 +79,20 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 		l.quiet(args)
 		return
 	}
-	repeated, tell := l.tell(text)
+	msg, about, kind := "asynq", []any{"message", text}, kindOf(text)
+	if strings.HasPrefix(text, panicText) {
+		_, trace, _ := strings.Cut(text, "\n")
+		stack := Stack(trace)
+		msg, about, kind = "handler panicked", []any{"stack", stack}, stack // each distinct one once a minute
+	}
+	repeated, tell := l.tell(kind)
 	switch {
 	case !tell:
 		l.quiet(args)
 	case repeated > 0:
-		l.log.Log(ctx, level, "asynq", "message", text, "repeated", repeated)
+		l.log.Log(ctx, level, msg, append(about, "repeated", repeated)...)
 	default:
-		l.log.Log(ctx, level, "asynq", "message", text)
+		l.log.Log(ctx, level, msg, about...)
 	}
 }
 
@@ -97,12 +105,21 @@ func NewAsynqLogger(log *slog.Logger, w *Watch) *AsynqLogger {
 // ids matches the parts that vary among complaints of one kind before their first colon.
 var ids = regexp.MustCompile(`id=\S+|\[[^]]*\]`)
 
-// tell reports whether text is due, and how many similar texts were suppressed. Texts are similar if
-// they have the same words before a colon, except for ids of tasks; the rest differs in ports and
-// addresses. Text without a colon is about one task, and always logged.
-func (l *AsynqLogger) tell(text string) (repeated int, due bool) {
+// kindOf returns what similar complaints have in common: the words before a colon, except for ids of
+// tasks; the rest differs in ports and addresses. It is empty for text without a colon, which is about
+// one task.
+func kindOf(text string) string {
 	kind, _, found := strings.Cut(ids.ReplaceAllString(text, "id"), ":")
 	if !found {
+		return ""
+	}
+	return kind
+}
+
+// tell reports whether a complaint of a kind is due, and how many of the kind were suppressed. Those
+// without a kind are always due.
+func (l *AsynqLogger) tell(kind string) (repeated int, due bool) {
+	if kind == "" {
 		return 0, true
 	}
 	l.mu.Lock()

@@ -3,7 +3,9 @@ package redishealth
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -78,6 +80,47 @@ func TestAsynqLog(t *testing.T) {
 			t.Error("Fatal was not told")
 		}
 	})
+}
+
+// Each distinct panic is logged whole once a minute, in a line without escapes under any handler.
+func TestEachPanicIsLogged(t *testing.T) {
+	t.Parallel()
+	panics := map[string]func(){
+		"index":   func() { _ = []int{}[len(t.Name())%1] },
+		"nil map": func() { map[string]int(nil)["a"] = 1 },
+	}
+	stackOf := func(f func()) (trace string) {
+		defer func() { _ = recover(); trace = string(debug.Stack()) }()
+		f()
+		return ""
+	}
+	for name, handler := range map[string]func(io.Writer) slog.Handler{
+		"text": func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) },
+		"json": func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, nil) },
+	} {
+		var out output
+		l := &AsynqLogger{log: slog.New(handler(&out)), outage: func(context.Context, time.Duration) error { return nil }}
+		for range 3 {
+			for _, f := range panics {
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					l.Error("recovering from panic. See the stack trace below for details:\n" + stackOf(f))
+				}()
+				<-done
+			}
+		}
+		got := out.String()
+		if n := strings.Count(got, "\n"); n != len(panics) || strings.Count(got, "handler panicked") != n || strings.Contains(got, `\n`) || strings.Contains(got, `\t`) || strings.Contains(got, "0x") {
+			t.Errorf("%s: %d lines:\n%s", name, n, got)
+		}
+		for i := range len(panics) {
+			first := fmt.Sprintf("TestEachPanicIsLogged.func%d ", i+1)
+			if !strings.Contains(got, first) || !strings.Contains(got, "log_test.go:") || !strings.Contains(got, "stackOf") && !strings.Contains(got, "TestEachPanicIsLogged.func3 ") {
+				t.Errorf("%s: no %q in\n%s", name, first, got)
+			}
+		}
+	}
 }
 
 // TestCalm holds that warnings of one cause do not flood the log.
