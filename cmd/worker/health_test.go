@@ -342,3 +342,27 @@ func TestServerTimeouts(t *testing.T) {
 		t.Errorf("listens after close: %v", err)
 	}
 }
+
+// The root leads to the page where there is one. Without a page it is what it is of any other address.
+func TestRootLeadsToThePage(t *testing.T) {
+	t.Parallel()
+	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for _, tt := range []struct {
+		shown        http.Handler
+		method, path string
+		code         int
+		to           string
+	}{
+		{page, http.MethodGet, "/", http.StatusFound, "/page/"},
+		{page, http.MethodGet, "/page/", http.StatusOK, ""},
+		{page, http.MethodGet, "/none", http.StatusNotFound, ""},
+		{page, http.MethodPost, "/", http.StatusNotFound, ""},
+		{nil, http.MethodGet, "/", http.StatusNotFound, ""},
+	} {
+		w := httptest.NewRecorder()
+		beside(http.NotFoundHandler(), tt.shown).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
+		if w.Code != tt.code || w.Header().Get("Location") != tt.to {
+			t.Errorf("%s %s: %d, to %q; want %d, %q", tt.method, tt.path, w.Code, w.Header().Get("Location"), tt.code, tt.to)
+		}
+	}
+}

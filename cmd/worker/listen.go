@@ -127,13 +127,14 @@ func (l listenAddr) open(h, shown http.Handler, log *slog.Logger) (*statusServer
 	}}, nil
 }
 
-// beside serves the page, if there is one, beside all else.
+// beside serves the page, if there is one, beside all else. The root then leads to it.
 func beside(h, shown http.Handler) http.Handler {
 	if shown == nil {
 		return h
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
+	mux.Handle("GET /{$}", http.RedirectHandler(pagePath+"/", http.StatusFound))
 	mux.Handle(pagePath, shown)
 	mux.Handle(pagePath+"/", shown)
 	return mux
