@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -121,6 +122,12 @@ func TestJSONFields(t *testing.T) {
 	for range 2 { // the second waits for the first
 		one += output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", behind, "-json", "-scope", "behind", "https://api.example.com/")
 	}
+	failed := []string{"http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "b", "https://api.example.com/"}
+	one += output(t, 0, "", "enqueue", failed...)
+	if err := asynq.NewInspectorFromRedisClient(redisAt(t, url)).ArchiveTask("default", "b"); err != nil {
+		t.Fatal(err)
+	}
+	one += output(t, 0, "", "enqueue", failed...)
 	check("enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
 
 	lines := `{"type":"http","id":"a","scope":"p","http":{"url":"https://api.example.com/"}}` + "\nno task\n" +
