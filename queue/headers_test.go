@@ -65,7 +65,7 @@ func TestReadSpec(t *testing.T) {
 func TestReadSpecDamaged(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string][]string{
-		"headway-scope":     {"", "/", "*", "a//b"},
+		"headway-scope":     {"/", "*", "a//b"},
 		"headway-cost":      {"", "0", "-1", "+1", "1.0", "1e3", " 1", "x", "1000000000001", "99999999999999999999"},
 		"headway-max-retry": {"", "-1", "x", "1000001"},
 		"headway-deadline":  {"", "tomorrow", "2030-01-31"},

@@ -34,9 +34,9 @@ const (
 // waits records a task that was put back until at.
 func (u *unmatched) waits(ctx context.Context, log *slog.Logger, j *job, at time.Time) {
 	now := time.Now()
-	key, text, what := j.scope, "no rule matches the scope; its tasks wait until you add a rule, or delete them", []any{"scope", j.scope}
+	key, what := j.scope, []any{"scope", j.scope}
 	if key == "" { // one line a type; no scope begins with "/"
-		key, text, what = "/"+j.task.Type(), j.why+", or delete them", []any{"type", j.task.Type()}
+		key, what = "/"+j.task.Type(), []any{"type", j.task.Type(), "reason", j.why}
 	}
 	u.away.Add(key, at, now)
 	if _, due := u.lines.Due(key, now); !due {
@@ -50,7 +50,7 @@ func (u *unmatched) waits(ctx context.Context, log *slog.Logger, j *job, at time
 		return
 	}
 	time.AfterFunc(unmatchedGather, func() {
-		log.WarnContext(ctx, text, slices.Concat(what, []any{"tasks", max(u.away.Of(key, time.Now()), 1)}, first)...)
+		log.WarnContext(ctx, "no rule matches the scope; its tasks wait until you add a rule, or delete them", slices.Concat(what, []any{"tasks", max(u.away.Of(key, time.Now()), 1)}, first)...)
 	})
 }
 

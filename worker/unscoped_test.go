@@ -93,7 +93,7 @@ func TestNewFollowsUnmatched(t *testing.T) {
 				if unmatched != "deny" {
 					return
 				}
-				if n := log.times("level=WARN"); n != 3 || log.times("no rule matches the scope") != 1 || log.times(`no scope is named by this task of type`) != 2 {
+				if n := log.times("level=WARN"); n != 3 || log.times("no rule matches the scope") != 3 || log.times(`reason="no scope is named by this task of type`) != 2 {
 					t.Errorf("%d warnings: %s", n, log.b.String())
 				}
 				families, err := registry.Gather()

@@ -81,7 +81,7 @@ func TestWorkerPageFlags(t *testing.T) {
 	}
 }
 
-// The page stands beside /metrics, and knows by itself who asks: the token is for the others.
+// The page stands beside /metrics, and knows by itself who asks: the token is for the others. The root leads to the page.
 func TestPageBesideMetrics(t *testing.T) {
 	t.Parallel()
 	shown := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
@@ -91,7 +91,7 @@ func TestPageBesideMetrics(t *testing.T) {
 	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- s.serve() }()
-	for path, want := range map[string]int{"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusUnauthorized} {
+	for path, want := range map[string]int{"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusOK} {
 		answer, err := http.Get("http://" + s.addr() + path) //nolint:noctx // of this process
 		must(t, err)
 		_ = answer.Body.Close()

@@ -79,20 +79,24 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 		l.quiet(args)
 		return
 	}
-	msg, about, kind := "asynq", []any{"message", text}, kindOf(text)
+	stack, kind := "", kindOf(text)
 	if strings.HasPrefix(text, panicText) {
 		_, trace, _ := strings.Cut(text, "\n")
-		stack := Stack(trace)
-		msg, about, kind = "handler panicked", []any{"stack", stack}, stack // each distinct one once a minute
+		stack = Stack(trace)
+		kind = stack // each distinct one once a minute
 	}
 	repeated, tell := l.tell(kind)
+	var about []any
+	if repeated > 0 {
+		about = []any{"repeated", repeated}
+	}
 	switch {
 	case !tell:
 		l.quiet(args)
-	case repeated > 0:
-		l.log.Log(ctx, level, msg, append(about, "repeated", repeated)...)
+	case stack != "":
+		l.log.Log(ctx, level, "handler panicked", append([]any{"stack", stack}, about...)...)
 	default:
-		l.log.Log(ctx, level, msg, about...)
+		l.log.Log(ctx, level, "asynq", append([]any{"message", text}, about...)...)
 	}
 }
 

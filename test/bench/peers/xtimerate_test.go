@@ -119,13 +119,13 @@ func TestXTimeRateReservations(t *testing.T) {
 			book(0, 4, 0), book(0, 3, 3*d), book(0, 1, 4*d), book(0, 1, 5*d), undo(d, 3), undo(d, 1), instead(book(d, 3, 5*d), 5*d, "What comes back"),
 		}},
 		{"the limit is raised", five, []step{
-			book(0, 2, 0), book(0, 2, 4*d), {at: 2 * d, kind: change, rule: &two}, instead(book(2*d, 1, 4*d), d+µs, "A limit that changes"),
+			book(0, 2, 0), book(0, 2, 4*d), {at: 2 * d, kind: change, rule: &two}, instead(book(2*d, 1, 4*d), 3*d, "A limit that changes"),
 		}},
 		{"the burst is raised", five, []step{
 			book(0, 2, 0), book(0, 2, 4*d), {at: 3 * d, kind: change, rule: &fiveByFour}, instead(book(3*d, 4, 12*d), 5*d, "A limit that changes"),
 		}},
 		{"the limit is raised, and one cancelled", five, []step{
-			book(0, 2, 0), book(0, 2, 4*d), {at: 2 * d, kind: change, rule: &two}, undo(2*d, 1), instead(book(2*d, 2, 3*d), µs, "A limit that changes"),
+			book(0, 2, 0), book(0, 2, 4*d), {at: 2 * d, kind: change, rule: &two}, undo(2*d, 1), instead(book(2*d, 2, 3*d), 2*d, "A limit that changes"),
 		}},
 	}, newXRate, exactly{times: ms})
 }
