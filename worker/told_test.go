@@ -28,8 +28,12 @@ func retryAfterMS(ms int) http.Header { return http.Header{"Retry-After-Ms": {fm
 // be called again".
 func TestToldPausesTheScope(t *testing.T) {
 	t.Parallel()
+	inFakeTime(t, perHour(1000), toldPausesTheScope)
+}
+
+func toldPausesTheScope(s *system) {
 	const pause = 1500 * time.Millisecond
-	s := newSystem(t, perHour(1000), MiddlewareConfig{})
+	t := s.t
 	var mu sync.Mutex
 	var order []string
 	var refusedAt, early time.Time

@@ -1,0 +1,64 @@
+package wallclock
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// "Schedules that were read lately are returned again", of the same zone alone.
+func TestParseKeeps(t *testing.T) {
+	t.Parallel()
+	const expr = "3 4 5 * *"
+	berlin, utc := MustParse(expr, "Europe/Berlin"), MustParse(expr, "")
+	if MustParse(expr, "Europe/Berlin") != berlin || utc == berlin {
+		t.Error("a schedule is read again, or that of another zone taken for it")
+	}
+	window := MustParseWindow(expr, "Europe/Berlin")
+	if MustParseWindow(expr, "Europe/Berlin") != window {
+		t.Error("a window is read again")
+	}
+	for _, s := range []interface {
+		Cron() string
+		Zone() string
+	}{berlin, window} {
+		if s.Cron() != expr || s.Zone() != "Europe/Berlin" || fmt.Sprint(s) != "3 4 5 * * in Europe/Berlin" {
+			t.Errorf("%s in %s, %v", s.Cron(), s.Zone(), s)
+		}
+	}
+	if utc.Zone() != "UTC" {
+		t.Errorf("no zone is %q", utc.Zone())
+	}
+}
+
+// However many are read, no more than cached are kept.
+func TestCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	var c cache[int]
+	for i := range 3 * cached {
+		if got, err := c.get(fmt.Sprint(i), "", func(string, string) (int, error) { return i, nil }); got != i || err != nil {
+			t.Fatal(got, err)
+		}
+		if len(c.known) > cached {
+			t.Fatalf("%d are kept", len(c.known))
+		}
+	}
+}
+
+func TestMustParsePanics(t *testing.T) {
+	t.Parallel()
+	for want, parse := range map[string]func(){
+		"wallclock: cron \"60 * * * *\"":     func() { MustParse("60 * * * *", "") },
+		"wallclock: time zone \"Nowhere\"":   func() { MustParseWindow("* 8 * * *", "Nowhere") },
+		"wallclock: cron \"@daily\": stands": func() { MustParseWindow("@daily", "") },
+	} {
+		func() {
+			defer func() {
+				if got, _ := recover().(string); !strings.HasPrefix(got, want) {
+					t.Errorf("%q, want %q", got, want)
+				}
+			}()
+			parse()
+		}()
+	}
+}
