@@ -399,3 +399,25 @@ func (r *reported) percents() (list []int) {
 	}
 	return list
 }
+
+// And what polls say: a process that has ceased to dispatch.
+func TestEventsOfTheDispatcher(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait)
+		var got reported
+		limits, err := New(rdb, Config{
+			Limits: policy.PerHour("p", 2), App: "shop", Events: &events.Config{OnEvent: got.onEvent},
+			Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
+		})
+		must(t, err)
+		must(t, limits.Begin(t.Context()))
+		defer limits.End()
+		limits.observer.DispatcherPolled("p", "p", true)
+		<-time.After(13 * time.Second)
+		if !got.has(events.Stalled, "") {
+			t.Errorf("%+v", got.list)
+		}
+	})
+}

@@ -26,9 +26,7 @@ func TestPlannedTasksUseTheWholeBurst(t *testing.T) {
 				t.Parallel()
 				s := newSystem(t, []policy.Rule{rule}, MiddlewareConfig{})
 				elsewhere, err := throttle.New(s.server.Client(t), s.throttle.cfg.Limiter.Policy(), throttle.Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: elsewhere})
 				s.serve(asynq.Config{Concurrency: 10}, nil)
 				tasks := jobs(units+1, "p/a")
@@ -38,9 +36,7 @@ func TestPlannedTasksUseTheWholeBurst(t *testing.T) {
 				for i := 0; i < len(tasks) && !batch && err == nil; i++ {
 					_, err = client.Enqueue(t.Context(), tasks[i])
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for range units {
 					select {
 					case <-s.ended:

@@ -152,3 +152,33 @@ func TestSchema(t *testing.T) {
 		}
 	}
 }
+
+// A faulty value is told by the name of its variable, where there is one, and an unknown
+// variable by a warning that does not show its value.
+func TestWorkerVariableFaults(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		env  map[string]string
+		code int
+		want []string
+	}{
+		"out of bounds": {map[string]string{"HEADWAY_CONCURRENCY": "0"}, cli.ExitUsage, []string{"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency"}},
+		"no number":     {map[string]string{"HEADWAY_CONCURRENCY": "x"}, cli.ExitUsage, []string{`worker: invalid value "x" for HEADWAY_CONCURRENCY: parse error`}},
+		"two":           {map[string]string{"HEADWAY_LOG_LEVEL": "loud", "HEADWAY_DENY_CIDR": "10.1.2.3/8"}, cli.ExitUsage, []string{`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"}},
+		"no file":       {map[string]string{"HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"there is no limits file /nowhere", "try: HEADWAY_LIMITS=examples"}},
+		"no URL":        {map[string]string{"HEADWAY_REDIS": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"}},
+		"old URL":       {map[string]string{"REDIS_URL": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"try: REDIS_URL=redis://"}},
+		"typo": {map[string]string{"HEADWAY_CONCURENCY": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,
+			[]string{`level=WARN msg="unknown environment variable: no flag has this name" variable=HEADWAY_CONCURENCY did_you_mean=HEADWAY_CONCURRENCY`}},
+		"of a token": {map[string]string{"HEADWAY_LISTEN_TOKNE": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"did_you_mean=HEADWAY_LISTEN_TOKEN"}},
+		"of others": {map[string]string{"HEADWAY_AS": "a", "HEADWAY_WITHIN": "a", "HEADWAY_LISTEN_TOKEN": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,
+			[]string{"!unknown environment variable"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, with(newFakeSystem()), tt.env)
+			r.ends(tt.code)
+			says(t, r.stderr.String(), append(tt.want, "!geheim")...)
+		})
+	}
+}

@@ -13,7 +13,9 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	usages "github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -294,4 +296,70 @@ func (i *inspected) show(args ...string) string {
 		i.t.Fatalf("%q: exit %d, %s", args, code, errs.String())
 	}
 	return out.String()
+}
+
+// "day: a line for each day, by UTC, instead of who spent; day,spender: who spent on each day."
+func TestInspectUsedByDay(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	r, err := usages.New(i.server.Client(t), usages.Config{App: "mailer"})
+	must(t, err)
+	r.SpentCosts("p", usages.By{Queue: "q", Type: "mail", EnqueuedBy: "shop"}, policy.Costs{"requests": 5, "tokens": 70})
+	r.Spent("p", usages.By{Queue: "q", Type: "call"}, 2)
+	must(t, r.Flush(t.Context()))
+	day := time.Now().UTC().Format(time.DateOnly)
+	got := i.objects("usage", "p", "-since", "7d", "-by", "day")
+	if n := len(got); n < 9 || n > 10 { // eight days, or nine where one began, and the sums
+		t.Fatalf("%d objects: %v", n, got)
+	}
+	want(t, got[0], map[string]any{"units": 0.0, "tasks": 0.0, "app": nil})
+	want(t, got[len(got)-1], map[string]any{"summary": true, "units": 7.0, "tasks": 2.0})
+	if text := fmt.Sprint(got[len(got)-1]["by_unit"]); text != "map[tokens:70]" {
+		t.Errorf("got %s", text)
+	}
+	spenders := i.objects("usage", "p", "-since", "1h", "-by", "day,spender")
+	n := len(spenders)
+	if n < 4 {
+		t.Fatalf("%v", spenders)
+	}
+	want(t, spenders[n-4], map[string]any{"day": day, "app": "mailer", "type": "mail", "units": 5.0, "enqueued_by": "shop"})
+	want(t, spenders[n-3], map[string]any{"day": day, "app": "mailer", "type": "call", "units": 2.0})
+	want(t, spenders[n-2], map[string]any{"day": day, "units": 7.0, "tasks": 2.0, "other_units": 0.0})
+	if text := fmt.Sprint(spenders[n-2]["by_unit"]); text != "map[tokens:70]" {
+		t.Errorf("got %s", text)
+	}
+
+	out, _ := i.run(0, "usage", "p", "-since", "31d", "-by", "day")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) < 3+32 || !strings.HasPrefix(lines[0], "7 units in 2 tasks spent from p since ") || strings.Join(strings.Fields(lines[2]), " ") != "DAY UNITS TOKENS TASKS" ||
+		strings.Join(strings.Fields(lines[len(lines)-1]), " ") != day+" 7 70 2" {
+		t.Errorf("got %s", out)
+	}
+	out, _ = i.run(0, "usage", "p", "-since", "1m", "-by", "day,spender")
+	if !strings.Contains(out, "ENQUEUED BY") || !strings.Contains(out, day+"  5      70      1      mailer  q      mail") {
+		t.Errorf("got %s", out)
+	}
+	if _, stderr := i.run(cli.ExitUsage, "usage", "p", "-by", "hour"); !strings.Contains(stderr, "write day, or day,spender") {
+		t.Errorf("got %s", stderr)
+	}
+}
+
+// "Whether rules hold that do so only in certain hours", and when that changes.
+func TestInspectHours(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	now := time.Now().UTC()
+	hour := func(d time.Duration) int { return now.Add(d * time.Hour).Hour() }
+	limits := limitsFile(t, fmt.Sprintf(`limits: {p: {rules: [{name: off, algorithm: concurrency, limit: 1, active: "* %d * * *"},
+  {name: on, algorithm: concurrency, limit: 1, active: "* %d,%d,%d * * *"}]}}`,
+		hour(12), hour(-1), hour(0), hour(1)))
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"inspect", "-redis", "redis://" + server.Addr(), "-limits", limits, "scope", "p/x"}, noEnv, &out, &errs); code != 0 {
+		t.Fatalf("exit %d: %s", code, errs.String())
+	}
+	for _, line := range []string{"hours      rule off of p does not hold, until ", "hours      rule on of p holds until "} {
+		if !strings.Contains(out.String(), line+now.Format("2006-")) && !strings.Contains(out.String(), line+now.Add(24*time.Hour).Format("2006-")) {
+			t.Errorf("no line %q in\n%s", line, out.String())
+		}
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"strings"
 	"sync"
 	"testing"
@@ -152,4 +153,36 @@ func TestLimitsDrain(t *testing.T) {
 		t.Errorf("exit %d: %s", code, b.errs.String())
 	}
 	says(t, b.out.String(), `{"scope":"payments/*","drained":true,"running":0,"waited_ms":`)
+}
+
+// "Which rule it waits for" is the pause, and who made it.
+func TestInspectPaused(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	l := &limited{t: t, url: "redis://" + i.server.Addr()}
+	l.run(0, "import", "-replace", limitsFile(t, inspectLimits))
+	l.run(0, "pause", "free", "-for", "1h", "-as", "anna")
+	l.run(0, "pause", "runs", "-as", "bert")
+	policy, err := limitsyaml.Parse("limits", []byte(l.objects("export")[0]["limits"].(string)))
+	must(t, err)
+	i.limits.SetPolicy(policy)
+	want(t, i.objects("scope", "free")[0], map[string]any{"paused_scope": "free", "paused_by": "anna", "waiting": 0.0, "rule": nil})
+	i.enqueue(queue.Task{Scope: "free/x", ID: "f"}, queue.Task{Scope: "runs", ID: "r"})
+	got := i.objects("scope", "free")[0]
+	want(t, got, map[string]any{"paused_scope": "free", "paused_by": "anna", "waiting": 1.0, "rule": "/paused", "rule_scope": "free", "next_start": got["paused_until"]})
+	if until := at(t, got["paused_until"]); until.Sub(at(t, got["paused_since"])) != time.Hour {
+		t.Errorf("%v", got)
+	}
+	want(t, i.objects("scope", "runs")[0], map[string]any{"paused_by": "bert", "paused_until": nil, "next_start": nil, "rule": "/paused"})
+	got = i.objects("task", "f")[0]
+	want(t, got, map[string]any{"turn": "waiting", "position": 1.0, "paused_scope": "free", "paused_by": "anna", "rule": "/paused", "rule_scope": "free", "start": got["paused_until"]})
+	out, _ := i.run(0, "task", "f")
+	says(t, out, "paused     free, since 20", ", by anna (user default), until 20", "start      in 59m", ", when the pause of free ends\n")
+	out, _ = i.run(0, "task", "r")
+	says(t, out, "paused     runs, since 20", ", by bert (user default)\n", "start      when runs is resumed\n")
+	out, _ = i.run(0, "scope", "p {*}")
+	says(t, out, "!paused")
+	file := limitsFile(t, inspectLimits+"  given: {paused: true}\n")
+	out, _ = i.run(0, "-limits", file, "scope", "given")
+	says(t, out, "paused     given\n", "!since")
 }

@@ -164,3 +164,62 @@ func TestEventsWebhookFlag(t *testing.T) {
 		})
 	}
 }
+
+// The page is served until the program is stopped.
+func TestPageServes(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"page", "-redis", "redis://" + server.Addr(), "-listen", ":0", "-prefix", "/limits"}, func(string) string { return "" }, io.Discard, w)
+		_ = w.Close()
+	}()
+	line := make([]byte, 4096)
+	n, err := r.Read(line)
+	must(t, err)
+	go func() { _, _ = io.Copy(io.Discard, r) }()
+	_, rest, is := strings.Cut(string(line[:n]), "url=")
+	if !is {
+		t.Fatalf("no address in %s", line[:n])
+	}
+	answer, err := http.Get(strings.Fields(rest)[0]) //nolint:noctx // of this process
+	must(t, err)
+	body, _ := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "There are no limits yet") {
+		t.Errorf("%d %s", answer.StatusCode, body)
+	}
+	cancel()
+	if code := <-ended; code != cli.ExitOK {
+		t.Errorf("stopped with %d", code)
+	}
+}
+
+func TestEventsFaults(t *testing.T) {
+	t.Parallel()
+	long := filepath.Join(t.TempDir(), "long")
+	must(t, os.WriteFile(long, make([]byte, mostSecret+1), 0o600))
+	env := map[string]string{secretVariable: eventsSecret}
+	for want, tt := range map[string]struct {
+		env   map[string]string
+		flags []string
+	}{
+		"HEADWAY_EVENTS_SECRET is not set":               {nil, []string{"-events-webhook", "https://h/T0KEN"}},
+		"-events-secret-file is given without":           {nil, []string{"-events-secret-file", long}},
+		"the secret of -events-webhook has 5 characters": {map[string]string{secretVariable: "short"}, []string{"-events-webhook", "https://h/T0KEN"}},
+		"-events-webhook of h is not https":              {env, []string{"-events-webhook", "http://h/T0KEN"}},
+		"-events-webhook of h has a user or a password":  {env, []string{"-events-webhook", "https://u:T0KEN@h/"}},
+		"-events-webhook is no URL":                      {env, []string{"-events-webhook", "T0KEN"}},
+		"-events-secret-file /none: no such file":        {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", "/none"}},
+		"has 4097 bytes; a secret has 4096 at most":      {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", long}},
+	} {
+		r := start(t, with(newFakeSystem()), tt.env, tt.flags...)
+		r.ends(cli.ExitUsage)
+		if text := r.stderr.String(); !strings.Contains(text, want) || !strings.Contains(text, "try: ") || strings.Contains(text, "T0KEN") || strings.Contains(text, "short") {
+			t.Errorf("%v: %s, want %q", tt.flags, text, want)
+		}
+	}
+}
