@@ -51,7 +51,7 @@ func (t *clockTimes) compile(d decoder, r *policy.Rule, source *policy.Source) {
 	if r.Unlimited {
 		return
 	}
-	calendar := r.Algorithm == policy.Calendar || !slices.Contains(algorithms, string(r.Algorithm))
+	calendar := r.Algorithm == policy.Calendar || !slices.Contains(policy.Words("algorithm"), string(r.Algorithm))
 	bad := func(text clockText, format string, args ...any) {
 		source.Fields[text.field.Name] = d.bad(text.field, text.path, format, args...)
 	}

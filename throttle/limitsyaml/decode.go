@@ -36,14 +36,6 @@ var (
 	answersFields = []string{"mode", "cut", "grow", "least", "most"}
 )
 
-// The words that some fields accept.
-var (
-	unmatcheds      = []string{string(policy.UnmatchedDeny), string(policy.UnmatchedFail), string(policy.UnmatchedAllow)}
-	algorithms      = []string{string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar)}
-	failurePolicies = []string{string(policy.FailClosed), string(policy.FailOpen), string(policy.FailShare)}
-	answersWords    = []string{string(policy.AnswersHeed), string(policy.AnswersPause), string(policy.AnswersIgnore)}
-)
-
 // file reads the whole file.
 func (d decoder) file(root *yaml.Node) (source *policy.Source, unmatched policy.Unmatched, limits map[string]policy.ScopeConfig) {
 	source = mappingAt(strictyaml.PlaceOf(root))
@@ -55,7 +47,7 @@ func (d decoder) file(root *yaml.Node) (source *policy.Source, unmatched policy.
 		switch e.Name {
 		case "unmatched":
 			var word string
-			word, source.Fields[e.Name] = d.word(e, e.Name, unmatcheds)
+			word, source.Fields[e.Name] = d.word(e, e.Name, e.Name)
 			unmatched = policy.Unmatched(word)
 		case "limits":
 			limits, source.Fields[e.Name] = d.scopes(e, e.Name)
@@ -177,7 +169,7 @@ var corrected = []struct {
 // answers reads the value of answers: a word, or fields.
 func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, corrects policy.Corrects, source *policy.Source) {
 	if e.Value.Kind != yaml.MappingNode {
-		word, source := d.word(e, path, answersWords)
+		word, source := d.word(e, path, "answers")
 		return policy.Answers(word), corrects, source
 	}
 	source = mappingAt(e.Place())
@@ -189,7 +181,7 @@ func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, 
 			*corrected[i].of(&corrects), source.Fields[f.Name] = d.percent(f, at)
 		case f.Name == "mode":
 			var word string
-			word, source.Fields[f.Name] = d.word(f, at, answersWords)
+			word, source.Fields[f.Name] = d.word(f, at, "answers")
 			mode = policy.Answers(word)
 		default:
 			d.unknown(f, at, "answers", answersFields)

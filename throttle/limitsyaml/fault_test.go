@@ -329,14 +329,18 @@ func TestPolicyBounds(t *testing.T) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	for i, text := range []string{
+	texts := []string{
 		0: nested(8, "{}"),
 		1: "unmatched: allow\n",
 		2: "limits: {}\n",
 		3: "--- # a marker before is fine\nlimits: {a: {rules: [], scopes: {}}}\n...\n",
 		4: "{\"limits\": {\"" + long + "\": {}, \"*\": {}, \" \": {}, \"...\": {}}, \"unmatched\": \"deny\"}",
 		5: "limits:\n  '<<': {}\n  null: {}\n  yes: {}\n  1e3: {}\n  2026-01-02: {}\n  ~: {}\n",
-	} {
+	}
+	for _, word := range policy.Words("unmatched") {
+		texts = append(texts, "unmatched: "+word+"\n")
+	}
+	for i, text := range texts {
 		corpus.Add(t, "limits", text)
 		if _, err := Parse("limits.yaml", []byte(text)); err != nil {
 			t.Errorf("%d: %v", i, err)

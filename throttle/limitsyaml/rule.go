@@ -11,10 +11,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-var ruleFields = []string{
-	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
-	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
-}
+var ruleFields = policy.RuleFields()
 
 // rules reads the rules of a scope. An element that is no mapping keeps its place in the list,
 // marked as bad.
@@ -72,10 +69,10 @@ func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *
 	case "name":
 		r.Name, s = d.text(e, path)
 	case "algorithm":
-		word, s = d.word(e, path, algorithms)
+		word, s = d.word(e, path, e.Name)
 		r.Algorithm = policy.Algorithm(word)
 	case "on_redis_error":
-		word, s = d.word(e, path, failurePolicies)
+		word, s = d.word(e, path, e.Name)
 		r.OnRedisError = policy.FailurePolicy(word)
 	case "limit":
 		r.Limit, s = d.number(e, path)

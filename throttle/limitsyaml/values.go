@@ -62,8 +62,9 @@ func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.S
 	return meant(e.Value.Value, s)
 }
 
-// word reads one of a few words. Whether it is one of them is checked later.
-func (d decoder) word(e strictyaml.Field, path string, words []string) (string, *policy.Source) {
+// word reads one of the few words that a field takes. Whether it is one of them is checked later.
+func (d decoder) word(e strictyaml.Field, path, field string) (string, *policy.Source) {
+	words := policy.Words(field)
 	s := d.scalar(e, path, diag.OneOf(words))
 	if !s.Bad && e.Value.Tag != "!!str" {
 		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), diag.OneOf(words))

@@ -49,10 +49,11 @@ func TestYAMLHostileNames(t *testing.T) {
 // The same, of random trees with random names.
 func TestYAMLRoundTrip(t *testing.T) {
 	t.Parallel()
+	unmatched := policy.Words("unmatched")
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		names := []string{"*", hostile[random.IntN(len(hostile))], randomName(random), randomName(random)}
-		p, err := policy.New(policy.Unmatched(unmatcheds[random.IntN(len(unmatcheds))]), randompolicy.Limits(random, names, 1+int(seed%8)))
+		p, err := policy.New(policy.Unmatched(unmatched[random.IntN(len(unmatched))]), randompolicy.Limits(random, names, 1+int(seed%8)))
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

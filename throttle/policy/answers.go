@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/headway-go/headway/internal/diag"
@@ -16,8 +17,6 @@ const (
 	AnswersPause  Answers = "pause"  // pauses alone
 	AnswersIgnore Answers = "ignore" // nothing
 )
-
-var answersWords = []string{string(AnswersHeed), string(AnswersPause), string(AnswersIgnore)}
 
 // Corrects bounds how far an API's answers correct the rules of a level, in whole percent. A field of
 // 0 has its default.
@@ -108,8 +107,8 @@ func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
 func (s *draftScope) checkAnswers(path string, faults *diag.Faults) (Answers, Corrects) {
 	path += ".answers"
 	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
-	if d.mode.good() && mode != AnswersHeed && mode != AnswersPause && mode != AnswersIgnore {
-		faults.Add(d.mode.at, path, fmt.Sprintf("answers is %s; %s", quote(d.mode.text), diag.Meant(d.mode.text, answersWords)))
+	if d.mode.good() && !slices.Contains(words["answers"], d.mode.text) {
+		faults.Add(d.mode.at, path, fmt.Sprintf("answers is %s; %s", quote(d.mode.text), diag.Meant(d.mode.text, words["answers"])))
 	}
 	for i, f := range correctsFields {
 		w, n := d.fields[i], *f.of(&d.corrects)

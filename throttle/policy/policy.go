@@ -25,8 +25,6 @@ const (
 	UnmatchedAllow Unmatched = "allow"
 )
 
-var unmatcheds = []string{string(UnmatchedDeny), string(UnmatchedFail), string(UnmatchedAllow)}
-
 // ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the
 // rules of every name of its level. The rules of a name itself are laid over them, rule by rule.
 type ScopeConfig struct {
@@ -334,8 +332,8 @@ func (d draft) policy(faults *diag.Faults) *Policy {
 	p := &Policy{unmatched: UnmatchedDeny}
 	if w := d.unmatched; w.good() {
 		p.unmatched = Unmatched(w.text)
-		if !slices.Contains(unmatcheds, w.text) {
-			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), diag.Meant(w.text, unmatcheds)))
+		if !slices.Contains(words["unmatched"], w.text) {
+			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), diag.Meant(w.text, words["unmatched"])))
 		}
 	}
 	p.root = treeOf(nil, d.scopes, "limits", "", 0, faults)

@@ -21,8 +21,6 @@ const (
 	Calendar Algorithm = "calendar"
 )
 
-var algorithms = []string{string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency), string(Calendar)}
-
 // FailurePolicy is what a rule does while Redis is unavailable.
 type FailurePolicy string
 
@@ -35,8 +33,6 @@ const (
 	// FailShare gives each process limit / live workers last seen, rounded down.
 	FailShare FailurePolicy = "share"
 )
-
-var failurePolicies = []string{string(FailClosed), string(FailOpen), string(FailShare)}
 
 // The largest limit and the longest time of a rule.
 const (

@@ -83,7 +83,7 @@ func (c ruleCheck) checkUnlimited() {
 
 func (c ruleCheck) checkRequired() {
 	if !c.fields[fieldAlgorithm].set {
-		c.fault(fieldAlgorithm, "is missing; write %s", diag.OneOf(algorithms))
+		c.fault(fieldAlgorithm, "is missing; write %s", diag.OneOf(words["algorithm"]))
 	}
 	if !c.fields[fieldLimit].set {
 		c.fault(fieldLimit, "is missing; write a whole number, or unlimited: true to remove an inherited rule")
@@ -102,9 +102,9 @@ func (c ruleCheck) checkRequired() {
 func (c ruleCheck) checkAlgorithm() {
 	w := c.fields[fieldAlgorithm]
 	switch {
-	case !w.good() || slices.Contains(algorithms, string(c.rule.Algorithm)):
+	case !w.good() || slices.Contains(words["algorithm"], string(c.rule.Algorithm)):
 	default:
-		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), diag.Meant(string(c.rule.Algorithm), algorithms))
+		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), diag.Meant(string(c.rule.Algorithm), words["algorithm"]))
 	}
 }
 
@@ -168,8 +168,8 @@ func (c ruleCheck) checkTime(f field, d, least, most time.Duration) {
 
 func (c ruleCheck) checkOnRedisError() {
 	w := c.fields[fieldOnRedisError]
-	if w.good() && !slices.Contains(failurePolicies, string(c.rule.OnRedisError)) {
-		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), diag.Meant(string(c.rule.OnRedisError), failurePolicies))
+	if w.good() && !slices.Contains(words["on_redis_error"], string(c.rule.OnRedisError)) {
+		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), diag.Meant(string(c.rule.OnRedisError), words["on_redis_error"]))
 	}
 }
 

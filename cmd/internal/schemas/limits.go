@@ -3,12 +3,14 @@ package schemas
 import (
 	"maps"
 	"slices"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What the fields of limits.yaml say. docs/limits-yaml.md has the same words.
 var (
 	aboutFile = map[string]string{
-		"unmatched": "a scope that meets no rule at all: deny (default) or allow",
+		"unmatched": "a scope that meets no rule at all: deny (default), fail or allow",
 		"limits":    "scopes by the first name of their paths",
 	}
 	aboutScope = map[string]string{
@@ -81,7 +83,7 @@ func LimitsFields() (list []Field) {
 
 func limits() object {
 	s := fields(describe(object{
-		"unmatched": word("deny", "allow"),
+		"unmatched": word(policy.Words("unmatched")...),
 		"limits":    object{"$ref": "#/definitions/scopes"},
 	}, aboutFile))
 	s["title"] = "limits.yaml of Headway"
@@ -95,7 +97,7 @@ func scope() object {
 	shares["propertyNames"] = object{"allOf": []object{name(), {"not": object{"const": "*"}}}}
 	shares["minProperties"], shares["maxProperties"] = 1, 100
 	answers := fields(describe(object{
-		"mode": word("heed", "pause", "ignore"), "cut": percent("([1-9]|[1-8][0-9]|90)"), "grow": percent(toHundred),
+		"mode": word(policy.Words("answers")...), "cut": percent("([1-9]|[1-8][0-9]|90)"), "grow": percent(toHundred),
 		"least": percent(toHundred), "most": percent("([1-9][0-9][0-9]|1000)"),
 	}, aboutAnswers))
 	answers["minProperties"] = 1
@@ -112,7 +114,7 @@ func scope() object {
 		"weight":       whole(1, 1000),
 		"shares":       shares,
 		"max_priority": whole(-1_000_000, 1_000_000),
-		"answers":      object{"anyOf": []object{word("heed", "pause", "ignore"), answers}},
+		"answers":      object{"anyOf": []object{word(policy.Words("answers")...), answers}},
 	}, aboutScope))
 	s["if"] = object{"required": []string{"paused_until"}}
 	s["then"] = object{"required": []string{"paused"}, "properties": object{"paused": object{"const": true}}}
@@ -125,26 +127,10 @@ func percent(number string) object {
 	return object{"type": "string", "pattern": "^" + number + "%$"}
 }
 
-// company is, for each field that does not go with every algorithm, those it goes with.
-var company = map[string][]string{
-	"per":          {"token-bucket", "sliding-window", "fixed-window"},
-	"opens_on_use": {"fixed-window"},
-	"burst":        {"token-bucket"},
-	"lease":        {"concurrency"},
-	"margin":       {"token-bucket", "sliding-window", "fixed-window", "calendar"},
-	"prefetch":     {"token-bucket", "sliding-window", "fixed-window", "calendar"},
-	"resets":       {"calendar"},
-	"rollover":     {"calendar"},
-	"spread":       {"calendar"},
-	"unit":         {"token-bucket", "sliding-window", "fixed-window", "calendar"},
-}
-
-var algorithms = []string{"token-bucket", "sliding-window", "fixed-window", "concurrency", "calendar"}
-
 func rule() object {
 	s := fields(describe(object{
-		"name": name(), "algorithm": word(algorithms...), "limit": whole(0, maxNumber), "per": duration(), "opens_on_use": flag(), "burst": whole(1, maxNumber),
-		"lease": duration(), "on_redis_error": word("closed", "open", "share"), "margin": duration(), "prefetch": duration(), "max_wait": duration(),
+		"name": name(), "algorithm": word(policy.Words("algorithm")...), "limit": whole(0, maxNumber), "per": duration(), "opens_on_use": flag(), "burst": whole(1, maxNumber),
+		"lease": duration(), "on_redis_error": word(policy.Words("on_redis_error")...), "margin": duration(), "prefetch": duration(), "max_wait": duration(),
 		"resets": cron(), "active": object{"type": "string", "pattern": "^ *[^ @]+( +[^ ]+){4} *$"}, "timezone": object{"type": "string", "minLength": 1},
 		"rollover": whole(0, maxNumber), "spread": flag(), "shadow": flag(), "unit": unit(), "unlimited": flag(),
 	}, aboutRule), "name")
@@ -152,7 +138,7 @@ func rule() object {
 	s["then"] = object{"propertyNames": word("name", "unlimited")}
 	s["else"] = object{"required": []string{"algorithm", "limit"}}
 	var all []object
-	for _, algorithm := range algorithms {
+	for _, algorithm := range policy.Words("algorithm") {
 		all = append(all, object{"if": is("algorithm", algorithm), "then": with(algorithm)})
 	}
 	s["allOf"] = append(all, object{
@@ -170,10 +156,8 @@ func is(field string, value any) object {
 // with is what a rule of an algorithm needs, and what it may not have.
 func with(algorithm string) object {
 	refused := object{}
-	for field, goesWith := range company {
-		if !slices.Contains(goesWith, algorithm) {
-			refused[field] = false
-		}
+	for _, field := range policy.FieldsNotWith(policy.Algorithm(algorithm)) {
+		refused[field] = false
 	}
 	s := object{"properties": refused}
 	switch algorithm {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What a schema says of a field stands in the page of its file, in the row of the field.
@@ -41,6 +43,13 @@ func TestEachFieldIsDescribed(t *testing.T) {
 	for _, name := range Names {
 		if text := string(For(name)); strings.Contains(text, `"description": ""`) {
 			t.Errorf("%s has a field that is not described", name)
+		}
+	}
+	for _, f := range LimitsFields() {
+		for _, word := range policy.Words(f.Name) {
+			if !strings.Contains(f.Description, word) {
+				t.Errorf("what is said of %s does not name %s: %s", f.Name, word, f.Description)
+			}
 		}
 	}
 	if n := len(LimitsFields()); n != 2+11+2+5+19 {
