@@ -244,7 +244,7 @@ func TestPlenty(t *testing.T) {
 		}
 	}
 	r := policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
-	_, n := ruleParams(r, 5*ms)
+	_, n := ruleParams(r, 5*ms, 0)
 	if over := 1005*ms.Microseconds()*n[0]/n[1] + 1_000_000*5/1010; over > r.Limit {
 		t.Errorf("%d units in a second, of %d", over, r.Limit)
 	}

@@ -89,7 +89,7 @@ func (l *Limiter) paces(ctx context.Context, scope string) (Forecast, *compiledS
 	out := Forecast{At: d.At, PausedFor: d.pausedFor(), Until: p.changes(), Rules: make([]RuleForecast, len(d.Rules))}
 	for i := range d.Rules {
 		r := RuleForecast{RuleState: d.Rules[i]}
-		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.StartTolerance)
+		r.Units, r.Per = pace(p.bounds[i], l.cfg.StartTolerance)
 		r.ends(p.bounds[i].Rule, d.At)
 		out.Rules[i] = r
 	}
@@ -215,18 +215,14 @@ func (r *RuleForecast) onUse(rule policy.Rule) {
 }
 
 // pace returns how many units a rule admits in how long while tasks wait for it.
-func pace(r policy.Rule, pad time.Duration) (units int64, per time.Duration) {
-	kind, n := ruleParams(r, pad)
-	if r.Limit == 0 {
+func pace(b policy.MatchedRule, pad time.Duration) (units int64, per time.Duration) {
+	kind, n := ruleParams(b.Rule, pad, mostMillionths(b))
+	if b.Rule.Limit == 0 {
 		return 0, 0
 	}
 	switch kind {
 	case 'T':
-		rate, unit, slack := n[0], n[1], n[3]
-		// Where one unit is all that the slack leaves room for, it is waited for
-		// with each.
-		short := max(0, slack*rate-(n[2]-1)*unit)
-		return rate, time.Duration(unit+short) * time.Microsecond
+		return n[0], us(n[1])
 	case 'S':
 		if n[2] == 0 {
 			return n[0], us(n[1]) // a window that opens on use

@@ -54,25 +54,37 @@ const (
 	maxDrain = 1 << 25
 )
 
-// ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them.
-// The pad, the rule's margin and its prefetch widen its window: what starts or arrives late by no
-// more than they are is still within the bound.
+// bucketTimes returns the time in which a bucket refills its limit, and the slack that it demands before
+// a unit.
 //
-// A token bucket has no window. The pad slows it by pad/per, which keeps its
-// bound over any per and longer; a margin or a prefetch, which are to keep it over any length
-// of time, is demanded before a unit is, pad included, and leaves the rate alone. A bucket
-// that minds no late start is slowed once more for those.
-func ruleParams(r policy.Rule, pad time.Duration) (kind byte, numbers [4]int64) {
+// Calls that are late by different times are nearer to one another by up to late. Where there is a
+// margin or a prefetch, the burst pays for that: it is smaller by what refills in the slack, and the bound
+// holds over any time. A unit must be left of it, or else each call would wait for the slack. The rate
+// pays for the rest, as for the pad, and the bound then holds over per and longer. A bucket that minds no
+// late start is slowed once more for those. most is how many millionths of its limit it may grow to.
+// Source: docs/algorithms.md#token-bucket
+func bucketTimes(r policy.Rule, pad time.Duration, most int64) (per, slack int64) {
+	per, late := r.Per.Microseconds(), (pad + widened(r)).Microseconds()
+	if spare := r.Capacity() - 1; widened(r) > 0 {
+		// The limit refills in per + late - slack, and spare units in slack.
+		paid, _ := mulDiv(per+late, spare, max(1, mostOf(r.Limit, max(most, whole))+spare))
+		slack = min(late, paid)
+	}
+	if per += late - slack; manyFit(r, pad, 1) {
+		per += pad.Microseconds() // for what is later than the pad
+	}
+	return per, slack
+}
+
+// ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them, if its limit may grow to
+// most millionths of it. The pad, the rule's margin and its prefetch widen its window: what starts or
+// arrives late by no more than they are is still within the bound. Of a token bucket see bucketTimes.
+func ruleParams(r policy.Rule, pad time.Duration, most int64) (kind byte, numbers [4]int64) {
 	slack := (pad + widened(r)).Microseconds()
 	per := r.Per.Microseconds()
 	switch r.Algorithm {
 	case policy.TokenBucket:
-		if widened(r) == 0 {
-			per, slack = per+slack, 0
-		}
-		if manyFit(r, pad, 1) {
-			per += pad.Microseconds() // for what is later than the pad
-		}
+		per, slack = bucketTimes(r, pad, most)
 		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
 		return 'T', [4]int64{rate, unit, min(r.Capacity(), maxParts/unit), slack}
 	case policy.SlidingWindow:

@@ -136,7 +136,7 @@ func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, p
 // ruleNumbers are the kind and the numbers of a rule as scripts read them at a time, and of a calendar its window then.
 func ruleNumbers(b policy.MatchedRule, pad time.Duration, at time.Time) (kind byte, numbers [4]int64, more []int64, of calendarWindow) {
 	most := mostMillionths(b)
-	kind, numbers = ruleParams(b.Rule, pad)
+	kind, numbers = ruleParams(b.Rule, pad, most)
 	switch b.Rule.Algorithm {
 	case policy.SlidingWindow:
 		numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])

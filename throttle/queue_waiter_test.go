@@ -112,6 +112,7 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 			}
 			rule.Per = min(rule.Per, 10*time.Second)
 			rule.Margin = min(rule.Margin, rule.Per/8)
+			rule = paid(rule)
 			if h.units && rule.Algorithm != policy.Concurrency && r.IntN(2) == 0 {
 				rule.Unit = "tokens"
 			}
@@ -355,3 +356,12 @@ const outStays = 3_000_000
 
 // bigBucket binds nobody for long: those who wait for it have their turns in order.
 var bigBucket = []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 50}}
+
+// paid gives a bucket a burst that pays for its margin: the model's bucket refills limit in per. Package
+// test/reference models the others.
+func paid(rule policy.Rule) policy.Rule {
+	if rule.Algorithm == policy.TokenBucket && rule.Margin > 0 {
+		rule.Burst = max(rule.Burst, 1+(rule.Limit*int64(rule.Margin)+int64(rule.Per)-1)/int64(rule.Per))
+	}
+	return rule
+}

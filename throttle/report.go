@@ -243,7 +243,7 @@ func reachOf(b policy.MatchedRule, pad time.Duration) int64 {
 	if b.Rule.Algorithm != policy.TokenBucket {
 		return most
 	}
-	_, n := ruleParams(b.Rule, pad)
+	_, n := ruleParams(b.Rule, pad, most)
 	far, _ := mulDiv(min(maxDrain, maxParts/max(n[3], 1)), whole, n[0])
 	return min(most, far)
 }
@@ -275,7 +275,7 @@ func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) 
 			if q.Rate {
 				burst = 0
 			}
-			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(r, l.cfg.StartTolerance).Microseconds(), holds.Microseconds(), burst}}
+			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(p.bounds[i], l.cfg.StartTolerance).Microseconds(), holds.Microseconds(), burst}}
 			if l.reports.signalResult(p.keys[i], w, holds/2) {
 				words = append(words, w)
 			}
@@ -295,13 +295,14 @@ func adoptedOf(b policy.MatchedRule, limit int64) int64 {
 	return min(limit, mostOf(b.Rule.Limit, max(most, whole)))
 }
 
-// countedIn is the window in which scripts count a limit of the rule: the pad slows a bucket, and a
-// margin or a prefetch does not. See ruleParams.
-func countedIn(r policy.Rule, pad time.Duration) time.Duration {
-	if r.Algorithm == policy.TokenBucket && widened(r) == 0 {
-		return r.Per + pad
+// countedIn is the window in which scripts count a limit of the rule: the pad, and what a burst cannot
+// pay of a margin, slow a bucket. See bucketTimes.
+func countedIn(b policy.MatchedRule, pad time.Duration) time.Duration {
+	if b.Rule.Algorithm == policy.TokenBucket {
+		per, _ := bucketTimes(b.Rule, pad, mostMillionths(b))
+		return us(per)
 	}
-	return r.Per
+	return b.Rule.Per
 }
 
 // tell tells words; see lua/report_upstream.lua.

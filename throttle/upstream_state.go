@@ -111,7 +111,7 @@ func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.D
 	}
 	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
 	c.Limit = max(1, mostOf(limit, c.Part))
-	window := countedIn(b.Rule, pad).Microseconds()
+	window := countedIn(b, pad).Microseconds()
 	if b.Rule.Algorithm == policy.TokenBucket && own > 0 && per != window { // a rate
 		own, _ = mulDiv(own, window, per)
 		own, per = max(1, own), window

@@ -11,7 +11,8 @@
 //
 //   - sliding-window: the units in any half-open window [t, t+per) are at most limit.
 //   - token-bucket: the units of any calls i to j are at most
-//     burst + limit/per * (arrived[j] - arrived[i]).
+//     burst + limit/per * (arrived[j] - arrived[i]). What its burst does not pay of a margin lengthens
+//     per and that time, as docs/algorithms.md says.
 //   - fixed-window: the units in any window [n*per, (n+1)*per) of unix time are at
 //     most limit. With opens_on_use: all units are in windows of per that do not overlap,
 //     wherever they begin, with at most limit in each. What opened a window may have been

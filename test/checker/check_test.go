@@ -79,6 +79,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 	const (
 		sliding = "algorithm: sliding-window, limit: 2, per: 1s"
 		bucket  = "algorithm: token-bucket, limit: 3, per: 1s, burst: 2"
+		unpaid  = "algorithm: token-bucket, limit: 10, per: 1s, margin: 45ms" // 1 + 10 × (t + 50 ms)/1.05 s
 		fixed   = "algorithm: fixed-window, limit: 2, per: 1s"
 		onUse   = "algorithm: fixed-window, limit: 2, per: 1s, opens_on_use: true"
 		places  = "algorithm: concurrency, limit: 2"
@@ -119,6 +120,10 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 		"bucket within jitter":             {bucket, at(0, 0, third-10*ms), 10 * ms, 3, false},
 		"bucket beyond jitter by 1 ns":     {bucket, at(0, 0, third-10*ms-1), 10 * ms, 3, true},
 		"bucket burst is 1 by default":     {"algorithm: token-bucket, limit: 3, per: 1s", at(0, 0), 0, 2, true},
+		"bucket pays a margin with per":    {unpaid, at(0, 55*ms, 160*ms), 0, 3, false},
+		"and is then early by 1 ns":        {unpaid, at(0, 55*ms-1, 160*ms), 0, 3, true},
+		"bucket pays a margin with burst":  {unpaid + ", burst: 2", at(0, 0, 100*ms), 0, 3, false},
+		"and is early by 1 ns":             {unpaid + ", burst: 2", at(0, 0, 100*ms-1), 0, 3, true},
 		"bucket limit 0":                   {"algorithm: token-bucket, limit: 0, per: 1s", at(0), 0, 1, true},
 		"bucket of a month":                {"algorithm: token-bucket, limit: 1, per: 30d", at(0, 30*24*time.Hour), 0, 1, false},
 		"bucket of a month, early by 1 ns": {"algorithm: token-bucket, limit: 1, per: 30d", at(0, 30*24*time.Hour-1), 0, 2, true},

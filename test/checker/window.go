@@ -47,14 +47,16 @@ func sliding(calls []span, r rule, jitter time.Duration) worst {
 }
 
 // bucket decides a token-bucket rule: the calls i to j may take no more than
-// burst + limit/per * (from[j]-from[i]+jitter), for every i <= j. Multiplied by
-// per all of it is whole numbers, and the greatest excess is found in one pass:
+// burst + limit/per * (from[j]-from[i]+jitter), for every i <= j. What its burst does not pay of a margin
+// lengthens per and jitter: see rule.unpaid. Multiplied by per all of it is whole numbers, and the greatest
+// excess is found in one pass:
 //
 //	excess(i,j)*per = (per*sum(0..j) - limit*from[j]) - (per*sum(0..i-1) - limit*from[i]) - burst*per - limit*jitter
 func bucket(calls []span, r rule, jitter time.Duration) worst {
 	w := worst{}
 	w.units, w.at = slidingWorst(calls, r.per)
-	per, limit := big.NewInt(int64(r.per)), big.NewInt(r.limit)
+	rest := r.unpaid()
+	per, limit := big.NewInt(int64(r.per+rest)), big.NewInt(r.limit)
 	taken := new(big.Int) // per * units so far
 	var lowest, top *big.Int
 	for _, c := range calls {
@@ -72,10 +74,27 @@ func bucket(calls []span, r rule, jitter time.Duration) worst {
 		return w
 	}
 	top.Sub(top, new(big.Int).Mul(per, big.NewInt(r.burst)))
-	top.Sub(top, new(big.Int).Mul(limit, big.NewInt(int64(jitter))))
+	top.Sub(top, new(big.Int).Mul(limit, big.NewInt(int64(jitter+rest))))
 	w.excess = new(big.Rat).SetFrac(top, per)
 	w.exceeded = top.Sign() > 0
 	return w
+}
+
+// tolerance is what docs/algorithms.md calls the pad, by default.
+const tolerance = 5 * time.Millisecond
+
+// unpaid is what the burst does not pay of a margin and the pad: "limit × (t + ρ)/(per + ρ), ρ = σ − slack".
+func (r rule) unpaid() time.Duration {
+	if r.widened == 0 {
+		return 0
+	}
+	late := r.widened + tolerance
+	paid := new(big.Int).Mul(big.NewInt(max(0, r.burst-1)), big.NewInt((r.per + late).Microseconds()))
+	paid.Quo(paid, big.NewInt(max(1, r.limit+r.burst-1)))
+	if paid.Cmp(big.NewInt(late.Microseconds())) >= 0 {
+		return 0
+	}
+	return late - time.Duration(paid.Int64())*time.Microsecond
 }
 
 // fixed decides a rule whose windows are aligned: to the unix epoch, or to a calendar;

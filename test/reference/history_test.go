@@ -187,6 +187,14 @@ func bucketRule(h *history) policy.Rule {
 	})
 }
 
+// marginRule is a bucket whose burst pays for all of its margin, for a part of it or for none.
+func marginRule(h *history) policy.Rule {
+	return policy.Rule{
+		Algorithm: policy.TokenBucket, Limit: h.limit(), Per: h.per(), Margin: pick(h, time.Millisecond, 20*time.Millisecond, 60*time.Millisecond),
+		Burst: pick[int64](h, 1, 1, 2, 3, 20),
+	}
+}
+
 func slidingRule(h *history) policy.Rule {
 	return h.ahead(policy.Rule{Algorithm: policy.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }

@@ -18,8 +18,9 @@ type Spent struct {
 // that were given back are to be left out.
 func Over(r Rule, list []Spent) string { return OverLate(r, list, 0) }
 
-// OverLate is Over for starts that came up to late microseconds after their moments: a token bucket
-// without a margin then keeps its bound over t with t + late for t.
+// OverLate is Over for starts that were seen up to late microseconds nearer to one another than the burst of
+// a token bucket pays for: it then keeps "burst + limit/(per + late) × (t + late)" over any t, which is at most
+// its bound where t is per or longer.
 func OverLate(r Rule, list []Spent, late int64) string {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b Spent) int { return cmp.Compare(a.Start, b.Start) })
@@ -47,7 +48,7 @@ func overBucket(r Rule, list []Spent, late int64) string {
 	if r.Limit == 0 {
 		return none(list)
 	}
-	unit := big.NewRat(r.Per, r.Limit)
+	unit := big.NewRat(r.Per+late, r.Limit)
 	full := new(big.Rat).Mul(unit, new(big.Rat).SetInt64(r.Burst))
 	full.Add(full, new(big.Rat).SetInt64(late))
 	// In units of time: the sum of Σc·unit − (s_j − s_i) over i…j must be at most full.

@@ -198,7 +198,7 @@ func (w *World) Vague(now int64, path []Charge, start int64) bool {
 type bucket struct {
 	rule  Rule
 	unit  *big.Rat // the time in which one unit drains, q/p
-	slack *big.Rat // the time that is demanded before a unit: margin + pad, where there is a margin
+	slack *big.Rat // the time that is demanded before a unit: what the burst pays of margin + pad
 	z     *big.Rat // nil while nothing was charged
 	at    int64    // the latest start, or a moment later: "z is never before at"
 	marks []marked // the charges, oldest first
@@ -211,13 +211,9 @@ const plenty = 1000
 
 func newBucket(r Rule, pad int64) *bucket {
 	b := &bucket{rule: r, slack: new(big.Rat)}
-	per, slack := r.Per, int64(0)
-	switch {
-	case r.Margin > 0:
-		slack = r.Margin + pad
-	case product(r.Limit, pad).Cmp(product(plenty, r.Per+2*pad)) >= 0:
-		per += 2 * pad
-	default:
+	slack, rest := r.slack(pad)
+	per := r.Per + rest
+	if r.Margin == 0 && product(r.Limit, pad).Cmp(product(plenty, r.Per+2*pad)) >= 0 {
 		per += pad
 	}
 	b.slack.SetInt64(slack)
@@ -225,6 +221,20 @@ func newBucket(r Rule, pad int64) *bucket {
 		b.unit = unitTime(r, per, slack)
 	}
 	return b
+}
+
+// slack is what a bucket's burst pays of σ = margin + pad, "(burst − 1)·(per + σ)/(limit + burst − 1), rounded
+// down and at most σ", and the rest, for which its per is longer. Without a margin the burst pays nothing.
+func (r Rule) slack(pad int64) (slack, rest int64) {
+	late := r.Margin + pad
+	if r.Margin > 0 {
+		paid := product(r.Burst-1, r.Per+late)
+		if paid.Quo(paid, big.NewInt(max(1, r.Limit+r.Burst-1))); paid.Cmp(big.NewInt(late)) > 0 {
+			return late, 0
+		}
+		slack = paid.Int64()
+	}
+	return slack, late - slack
 }
 
 // unitTime is q/p: per/limit, "in lowest terms where p ≤ 2^25, p·slack < 2^52 and burst·q < 2^52.
