@@ -25,13 +25,50 @@ func readClock(resets, timezone string) (*clock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("timezone: %w", err)
 	}
-	spec, err := cron.ParseStandard(resets)
+	fields := strings.Fields(resets)
+	spec, err := readSpec(resets, fields)
 	if err != nil {
 		return nil, fmt.Errorf("resets: %w", err)
 	}
-	fields := strings.Fields(resets)
 	always := resets == "@hourly" || len(fields) == 5 && strings.HasPrefix(fields[1], "*")
 	return &clock{spec: spec, zone: zone, always: always}, nil
+}
+
+// readSpec reads an expression whose days of month may have L, which robfig/cron does not know.
+func readSpec(resets string, fields []string) (cron.Schedule, error) {
+	if len(fields) != 5 || !strings.Contains(","+fields[2]+",", ",L,") {
+		return cron.ParseStandard(resets)
+	}
+	fields = slices.Clone(fields)
+	days := strings.Split(fields[2], ",")
+	fields[2] = "28-31"
+	last, err := cron.ParseStandard(strings.Join(fields, " "))
+	days = slices.DeleteFunc(days, func(day string) bool { return day == "L" })
+	if err != nil || len(days) == 0 && fields[4] == "*" {
+		return lastDays{last: last}, err
+	}
+	if fields[2] = strings.Join(days, ","); len(days) == 0 {
+		fields[2] = "*" // and so the days of the week alone
+	}
+	others, err := cron.ParseStandard(strings.Join(fields, " "))
+	return lastDays{last, others}, err
+}
+
+// lastDays is the runs of last on last days of months, and those of others, if any.
+type lastDays struct{ last, others cron.Schedule }
+
+func (l lastDays) Next(n time.Time) time.Time {
+	at := l.last.Next(n)
+	for !at.IsZero() && at.AddDate(0, 0, 1).Day() != 1 {
+		at = l.last.Next(at)
+	}
+	if l.others == nil {
+		return at
+	}
+	if other := l.others.Next(n); at.IsZero() || !other.IsZero() && other.Before(at) {
+		return other
+	}
+	return at
 }
 
 // period returns when the period that holds a moment began and when it ends. It panics

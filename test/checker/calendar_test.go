@@ -32,6 +32,7 @@ func TestCalendars(t *testing.T) {
 	t.Parallel()
 	const (
 		pacific = `algorithm: calendar, limit: 2, resets: "0 0 * * *", timezone: America/Los_Angeles`
+		lastDay = `algorithm: calendar, limit: 1, resets: "0 0 L * *"`
 		month   = `algorithm: calendar, limit: 1, resets: "@monthly", spread: true`
 		berlin  = `algorithm: calendar, limit: 1, resets: "30 2 * * *", timezone: Europe/Berlin`
 		rolling = `algorithm: calendar, limit: 2, resets: "0 0 * * *", rollover: 1`
@@ -49,6 +50,8 @@ func TestCalendars(t *testing.T) {
 		"a day of 25 hours":             {pacific, []string{"2026-11-01T07:00:00Z", "2026-11-01T07:00:00Z", "2026-11-02T07:59:59Z"}, 0, 3, true},
 		"a month":                       {month, []string{"2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"}, 0, 1, false},
 		"a leap day":                    {month, []string{"2028-02-01T00:00:00Z", "2028-02-29T23:59:59Z"}, 0, 2, true},
+		"a last day":                    {lastDay, []string{"2027-01-31T00:00:00Z", "2027-02-28T00:00:00Z", "2027-03-30T23:59:59Z"}, 0, 2, true},
+		"each last day":                 {lastDay, []string{"2027-01-31T00:00:00Z", "2027-02-28T00:00:00Z", "2027-03-31T00:00:00Z", "2028-02-29T00:00:00Z"}, 0, 1, false},
 		"what clocks skip":              {berlin, []string{"2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z"}, 0, 1, false},
 		"what clocks show twice":        {berlin, []string{"2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"}, 0, 2, true},
 		"a bit late":                    {pacific, []string{"2026-01-11T07:59:59Z", "2026-01-11T08:00:00.001Z", "2026-01-11T09:00:00Z", "2026-01-11T09:00:00Z"}, 2 * time.Millisecond, 3, false},

@@ -313,6 +313,12 @@ func TestLint(t *testing.T) {
     rules: [{name: all, algorithm: concurrency, limit: 4}]
     scopes: {acme: {rules: [{name: own, algorithm: concurrency, limit: 4}]}}
 `, []string{"payments/acme own: can never bind: payments:all lets no more through"}},
+		"days that some months lack": {`limits:
+  mail:
+    rules:
+      - {name: a, algorithm: calendar, limit: 1, resets: "0 0 31 * *"}
+      - {name: b, algorithm: calendar, limit: 1, resets: "0 0 L * *"}
+`, []string{"mail a: resets on days that Feb, Apr, Jun, Sep, Nov lack, and no period begins on them there; write L for the last day of a month"}},
 		"units": {`limits:
   llm:
     rules:

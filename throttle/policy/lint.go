@@ -24,7 +24,8 @@ const anybody = "~"
 
 // Lint returns what is suspicious in a policy, in the order of scopes: an override that changes
 // nothing, the removal of a rule that is not inherited, a rule that can never bind because of a
-// stricter rule above it, and rules whose unit may let all tasks pass, or none. It costs one Match
+// stricter rule above it, a calendar that resets on days that some months lack, and rules whose unit may
+// let all tasks pass, or none. It costs one Match
 // for each scope that the policy names, and one more for each whose last name is not "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
@@ -57,6 +58,9 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 				warn("has a burst of %d, and a task that costs more %s can never pass; give it a burst of the largest task's cost", defaultBurst, r.Unit)
 			}
 		}
+		if of, ok := r.Resets.(interface{ Lacking() []time.Month }); ok && len(of.Lacking()) > 0 {
+			warn("resets on days that %s lack, and no period begins on them there; write L for the last day of a month", monthNames(of.Lacking()))
+		}
 		if by := bindsBefore(own, r, levelOf(path)); by != "" {
 			warn("can never bind: %s lets no more through", by)
 		}
@@ -65,6 +69,14 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 		list = append(list, p.lint(n.Scopes[name], path+"/"+name)...)
 	}
 	return list
+}
+
+func monthNames(months []time.Month) string {
+	names := make([]string, len(months))
+	for i, m := range months {
+		names[i] = m.String()[:3]
+	}
+	return strings.Join(names, ", ")
 }
 
 // siblingOf returns the path of "*" beside the last name of path, for the names that the policy does

@@ -39,9 +39,13 @@ func everyMinute(expr string, loc *time.Location, from, to time.Time) []time.Tim
 // that never shifts.
 func minutes(expr string) func(m int64) bool {
 	fields := strings.Fields(expr)
+	days := strings.Split(fields[2], ",")
+	others := slices.DeleteFunc(slices.Clone(days), func(item string) bool { return item == "L" })
 	var shown [5]map[int]bool
 	for i, size := range []int{60, 24, 32, 13, 7} {
-		shown[i] = values(fields[i], i, size)
+		if i != 2 || len(others) > 0 {
+			shown[i] = values(strings.TrimSuffix(fields[i], ",L"), i, size)
+		}
 	}
 	anyDay := slices.ContainsFunc(append(strings.Split(fields[2], ","), strings.Split(fields[4], ",")...), func(item string) bool {
 		return item == "*" || item == "*/1" // as robfig/cron has it: another step is a restriction
@@ -51,7 +55,7 @@ func minutes(expr string) func(m int64) bool {
 			return false // before a date is looked for, which takes long
 		}
 		w := time.Unix(60*m, 0).UTC()
-		dom, dow := shown[2][w.Day()], shown[4][int(w.Weekday())]
+		dom, dow := shown[2][w.Day()] || len(others) < len(days) && w.AddDate(0, 0, 1).Day() == 1, shown[4][int(w.Weekday())]
 		day := dom || dow
 		if anyDay {
 			day = dom && dow

@@ -1,6 +1,7 @@
 package wallclock
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,7 +13,8 @@ import (
 )
 
 // Parse parses a cron expression: five fields (minute, hour, day of month, month, day of week) or one
-// of @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly. zone is as [Zone] takes it.
+// of @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly. L as a day of month is the last
+// day of the month. zone is as [Zone] takes it.
 // An expression that is never due, such as one for 30 February, is refused.
 //
 // If both the day of month and the day of week are given, a day that matches either is a match, as in
@@ -40,20 +42,48 @@ func parse(expr, zone string) (*Schedule, error) {
 	if reason := exprReason(text); reason != "" {
 		return nil, &Error{Expr: expr, Reason: reason}
 	}
-	parsed, err := cron.ParseStandard(text)
-	if err != nil {
+	s := &Schedule{expr: expr, zone: loc, realTime: realTime(text)}
+	if s.spec, err = s.read(text); err != nil {
 		return nil, &Error{Expr: expr, Reason: err.Error()}
 	}
-	spec, ok := parsed.(*cron.SpecSchedule)
-	if !ok {
-		return nil, &Error{Expr: expr, Reason: "is no calendar; " + writeFields}
-	}
-	spec.Location = time.UTC
-	s := &Schedule{expr: expr, spec: spec, zone: loc, realTime: realTime(text)}
 	if s.nextNaive(cycleStart).IsZero() {
 		return nil, &Error{Expr: expr, Reason: "no month that it names has such a day; correct the day of month or the month"}
 	}
 	return s, nil
+}
+
+// read has robfig/cron read an expression without its L.
+func (s *Schedule) read(text string) (*cron.SpecSchedule, error) {
+	parts := strings.Fields(text)
+	if len(parts) == len(fields) {
+		items := strings.Split(parts[dayOfMonth], ",")
+		others := slices.DeleteFunc(slices.Clone(items), func(item string) bool { return item == lastDay })
+		if s.last = len(others) < len(items); s.last {
+			if len(others) > 0 {
+				parts[dayOfMonth] = strings.Join(others, ",")
+				spec, err := standard(parts)
+				if err != nil {
+					return nil, err
+				}
+				s.days = spec.Dom
+			}
+			parts[dayOfMonth] = strings.Join(append(others, "28-31"), ",")
+		}
+	}
+	return standard(parts)
+}
+
+func standard(parts []string) (*cron.SpecSchedule, error) {
+	parsed, err := cron.ParseStandard(strings.Join(parts, " "))
+	if err != nil {
+		return nil, err
+	}
+	spec, ok := parsed.(*cron.SpecSchedule)
+	if !ok {
+		return nil, errors.New("is no calendar; " + writeFields)
+	}
+	spec.Location = time.UTC
+	return spec, nil
 }
 
 // Zone returns the time zone of an IANA name, such as Europe/Berlin; "" is UTC.
@@ -117,6 +147,12 @@ var fields = []field{
 	{name: "day of week", min: 0, max: 6, words: strings.Fields("sun mon tue wed thu fri sat")},
 }
 
+// dayOfMonth is the index of that field, and lastDay what it takes besides numbers.
+const (
+	dayOfMonth = 2
+	lastDay    = "L"
+)
+
 // exprReason says what is wrong with an expression, if anything. It is stricter
 // than robfig/cron, which overlooks empty parts of lists, signs, the end of
 // "*-5", and steps that lead out of the field.
@@ -150,6 +186,9 @@ func exprReason(text string) string {
 
 // itemReason says what is wrong with one part of a list, if anything.
 func (f field) itemReason(item string) string {
+	if item == lastDay && f.max == 31 {
+		return ""
+	}
 	span, step, stepped := strings.Cut(item, "/")
 	low, high, ranged := strings.Cut(span, "-")
 	if low == "*" || low == "?" {
@@ -195,6 +234,8 @@ func (f field) value(text string) (int, string) {
 	switch {
 	case !ok && f.words != nil:
 		return 0, fmt.Sprintf("is not of numbers and words; write %d to %d, or %s to %s", f.min, f.max, f.words[0], f.words[len(f.words)-1])
+	case !ok && f.max == 31:
+		return 0, fmt.Sprintf("is not of numbers; write %d to %d, or L for the last day of the month", f.min, f.max)
 	case !ok:
 		return 0, fmt.Sprintf("is not of numbers; write %d to %d", f.min, f.max)
 	case n == 7 && f.max == 6:

@@ -37,7 +37,8 @@ func TestParseRefuses(t *testing.T) {
 		"step zero":           {"*/0 * * * *", "", "has no step of at least 1"},
 		"a step out of it":    {"*/90 * * * *", "", "steps out of the field"},
 		"a huge number":       {"99999999999999999999 * * * *", "", "is not of numbers"},
-		"Quartz's last day":   {"0 0 L * *", "", `day of month "L" is not of numbers`},
+		"before the last day": {"0 0 L-3 * *", "", `day of month "L-3" is not of numbers; write 1 to 31, or L for the last day of the month`},
+		"a last hour":         {"0 L * * *", "", `hour "L" is not of numbers; write 0 to 23`},
 		"a day that is none":  {"0 0 30 2 *", "", "no month that it names has such a day"},
 		"31st of short ones":  {"0 0 31 4,6,9,11 *", "Europe/Berlin", "no month that it names has such a day"},
 		"an unknown zone":     {"@daily", "Europe/Atlantis", `time zone "Europe/Atlantis" is unknown; write a name of the IANA list`},
@@ -61,6 +62,7 @@ func TestParseTakes(t *testing.T) {
 	for _, expr := range []string{
 		" 0 6 * * 1-5 ", "0\t6 * * *", "? ? ? ? ?", "5/15 * * * *", "*/59 * * * *", "0 0 * jan-DEC sun-sat",
 		"0 0 29 2 *", "0 0 30 2 1", "00 06 01 01 *", "1,1,1 * * * *", "0 0 31 2,3 *",
+		"0 0 L * *", "0 0 1,15,L 2-4 fri",
 		"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly",
 	} {
 		if s := parse(t, expr, ""); s.Location() != time.UTC {

@@ -24,6 +24,11 @@ type Schedule struct {
 	spec     *cron.SpecSchedule // of naive times: see naive
 	zone     *time.Location
 	realTime bool // the hour field begins with a star
+
+	// last says that the days of month have L, the last day of a month. spec then has the days 28 to 31 for it, of which
+	// coversDay leaves the last one, and days has the days that were written beside L.
+	last bool
+	days uint64
 }
 
 // Cron returns the expression, as it was written.
@@ -109,7 +114,7 @@ var (
 func (s *Schedule) daysApart() time.Duration {
 	daily := *s.spec
 	daily.Hour, daily.Minute = 1, 1 // midnight
-	days := &Schedule{spec: &daily}
+	days := &Schedule{spec: &daily, last: s.last, days: s.days}
 	shortest := horizon
 	for last := days.nextNaive(cycleStart); last.Before(cycleEnd) && shortest > day; {
 		n := days.nextNaive(last)
@@ -129,12 +134,18 @@ func naive(t time.Time) time.Time {
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
 // nextNaive returns the first naive time after n that matches, or the zero time.
-// robfig/cron looks five years ahead, which leap days are too rare for.
+// robfig/cron looks five years ahead, which leap days are too rare for, and does not know L.
 func (s *Schedule) nextNaive(n time.Time) time.Time {
-	if next := s.spec.Next(n); !next.IsZero() {
-		return next
+	for {
+		next := s.spec.Next(n)
+		if next.IsZero() {
+			next = s.spec.Next(time.Date(n.Year()+5, 12, 31, 23, 59, 59, 0, time.UTC))
+		}
+		if next.IsZero() || s.coversDay(next) {
+			return next
+		}
+		n = time.Date(next.Year(), next.Month(), next.Day(), 23, 59, 59, 0, time.UTC)
 	}
-	return s.spec.Next(time.Date(n.Year()+5, 12, 31, 23, 59, 59, 0, time.UTC))
 }
 
 // nextReached is Next for times of day.

@@ -124,7 +124,7 @@ var oracleZones = map[string][]int{
 var oracleExprs = []string{
 	"*/15 * * * *", "7 * * * *", "0 */2 * * *", "0 */6 * * *", "59 */23 * * *", "0 *,5 * * *",
 	"*/10 0-23 * * *", "30 2 * * *", "30 1 * * *", "0 0 * * *", "*/20 0,1,2,3 * * *", "45 1-23/2 * * *", "0 12 30 * *",
-	"0 0 31 * *", "15 3 * * 0", "0 0 1 * *", "1 0 29 2 *", "30 0 1,15 * 1", "59 23 * 3,10,11 sat",
+	"0 0 31 * *", "0 0 L * *", "30 2 1,L 2-4 *", "0 12 L * 0", "15 3 * * 0", "0 0 1 * *", "1 0 29 2 *", "30 0 1,15 * 1", "59 23 * 3,10,11 sat",
 }
 
 // TestAgreesWithEveryMinute holds Next and Prev against an oracle that looks at
@@ -212,9 +212,29 @@ func TestGap(t *testing.T) {
 		"0 0 1 1,2 *":        31 * 24 * time.Hour,
 		"0 22 31 12 *":       365 * 24 * time.Hour,
 		"15 1,13 29,30 11 *": 12 * time.Hour,
+		"0 0 L * *":          28 * 24 * time.Hour,
+		"0 0 28,L * *":       24 * time.Hour, // in a leap year
 	} {
 		if got := parse(t, expr, "Europe/Berlin").Gap(); got != want {
 			t.Errorf("Gap of %q is %v, want %v", expr, got, want)
+		}
+	}
+}
+
+// "Lacking returns the months of the expression in which one of its days of month does not exist."
+func TestLacking(t *testing.T) {
+	t.Parallel()
+	for expr, want := range map[string]string{
+		"0 0 31 * *": "Feb Apr Jun Sep Nov", "0 0 28-31 * *": "Feb Apr Jun Sep Nov", "0 0 15,30 * *": "Feb", "0 0 29 2 *": "Feb", "0 0 31 1,4 *": "Apr",
+		"0 0 L * *": "", "0 0 15,L * *": "", "0 0 31,L * *": "Feb Apr Jun Sep Nov", "0 0 28 * *": "", "0 0 1-31 * *": "", "0 0 */2 * *": "", "0 0 31 * 1": "",
+		"0 0 * * *": "", "@monthly": "", "0 0 31 1,3 *": "",
+	} {
+		var got []string
+		for _, m := range parse(t, expr, "").Lacking() {
+			got = append(got, m.String()[:3])
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q lacks days in %q, want %q", expr, got, want)
 		}
 	}
 }

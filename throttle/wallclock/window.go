@@ -90,6 +90,9 @@ const star = 1 << 63
 func (s *Schedule) coversDay(n time.Time) bool {
 	of := s.spec
 	day, weekday := has(of.Dom, n.Day()), has(of.Dow, int(n.Weekday()))
+	if s.last {
+		day = has(s.days, n.Day()) || n.AddDate(0, 0, 1).Day() == 1
+	}
 	if !has(of.Month, int(n.Month())) {
 		return false
 	}

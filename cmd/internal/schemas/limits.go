@@ -49,7 +49,7 @@ var (
 		"margin":         "transit jitter added to the window, so that the bound holds at the API",
 		"prefetch":       "how long ahead a process may charge units, 1ms to 250ms",
 		"max_wait":       "how long a task waits for the rule at most",
-		"resets":         "when a calendar's period begins, a cron expression such as \"0 0 * * *\" or @monthly",
+		"resets":         "when a calendar's period begins, a cron expression such as \"0 0 * * *\", \"0 0 L * *\" for the last day of each month, or @monthly",
 		"active":         "the hours in which the rule holds, such as \"* 8-19 * * 1-5\"",
 		"timezone":       "of resets and active, such as America/Los_Angeles (default UTC)",
 		"rollover":       "how much of what a period left over the next one gets at most (default 0)",

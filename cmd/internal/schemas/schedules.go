@@ -8,7 +8,7 @@ import (
 // What the fields of schedules.yaml say. docs/schedules.md has the same words.
 var (
 	aboutSchedule = map[string]string{
-		"cron":     "five fields: minute, hour, day of month, month, day of week, with *, lists, ranges, steps and names (jan, mon); or @yearly, @monthly, @weekly, @daily, @hourly",
+		"cron":     "five fields: minute, hour, day of month, month, day of week, with *, lists, ranges, steps and names (jan, mon), and L for the last day of the month; or @yearly, @monthly, @weekly, @daily, @hourly",
 		"timezone": "a name of the IANA list. Default: UTC",
 		"jitter":   "each run is put off by up to this, in whole seconds; every worker computes the same",
 		"catch_up": "none, last or all",
