@@ -165,7 +165,7 @@ func TestWorkerVariableFaults(t *testing.T) {
 		"out of bounds": {map[string]string{"HEADWAY_CONCURRENCY": "0"}, cli.ExitUsage, []string{"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency"}},
 		"no number":     {map[string]string{"HEADWAY_CONCURRENCY": "x"}, cli.ExitUsage, []string{`worker: invalid value "x" for HEADWAY_CONCURRENCY: parse error`}},
 		"two":           {map[string]string{"HEADWAY_LOG_LEVEL": "loud", "HEADWAY_DENY_CIDR": "10.1.2.3/8"}, cli.ExitUsage, []string{`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"}},
-		"no file":       {map[string]string{"HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"there is no limits file /nowhere", "try: HEADWAY_LIMITS=examples"}},
+		"no file":       {map[string]string{"HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"there is no limits file /nowhere", "try: ls /"}},
 		"no URL":        {map[string]string{"HEADWAY_REDIS": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"}},
 		"old URL":       {map[string]string{"REDIS_URL": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"try: REDIS_URL=redis://"}},
 		"typo": {map[string]string{"HEADWAY_CONCURENCY": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -14,9 +15,11 @@ type checkReport struct {
 	File  string `json:"file"`
 	Level string `json:"level"` // fault or warning
 	Line  int    `json:"line,omitempty"`
-	Scope string `json:"scope,omitempty"`
-	Rule  string `json:"rule,omitempty"`
-	Text  string `json:"text"`
+	// Column counts characters from 1.
+	Column int    `json:"column,omitempty"`
+	Scope  string `json:"scope,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	Text   string `json:"text"`
 }
 
 // check prints what is wrong with files, and what is odd in those that have no fault.
@@ -29,7 +32,7 @@ func (c *limitsCommand) check(_ context.Context) error {
 		case errors.As(err, &refused):
 			for _, f := range refused.Faults {
 				faults++
-				if err := c.print(checkReport{File: path, Level: "fault", Line: f.Line, Text: f.String()}, lineOf(path, f)); err != nil {
+				if err := c.print(checkReport{File: path, Level: "fault", Line: f.Line, Column: f.Column, Text: f.String()}, lineOf(path, f)); err != nil {
 					return err
 				}
 			}
@@ -37,7 +40,7 @@ func (c *limitsCommand) check(_ context.Context) error {
 		case err != nil:
 			return limitsUnread(path, err)
 		}
-		for _, w := range rules.Lint() {
+		for _, w := range throttle.Lint(rules) {
 			warnings++
 			r := checkReport{File: path, Level: "warning", Scope: w.Scope, Rule: w.Rule, Text: w.Reason}
 			if err := c.print(r, fmt.Sprintf("%s: warning: %s", path, w)); err != nil {

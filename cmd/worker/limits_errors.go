@@ -1,11 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/throttle/limitsfile"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -28,11 +34,30 @@ func limitsUnread(path string, err error) error {
 	case errors.As(err, new(*policy.Error)):
 		return &cli.Error{What: err.Error(), Try: "correct these lines of " + path, Err: err}
 	case errors.Is(err, fs.ErrNotExist):
-		return &cli.Error{What: "there is no limits file " + path, Try: "-limits examples/quickstart/limits.yaml", Err: err}
+		return &cli.Error{What: "there is no limits file " + path, Try: fileLike(path), Err: err}
 	case errors.Is(err, fs.ErrPermission):
 		return &cli.Error{What: "no permission to read the limits file " + path, Try: "chmod +r " + path, Err: err}
 	}
 	return &cli.Error{What: "cannot read the limits file " + path + ": " + err.Error(), Err: err}
+}
+
+// fileLike is what to try instead of a file that does not exist: the file beside it whose name is nearest.
+func fileLike(path string) string {
+	dir, name := filepath.Split(path)
+	var names []string
+	entries, _ := os.ReadDir(cmp.Or(dir, ".")) // none can be read, none is near
+	for _, e := range entries {
+		if !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if near := diag.Nearest(name, names); near != "" {
+		return dir + near
+	}
+	if i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(name, n) || strings.HasPrefix(n, name) }); i >= 0 {
+		return dir + names[i]
+	}
+	return "ls " + cmp.Or(dir, ".") + ", or docs/get-started.md for a first limits file"
 }
 
 // explainLimits says what to do about limits in Redis that are not understood.

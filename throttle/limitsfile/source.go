@@ -299,7 +299,7 @@ func (l *Source) tellOlder(ctx context.Context, v policystore.Version) {
 
 // tellOdd logs that a published file has likely mistakes, and the first of them.
 func (l *Source) tellOdd(ctx context.Context) {
-	if odd := l.read.policy.Lint(); len(odd) > 0 {
+	if odd := throttle.Lint(l.read.policy); len(odd) > 0 {
 		l.log.WarnContext(ctx, "limits file has warnings; worker limits check lists them",
 			"file", l.read.path, "warnings", len(odd), "first", odd[0].String())
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -314,7 +315,7 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 		var preview control.Preview
 		if preview, err = h.service.Preview(r.Context(), who, wanted); err == nil {
 			if c.Preview, c.Rule = &preview, wanted.Rule; wanted.Policy != nil {
-				c.Warnings = wanted.Policy.Lint()
+				c.Warnings = throttle.Lint(wanted.Policy)
 			}
 			h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: who, Data: c})
 			return

@@ -1,0 +1,57 @@
+package throttle
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// reached is the part of its limit below which a rule is worth a warning.
+const reached = 0.9
+
+// Lint returns what is suspicious in a policy: what Policy.Lint returns, and then, in the order of scopes, each
+// rule that cannot reach 90 % of its limit, since its window is longer by the default start tolerance, its
+// margin and its prefetch. It costs what Policy.Lint costs.
+// Source: docs/algorithms.md#how-much-longer-is-a-window
+func Lint(p *policy.Policy) []policy.Warning {
+	_, tree := p.Limits()
+	return append(p.Lint(), slowIn(tree, "")...)
+}
+
+func slowIn(tree map[string]policy.ScopeConfig, above string) (list []policy.Warning) {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		path := above + name
+		for _, r := range tree[name].Rules {
+			if reason := slowReason(r); reason != "" {
+				list = append(list, policy.Warning{Scope: path, Rule: r.Name, Reason: reason})
+			}
+		}
+		list = append(list, slowIn(tree[name].Scopes, path+"/")...)
+	}
+	return list
+}
+
+// slowReason says by how much a rule stays below its limit, and what to do, if it is worth it.
+func slowReason(r policy.Rule) string {
+	units, per := pace(policy.MatchedRule{Rule: r}, defaultPad)
+	if units == 0 || r.Unlimited {
+		return ""
+	}
+	part := float64(units) / float64(per) / (float64(r.Limit) / float64(r.Per))
+	if part >= reached {
+		return ""
+	}
+	late := defaultPad + widened(r)
+	what, try := fmt.Sprintf("the start tolerance of %s is", late), "write a limit for a longer time"
+	if widened(r) > 0 {
+		what = fmt.Sprintf("the start tolerance and its margin, %s, are", late)
+		try = "write a shorter margin, or a limit for a longer time"
+	}
+	if widened(r) > 0 && r.Algorithm == policy.TokenBucket {
+		try = fmt.Sprintf("write a shorter margin, or a burst of %d, which pays for it", 1+int64(math.Ceil(late.Seconds()*float64(r.Limit)/r.Per.Seconds())))
+	}
+	return fmt.Sprintf("reaches %.0f %% of its limit at most: %s added to per (%s); %s", math.Floor(100*part), what, r.Per, try)
+}
