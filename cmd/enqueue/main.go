@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	case "version", "-version", "--version":
 		return c.print("enqueue " + cli.Version() + "\n")
 	}
-	return c.usageError(cli.Errorf("enqueue -h", "unknown command %q: the commands are http, batch and schedules", args[0]))
+	return c.usageError(cli.Errorf("enqueue -h", "unknown command %q: the commands are http, batch and schedules%s", args[0], cli.DidYouMean(args[0], "", []string{"http", "batch", "schedules"})))
 }
 
 // newEnqueue returns the program with all of its commands, for completion.

@@ -93,7 +93,7 @@ func TestBadUsage(t *testing.T) {
 		want string
 	}{
 		"nothing":         {nil, "enqueue: no command given: http, batch or schedules\ntry: enqueue -h\n"},
-		"unknown command": {[]string{"htp"}, "enqueue: unknown command \"htp\": the commands are http, batch and schedules\ntry: enqueue -h\n"},
+		"unknown command": {[]string{"htp"}, "enqueue: unknown command \"htp\": the commands are http, batch and schedules; did you mean http?\ntry: enqueue -h\n"},
 		"flag first":      {[]string{"-json", "batch"}, "enqueue: unknown command \"-json\": the commands are http, batch and schedules\ntry: enqueue -h\n"},
 
 		"http without URL":   {[]string{"http", "-scope", "a"}, "enqueue http: no URL given\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},

@@ -284,7 +284,7 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
-		return cli.Errorf(limitsHelp, "limits cannot be %q", words[0])
+		return cli.Errorf(limitsHelp, "limits cannot be %q%s", words[0], cli.DidYouMean(words[0], "", slices.Sorted(maps.Keys(limitsVerbs))))
 	}
 	c.verb, c.words = words[0], words[1:]
 	if n := len(c.words); n < verb.least || n > verb.most {

@@ -85,6 +85,10 @@ func TestLimitsDryRun(t *testing.T) {
 	says(t, errs, "no rate rule counts at payments/acme/x itself")
 	_, errs = l.run(1, "pause", "paymemts", "-dry-run")
 	says(t, errs, "the limits do not name paymemts; did you mean payments?")
+	_, errs = l.run(1, "set", "payments/acme", "tennant", "limit=3", "-dry-run")
+	says(t, errs, `payments/acme has no rule "tennant" of its own; did you mean tenant?`)
+	_, errs = l.run(1, "remove", "payments", "acount", "-dry-run")
+	says(t, errs, "did you mean account?")
 	if history := l.objects("history"); len(history) != 1 {
 		t.Errorf("a dry run changed the limits: %v", history)
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -95,6 +96,13 @@ func subcommand(word string) func(ctx context.Context, args []string, getenv fun
 func runCompletion(_ context.Context, args []string, _ func(string) string, stdout, stderr io.Writer) int {
 	root, _ := newWorker()
 	return cli.RunCompletion(root, args, stdout, stderr)
+}
+
+func subcommandNames() (names []string) {
+	for _, c := range subcommands() {
+		names = append(names, strings.TrimPrefix(c.Name, prog+" "))
+	}
+	return names
 }
 
 // subcommands are theirs.

@@ -112,7 +112,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	}
 	var faults [8]error
 	if len(words) > 0 {
-		faults[0] = cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits, tasks, page, health, leave, schema or completion", words[0])
+		faults[0] = cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits, tasks, page, health, leave, schema or completion%s", words[0], cli.DidYouMean(words[0], "", subcommandNames()))
 	}
 	o.queues, faults[1] = parseQueues(g.queues)
 	o.listen, faults[2] = parseListen(g.listen, strings.TrimSpace(getenv(tokenVariable)))

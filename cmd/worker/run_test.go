@@ -92,6 +92,9 @@ func TestUsageErrors(t *testing.T) {
 		want []string
 	}{
 		"unknown flag":     {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
+		"flag misspelt":    {[]string{"-limit", "x"}, nil, []string{"not defined: -limit; did you mean -limits?"}},
+		"command misspelt": {[]string{"limts"}, nil, []string{`unexpected argument "limts"`, "did you mean limits?"}},
+		"verb misspelt":    {[]string{"limits", "sett"}, nil, []string{`limits cannot be "sett"; did you mean set?`}},
 		"argument":         {[]string{"limits.yaml"}, nil, []string{`worker: unexpected argument "limits.yaml"`}},
 		"concurrency 0":    {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
 		"concurrency huge": {[]string{"-concurrency", "10001"}, nil, []string{"-concurrency 10001 is not"}},

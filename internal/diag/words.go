@@ -6,7 +6,8 @@ import (
 )
 
 // Nearest returns the one of words that a person most likely meant by word: the closest within two
-// typing mistakes, within one for words of four letters or fewer. It returns "" if there is none.
+// typing mistakes, within one for words of four letters or fewer, with a letter in common. It returns "" if
+// there is none.
 func Nearest(word string, words []string) string {
 	const longest = 32 // longer than any known word
 	if len(word) > longest {
@@ -20,7 +21,7 @@ func Nearest(word string, words []string) string {
 			most = 1
 		}
 		d := mistakes(word, strings.ReplaceAll(w, "-", "_"))
-		if d <= most && d < bestDistance {
+		if d <= most && d < len(w) && d < bestDistance { // -x is not a mistake for -n
 			best, bestDistance = w, d
 		}
 	}

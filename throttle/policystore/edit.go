@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -100,11 +101,15 @@ func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, e
 type MissingError struct {
 	Scope, Rule string
 	Inherits    string // the rule that it inherits instead, as limits.yaml has it; empty for none
+	Near        string // the name of a rule there that is probably meant; empty for none
 }
 
 func (e *MissingError) Error() string {
 	text := fmt.Sprintf("policystore: %s has no rule %q of its own", e.Scope, e.Rule)
-	if e.Inherits != "" {
+	switch {
+	case e.Near != "" && e.Inherits == "":
+		text += "; did you mean " + e.Near + "?"
+	case e.Inherits != "":
 		text += ", and inherits " + e.Inherits + "; set it with unlimited=true to lift it"
 	}
 	return text
@@ -168,6 +173,9 @@ func (r *ruleEdit) set(v *draft, pol *policy.Policy, now time.Time, fields map[s
 	}
 	was.Name = r.name
 	rule, err := limitsyaml.RuleWith(was, fields)
+	if near := nearRule(pol, r.path(), r.name); err != nil && was.Algorithm == "" && near != "" {
+		return &MissingError{Scope: r.scope, Rule: r.name, Near: near}
+	}
 	if err != nil {
 		return err
 	}
@@ -183,7 +191,7 @@ func (r *ruleEdit) set(v *draft, pol *policy.Policy, now time.Time, fields map[s
 func (r *ruleEdit) remove(v *draft, policy *policy.Policy, now time.Time) error {
 	was, own := ruleAt(policy, r.path(), r.name)
 	if !own {
-		return &MissingError{Scope: r.scope, Rule: r.name, Inherits: inherited(was)}
+		return &MissingError{Scope: r.scope, Rule: r.name, Inherits: inherited(was), Near: nearRule(policy, r.path(), r.name)}
 	}
 	r.made.RuleBefore, r.made.Rule = limitsyaml.FormatRule(was), ""
 	v.Change = r.told("remove", "")
@@ -267,6 +275,24 @@ func ruleAt(p *policy.Policy, path []string, name string) (r policy.Rule, own bo
 		}
 	}
 	return r, false
+}
+
+// nearRule returns the name of a rule at path, or one that it inherits, that a name is probably a mistake for.
+func nearRule(p *policy.Policy, path []string, name string) string {
+	_, limits := p.Limits()
+	var names []string
+	for _, r := range nodeAt(limits, path).Rules {
+		names = append(names, r.Name)
+	}
+	if scope, err := policy.ParseScope(strings.Join(path, "/")); err == nil {
+		bounds, _ := p.Match(scope)
+		for _, b := range bounds {
+			if b.Scope == scope {
+				names = append(names, b.Rule.Name)
+			}
+		}
+	}
+	return diag.Nearest(name, names)
 }
 
 // Unset discards the overrides of a rule, so that the file, or the imported policy, applies again. For

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Command is a program or one of its subcommands, as it is typed: its flags, its help and
@@ -66,7 +69,7 @@ func (c *Command) Parse(args []string, getenv func(string) string, stdout, stder
 func (c *Command) parseArgs(args []string) (words []string, err error) {
 	for {
 		if err := c.Flags.Parse(args); err != nil {
-			return nil, err
+			return nil, c.meant(err)
 		}
 		rest := c.Flags.Args()
 		read := len(args) - len(rest)
@@ -75,6 +78,26 @@ func (c *Command) parseArgs(args []string) (words []string, err error) {
 		}
 		words, args = append(words, rest[0]), rest[1:]
 	}
+}
+
+// meant adds the flag that is nearest to one that does not exist.
+func (c *Command) meant(err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown {
+		return err
+	}
+	var names []string
+	c.Flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	return fmt.Errorf("%w%s", err, DidYouMean(name, "-", names))
+}
+
+// DidYouMean returns "; did you mean " and the nearest of some words, after a prefix. It returns nothing if
+// none is near.
+func DidYouMean(word, prefix string, words []string) string {
+	if near := diag.Nearest(word, words); near != "" {
+		return "; did you mean " + prefix + near + "?"
+	}
+	return ""
 }
 
 // Fail prints err as the function Fail does. A flag that was read from the environment is
