@@ -207,6 +207,22 @@ func TestWorkerAccess(t *testing.T) {
 	if all := g.refused("worker key hw:limits"); len(all) > 0 { // to renew them
 		t.Errorf("refused were %q", all)
 	}
+	scheduler := asynq.NewScheduler(asynq.RedisClientOpt{Addr: g.Addr(), Username: "worker", Password: "secret"}, nil)
+	if _, err := scheduler.Register("@every 1s", asynq.NewTask("none", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := scheduler.Start(); err != nil {
+		t.Fatal(err)
+	}
+	inspector := asynq.NewInspectorFromRedisClient(g.admin)
+	redistest.WaitFor(t, "the scheduler to have enqueued", bound, func() bool {
+		all, err := inspector.SchedulerEntries()
+		return err == nil && len(all) == 1 && !all[0].Prev.IsZero()
+	})
+	scheduler.Shutdown()
+	if all := g.refused("worker key hw:limits"); len(all) > 0 {
+		t.Errorf("the scheduler was refused %q", all)
+	}
 	_ = g.admin.ACLLogReset(t.Context())
 
 	rdb := redis.NewClient(&redis.Options{Addr: g.Addr(), Username: "worker", Password: "secret"})
