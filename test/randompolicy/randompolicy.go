@@ -29,6 +29,9 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		case 1:
 			node.Corrects = policy.Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
 		}
+		if node.Answers != policy.AnswersIgnore && random.IntN(4) == 0 {
+			node.Refusals = policy.Refusals{Pause: time.Duration(100+random.IntN(1000)) * time.Millisecond, Count: random.IntN(2) == 0}
+		}
 		if random.IntN(4) == 0 {
 			node.MaxPriority = new(random.IntN(2*policy.MaxPriority+1) - policy.MaxPriority)
 		}

@@ -33,7 +33,7 @@ var (
 	fileFields    = []string{"unmatched", "limits"}
 	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "max_priority", "answers"}
 	shareFields   = []string{"part", "weight"}
-	answersFields = []string{"mode", "cut", "grow", "least", "most"}
+	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts"}
 )
 
 // file reads the whole file.
@@ -112,7 +112,7 @@ func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path stri
 		n, source = d.number(f, at)
 		s.MaxPriority = new(int(n))
 	case "answers":
-		s.Answers, s.Corrects, source = d.answers(f, at)
+		source = d.answers(s, f, at)
 	default:
 		d.unknown(f, diag.PathTo(path, f.Name), "a scope", scopeFields)
 	}
@@ -166,23 +166,28 @@ var corrected = []struct {
 	{"most", func(c *policy.Corrects) *int64 { return &c.Most }},
 }
 
-// answers reads the value of answers: a word, or fields.
-func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, corrects policy.Corrects, source *policy.Source) {
+// answers reads the value of answers of a scope: a word, or fields.
+func (d decoder) answers(s *policy.ScopeConfig, e strictyaml.Field, path string) (source *policy.Source) {
 	if e.Value.Kind != yaml.MappingNode {
 		word, source := d.word(e, path, "answers")
-		return policy.Answers(word), corrects, source
+		s.Answers = policy.Answers(word)
+		return source
 	}
 	source = mappingAt(e.Place())
 	for _, f := range d.Fields(e.Value, path) {
 		at := diag.PathTo(path, f.Name)
 		i := slices.Index(answersFields, f.Name) - 1
 		switch {
+		case f.Name == "pause":
+			s.Refusals.Pause, source.Fields[f.Name] = d.duration(f, at)
+		case f.Name == "counts":
+			s.Refusals.Count, source.Fields[f.Name] = d.flag(f, at)
 		case i >= 0:
-			*corrected[i].of(&corrects), source.Fields[f.Name] = d.percent(f, at)
+			*corrected[i].of(&s.Corrects), source.Fields[f.Name] = d.percent(f, at)
 		case f.Name == "mode":
 			var word string
 			word, source.Fields[f.Name] = d.word(f, at, "answers")
-			mode = policy.Answers(word)
+			s.Answers = policy.Answers(word)
 		default:
 			d.unknown(f, at, "answers", answersFields)
 		}
@@ -190,7 +195,7 @@ func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, 
 	if len(e.Value.Content) == 0 {
 		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")
 	}
-	return mode, corrects, source
+	return source
 }
 
 // names reads a list of names of one kind. so is the consequence of an empty list, which is a fault.

@@ -111,20 +111,20 @@ func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
 }
 
 // ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes
-// it. name is the text's name in errors. The error is a *policy.Error.
-func ParseAnswers(name string, data []byte) (policy.Answers, policy.Corrects, error) {
+// it. The result has these fields of a scope alone. name is the text's name in errors. The error is a *policy.Error.
+func ParseAnswers(name string, data []byte) (answers policy.ScopeConfig, err error) {
 	d := decoder{&strictyaml.Faults{}}
 	root := file.Read(data, d.Faults)
 	if root == nil {
-		return "", policy.Corrects{}, d.refused(name, nil)
+		return answers, d.refused(name, nil)
 	}
-	mode, corrects, source := d.answers(strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")
-	p, err := aloneFrom(policy.ScopeConfig{Answers: mode, Corrects: corrects}, "answers", source)
+	source := d.answers(&answers, strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")
+	p, err := aloneFrom(answers, "answers", source)
 	if err := d.alone(name, err); err != nil {
-		return "", policy.Corrects{}, err
+		return policy.ScopeConfig{}, err
 	}
 	_, limits := p.Limits()
-	return limits[somewhere].Answers, limits[somewhere].Corrects, nil
+	return limits[somewhere], nil
 }
 
 // somewhere is the scope in which a single value is checked.

@@ -181,8 +181,17 @@ func FormatAnswers(s policy.ScopeConfig) string {
 			fields = append(fields, f.name+": "+percents(n))
 		}
 	}
+	if pause := s.Refusals.Pause; pause != 0 && pause != (policy.Refusals{}).WithDefaults().Pause {
+		fields = append(fields, "pause: "+duration.Format(pause))
+	}
+	if s.Refusals.Count {
+		fields = append(fields, "counts: true")
+	}
 	if fields == nil {
 		return string(s.Answers)
+	}
+	if s.Answers != policy.AnswersHeed && s.Answers != "" {
+		fields = append([]string{"mode: " + string(s.Answers)}, fields...)
 	}
 	return "{" + strings.Join(fields, ", ") + "}"
 }

@@ -1,11 +1,14 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/duration"
 )
 
 // Answers is how answers of an API affect its scope; see Limiter.Report.
@@ -32,6 +35,35 @@ type Corrects struct {
 	// Most is the part of the configured limit up to which a limit grows while calls are not refused, or
 	// while the API's own is larger: 100 to 1000. Defaults to 100, which raises nothing.
 	Most int64
+}
+
+// Refusals is how an API's refusals are treated at a level and below it.
+type Refusals struct {
+	// Pause is the first pause after a refusal that names no time to come back: 100ms to 5m. Defaults to a
+	// second.
+	Pause time.Duration
+	// Count says that a refused call counts against calendars and windows longer than an hour, as any other
+	// call does. Defaults to false: its units come back.
+	Count bool
+}
+
+const (
+	defaultPause             = time.Second
+	leastPause, longestPause = 100 * time.Millisecond, 5 * time.Minute
+)
+
+// WithDefaults returns r with every default written out.
+func (r Refusals) WithDefaults() Refusals {
+	r.Pause = cmp.Or(r.Pause, defaultPause)
+	return r
+}
+
+// bare returns r without the fields that have their defaults.
+func (r Refusals) bare() Refusals {
+	if r.Pause == defaultPause {
+		r.Pause = 0
+	}
+	return r
 }
 
 // defaultCorrects are the values of fields that are not set.
@@ -79,13 +111,16 @@ type draftAnswers struct {
 	mode     written
 	corrects Corrects
 	fields   [4]written // of corrects, in the order of correctsFields
+	refusals Refusals
+	pause    written
+	count    written
 }
 
 // draftAnswersOf returns the draft of a level's answers, which may be written as a word or as
 // fields.
 func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
 	from, said := source.under("answers"), source
-	d := draftAnswers{corrects: n.Corrects}
+	d := draftAnswers{corrects: n.Corrects, refusals: n.Refusals}
 	switch {
 	case source == nil:
 		d.mode = written{text: string(n.Answers), set: n.Answers != ""}
@@ -100,11 +135,13 @@ func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
 		value := *f.of(&n.Corrects)
 		d.fields[i] = said.field(f.name, strconv.FormatInt(value, 10)+"%", value != 0)
 	}
+	d.pause = said.field("pause", duration.Format(n.Refusals.Pause), n.Refusals.Pause != 0)
+	d.count = said.field("counts", "true", n.Refusals.Count)
 	return d
 }
 
-// checkAnswers checks the answers of a level. It returns the corrections without defaults.
-func (s *draftScope) checkAnswers(path string, faults *diag.Faults) (Answers, Corrects) {
+// checkAnswers checks the answers of a level. It returns the numbers without defaults.
+func (s *draftScope) checkAnswers(path string, faults *diag.Faults) heeding {
 	path += ".answers"
 	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
 	if d.mode.good() && !slices.Contains(words["answers"], d.mode.text) {
@@ -121,16 +158,29 @@ func (s *draftScope) checkAnswers(path string, faults *diag.Faults) (Answers, Co
 			faults.Add(w.at, path+"."+f.name, fmt.Sprintf("%s says how rules are corrected, and with %s none is; remove it, or write heed", f.name, mode))
 		}
 	}
-	if !d.mode.set && numbers {
+	switch p := d.refusals.Pause; {
+	case !d.pause.good():
+	case p < leastPause:
+		faults.Add(d.pause.at, path+".pause", fmt.Sprintf("pause is %s; the least is %s", d.pause.text, duration.Format(leastPause)))
+	case p > longestPause:
+		faults.Add(d.pause.at, path+".pause", fmt.Sprintf("pause is %s; the most is %s", d.pause.text, duration.Format(longestPause)))
+	}
+	for i, w := range []written{d.pause, d.count} {
+		if name := []string{"pause", "counts"}[i]; w.good() && d.mode.good() && mode == AnswersIgnore {
+			faults.Add(w.at, path+"."+name, name+" says what follows from a refusal, and with ignore nothing does; remove it, or write pause")
+		}
+	}
+	if !d.mode.set && (numbers || d.pause.set || d.count.set) {
 		mode = AnswersHeed
 	}
-	return mode, d.corrects.bare()
+	return heeding{answers: mode, corrects: d.corrects.bare(), refusals: d.refusals.bare()}
 }
 
 // heeding is the effect of answers at a level.
 type heeding struct {
 	answers  Answers
 	corrects Corrects // without defaults
+	refusals Refusals // likewise
 	said     bool     // a level sets AnswersHeed itself: answers to calls of scopes below it count too
 }
 
@@ -139,7 +189,8 @@ type heeding struct {
 func (a heeding) under(layers []*tree) heeding {
 	for _, layer := range layers {
 		if layer.answers != "" {
-			a = heeding{layer.answers, layer.corrects, layer.answers == AnswersHeed}
+			a = layer.heeding
+			a.said = layer.answers == AnswersHeed
 		}
 	}
 	return a
@@ -158,6 +209,10 @@ func (p *Policy) Answers(s Scope) Answers { return p.heeding(s).answers }
 // Corrects returns how far answers correct the rules at the level of a scope, with every default
 // written out. A value at a level replaces all values above it as a whole.
 func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.WithDefaults() }
+
+// Refusals returns how refusals of a scope's calls are treated, with every default written out. A value at a level
+// replaces all values above it as a whole.
+func (p *Policy) Refusals(s Scope) Refusals { return p.heeding(s).refusals.WithDefaults() }
 
 // raises reports whether any level lets limits grow above the configured ones.
 func (t *tree) raises() bool {

@@ -1,7 +1,9 @@
 package policy_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -21,7 +23,8 @@ limits:
       "*": {answers: {most: 200%}}
       word: {answers: heed}
       deaf: {answers: {mode: ignore}, scopes: {not: {answers: {mode: heed, grow: 2%, most: 300%}}}}
-      plain: {answers: {cut: 15%, most: 100%}}
+      plain: {answers: {cut: 15%, most: 100%, pause: 1s}}
+      slow: {answers: {mode: pause, pause: 30s, counts: true}}
   q: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}
 `)
 	type want struct {
@@ -34,12 +37,20 @@ limits:
 		"p": {policy.AnswersHeed, own, "{cut: 30%, grow: 5%, least: 20%, most: 150%}"}, "q": {policy.AnswersHeed, defaults, ""},
 		"p/any": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 200}, ""}, "p/any/below": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 200}, ""},
 		"p/word": {policy.AnswersHeed, defaults, "heed"}, "p/deaf": {policy.AnswersIgnore, defaults, "ignore"},
+		"p/slow": {policy.AnswersPause, defaults, "{mode: pause, pause: 30s, counts: true}"}, "p/slow/below": {policy.AnswersPause, defaults, ""},
 		"p/deaf/not": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 300}, "{most: 300%}"}, "p/plain": {policy.AnswersHeed, defaults, "heed"},
 	} {
 		s := mustScope(t, scope)
 		for _, p := range []*policy.Policy{said, mustParse(t, string(limitsyaml.Format(said)))} {
 			if a, c := p.Answers(s), p.Corrects(s); a != want.answers || c != want.corrects {
 				t.Errorf("%s: %s, %+v", scope, a, c)
+			}
+			refusals := policy.Refusals{Pause: time.Second}
+			if strings.HasPrefix(scope, "p/slow") {
+				refusals = policy.Refusals{Pause: 30 * time.Second, Count: true}
+			}
+			if got := p.Refusals(s); got != refusals {
+				t.Errorf("%s: %+v", scope, got)
 			}
 		}
 		_, limits := said.Limits()
@@ -77,6 +88,11 @@ func TestAnswersFaults(t *testing.T) {
 		"{most: 99%}":                `1:30: limits.a.answers.most: most is 99%; it must be 100% to 1000%`,
 		"{most: 1001%}":              `1:30: limits.a.answers.most: most is 1001%; it must be 100% to 1000%`,
 		"{most: 1.5}":                `1:30: limits.a.answers.most: most is the number 1.5; write whole percents, such as 60%`,
+		"{pause: 10ms}":              `1:31: limits.a.answers.pause: pause is 10ms; the least is 100ms`,
+		"{pause: 6m}":                `1:31: limits.a.answers.pause: pause is 6m; the most is 5m`,
+		"{pause: 30}":                `1:31: limits.a.answers.pause: pause is the number 30, which has no unit; write 30s if seconds are meant`,
+		"{counts: 1}":                `1:32: limits.a.answers.counts: counts is the number 1; write true, or remove the line`,
+		"{mode: ignore, pause: 1m}":  `1:45: limits.a.answers.pause: pause says what follows from a refusal, and with ignore nothing does; remove it, or write pause`,
 		"{mode: pause, cut: 5%}":     `1:42: limits.a.answers.cut: cut says how rules are corrected, and with pause none is; remove it, or write heed`,
 		"{mode: ignore, most: 200%}": `1:44: limits.a.answers.most: most says how rules are corrected, and with ignore none is; remove it, or write heed`,
 	} {

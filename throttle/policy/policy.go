@@ -66,6 +66,9 @@ type ScopeConfig struct {
 	// AnswersHeed, and replaces the value of the levels above as a whole. Defaults to that of the levels
 	// above, as Answers does.
 	Corrects Corrects
+	// Refusals is how an API's refusals are treated at this level and below it. It needs AnswersHeed or
+	// AnswersPause, and replaces the value of the levels above as a whole, as Corrects does.
+	Refusals Refusals
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
@@ -80,22 +83,21 @@ type Policy struct {
 
 // tree is a ScopeConfig that has been checked.
 type tree struct {
-	path    string // payments/*/refunds
-	owner   string
-	apps    []string
-	hosts   []string
-	pause   Pause
-	until   time.Time // of the pause
-	weight  int64
-	shares  map[string]Share
-	weighs  bool // names right below have weights
-	answers Answers
-	rules   []Rule
-	every   *tree // the "*" of scopes, which every path passes through
-	scopes  map[string]*tree
+	path   string // payments/*/refunds
+	owner  string
+	apps   []string
+	hosts  []string
+	pause  Pause
+	until  time.Time // of the pause
+	weight int64
+	shares map[string]Share
+	weighs bool // names right below have weights
+	rules  []Rule
+	every  *tree // the "*" of scopes, which every path passes through
+	scopes map[string]*tree
 
-	corrects    Corrects // without defaults
-	maxPriority *int     // nil for no cap
+	heeding
+	maxPriority *int // nil for no cap
 }
 
 // MatchedRule is a rule at the level at which it counts for a scope.
@@ -370,7 +372,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		s.checkWeighed(at, faults)
 		t.weighs = t.weighs || child.weight > 0
 		child.maxPriority = s.checkMaxPriority(at, faults)
-		child.answers, child.corrects = s.checkAnswers(at, faults)
+		child.heeding = s.checkAnswers(at, faults)
 		t.add(s.name, &child)
 	}
 	return t

@@ -31,11 +31,13 @@ var (
 		"weight": "its weight for what is left over, 1 to 1000",
 	}
 	aboutAnswers = map[string]string{
-		"mode":  "heed (default), pause or ignore",
-		"cut":   "by how much a refusal cuts a limit, 1% to 90% (default 15%)",
-		"grow":  "by how much of the limit it grows again in each window, 1% to 100% (default 2%)",
-		"least": "what is left of the limit however often it is cut, 1% to 100% (default 10%)",
-		"most":  "what a limit may grow to, 100% to 1000% (default 100%)",
+		"mode":   "heed (default), pause or ignore",
+		"cut":    "by how much a refusal cuts a limit, 1% to 90% (default 15%)",
+		"grow":   "by how much of the limit it grows again in each window, 1% to 100% (default 2%)",
+		"least":  "what is left of the limit however often it is cut, 1% to 100% (default 10%)",
+		"most":   "what a limit may grow to, 100% to 1000% (default 100%)",
+		"pause":  "the first pause after a refusal that names no time, 100ms to 5m (default 1s)",
+		"counts": "true has refused calls count against calendars and windows longer than an hour",
 	}
 	aboutRule = map[string]string{
 		"name":           "its name, 1 to 128 bytes",
@@ -98,11 +100,12 @@ func scope() object {
 	shares["minProperties"], shares["maxProperties"] = 1, 100
 	answers := fields(describe(object{
 		"mode": word(policy.Words("answers")...), "cut": percent("([1-9]|[1-8][0-9]|90)"), "grow": percent(toHundred),
-		"least": percent(toHundred), "most": percent("([1-9][0-9][0-9]|1000)"),
+		"least": percent(toHundred), "most": percent("([1-9][0-9][0-9]|1000)"), "pause": duration(), "counts": flag(),
 	}, aboutAnswers))
 	answers["minProperties"] = 1
 	answers["if"] = object{"required": []string{"mode"}, "properties": object{"mode": word("pause", "ignore")}}
-	answers["then"] = object{"maxProperties": 1} // nothing is corrected
+	answers["then"] = object{"properties": object{"cut": false, "grow": false, "least": false, "most": false}} // nothing is corrected
+	answers["allOf"] = []object{{"if": object{"required": []string{"mode"}, "properties": object{"mode": word("ignore")}}, "then": object{"maxProperties": 1}}}
 	s := fields(describe(object{
 		"rules":        object{"type": "array", "items": object{"$ref": "#/definitions/rule"}},
 		"scopes":       object{"allOf": []object{{"$ref": "#/definitions/scopes"}}}, // beside $ref, draft 7 reads nothing else

@@ -74,7 +74,7 @@ var beyond = []string{
 	`name is 129 bytes long`, `time zone .* (is unknown|differs from)`, `"PST" is unknown`, `has a port that|has no port behind|host "\*\.192`,
 	`no month that it names has such a day`, `matches every minute`, `hour "24" is not within`,
 	// what a time comes to
-	`; the (least|most) is [0-9]+(us|ms|s|h|d)$`, `limits count whole microseconds`, `write whole seconds`, `the runs are as close as`,
+	`; the (least|most) is [0-9]+(us|ms|s|m|h|d)$`, `limits count whole microseconds`, `write whole seconds`, `the runs are as close as`,
 	// several values together, and how deep a name is
 	`it must be less than`, `with it burst must be at least`, `it is for windows of`, `burst x per / limit is longer`, `is taken by rules`, `is at level 9`,
 }
