@@ -146,7 +146,7 @@ local function claim(g)
       call('ZREM', KEYS[i], g.id)
     end
   end
-  return out
+  return as_probe(out, rules, g.start)
 end
 
 -- Takes the task out of its queue, if it is there: no dispatch has granted it. If the call does not know all rules
@@ -200,7 +200,7 @@ if g then
   if reply then
     return with_turn(reply, -1, 0, -1)
   end
-  flights.refund(g, ticket, function(name)
+  flights.refund(g, scope, ticket, function(name)
     return by_name[name]
   end)
   for i = 1, n do

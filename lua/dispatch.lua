@@ -165,7 +165,7 @@ local function news_of_granted(what, l, field, ticket, its)
     return -- it is named again, to a caller that knows its rules
   end
   local g = flights.read(value)
-  flights.refund(g, ticket, queues.named)
+  flights.refund(g, flights.parts(field), ticket, queues.named)
   if what ~= 'f' then
     local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
     back(l, ticket, tonumber(eighth or nil) or g.score)

@@ -12,8 +12,12 @@
 --             name of a rule is its key after the provider, and parts are in millionths of its limit:
 --             pause   a level; no start there for the first number of µs.
 --             rest    a level, paused with exponential backoff, for a pause of unknown length: base in µs,
---                     max in µs, and jitter in millionths. The pause doubles each time that it was in
---                     vain.
+--                     max in µs, jitter in millionths, and how many µs ago the call was sent, 0 for now. The pause
+--                     doubles each time that it was in vain. A call that was sent before it changes nothing.
+--             open    a scope, of which a call was not refused: how many µs ago it was sent, 0 for now. The trials
+--                     of the scope and of the levels above it are over, unless the call was sent before them.
+--             back    a scope: the start of a grant in µs since the epoch that was taken back. If it was a probe,
+--                     the next start is one.
 --             lift    a level, whose pause is over.
 --             cut     a rule: the part in millionths that is left of it, unless a cut was less than the second
 --                     number of µs ago or a pause before it in the call was already in force; the part by which
@@ -41,14 +45,15 @@
 -- #include core/numbers
 -- #include core/lease
 -- #include upstream/correction
+-- #include upstream/pause
 -- #include fairshare/freed
 
 local call = redis.call
 local upstream, schedule, meta = KEYS[1], KEYS[2], KEYS[3]
 
--- What is over is kept for KEPT, since the tasks that waited for it are still to be checked. A rest is kept
--- longer, for RESTED: it shows that the next one is in vain.
-local KEPT, RESTED = 3000000, 60000000
+-- What is over is kept for KEPT, since the tasks that waited for it are still to be checked. A guess is kept
+-- longer: see include/upstream/pause.lua.
+local KEPT = 3000000
 
 -- Below one name of the second level at most BELOW_SECOND are kept, and BELOW_THIRD of those below one of the third:
 -- the API's replies to a tenant's calls can create that many, at whichever of the two levels tenants are.
@@ -64,7 +69,7 @@ local wrote, swept, stood = false, false, false
 
 -- How long a pause is kept after it has ended.
 local function kept(length)
-  return length > 0 and max(length, RESTED) or KEPT
+  return length > 0 and guess.remembered(length) or KEPT
 end
 
 -- The names of the second and of the third level above a level or a rule.
@@ -167,6 +172,9 @@ local function crowding(begins, name)
   return scope
 end
 
+-- The verbs that record nothing new.
+local PLAIN = { lift = true, look = true, open = true, back = true }
+
 -- The name that a word is recorded for. Without room for a pause of its own, it is the name above that has no room, so
 -- that no call is sent that the API would refuse. Without room a correction is dropped: the rule's own limit counts.
 local function noted_of(verb, name)
@@ -174,16 +182,17 @@ local function noted_of(verb, name)
     local scope = crowding('P', name)
     return scope and crowding('P', scope) or scope or name
   end
-  return (verb == 'lift' or verb == 'look' or not crowding('R', name)) and name
+  return (PLAIN[verb] or not crowding('R', name)) and name
 end
 
--- When a pause ends, when it began, and its length if the API did not give one; 0 for none.
 local function pause_of(level)
-  local v = by_now('P' .. level, call('HGET', upstream, 'P' .. level))
-  if v then
-    return unpack7(v, 1), unpack7(v, 8), unpack7(v, 15)
-  end
-  return 0, 0, 0
+  return guess.read(by_now('P' .. level, call('HGET', upstream, 'P' .. level)))
+end
+
+-- Whether a call that was sent `age` µs ago was on its way before the guess was over: no start comes in the second
+-- half of it.
+local function from_before(p, age)
+  return p.trial > 0 and now - age < p.trial - p.length / 2
 end
 
 -- Has the tasks that wait for a rule checked now: they may have been put off for longer than is
@@ -197,35 +206,68 @@ end
 local verbs = { look = look }
 
 function verbs.pause(level, us, length)
-  local ends, since = pause_of(level)
-  stood = stood or ends > now
-  if ends >= now + us then
-    return 0, ends
+  local p = pause_of(level)
+  local over = guess.over(p)
+  stood = stood or over > now
+  if over >= now + us then
+    return 0, over
   end
-  put('P', level, pack(now + us) .. pack(ends > now and since or now) .. pack(length))
+  put('P', level, guess.text(now + us, over > now and p.since or now, length, length > 0 and now + us or 0))
+  if p.ends > now + us then -- tasks wait for the probe
+    look(level .. ':!stop')
+  end
   return 1, now + us
 end
 
--- During a rest all signals come from the same calls. If a level has rested and is refused again soon
--- afterwards, it rests for longer, unless the refusals of other levels are recorded there.
-function verbs.rest(level, first, most, part, _, _, own)
-  local ends, _, length = pause_of(level)
-  if ends > now then
+-- During a rest all signals come from the same calls, and so do those that come later from calls that were sent
+-- before. If a level has rested and is refused again soon afterwards, it rests for longer, unless the refusals of
+-- other levels are recorded there.
+function verbs.rest(level, first, most, part, age, _, own)
+  local p = pause_of(level)
+  local over = guess.over(p)
+  if over > now or from_before(p, age) then
     stood = true
-    return 0, ends
+    return 0, over
   end
-  local again = length > 0 and level == own and now - ends <= kept(length)
-  length = min(again and 2 * length or first, most)
+  local again = p.length > 0 and level == own and now - over <= kept(p.length)
+  local length = min(again and 2 * p.length or first, most)
   return verbs.pause(level, length + floor(length * part / 1000000), length)
 end
 
 function verbs.lift(level)
-  local ends, since = pause_of(level)
-  if ends <= now then
+  local p = pause_of(level)
+  if p.ends <= now and p.trial == 0 then
     return 0, 0
   end
-  put('P', level, pack(now) .. pack(since) .. pack(0))
+  put('P', level, guess.text(now, p.since, 0, 0))
   return look(level .. ':!stop')
+end
+
+-- Puts the ends of trials, of a scope and of the levels above it, off to now. Each is over if `done`.
+local function end_probes(scope, done, is)
+  local changed = 0
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local level = sub(scope, 1, ends - 1)
+    local p = pause_of(level)
+    if p.trial > 0 and is(p) then
+      put('P', level, guess.text(max(now, p.trial), p.since, p.length, done and 0 or p.trial))
+      look(level .. ':!stop')
+      changed = 1
+    end
+  end
+  return changed, 0
+end
+
+function verbs.open(scope, age)
+  return end_probes(scope, true, function(p)
+    return p.trial <= now and not from_before(p, age)
+  end)
+end
+
+function verbs.back(scope, start)
+  return end_probes(scope, false, function(p)
+    return p.ends == start + guess.PROBE
+  end)
 end
 
 local function correction(name)
@@ -294,7 +336,7 @@ for i = 2, #ARGV, 7 do
   end
   out[#out + 1], out[#out + 2], out[#out + 3] = changed, ends, its and #its or -1
   if ends > 0 then
-    keep(upstream, 2 * (ends - now) + RESTED)
+    keep(upstream, 2 * (ends - now) + guess.RESTED)
   end
 end
 

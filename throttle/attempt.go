@@ -118,7 +118,7 @@ func (a *attempt) grant(reply []int64) Grant {
 		}
 		g.came = g.came.Add(time.Duration(reply[3]) * time.Microsecond)
 	}
-	g.start = reply[2] + reply[3]
+	g.start, g.probe = reply[2]+reply[3], reply[4] > int64(len(g.places))
 	for i := range g.places {
 		g.places[i] = reply[replyHead+replyRule*i+4]
 	}

@@ -50,6 +50,7 @@ type Decision struct {
 	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
 
+	probes   bool           // a denial for a pause that a probe may end at any moment
 	overdue  time.Duration  // how long ago the start of a repeated attempt was
 	replayed bool           // it was granted before
 	begins   time.Time      // the start, by this process's clock
@@ -212,7 +213,7 @@ func (p *compiledScope) read(reply []int64, d *Decision) {
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
 	} else if d.Binding >= len(d.Rules) {
-		d.Binding, d.Paused = -1, true
+		d.Binding, d.Paused, d.probes = -1, true, d.Binding > len(d.Rules)
 	}
 	if !p.plain() {
 		p.clip(d)

@@ -343,7 +343,7 @@ func (l *Limiter) readGranted(p WaiterRef, value string, now int64, asked time.T
 	if counted, err := l.withCost(of, &req); err == nil {
 		of = counted
 	}
-	g := Grant{scope: p.Scope, id: f.id, plan: of, cost: of.price(&req), start: f.start}
+	g := Grant{scope: p.Scope, id: f.id, plan: of, cost: of.price(&req), start: f.start, probe: strings.HasSuffix(f.id, "!")}
 	g.places, g.told = newPlaces(len(of.bounds))
 	for i := range of.keys {
 		g.places[i] = f.places[of.ruleName(i)]
@@ -376,6 +376,9 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 	l.begins(&d)
 	if !l.inTime(&d) || p.misses(&d) {
 		return Decision{}, false
+	}
+	if g.Grant.probe {
+		l.reports.probe(p, d.begins)
 	}
 	if l.cfg.Observer != nil {
 		l.cfg.Observer.Decided(d, 0, nil)

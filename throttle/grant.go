@@ -28,6 +28,7 @@ type Grant struct {
 	lasts  time.Duration // see plan.settles; 0 for the plan's
 	from   time.Time     // when the leases began to run, at the latest
 	came   time.Time     // when start has come on this process's clock, or a moment later; zero where it isn't known
+	probe  bool          // it goes first after a guessed pause
 	local  bool          // taken from this process's share during an outage
 }
 
@@ -91,6 +92,9 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
 	}
 	if tells {
 		l.heedFreed(p.scope.Provider(), reply)
+	}
+	if err := l.returnProbe(ctx, g); err != nil {
+		return err
 	}
 	if g.kept != "" {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)

@@ -305,6 +305,9 @@ func (l *Limiter) answered(ctx context.Context, a *attempt, reply []int64, repli
 		l.deniedByPause(p)
 	}
 	d.begins = p.clock(&l.skews).begins(a.sent, replied, time.UnixMicro(reply[2]), d.Wait-d.overdue)
+	if d.Grant.probe {
+		l.reports.probe(p, d.begins)
+	}
 	if p.stock != nil && err == nil {
 		p.stock.saw(d)
 	}

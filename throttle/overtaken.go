@@ -83,10 +83,10 @@ func (l *Limiter) lookAtPauses(p *compiledScope) {
 		at := l.serverTime(p.provider)
 		for i, v := range values {
 			v := text(v)
-			if len(v) < packed {
+			if len(v) < pauseLength {
 				continue
 			}
-			if until := time.UnixMicro(number(v)); until.After(at) {
+			if until := pauseOver(v); until.After(at) {
 				l.reports.pause(p.provider+levels[i], until, at)
 				l.emptyBelow(p.provider, levels[i])
 			}

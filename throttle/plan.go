@@ -72,16 +72,17 @@ func (p *compiledScope) plain() bool {
 // settings are what the policy has for a scope beside its rules. They are the same in all
 // plans of the scope, whichever of its rules hold.
 type settings struct {
-	refusal error // the application may not spend from the scope
-	answers policy.Answers
-	hosts   []string // whose answers count, none for all
+	refusal  error // the application may not spend from the scope
+	answers  policy.Answers
+	refusals policy.Refusals
+	hosts    []string // whose answers count, none for all
 
 	maxPriority int // a higher priority counts as this one, where it is capped
 	capped      bool
 }
 
 func settingsOf(p *policy.Policy, s policy.Scope, app string) settings {
-	its := settings{refusal: p.Authorize(s, app), answers: p.Answers(s), hosts: p.Hosts(s)}
+	its := settings{refusal: p.Authorize(s, app), answers: p.Answers(s), refusals: p.Refusals(s), hosts: p.Hosts(s)}
 	its.maxPriority, its.capped = p.MaxPriority(s)
 	return its
 }

@@ -12,13 +12,9 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// How long a scope rests whose API refuses and does not say for how long: firstRest, and
-// twice as long each time that it is refused again soon after, up to mostRest; up to a tenth
-// more keeps those apart that share an API and not a Redis.
-const (
-	firstRest = time.Second
-	mostRest  = 5 * time.Minute
-)
+// mostRest bounds how long a scope rests whose API refuses and does not say for how long: as the policy says at first, and
+// twice as long each time that it is refused again soon after. Up to a tenth more keeps those apart that share an API and not a Redis.
+const mostRest = 5 * time.Minute
 
 // knownPause is by how much an answer must put a pause off to be worth telling: answers that
 // come together say the same in whole seconds.
@@ -51,7 +47,8 @@ type ReportResult struct {
 // Other scopes go on.
 //
 // A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for
-// a second, and for twice as long after each further refusal that follows soon, up to five minutes.
+// a second, or as Refusals of the policy says, and for twice as long after each further refusal that follows soon, up to five minutes; then
+// one call goes first, and the others follow once it is reported with an answer that is no refusal.
 // Any other answer that leaves no request pauses the scope until requests are available again. No
 // pause is longer than Config.LongestPause.
 //
@@ -64,7 +61,7 @@ type ReportResult struct {
 // admitted that the policy would not admit; only the policy lets limits grow above the configured
 // ones.
 //
-// Programs that call APIs themselves may call it with every answer. An answer that says nothing, or
+// Programs that call APIs themselves call it with every answer. An answer that says nothing, or
 // nothing new to this process, costs nothing; any other costs one round trip, and one or two more if it
 // changed something, to record that for UpstreamEvents. Where limits may grow, an answer that refuses
 // nothing costs one too, once in half an hour. Report does nothing if the scope
@@ -73,14 +70,18 @@ type ReportResult struct {
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
-	if !a.Limited && len(a.Quotas) == 0 && !l.scopes.raises() {
+	if !a.Limited && len(a.Quotas) == 0 && !l.scopes.raises() && !l.reports.probing.Load() {
 		return ReportResult{}, nil
 	}
 	p, err := l.scopes.of(scope)
 	if err != nil || len(p.bounds) == 0 || p.answers == policy.AnswersIgnore || !p.hearsHost(a.Host) {
 		return ReportResult{}, err
 	}
-	words, out, known := l.pauses(p, a)
+	began, probed := l.reports.probed(p, a.Sent)
+	words, out, known := l.pauses(p, a, probed)
+	if probed && !a.Limited {
+		words = append(words, signal{"open", p.path, [5]int64{age(a)}})
+	}
 	if p.answers != policy.AnswersPause {
 		switch {
 		case !a.Limited:
@@ -99,6 +100,10 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 			l.reports.forget(p.provider, w.name) // it is to be told with the next answer
 		}
 		return out, err
+	}
+	if probed {
+		l.reports.endProbe(p, began)
+		l.tellFreed(p.scope.Provider()) // a pause may end sooner than its probe would have been given up
 	}
 	for i, one := range told {
 		l.noted(ctx, p, words[i], one, known)
@@ -138,20 +143,20 @@ type notedSignal struct {
 
 // pauses is the word for the pause that an answer asks for, if there is one that is not
 // known, and what is known otherwise.
-func (l *Limiter) pauses(p *compiledScope, a upstream.Hint) (words []signal, out ReportResult, known bool) {
+func (l *Limiter) pauses(p *compiledScope, a upstream.Hint, probed bool) (words []signal, out ReportResult, known bool) {
 	wait, known, asks := stays(a)
 	if !asks {
 		return nil, out, known
 	}
 	wait = min(wait, l.cfg.LongestPause)
-	if until, told := l.reports.until(p, time.Now(), wait); told {
+	if until, told := l.reports.until(p, time.Now(), wait); told && !probed {
 		return nil, ReportResult{Until: until}, known
 	}
 	if known {
 		return []signal{{"pause", p.path, [5]int64{wait.Microseconds()}}}, out, known
 	}
 	most := min(mostRest, l.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
-	return []signal{{"rest", p.path, [5]int64{firstRest.Microseconds(), most.Microseconds(), rand.N(int64(100_000))}}}, out, known
+	return []signal{{"rest", p.path, [5]int64{p.refusals.Pause.Microseconds(), most.Microseconds(), rand.N(int64(100_000)), age(a)}}}, out, known
 }
 
 // stays tells how long an answer asks to stay away, if it does, and whether it says so.
@@ -353,6 +358,8 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one not
 			l.cfg.Logger.WarnContext(ctx, "the API asked to stop calling; scope paused", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)
 		}
 	case !one.changed:
+	case w.verb == "open":
+		l.cfg.Logger.InfoContext(ctx, "the API accepts calls again; scope resumed", "scope", scope)
 	case w.verb == "cut":
 		l.cfg.Logger.InfoContext(ctx, "the API rejects calls; limit reduced", "scope", scope, "rule", w.name, "until", until)
 	case w.verb == "rise":
@@ -371,7 +378,7 @@ var effects = map[string]string{"pause": "pause", "rest": "pause", "cut": "cut",
 
 // tellUpstream reports what is new to the observers.
 func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
-	if !one.changed {
+	if !one.changed || effects[w.verb] == "" {
 		return
 	}
 	if o, ok := l.cfg.Observer.(UpstreamObserver); ok {

@@ -20,11 +20,13 @@ const (
 // maxPlans scopes and rules.
 type reportCache struct {
 	waiting atomic.Int64 // for a start
+	probing atomic.Bool  // there are probes
 
 	mu     sync.Mutex
 	pauses map[string]cachedPause // by the key of the scope
 	words  map[cachedKey]cachedSignal
 	looked map[string]time.Time // at the pauses of scopes, by the same
+	probes map[string]time.Time // when the latest probe of a scope began, by the same
 	next   chan struct{}        // closed when a pause is heard of; nil where nobody waits for that
 }
 

@@ -83,13 +83,24 @@ func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamStat
 
 // addPause reads a field of what was told; see lua/include/upstream/upstream.lua.
 func (t *UpstreamState) addPause(scope, v string) {
-	if len(v) < 3*packed {
+	if len(v) < pauseLength {
 		return
 	}
 	one := UpstreamPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
 	if one.Until.After(t.At) {
 		t.Pauses = append(t.Pauses, one)
 	}
+}
+
+// pauseLength is the length of a pause in Redis; see lua/include/upstream/pause.lua.
+const pauseLength = 4 * packed
+
+// pauseOver is when a pause ends, or the guess of one is over: from then on it is known to the script alone which start is next.
+func pauseOver(v string) time.Time {
+	if trial := number(v[3*packed:]); trial > 0 {
+		return time.UnixMicro(trial)
+	}
+	return time.UnixMicro(number(v))
 }
 
 // addCorrection does too; see lua/include/upstream/correction.lua.

@@ -139,12 +139,12 @@ const (
 )
 
 // RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied
-// request: a little before RetryAfter if a clock ends the denial. If only a raised limit or the end of
-// a run ends it, the delay is about half a second, of which a tenth is random, so that callers do not
+// request: a little before RetryAfter if a clock ends the denial. If only a raised limit, the end of
+// a run or a call that goes first after a guessed pause ends it, the delay is about half a second, of which a tenth is random, so that callers do not
 // come back together. It does no I/O.
 func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
-	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never {
+	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never || d.probes {
 		pause = min(pause, recheck)
 		return pause - pause/10 + rand.N(pause/10+1)
 	}
@@ -188,6 +188,8 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 	for i := range d.Rules {
 		r := d.Rules[i]
 		switch {
+		case d.probes:
+			r.Limited, r.RetryAfter = true, Never
 		case d.Paused:
 			r.Limited, r.RetryAfter = true, max(r.RetryAfter, d.RetryAfter)
 		case r.Algorithm == policy.Concurrency:
@@ -208,7 +210,7 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 // atLeast returns how long a denied request is known to wait, 0 where nothing is known: a
 // place under a concurrency rule may come free at any moment, long before its lease ends.
 func (d Decision) atLeast() (wait time.Duration) {
-	places := false
+	places := d.probes
 	for _, r := range d.Rules {
 		switch {
 		case !r.Limited:
@@ -218,7 +220,7 @@ func (d Decision) atLeast() (wait time.Duration) {
 			wait = max(wait, r.RetryAfter)
 		}
 	}
-	if (!places || d.Paused) && d.RetryAfter != Never {
+	if (!places || d.Paused && !d.probes) && d.RetryAfter != Never {
 		wait = d.RetryAfter // of all rules together
 	}
 	return wait

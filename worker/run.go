@@ -53,7 +53,9 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	ctx, traced := t.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
 	seen, run := t.asRun(ctx, j)
-	err = next.ProcessTask(seen, j.task)
+	if err = next.ProcessTask(seen, j.task); err == nil {
+		run.succeeded(asynqs)
+	}
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
 		told()

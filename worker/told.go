@@ -77,19 +77,23 @@ type taskRun struct {
 	throttle *Middleware
 	job      *job
 
+	began time.Time
+
 	mu     sync.Mutex
 	paused bool // its scope, by the answer of its API
+	tells  bool // its handler has reported an answer
 }
 
 type runKey struct{}
 
 // asRun returns the context for a handler, and the state of its run.
 func (t *Middleware) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
-	r := &taskRun{throttle: t, job: j}
+	r := &taskRun{throttle: t, job: j, began: time.Now()}
 	return context.WithValue(ctx, runKey{}, r), r
 }
 
 func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {
+	advice.Sent = r.began
 	out, err := r.throttle.cfg.Limiter.Report(ctx, r.job.scope, advice)
 	if err != nil {
 		r.throttle.observer.Failed("heed")
@@ -97,7 +101,19 @@ func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.tells = true
 	r.paused = r.paused || !out.Until.IsZero()
+}
+
+// succeeded reports a run that its API has not refused, as its handler has reported no answer: it may be the call that goes
+// first after a guessed pause.
+func (r *taskRun) succeeded(ctx context.Context) {
+	r.mu.Lock()
+	tells := r.tells
+	r.mu.Unlock()
+	if !tells && r.job.scope != "" {
+		r.told(ctx, upstream.Hint{})
+	}
 }
 
 // deferred puts back a task that its API has deferred. If the task's scope is paused, it goes to the

@@ -184,6 +184,41 @@ func TestReportResponse(t *testing.T) {
 	}
 }
 
+// "After a pause without a time one call goes first": of a backlog one call is refused after each guessed pause, and all run when one
+// was not, also where the handler reports refusals alone: long before the probe would count as lost.
+func TestProbeOfSilentHandler(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1000), MiddlewareConfig{})
+	var mu sync.Mutex
+	var began time.Time
+	late, done := 0, 0
+	s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, _ *asynq.Task) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if began.IsZero() {
+			began = time.Now()
+		}
+		switch after := time.Since(began); {
+		case after < 1500*time.Millisecond:
+			if after > 500*time.Millisecond {
+				late++
+			}
+			return ReportStatus(ctx, http.StatusTooManyRequests, nil)
+		case after > 10*time.Second:
+			t.Errorf("a run %s after the first refusal", after)
+		}
+		done++
+		return nil
+	})
+	for range 30 {
+		s.add(queue.Task{MaxRetry: queue.Retries(0)})
+	}
+	s.until("all have run", func() bool { mu.Lock(); defer mu.Unlock(); return done == 30 })
+	if late > 1 {
+		t.Errorf("%d calls were refused after the first pause", late)
+	}
+}
+
 // A task without a scope is put off alone.
 func TestToldWithoutScope(t *testing.T) {
 	t.Parallel()

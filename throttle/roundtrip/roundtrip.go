@@ -109,6 +109,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if ctx != r.Context() {
 		sent = r.WithContext(ctx)
 	}
+	began := time.Now()
 	resp, err := t.base().RoundTrip(sent)
 	if err != nil {
 		return nil, errors.Join(err, lease.Release(r.Context()))
@@ -117,7 +118,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !t.IgnoreAnswers {
 		// The caller gets the answer, even if it cannot be reported to Redis.
 		advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
-		advice.Host = upstream.HostOf(r.URL)
+		advice.Host, advice.Sent = upstream.HostOf(r.URL), began
 		_, _ = t.Limiter.Report(r.Context(), scope, advice)
 	}
 	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })

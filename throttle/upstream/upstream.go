@@ -33,6 +33,9 @@ type Hint struct {
 	// Host is the host that answered, HOST:PORT; see HostOf. Read leaves it empty. If it is empty, the
 	// caller vouches for the answer.
 	Host string
+	// Sent is when the call was sent, by the local clock. Read leaves it zero: not known. Calls that were on
+	// their way when a pause of unknown length began say nothing of what the API does after it.
+	Sent time.Time
 
 	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with
 	// a Retry-After, or with a quota that has nothing left until a reset. A quota of 1 has nothing left

@@ -40,9 +40,10 @@ end
 
 -- A denial: how long until all rules would admit it, and the report of each rule. An unknown time
 -- (-1) outlasts every wait. A pause in addition to it is subtracted from -1: a pause by hand, whose
--- end no script knows, may be over sooner. A pause binds unless a rule's time is unknown.
+-- end no script knows, may be over sooner. A pause binds unless a rule's time is unknown; one whose probe is on
+-- its way may be over at any moment, and has a number of its own.
 local function denied(rules, now, start, binding)
-  local wait, pause = start - now, 0
+  local wait, pause, probes = start - now, 0, false
   local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
     local r = rules[i]
@@ -54,11 +55,13 @@ local function denied(rules, now, start, binding)
       report(out, i, r, now, retry, 0)
       last = i
     else
-      pause = max(pause, r.ends - now)
-      binding = pause > 0 and wait >= 0 and last + 1 or binding
+      if r.ends - now > pause then
+        pause, probes = r.ends - now, r.trial > 0 and r.trial <= now
+      end
+      binding = pause > 0 and wait >= 0 and last + (probes and 2 or 1) or binding
     end
   end
   wait = wait < 0 and -1 - pause or wait
-  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 2)
   return out
 end

@@ -14,6 +14,12 @@ end
 local leeway = late and byte(late) == 76 and tonumber(sub(late, 2)) or 0
 local from = late and leeway == 0 and tonumber(sub(late, 2)) or 0
 
+-- A reply to a grant, which is bound by a pause if it is a probe.
+local function as_probe(out, rules, start)
+  out[5] = probed(rules, start)[1] and n + 1 or out[5]
+  return out
+end
+
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
 -- changed, for an attempt that was decided before. An attempt with leeway may begin later by as
 -- much: windows and buckets count it at the last moment at which it may begin.
@@ -38,7 +44,11 @@ local function grant(rules, start, binding)
     algorithms[r.kind].save(r, now, start)
     report(out, i, r, now, retries[i], places[i])
   end
-  return out
+  for i = n + 1, #rules do
+    algorithms.P.charge(rules[i], now, start)
+    algorithms.P.save(rules[i])
+  end
+  return as_probe(out, rules, start)
 end
 
 -- The reply for an attempt that was granted before.
@@ -53,7 +63,7 @@ local function granted_before(rules, record)
     end
     report(out, i, rules[i], now, retry, unpack7(record, 7 * i + 1))
   end
-  return out
+  return as_probe(out, rules, now + left)
 end
 
 -- Mends what would not heal by itself: a key without a TTL, or with a TTL that is too short after a

@@ -2,8 +2,9 @@
 -- and tree.lua. Source: docs/turns.md#in-flight
 --
 -- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
---          the grant; then for each rule its name, "=" and where its units were charged, followed by the rate of a
---          bucket. Under "=" and the beginning of a caller's ids: its last call that granted anything.
+--          the grant, which ends in "!" if its start is a probe (see include/upstream/pause.lua); then for each rule
+--          its name, "=" and where its units were charged, followed by the rate of a bucket. Under "=" and the
+--          beginning of a caller's ids: its last call that granted anything.
 -- overdue  sorted set of the same fields by when they were granted; by HANDED less until a
 --          caller that serves their group has fetched them.
 local flights = {}
@@ -41,8 +42,17 @@ function flights.forget(field)
 end
 
 -- Refunds the grant of a task, under the rules that the call knows by name, and has the nodes checked that
--- wait for them.
-function flights.refund(g, ticket, named)
+-- wait for them. If it was a probe, the next task is one.
+function flights.refund(g, scope, ticket, named)
+  if sub(g.id, -1) == '!' then
+    local path = {}
+    add_pauses(path, scope)
+    for _, r in ipairs(probed(path, g.start)) do
+      r.ends, r.changed = max(now, r.trial), true
+      algorithms.P.save(r)
+      tree.look_at(r.level)
+    end
+  end
   for name, place in pairs(g.places) do
     local r = named(name)
     if r then

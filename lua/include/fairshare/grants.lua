@@ -7,6 +7,15 @@ local outs = { flight = {}, overdue = {} }
 -- place. Returns its value in flight.
 function flights.grant(l, ticket, path, start, score, moment)
   local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
+  for _, r in ipairs(reported and path or {}) do
+    if r.kind == 'P' then
+      algorithms.P.charge(r, now, start)
+      algorithms.P.save(r)
+    end
+  end
+  if reported and probed(path, start)[1] then
+    gid = gid .. '!'
+  end
   local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
   for _, r in ipairs(path) do
     if r.kind ~= 'P' then

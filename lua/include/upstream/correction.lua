@@ -19,7 +19,7 @@ function corrections.by_now(field, v)
   if back <= 1000000 then
     return v, false
   end
-  for _, at in ipairs(byte(field) == 80 and { 1, 8 } or { 1, 8, 43, 50, 57 }) do
+  for _, at in ipairs(byte(field) == 80 and { 1, 8, 22 } or { 1, 8, 43, 50, 57 }) do
     v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
   end
   return v, true

@@ -1,21 +1,32 @@
 -- What an API has reported about the scopes of a provider. It needs call, now and upstream, and
 -- reported: whether there are any reports. Source: docs/vendor.md#pauses
 --
--- upstream  hash: P<level> the pause of a level and of all below it: when it ends, when it
---        began, and its length if the API did not give one. A level is the path of a
---        scope after the provider's name. R<rule> the correction of a rule: see
+-- upstream  hash: P<level> the pause of a level and of all below it: see include/upstream/pause.lua. A level is the
+--        path of a scope after the provider's name. R<rule> the correction of a rule: see
 --        include/upstream/correction.lua. #<level> how many of both there are below a name of the
 --        second or third level; @ how far report_upstream has scanned them for what is over.
 --
--- A pause is one more rule of a path, after the others: it admits nothing before it ends,
--- is charged nothing, and has a node of its own, under a name that no rule can have. A pause that
+-- A pause is one more rule of a path, after the others: it admits nothing before it ends, and has a node of its own,
+-- under a name that no rule can have. A start is charged nothing, unless it is a probe. A pause that
 -- has ended stays until it is swept, since tasks may have waited for it.
+
+-- #include upstream/pause
+
 algorithms.P = {
+  -- While a probe is on its way the end may be later, or sooner.
   fit = function(r, t)
-    return max(t, r.ends)
+    return max(t, r.ends), r.trial > 0 and r.ends > max(t, r.trial)
   end,
-  charge = function()
+  charge = function(r, _, start)
+    if guess.tries(r, start) then
+      r.ends, r.changed = start + guess.PROBE, true
+    end
     return 0
+  end,
+  save = function(r)
+    if r.changed then
+      call('HSET', upstream, 'P' .. r.level, guess.text(r.ends, r.since, r.length, r.trial))
+    end
   end,
 }
 
@@ -50,10 +61,25 @@ local function add_pauses(path, scope)
     local level = sub(scope, 1, ends - 1)
     if pauses[level] == nil then
       local v = upstream_field('P' .. level)
-      pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
+      local r = v and guess.read(v)
+      if r then
+        r.kind, r.level, r.name, r.unit, r.cost = 'P', level, level .. ':!stop', '', 1
+      end
+      pauses[level] = r
     end
     path[#path + 1] = pauses[level] or nil
   end
+end
+
+-- The pauses of a path that the grant of a start has put off, as its probe.
+local function probed(path, start)
+  local some = {}
+  for _, r in ipairs(path) do
+    if r.kind == 'P' and r.trial > 0 and r.ends == start + guess.PROBE then
+      some[#some + 1] = r
+    end
+  end
+  return some
 end
 
 -- A bucket whose rate is corrected counts in parts that are FINER times as fine, as far as its numbers
