@@ -54,14 +54,40 @@ func (s Settlement) Over() bool {
 // of costs or the grant was not made by Redis.
 // Source: docs/algorithms.md#settling
 func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
-	s, err := l.settle(ctx, g, costs)
+	s, err := l.settle(ctx, g, costs, everyRate)
 	if err == nil {
 		g.spent.settled(costs)
 	}
 	return s, err
 }
 
-func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
+// SettleRefused takes a call that its API refused out of calendars and of windows longer than an hour: its units
+// come back there, as by Settle, since the API's own day does not count the call. Token buckets and shorter windows
+// keep the charge: they pace the calls that arrive, and a refused call has arrived. It does nothing if
+// policy.Refusals says that refused calls count. Call it for a grant that was one call alone. Errors and cost are those of
+// Settle.
+// Source: docs/vendor.md#refused-calls
+func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error) {
+	p, err := l.scopes.of(g.scope)
+	if g.Zero() || err != nil || p.answers == policy.AnswersIgnore || p.refusals.Count {
+		return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
+	}
+	none := policy.Costs{}
+	for _, b := range p.bounds {
+		none[b.Rule.Unit] = 0
+	}
+	return l.settle(ctx, g, none, isQuota)
+}
+
+// everyRate is every rule that can be settled, and isQuota those that count rather than pace.
+func everyRate(policy.Rule) bool { return true }
+
+func isQuota(r policy.Rule) bool {
+	return r.Algorithm == policy.Calendar ||
+		(r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow) && r.Per > mostWindow
+}
+
+func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settles func(policy.Rule) bool) (Settlement, error) {
 	if err := costs.CheckUnits(); err != nil {
 		return Settlement{}, err
 	}
@@ -75,7 +101,7 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs) (Sett
 		if err != nil {
 			return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
 		}
-		s := l.settling(p, g, costs)
+		s := l.settling(p, g, costs, settles)
 		if len(s.rules) == 0 {
 			return Settlement{}, nil
 		}
@@ -112,11 +138,11 @@ type settling struct {
 	spent []int64
 }
 
-func (l *Limiter) settling(p *compiledScope, g Grant, costs policy.Costs) settling {
+func (l *Limiter) settling(p *compiledScope, g Grant, costs policy.Costs, settles func(policy.Rule) bool) settling {
 	s, held := settling{plan: p}, l.held(g)
 	for i, b := range p.bounds {
 		spent, named := costs[b.Rule.Unit]
-		if b.Rule.Algorithm == policy.Concurrency || everybodys(b.Rule) || !named {
+		if b.Rule.Algorithm == policy.Concurrency || everybodys(b.Rule) || !named || !settles(b.Rule) {
 			continue
 		}
 		s.rules, s.spent, s.held = append(s.rules, i), append(s.spent, spent), append(s.held, held[p.keys[i]])

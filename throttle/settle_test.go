@@ -465,3 +465,48 @@ func TestSettleHistories(t *testing.T) {
 		})
 	}
 }
+
+// "A refused call does not count against calendars and windows longer than an hour": once given back, and under no other rule;
+// and everywhere with `counts`.
+func TestSettleRefused(t *testing.T) {
+	t.Parallel()
+	day, err := wallclock.Parse("0 0 * * *", "UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := []policy.Rule{
+		{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: day}, {Name: "month", Algorithm: policy.SlidingWindow, Limit: 10, Per: 720 * time.Hour},
+		{Name: "hours", Algorithm: policy.FixedWindow, Limit: 10, Per: 2 * time.Hour}, {Name: "tokens", Algorithm: policy.FixedWindow, Limit: 10, Per: 24 * time.Hour, Unit: "tokens"},
+		{Name: "hour", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Hour}, {Name: "bucket", Algorithm: policy.TokenBucket, Limit: 10, Per: 24 * time.Hour, Burst: 10},
+	}
+	for name, refusals := range map[string]policy.Refusals{"back": {}, "counts": {Count: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Answers: policy.AnswersHeed, Refusals: refusals}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			onBoth(t, Config{}, p, func(b *bench) {
+				costs := policy.Costs{policy.Requests: 1, "tokens": 3}
+				d := b.decide(Request{Scope: "p", Costs: costs})
+				for range 2 {
+					if _, err := b.SettleRefused(ctx, d.Grant); err != nil {
+						b.t.Fatal(err)
+					}
+				}
+				state, err := b.Peek(ctx, Request{Scope: "p", Costs: costs})
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				for rule, want := range map[string]int64{"day": 10, "month": 10, "hours": 10, "tokens": 10, "hour": 9, "bucket": 9} {
+					if refusals.Count {
+						want = map[bool]int64{true: 7, false: 9}[rule == "tokens"]
+					}
+					if r, _ := state.Rule("", rule); r.Remaining != want {
+						b.t.Errorf("%s: %d left, want %d", rule, r.Remaining, want)
+					}
+				}
+			})
+		})
+	}
+}

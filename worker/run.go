@@ -59,6 +59,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
 		told()
+		t.settleRefused(asynqs, j, d.Grant)
 		if ended, with := t.tired(asynqs, j, d, wait); ended {
 			return with
 		}

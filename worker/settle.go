@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -81,6 +82,17 @@ func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error
 		r.settled(costs)
 	}
 	return got, err
+}
+
+// settleRefused takes an http task that its API refused out of the quotas of its scope. It is one call; how many calls another
+// task has made is for its handler to say.
+func (t *Middleware) settleRefused(ctx context.Context, j *job, g throttle.Grant) {
+	if j.task.Type() != queue.TypeHTTP || g.Zero() {
+		return
+	}
+	if _, err := t.cfg.Limiter.SettleRefused(ctx, g); err != nil {
+		t.observer.Failed("settle")
+	}
 }
 
 // SaveGrant saves the grant of the running task for the duration stay, so that it can be settled

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,4 +118,35 @@ func TestSettleNothing(t *testing.T) {
 		return nil
 	})
 	<-s.ended
+}
+
+// "A day of 10 calls still has all 10 after six refusals": of an http task, where the policy does not say that they count. The
+// run of another task stays charged.
+func TestRefusalsKeepTheDay(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]int64{queue.TypeHTTP: 9, "work": 3} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			day := policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 10, Per: 24 * time.Hour}
+			s := newSystem(t, []policy.Rule{day}, MiddlewareConfig{})
+			var runs, done atomic.Int32
+			s.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error {
+				if runs.Add(1) <= 6 {
+					return &RefusedError{Status: http.StatusTooManyRequests, RetryAfter: 20 * time.Millisecond, known: true}
+				}
+				done.Add(1)
+				return nil
+			})
+			task := queue.Task{Type: kind}
+			if kind == queue.TypeHTTP {
+				task.HTTP = &queue.HTTP{URL: "http://127.0.0.1:1"}
+			}
+			s.add(task)
+			s.until("it has run", func() bool { return done.Load() == 1 })
+			d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
+			if err != nil || d.Rules[0].Remaining != want {
+				t.Errorf("%d are left, want %d: %v", d.Rules[0].Remaining, want, err)
+			}
+		})
+	}
 }
