@@ -2,7 +2,6 @@ package throttle
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -11,10 +10,6 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
-
-// mostRest bounds how long a scope rests whose API refuses and does not say for how long: as the policy says at first, and
-// twice as long each time that it is refused again soon after. Up to a tenth more keeps those apart that share an API and not a Redis.
-const mostRest = 5 * time.Minute
 
 // knownPause is by how much an answer must put a pause off to be worth telling: answers that
 // come together say the same in whole seconds.
@@ -139,37 +134,6 @@ type notedSignal struct {
 	left    time.Duration // until then
 	noted   string        // the level or rule that it is noted of
 	full    bool          // there is no room for it
-}
-
-// pauses is the word for the pause that an answer asks for, if there is one that is not
-// known, and what is known otherwise.
-func (l *Limiter) pauses(p *compiledScope, a upstream.Hint, probed bool) (words []signal, out ReportResult, known bool) {
-	wait, known, asks := stays(a)
-	if !asks {
-		return nil, out, known
-	}
-	wait = min(wait, l.cfg.LongestPause)
-	if until, told := l.reports.until(p, time.Now(), wait); told && !probed {
-		return nil, ReportResult{Until: until}, known
-	}
-	if known {
-		return []signal{{"pause", p.path, [5]int64{wait.Microseconds()}}}, out, known
-	}
-	most := min(mostRest, l.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
-	return []signal{{"rest", p.path, [5]int64{p.refusals.Pause.Microseconds(), most.Microseconds(), rand.N(int64(100_000)), age(a)}}}, out, known
-}
-
-// stays tells how long an answer asks to stay away, if it does, and whether it says so.
-func stays(a upstream.Hint) (wait time.Duration, known, asks bool) {
-	if a.Limited {
-		return a.Retry, a.RetryKnown && a.Retry > 0, true
-	}
-	for _, q := range a.Quotas {
-		if q.Unit == "requests" && q.Remaining == 0 && q.Reset > 0 {
-			wait = max(wait, q.Reset)
-		}
-	}
-	return wait, true, wait > 0
 }
 
 // correctable tells whether a rule is one whose limit an API can correct.
