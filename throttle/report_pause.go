@@ -37,6 +37,9 @@ func (p *compiledScope) stays(a upstream.Hint) (wait time.Duration, known, asks 
 		return a.Retry, a.RetryKnown && a.Retry > 0, true
 	}
 	for _, q := range a.Quotas {
+		if slices.ContainsFunc(p.bounds, inMillis(q)) {
+			q.Reset /= 1000
+		}
 		if q.Unit == policy.Requests && q.Remaining == 0 && q.Reset > 0 && !slices.ContainsFunc(p.bounds, paces(q)) {
 			wait = max(wait, q.Reset)
 		}
@@ -64,5 +67,15 @@ func paces(q upstream.Quota) func(policy.MatchedRule) bool {
 			rounding = time.Second
 		}
 		return int64(q.Reset) > before && int64(q.Reset)-full < int64(rounding)
+	}
+}
+
+// inMillis tells of a rule whether a quota is that rule's, with a reset in milliseconds that was read as
+// seconds: no window resets later than its length, and a moment in whole seconds adds up to one.
+func inMillis(q upstream.Quota) func(policy.MatchedRule) bool {
+	return func(b policy.MatchedRule) bool {
+		r := b.Rule
+		return correctable(r) && r.Unit == q.Unit && r.Limit == q.Limit && q.Window == 0 &&
+			q.Reset > r.Per+time.Second && q.Reset/1000 <= r.Per
 	}
 }

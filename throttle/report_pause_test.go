@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// An answer that refuses nothing pauses until the reset, except where a rule already paces calls as slowly as
-// the quota refills.
+// An answer that refuses nothing pauses until the reset, in milliseconds where only these fit the rule of its
+// limit, except where a rule already paces calls as slowly as the quota refills.
 func TestPauseOfNothingLeft(t *testing.T) {
 	t.Parallel()
 	window := func(limit int64, per time.Duration) policy.Rule {
@@ -35,6 +35,12 @@ func TestPauseOfNothingLeft(t *testing.T) {
 		"a window admits its limit at once":           {window(10, sec), 1, sec, sec},
 		"a window of the API's limit, just begun":     {window(10, sec), 10, sec, 0},
 		"a window of the API's limit, almost over":    {window(500, 30*sec), 500, 1489 * ms, 1489 * ms},
+		"the same in milliseconds, read as seconds":   {window(500, 30*sec), 500, 1489 * sec, 1489 * ms},
+		"all of it in milliseconds":                   {window(500, 30*sec), 500, 30_000 * sec, 0},
+		"too long for milliseconds":                   {window(500, 30*sec), 500, 30_001 * sec, 30_001 * sec},
+		"milliseconds, of another limit":              {window(500, 30*sec), 400, 1489 * sec, 1489 * sec},
+		"milliseconds, of another unit":               {tokens, 10, 900 * sec, 900 * sec},
+		"a moment in whole seconds":                   {window(500, 30*sec), 500, 31 * sec, 31 * sec},
 		"an hour's limit, used up in half of it":      {window(5000, time.Hour), 5000, 30 * time.Minute, 30 * time.Minute},
 		"an hour's limit under a rule by the second":  {window(10, sec), 5000, time.Hour, time.Hour},
 		"no limit told":                               {bucket(10, 1), upstream.Unknown, sec, sec},
