@@ -305,7 +305,7 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 	}
 }
 
-// "answers" of limits.yaml says what follows, for a level and those below it.
+// "answers" of limits.yaml says what follows, for a level and those below it, and in which unit a plain reset is.
 func TestAnswersOfPolicy(t *testing.T) {
 	t.Parallel()
 	pol, err := limitsyaml.Parse("limits.yaml", []byte(`
@@ -315,6 +315,7 @@ limits:
     rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]
     scopes:
       deaf: {answers: ignore, scopes: {not: {answers: heed}}}
+      wary: {answers: {mode: refusals, unit: ms}, rules: [{name: own, algorithm: sliding-window, limit: 10, per: 1s}]}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -323,7 +324,7 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	for scope, want := range map[string]policy.Answers{"p": policy.AnswersPause, "p/a/b": policy.AnswersPause, "p/deaf": policy.AnswersIgnore, "p/deaf/x": policy.AnswersIgnore, "p/deaf/not": policy.AnswersHeed} {
+	for scope, want := range map[string]policy.Answers{"p": policy.AnswersPause, "p/a/b": policy.AnswersPause, "p/deaf": policy.AnswersIgnore, "p/deaf/x": policy.AnswersIgnore, "p/wary": policy.AnswersRefusals, "p/deaf/not": policy.AnswersHeed} {
 		s, err := policy.ParseScope(scope)
 		if err != nil {
 			t.Fatal(err)
@@ -340,10 +341,24 @@ limits:
 		if out := b.heed("p/deaf/x", turnedDown(sec)); out.Changed {
 			b.t.Errorf("%+v", out)
 		}
-		b.heed("p/a", turnedDown(sec))
-		told, err := b.UpstreamState(ctx, "p/a")
-		if err != nil || len(told.Pauses) != 1 || len(told.Corrections) != 0 {
-			b.t.Errorf("%+v, %v", told, err)
+		left := http.Header{"X-Ratelimit-Limit": {"5"}, "X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"86400000"}}
+		for _, answer := range []struct {
+			scope               string
+			status              int
+			pauses, corrections int
+			rest                time.Duration
+		}{{"p/a", 429, 1, 0, time.Second}, {"p/wary", 200, 0, 0, 0}, {"p/wary", 429, 1, 1, 24 * time.Hour}} {
+			hint := b.ReadAnswer(answer.scope, answer.status, left, time.Now())
+			b.heed(answer.scope, hint)
+			told, err := b.UpstreamState(ctx, answer.scope)
+			if err != nil || len(told.Pauses) != answer.pauses || len(told.Corrections) != answer.corrections {
+				b.t.Errorf("%+v: %+v, %v", answer, told, err)
+			}
+			for _, p := range told.Pauses {
+				if rest := p.Until.Sub(p.Since); rest < answer.rest*9/10 || rest > answer.rest*12/10 {
+					b.t.Errorf("%+v: %+v", answer, told)
+				}
+			}
 		}
 	})
 }

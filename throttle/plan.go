@@ -75,14 +75,15 @@ type settings struct {
 	refusal  error // the application may not spend from the scope
 	answers  policy.Answers
 	refusals policy.Refusals
-	hosts    []string // whose answers count, none for all
+	resets   time.Duration // the unit of plain ones; 0 if the policy names none
+	hosts    []string      // whose answers count, none for all
 
 	maxPriority int // a higher priority counts as this one, where it is capped
 	capped      bool
 }
 
 func settingsOf(p *policy.Policy, s policy.Scope, app string) settings {
-	its := settings{refusal: p.Authorize(s, app), answers: p.Answers(s), refusals: p.Refusals(s), hosts: p.Hosts(s)}
+	its := settings{refusal: p.Authorize(s, app), answers: p.Answers(s), refusals: p.Refusals(s), resets: p.ResetUnit(s), hosts: p.Hosts(s)}
 	its.maxPriority, its.capped = p.MaxPriority(s)
 	return its
 }

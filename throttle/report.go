@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,16 @@ type ReportResult struct {
 	Changed bool
 }
 
+// ReadAnswer reads an API's answer to a call that spent from a scope, for Report. It is upstream.Read, with the unit of resets
+// that the policy names. It asks nothing of Redis. A scope that meets no rule is read without a unit.
+func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now time.Time) upstream.Hint {
+	var r upstream.Reader
+	if p, err := l.scopes.of(scope); err == nil {
+		r.ResetUnit = p.resets
+	}
+	return r.Read(status, header, now)
+}
+
 // Report applies what an API's answer says about its limits to all that spend from a scope and from
 // the scopes below it, in every process: nothing starts there before the API accepts calls again.
 // Other scopes go on.
@@ -60,7 +71,7 @@ type ReportResult struct {
 // nothing new to this process, costs nothing; any other costs one round trip, and one or two more if it
 // changed something, to record that for UpstreamEvents. Where limits may grow, an answer that refuses
 // nothing costs one too, once in half an hour. Report does nothing if the scope
-// meets no rule, or if limits.yaml says "answers: ignore" or names hosts other than the answer's Host.
+// meets no rule, or if limits.yaml says "answers: ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host.
 // It runs even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
@@ -72,12 +83,15 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	if err != nil || len(p.bounds) == 0 || p.answers == policy.AnswersIgnore || !p.hearsHost(a.Host) {
 		return ReportResult{}, err
 	}
+	if p.answers == policy.AnswersRefusals && !a.Limited {
+		a.Quotas = nil
+	}
 	began, probed := l.reports.probed(p, a.Sent)
 	words, out, known := l.pauses(p, a, probed)
 	if probed && !a.Limited {
 		words = append(words, signal{"open", p.path, [5]int64{age(a)}})
 	}
-	if p.answers != policy.AnswersPause {
+	if p.answers.Correct() {
 		switch {
 		case !a.Limited:
 			words = append(words, l.rises(p)...)

@@ -37,7 +37,7 @@ func (p *compiledScope) stays(a upstream.Hint) (wait time.Duration, known, asks 
 		return a.Retry, a.RetryKnown && a.Retry > 0, true
 	}
 	for _, q := range a.Quotas {
-		if slices.ContainsFunc(p.bounds, inMillis(q)) {
+		if p.resets == 0 && slices.ContainsFunc(p.bounds, inMillis(q)) {
 			q.Reset /= 1000
 		}
 		if q.Unit == policy.Requests && q.Remaining == 0 && q.Reset > 0 && !slices.ContainsFunc(p.bounds, paces(q)) {

@@ -28,22 +28,27 @@ import (
 // stays away. Outside of a handler ReportStatus only parses the answer. Costs the same as
 // Limiter.Report.
 func ReportStatus(ctx context.Context, status int, header http.Header) error {
-	return report(ctx, status, upstream.Read(status, header, time.Now()))
+	return report(ctx, status, header, "")
 }
 
 // ReportResponse is ReportStatus for a whole response. It also reports which host answered, so that an
 // answer of a host that limits.yaml does not list changes no limit.
 func ReportResponse(ctx context.Context, resp *http.Response) error {
-	advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
+	host := ""
 	if resp.Request != nil && resp.Request.URL != nil {
-		advice.Host = upstream.HostOf(resp.Request.URL)
+		host = upstream.HostOf(resp.Request.URL)
 	}
-	return report(ctx, resp.StatusCode, advice)
+	return report(ctx, resp.StatusCode, resp.Header, host)
 }
 
-func report(ctx context.Context, status int, advice upstream.Hint) error {
+func report(ctx context.Context, status int, header http.Header, host string) error {
+	var advice upstream.Hint
 	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
+		advice = r.throttle.cfg.Limiter.ReadAnswer(r.job.scope, status, header, time.Now())
+		advice.Host = host
 		r.told(ctx, advice)
+	} else {
+		advice = upstream.Read(status, header, time.Now())
 	}
 	if !advice.Limited {
 		return nil

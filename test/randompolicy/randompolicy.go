@@ -25,7 +25,7 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		}
 		switch random.IntN(4) {
 		case 0:
-			node.Answers = pick(random, policy.AnswersHeed, policy.AnswersPause, policy.AnswersIgnore)
+			node.Answers = pick(random, policy.AnswersHeed, policy.AnswersRefusals, policy.AnswersPause, policy.AnswersIgnore)
 		case 1:
 			node.Corrects = policy.Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
 		}

@@ -33,7 +33,7 @@ var (
 	fileFields    = []string{"unmatched", "limits"}
 	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "max_priority", "answers"}
 	shareFields   = []string{"part", "weight"}
-	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts"}
+	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit"}
 )
 
 // file reads the whole file.
@@ -180,6 +180,8 @@ func (d decoder) answers(s *policy.ScopeConfig, e strictyaml.Field, path string)
 		switch {
 		case f.Name == "pause":
 			s.Refusals.Pause, source.Fields[f.Name] = d.duration(f, at)
+		case f.Name == "unit":
+			s.ResetUnit, source.Fields[f.Name] = d.word(f, at, "answers.unit")
 		case f.Name == "counts":
 			s.Refusals.Count, source.Fields[f.Name] = d.flag(f, at)
 		case i >= 0:

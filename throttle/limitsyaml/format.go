@@ -187,6 +187,9 @@ func FormatAnswers(s policy.ScopeConfig) string {
 	if s.Refusals.Count {
 		fields = append(fields, "counts: true")
 	}
+	if s.ResetUnit != "" {
+		fields = append(fields, "unit: "+s.ResetUnit)
+	}
 	if fields == nil {
 		return string(s.Answers)
 	}

@@ -16,10 +16,14 @@ type Answers string
 
 // The effects that answers can have.
 const (
-	AnswersHeed   Answers = "heed"   // pauses, and corrections of rules
-	AnswersPause  Answers = "pause"  // pauses alone
-	AnswersIgnore Answers = "ignore" // nothing
+	AnswersHeed     Answers = "heed"     // pauses, and corrections of rules
+	AnswersRefusals Answers = "refusals" // the same by refusals alone: what other answers say of quotas has no effect
+	AnswersPause    Answers = "pause"    // pauses alone
+	AnswersIgnore   Answers = "ignore"   // nothing
 )
+
+// Correct reports whether answers correct rules.
+func (a Answers) Correct() bool { return a == AnswersHeed || a == AnswersRefusals }
 
 // Corrects bounds how far an API's answers correct the rules of a level, in whole percent. A field of
 // 0 has its default.
@@ -114,7 +118,11 @@ type draftAnswers struct {
 	refusals Refusals
 	pause    written
 	count    written
+	unit     written
 }
+
+// resetUnits are the units that plain numbers of resets can have, by their words.
+var resetUnits = map[string]time.Duration{"s": time.Second, "ms": time.Millisecond}
 
 // draftAnswersOf returns the draft of a level's answers, which may be written as a word or as
 // fields.
@@ -137,6 +145,7 @@ func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
 	}
 	d.pause = said.field("pause", duration.Format(n.Refusals.Pause), n.Refusals.Pause != 0)
 	d.count = said.field("counts", "true", n.Refusals.Count)
+	d.unit = said.field("unit", n.ResetUnit, n.ResetUnit != "")
 	return d
 }
 
@@ -165,15 +174,18 @@ func (s *draftScope) checkAnswers(path string, faults *diag.Faults) heeding {
 	case p > longestPause:
 		faults.Add(d.pause.at, path+".pause", fmt.Sprintf("pause is %s; the most is %s", d.pause.text, duration.Format(longestPause)))
 	}
-	for i, w := range []written{d.pause, d.count} {
-		if name := []string{"pause", "counts"}[i]; w.good() && d.mode.good() && mode == AnswersIgnore {
-			faults.Add(w.at, path+"."+name, name+" says what follows from a refusal, and with ignore nothing does; remove it, or write pause")
+	if d.unit.good() && resetUnits[d.unit.text] == 0 {
+		faults.Add(d.unit.at, path+".unit", fmt.Sprintf("unit is %s; %s", quote(d.unit.text), diag.Meant(d.unit.text, words["answers.unit"])))
+	}
+	for i, w := range []written{d.pause, d.count, d.unit} {
+		if name := []string{"pause", "counts", "unit"}[i]; w.good() && d.mode.good() && mode == AnswersIgnore {
+			faults.Add(w.at, path+"."+name, name+" says what follows from an answer, and with ignore nothing does; remove it, or write pause")
 		}
 	}
-	if !d.mode.set && (numbers || d.pause.set || d.count.set) {
+	if !d.mode.set && (numbers || d.pause.set || d.count.set || d.unit.set) {
 		mode = AnswersHeed
 	}
-	return heeding{answers: mode, corrects: d.corrects.bare(), refusals: d.refusals.bare()}
+	return heeding{answers: mode, corrects: d.corrects.bare(), refusals: d.refusals.bare(), unit: d.unit.text}
 }
 
 // heeding is the effect of answers at a level.
@@ -181,7 +193,8 @@ type heeding struct {
 	answers  Answers
 	corrects Corrects // without defaults
 	refusals Refusals // likewise
-	said     bool     // a level sets AnswersHeed itself: answers to calls of scopes below it count too
+	unit     string   // of resets that are plain numbers; "" if not named
+	said     bool     // a level corrects by a word of its own: answers to calls of scopes below it count too
 }
 
 // under returns the effect at the next level, which layers cover. A value at a level replaces all
@@ -190,7 +203,7 @@ func (a heeding) under(layers []*tree) heeding {
 	for _, layer := range layers {
 		if layer.answers != "" {
 			a = layer.heeding
-			a.said = layer.answers == AnswersHeed
+			a.said = layer.answers.Correct()
 		}
 	}
 	return a
@@ -213,6 +226,10 @@ func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.WithD
 // Refusals returns how refusals of a scope's calls are treated, with every default written out. A value at a level
 // replaces all values above it as a whole.
 func (p *Policy) Refusals(s Scope) Refusals { return p.heeding(s).refusals.WithDefaults() }
+
+// ResetUnit returns the unit of resets that are plain numbers, in answers to a scope's calls: a second or a millisecond, or
+// 0 if no level names it. A value at a level replaces all values above it as a whole.
+func (p *Policy) ResetUnit(s Scope) time.Duration { return resetUnits[p.heeding(s).unit] }
 
 // raises reports whether any level lets limits grow above the configured ones.
 func (t *tree) raises() bool {

@@ -24,7 +24,7 @@ limits:
       word: {answers: heed}
       deaf: {answers: {mode: ignore}, scopes: {not: {answers: {mode: heed, grow: 2%, most: 300%}}}}
       plain: {answers: {cut: 15%, most: 100%, pause: 1s}}
-      slow: {answers: {mode: pause, pause: 30s, counts: true}}
+      slow: {answers: {mode: pause, pause: 30s, counts: true, unit: ms}}
   q: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}
 `)
 	type want struct {
@@ -37,7 +37,7 @@ limits:
 		"p": {policy.AnswersHeed, own, "{cut: 30%, grow: 5%, least: 20%, most: 150%}"}, "q": {policy.AnswersHeed, defaults, ""},
 		"p/any": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 200}, ""}, "p/any/below": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 200}, ""},
 		"p/word": {policy.AnswersHeed, defaults, "heed"}, "p/deaf": {policy.AnswersIgnore, defaults, "ignore"},
-		"p/slow": {policy.AnswersPause, defaults, "{mode: pause, pause: 30s, counts: true}"}, "p/slow/below": {policy.AnswersPause, defaults, ""},
+		"p/slow": {policy.AnswersPause, defaults, "{mode: pause, pause: 30s, counts: true, unit: ms}"}, "p/slow/below": {policy.AnswersPause, defaults, ""},
 		"p/deaf/not": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 300}, "{most: 300%}"}, "p/plain": {policy.AnswersHeed, defaults, "heed"},
 	} {
 		s := mustScope(t, scope)
@@ -45,12 +45,12 @@ limits:
 			if a, c := p.Answers(s), p.Corrects(s); a != want.answers || c != want.corrects {
 				t.Errorf("%s: %s, %+v", scope, a, c)
 			}
-			refusals := policy.Refusals{Pause: time.Second}
+			refusals, unit := policy.Refusals{Pause: time.Second}, time.Duration(0)
 			if strings.HasPrefix(scope, "p/slow") {
-				refusals = policy.Refusals{Pause: 30 * time.Second, Count: true}
+				refusals, unit = policy.Refusals{Pause: 30 * time.Second, Count: true}, time.Millisecond
 			}
-			if got := p.Refusals(s); got != refusals {
-				t.Errorf("%s: %+v", scope, got)
+			if got, in := p.Refusals(s), p.ResetUnit(s); got != refusals || in != unit {
+				t.Errorf("%s: %+v, resets in %v", scope, got, in)
 			}
 		}
 		_, limits := said.Limits()
@@ -73,12 +73,12 @@ limits:
 func TestAnswersFaults(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"always":                     `1:23: limits.a.answers: answers is "always"; write heed, pause or ignore`,
-		"5":                          `1:23: limits.a.answers: answers is the number 5; write heed, pause or ignore`,
-		"[heed]":                     `1:23: limits.a.answers: answers is a list; write heed, pause or ignore`,
+		"always":                     `1:23: limits.a.answers: answers is "always"; write heed, refusals, pause or ignore`,
+		"5":                          `1:23: limits.a.answers: answers is the number 5; write heed, refusals, pause or ignore`,
+		"[heed]":                     `1:23: limits.a.answers: answers is a list; write heed, refusals, pause or ignore`,
 		"{}":                         `1:23: limits.a.answers: answers is empty; write heed, or fields such as {cut: 15%}`,
 		"{mode: heeds}":              `1:30: limits.a.answers: answers is "heeds"; did you mean heed?`,
-		"{mode: 1}":                  `1:30: limits.a.answers.mode: mode is the number 1; write heed, pause or ignore`,
+		"{mode: 1}":                  `1:30: limits.a.answers.mode: mode is the number 1; write heed, refusals, pause or ignore`,
 		"{cuts: 5%}":                 `1:24: limits.a.answers.cuts: cuts is not a field of answers; did you mean cut?`,
 		"{cut: 5}":                   `1:29: limits.a.answers.cut: cut is the number 5; write whole percents, such as 60%`,
 		"{cut: 0%}":                  `1:29: limits.a.answers.cut: cut is 0%; it must be 1% to 90%`,
@@ -91,8 +91,9 @@ func TestAnswersFaults(t *testing.T) {
 		"{pause: 10ms}":              `1:31: limits.a.answers.pause: pause is 10ms; the least is 100ms`,
 		"{pause: 6m}":                `1:31: limits.a.answers.pause: pause is 6m; the most is 5m`,
 		"{pause: 30}":                `1:31: limits.a.answers.pause: pause is the number 30, which has no unit; write 30s if seconds are meant`,
+		"{unit: us}":                 `1:30: limits.a.answers.unit: unit is "us"; did you mean ms?`,
 		"{counts: 1}":                `1:32: limits.a.answers.counts: counts is the number 1; write true, or remove the line`,
-		"{mode: ignore, pause: 1m}":  `1:45: limits.a.answers.pause: pause says what follows from a refusal, and with ignore nothing does; remove it, or write pause`,
+		"{mode: ignore, pause: 1m}":  `1:45: limits.a.answers.pause: pause says what follows from an answer, and with ignore nothing does; remove it, or write pause`,
 		"{mode: pause, cut: 5%}":     `1:42: limits.a.answers.cut: cut says how rules are corrected, and with pause none is; remove it, or write heed`,
 		"{mode: ignore, most: 200%}": `1:44: limits.a.answers.most: most says how rules are corrected, and with ignore none is; remove it, or write heed`,
 	} {

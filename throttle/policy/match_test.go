@@ -187,7 +187,7 @@ func modelMatch(limits map[string]policy.ScopeConfig, s policy.Scope) (bounds []
 		rules := map[string]policy.Rule{}
 		for _, n := range layers {
 			if n.Answers != "" || n.Corrects != (policy.Corrects{}) {
-				says, heeds = n.Corrects, n.Answers == policy.AnswersHeed
+				says, heeds = n.Corrects, n.Answers.Correct()
 			}
 			for _, r := range n.Rules {
 				matched = true

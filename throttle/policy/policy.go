@@ -59,16 +59,19 @@ type ScopeConfig struct {
 	// counts. A name's own value replaces that of "*". Defaults to nil, no cap.
 	MaxPriority *int
 	// Answers is how an API's answers affect this level and those below it. If a level itself sets
-	// AnswersHeed, answers to calls of the scopes below it correct its rules too. Defaults to that of
+	// AnswersHeed or AnswersRefusals, answers to calls of the scopes below it correct its rules too. Defaults to that of
 	// the level above, and to AnswersHeed.
 	Answers Answers
 	// Corrects bounds how far answers correct the rules at this level and below it. It needs
-	// AnswersHeed, and replaces the value of the levels above as a whole. Defaults to that of the levels
+	// AnswersHeed or AnswersRefusals, and replaces the value of the levels above as a whole. Defaults to that of the levels
 	// above, as Answers does.
 	Corrects Corrects
-	// Refusals is how an API's refusals are treated at this level and below it. It needs AnswersHeed or
-	// AnswersPause, and replaces the value of the levels above as a whole, as Corrects does.
+	// Refusals is how an API's refusals are treated at this level and below it. It needs another word than
+	// AnswersIgnore, and replaces the value of the levels above as a whole, as Corrects does.
 	Refusals Refusals
+	// ResetUnit is the unit of resets that an API gives as plain numbers: "s" or "ms". By default they are seconds,
+	// unless only milliseconds fit a rule; see Limiter.Report. It is inherited as Refusals is.
+	ResetUnit string
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.

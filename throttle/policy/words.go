@@ -8,11 +8,12 @@ var words = map[string][]string{
 	"unmatched":      {string(UnmatchedDeny), string(UnmatchedFail), string(UnmatchedAllow)},
 	"algorithm":      {string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency), string(Calendar)},
 	"on_redis_error": {string(FailClosed), string(FailOpen), string(FailShare)},
-	"answers":        {string(AnswersHeed), string(AnswersPause), string(AnswersIgnore)},
+	"answers":        {string(AnswersHeed), string(AnswersRefusals), string(AnswersPause), string(AnswersIgnore)},
+	"answers.unit":   {"s", "ms"},
 }
 
-// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error or
-// answers. It returns nil for a field that takes other values.
+// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error,
+// answers or answers.unit. It returns nil for a field that takes other values.
 func Words(field string) []string { return slices.Clone(words[field]) }
 
 // RuleFields returns the names of the fields of a rule in limits.yaml.

@@ -388,12 +388,12 @@ func (a Assignment) layOver(n *policy.ScopeConfig) (err error) {
 		n.MaxPriority = a.MaxPriority
 	}
 	if a.Answers != nil {
-		n.Answers, n.Corrects, n.Refusals = "", policy.Corrects{}, policy.Refusals{}
+		n.Answers, n.Corrects, n.Refusals, n.ResetUnit = "", policy.Corrects{}, policy.Refusals{}, ""
 	}
 	if a.Answers != nil && *a.Answers != "" {
 		var answers policy.ScopeConfig
 		answers, err = limitsyaml.ParseAnswers("answers of "+a.Scope, []byte(*a.Answers))
-		n.Answers, n.Corrects, n.Refusals = answers.Answers, answers.Corrects, answers.Refusals
+		n.Answers, n.Corrects, n.Refusals, n.ResetUnit = answers.Answers, answers.Corrects, answers.Refusals, answers.ResetUnit
 	}
 	return err
 }

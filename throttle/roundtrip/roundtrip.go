@@ -117,7 +117,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Request = r
 	if !t.IgnoreAnswers {
 		// The caller gets the answer, even if it cannot be reported to Redis.
-		advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
+		advice := t.Limiter.ReadAnswer(scope, resp.StatusCode, resp.Header, time.Now())
 		advice.Host, advice.Sent = upstream.HostOf(r.URL), began
 		_, _ = t.Limiter.Report(r.Context(), scope, advice)
 	}

@@ -53,7 +53,7 @@ func (c clock) states(found []finding, members []member) []finding {
 			continue
 		}
 		f.Remaining = remaining
-		if wait, ok := c.reset(m.param("t").text); ok {
+		if wait, ok := (clock{c.now, time.Second}).reset(m.param("t").text); ok {
 			f.Reset = wait
 		}
 	}

@@ -79,6 +79,15 @@ type Quota struct {
 	Source string
 }
 
+// Reader reads answers of an API whose header fields mean something else than most APIs' do. The zero Reader reads as
+// Read does.
+type Reader struct {
+	// ResetUnit is the unit of resets that are plain numbers. Defaults to a second, as in the IETF draft and in most
+	// fields. With a millisecond, numbers below 1e9 are waits, so no longer than 11 days. Retry-After and the IETF
+	// draft's current form are not affected.
+	ResetUnit time.Duration
+}
+
 // Read reads an answer's status and header. Waits count from the answer's own Date if that is
 // plausible, so that the local clock does not matter, and otherwise from now.
 //
@@ -87,9 +96,14 @@ type Quota struct {
 // microsecond, and allocates nothing; one with them costs some microseconds. At most 64 fields are
 // read, with at most 8 values of 1 KiB each.
 func Read(status int, header http.Header, now time.Time) Hint {
+	return Reader{}.Read(status, header, now)
+}
+
+// Read reads an answer as the function Read does, by what r says of its fields.
+func (r Reader) Read(status int, header http.Header, now time.Time) Hint {
 	hint := Hint{Limited: status == http.StatusTooManyRequests}
 	if fields := collect(header); len(fields) > 0 {
-		c := clockOf(header, now)
+		c := r.clock(header, now)
 		hint.Quotas = c.quotas(fields)
 		if 400 <= status && status <= 599 {
 			hint.refuse(c, fields)

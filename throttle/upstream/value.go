@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 	"time"
@@ -118,27 +119,31 @@ func date(s string) (time.Time, bool) {
 
 // A clock turns moments into waits: it is the time that it was where the answer
 // was written.
-type clock struct{ now time.Time }
+type clock struct {
+	now  time.Time
+	unit time.Duration // of resets that are plain numbers
+}
 
-// clockOf takes the answer's Date, if it is of a time in which a server with a
+// clock takes the answer's Date, if it is of a time in which a server with a
 // clock can live.
-func clockOf(header http.Header, now time.Time) clock {
+func (r Reader) clock(header http.Header, now time.Time) clock {
+	c := clock{now, cmp.Or(r.ResetUnit, time.Second)}
 	if at, err := http.ParseTime(header.Get("Date")); err == nil && epochFrom <= at.Unix() && at.Unix() < epochTo {
-		return clock{at}
+		c.now = at
 	}
-	return clock{now}
+	return c
 }
 
 // until returns how long it is until at, 0 for what has gone by.
 func (c clock) until(at time.Time) time.Duration { return max(at.Sub(c.now), 0) }
 
 // reset reads when a quota is whole again: a duration with units, a date, or a
-// number whose size tells what it is: seconds from now up to MaxWait, seconds
+// number whose size tells what it is: its unit from now up to MaxWait, seconds
 // since 1970, or milliseconds since 1970. A number of any other size, and what
 // is more than a year ahead, is not understood.
 func (c clock) reset(s string) (wait time.Duration, ok bool) {
 	if whole, billionths, isNumber := decimal(s); isNumber {
-		wait, ok = c.number(whole, billionths)
+		wait, ok = c.number(whole, billionths, c.unit)
 	} else if at, isDate := date(s); isDate {
 		wait, ok = c.until(at), true
 	} else {
@@ -147,10 +152,10 @@ func (c clock) reset(s string) (wait time.Duration, ok bool) {
 	return min(wait, MaxWait), ok && wait <= maxSpan
 }
 
-func (c clock) number(whole, billionths int64) (time.Duration, bool) {
+func (c clock) number(whole, billionths int64, unit time.Duration) (time.Duration, bool) {
 	switch {
-	case whole <= int64(MaxWait/time.Second):
-		return span(whole, billionths, time.Second, MaxWait), true
+	case whole <= int64(MaxWait/unit) && whole < epochFrom:
+		return span(whole, billionths, unit, MaxWait), true
 	case epochFrom <= whole && whole < epochTo:
 		return c.until(time.Unix(whole, billionths)), true
 	case epochFrom*1000 <= whole && whole < epochTo*1000:
@@ -199,6 +204,6 @@ func (c clock) retryAfter(s string, unit time.Duration) (wait time.Duration, sen
 	case whole <= int64(MaxWait/unit):
 		return span(whole, billionths, unit, MaxWait), true, true
 	}
-	wait, sensible = c.number(whole, billionths)
+	wait, sensible = c.number(whole, billionths, time.Second)
 	return wait, sensible && wait <= maxSpan, true
 }

@@ -156,6 +156,26 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// A plain number can be in milliseconds; what has a unit or is a moment, Retry-After and the draft stay as they are.
+func TestResetUnit(t *testing.T) {
+	t.Parallel()
+	r := Reader{ResetUnit: time.Millisecond}
+	for header, want := range map[string]time.Duration{
+		"Gw-RateLimit-Limit: 500\nGw-RateLimit-Reset: 1489":            1489 * time.Millisecond,
+		"X-RateLimit-Limit: 1\nX-RateLimit-Reset: 1.5":                 1500 * time.Microsecond,
+		"X-RateLimit-Limit: 1\nX-RateLimit-Reset: 86400000":            24 * time.Hour,
+		"X-RateLimit-Limit: 1\nX-RateLimit-Reset: 999999999":           999999999 * time.Millisecond,
+		"X-RateLimit-Limit: 1\nX-RateLimit-Reset: 1772366430":          30 * time.Second,
+		"X-RateLimit-Limit: 1\nX-RateLimit-Reset: 2s":                  2 * time.Second,
+		"RateLimit-Policy: \"p\";q=10;w=60\nRateLimit: \"p\";r=0;t=30": 30 * time.Second,
+	} {
+		got := r.Read(429, answer(t, header+"\nRetry-After: 3"), now)
+		if len(got.Quotas) != 1 || got.Quotas[0].Reset != want || got.Retry != 3*time.Second {
+			t.Errorf("%q: %+v, want %s", header, got, want)
+		}
+	}
+}
+
 // Of several resets the one without a clock counts, and then the longest.
 func TestResets(t *testing.T) {
 	t.Parallel()

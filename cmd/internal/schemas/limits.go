@@ -24,20 +24,21 @@ var (
 		"weight":       "what it gets among the names beside it while all wait, 1 to 1000",
 		"shares":       "what the names below it get while all wait",
 		"max_priority": "the highest priority that counts for its tasks",
-		"answers":      "what follows from an API's answers: heed (default), pause or ignore, or fields",
+		"answers":      "what follows from an API's answers: heed (default), refusals, pause or ignore, or fields",
 	}
 	aboutShare = map[string]string{
 		"part":   "its guaranteed part, 1% to 100%",
 		"weight": "its weight for what is left over, 1 to 1000",
 	}
 	aboutAnswers = map[string]string{
-		"mode":   "heed (default), pause or ignore",
+		"mode":   "heed (default), refusals, pause or ignore",
 		"cut":    "by how much a refusal cuts a limit, 1% to 90% (default 15%)",
 		"grow":   "by how much of the limit it grows again in each window, 1% to 100% (default 2%)",
 		"least":  "what is left of the limit however often it is cut, 1% to 100% (default 10%)",
 		"most":   "what a limit may grow to, 100% to 1000% (default 100%)",
 		"pause":  "the first pause after a refusal that names no time, 100ms to 5m (default 1s)",
 		"counts": "true has refused calls count against calendars and windows longer than an hour",
+		"unit":   "the unit of resets that are plain numbers, s (default) or ms",
 	}
 	aboutRule = map[string]string{
 		"name":           "its name, 1 to 128 bytes",
@@ -100,7 +101,7 @@ func scope() object {
 	shares["minProperties"], shares["maxProperties"] = 1, 100
 	answers := fields(describe(object{
 		"mode": word(policy.Words("answers")...), "cut": percent("([1-9]|[1-8][0-9]|90)"), "grow": percent(toHundred),
-		"least": percent(toHundred), "most": percent("([1-9][0-9][0-9]|1000)"), "pause": duration(), "counts": flag(),
+		"least": percent(toHundred), "most": percent("([1-9][0-9][0-9]|1000)"), "pause": duration(), "counts": flag(), "unit": word(policy.Words("answers.unit")...),
 	}, aboutAnswers))
 	answers["minProperties"] = 1
 	answers["if"] = object{"required": []string{"mode"}, "properties": object{"mode": word("pause", "ignore")}}
