@@ -58,7 +58,7 @@ RACED = ./throttle ./throttle/policystore ./throttle/limitsfile ./throttle/usage
 # The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
 LONGEST = ./worker ./throttle ./test/e2e
 # Each package that names go-redis' client is compiled with wrappers of its 600 methods: without inlining and DWARF in a third
-# of the time, and all tests in half of it. What the tests build themselves is compiled alike.
+# of the time, and all tests in half of it. The linter, the demo and the rest of make check use what was compiled so.
 QUICK = GOFLAGS="$$GOFLAGS '-gcflags=github.com/headway-go/headway/...=-l -dwarf=false'"
 GO_TEST = test -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(SHORT) $(TESTFLAGS)
 # The packages that have benchmarks: the tests of the others need not be compiled for them.
@@ -81,7 +81,7 @@ build: ## Compile every package, and both programs into bin/
 
 demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's own log
 	@echo 'Compiling worker, enqueue and the demo: some minutes the first time, with what they import, and seconds after that.'
-	go build -o bin/ ./cmd/worker ./cmd/enqueue ./examples/quickstart
+	$(QUICK) go build -o bin/ ./cmd/worker ./cmd/enqueue ./examples/quickstart
 	@echo 'Running 455 tasks of three tenants, for about a minute.'
 	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(if $(PAGE),-page) $(ARGS)
 	$(if $(PAGE),,@echo 'To watch it in a browser: make demo PAGE=1 serves the worker'"'"'s page, and keeps it open.')
@@ -121,7 +121,7 @@ soak: ## The long rest, some hours: all tests in their long form, SEEDS random d
 
 histories: ## Random histories of limits and of those who wait, each against its model: STEPS of them, and planted faults
 	@test/setup.sh
-	@said=$$(HISTORY_STEPS=$(STEPS) HISTORY_FAULTS=$(FAULTS) go test ./throttle ./test/reference \
+	@said=$$($(QUICK) HISTORY_STEPS=$(STEPS) HISTORY_FAULTS=$(FAULTS) go test ./throttle ./test/reference \
 		-run 'Histories$$|DecisionsAreAsThePagesSay|PlantedFaults' -count=1 -vet=off -timeout 0 -v $(TESTFLAGS)); \
 	status=$$?; \
 	if [ $$status = 0 ]; then echo "$$said" | grep -a -e 'seed ' -e ' steps in ' -e '^ok'; \
@@ -135,10 +135,10 @@ compat: ## The tests of scripts, limiter, queue and worker, and the faults, agai
 	@test/compat.sh $(SERVER) -- $(TESTFLAGS) ./lua ./throttle/... ./queue/... ./worker/... ./test/redistest ./test/faults
 
 fuzz: ## Every fuzz target, one after the other
-	@test/fuzz.sh $(FUZZTIME) $(FUZZ)
+	@$(QUICK) test/fuzz.sh $(FUZZTIME) $(FUZZ)
 
 lint: ## gofmt, and in each module go mod tidy and golangci-lint with the arrows between packages
-	@test/lint.sh $(GOLANGCI_LINT)
+	@$(QUICK) test/lint.sh $(GOLANGCI_LINT)
 
 fmt: ## Format the Go files
 	gofmt -l -w .
