@@ -54,6 +54,7 @@ func MiniredisOptions(m *miniredis.Miniredis) *redis.Options {
 		Addr:                     "miniredis:0", // never dialled
 		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return dial(m) },
 		PoolSize:                 1000,
+		ReadTimeout:              Stretch(0), // its Lua takes seconds where processors are busy; a second try would change nothing more
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}

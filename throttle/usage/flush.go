@@ -36,7 +36,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	r.current = newPeriod()
 	r.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	var first error
 	faults := 0

@@ -88,12 +88,13 @@ func (s *Sum) add(more Sum) {
 
 // Recorder adds up the spending of one process. It is safe for concurrent use; a process needs one.
 type Recorder struct {
-	rdb    redis.UniversalClient
-	prefix string
-	app    string
-	failed func(kind string)
-	log    *slog.Logger
-	now    func() time.Time
+	rdb     redis.UniversalClient
+	prefix  string
+	app     string
+	failed  func(kind string)
+	log     *slog.Logger
+	now     func() time.Time
+	timeout time.Duration // of one flush
 
 	mu      sync.Mutex
 	current *period
@@ -123,7 +124,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: cfg.Now, current: newPeriod()}
+	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: cfg.Now, timeout: flushTimeout, current: newPeriod()}
 	if cfg.Observer != nil {
 		r.failed = cfg.Observer.Failed
 	}

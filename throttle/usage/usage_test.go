@@ -21,6 +21,7 @@ func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *R
 	t.Helper()
 	r, err := New(rdb, Config{Prefix: prefix, App: app})
 	must(t, err)
+	r.timeout = redistest.Stretch(flushTimeout)
 	return r
 }
 
