@@ -1,7 +1,6 @@
 package lua
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -17,20 +16,6 @@ func (q taskQueue) park(ids ...string) (keys []string, args []any) {
 		keys, args = append(keys, q.prefix+"t:"+id), append(args, id)
 	}
 	return append(keys, q.prefix+"pending", q.prefix+"scheduled"), args
-}
-
-// parkRuns is a history of defer_tasks: n tasks are parked, and have been, and one is
-// not in the list that its hash names.
-func parkRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
-	t.Helper()
-	q := taskQueue{t, rdb, prefix + "-parked:"}
-	var ids []string
-	for i := range n {
-		ids = append(ids, fmt.Sprint(i))
-		q.add(ids[i], "pending")
-	}
-	keys, args := q.park(ids...)
-	return []run{{DeferTasks, keys, args}, {DeferTasks, keys, args}}
 }
 
 // defer_tasks moves what is in pending and touches nothing else; on Redis, as a user who

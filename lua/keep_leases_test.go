@@ -1,26 +1,12 @@
 package lua
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-// keepRuns is a history of keep_leases: n runs, of which one is not active any more.
-func keepRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
-	t.Helper()
-	q := taskQueue{t, rdb, prefix + "-kept:"}
-	var args []any
-	for i := range n {
-		if args = append(args, aLease, fmt.Sprint(i)); i > 0 {
-			q.do("ZADD", q.prefix+"lease", aLease, fmt.Sprint(i))
-		}
-	}
-	return []run{{KeepLeases, []string{q.prefix + "lease"}, args}}
-}
 
 // keep_leases renews the leases that are still the caller's, and that nobody has told from others, and leaves all others
 // as they are.

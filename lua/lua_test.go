@@ -137,14 +137,6 @@ func TestExpandedWhenUsed(t *testing.T) {
 	}
 }
 
-func BenchmarkExpandAll(b *testing.B) {
-	for b.Loop() {
-		for _, s := range every() {
-			load(s.path).Source()
-		}
-	}
-}
-
 // For returns each script without the algorithms that a call has no rule of.
 func TestFor(t *testing.T) {
 	t.Parallel()

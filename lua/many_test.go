@@ -132,27 +132,3 @@ func split(t *testing.T, reply string, all []asking) (out [][]int64) {
 	}
 	return out
 }
-
-// manyRuns is a history of decide_many: one attempt of three rules that is
-// admitted, another, the same in another batch, and one that is left to decide; a
-// batch that is sent again, and one that is over.
-func manyRuns(prefix string) []run {
-	const now = 1_800_057_600_000_000
-	p := path{[]string{prefix + ":t", prefix + ":s", prefix + ":f"}, []string{
-		Rule('T', [4]int64{1, 1_000_000, 10}), Rule('S', [4]int64{10, 60_000_000, 1}), Rule('S', [4]int64{10, 0, 60_000_000, 5000}),
-	}, ""}
-	alone := func(s *Script, id, batch string) run {
-		a := asking{p, prefix + "@" + id, id, 1, ""}
-		if s == Decide {
-			keys, args := a.alone(now, 0)
-			return run{s, keys, args}
-		}
-		keys, args := together(now, batch, prefix+"@slot", []asking{a})
-		return run{s, keys, args}
-	}
-	over := run{DecideMany, []string{prefix + "@slot"}, []any{now, "over", ""}}
-	return []run{
-		alone(DecideMany, "a", "1"), alone(Decide, "a", ""), alone(DecideMany, "b", "2"), alone(DecideMany, "c", "3"), alone(DecideMany, "c", "4"),
-		alone(DecideMany, "c", "3"), over,
-	}
-}

@@ -72,25 +72,6 @@ func (q taskQueue) holds(ids ...string) string {
 	return out.String()
 }
 
-// releaseRuns is a history of release_tasks: n tasks move, and have moved, and n that were taken are given back.
-func releaseRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
-	t.Helper()
-	q := taskQueue{t, rdb, prefix + ":"}
-	var ids []string
-	for i := range n {
-		ids = append(ids, fmt.Sprint(i))
-		q.add(ids[i], []string{"scheduled", "retry"}[i%2])
-	}
-	keys, args := q.release(ids...)
-	back := taskQueue{t, rdb, prefix + "-back:"}
-	for _, id := range ids {
-		back.add(id, "active")
-		back.do("ZADD", back.prefix+"lease", aLease, id)
-	}
-	backKeys, backArgs := back.releaseTaken(aLease, ids...)
-	return []run{{ReleaseTasks, keys, args}, {ReleaseTasks, keys, args}, {ReleaseTasks, backKeys, backArgs}}
-}
-
 // release_tasks moves what waits, in order and to the front, says of all else
 // where it is, and touches none of it; on Redis, as a user who may touch the
 // call's keys alone, on a cluster that forbids undeclared keys, and on miniredis.

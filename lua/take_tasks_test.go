@@ -25,19 +25,6 @@ func (q taskQueue) take(lease string, ids ...string) (keys []string, args []any)
 	return keys, args
 }
 
-// takeRuns is a history of take_tasks: n tasks are taken, and have been.
-func takeRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
-	t.Helper()
-	q := taskQueue{t, rdb, prefix + "-taken:"}
-	var ids []string
-	for i := range n {
-		ids = append(ids, fmt.Sprint(i))
-		q.add(ids[i], []string{"scheduled", "retry"}[i%2])
-	}
-	keys, args := q.take(aLease, ids...)
-	return []run{{TakeTasks, keys, args}, {TakeTasks, keys, args}}
-}
-
 // outcomesOf reads a reply of take_tasks: the id of a task whose message it has, or a number.
 func outcomesOf(reply []any) (out []string) {
 	for _, one := range reply {

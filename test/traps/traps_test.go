@@ -37,7 +37,7 @@ T02 B06 | check, then act: of ten attackers all got in | attackers
 T03 T05 T28 T42 T53 L08 I09 | keys without a TTL, or with one that ended too soon | model
 T04 L33 I10 L31 | a crash or a lost reply between two commands; sent again and charged twice | replies
 T06 T07 T27 T47 B13 | the caller's clock counted | model worker/TestWaitsGoByRedissClock
-T08 T14 T56 | a script that Redis does not understand, or a refusal that is an error | lua/TestLoad lua/TestHeaders
+T08 T14 T56 | a script that Redis does not understand, or a refusal that is an error | lua/TestLoad model
 T09 T35 | memory by the call | test/traps/TestBoundedMemory
 T11 T30 B11 I01 T36 T32 I13 L04 L29 | windows that were cut, rounded or dropped too soon: more than the limit in some window | model
 T12 T59 | each call put the end of the window off | model
@@ -46,13 +46,13 @@ T15 T38 L09 | the cost was built in, or charged and not looked at | model
 T16 I16 | values that do not mean what they say | faulty
 T17 T52 L02 L17 L24 I03 | a refusal that changed something, or was counted | model
 T18 T22 | a reset that was wrong | model
-T19 T29 | a Lua false or a fraction in a reply | lua/TestHeaders
+T19 T29 | a Lua false or a fraction in a reply | model
 T21 T64 I17 | names that collide | names test/e2e/TestHostileScopes
 T23 L13 I12 | a changed limit forgot what was spent | changes throttle/TestKeysNameNoLimit
 T24 T25 | calls of one moment were one; an id was read as a time | model throttle/TestSameIDInTwoScopes
 T26 T44 I19 | a key of another type, an error of Redis: and a silent yes | throttle/TestForeignKey outages test/faults/TestServerFaults
-T33 | a look made a key | model lua/TestHeaders
-T34 | a TTL with a fraction | lua/TestHeaders
+T33 | a look made a key | model
+T34 | a TTL with a fraction | model
 T37 I05 T62 L06 L07 I14 | waits that were too short, too long, or lost digits | model
 T39 T40 T41 T49 T50 I02 L26 | a bucket that loses fractions, refills in lumps, or admits what it has not | model test/reference/TestJudgeFindsOneOver
 T43 L14 T63 T67 L27 | rates and bursts that could not be said, or meant another number | model throttle/TestSteps
