@@ -172,28 +172,3 @@ func mostIn(from, until int64, in []span) float64 {
 	}
 	return burst + rate*t + edge
 }
-
-// docs/algorithms.md: "A bucket drops what it holds beyond its burst": one that is lowered is
-// not waited for until it has drained that at its new rate, which would be four days here.
-func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
-	t.Parallel()
-	lowered := changing(policy.Rule{Algorithm: policy.TokenBucket, Limit: 10, Per: time.Hour, Burst: 10})
-	for name, from := range map[string]policy.Rule{
-		"a window": {Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Second},
-		"a bucket": {Algorithm: policy.TokenBucket, Limit: 1000, Per: time.Second, Burst: 1000},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, changing(from), func(b *bench) {
-				if d, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: 1000}); err != nil || !d.Allowed {
-					b.t.Fatalf("%+v, %v", d, err)
-				}
-				b.SetPolicy(lowered)
-				d, err := b.Allow(b.t.Context(), "p")
-				if err != nil || d.Allowed || d.RetryAfter > 8*time.Minute || d.RetryAfter < 6*time.Minute {
-					b.t.Errorf("%+v, %v", d, err)
-				}
-			})
-		})
-	}
-}

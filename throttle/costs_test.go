@@ -150,17 +150,3 @@ func TestCostsStandInLine(t *testing.T) {
 		}
 	})
 }
-
-// A share of a limit is of the rule's own unit.
-func TestCostsInAnOutage(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "tokens", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: policy.FailShare}
-	p := compileScope("hw", parsedScope(t, "p/x"), []policy.MatchedRule{{Scope: parsedScope(t, "p"), Rule: rule}}, 0, time.Now())
-	o := newOutage(nil)
-	now := time.Now()
-	o.shares[p.keys[0]] = newShare(rule, 1, now.Add(-2*sec), 0)
-	d := o.decide(p, &Request{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 60}}, 1, 0)
-	if again := o.decide(p, &Request{Scope: "p/x", ID: "b", Costs: policy.Costs{"tokens": 60}}, 1, 0); !d.Allowed || again.Allowed {
-		t.Errorf("%+v, %+v", d, again)
-	}
-}

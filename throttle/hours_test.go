@@ -60,22 +60,6 @@ func TestHoursSteps(t *testing.T) {
 	})
 }
 
-// An inherited rule does not come back in the hours in which the one in its place is off.
-func TestHoursBringNothingBack(t *testing.T) {
-	t.Parallel()
-	p := parsedPolicy(t, `limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: concurrency, limit: 1}]},
-  x: {rules: [{name: r, algorithm: concurrency, limit: 2, active: "* 8-19 * * *"}]}}}}`)
-	onBoth(t, Config{}, p, func(b *bench) {
-		b.at(oClock(3, 0, 0))
-		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || len(d.Rules) != 0 {
-			b.t.Errorf("got %+v", d)
-		}
-		if d := b.decide(Request{Scope: "p/y"}); len(d.Rules) != 1 {
-			b.t.Errorf("got %+v", d)
-		}
-	})
-}
-
 // "A start that is granted for a moment at which the rule holds is charged under it,
 // whatever the process's clock says": off by hours either way, at both edges, alone, with
 // others, with a ticket, ahead. What was charged under the wrong rule is given back.

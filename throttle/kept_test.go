@@ -96,21 +96,3 @@ func (b *bench) kept(id string) Grant {
 	}
 	return g
 }
-
-func TestKeepRefuses(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x"}).Grant
-		for id, stay := range map[string]time.Duration{"": time.Hour, "a": 0, "b": 367 * oneDay} {
-			if err := b.SaveGrant(ctx, g, id, stay); err == nil {
-				b.t.Errorf("%q for %s", id, stay)
-			}
-		}
-		if err := b.SaveGrant(ctx, Grant{}, "zero", time.Hour); err != nil {
-			b.t.Error(err)
-		}
-		if g, err := b.LoadGrant(ctx, "p/x", "zero"); !errors.Is(err, ErrGrantNotFound) {
-			b.t.Errorf("%+v %v", g, err)
-		}
-	})
-}

@@ -89,36 +89,6 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 	}
 }
 
-// "What is spent stays spent": 14 were admitted under a limit that the API told, and so many
-// stand against the configured one when it counts again.
-func TestRaisedIsSpent(t *testing.T) {
-	t.Parallel()
-	for _, algorithm := range []policy.Algorithm{policy.SlidingWindow, policy.FixedWindow} {
-		t.Run(string(algorithm), func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, raising(t, policy.Corrects{Most: 150}, policy.Rule{Name: "r", Algorithm: algorithm, Limit: 10, Per: time.Hour}), func(b *bench) {
-				b.heed("p", owns(14, time.Hour))
-				if n := b.admitted("p", 20); n != 14 {
-					b.t.Errorf("%d were admitted", n)
-				}
-				b.heed("p", owns(10, time.Hour))
-				b.pass(ms)
-				if n := b.admitted("p", 20); n != 0 {
-					b.t.Errorf("%d more were admitted", n)
-				}
-				b.heed("p", owns(12, time.Hour))
-				if n := b.admitted("p", 20); n != 0 {
-					b.t.Errorf("%d more were admitted, of 12", n)
-				}
-				b.heed("p", owns(15, time.Hour))
-				if n := b.admitted("p", 20); n != 1 {
-					b.t.Errorf("%d more were admitted, of 15", n)
-				}
-			})
-		})
-	}
-}
-
 // "It goes on to grow above the configured limit while calls go through", by the same steps, up
 // to most; a refusal cuts what it is by then. When nobody has called for an hour the configured
 // one counts again.
@@ -269,37 +239,4 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Starts that a bucket has granted ahead, before its rate is raised, are not drained at the new
-// one before they come.
-func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
-	onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300}, rule), func(b *bench) {
-		starts := tally{rule: raisedOf(b.plan("p").bounds[0])}
-		ask := func() {
-			now := b.now.Load()
-			d := b.decide(Request{Scope: "p", ID: NewID(), MaxDelay: 5 * sec})
-			if !d.Allowed {
-				return
-			}
-			start := now + d.Wait.Microseconds()
-			if broken := starts.take(d.Grant.id, 1, start); broken != "" {
-				b.t.Fatal(broken)
-			}
-		}
-		for range 6 {
-			ask()
-			b.pass(us(1))
-		}
-		b.heed("p", owns(1000, rule.Per))
-		for range 60 {
-			b.pass(100 * ms)
-			ask()
-		}
-		if n := len(starts.ids); n < 20 {
-			b.t.Errorf("only %d were granted", n)
-		}
-	})
 }

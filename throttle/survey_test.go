@@ -10,7 +10,6 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 func (b inspector) survey() Survey {
@@ -114,53 +113,6 @@ func TestSurvey(t *testing.T) {
 			if r := got.Rules[at]; r.Rule == "runs" || r.Rule == "other" || r.Rule == "trial" {
 				b.t.Errorf("p/a meets %+v", r)
 			}
-		}
-	})
-}
-
-// Costs by unit count under the rule of their unit, and places one a task.
-func TestSurveyUnits(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, surveyed(t), func(b *bench) {
-		i := inspector{b}
-		for n := range 3 {
-			if _, err := b.Decide(context.Background(), Request{
-				Scope: "p/a", Turn: Turn{WaiterID: fmt.Sprint("default/", n)}, Costs: policy.Costs{"tokens": 60}, ID: NewID(),
-			}); err != nil {
-				b.t.Fatal(err)
-			}
-		}
-		got := i.survey()
-		if r := got.rule(b.t, "tokens"); r.Used != 60 || r.Waiting != 120 || r.DoneIn != 10*sec {
-			b.t.Errorf("%+v", r)
-		}
-		if r := got.rule(b.t, "tenant"); r.Used != 1 || r.Waiting != 2 {
-			b.t.Errorf("%+v", r)
-		}
-		if got.Queues[0].Ready != 0 {
-			b.t.Errorf("40 of 120 tokens for two tasks: %+v", got.Queues[0])
-		}
-	})
-}
-
-// Tasks of a paused scope are not ready, and done after its end.
-func TestSurveyPaused(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, surveyed(t), func(b *bench) {
-		i := inspector{b}
-		for n := range 7 {
-			i.ask("q", fmt.Sprint("default/", n), 1)
-		}
-		b.now.Add(int64(2 * time.Second / time.Microsecond))
-		if got := i.survey(); got.Queues[0].Ready != 2 || got.rule(b.t, "other").DoneIn != 0 {
-			b.t.Errorf("before the pause: %+v", got)
-		}
-		if _, err := b.Report(context.Background(), "q", upstream.Hint{Limited: true, Retry: time.Minute, RetryKnown: true}); err != nil {
-			b.t.Fatal(err)
-		}
-		got := i.survey()
-		if r := got.rule(b.t, "other"); got.Queues[0].Ready != 0 || r.Waiting != 2 || r.DoneIn != time.Minute {
-			b.t.Errorf("%+v, %+v", r, got.Queues[0])
 		}
 	})
 }

@@ -62,7 +62,7 @@ T51 I11 L25 | a clock that steps locked all out, or filled the same interval twi
 T54 T66 | no rule at all was an error, or meant allowed | throttle/policy/TestMatchUnmatched worker/TestUnmatchedFails
 T55 | a count in one process | attackers
 T58 L28 | a key without a TTL was never mended, or a stale count got a new one | model
-T60 B02 I04 | some rules were charged and others not | throttle/TestAllOrNone
+T60 B02 I04 | some rules were charged and others not | model
 T61 | one answer mixed the numbers of several rules | throttle/TestFive
 L01 | TTLs cut to whole seconds | model
 L03 | compare and swap on a busy key | attackers throttle/TestOneRoundTrip
