@@ -2,13 +2,10 @@ package throttle
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -205,75 +202,4 @@ func TestInspectBelow(t *testing.T) {
 			t.Errorf("with one released: %+v", got)
 		}
 	})
-}
-
-// "Changes nothing."
-func TestInspectChangesNothing(t *testing.T) {
-	t.Parallel()
-	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []policy.Rule{bucket(10, 1)}, everyRule))}
-	for _, ticket := range []string{"a", "b", "c"} {
-		i.ask("p/x", ticket, 1)
-	}
-	i.wake("p", 1)
-	before := everything(t, i.bench)
-	i.at(50_000)
-	i.scope("p")
-	i.ticket("p/x", "c", 1)
-	if after := everything(t, i.bench); !slices.Equal(before, after) {
-		t.Errorf("keys were changed:\n%q\n%q", before, after)
-	}
-}
-
-// everything is what Redis holds of a bench's limiter.
-func everything(t *testing.T, b *bench) (all []string) {
-	t.Helper()
-	keys, err := b.rdb.Keys(t.Context(), b.cfg.Prefix+":*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		dump, err := b.rdb.Dump(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, key, dump)
-	}
-	return all
-}
-
-// Those that are refused, and a Redis that does not answer.
-func TestInspectErrors(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	l, err := New(server.Client(t), policyOf(t, bucket(10, 1)), Config{Timeout: sec})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var unmatched *policy.UnmatchedError
-	var bad *policy.ScopeError
-	if _, err := l.Inspect(t.Context(), "other/x"); !errors.As(err, &unmatched) {
-		t.Errorf("an unknown scope: %v", err)
-	}
-	if _, err := l.Inspect(t.Context(), "p/*"); !errors.As(err, &bad) {
-		t.Errorf("no scope: %v", err)
-	}
-	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "other", ID: "t"}); !errors.As(err, &unmatched) {
-		t.Errorf("a ticket of an unknown scope: %v", err)
-	}
-	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "p"}); err == nil {
-		t.Error("a ticket without a name")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := l.Inspect(ctx, "p"); !errors.Is(err, context.Canceled) {
-		t.Errorf("under a context that has ended: %v", err)
-	}
-	server.Kill9()
-	if _, err := l.Inspect(t.Context(), "p"); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("without Redis: %v", err)
-	}
-	if _, err := l.Waitlist().InspectWaiter(t.Context(), Waiter{Scope: "p", ID: "t"}); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("a ticket, without Redis: %v", err)
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 const pausable = `
@@ -26,47 +25,6 @@ limits:
 
 func pausableUnder(unmatched string) string {
 	return strings.Replace(pausable, "UNMATCHED", unmatched, 1)
-}
-
-// docs/limits.md: decisions under a pause are denied, and name it; its end is their wait.
-func TestPausedDecisions(t *testing.T) {
-	t.Parallel()
-	// paused_until above is a minute after the bench's epoch.
-	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("allow")), func(b *bench) {
-		at := time.UnixMicro(epoch)
-		if want := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC); !at.Equal(want) {
-			b.t.Fatalf("the epoch is %s", at.UTC())
-		}
-		for scope, want := range map[string]struct {
-			level string
-			retry time.Duration
-		}{
-			"p/a": {"p/a", Never}, "p/a/deep": {"p/a", Never}, "whole/x": {"whole", Never}, "p/timed": {"p/timed", time.Minute},
-		} {
-			d := b.decide(Request{Scope: scope})
-			rule, _ := d.BindingRule()
-			if d.Allowed || rule.Rule != policy.PausedRule || rule.Scope != want.level || !rule.Paused || !rule.Limited ||
-				d.RetryAfter != want.retry || rule.RetryAfter != want.retry {
-				b.t.Errorf("%s: %+v", scope, d)
-			}
-			for _, r := range d.Rules {
-				if r.Limited != r.Paused || r.Paused && scope != "whole/x" && r.MaxWait != time.Minute {
-					b.t.Errorf("%s: %+v", scope, r)
-				}
-			}
-		}
-		if d := b.decide(Request{Scope: "p/free"}); !d.Allowed {
-			b.t.Errorf("%+v", d)
-		}
-		b.at(time.Minute.Microseconds() - 1)
-		if d := b.decide(Request{Scope: "p/timed"}); d.Allowed || d.RetryAfter != time.Microsecond {
-			b.t.Errorf("%+v", d)
-		}
-		b.at(time.Minute.Microseconds())
-		if d := b.decide(Request{Scope: "p/timed"}); !d.Allowed || len(d.Rules) != 2 {
-			b.t.Errorf("%+v", d)
-		}
-	})
 }
 
 // docs/limits.md: a pause stands while Redis does not answer, whatever the rules say of that.

@@ -65,53 +65,6 @@ func asksOf(tenant string, n, priority int, costs policy.Costs) (asks []Waiter) 
 	return asks
 }
 
-// SECURITY.md: "a tenant whose tasks ask for a higher priority takes turns with the others". Without a cap its tasks go
-// before all others, which shows that the cap is what holds them.
-func TestCappedTenantTakesTurns(t *testing.T) {
-	t.Parallel()
-	const each = 6
-	var turns, greedyFirst []string
-	for i := range each {
-		turns = append(turns, fmt.Sprint("greedy", i), fmt.Sprint("meek", i)) // of equals, in the order of their names
-	}
-	greedyFirst = slices.Concat(namesOf(asksOf("greedy", each, 0, nil)), namesOf(asksOf("meek", each, 0, nil)))
-	for name, row := range map[string]struct {
-		fields   string
-		priority int // of the meek
-		want     []string
-	}{
-		"no cap":               {"", 0, greedyFirst},
-		"capped to 0":          {"max_priority: 0", 0, turns},
-		"capped to another":    {"max_priority: -7", -7, turns},
-		"one below the cap":    {"max_priority: 5", 4, greedyFirst},
-		"both above the cap":   {"max_priority: 5", 999999, turns},
-		"capped with a weight": {"max_priority: 0, weight: 1", 0, turns},
-	} {
-		for way, join := range ways {
-			for what, costs := range map[string]policy.Costs{"plain": nil, "by unit": {policy.Requests: 1}} {
-				t.Run(name+", "+way+", "+what, func(t *testing.T) {
-					t.Parallel()
-					onBoth(t, Config{}, tenantsUnder(t, row.fields), func(b *bench) {
-						b.decide(Request{Scope: "p"})
-						asks := slices.Concat(asksOf("meek", each, row.priority, costs), asksOf("greedy", each, 1000000, costs))
-						join(b, asks)
-						if got := b.started(asks); !slices.Equal(got, row.want) {
-							b.t.Errorf("the order is %q, want %q", got, row.want)
-						}
-					})
-				})
-			}
-		}
-	}
-}
-
-func namesOf(asks []Waiter) (names []string) {
-	for _, a := range asks {
-		names = append(names, a.ID)
-	}
-	return names
-}
-
 // docs/limits.md: "A cap that changes counts for tasks that ask from then on; those that stand in line keep their places."
 func TestChangedCapCountsFromThenOn(t *testing.T) {
 	t.Parallel()

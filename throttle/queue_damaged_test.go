@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,46 +231,5 @@ func TestNothingToRepair(t *testing.T) {
 		}
 		b.rdb.Del(ctx, state)
 		w.goOn()
-	})
-}
-
-// Where what names are ahead of each other is lost, who comes anew is not before all who wait.
-func TestDamagedTimes(t *testing.T) {
-	t.Parallel()
-	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10})
-	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
-		b.decide(Request{Scope: "p/z", Cost: 10})
-		asks := func(scope string, n int) (list []Waiter) {
-			for i := range n {
-				list = append(list, Waiter{Scope: scope, ID: fmt.Sprint(i)})
-			}
-			return list
-		}
-		lineUpAll(b, slices.Concat(asks("p/a", 120), asks("p/b", 120)))
-		starts := func(n int) (scopes []string) {
-			for len(scopes) < n {
-				b.pass(100 * ms)
-				for _, g := range b.dispatch(DispatchRequest{Max: 1}).Granted {
-					if d := b.decide(Request{Scope: g.Scope, Turn: Turn{WaiterID: g.ID}}); !d.Allowed {
-						b.t.Fatalf("%v: %+v", g.WaiterRef, d)
-					}
-					scopes = append(scopes, g.Scope)
-				}
-			}
-			return scopes
-		}
-		starts(100)
-		b.rdb.Del(ctx, metaKey(b.provider("p")))
-		b.rdb.Set(ctx, metaKey(b.provider("p")), "text", 0)
-		lineUpAll(b, asks("p/c", 120))
-		counts := map[string]int{}
-		for _, scope := range starts(90) {
-			counts[scope]++
-		}
-		for _, scope := range []string{"p/a", "p/b", "p/c"} {
-			if n := counts[scope]; n < 28 || n > 32 {
-				b.t.Errorf("%v: %s should have a third", counts, scope)
-			}
-		}
 	})
 }

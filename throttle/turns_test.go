@@ -3,74 +3,10 @@ package throttle
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// A tenant whose own rule binds it for long stands in nobody's way, planned or not.
-func TestPlannedTenantHoldsUpNobody(t *testing.T) {
-	t.Parallel()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
-		Rules:  []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 10}},
-		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}}}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.decide(Request{Scope: "p/a"})
-		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/a", ID: "t"}}, 0, 0)
-		if err != nil || !placed[0].Waits {
-			b.t.Fatalf("%+v, %v; its rule is spent", placed, err)
-		}
-		if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "u"}}); !d.Allowed {
-			b.t.Errorf("denied, behind one that waits for a rule of its own: %+v", d.Position)
-		}
-	})
-}
-
-// A limit that was raised wakes those who wait, for however many rules.
-func TestRaisedLimitWakesAll(t *testing.T) {
-	t.Parallel()
-	limits := func(limit int64) *policy.Policy {
-		p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
-			"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: limit, Per: sec}}},
-		}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	onBoth(t, Config{}, limits(0), func(b *bench) {
-		const scopes = 100
-		for i := range scopes {
-			b.decide(Request{Scope: fmt.Sprintf("p/%d", i), Turn: Turn{WaiterID: fmt.Sprint(i)}})
-		}
-		for range 10 { // until each is in the round of its own rule, for an hour
-			if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes}); err != nil {
-				b.t.Fatal(err)
-			}
-		}
-		raised, err := New(b.rdb, limits(1), b.cfg)
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		raised.clock = b.clock
-		released := 0
-		for calls := range 40 {
-			woken, err := raised.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes, CheckAll: calls == 0})
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			released += len(woken.Granted)
-		}
-		if released != scopes {
-			b.t.Errorf("%d of %d were released", released, scopes)
-		}
-	})
-}
 
 // However many wait, a call that looks at all of them, since limits have changed, looks at some; the next go on.
 func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
