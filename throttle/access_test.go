@@ -268,31 +268,6 @@ func TestAccessAsDocumented(t *testing.T) {
 	}
 }
 
-// "patterns narrower than ~hw:* work as well: ~hw:{payments}* for one provider,
-// and ~hw:members beside it where a rule has on_redis_error: share".
-func TestNarrowAccess(t *testing.T) {
-	t.Parallel()
-	if got := keyspace(defaultPrefix).provider("payments") + "*"; got != "hw:{payments}*" {
-		t.Errorf("the pattern of a provider is %s", got)
-	}
-	_, commands := documentedAccess(t)
-	prefix := redistest.Prefix(t)
-	own := keyspace(prefix).provider(hostileProvider) + "*"
-	if err := everyCall(t, redistest.User(t, []string{own, prefix + ":members"}, commands...), prefix, everyRule); err != nil {
-		t.Error(err)
-	}
-	l, err := New(redistest.User(t, []string{own}, commands...), policyOf(t, window10()), Config{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := allowed(l, "p/x"); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("another provider: %v", err)
-	}
-	if _, err := l.join(t.Context(), "member", sec); err == nil {
-		t.Error("the members without their pattern")
-	}
-}
-
 // A Cluster client and a Ring need a command more, to learn of their servers.
 func TestAccessOfSeveralServers(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -91,45 +90,4 @@ func TestLongMoveIsAnOutage(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 	})
-}
-
-// "A cluster client follows a failover as soon as a call fails", whatever its
-// ClusterStateReloadInterval: here it would be a minute.
-func TestFollowsAFailover(t *testing.T) {
-	t.Parallel()
-	for name, cfg := range map[string]Config{"batched": {}, "unbatched": {Unbatched: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			first, second := redistest.NewServer(t), redistest.NewServer(t)
-			var over atomic.Bool
-			rdb := redis.NewClusterClient(&redis.ClusterOptions{
-				DialerRetries: 1,
-				ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-					node := first.Addr()
-					if over.Load() {
-						node = second.Addr()
-					}
-					return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: node}}}}, nil
-				},
-			})
-			t.Cleanup(func() { _ = rdb.Close() })
-			l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1000, Per: sec}), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			grantedBy(t, l)
-			first.Kill9()
-			if _, err := l.Allow(t.Context(), "p/x"); !errors.Is(err, ErrUnavailable) {
-				t.Errorf("with its master gone: %v", err)
-			}
-			over.Store(true)
-			redistest.WaitAsking(t, "a decision of the new master", 20*time.Second, func() bool {
-				d, err := l.Allow(t.Context(), "p/x")
-				return err == nil && d.Allowed
-			})
-			if _, err := l.Waitlist().Dispatch(t.Context(), DispatchRequest{Provider: "p"}); err != nil {
-				t.Errorf("who waits: %v", err)
-			}
-		})
-	}
 }

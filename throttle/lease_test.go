@@ -125,35 +125,6 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// The lease runs from the grant, not from Hold.
-func TestLateHold(t *testing.T) {
-	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
-		d := grantedBy(t, l)
-		<-time.After(leaseTime * 2 / 3)
-		w.down.Store(true)
-		ctx, lease := l.Lease(t.Context(), d.Grant)
-		began := time.Now()
-		<-ctx.Done()
-		if took := time.Since(began); took != leaseTime/3 || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
-			t.Errorf("it ended after %s by %v", took, context.Cause(ctx))
-		}
-		w.down.Store(false)
-		<-time.After(2 * sec)
-		if err := lease.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-		d = grantedBy(t, l)
-		<-time.After(leaseTime)
-		ctx, lease = l.Lease(t.Context(), d.Grant)
-		synctest.Wait()
-		if !errors.Is(context.Cause(ctx), ErrLeaseLost) {
-			t.Errorf("a lease that has run out is held: %v", context.Cause(ctx))
-		}
-		_ = lease.Release(t.Context())
-	})
-}
-
 // "Release … with a context that has ended": places are freed all the same, and
 // what the run's own context says is kept.
 func TestReleaseWithDeadContext(t *testing.T) {
@@ -173,25 +144,5 @@ func TestReleaseWithDeadContext(t *testing.T) {
 		if places(t, l) != 1 || !errors.Is(context.Cause(ctx), reason) {
 			t.Errorf("%d places free; the context ended by %v", places(t, l), context.Cause(ctx))
 		}
-	})
-}
-
-// When Redis does not take the release, the place is free when the lease runs out at the
-// latest, and the error says that nothing was done.
-func TestReleaseDuringOutage(t *testing.T) {
-	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
-		ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
-		w.hung.Store(true)
-		began := time.Now()
-		if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) || time.Since(began) != defaultTimeout {
-			t.Errorf("got %v after %s", err, time.Since(began))
-		}
-		if context.Cause(ctx) != context.Canceled { //nolint:errorlint // nothing else may be in it
-			t.Errorf("the context ended by %v", context.Cause(ctx))
-		}
-		w.hung.Store(false)
-		<-time.After(leaseTime)
-		grantedBy(t, l)
 	})
 }

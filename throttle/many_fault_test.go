@@ -1,10 +1,7 @@
 package throttle
 
 import (
-	"context"
-	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,101 +29,6 @@ func TestTogetherIsSafeToRepeat(t *testing.T) {
 	}
 	if got := b.askTogether(once, Request{Scope: "p/x"}); got[0].Allowed || !got[1].Allowed || got[1].Rules[0].Remaining != 6 {
 		t.Errorf("after it was given back: %+v, %+v", got[0].Decision, got[1].Decision)
-	}
-}
-
-// Where nobody knows what became of a batch, its time-out over or its connections
-// lost, what it was admitted to goes back for those who have gone; and where it has
-// not arrived it admits nobody any more.
-func TestUnknownBatchIsSettled(t *testing.T) {
-	t.Parallel()
-	for _, arrives := range []string{"before", "later"} {
-		b := warm(t, redistest.Client(t), window10())
-		ctx, leave := context.WithCancel(t.Context())
-		p, err := b.scopes.of("p/x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var batch []*pending
-		b.runner.mu.Lock()
-		for i, of := range []context.Context{ctx, t.Context(), ctx} {
-			batch = append(batch, b.runner.enqueue(of, b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: int64(1 + i), once: true}).call()))
-		}
-		b.runner.queue = nil
-		b.runner.mu.Unlock()
-		m := b.runner.commands(slices.Clone(batch))[0].(*batchCommand)
-		left := func() int64 {
-			d, err := b.Peek(t.Context(), Request{Scope: "p/x"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return d.Rules[0].Remaining
-		}
-		arrive := func() {
-			if err := b.rdb.Process(t.Context(), m.command(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want := int64(9)
-		if arrives == "before" {
-			arrive()
-			want -= 2 // of who has not gone: it was told of an error, which may have been a time-out
-		}
-		leave()
-		for _, i := range []int{0, 2} {
-			if _, err := batch[i].wait(); !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v", err)
-			}
-		}
-		m.failed(errReply)
-		if _, err := batch[1].wait(); !errors.Is(err, errReply) {
-			t.Errorf("got %v", err)
-		}
-		redistest.WaitFor(t, "it to be settled", bound, func() bool {
-			record := b.rdb.Get(t.Context(), m.provider+m.slot.name).Val()
-			return strings.HasSuffix(record, m.id) && left() == want
-		})
-		if arrives == "later" {
-			arrive()
-		}
-		if got := left(); got != want {
-			t.Errorf("it arrives %s: %d units are left, want %d", arrives, got, want)
-		}
-		if one := b.slots.take(); one == m.slot {
-			t.Error("the slot of a batch that may yet arrive is used again")
-		}
-	}
-}
-
-// A batch that may have arrived before the server forgot the script is sent again as
-// it is, with those who have gone: only so it finds what it was admitted to.
-func TestBatchThatMayHaveArrivedStays(t *testing.T) {
-	t.Parallel()
-	b := warm(t, redistest.Client(t), window10())
-	for _, sends := range []int32{1, 2} {
-		ctx, leave := context.WithCancel(t.Context())
-		p, err := b.scopes.of("p/x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var batch []*pending
-		b.runner.mu.Lock()
-		for _, of := range []context.Context{t.Context(), ctx, t.Context()} {
-			batch = append(batch, b.runner.enqueue(of, b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: 1, once: true}).call()))
-		}
-		b.runner.queue = nil
-		b.runner.mu.Unlock()
-		m := b.runner.commands(slices.Clone(batch))[0].(*batchCommand)
-		m.sends.Store(sends)
-		leave()
-		if _, err := batch[1].wait(); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
-		again := m.inFull()
-		one, ok := again[0].(*batchCommand)
-		if !ok || len(again) != 1 || !one.text || (one == m) != (sends == 2) || len(one.asked) != 2+int(sends/2) {
-			t.Errorf("after %d sends %d attempts are sent again in a batch of their own: %t", sends, len(one.asked), one != m)
-		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -68,31 +67,4 @@ func TestTasksAreDecidedTogether(t *testing.T) {
 			b.t.Errorf("whose API has told: %+v", d)
 		}
 	})
-}
-
-// "A decision of a tenant that waits for nothing costs the same whether others of its provider wait or not, and the same while an
-// API's correction of another scope is in force": it takes one command more, which looks whether that is its own.
-func TestOthersCostNothing(t *testing.T) {
-	t.Parallel()
-	for name, req := range map[string]Request{"a task": taskRequests("p/a")[0], "one that can't wait": {Scope: "p/a"}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{{Name: "window", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute}})
-			b := newBench(t, redistest.NewServer(t).Client(t), Config{}, policy)
-			cost := func() int {
-				return redistest.Total(redistest.Commands(t, b.rdb, func() { b.decide(req) }))
-			}
-			b.decide(req)
-			quiet := cost()
-			b.heed("p/other", turnedDown(time.Hour))
-			for i := range 5 {
-				if d := b.decide(Request{Scope: "p/other", Turn: Turn{WaiterID: fmt.Sprint("default:", i)}}); d.Allowed {
-					t.Fatalf("%+v", d)
-				}
-			}
-			if busy := cost(); busy > quiet+1 {
-				t.Errorf("%d commands while others wait, %d while nobody does", busy, quiet)
-			}
-		})
-	}
 }

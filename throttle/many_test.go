@@ -91,41 +91,6 @@ func warm(t *testing.T, rdb redis.UniversalClient, rules ...policy.Rule) *bench 
 	return b
 }
 
-// Attempts of a batch are answered as one after the other would be: as many as fit
-// are granted, each with what then remains, and the others are denied.
-func TestTogetherIsOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	clients := map[string]redis.UniversalClient{"redis": redistest.Client(t)}
-	_, clients["miniredis"] = redistest.Miniredis(t)
-	for name, rdb := range clients {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 20, Per: 10 * sec, Burst: 20}
-			day := policy.Rule{Name: "d", Algorithm: policy.FixedWindow, Limit: 100, Per: 60 * sec}
-			b := warm(t, rdb, window10(), bucket, day)
-			g := gated(rdb)
-			reqs := make([]Request, 12)
-			for i := range reqs {
-				reqs[i] = Request{Scope: "p/x"}
-			}
-			for i, got := range b.askTogether(reqs...) {
-				if got.Allowed != (i < 9) {
-					t.Fatalf("attempt %d: %+v", i, got.Decision)
-				}
-				if want := []int64{8 - int64(i), 18 - int64(i), 98 - int64(i)}; got.Allowed && !slices.Equal(remaining(got.Decision), want) {
-					t.Errorf("attempt %d leaves %v, want %v", i, remaining(got.Decision), want)
-				}
-				if !got.Allowed && (got.RetryAfter != sec || got.Binding != 0) {
-					t.Errorf("attempt %d: %+v", i, got.Decision)
-				}
-			}
-			if n := g.commands.Load(); n != 1+3 {
-				t.Errorf("%d commands, want one for all and one for each of three who are denied", n)
-			}
-		})
-	}
-}
-
 // A decision says the same whether it was made together with others or alone: all
 // of it, under random rules, at random times.
 func TestTogetherSaysTheSame(t *testing.T) {

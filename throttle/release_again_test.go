@@ -33,31 +33,3 @@ func TestReleaseIsSentAgain(t *testing.T) {
 		})
 	}
 }
-
-// "… until Redis takes it or the lease has run out and the places are free anyway", and a
-// second Release begins nothing beside it.
-func TestReleaseGivesUp(t *testing.T) {
-	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
-		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
-		w.down.Store(true)
-		const calls = 3
-		sent := gated(l.rdb)
-		for range calls {
-			_ = lease.Release(t.Context())
-		}
-		<-time.After(leaseTime)
-		tried := sent.trips.Load() - calls
-		// After 0.25, 0.75, 1.75, 3.75 s and then every two seconds, until 30 s are over, and a
-		// little later each time by what the client's own tries take.
-		if tried < 14 || tried > 17 {
-			t.Errorf("it was sent %d times again within its lease", tried)
-		}
-		<-time.After(10 * leaseTime)
-		if late := sent.trips.Load() - calls - tried; late != 0 {
-			t.Errorf("it was sent %d times after the lease", late)
-		}
-		w.down.Store(false)
-		<-time.After(2 * sec) // for the client's pool to have dialled
-	})
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -442,41 +441,6 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			})
 		}
 	}
-}
-
-// "a request sent again under the same ID within half a minute is not charged
-// again but answered with the first grant": a late reply to a call that timed out
-// in the queue takes nothing away from who has asked again.
-func TestTimedOutCallKeepsItsGrant(t *testing.T) {
-	t.Parallel()
-	bubble(t, Config{Timeout: sec}, policyOf(t, window10(), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
-		learn(t, l, "p/x")
-		g := gated(l.runner.rdb)
-		g.close()
-		results := make(chan error)
-		for range maxSenders {
-			go func() { results <- allowed(l, "p/x") }()
-		}
-		synctest.Wait()
-		req := Request{Scope: "p/x", ID: "once"}
-		go func() { _, err := l.Decide(context.Background(), req); results <- err }()
-		synctest.Wait()
-		g.step()
-		for range maxSenders {
-			if err := <-results; err != nil {
-				t.Error(err)
-			}
-		}
-		if err := <-results; !errors.Is(err, ErrUnavailable) {
-			t.Errorf("got %v, want the time-out", err)
-		}
-		g.open()
-		synctest.Wait() // the late reply has come
-		d, err := l.Decide(t.Context(), req)
-		if err != nil || !d.Allowed || d.Rules[0].Remaining != 10-maxSenders-1 || d.Rules[1].Remaining != 10-maxSenders-1 {
-			t.Errorf("asked again: %+v, %v", d, err)
-		}
-	})
 }
 
 // "One decision is one script call": one EVALSHA and no other command, whatever
