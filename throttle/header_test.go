@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"reflect"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -104,24 +103,6 @@ var headerSyntax = map[string]*regexp.Regexp{
 func listOf(parameters string) *regexp.Regexp {
 	item := `"([\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*";` + parameters
 	return regexp.MustCompile("^" + item + "(, " + item + ")*$")
-}
-
-// "no name from a task appears in a header"
-func TestHeaderNamesNoTenant(t *testing.T) {
-	t.Parallel()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
-		"*": {Rules: []policy.Rule{window10()}, Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{runs10()}}}},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	onBoth(t, Config{}, policy, func(b *bench) {
-		header := b.decide(Request{Scope: "p/secret customer/secret place"}).Header()
-		if text := strings.Join(append(header["Ratelimit"], header["Ratelimit-Policy"]...), ""); strings.Contains(text, "secret") ||
-			!strings.Contains(text, `"p/*:r"`) || !strings.Contains(text, `"p/*/*:c"`) {
-			b.t.Errorf("the header says %s", text)
-		}
-	})
 }
 
 // "for the binding rule alone"; "rounded up"; "left out if no clock can tell. All are left out if no rule binds"

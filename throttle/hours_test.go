@@ -152,28 +152,6 @@ func TestHoursAreTold(t *testing.T) {
 	})
 }
 
-// A shadow rule has its hours too: outside them it is not asked.
-func TestHoursOfAShadow(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "trial", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC"), Shadow: true}
-	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
-		told := &shadowsTold{}
-		b.shadows.tell = told.add
-		for i, at := range []int64{oClock(3, 0, 0), oClock(8, 0, 0), oClock(9, 0, 0), oClock(20, 0, 0)} {
-			b.at(at)
-			b.decide(Request{Scope: "p/x"})
-			redistest.WaitFor(b.t, "its answer", bound, func() bool { return b.shadows.out.Load() == 0 })
-			states, err := b.PeekShadows(t.Context(), "p/x")
-			if holds := i == 1 || i == 2; err != nil || (len(states) == 1) != holds {
-				b.t.Errorf("%d: %+v, %v", i, states, err)
-			}
-		}
-		if by := told.of(b.t, 2); by[ShadowAllowed] != 1 || by[ShadowDenied] != 1 {
-			b.t.Errorf("got %v", by)
-		}
-	})
-}
-
 // A start is granted by the rules that hold then, so nobody is granted one that is behind an edge of hours until then: those
 // who would have to start at the edge are not handed out before it, to be decided anew again and again.
 func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -166,30 +165,6 @@ func TestCorrectsOfTheRulesLevel(t *testing.T) {
 			b.t.Errorf("%d and %d are left", all, own)
 		}
 	})
-}
-
-// "Who raises nothing pays nothing: a call that goes through is told once in half an hour where
-// a limit may grow."
-func TestRaisingCosts(t *testing.T) {
-	t.Parallel()
-	for most, want := range map[int64]int64{0: 0, 200: 1} {
-		t.Run(fmt.Sprint(most), func(t *testing.T) {
-			t.Parallel()
-			rdb := redistest.Client(t)
-			b := newBench(t, rdb, Config{}, raising(t, policy.Corrects{Most: most}, window10()))
-			b.decide(Request{Scope: "p"})
-			counted := &counter{}
-			rdb.AddHook(counted)
-			for range 10 {
-				if _, err := b.Report(ctx, "p", upstream.Hint{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if calls := counted.n.Load(); calls > 2*want || calls < want { // a script that is not known is sent again
-				t.Errorf("%d calls", calls)
-			}
-		})
-	}
 }
 
 // Whatever an API says, and whenever it ends: "never more in a window than the larger of the

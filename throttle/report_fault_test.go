@@ -1,14 +1,10 @@
 package throttle
 
 import (
-	"errors"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // An API's own limit is one of its window: where the policy gives the rule another window
@@ -82,64 +78,4 @@ func TestRetryAfterBothPauses(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Where there was nothing but a pause by hand, and it has ended by the server's clock alone,
-// nothing is left to ask.
-func TestPauseAloneHasEnded(t *testing.T) {
-	t.Parallel()
-	ends := time.UnixMicro(epoch).Add(sec)
-	policy, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Pause: policy.PauseOn, PausedUntil: ends}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, ask := range map[string]func(*bench) (bool, error){
-		"peek": func(b *bench) (bool, error) {
-			d, err := b.Peek(ctx, Request{Scope: "p"})
-			return d.Allowed && len(d.Rules) == 0 && d.Binding == -1, err
-		},
-		"outlook": func(b *bench) (bool, error) {
-			o, err := b.Forecast(ctx, "p")
-			return o.At.After(ends) && len(o.Rules) == 0 && o.Until.IsZero(), err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policy, func(b *bench) {
-				b.scopes.now = func(string) time.Time { return time.UnixMicro(epoch) }
-				b.pass(2 * sec)
-				if ok, err := ask(b); err != nil || !ok {
-					b.t.Errorf("%t, %v", ok, err)
-				}
-			})
-		})
-	}
-}
-
-// What could not be told is told with the next answer.
-func TestUntoldIsToldAgain(t *testing.T) {
-	t.Parallel()
-	policy := raising(t, policy.Corrects{Most: 200}, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute})
-	onBoth(t, Config{}, policy, func(b *bench) {
-		up := b.runner.rdb
-		b.runner.rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-		if _, err := b.Report(ctx, "p", owns(4, time.Minute)); !errors.Is(err, ErrUnavailable) {
-			b.t.Fatalf("%v", err)
-		}
-		b.runner.rdb = up
-		if out, err := b.Report(ctx, "p", owns(4, time.Minute)); err != nil || !out.Changed {
-			b.t.Errorf("%+v, %v", out, err)
-		}
-		if n := b.counts("p", "r", 10); n != 4 {
-			b.t.Errorf("%d counts", n)
-		}
-		b.heed("p", owns(20, time.Minute))
-		b.pass(10 * time.Minute)
-		if n := b.counts("p", "r", 10); n != 20 {
-			b.t.Errorf("%d counts", n)
-		}
-		if out, err := b.Report(ctx, "p", upstream.Hint{}); err != nil || out.Changed {
-			b.t.Errorf("it is told once in half an hour: %+v, %v", out, err)
-		}
-	})
 }

@@ -113,18 +113,6 @@ func TestToldIsForgotten(t *testing.T) {
 	})
 }
 
-// Ten tenants of a region that have told all they can take nobody else's room, and each of those
-// has a pause of its own.
-func TestTenantsKeepTheirRoom(t *testing.T) {
-	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
-		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "#/eu", 20_000)
-		b.heed("p/eu/b/x", turnedDown(time.Minute))
-		b.starts(map[string]bool{"p/eu": true, "p/eu/c": true, "p/eu/b": false})
-	})
-}
-
 // "2,000 of them below one of the third": one tenant of a region takes a tenth of its room.
 func TestToldIsBoundedPerTenant(t *testing.T) {
 	t.Parallel()

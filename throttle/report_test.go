@@ -3,10 +3,7 @@ package throttle
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -237,64 +234,6 @@ func TestForget(t *testing.T) {
 
 func (b *bench) provider(name string) string { return keyspace(b.cfg.Prefix).provider(name) }
 
-// What is asked for without rules, or of a scope that meets none, has no pause; an outage is
-// told.
-func TestHeedFaults(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, bucket(1000, 1000)))
-	var unmatched *policy.UnmatchedError
-	if _, err := b.Report(ctx, "other", turnedDown(sec)); !errors.As(err, &unmatched) {
-		t.Errorf("%v", err)
-	}
-	down, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}), b.Policy(), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := down.Report(ctx, "p", turnedDown(sec)); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("%v", err)
-	}
-	if _, err := New(b.rdb, b.Policy(), Config{LongestPause: ms}); err == nil || !strings.Contains(err.Error(), "LongestPause is 1ms") {
-		t.Errorf("%v", err)
-	}
-	allowing, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{bucket(1, 1)}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.SetPolicy(allowing)
-	if out, err := b.Report(ctx, "other", turnedDown(sec)); err != nil || !out.Until.IsZero() {
-		t.Errorf("%+v, %v", out, err)
-	}
-}
-
-// Nobody pays for what nobody has told of its own path: such a decision is answered in the short form, and
-// again when the last pause is over.
-func TestNothingToldIsExpress(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	b := newBench(t, rdb, Config{Unbatched: true}, policyOf(t, bucket(1000, 1000)))
-	short := func() bool {
-		a := b.attempt(b.plan("p"), &Request{Scope: "p", ID: NewID(), Cost: 1, once: true})
-		return len(rdb.Do(ctx, a.arguments()...).Val().([]any)) == 4 //nolint:forcetypeassert // a list
-	}
-	b.decide(Request{Scope: "p"})
-	if !short() {
-		t.Error("nothing was told, and it takes the long way")
-	}
-	b.heed("p/x", turnedDown(sec))
-	if !short() {
-		t.Error("a pause of another scope was told, and it takes the long way")
-	}
-	b.heed("p", turnedDown(sec))
-	if short() {
-		t.Error("a pause was told, and nobody looks for it")
-	}
-	rdb.Del(ctx, upstreamKey(b.provider("p")))
-	short() // which counts in the rule's own parts again
-	if !short() {
-		t.Error("it is over, and it takes the long way")
-	}
-}
-
 func (b *bench) plan(scope string) *compiledScope {
 	p, err := b.scopes.of(scope)
 	if err != nil {
@@ -305,30 +244,3 @@ func (b *bench) plan(scope string) *compiledScope {
 
 // pass lets time pass by the server's clock.
 func (b *bench) pass(d time.Duration) { b.now.Add(d.Microseconds()) }
-
-// Config.OnUpstream receives each new effect: what, where, and until when.
-func TestOnUpstream(t *testing.T) {
-	t.Parallel()
-	var got []UpstreamChange
-	rule := policy.Rule{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute}
-	pol := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{rule})
-	onBoth(t, Config{OnUpstream: func(c UpstreamChange) { got = append(got, c) }}, pol, func(b *bench) {
-		got = nil
-		b.heed("p/a", turnedDown(30*sec))
-		b.heed("p/a", turnedDown(30*sec)) // nothing new
-		b.heed("p/a", upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: 40, Remaining: 9, Window: time.Minute}}})
-		var short []string
-		for _, c := range got {
-			if c.Until.IsZero() || c.Left <= 0 {
-				b.t.Errorf("%+v", c)
-			}
-			short = append(short, fmt.Sprint(c.What, " ", c.Scope, " ", c.Rule, " ", c.Pattern, " ", c.Limit))
-		}
-		if want := []string{"pause p/a   0", "cut p/a tenant p/* 0", "limit p/a tenant p/* 40"}; !slices.Equal(short, want) {
-			b.t.Errorf("%q, want %q", short, want)
-		}
-		if got[0].Left != 30*sec {
-			b.t.Errorf("the pause lasts %s", got[0].Left)
-		}
-	})
-}

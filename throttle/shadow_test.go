@@ -15,7 +15,6 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // shadowsTold gathers what shadow rules said.
@@ -298,26 +297,6 @@ func TestShadowComesAlive(t *testing.T) {
 	if err != nil || len(bounds) != 2 || !bounds[0].Rule.Shadow || bounds[1].Rule.Shadow {
 		t.Errorf("overridden: %+v, %v", bounds, err)
 	}
-}
-
-// The periods of a calendar count as those of a rule do, one after another.
-func TestShadowCalendar(t *testing.T) {
-	t.Parallel()
-	daily := policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 1, Resets: wallclock.MustParse("0 0 * * *", "UTC"), Shadow: true}
-	onBoth(t, Config{}, policyOf(t, daily), func(b *bench) {
-		for day := range 3 {
-			told := &shadowsTold{}
-			b.shadows.tell = told.add
-			b.at(int64(day)*86400_000_000 + 5)
-			for n := range 2 {
-				b.decide(Request{Scope: "p/x"})
-				told.of(b.t, n+1)
-			}
-			if by := told.of(b.t, 2); by[ShadowAllowed] != 1 || by[ShadowDenied] != 1 {
-				b.t.Errorf("day %d: %v", day, by)
-			}
-		}
-	})
 }
 
 // "At most once a minute for each rule": how many starts it would have made wait, if any.

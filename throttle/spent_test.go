@@ -1,11 +1,8 @@
 package throttle
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -120,75 +117,4 @@ func TestOnSpent(t *testing.T) {
 			step("free 1 1 ;", func() error { _, err = l.Allow(ctx, "free"); return err }) // under no rule
 		})
 	}
-}
-
-// What is told are the requests that were allowed, each once, whatever was asked again, came from a stock, started too late
-// or was charged by calls of others.
-func TestOnSpentCountsOnce(t *testing.T) {
-	t.Parallel()
-	for name, rule := range map[string]policy.Rule{
-		"window":   {Name: "r", Algorithm: policy.SlidingWindow, Limit: 40, Per: time.Second},
-		"prefetch": {Name: "r", Algorithm: policy.SlidingWindow, Limit: 4000, Per: 10 * time.Second, Prefetch: 50 * time.Millisecond},
-		"bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 200, Per: time.Second, Burst: 5},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var sums, want spentSums
-			l, err := New(redistest.Client(t), policyOf(t, rule), Config{Prefix: redistest.Prefix(t), OnSpent: sums.add})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var wg sync.WaitGroup
-			for n := range 8 {
-				wg.Go(func() {
-					random := rand.New(rand.NewPCG(uint64(n), 1))
-					for range 25 {
-						want.add(oneOf(t, l, random))
-					}
-				})
-			}
-			wg.Wait()
-			if sums.tasks != want.tasks || sums.units != want.units {
-				t.Errorf("%d tasks with %d units were told, %d with %d ran", sums.tasks, sums.units, want.tasks, want.units)
-			}
-		})
-	}
-}
-
-// oneOf asks in one of many ways, and returns what was spent.
-func oneOf(t *testing.T, l *Limiter, random *rand.Rand) Spent {
-	t.Helper()
-	cost := 1 + random.Int64N(3)
-	var d Decision
-	var err error
-	switch random.IntN(5) {
-	case 0:
-		cost = 1
-		d, err = l.Allow(ctx, "p/x")
-	case 1:
-		d, err = l.Decide(ctx, Request{Scope: "p/x", Cost: cost, MaxDelay: 50 * time.Millisecond})
-	case 2:
-		d, cost, err = l.AllowAtMost(ctx, "p/x", cost)
-	case 3:
-		brief, cancel := context.WithTimeout(ctx, time.Duration(random.Int64N(int64(5*time.Millisecond))))
-		defer cancel()
-		if d, err = l.Wait(brief, Request{Scope: "p/x", Cost: cost}); err != nil {
-			return Spent{}
-		}
-	case 4:
-		d, err = l.Wait(ctx, Request{Scope: "p/x", Cost: cost})
-	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if !d.Allowed {
-		return Spent{}
-	}
-	if random.IntN(4) == 0 {
-		if err := l.Refund(ctx, d.Grant); err != nil {
-			t.Error(err)
-		}
-		return Spent{}
-	}
-	return Spent{Tasks: 1, Units: cost}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // The pad slows a bucket that keeps to its API's limit as it slows any other; a margin leaves
@@ -63,77 +62,5 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A limit that its API tells no more grows on from the whole, or from what refusals have left.
-func TestUntoldLimitGrowsOn(t *testing.T) {
-	t.Parallel()
-	const told, calls, refused = 1, 2, 3
-	type step struct {
-		after time.Duration
-		what  int
-		want  int64
-	}
-	for name, steps := range map[string][]step{
-		"calls go through": {
-			{0, calls, 100}, {10 * sec, told, 100}, {30 * time.Minute, calls, 100}, {29 * time.Minute, calls, 100},
-			{time.Minute - us(1), 0, 100}, {us(1), 0, 100}, {10 * sec, 0, 110}, {10 * sec, calls, 120}, {10 * sec, 0, 130}, {time.Hour, calls, 100},
-		},
-		"it had grown":   {{0, calls, 100}, {30 * sec, calls, 130}, {0, told, 100}, {59 * time.Minute, calls, 100}, {time.Minute, 0, 100}, {sec, 0, 101}},
-		"it was refused": {{0, told, 100}, {59 * time.Minute, calls, 100}, {50 * sec, refused, 50}, {10 * sec, 0, 60}, {10 * sec, calls, 70}, {40 * sec, 0, 110}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: 10 * sec}
-			onBoth(t, Config{StartTolerance: -1}, raising(t, policy.Corrects{Cut: 50, Grow: 10, Most: 150}, rule), func(b *bench) {
-				for i, step := range steps {
-					b.pass(step.after)
-					switch step.what {
-					case told:
-						b.heed("p", owns(100, 10*sec))
-					case calls:
-						b.heed("p", upstream.Hint{})
-					case refused:
-						b.heed("p", turnedDown(ms))
-						b.pass(ms)
-					}
-					if n := b.counts("p", "r", 100); n != step.want {
-						b.t.Fatalf("step %d: %d counts, want %d", i, n, step.want)
-					}
-				}
-				n := steps[len(steps)-1].want
-				if d := b.peek().Rules[0].Remaining; d != n {
-					b.t.Errorf("%d may start, want %d", d, n)
-				}
-			})
-		})
-	}
-}
-
-// A bucket keeps to the rate that its API told when the policy gives it another window, and
-// Told tells what that is there.
-func TestToldOfABucketsOtherWindow(t *testing.T) {
-	t.Parallel()
-	for _, pad := range []time.Duration{-1, 5 * ms} {
-		for _, one := range []struct {
-			limit int64
-			per   time.Duration
-			want  int64 // what counts
-		}{{100, time.Minute, 100}, {90, time.Second, 60}, {500, 10 * sec, 500}, {900, 10 * sec, 600}, {30, 100 * ms, 6}, {30, 10 * ms, 1}} {
-			t.Run(fmt.Sprint(pad, one.limit, one.per), func(t *testing.T) {
-				t.Parallel()
-				onBoth(t, Config{StartTolerance: pad}, policyOf(t, bucket(100, 60)), func(b *bench) {
-					b.heed("p", owns(60, sec))
-					rule := bucket(one.limit, 60)
-					rule.Per = one.per
-					b.SetPolicy(policyOf(b.t, rule))
-					// What is counted in a window is a fraction more or less of it with the pad.
-					if n := b.counts("p", "r", one.limit); n < one.want-one.want/100 || n > one.want+one.want/100 {
-						b.t.Errorf("%d counts, want %d", n, one.want)
-					}
-				})
-			})
-		}
 	}
 }
