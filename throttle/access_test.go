@@ -3,13 +3,14 @@ package throttle
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -30,9 +31,7 @@ import (
 func documentedAccess(t *testing.T) (words, commands []string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	_, rule, found := strings.Cut(string(text), "\nACL SETUSER ")
 	rule, _, closed := strings.Cut(rule, "```")
 	if !found || !closed {
@@ -69,23 +68,31 @@ const hostileProvider = "p {*}"
 // none has are the answers looked at.
 func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []policy.Rule, instead ...redis.Hook) error {
 	t.Helper()
-	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}}})
-	if err != nil {
-		t.Fatal(err)
+	pol := limitsOf(t, map[string]policy.ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}}})
+	var mu sync.Mutex
+	var errs []error
+	failed := func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		return errors.Join(errs...)
 	}
-	failed := &failures{}
-	rdb.AddHook(failed)
+	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		err := send()
+		if err != nil && len(cmds) == 1 && runsScript(cmds[0]) && !unknownScript(err) {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		}
+		return err
+	}))
 	for _, hook := range instead {
 		rdb.AddHook(hook)
 	}
-	l, err := New(rdb, pol, Config{Prefix: prefix, Timeout: 5 * sec})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(t, rdb, pol, Config{Prefix: prefix, Timeout: 5 * sec})
 	decide := func(id string, ahead time.Duration, want bool) Decision {
 		t.Helper()
 		d, err := l.Decide(t.Context(), Request{Scope: hostileProvider + "/a b*", ID: id, MaxDelay: ahead})
-		if err == nil && d.Allowed != want && failed.err() == nil {
+		if err == nil && d.Allowed != want && failed() == nil {
 			t.Errorf("attempt %q: %+v", id, d)
 		}
 		return d
@@ -109,7 +116,7 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []p
 	everyTurn(t, l, d.Grant, last.Grant)
 	_, _ = l.join(t.Context(), "member", sec)
 	_, _ = l.join(t.Context(), "member", 0)
-	return failed.err()
+	return failed()
 }
 
 // everyTurn has one wait for a turn, and be released again and again, as if it did
@@ -143,36 +150,6 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	_, _ = l.Peek(t.Context(), Request{Scope: scope})
 	_ = l.ResetUpstream(t.Context(), scope)
 	_, _ = l.Reset(t.Context(), scope, "")
-}
-
-// failures is a hook that keeps the errors of scripts.
-type failures struct {
-	mu   sync.Mutex
-	errs []error
-}
-
-func (f *failures) err() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return errors.Join(f.errs...)
-}
-
-func (f *failures) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if runsScript(cmd) && err != nil && !unknownScript(err) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.errs = append(f.errs, err)
-		}
-		return err
-	}
-}
-
-func (f *failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // "the smallest ACL rule that works is documented and tested": it works, and
@@ -209,10 +186,7 @@ func TestFirstAccess(t *testing.T) {
 	server := redistest.NewServer(t)
 	_, all := documentedAccess(t)
 	less := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return c == "+eval" })
-	l, err := New(server.User(t, []string{"hw:*"}, less...), policyOf(t, window10()), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(t, server.User(t, []string{"hw:*"}, less...), policyOf(t, window10()), Config{})
 	if err := allowed(l, "p/x"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("without +eval: %v", err)
 	}
@@ -230,9 +204,7 @@ func TestAccessAsDocumented(t *testing.T) {
 	t.Parallel()
 	words, commands := documentedAccess(t)
 	text, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", "")), " ")
 	_, rest, found := strings.Cut(plain, " ~hw:{* ~hw:turns ~hw:members ~hw:processes %R~hw:limits* "+strings.Join(commands, " ")+" ")
 	if !found || strings.HasPrefix(rest, "+") {
@@ -282,10 +254,7 @@ func TestAccessOfSeveralServers(t *testing.T) {
 			opts.Username, opts.Password = user.Username, user.Password
 			rdb := redis.NewClusterClient(opts)
 			defer rdb.Close()
-			l, err := New(rdb, policyOf(t, window10()), Config{Prefix: prefix})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := newLimiter(t, rdb, policyOf(t, window10()), Config{Prefix: prefix})
 			if err := allowed(l, "p/x"); err != nil {
 				return err
 			}
@@ -301,7 +270,6 @@ func TestAccessOfSeveralServers(t *testing.T) {
 	t.Run("Ring", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.NewServer(t)
-		admin := server.Client(t)
 		ring := func(prefix string, commands []string) *redis.Ring {
 			user := server.User(t, []string{prefix + ":*"}, commands...).Options()
 			rdb := redis.NewRing(&redis.RingOptions{
@@ -311,21 +279,10 @@ func TestAccessOfSeveralServers(t *testing.T) {
 			t.Cleanup(func() { _ = rdb.Close() })
 			return rdb
 		}
-		rdb := ring("more", more(ringAccess))
-		redistest.WaitFor(t, "its heart to beat", bound, func() bool {
-			info, _ := admin.Info(t.Context(), "commandstats").Result()
-			_, calls, _ := strings.Cut(info, "cmdstat_ping:calls=")
-			calls, _, _ = strings.Cut(calls, ",")
-			n, _ := strconv.Atoi(calls)
-			return n > 10
-		})
-		if err := everyCall(t, rdb, "more", everyRule); err != nil {
+		if err := everyCall(t, ring("more", more(ringAccess)), "more", everyRule); err != nil {
 			t.Errorf("with %s: %v", ringAccess, err)
 		}
-		l, err := New(ring("less", commands), policyOf(t, window10()), Config{Prefix: "less"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := newLimiter(t, ring("less", commands), policyOf(t, window10()), Config{Prefix: "less"})
 		redistest.WaitFor(t, "a ring to miss "+ringAccess, bound, func() bool { return errors.Is(allowed(l, "p/x"), ErrUnavailable) })
 	})
 }
@@ -339,47 +296,33 @@ type declared struct {
 	seen map[string]bool // the names of the scripts
 }
 
-type unknown string
-
-func (e unknown) Error() string { return string(e) }
-func (unknown) RedisError()     {}
-
-func (d *declared) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (d *declared) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+// elsewhere sends the scripts of a pipeline each by itself.
+func (d *declared) elsewhere(ctx context.Context, cmds []redis.Cmder, send func() error) error {
+	var faults []error
+	for _, cmd := range cmds {
 		switch cmd.Name() {
 		case "evalsha":
-			err := unknown("NOSCRIPT send its text")
-			cmd.SetErr(err)
-			return err
+			cmd.SetErr(reply("NOSCRIPT send its text"))
 		case "eval":
 			args := cmd.Args()
-			name, _, _ := strings.Cut(strings.TrimPrefix(args[1].(string), "-- "), ":") //nolint:forcetypeassert // see call.text
+			name, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprint(args[1]), "-- "), ":")
 			d.mu.Lock()
 			d.seen[name] = true
 			d.mu.Unlock()
-			keys := make([]string, args[2].(int)) //nolint:forcetypeassert // as above
-			for i := range keys {
-				keys[i] = args[3+i].(string) //nolint:forcetypeassert // as above
+			var keys []string
+			for _, key := range args[3 : 3+args[2].(int)] { //nolint:forcetypeassert // see call.text
+				keys = append(keys, fmt.Sprint(key))
 			}
-			return d.run(ctx, keys, cmd)
+			_ = d.run(ctx, keys, cmd)
+		default:
+			return send()
 		}
-		return next(ctx, cmd)
+		faults = append(faults, cmd.Err())
 	}
-}
-
-func (d *declared) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() != "evalsha" && cmds[0].Name() != "eval" {
-			return next(ctx, cmds)
-		}
-		var fault error
-		for _, cmd := range cmds { // the scripts of a pipeline are sent each by itself
-			fault = errors.Join(fault, d.ProcessHook(nil)(ctx, cmd))
-		}
-		return fault
+	if len(faults) == 1 {
+		return faults[0]
 	}
+	return errors.Join(faults...)
 }
 
 // "Every key is declared: the tests run each script as a Redis user whose ACL
@@ -407,7 +350,7 @@ func TestEveryKeyIsDeclared(t *testing.T) {
 			t.Run(way+", "+name, func(t *testing.T) {
 				t.Parallel()
 				d := &declared{run: run, seen: map[string]bool{}}
-				if err := everyCall(t, clientOf(t, optionsOf(t)), redistest.Prefix(t), rules, d); err != nil {
+				if err := everyCall(t, clientOf(t, optionsOf(t)), redistest.Prefix(t), rules, hook(d.elsewhere)); err != nil {
 					t.Error(err)
 				}
 				for _, script := range lua.All() {
@@ -438,7 +381,7 @@ func TestClients(t *testing.T) {
 	clients := map[string]redis.UniversalClient{
 		"single":   server.Client(t),
 		"Cluster":  redistest.Cluster(t),
-		"Sentinel": sentinel(t, server),
+		"Sentinel": redistest.NewSentinel(t).Client(t),
 		"TLS":      encrypted(t, server),
 		"Ring": redis.NewRing(&redis.RingOptions{
 			Addrs: map[string]string{"a": server.Addr(), "b": redistest.NewServer(t).Addr()},
@@ -452,55 +395,19 @@ func TestClients(t *testing.T) {
 				t.Error(err)
 			}
 			policy := policyOf(t, window10(), runs10())
-			l, err := New(rdb, policy, Config{Prefix: redistest.Prefix(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := newLimiter(t, rdb, policy, Config{Prefix: redistest.Prefix(t)})
 			together(t, l, 5, nil, func(int) error { return allowed(l, "p/x") })
 		})
 	}
 }
 
-// sentinel returns a client that asks a sentinel for the master's address.
-func sentinel(t *testing.T, server *redistest.Server) redis.UniversalClient {
-	t.Helper()
-	host, port, err := net.SplitHostPort(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := fmt.Sprintf("*2\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(host), host, len(port), port)
-	listener := listen(t, func(conn net.Conn) {
-		serve(conn, func(command []string) string {
-			switch {
-			case command[0] == "hello":
-				return "-ERR unknown command\r\n"
-			case command[0] == "sentinel" && strings.EqualFold(command[1], "get-master-addr-by-name"):
-				return address
-			case command[0] == "sentinel":
-				return "*0\r\n"
-			case command[0] == "subscribe":
-				return subscribed(command[1:])
-			}
-			return "+OK\r\n"
-		})
-	})
-	return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{listener}, MasterName: "main", DisableIdentity: true})
-}
-
-func subscribed(channels []string) string {
-	var b strings.Builder
-	for i, c := range channels {
-		b.WriteString("*3\r\n$9\r\nsubscribe\r\n$" + strconv.Itoa(len(c)) + "\r\n" + c + "\r\n:" + strconv.Itoa(i+1) + "\r\n")
-	}
-	return b.String()
-}
-
 // encrypted returns a client that reaches the server by TLS.
 func encrypted(t *testing.T, server *redistest.Server) redis.UniversalClient {
 	t.Helper()
-	cert := certificate(t)
+	pair := httptest.NewTLSServer(nil) // of which the certificate is wanted
+	t.Cleanup(pair.Close)
 	plain := listen(t, func(conn net.Conn) {
-		in := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+		in := tls.Server(conn, &tls.Config{Certificates: pair.TLS.Certificates, MinVersion: tls.VersionTLS12})
 		defer in.Close()
 		out, err := net.Dial("tcp", server.Addr())
 		if err != nil {
@@ -513,8 +420,10 @@ func encrypted(t *testing.T, server *redistest.Server) redis.UniversalClient {
 		}()
 		_, _ = io.Copy(in, out)
 	})
+	roots := x509.NewCertPool()
+	roots.AddCert(pair.Certificate())
 	return redis.NewUniversalClient(&redis.UniversalOptions{
-		Addrs: []string{plain}, TLSConfig: trusting(t, cert), DisableIdentity: true,
+		Addrs: []string{plain}, TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
@@ -523,9 +432,7 @@ func encrypted(t *testing.T, server *redistest.Server) redis.UniversalClient {
 func listen(t *testing.T, handle func(net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {

@@ -112,9 +112,7 @@ func (b *bench) changeHistory(seed uint64) {
 				continue // it can never pass, just now
 			}
 			if d.Allowed && rng.IntN(8) == 0 {
-				if err := b.Refund(b.t.Context(), d.Grant); err != nil {
-					b.t.Fatal(err)
-				}
+				noError(b.t, b.Refund(b.t.Context(), d.Grant))
 			} else if d.Allowed {
 				starts = append(starts, started{b.now.Load() + d.Wait.Microseconds(), cost})
 			}

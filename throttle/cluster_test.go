@@ -24,28 +24,13 @@ type reply string
 func (r reply) Error() string { return string(r) }
 func (reply) RedisError()     {}
 
-func (h *tryAgain) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *tryAgain) refuse(cmd redis.Cmder) bool {
-	if !runsScript(cmd) || h.left.Add(-1) < 0 {
-		return false
+func (h *tryAgain) refuse(_ context.Context, cmds []redis.Cmder, send func() error) error {
+	if !runsScript(cmds[0]) || h.left.Add(-1) < 0 {
+		return send()
 	}
 	h.refused.Add(1)
-	cmd.SetErr(reply("TRYAGAIN Multiple keys request during rehashing of slot"))
-	return true
-}
-
-func (h *tryAgain) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.refuse(cmd) {
-			return cmd.Err()
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h *tryAgain) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	cmds[0].SetErr(reply("TRYAGAIN Multiple keys request during rehashing of slot"))
+	return cmds[0].Err()
 }
 
 // "A decision that meets a slot on the move is made when the move is over, if that takes less
@@ -55,7 +40,7 @@ func TestDecisionWaitsForAMove(t *testing.T) {
 	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec, OnRedisError: policy.FailOpen}
 	bubble(t, Config{}, policyOf(t, rule), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		h := &tryAgain{}
-		l.rdb.AddHook(h)
+		l.rdb.AddHook(hook(h.refuse))
 		h.left.Store(5)
 		if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Allowed || d.Degraded || h.refused.Load() != 5 {
 			t.Errorf("after %d refusals: %+v, %v", h.refused.Load(), d, err)
@@ -73,7 +58,7 @@ func TestLongMoveIsAnOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		h := &tryAgain{}
-		l.rdb.AddHook(h)
+		l.rdb.AddHook(hook(h.refuse))
 		h.left.Store(1 << 30)
 		began := time.Now()
 		_, err := l.Allow(t.Context(), "p/x")

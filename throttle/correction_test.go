@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/wallclock"
@@ -35,42 +34,39 @@ func (b *bench) admitted(scope string, of int) (n int) {
 func TestAdoptedLimit(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
-		t.Run(string(algorithm), func(t *testing.T) {
-			t.Parallel()
-			rule := policy.Rule{Name: "own", Algorithm: algorithm, Limit: 10, Per: time.Minute}
-			above := policy.Rule{Name: "all", Algorithm: algorithm, Limit: 1000, Per: time.Minute}
-			if algorithm == policy.TokenBucket {
-				rule.Burst, above.Burst = 10, 1000
+		rule := policy.Rule{Name: "own", Algorithm: algorithm, Limit: 10, Per: time.Minute}
+		above := policy.Rule{Name: "all", Algorithm: algorithm, Limit: 1000, Per: time.Minute}
+		if algorithm == policy.TokenBucket {
+			rule.Burst, above.Burst = 10, 1000
+		}
+		onBothIn(t, string(algorithm), Config{}, tenants(t, "p", []policy.Rule{above}, []policy.Rule{rule}), func(b *bench) {
+			if !b.heed("p/a", owns(4, time.Minute)).Changed || b.heed("p/a", owns(4, time.Minute)).Changed {
+				b.t.Error("it was not new, or new twice")
 			}
-			onBoth(t, Config{}, tenants(t, "p", []policy.Rule{above}, []policy.Rule{rule}), func(b *bench) {
-				if !b.heed("p/a", owns(4, time.Minute)).Changed || b.heed("p/a", owns(4, time.Minute)).Changed {
-					b.t.Error("it was not new, or new twice")
-				}
-				if n := b.admitted("p/a", 20); n != 4 {
-					b.t.Errorf("%d were admitted, of the API's 4", n)
-				}
-				if n := b.admitted("p/b", 20); n != 10 {
-					b.t.Errorf("%d of another tenant were admitted, of 10", n)
-				}
-				told, err := b.UpstreamState(ctx, "p/a")
-				if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Limit != 4 || told.Corrections[0].Own != 4 || told.Corrections[0].Bound.Rule.Name != "own" {
-					b.t.Errorf("%+v, %v", told, err)
-				}
-				b.pass(ms) // starts of one microsecond count as some of different ones
-				b.heed("p/a", owns(7, time.Minute))
-				if n := b.admitted("p/a", 20); n != 3 {
-					b.t.Errorf("%d more were admitted, of 7 the API's", n)
-				}
-				b.heed("p/a", owns(70, time.Minute))
-				if n := b.admitted("p/a", 20); n != 3 {
-					b.t.Errorf("%d more were admitted, of 10 the rule's: no more than that, whatever the API says", n)
-				}
-				b.heed("p/a", owns(2, time.Minute))
-				b.pass(time.Hour + time.Minute)
-				if n := b.admitted("p/a", 20); n != 10 {
-					b.t.Errorf("%d were admitted an hour later", n)
-				}
-			})
+			if n := b.admitted("p/a", 20); n != 4 {
+				b.t.Errorf("%d were admitted, of the API's 4", n)
+			}
+			if n := b.admitted("p/b", 20); n != 10 {
+				b.t.Errorf("%d of another tenant were admitted, of 10", n)
+			}
+			told, err := b.UpstreamState(ctx, "p/a")
+			if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Limit != 4 || told.Corrections[0].Own != 4 || told.Corrections[0].Bound.Rule.Name != "own" {
+				b.t.Errorf("%+v, %v", told, err)
+			}
+			b.pass(ms) // starts of one microsecond count as some of different ones
+			b.heed("p/a", owns(7, time.Minute))
+			if n := b.admitted("p/a", 20); n != 3 {
+				b.t.Errorf("%d more were admitted, of 7 the API's", n)
+			}
+			b.heed("p/a", owns(70, time.Minute))
+			if n := b.admitted("p/a", 20); n != 3 {
+				b.t.Errorf("%d more were admitted, of 10 the rule's: no more than that, whatever the API says", n)
+			}
+			b.heed("p/a", owns(2, time.Minute))
+			b.pass(time.Hour + time.Minute)
+			if n := b.admitted("p/a", 20); n != 10 {
+				b.t.Errorf("%d were admitted an hour later", n)
+			}
 		})
 	}
 }
@@ -159,56 +155,43 @@ func TestAdoptedByItsUnit(t *testing.T) {
 // stays in order, other lines go on, and it is looked at each second.
 func TestTooDearKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	for name, at := range map[string]string{"its own rule": "p/a", "a rule that others share": "p"} {
-		for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
-			t.Run(name+" "+string(algorithm), func(t *testing.T) {
-				t.Parallel()
-				rule := func(name string) policy.Rule {
-					r := policy.Rule{Name: name, Algorithm: algorithm, Limit: 20, Per: time.Minute}
-					if algorithm == policy.TokenBucket {
-						r.Burst = 20
-					}
-					return r
-				}
-				policy := tenants(t, "p", []policy.Rule{rule("all")}, []policy.Rule{rule("own")})
-				onBoth(t, Config{}, policy, func(b *bench) {
-					wake := func(want string) {
-						b.t.Helper()
-						w, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
-						var got []string
-						for _, p := range w.Granted {
-							got = append(got, p.Scope+" "+p.ID)
-							b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.ID]})
-						}
-						if err != nil || strings.Join(got, ", ") != want || want == "" && (!w.Waiting || w.Next > sec) {
-							b.t.Fatalf("released %q, want %q; %+v, %v", got, want, w, err)
-						}
-					}
-					wait := func(scope, ticket string, cost int64) {
-						b.t.Helper()
-						if d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, ID: NewID(), Cost: cost}); !d.Position.Waits {
-							b.t.Fatalf("%s was granted: %+v", ticket, d)
-						}
-					}
-					b.heed(at, owns(4, time.Minute))
-					wait("p/a", "dear", 10)
-					wait("p/a", "1", 1)
-					for range 3 {
-						b.pass(sec)
-						wake("")
-					}
-					wait("p/a", "2", 1)
-					if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "b"}}); !d.Allowed {
-						b.t.Fatalf("another line's should go on: %+v", d)
-					}
-					b.pass(sec)
-					wake("")
-					b.heed(at, owns(20, time.Minute))
-					b.pass(sec)
-					wake("p/a dear, p/a 1, p/a 2")
-				})
-			})
+	for _, row := range []struct {
+		at        string // its own rule, or one that others share
+		algorithm policy.Algorithm
+	}{{"p/a", policy.TokenBucket}, {"p/a", policy.SlidingWindow}, {"p", policy.TokenBucket}, {"p", policy.FixedWindow}} {
+		rule := policy.Rule{Name: "r", Algorithm: row.algorithm, Limit: 20, Per: time.Minute}
+		if row.algorithm == policy.TokenBucket {
+			rule.Burst = 20
 		}
+		onBothIn(t, row.at+" "+string(row.algorithm), Config{}, tenants(t, "p", []policy.Rule{rule}, []policy.Rule{rule}), func(b *bench) {
+			wake := func(want string) {
+				b.t.Helper()
+				w := b.dispatch(DispatchRequest{Max: 9})
+				var got []string
+				for _, p := range w.Granted {
+					got = append(got, p.Scope+" "+p.ID)
+					b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.ID]})
+				}
+				if strings.Join(got, ", ") != want || want == "" && (!w.Waiting || w.Next > sec) {
+					b.t.Fatalf("released %q, want %q; %+v", got, want, w)
+				}
+			}
+			b.heed(row.at, owns(4, time.Minute))
+			ways["one by one"](b, []Waiter{{Scope: "p/a", ID: "dear", Cost: 10}, {Scope: "p/a", ID: "1", Cost: 1}})
+			for range 3 {
+				b.pass(sec)
+				wake("")
+			}
+			ways["one by one"](b, []Waiter{{Scope: "p/a", ID: "2", Cost: 1}})
+			if d := b.decide(Request{Scope: "p/b", Turn: Turn{WaiterID: "b"}}); !d.Allowed {
+				b.t.Fatalf("another line's should go on: %+v", d)
+			}
+			b.pass(sec)
+			wake("")
+			b.heed(row.at, owns(20, time.Minute))
+			b.pass(sec)
+			wake("p/a dear, p/a 1, p/a 2")
+		})
 	}
 }
 
@@ -222,9 +205,7 @@ func TestCut(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		limits := func() (s, f int64) {
 			told, err := b.UpstreamState(ctx, "p/a")
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, err)
 			s, f = 100, 1000
 			for _, c := range told.Corrections {
 				switch c.Bound.Rule.Name {
@@ -259,9 +240,7 @@ func TestCut(t *testing.T) {
 		if s, f := limits(); s != 11 || f != 100 { // the one grows back as fast as it is cut
 			b.t.Errorf("of a hundred refusals %d and %d are left", s, f)
 		}
-		if err := b.ResetUpstream(ctx, "p/a"); err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, b.ResetUpstream(ctx, "p/a"))
 		if s, f := limits(); s != 100 || f != 1000 {
 			b.t.Errorf("forgotten, they are %d and %d", s, f)
 		}
@@ -278,29 +257,24 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 			Name: "r", Algorithm: policy.TokenBucket, Limit: 1 + random.Int64N(5000), Burst: 20 + random.Int64N(5000),
 			Per: time.Duration(1+random.Int64N(3_600_000)) * ms, Margin: time.Duration(random.Int64N(2)) * 100 * us(1),
 		}
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
-				b.decide(Request{Scope: "p", Cost: 10})
-				was := b.peek().Rules[0].Remaining
-				for range 20 {
-					b.heed("p", turnedDown(us(1)))
-					b.pass(us(2))
-					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 5})
-					if !d.Allowed {
-						b.t.Fatalf("%+v", d)
-					}
-					b.giveBack(d.Grant)
-					if err := b.ResetUpstream(ctx, "p"); err != nil {
-						b.t.Fatal(err)
-					}
+		onBothIn(t, fmt.Sprint(i), Config{}, policyOf(t, rule), func(b *bench) {
+			b.decide(Request{Scope: "p", Cost: 10})
+			was := b.peek().Rules[0].Remaining
+			for range 20 {
+				b.heed("p", turnedDown(us(1)))
+				b.pass(us(2))
+				d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 5})
+				if !d.Allowed {
+					b.t.Fatalf("%+v", d)
 				}
-				now := b.peek().Rules[0].Remaining
-				refilled := 2 + 20*2*rule.Limit/rule.Per.Microseconds()
-				if now < was-1 || now > was+refilled {
-					b.t.Errorf("%d units were left, and %d are", was, now)
-				}
-			})
+				b.giveBack(d.Grant)
+				noError(b.t, b.ResetUpstream(ctx, "p"))
+			}
+			now := b.peek().Rules[0].Remaining
+			refilled := 2 + 20*2*rule.Limit/rule.Per.Microseconds()
+			if now < was-1 || now > was+refilled {
+				b.t.Errorf("%d units were left, and %d are", was, now)
+			}
 		})
 	}
 }
@@ -308,7 +282,7 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 // "answers" of limits.yaml says what follows, for a level and those below it, and in which unit a plain reset is.
 func TestAnswersOfPolicy(t *testing.T) {
 	t.Parallel()
-	pol, err := limitsyaml.Parse("limits.yaml", []byte(`
+	pol := parsedPolicy(t, `
 limits:
   p:
     answers: pause
@@ -316,26 +290,11 @@ limits:
     scopes:
       deaf: {answers: ignore, scopes: {not: {answers: heed}}}
       wary: {answers: {mode: refusals, unit: ms}, rules: [{name: own, algorithm: sliding-window, limit: 10, per: 1s}]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := limitsyaml.Parse("again.yaml", limitsyaml.Format(pol))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for scope, want := range map[string]policy.Answers{"p": policy.AnswersPause, "p/a/b": policy.AnswersPause, "p/deaf": policy.AnswersIgnore, "p/deaf/x": policy.AnswersIgnore, "p/wary": policy.AnswersRefusals, "p/deaf/not": policy.AnswersHeed} {
-		s, err := policy.ParseScope(scope)
-		if err != nil {
-			t.Fatal(err)
+`)
+	for scope, want := range map[string]policy.Answers{"p/a/b": policy.AnswersPause, "p/deaf/x": policy.AnswersIgnore, "p/wary": policy.AnswersRefusals, "p/deaf/not": policy.AnswersHeed} {
+		if got := pol.Answers(parsedScope(t, scope)); got != want {
+			t.Errorf("%s: %s", scope, got)
 		}
-		if a, b := pol.Answers(s), again.Answers(s); a != want || b != want {
-			t.Errorf("%s: %s, and %s when it is written and read", scope, a, b)
-		}
-	}
-	_, err = limitsyaml.Parse("limits.yaml", []byte("limits: {p: {answers: always}}"))
-	if want := `answers is "always"`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v", err)
 	}
 	onBoth(t, Config{}, pol, func(b *bench) {
 		if out := b.heed("p/deaf/x", turnedDown(sec)); out.Changed {

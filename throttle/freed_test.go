@@ -37,9 +37,7 @@ func TestFreedIsTold(t *testing.T) {
 			return d.Grant, lease
 		}
 		release := func(lease *Lease) {
-			if err := lease.Release(ctx); err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, lease.Release(ctx))
 		}
 		first, lease := run()
 		release(lease)
@@ -82,18 +80,14 @@ func TestFreedIsAnnounced(t *testing.T) {
 		announced := func() time.Time {
 			synctest.Wait()
 			turns, err := l.Waitlist().ActiveProviders(t.Context(), time.Time{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			return turns["p"]
 		}
 		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		if d, err := l.Waitlist().Queue(t.Context(), Request{Scope: "p/x", Turn: Turn{WaiterID: "waits"}}); err != nil || d.Allowed || !announced().IsZero() {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, lease.Release(t.Context()))
 		if at := announced(); at.UnixMicro() != time.Now().UnixMicro() {
 			t.Errorf("announced at %v, and a place came free at %v", at, time.Now())
 		}

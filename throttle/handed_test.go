@@ -27,9 +27,7 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Client(t)
 			l, err := New(rdb, policyOf(t, bigBucket[0]), Config{Prefix: redistest.Prefix(t), StartTolerance: 500 * ms}) // it is not late on a busy machine
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if d, err := l.Decide(ctx, Request{Scope: "p", Cost: 50}); err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
@@ -43,11 +41,10 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 			}
 			req.Turn.Granted = &got.Granted[0]
 			c.change(l, &req)
-			asked := &calls{map[string]int{}}
-			rdb.AddHook(asked)
+			asked := counting(rdb, runsScript)
 			d, err := l.Start(ctx, req)
-			if err != nil || d.Handed != c.handed || c.handed && (!d.Allowed || len(asked.of) > 0) || !c.handed && len(asked.of) == 0 {
-				t.Fatalf("%+v, %v, after scripts %v", d, err, asked.of)
+			if err != nil || d.Handed != c.handed || c.handed && (!d.Allowed || asked.Load() > 0) || !c.handed && asked.Load() == 0 {
+				t.Fatalf("%+v, %v, after %d scripts", d, err, asked.Load())
 			}
 			if !c.handed {
 				return
@@ -56,9 +53,7 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || !s.Dispatched {
 				t.Errorf("nobody has told that it has come: %+v, %v", s, err)
 			}
-			if err := l.Waitlist().ReportClaimed(ctx, "p", []WaiterRef{ask.Ref()}); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, l.Waitlist().ReportClaimed(ctx, "p", []WaiterRef{ask.Ref()}))
 			if s, err := l.Waitlist().InspectWaiter(ctx, ask); err != nil || s.Dispatched || s.Waits {
 				t.Errorf("it has come: %+v, %v", s, err)
 			}

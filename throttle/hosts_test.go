@@ -74,21 +74,18 @@ func TestHostsOfAnswers(t *testing.T) {
 		"notexample.org:8443": false, "[2001:db8:0::1]:443": true, "[::1]:80": true, "[::1]:81": false, "192.0.2.1:9": true,
 		"[::ffff:192.0.2.1]:9": true, "192.0.2.2:9": false, "own.example.net:443": false,
 	} {
-		t.Run(host, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, pol, func(b *bench) {
-				refusal, limit := turnedDown(time.Minute), owns(1, sec)
-				refusal.Host, limit.Host = host, host
-				if out := b.heed("p", refusal); out.Changed != heeded {
-					b.t.Errorf("a refusal: %+v", out)
-				}
-				if out := b.heed("p", limit); out.Changed != heeded {
-					b.t.Errorf("a limit: %+v", out)
-				}
-				if told, err := b.UpstreamState(ctx, "p"); err != nil || len(told.Pauses) > 0 != heeded || len(told.Corrections) > 0 != heeded {
-					b.t.Errorf("%+v, %v", told, err)
-				}
-			})
+		onBothIn(t, host, Config{}, pol, func(b *bench) {
+			refusal, limit := turnedDown(time.Minute), owns(1, sec)
+			refusal.Host, limit.Host = host, host
+			if out := b.heed("p", refusal); out.Changed != heeded {
+				b.t.Errorf("a refusal: %+v", out)
+			}
+			if out := b.heed("p", limit); out.Changed != heeded {
+				b.t.Errorf("a limit: %+v", out)
+			}
+			if told, err := b.UpstreamState(ctx, "p"); err != nil || len(told.Pauses) > 0 != heeded || len(told.Corrections) > 0 != heeded {
+				b.t.Errorf("%+v, %v", told, err)
+			}
 		})
 	}
 	for scope, want := range map[string][]string{"p/a": {"own.example.net"}, "p/a/b": {"own.example.net"}, "q": nil} {

@@ -96,14 +96,9 @@ func TestHoursAndAWrongClock(t *testing.T) {
 					} {
 						m.FlushAll()
 						at, err := time.Parse(time.RFC3339Nano, edge.server)
-						if err != nil {
-							t.Fatal(err)
-						}
+						noError(t, err)
 						m.SetTime(at)
-						l, err := New(rdb, pol, Config{})
-						if err != nil {
-							t.Fatal(err)
-						}
+						l := newLimiter(t, rdb, pol, Config{})
 						// What the process believes before a reply has told better.
 						l.skews.of(l.scopes.keys.provider("p")).observe(time.Now(), time.Now(), at.Add(off))
 						d, err := ask(l, t.Context())
@@ -161,33 +156,30 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: time.Minute, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
 	for name, from := range map[string]time.Duration{"near": 0, "far": 40 * ms} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policy, func(b *bench) {
-				b.at(oClock(19, 59, 30))
-				for i := range 4 {
-					if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint(i)}}); d.Allowed == (i > 0) {
-						b.t.Fatalf("%d: %+v", i, d)
-					}
+		onBothIn(t, name, Config{}, policy, func(b *bench) {
+			b.at(oClock(19, 59, 30))
+			for i := range 4 {
+				if d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: fmt.Sprint(i)}}); d.Allowed == (i > 0) {
+					b.t.Fatalf("%d: %+v", i, d)
 				}
-				req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, Spread: from, MinLead: from}
-				for _, before := range []int64{10_000, 5_000, 1} {
-					b.at(oClock(20, 0, 0) - before)
-					if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != us(before) {
-						b.t.Errorf("%d µs before: %+v", before, got)
-					}
+			}
+			req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, Spread: from, MinLead: from}
+			for _, before := range []int64{10_000, 5_000, 1} {
+				b.at(oClock(20, 0, 0) - before)
+				if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != us(before) {
+					b.t.Errorf("%d µs before: %+v", before, got)
 				}
-				b.at(oClock(20, 0, 0))
-				got := b.dispatch(req)
-				if len(got.Granted) != 2 {
-					b.t.Fatalf("%+v", got)
+			}
+			b.at(oClock(20, 0, 0))
+			got := b.dispatch(req)
+			if len(got.Granted) != 2 {
+				b.t.Fatalf("%+v", got)
+			}
+			for _, g := range got.Granted {
+				if g.Wait != from {
+					b.t.Errorf("%+v", g)
 				}
-				for _, g := range got.Granted {
-					if g.Wait != from {
-						b.t.Errorf("%+v", g)
-					}
-				}
-			})
+			}
 		})
 	}
 }

@@ -9,50 +9,37 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// inspector is a bench that asks who waits.
-type inspector struct{ *bench }
-
-func (b inspector) scope(scope string) QueueStats {
+func (b *bench) scope(scope string) QueueStats {
 	b.t.Helper()
 	got, err := b.Inspect(context.Background(), scope)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return got
 }
 
-func (b inspector) ticket(scope, ticket string, cost int64) WaiterStatus {
+func (b *bench) ticket(scope, ticket string, cost int64) WaiterStatus {
 	b.t.Helper()
 	got, err := b.Waitlist().InspectWaiter(context.Background(), Waiter{Scope: scope, ID: ticket, Cost: cost})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return got
 }
 
 // ask has one ask with a ticket under an id of its own, and returns the answer.
-func (b inspector) ask(scope, ticket string, cost int64) Decision {
+func (b *bench) ask(scope, ticket string, cost int64) Decision {
 	b.t.Helper()
 	return b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, Cost: cost, ID: NewID()})
 }
 
-func (b inspector) wake(provider string, most int) Dispatched {
+func (b *bench) wake(provider string, most int) Dispatched {
 	b.t.Helper()
 	woken, err := b.Waitlist().Dispatch(context.Background(), DispatchRequest{Provider: provider, Lead: 10 * ms, Max: most, CheckAll: true})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return woken
 }
 
 // tenants is a policy of provider p with rules for it and for each tenant.
 func tenants(t testing.TB, provider string, rules, tenant []policy.Rule) *policy.Policy {
 	t.Helper()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{provider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: tenant}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return policy
+	return limitsOf(t, map[string]policy.ScopeConfig{provider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: tenant}}}})
 }
 
 // "The place, the rule that binds, the expected start", as the decision that gave
@@ -60,47 +47,46 @@ func tenants(t testing.TB, provider string, rules, tenant []policy.Rule) *policy
 func TestInspectTicket(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bucket(10, 2)), func(b *bench) {
-		i := inspector{b}
-		i.ask("p/x", "a", 2)
-		if got, want := i.scope("p/x"), (QueueStats{At: time.UnixMicro(epoch), NextStart: unknowable}); got != want {
+		b.ask("p/x", "a", 2)
+		if got, want := b.scope("p/x"), (QueueStats{At: time.UnixMicro(epoch), NextStart: unknowable}); got != want {
 			t.Errorf("with nobody waiting: %+v", got)
 		}
 		tickets := []string{"b", "c", "d"}
 		for n, ticket := range tickets {
-			turn := i.ask("p/x", ticket, 2).Position
-			got := i.ticket("p/x", ticket, 2)
+			turn := b.ask("p/x", ticket, 2).Position
+			got := b.ticket("p/x", ticket, 2)
 			want := WaiterStatus{At: time.UnixMicro(epoch), Waits: true, Ahead: int64(n), Expected: exactly(time.Duration(n+1) * 200 * ms), Binding: got.Binding}
 			if got != want || got.Binding.Rule.Name != "r" || got.Binding.Scope.String() != "p" || turn.Ahead != got.Ahead || turn.Expected != got.Expected.In {
 				t.Errorf("%s: %+v, told %+v", ticket, got, turn)
 			}
 		}
-		if got := i.scope("p/x"); got.Waiting != 3 || got.Queues != 1 || got.Dispatched != 0 || got.NextStart.In != 200*ms || got.Binding.Rule.Name != "r" {
+		if got := b.scope("p/x"); got.Waiting != 3 || got.Queues != 1 || got.Dispatched != 0 || got.NextStart.In != 200*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the scope: %+v", got)
 		}
 		for _, other := range []Waiter{{ID: "a", Cost: 2}, {ID: "b", Cost: 1}, {ID: "nobody"}} {
-			if got := i.ticket("p/x", other.ID, other.Cost); got != (WaiterStatus{At: time.UnixMicro(epoch)}) {
+			if got := b.ticket("p/x", other.ID, other.Cost); got != (WaiterStatus{At: time.UnixMicro(epoch)}) {
 				t.Errorf("%+v, who does not wait: %+v", other, got)
 			}
 		}
 
 		b.at(195_000)
-		if woken := i.wake("p", 10); len(woken.Granted) != 1 || woken.Granted[0].ID != "b" {
+		if woken := b.wake("p", 10); len(woken.Granted) != 1 || woken.Granted[0].ID != "b" {
 			t.Fatalf("%+v", woken)
 		}
-		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Dispatched {
+		if got := b.ticket("p/x", "b", 2); got.Waits || !got.Dispatched {
 			t.Errorf("released: %+v", got)
 		}
-		if got := i.scope("p/x"); got.Waiting != 2 || got.Dispatched != 1 || got.NextStart.In != 205*ms {
+		if got := b.scope("p/x"); got.Waiting != 2 || got.Dispatched != 1 || got.NextStart.In != 205*ms {
 			t.Errorf("after b was released: %+v", got)
 		}
-		if got := i.ticket("p/x", "d", 2); got.Ahead != 1 || got.Expected.In != 405*ms {
+		if got := b.ticket("p/x", "d", 2); got.Ahead != 1 || got.Expected.In != 405*ms {
 			t.Errorf("d, after b was released: %+v", got)
 		}
 		b.at(4_000_000)
-		if got := i.scope("p/x"); got.Dispatched != 0 || got.NextStart.In != 0 {
+		if got := b.scope("p/x"); got.Dispatched != 0 || got.NextStart.In != 0 {
 			t.Errorf("when b has not come for long: %+v", got)
 		}
-		if got := i.ticket("p/x", "d", 2); got.Expected.In != 200*ms {
+		if got := b.ticket("p/x", "d", 2); got.Expected.In != 200*ms {
 			t.Errorf("d, after the bucket was idle: %+v", got)
 		}
 	})
@@ -126,27 +112,23 @@ func TestInspectBinding(t *testing.T) {
 		"suspended":      {bucket(100, 9), bucket(0, 1), "r", []time.Duration{Never, Never, Never}},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			policy := tenants(t, "p", []policy.Rule{test.provider}, []policy.Rule{test.tenant})
-			onBoth(t, Config{}, policy, func(b *bench) {
-				i := inspector{b}
-				waits := 0
-				for n := 0; waits < len(test.expected); n++ {
-					ticket := fmt.Sprint(n)
-					if i.ask("p/x", ticket, 1).Allowed {
-						continue
-					}
-					got := i.ticket("p/x", ticket, 1)
-					if got.Ahead != int64(waits) || got.Expected.In != test.expected[waits] || waits == 0 && got.Binding.Rule.Name != test.binding {
-						t.Errorf("%d is before it: %+v, want %s", waits, got, test.expected[waits])
-					}
-					waits++
+		policy := tenants(t, "p", []policy.Rule{test.provider}, []policy.Rule{test.tenant})
+		onBothIn(t, name, Config{}, policy, func(b *bench) {
+			waits := 0
+			for n := 0; waits < len(test.expected); n++ {
+				ticket := fmt.Sprint(n)
+				if b.ask("p/x", ticket, 1).Allowed {
+					continue
 				}
-				if got := i.scope("p/x"); got.NextStart.In != test.expected[0] || got.Binding.Rule.Name != test.binding || got.Waiting != 3 {
-					t.Errorf("the scope: %+v", got)
+				got := b.ticket("p/x", ticket, 1)
+				if got.Ahead != int64(waits) || got.Expected.In != test.expected[waits] || waits == 0 && got.Binding.Rule.Name != test.binding {
+					b.t.Errorf("%d is before it: %+v, want %s", waits, got, test.expected[waits])
 				}
-			})
+				waits++
+			}
+			if got := b.scope("p/x"); got.NextStart.In != test.expected[0] || got.Binding.Rule.Name != test.binding || got.Waiting != 3 {
+				b.t.Errorf("the scope: %+v", got)
+			}
 		})
 	}
 }
@@ -156,20 +138,16 @@ func TestInspectBinding(t *testing.T) {
 func TestInspectBelow(t *testing.T) {
 	t.Parallel()
 	const provider = hostileProvider
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{provider: {
+	policy := limitsOf(t, map[string]policy.ScopeConfig{provider: {
 		Rules:  []policy.Rule{bucket(10, 1)},
 		Scopes: map[string]policy.ScopeConfig{"*": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "%2F\u00fc", Algorithm: policy.FixedWindow, Limit: 1, Per: 3600 * sec}}}}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	onBoth(t, Config{}, policy, func(b *bench) {
-		i := inspector{b}
 		scopes := []string{provider + "/a", provider + "/a/x:y!queue", provider + "/a/%", provider + "/a b*", provider + "/ab/[^x]", provider}
-		i.ask(provider, "first", 1)
+		b.ask(provider, "first", 1)
 		for _, scope := range scopes {
 			for _, ticket := range []string{"one :{*}", "two\x00/"} {
-				if i.ask(scope, ticket, 1).Allowed {
+				if b.ask(scope, ticket, 1).Allowed {
 					t.Fatalf("%q was granted", scope)
 				}
 			}
@@ -184,21 +162,21 @@ func TestInspectBelow(t *testing.T) {
 			provider + "/a b*":         {Waiting: 2, Queues: 1},
 			provider + "/nobody/waits": {},
 		} {
-			if got := i.scope(scope); got.Waiting != want.Waiting || got.Queues != want.Queues || want.Queues > 0 && got.NextStart.In == Never {
+			if got := b.scope(scope); got.Waiting != want.Waiting || got.Queues != want.Queues || want.Queues > 0 && got.NextStart.In == Never {
 				t.Errorf("%q: %+v, want %+v", scope, got, want)
 			}
 		}
-		if got := i.scope(provider); got.NextStart.In != 100*ms || got.Binding.Rule.Name != "r" {
+		if got := b.scope(provider); got.NextStart.In != 100*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the provider: %+v, want the first in 100ms", got)
 		}
-		if got := i.ticket(provider+"/a/x:y!queue", "two\x00/", 1); !got.Waits || got.Ahead != 1 {
+		if got := b.ticket(provider+"/a/x:y!queue", "two\x00/", 1); !got.Waits || got.Ahead != 1 {
 			t.Errorf("a ticket: %+v", got)
 		}
 		b.at(95_000)
-		if woken := i.wake(provider, 1); len(woken.Granted) != 1 {
+		if woken := b.wake(provider, 1); len(woken.Granted) != 1 {
 			t.Fatalf("%+v", woken)
 		}
-		if got := i.scope(provider); got.Waiting != 11 || got.Dispatched != 1 {
+		if got := b.scope(provider); got.Waiting != 11 || got.Dispatched != 1 {
 			t.Errorf("with one released: %+v", got)
 		}
 	})

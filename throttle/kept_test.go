@@ -13,15 +13,10 @@ func TestKept(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t, twoUnits...)
 	onBoth(t, Config{}, pol, func(b *bench) {
-		other, err := New(b.rdb, pol, b.cfg)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		other := newLimiter(b.t, b.rdb, pol, b.cfg)
 		other.clock = b.clock
 		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}})
-		if err := b.SaveGrant(ctx, d.Grant, "task/1", time.Hour); err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, b.SaveGrant(ctx, d.Grant, "task/1", time.Hour))
 		if ttl := b.rdb.PTTL(ctx, b.keptKey(parsedScope(b.t, "p/x"), "task/1")).Val(); ttl <= 59*time.Minute || ttl > time.Hour {
 			b.t.Errorf("it is kept for %s", ttl)
 		}
@@ -34,9 +29,7 @@ func TestKept(t *testing.T) {
 			b.t.Errorf("%v %v, %s", s, err, b.left())
 		}
 		again, err := b.LoadGrant(ctx, "p/x", "task/1")
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, err)
 		if s, err := b.Settle(ctx, again, policy.Costs{"tokens": 300}); err != nil || s.Rules[0].Debt != 200 {
 			b.t.Errorf("%v %v", s, err)
 		}
@@ -57,9 +50,7 @@ func TestKeptIsRemembered(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits[:2]...), func(b *bench) {
 		keep := func(g Grant) {
-			if err := b.SaveGrant(ctx, g, "a", 50*time.Hour); err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, b.SaveGrant(ctx, g, "a", 50*time.Hour))
 		}
 		settle := func(g Grant) { b.settled(g, policy.Costs{"tokens": 700}) }
 		for name, then := range map[string]func(g Grant){
@@ -85,14 +76,15 @@ func TestKeptIsRemembered(t *testing.T) {
 		if said := b.settled(b.kept("a"), policy.Costs{"tokens": 710, "requests": 1}); said != "requests 0 0 0, tokens 0 10 0" {
 			b.t.Error(said)
 		}
+		if s, err := b.Settle(ctx, b.kept("a"), policy.Costs{"tokens": 9000}); err != nil || !s.Over() {
+			b.t.Errorf("%+v, %v", s, err)
+		}
 	})
 }
 
 func (b *bench) kept(id string) Grant {
 	b.t.Helper()
 	g, err := b.LoadGrant(ctx, "p/x", id)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return g
 }

@@ -131,9 +131,7 @@ func TestProviderHasOneSlot(t *testing.T) {
 		slots := map[int64]bool{}
 		for _, key := range append(p.keys, p.attempt("id"), p.attempt(name)) {
 			slot, err := rdb.ClusterKeySlot(t.Context(), key).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			slots[slot] = true
 		}
 		if len(slots) != 1 {
@@ -147,13 +145,11 @@ func TestKeysNameNoLimit(t *testing.T) {
 	t.Parallel()
 	const k = keyspace("hw")
 	scope, err := policy.ParseScope("p/x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	want := k.rule(policy.MatchedRule{Scope: scope, Rule: window10()})
 	for _, r := range []policy.Rule{
 		{Name: "r", Algorithm: policy.SlidingWindow, Limit: 99, Per: time.Hour}, {Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: ms, Burst: 7},
-		{Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: sec, Margin: ms}, daily(5, "UTC"), daily(5, "Asia/Kathmandu"), monthly(5),
+		{Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: sec, Margin: ms}, daily(5, "UTC"), daily(5, "Asia/Kathmandu"), resetAt("@monthly", "UTC"),
 	} {
 		if got := k.rule(policy.MatchedRule{Scope: scope, Rule: r, Pattern: "p/*"}); got != want {
 			t.Errorf("%+v has the key %q, %+v has %q", r, got, window10(), want)

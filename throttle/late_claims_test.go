@@ -26,41 +26,36 @@ func TestLateGrantsKeepTheirCharge(t *testing.T) {
 		"a sliding window":     {policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 20, Per: time.Minute}, 20, 100 * ms},
 	} {
 		for way, apart := range map[string]time.Duration{"in one call": 0, "one by one": 5 * ms} {
-			t.Run(name+" "+way, func(t *testing.T) {
-				t.Parallel()
-				onBoth(t, Config{StartTolerance: 5 * ms}, policyOf(t, tt.rule), func(b *bench) {
-					planned, took := b.joinMany(tt.tasks+1, apart), 0
-					come := func(g WaiterRef) {
-						b.pass(ms)
-						d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: g.ID, DispatchLead: 20 * ms}})
-						if d.Allowed && d.Wait == 0 {
-							took++
-						}
-						if d.Allowed && took%2 == 0 { // and once more, since its run is late too
-							b.pass(10 * ms)
-							if err := b.Limiter.giveBack(ctx, d.Grant, false); err != nil {
-								b.t.Fatal(err)
-							}
-							if d = b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: g.ID, DispatchLead: 20 * ms}, standing: again}); !d.Allowed || d.Wait > 0 {
-								b.t.Errorf("%s is not allowed again: %+v", g.ID, d)
-							}
+			onBothIn(t, name+" "+way, Config{StartTolerance: 5 * ms}, policyOf(t, tt.rule), func(b *bench) {
+				planned, took := b.joinMany(tt.tasks+1, apart), 0
+				come := func(g WaiterRef) {
+					b.pass(ms)
+					d := b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: g.ID, DispatchLead: 20 * ms}})
+					if d.Allowed && d.Wait == 0 {
+						took++
+					}
+					if d.Allowed && took%2 == 0 { // and once more, since its run is late too
+						b.pass(10 * ms)
+						noError(b.t, b.Limiter.giveBack(ctx, d.Grant, false))
+						if d = b.decide(Request{Scope: "p/x", Turn: Turn{WaiterID: g.ID, DispatchLead: 20 * ms}, standing: again}); !d.Allowed || d.Wait > 0 {
+							b.t.Errorf("%s is not allowed again: %+v", g.ID, d)
 						}
 					}
-					b.pass(tt.late)
-					for _, p := range planned {
-						come(p)
+				}
+				b.pass(tt.late)
+				for _, p := range planned {
+					come(p)
+				}
+				for range 100 {
+					b.pass(50 * ms)
+					for _, g := range b.dispatch(DispatchRequest{Max: 8, Lead: 20 * ms}).Granted {
+						b.pass(30 * ms)
+						come(g.WaiterRef)
 					}
-					for range 100 {
-						b.pass(50 * ms)
-						for _, g := range b.dispatch(DispatchRequest{Max: 8, Lead: 20 * ms}).Granted {
-							b.pass(30 * ms)
-							come(g.WaiterRef)
-						}
-					}
-					if elapsed := us(b.now.Load() - epoch); took < tt.tasks || took > tt.tasks+int(elapsed*time.Duration(tt.rule.Limit)/tt.rule.Per) {
-						b.t.Errorf("%d of %d start in %s", took, tt.tasks, elapsed)
-					}
-				})
+				}
+				if elapsed := us(b.now.Load() - epoch); took < tt.tasks || took > tt.tasks+int(elapsed*time.Duration(tt.rule.Limit)/tt.rule.Per) {
+					b.t.Errorf("%d of %d start in %s", took, tt.tasks, elapsed)
+				}
 			})
 		}
 	}
@@ -80,9 +75,7 @@ func (b *bench) joinMany(tasks int, apart time.Duration) (direct []WaiterRef) {
 			b.pass(apart)
 		}
 		placed, err := b.Waitlist().Join(ctx, asks[:n], 20*ms, 150*ms)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, err)
 		for i, p := range placed {
 			if !p.Waits {
 				direct = append(direct, asks[i].Ref())

@@ -31,9 +31,7 @@ func grantedBy(t *testing.T, l *Limiter) Decision {
 func places(t *testing.T, l *Limiter) int64 {
 	t.Helper()
 	d, err := l.Peek(t.Context(), Request{Scope: "p/x"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return d.Rules[0].Remaining
 }
 
@@ -100,27 +98,24 @@ func TestLeaseLost(t *testing.T) {
 		"every reply is lost, and nothing renewed": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true); w.lose.Store(1 << 30) }, leaseTime},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *wire, l *Limiter) {
-				ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
-				began := time.Now()
-				test.lose(t, w, l)
-				<-ctx.Done()
-				if took := time.Since(began); took != test.want {
-					t.Errorf("it ended after %s, want %s", took, test.want)
-				}
-				if !errors.Is(context.Cause(ctx), ErrLeaseLost) || !errors.Is(ctx.Err(), context.Canceled) {
-					t.Errorf("it ended by %v, %v", context.Cause(ctx), ctx.Err())
-				}
-				w.down.Store(false)
-				w.hung.Store(false)
-				w.lose.Store(0)
-				<-time.After(2 * time.Hour) // for what hangs to time out
-				if err := lease.Release(t.Context()); err != nil {
-					t.Errorf("releasing what is lost: %v", err)
-				}
-			})
+		bubbleIn(t, name, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *wire, l *Limiter) {
+			ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+			began := time.Now()
+			test.lose(t, w, l)
+			<-ctx.Done()
+			if took := time.Since(began); took != test.want {
+				t.Errorf("it ended after %s, want %s", took, test.want)
+			}
+			if !errors.Is(context.Cause(ctx), ErrLeaseLost) || !errors.Is(ctx.Err(), context.Canceled) {
+				t.Errorf("it ended by %v, %v", context.Cause(ctx), ctx.Err())
+			}
+			w.down.Store(false)
+			w.hung.Store(false)
+			w.lose.Store(0)
+			<-time.After(2 * time.Hour) // for what hangs to time out
+			if err := lease.Release(t.Context()); err != nil {
+				t.Errorf("releasing what is lost: %v", err)
+			}
 		})
 	}
 }

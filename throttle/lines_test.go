@@ -18,9 +18,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 			asks = append(asks, Waiter{Scope: "p/x", ID: fmt.Sprint(i)})
 		}
 		placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, err)
 		for i, p := range placed {
 			if p.Expected > us(1) {
 				b.t.Errorf("%d: %+v, though there are units for all", i, p)

@@ -150,9 +150,7 @@ func TestLateBatchOfNobody(t *testing.T) {
 	batch := b.batchOf(Request{Scope: "p/x"}, Request{Scope: "p/x", ID: "one"}, Request{Scope: "p/x"})
 	m := b.runner.commands(slices.Clone(batch))[0].(*batchCommand)
 	first, err := m.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	late := slices.Clone(first)
 	for again := []command{m}; len(again) > 0; {
 		again = b.runner.exchange(t.Context(), again)
@@ -164,9 +162,7 @@ func TestLateBatchOfNobody(t *testing.T) {
 	}
 	cmd := m.command(t.Context())
 	cmd.Args()[slices.Index(cmd.Args(), any(m))] = late
-	if err := b.rdb.Process(t.Context(), cmd); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, b.rdb.Process(t.Context(), cmd))
 	if d := b.peek(); m.sends.Load() != 2 || d.Rules[0].Remaining != 7 {
 		t.Errorf("%d sends, then the first arrives: %d of 10 are left, and three were granted", m.sends.Load(), d.Rules[0].Remaining)
 	}

@@ -29,34 +29,26 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	if places, err := b.Waitlist().Waiting("p").Next(ctx, 1); err != nil || len(places) != 1 {
 		t.Errorf("one stands in line: %v, %v", places, err)
 	}
-	if err := b.Waitlist().PublishActive(ctx, "p"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, b.Waitlist().PublishActive(ctx, "p"))
 	if turns, err := b.Waitlist().ActiveProviders(ctx, time.Time{}); err != nil || len(turns) != 1 {
 		t.Errorf("p was announced: %v, %v", turns, err)
 	}
 	if out, err := b.Forecast(ctx, "p"); err != nil || out.Waiting != 1 {
 		t.Errorf("one waits: %+v, %v", out, err)
 	}
-	if err := b.SaveGrant(ctx, d.Grant, "kept", time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, b.SaveGrant(ctx, d.Grant, "kept", time.Hour))
 	if _, err := b.LoadGrant(ctx, "p", "kept"); err != nil {
 		t.Errorf("it is kept: %v", err)
 	}
 
 	wake := func(glance bool) Dispatched {
 		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, OnlyIfDue: glance})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return woken
 	}
 	wake(false)
 	due, err := master.Dump(ctx, key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err := replica.Restore(ctx, key, time.Hour, due).Err(); err != nil { // it was as far once
 		t.Fatal(err)
 	}

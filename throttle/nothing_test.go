@@ -32,40 +32,36 @@ func TestCostsOfNothing(t *testing.T) {
 		"suspended":       {rules, nil, "off 0, requests 3, tokens 1000, daily 5000, parallel 2", "off", 2},
 		"by one rule":     {[]policy.Rule{window10()}, []Request{{Cost: 10}}, "r 0", "r", 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{Unbatched: true}, policyOf(t, row.rules...), func(b *bench) {
-				for _, req := range row.before {
-					req.Scope = "p/x"
-					b.decide(req)
+		onBothIn(t, name, Config{Unbatched: true}, policyOf(t, row.rules...), func(b *bench) {
+			for _, req := range row.before {
+				req.Scope = "p/x"
+				b.decide(req)
+			}
+			b.decide(Request{Scope: "p/x", Costs: free}) // which loads the scripts
+			calls := counting(b.rdb, runsScript)
+			if b.decide(Request{Scope: "p/x", Costs: free}); calls.Load() != row.calls {
+				b.t.Errorf("it took %d calls, want %d", calls.Load(), row.calls)
+			}
+			for verb, ask := range map[string]func() (Decision, error){
+				"Decide": func() (Decision, error) { return b.Decide(ctx, Request{Scope: "p/x", Costs: free}) },
+				"Peek":   func() (Decision, error) { return b.Peek(ctx, Request{Scope: "p/x", Costs: free}) },
+				"Start":  func() (Decision, error) { return b.Start(ctx, Request{Scope: "p/x", Costs: free}) },
+				"Wait":   func() (Decision, error) { return b.Wait(ctx, Request{Scope: "p/x", Costs: free}) },
+			} {
+				d, err := ask()
+				if err != nil || !d.Allowed || d.RetryAfter != 0 || d.Wait != 0 || !d.Grant.Zero() || leftOf(d) != row.want {
+					b.t.Errorf("%s: %+v, %v: %s are left, want %s", verb, d, err, leftOf(d), row.want)
 				}
-				b.decide(Request{Scope: "p/x", Costs: free}) // which loads the scripts
-				w := &way{}
-				b.rdb.AddHook(w)
-				if b.decide(Request{Scope: "p/x", Costs: free}); w.scripts.Load() != row.calls {
-					b.t.Errorf("it took %d calls, want %d", w.scripts.Load(), row.calls)
-				}
-				for verb, ask := range map[string]func() (Decision, error){
-					"Decide": func() (Decision, error) { return b.Decide(ctx, Request{Scope: "p/x", Costs: free}) },
-					"Peek":   func() (Decision, error) { return b.Peek(ctx, Request{Scope: "p/x", Costs: free}) },
-					"Start":  func() (Decision, error) { return b.Start(ctx, Request{Scope: "p/x", Costs: free}) },
-					"Wait":   func() (Decision, error) { return b.Wait(ctx, Request{Scope: "p/x", Costs: free}) },
-				} {
-					d, err := ask()
-					if err != nil || !d.Allowed || d.RetryAfter != 0 || d.Wait != 0 || !d.Grant.Zero() || leftOf(d) != row.want {
-						b.t.Errorf("%s: %+v, %v: %s are left, want %s", verb, d, err, leftOf(d), row.want)
-					}
-					limited := ""
-					for _, r := range d.Rules {
-						if r.Limited {
-							limited = r.Rule
-						}
-					}
-					if limited != row.limited {
-						b.t.Errorf("%s: %q would make one unit wait, want %q", verb, limited, row.limited)
+				limited := ""
+				for _, r := range d.Rules {
+					if r.Limited {
+						limited = r.Rule
 					}
 				}
-			})
+				if limited != row.limited {
+					b.t.Errorf("%s: %q would make one unit wait, want %q", verb, limited, row.limited)
+				}
+			}
 		})
 	}
 }
@@ -79,40 +75,28 @@ func TestCostsOfNothingWhilePaused(t *testing.T) {
 		api   bool
 		retry time.Duration
 	}{
-		"by hand":                {policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: until, Rules: []policy.Rule{window10()}}, false, 2 * sec},
-		"for good":               {policy.ScopeConfig{Pause: policy.PauseOn, Rules: []policy.Rule{window10()}}, false, Never},
-		"by its API":             {policy.ScopeConfig{Rules: []policy.Rule{window10()}}, true, sec},
-		"by both":                {policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: until, Rules: []policy.Rule{window10()}}, true, 2 * sec},
-		"by its API, and places": {policy.ScopeConfig{Rules: []policy.Rule{{Name: "c", Algorithm: policy.Concurrency, Limit: 1}}}, true, sec},
+		"by hand":    {policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: until, Rules: []policy.Rule{window10()}}, false, 2 * sec},
+		"by its API": {policy.ScopeConfig{Rules: []policy.Rule{window10()}}, true, sec},
 		"by its API, and suspended": {
 			policy.ScopeConfig{Rules: []policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}}}, true, sec,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": row.scope})
-			if err != nil {
-				t.Fatal(err)
+		pol := limitsOf(t, map[string]policy.ScopeConfig{"p": row.scope})
+		onBothIn(t, name, Config{}, pol, func(b *bench) {
+			if row.scope.Pause != policy.PauseOn {
+				b.decide(Request{Scope: "p", Costs: policy.Costs{"others": 1}}) // takes a place
 			}
-			onBoth(t, Config{}, pol, func(b *bench) {
-				if row.scope.Pause != policy.PauseOn {
-					b.decide(Request{Scope: "p", Costs: policy.Costs{"others": 1}}) // takes a place
-				}
-				if row.api {
-					b.heed("p", upstream.Hint{Limited: true, Retry: sec, RetryKnown: true})
-				}
-				d := b.decide(Request{Scope: "p", Costs: free})
-				if d.Allowed || d.RetryAfter != row.retry || d.Paused != (row.scope.Pause != policy.PauseOn) {
-					b.t.Errorf("%+v", d)
-				}
-				if row.retry == Never {
-					return
-				}
-				b.pass(row.retry)
-				if d := b.decide(Request{Scope: "p", Costs: free}); !d.Allowed {
-					b.t.Errorf("when it is over: %+v", d)
-				}
-			})
+			if row.api {
+				b.heed("p", upstream.Hint{Limited: true, Retry: sec, RetryKnown: true})
+			}
+			d := b.decide(Request{Scope: "p", Costs: free})
+			if d.Allowed || d.RetryAfter != row.retry || d.Paused != (row.scope.Pause != policy.PauseOn) {
+				b.t.Errorf("%+v", d)
+			}
+			b.pass(row.retry)
+			if d := b.decide(Request{Scope: "p", Costs: free}); !d.Allowed {
+				b.t.Errorf("when it is over: %+v", d)
+			}
 		})
 	}
 }

@@ -35,53 +35,22 @@ func outages(t *testing.T) map[string]redis.UniversalClient {
 		"connection refused": refused,
 		"time-out":           clientOf(t, opts),
 		"closed client":      closed,
-		"OOM":                fullRedis(t),
-		"READONLY":           replica(t),
+		"OOM":                answering(t, "-OOM command not allowed when used memory > 'maxmemory'\r\n"),
+		"READONLY":           answering(t, "-READONLY You can't write against a read only replica\r\n"),
 		"NOPERM, no script":  redistest.User(t, []string{"*"}, "ping"),
 		"NOPERM, no key":     redistest.User(t, nil),
-		"NOAUTH":             noPassword(t),
+		"NOAUTH":             answering(t, "-NOAUTH Authentication required\r\n"),
 		"LOADING":            answering(t, "-LOADING Redis is loading the dataset in memory\r\n"),
 		"MASTERDOWN":         answering(t, "-MASTERDOWN Link with MASTER is down\r\n"),
 		"CLUSTERDOWN":        answering(t, "-CLUSTERDOWN The cluster is down\r\n"),
 		"BUSY":               answering(t, "-BUSY Redis is busy running a script\r\n"),
 		"script error":       answering(t, "-ERR user_script:1: attempt to index a nil value\r\n"),
 		"nil":                answering(t, "$-1\r\n"),
-		"null array":         answering(t, "*-1\r\n"),
-		"empty array":        answering(t, "*0\r\n"),
 		"short array":        answering(t, "*1\r\n:1\r\n"),
 		"long array":         answering(t, "*11\r\n"+strings.Repeat(":1\r\n", 11)),
 		"array of text":      answering(t, "*10\r\n"+strings.Repeat("$3\r\nyes\r\n", 10)),
 		"number":             answering(t, ":1\r\n"),
-		"OK":                 answering(t, "+OK\r\n"),
 	}
-}
-
-func fullRedis(t *testing.T) redis.UniversalClient {
-	t.Helper()
-	rdb := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory-policy", "noeviction"}}).Client(t)
-	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	return rdb
-}
-
-func replica(t *testing.T) redis.UniversalClient {
-	t.Helper()
-	server := redistest.NewServer(t)
-	opts := *server.Client(t).Options()
-	opts.MaxRetries = -1
-	rdb := clientOf(t, &opts)
-	if err := rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	return rdb
-}
-
-func noPassword(t *testing.T) redis.UniversalClient {
-	t.Helper()
-	opts := *redistest.NewServer(t, redistest.Options{Password: "secret"}).Client(t).Options()
-	opts.Password = ""
-	return clientOf(t, &opts)
 }
 
 // "When Redis cannot answer, the rule's policy decides: closed (default: the task
@@ -106,10 +75,7 @@ func TestFailurePolicies(t *testing.T) {
 				"share without Heartbeat or open": {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailShare)}, 0, false},
 			}
 			for name, test := range tests {
-				l, err := New(rdb, policyOf(t, test.rules...), Config{Prefix: redistest.Prefix(t), Timeout: sec})
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := newLimiter(t, rdb, policyOf(t, test.rules...), Config{Prefix: redistest.Prefix(t), Timeout: sec})
 				l.members.seen.Store(test.members)
 				d, err := l.Allow(t.Context(), "p/x")
 				if d.Allowed != test.allowed || d.Degraded != test.allowed {
@@ -118,9 +84,8 @@ func TestFailurePolicies(t *testing.T) {
 				if errors.Is(err, ErrUnavailable) == test.allowed || test.allowed && err != nil {
 					t.Errorf("%s: got error %v", name, err)
 				}
-				reads := outage == "OOM" || outage == "READONLY"
-				if _, err := l.Peek(t.Context(), Request{Scope: "p/x"}); errors.Is(err, ErrUnavailable) == reads {
-					t.Errorf("%s: Peek says %v; it asks Redis whatever the policy, and only reads", name, err)
+				if _, err := l.Peek(t.Context(), Request{Scope: "p/x"}); !errors.Is(err, ErrUnavailable) {
+					t.Errorf("%s: Peek says %v; it asks Redis whatever the policy", name, err)
 				}
 			}
 		})
@@ -147,9 +112,7 @@ func TestForeignKey(t *testing.T) {
 			if foreign == "set" {
 				put = b.rdb.SAdd
 			}
-			if err := put(t.Context(), key, "foreign").Err(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, put(t.Context(), key, "foreign").Err())
 			if d, err := b.Allow(t.Context(), "p/x"); !errors.Is(err, ErrUnavailable) || d.Allowed {
 				t.Errorf("%s over a %s: %+v, %v", algorithm, foreign, d, err)
 			}
@@ -189,10 +152,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 	t.Parallel()
 	log := &lineHandler{}
 	open := failing(policy.FailOpen)
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{open}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{open}}}}})
 	bubble(t, Config{Logger: slog.New(log)}, policy, nil, func(t *testing.T, w *wire, l *Limiter) {
 		ask := func(scope string, degraded bool) {
 			t.Helper()
@@ -213,9 +173,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 			ask("p/x", false)
 			ask("p/y", false)
 		}
-		if err := l.runner.rdb.RPush(t.Context(), keyOf(t, l, "p/foreign", 0), "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.runner.rdb.RPush(t.Context(), keyOf(t, l, "p/foreign", 0), "x").Err())
 		for range 20 {
 			ask("p/foreign", true)
 			ask("p/x", false)
@@ -280,9 +238,7 @@ func TestShareDuringOutage(t *testing.T) {
 			t.Fatalf("both places are taken: %+v", d)
 		}
 		_, lease := l.Lease(t.Context(), first.Grant)
-		if err := l.Refund(t.Context(), second.Grant); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.Refund(t.Context(), second.Grant))
 		third := decide(1)
 		if !third.Allowed {
 			t.Fatalf("got %+v", third)
@@ -291,9 +247,7 @@ func TestShareDuringOutage(t *testing.T) {
 		if d := decide(1); !d.Allowed || d.Rules[1].Remaining != 0 {
 			t.Fatalf("a held place lasts and one that was left does not: %+v", d)
 		}
-		if err := errors.Join(lease.Release(t.Context()), lease.Release(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errors.Join(lease.Release(t.Context()), lease.Release(t.Context())))
 		if d := decide(1); !d.Allowed {
 			t.Fatalf("a released place is still taken: %+v", d)
 		}
@@ -311,19 +265,13 @@ func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := redistest.Miniredis(t)
 		pol := policyOf(t, failing(policy.FailShare))
-		if !pol.SharesLimits() || policyOf(t, failing(policy.FailOpen)).SharesLimits() {
-			t.Error("SharesLimits")
-		}
 		var limiters [3]*Limiter
 		var wires [3]*wire
 		var leave [3]context.CancelFunc
 		var joined sync.WaitGroup
 		for i := range limiters {
 			wires[i] = &wire{}
-			l, err := New(clientOf(t, wires[i].through(redistest.MiniredisOptions(m))), pol, Config{Prefix: "joined"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := newLimiter(t, clientOf(t, wires[i].through(redistest.MiniredisOptions(m))), pol, Config{Prefix: "joined"})
 			limiters[i] = l
 			var ctx context.Context
 			ctx, leave[i] = context.WithCancel(t.Context())

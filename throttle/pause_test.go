@@ -8,34 +8,15 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
-
-const pausable = `
-unmatched: UNMATCHED
-limits:
-  p:
-    rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]
-    scopes:
-      "*": {paused: true, rules: [{name: tenant, algorithm: fixed-window, limit: 5, per: 1s, max_wait: 1m}], scopes: {deep: {paused: false}}}
-      free: {paused: false}
-      timed: {paused: true, paused_until: 2027-01-16T00:01:00Z}
-  whole: {paused: true, scopes: {a: {paused: false}}}
-  open: {rules: [{name: paused, algorithm: fixed-window, limit: 5, per: 1s}]}
-`
-
-func pausableUnder(unmatched string) string {
-	return strings.Replace(pausable, "UNMATCHED", unmatched, 1)
-}
 
 // docs/limits.md: a pause stands while Redis does not answer, whatever the rules say of that.
 func TestPausedWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
 	p := parsedPolicy(t, `limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 5, per: 1s, on_redis_error: open}], scopes: {a: {paused: true}}}}`)
-	l, err := New(server.Client(t), p, Config{Timeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(t, server.Client(t), p, Config{Timeout: time.Second})
 	server.Kill9()
 	if d, err := l.Allow(t.Context(), "p/b"); err != nil || !d.Allowed || !d.Degraded {
 		t.Errorf("%+v, %v", d, err)
@@ -43,49 +24,6 @@ func TestPausedWithoutRedis(t *testing.T) {
 	if d, err := l.Allow(t.Context(), "p/a"); d.Allowed || !errors.Is(err, ErrUnavailable) {
 		t.Errorf("%+v, %v", d, err)
 	}
-}
-
-// docs/limits.md: those who wait are told where they stand, and that it is the pause.
-func TestPausedLines(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("deny")), func(b *bench) {
-		for scope, want := range map[string]time.Duration{"p/a": Never, "p/timed": time.Minute, "whole/x": Never} {
-			d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: "one"}})
-			if !d.Position.Waits || d.Position.Expected != want {
-				b.t.Errorf("%s: %+v", scope, d.Position)
-			}
-			placed, err := b.Waitlist().Join(b.t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
-			if err != nil || !placed[0].Waits || placed[0].Expected != want {
-				b.t.Errorf("%s: %+v, %v", scope, placed, err)
-			}
-			s, err := b.Waitlist().InspectWaiter(b.t.Context(), Waiter{Scope: scope, ID: "two"})
-			if err != nil || !s.Waits || s.Ahead != 1 || s.Expected.In != want || !s.Binding.Paused() {
-				b.t.Errorf("%s: %+v, %v", scope, s, err)
-			}
-			i, err := b.Inspect(b.t.Context(), scope)
-			if err != nil || i.Waiting != 2 || i.NextStart.In != want || !i.Binding.Paused() {
-				b.t.Errorf("%s: %+v, %v", scope, i, err)
-			}
-			o, err := b.Forecast(b.t.Context(), scope)
-			if r := o.Rules[len(o.Rules)-1]; err != nil || scope == "whole/x" && (!r.Paused || r.Units != 0) {
-				b.t.Errorf("%s: %+v, %v", scope, o, err)
-			}
-		}
-		woken, err := b.Waitlist().Dispatch(b.t.Context(), DispatchRequest{Provider: "p", Max: 10, CheckAll: true})
-		if err != nil || len(woken.Granted) > 0 || !woken.Waiting {
-			b.t.Errorf("%+v, %v", woken, err)
-		}
-		b.SetPolicy(parsedPolicy(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
-		for provider, n := range map[string]int{"p": 4, "whole": 2} { // whole has no rule any more, and is allowed
-			woken, err := b.Waitlist().Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, CheckAll: true})
-			if err != nil || len(woken.Granted) != n || woken.Granted[0].ID != "one" {
-				b.t.Errorf("%s: %+v, %v", provider, woken, err)
-			}
-		}
-		if names, err := b.Reset(b.t.Context(), "p/a", ""); err != nil || len(names) != 0 {
-			b.t.Errorf("%v, %v", names, err)
-		}
-	})
 }
 
 // A start that was granted for long ahead is given back when its scope is paused meanwhile,
@@ -100,10 +38,7 @@ func TestPauseTakesStartsBack(t *testing.T) {
 			starts bool
 		}{{"", 800 * time.Millisecond, false}, {"one", 100 * time.Millisecond, false}, {"", 0, true}} {
 			_, rdb := redistest.Miniredis(t)
-			l, err := New(rdb, parsedPolicy(t, rules), Config{Prefix: "pause"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := newLimiter(t, rdb, parsedPolicy(t, rules), Config{Prefix: "pause"})
 			if d, err := l.Allow(t.Context(), "p"); err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
@@ -121,4 +56,34 @@ func TestPauseTakesStartsBack(t *testing.T) {
 			}
 		}
 	})
+}
+
+// docs/limits.md: those who wait are told where they stand, and that it is the pause.
+func TestPausedLines(t *testing.T) {
+	t.Parallel()
+	for name, wait := range map[string]time.Duration{"for good": Never, "until": time.Minute} {
+		level := policy.ScopeConfig{Pause: policy.PauseOn}
+		if wait < Never {
+			level.PausedUntil = time.UnixMicro(epoch).Add(wait)
+		}
+		onBothIn(t, name, Config{}, limitsOf(t, map[string]policy.ScopeConfig{"p": level}), func(b *bench) {
+			placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/a", ID: "t"}}, 0, 0)
+			if err != nil || !placed[0].Waits || placed[0].Expected != wait {
+				b.t.Errorf("%+v, %v", placed, err)
+			}
+			if s, in := b.ticket("p/a", "t", 1), b.scope("p/a"); s.Expected.In != wait || !s.Binding.Paused() || in.NextStart.In != wait || !in.Binding.Paused() {
+				b.t.Errorf("%+v, %+v", s, in)
+			}
+			if f, err := b.Forecast(ctx, "p/a"); err != nil || !f.Rules[0].Paused {
+				b.t.Errorf("%+v, %v", f, err)
+			}
+			if d := b.dispatch(DispatchRequest{Max: 1, CheckAll: true}); len(d.Granted) > 0 || !d.Waiting {
+				b.t.Errorf("%+v", d)
+			}
+			b.SetPolicy(policyOf(b.t, bucket(1, 1)))
+			if d := b.dispatch(DispatchRequest{Max: 1, CheckAll: true}); len(d.Granted) != 1 {
+				b.t.Errorf("when it is lifted: %+v", d)
+			}
+		})
+	}
 }

@@ -49,7 +49,7 @@ func (b *bench) started(asks []Waiter) (tickets []string) {
 var ways = map[string]func(*bench, []Waiter){
 	"one by one": func(b *bench, asks []Waiter) {
 		for _, a := range asks {
-			if d := b.decide(Request{Scope: a.Scope, Costs: a.Costs, Turn: Turn{WaiterID: a.ID, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}}); !d.Position.Waits {
+			if d := b.decide(Request{Scope: a.Scope, Cost: a.Cost, Costs: a.Costs, Turn: Turn{WaiterID: a.ID, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}}); !d.Position.Waits {
 				b.t.Fatalf("%s does not wait: %+v", a.ID, d)
 			}
 		}
@@ -69,39 +69,40 @@ func asksOf(tenant string, n, priority int, costs policy.Costs) (asks []Waiter) 
 func TestChangedCapCountsFromThenOn(t *testing.T) {
 	t.Parallel()
 	for way, join := range ways {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, tenantsUnder(t, ""), func(b *bench) {
-				b.decide(Request{Scope: "p"})
-				meek, stood := asksOf("meek", 4, 0, nil), asksOf("greedy", 2, 1000000, nil)
-				join(b, meek)
-				join(b, stood)
-				b.SetPolicy(tenantsUnder(t, "max_priority: 0"))
-				join(b, stood) // they ask again, and keep their places
-				late := asksOf("late", 4, 1000000, nil)
-				join(b, late)
-				b.SetPolicy(tenantsUnder(t, "max_priority: 3"))
-				last := Waiter{Scope: "p/last", ID: "last", Priority: 1000000}
-				join(b, []Waiter{last})
-				want := []string{"greedy0", "greedy1", "last", "late0", "meek0", "late1", "meek1", "late2", "meek2", "late3", "meek3"}
-				if got := b.started(slices.Concat(meek, stood, late, []Waiter{last})); !slices.Equal(got, want) {
-					b.t.Errorf("the order is %q, want %q", got, want)
-				}
-			})
+		onBothIn(t, way, Config{}, tenantsUnder(t, ""), func(b *bench) {
+			b.decide(Request{Scope: "p"})
+			meek, stood := asksOf("meek", 4, 0, nil), asksOf("greedy", 2, 1000000, nil)
+			join(b, meek)
+			join(b, stood)
+			b.SetPolicy(tenantsUnder(b.t, "max_priority: 0"))
+			join(b, stood) // they ask again, and keep their places
+			late := asksOf("late", 4, 1000000, nil)
+			join(b, late)
+			b.SetPolicy(tenantsUnder(b.t, "max_priority: 3"))
+			last := Waiter{Scope: "p/last", ID: "last", Priority: 1000000}
+			join(b, []Waiter{last})
+			want := []string{"greedy0", "greedy1", "last", "late0", "meek0", "late1", "meek1", "late2", "meek2", "late3", "meek3"}
+			if got := b.started(slices.Concat(meek, stood, late, []Waiter{last})); !slices.Equal(got, want) {
+				b.t.Errorf("the order is %q, want %q", got, want)
+			}
 		})
 	}
 }
 
-// A priority that is out of bounds is refused, whichever way it comes.
-func TestPriorityRefused(t *testing.T) {
+// What a turn asks for and cannot be is refused, whichever way it comes.
+func TestTurnRefused(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
-		for _, priority := range []int{policy.MaxPriority + 1, -policy.MaxPriority - 1} {
-			want := fmt.Sprintf("Priority is %d; the most is 1000000 either way", priority)
-			if _, err := b.Decide(ctx, Request{Scope: "p", Turn: Turn{WaiterID: "t", Priority: priority}}); err == nil || !strings.Contains(err.Error(), want) {
+		for want, turn := range map[string]Turn{
+			"Priority is 1000001; the most is 1000000 either way":  {Priority: policy.MaxPriority + 1},
+			"Priority is -1000001; the most is 1000000 either way": {Priority: -policy.MaxPriority - 1},
+			".Lane is 129 bytes": {Lane: strings.Repeat("x", 129)}, ".Stride is -1": {Lane: "x", Stride: -1}, ".Stride is": {Lane: "x", Stride: maxStride + 1},
+		} {
+			turn.WaiterID = "t"
+			if _, err := b.Decide(ctx, Request{Scope: "p", Turn: turn}); err == nil || !strings.Contains(err.Error(), want) {
 				b.t.Errorf("Decide: %v", err)
 			}
-			placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "t", Priority: priority}}, 0, time.Millisecond)
+			placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "t", Priority: turn.Priority, Lane: turn.Lane, Stride: turn.Stride}}, 0, time.Millisecond)
 			if err != nil || placed[0].Err == nil || !strings.Contains(placed[0].Err.Error(), want) {
 				b.t.Errorf("Join: %+v, %v", placed, err)
 			}

@@ -37,39 +37,36 @@ func TestProbe(t *testing.T) {
 		"an older one is":      {report(sent(10*sec, turnedDown(0))), 0, 10 * sec},
 		"is forgotten by then": {func(b *bench, _ Decision) { b.pass(70 * sec) }, 3, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rules := tenants(t, "p", []policy.Rule{{Name: "r", Algorithm: policy.FixedWindow, Limit: 1000, Per: sec}}, nil)
-			onBoth(t, Config{}, rules, func(b *bench) {
-				level := "p/a"
-				if name == "goes through" {
-					level = "p"
+		rules := tenants(t, "p", []policy.Rule{{Name: "r", Algorithm: policy.FixedWindow, Limit: 1000, Per: sec}}, nil)
+		onBothIn(t, name, Config{}, rules, func(b *bench) {
+			level := "p/a"
+			if name == "goes through" {
+				level = "p"
+			}
+			rested := b.heed(level, turnedDown(0))
+			for range 5 { // on their way when the pause began
+				if out := b.heed(level, turnedDown(0)); out.Changed || !out.Until.Equal(rested.Until) {
+					b.t.Errorf("%+v", out)
 				}
-				rested := b.heed(level, turnedDown(0))
-				for range 5 { // on their way when the pause began
-					if out := b.heed(level, turnedDown(0)); out.Changed || !out.Until.Equal(rested.Until) {
-						b.t.Errorf("%+v", out)
-					}
+			}
+			b.now.Store(rested.Until.UnixMicro() + 200_000)
+			first := b.decide(Request{Scope: "p/a", ID: NewID()})
+			if !first.Allowed || !first.Grant.probe {
+				b.t.Fatalf("%+v", first)
+			}
+			if d := b.decide(Request{Scope: level + "/b", ID: NewID(), MaxDelay: 20 * sec}); d.Allowed || !d.Paused || d.RetryAfter != 10*sec || d.RetryDelay(0) > recheck {
+				b.t.Errorf("beside the probe: %+v", d)
+			}
+			test.happens(b, first)
+			n, last := 0, Decision{}
+			for range 3 {
+				if last = b.decide(Request{Scope: "p/a", ID: NewID()}); last.Allowed {
+					n++
 				}
-				b.now.Store(rested.Until.UnixMicro() + 200_000)
-				first := b.decide(Request{Scope: "p/a", ID: NewID()})
-				if !first.Allowed || !first.Grant.probe {
-					b.t.Fatalf("%+v", first)
-				}
-				if d := b.decide(Request{Scope: level + "/b", ID: NewID(), MaxDelay: 20 * sec}); d.Allowed || !d.Paused || d.RetryAfter != 10*sec || d.RetryDelay(0) > recheck {
-					b.t.Errorf("beside the probe: %+v", d)
-				}
-				test.happens(b, first)
-				n, last := 0, Decision{}
-				for range 3 {
-					if last = b.decide(Request{Scope: "p/a", ID: NewID()}); last.Allowed {
-						n++
-					}
-				}
-				if n != test.starts || last.RetryAfter < test.wait || last.RetryAfter > test.wait*11/10 {
-					b.t.Errorf("%d start, and the next in %s; want %d and %s", n, last.RetryAfter, test.starts, test.wait)
-				}
-			})
+			}
+			if n != test.starts || last.RetryAfter < test.wait || last.RetryAfter > test.wait*11/10 {
+				b.t.Errorf("%d start, and the next in %s; want %d and %s", n, last.RetryAfter, test.starts, test.wait)
+			}
 		})
 	}
 }
@@ -77,10 +74,7 @@ func TestProbe(t *testing.T) {
 // "The first pause can be set."
 func TestFirstPause(t *testing.T) {
 	t.Parallel()
-	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{bucket(10, 10)}, Answers: policy.AnswersPause, Refusals: policy.Refusals{Pause: 30 * sec}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{bucket(10, 10)}, Answers: policy.AnswersPause, Refusals: policy.Refusals{Pause: 30 * sec}}})
 	onBoth(t, Config{}, p, func(b *bench) {
 		for _, want := range []time.Duration{30 * sec, 60 * sec} {
 			out := b.heed("p/a", turnedDown(0))
@@ -96,52 +90,46 @@ func TestFirstPause(t *testing.T) {
 func TestProbeOfWaiters(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]bool{"goes through": false, "is refused": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
-				b.heed("p", turnedDown(0))
-				for i := range 6 {
-					if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: string(rune('a' + i))}, ID: NewID()}); d.Allowed {
-						b.t.Fatalf("%+v", d)
-					}
-				}
-				granted := func(lead time.Duration) []Granted {
-					out, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Lead: lead, CheckAll: lead > 0})
-					if err != nil {
-						b.t.Fatal(err)
-					}
-					return out.Granted
-				}
-				first := granted(2 * sec)
-				if len(first) != 1 || !first[0].Grant.probe || len(granted(20*sec)) > 0 {
-					b.t.Fatalf("ahead: %+v", first)
-				}
-				if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Unused: []WaiterRef{first[0].WaiterRef}}); err != nil {
-					b.t.Fatal(err)
-				}
-				b.pass(2 * sec)
-				again := granted(0)
-				if len(again) != 1 || !again[0].Grant.probe {
-					b.t.Fatalf("since the first was not used: %+v", again)
-				}
-				d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: again[0].ID}, ID: NewID()})
-				if !d.Allowed || !d.Grant.probe {
+		onBothIn(t, name, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
+			b.heed("p", turnedDown(0))
+			for i := range 6 {
+				if d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: string(rune('a' + i))}, ID: NewID()}); d.Allowed {
 					b.t.Fatalf("%+v", d)
 				}
-				a, want := upstream.Hint{}, 5
-				if refused {
-					a, want = turnedDown(0), 0
-				}
-				if _, err := b.Report(ctx, "p", a); err != nil {
-					b.t.Fatal(err)
-				}
-				if got := granted(0); len(got) != want {
-					b.t.Errorf("%d follow, want %d", len(got), want)
-				}
-				if b.pass(2500 * ms); refused && len(granted(0)) != 1 {
-					b.t.Error("no probe goes when the pause is over that follows a refused one")
-				}
-			})
+			}
+			granted := func(lead time.Duration) []Granted {
+				out := b.dispatch(DispatchRequest{Max: 10, Lead: lead, CheckAll: lead > 0})
+				return out.Granted
+			}
+			first := granted(2 * sec)
+			if len(first) != 1 || !first[0].Grant.probe || len(granted(20*sec)) > 0 {
+				b.t.Fatalf("ahead: %+v", first)
+			}
+			if _, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Unused: []WaiterRef{first[0].WaiterRef}}); err != nil {
+				b.t.Fatal(err)
+			}
+			b.pass(2 * sec)
+			again := granted(0)
+			if len(again) != 1 || !again[0].Grant.probe {
+				b.t.Fatalf("since the first was not used: %+v", again)
+			}
+			d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: again[0].ID}, ID: NewID()})
+			if !d.Allowed || !d.Grant.probe {
+				b.t.Fatalf("%+v", d)
+			}
+			a, want := upstream.Hint{}, 5
+			if refused {
+				a, want = turnedDown(0), 0
+			}
+			if _, err := b.Report(ctx, "p", a); err != nil {
+				b.t.Fatal(err)
+			}
+			if got := granted(0); len(got) != want {
+				b.t.Errorf("%d follow, want %d", len(got), want)
+			}
+			if b.pass(2500 * ms); refused && len(granted(0)) != 1 {
+				b.t.Error("no probe goes when the pause is over that follows a refused one")
+			}
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,14 +18,10 @@ import (
 func damagedPolicy(t *testing.T) *policy.Policy {
 	t.Helper()
 	own := policy.ScopeConfig{Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}}, Shares: map[string]policy.Share{"x": {Weight: 2}, "y": {Weight: 1}}}
-	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+	return limitsOf(t, map[string]policy.ScopeConfig{"p": {
 		Rules:  []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10}},
 		Scopes: map[string]policy.ScopeConfig{"*": own},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 // waiters are those who wait when a provider's keys are damaged.
@@ -81,9 +76,7 @@ func (w *waiters) goOn() (alone int) {
 		for range 60 {
 			w.pass(200 * ms)
 			back, err := w.Waitlist().Parked(ctx, "p", 0, 50)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			noError(w.t, err)
 			d := w.dispatch(DispatchRequest{Max: 8, Unused: over, Unpark: back})
 			over = d.Overdue
 			for _, g := range d.Granted {
@@ -188,32 +181,13 @@ func TestDamagedValues(t *testing.T) {
 	})
 }
 
-// calls is a hook that counts how often each script is asked for.
-type calls struct{ of map[string]int }
-
-func (c *calls) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" {
-			c.of[fmt.Sprint(cmd.Args()[1])]++
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // A rule's own state is nobody's to drop: the error is what it was, and what cannot be repaired is not
 // looked through with each call.
 func TestNothingToRepair(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t), func(b *bench) {
 		w := begin(b)
-		scripts := &calls{map[string]int{}}
-		b.rdb.AddHook(scripts)
+		repairs := counting(b.rdb, func(cmd redis.Cmder) bool { return cmd.Name() == "evalsha" && cmd.Args()[1] == lua.Repair.SHA() })
 		state := b.provider("p") + ":all"
 		b.rdb.Del(ctx, state)
 		b.rdb.RPush(ctx, state, "foreign")
@@ -223,7 +197,7 @@ func TestNothingToRepair(t *testing.T) {
 				b.t.Fatalf("%v", err)
 			}
 		}
-		if n, most := scripts.of[lua.Repair.SHA()], 1+int(time.Since(began)/repairPause); n < 1 || n > most {
+		if n, most := repairs.Load(), 1+int64(time.Since(began)/repairPause); n < 1 || n > most {
 			b.t.Errorf("it was looked through %d times", n)
 		}
 		if n := b.rdb.LLen(ctx, state).Val(); n != 1 {

@@ -68,50 +68,12 @@ var fairCases = []fairCase{
 		scopes: []string{"p/i", "p/b", "p/x"}, weights: map[string]float64{"p/i": .65, "p/b": .25, "p/x": .10}, most: 1, starts: 100,
 	},
 	{
-		name: "what one class does not use the others share", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]policy.Share{
-			"i": {Guaranteed: 60}, "b": {Guaranteed: 20, Weight: 1}, "x": {Weight: 2},
-		}}},
-		scopes: []string{"p/b", "p/x"}, weights: map[string]float64{"p/b": .25, "p/x": .10}, most: 1, starts: 70,
-	},
-	{
-		name: "classes below an own rule, while others below the account's go faster", limits: map[string]policy.ScopeConfig{"p": {
-			Rules: []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}},
-			Scopes: map[string]policy.ScopeConfig{"a": {
-				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}},
-				Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
-			}},
-		}},
-		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 400,
-	},
-	{
-		name: "classes below a tenant whose own rule would let all through", limits: map[string]policy.ScopeConfig{"p": {
-			Rules: bigBucket,
-			Scopes: map[string]policy.ScopeConfig{"a": {
-				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-				Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
-			}},
-		}},
+		name: "classes below a tenant whose own rule would let all through", limits: classesOfA,
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 200,
 	},
 	{
-		name: "and beside that tenant others have theirs", limits: map[string]policy.ScopeConfig{"p": {
-			Rules: bigBucket,
-			Scopes: map[string]policy.ScopeConfig{"a": {
-				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-				Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
-			}},
-		}},
+		name: "and beside that tenant others have theirs", limits: classesOfA,
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a": 1, "p/c": 1, "p/d": 1}, most: 1, starts: 200,
-	},
-	{
-		name: "a plan that lets through about as much as its tenant's share", limits: map[string]policy.ScopeConfig{"p": {
-			Rules: []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 40, Per: sec}},
-			Scopes: map[string]policy.ScopeConfig{"a": {
-				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 10, Per: sec}},
-				Shares: map[string]policy.Share{"i": {Guaranteed: 70}, "b": {Weight: 1}},
-			}, "c": {Weight: 2}},
-		}},
-		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .85, "p/a/b": .15}, most: 1, starts: 200,
 	},
 	{
 		name: "an own rule that lets through a little less than the account's", limits: map[string]policy.ScopeConfig{"p": {
@@ -122,21 +84,24 @@ var fairCases = []fairCase{
 	},
 }
 
+// classesOfA has classes below a tenant.
+var classesOfA = map[string]policy.ScopeConfig{"p": {
+	Rules:  bigBucket,
+	Scopes: map[string]policy.ScopeConfig{"a": {Rules: plenty, Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}}}},
+}}
+
 // "Of two names that wait all the time neither is ahead of its share by more than a task
 // of its own and one of the other."
 func TestSharesOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	for i, c := range fairCases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-				if i > 1 && strings.HasSuffix(b.t.Name(), "/miniredis") {
-					return // it interprets the same scripts, slowly
-				}
-				if found := c.run(b.rdb, b.cfg.Prefix+"fair"); found != "" {
-					b.t.Error(found)
-				}
-			})
+		onBothIn(t, c.name, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+			if i > 1 && strings.HasSuffix(b.t.Name(), "/miniredis") {
+				return // it interprets the same scripts, slowly
+			}
+			if found := c.run(b.rdb, b.cfg.Prefix+"fair"); found != "" {
+				b.t.Error(found)
+			}
 		})
 	}
 }
@@ -273,23 +238,19 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 		for k := range asks {
 			asks[k] = Waiter{Scope: "p/big", ID: fmt.Sprint(i + k), Cost: 1}
 		}
-		if _, err := b.Waitlist().Join(ctx, asks, 0, 0); err != nil {
-			t.Fatal(err)
-		}
+		lineUpAll(b, asks)
 	}
 	b.decide(Request{Scope: "p/small", Turn: Turn{WaiterID: "only"}})
-	for turns := range 3 {
+	for range 3 {
 		b.now.Add(10_000)
-		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
-		if err != nil || len(woken.Granted) != 1 {
-			t.Fatalf("turn %d: %+v, %v", turns, woken, err)
+		woken := b.dispatch(DispatchRequest{Max: 1}).Granted
+		if len(woken) != 1 {
+			t.Fatalf("%+v", woken)
 		}
-		if woken.Granted[0].Scope == "p/small" {
+		if woken[0].Scope == "p/small" {
 			return
 		}
-		if d := b.decide(Request{Scope: "p/big", Turn: Turn{WaiterID: woken.Granted[0].ID}, MaxDelay: sec}); !d.Allowed {
-			t.Fatalf("turn %d: %+v", turns, d)
-		}
+		b.decide(Request{Scope: "p/big", Turn: Turn{WaiterID: woken[0].ID}, MaxDelay: sec})
 	}
 	t.Error("three turns went by, and the other tenant's first task has had none")
 }
@@ -336,7 +297,7 @@ var shareScenes = []struct {
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
 	// Endpoints that come together are one tenant's.
-	{"many endpoints at once", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+	{"many endpoints at once", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, classes("a/%d", 5), func(f *fairWorld) {
 		for _, scope := range f.h.scopes {
 			f.add(scope, 1, 0)
 		}
@@ -393,26 +354,6 @@ var shareScenes = []struct {
 			f.run(30, func(p WaiterRef) { f.add(p.Scope, 1, 0) })
 			f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 		}},
-	// What means nothing any more is forgotten, while others go on waiting.
-	{"slots of the past", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
-		for _, scope := range f.h.scopes[:5] {
-			f.add(scope, 1, 0)
-		}
-		for range 3 {
-			f.add("p/b", 1, 0)
-		}
-		f.run(8, func(p WaiterRef) {
-			if p.Scope == "p/b" {
-				f.add("p/b", 1, 0)
-			}
-		})
-		f.run(400, func(WaiterRef) { f.add("p/b", 1, 0) })
-		for field := range f.meta() {
-			if strings.HasPrefix(field, "n/a") {
-				fail("%s is kept: %v", field, f.meta())
-			}
-		}
-	}},
 	// Of tenants that never come again nothing stays, while another waits all the time.
 	{"times of the past", map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]policy.ScopeConfig{"*": {Rules: plenty}}}},
 		classes("t%d/x", 6), func(f *fairWorld) {
@@ -470,95 +411,60 @@ func classes(format string, n int) (scopes []string) {
 	return append(scopes, "p/b")
 }
 
-// endpoints are so many of the tenant a, and the tenant b.
-func endpoints(n int) (scopes []string) {
-	for i := range n {
-		scopes = append(scopes, fmt.Sprintf("p/a/%c", 'a'+i))
-	}
-	return append(scopes, "p/b")
-}
-
 func TestShareScenes(t *testing.T) {
 	t.Parallel()
 	for i, s := range shareScenes {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-				if i > 1 && strings.HasSuffix(b.t.Name(), "/miniredis") {
-					return
-				}
-				found := faultOf(func() { s.play(newFairWorld(b.rdb, b.cfg.Prefix+"scene", s.limits, s.scopes)) })
-				if found != "" {
-					b.t.Error(found)
-				}
-			})
+		onBothIn(t, s.name, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+			if i > 1 && strings.HasSuffix(b.t.Name(), "/miniredis") {
+				return
+			}
+			found := faultOf(func() { s.play(newFairWorld(b.rdb, b.cfg.Prefix+"scene", s.limits, s.scopes)) })
+			if found != "" {
+				b.t.Error(found)
+			}
 		})
 	}
 }
 
-// A level may begin to have rules, and cease to, while scopes below it wait: those who sat
-// down before have their turns.
+// A level may begin to have rules, and cease to, while scopes below it wait: those who sat down before have their turns.
 func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 	t.Parallel()
-	pol := func(own ...policy.Rule) *policy.Policy {
-		p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
-			Rules: []policy.Rule{{Name: "rpm", Algorithm: policy.TokenBucket, Limit: 1, Per: sec}},
-			Scopes: map[string]policy.ScopeConfig{"acme": {
-				Rules: own, Shares: map[string]policy.Share{"i": {Guaranteed: 60}, "b": {}}, Scopes: map[string]policy.ScopeConfig{"*": {}},
-			}},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+	limits := func(own string) *policy.Policy {
+		return parsedPolicy(t, `limits: {p: {rules: [{name: rpm, algorithm: token-bucket, limit: 1, per: 1s}],
+  scopes: {acme: {rules: [`+own+`], shares: {i: {part: 60%}, b: {weight: 1}}, scopes: {"*": {}}}}}}`)
 	}
-	own := policy.Rule{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
-	tokens := policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}
-	for name, policies := range map[string][]*policy.Policy{
-		"gets":  {pol(), pol(own)},
-		"loses": {pol(own, tokens), pol(own)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policies[0], func(b *bench) {
-				var asks []Waiter
-				for i := range 10 {
-					asks = append(asks, Waiter{Scope: "p/acme/i", ID: fmt.Sprint("i", i)},
-						Waiter{Scope: "p/acme/b", ID: fmt.Sprint("b", i), Costs: policy.Costs{policy.Requests: int64(i % 2), "tokens": 5}})
-				}
-				if _, err := b.Waitlist().Join(ctx, asks, 0, 0); err != nil {
-					b.t.Fatal(err)
-				}
-				b.SetPolicy(policies[1])
-				came := map[string]int{}
-				for range 80 {
-					woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
-					if err != nil {
-						b.t.Fatal(err)
-					}
-					for _, p := range woken.Granted {
-						req := Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}}
-						for _, a := range asks {
-							if a.ID == p.ID {
-								req.Costs = a.Costs
-							}
-						}
-						if d := b.decide(req); d.Allowed {
-							came[p.ID]++
-						}
-					}
-					b.pass(sec)
-				}
-				for ticket, n := range came {
-					if n > 1 {
-						b.t.Errorf("%s came %d times", ticket, n)
+	const own = "{name: own, algorithm: token-bucket, limit: 1000, per: 1s, burst: 1000}"
+	const tokens = "{name: tokens, algorithm: token-bucket, limit: 1000, per: 1s, burst: 1000, unit: tokens}"
+	for name, policies := range map[string][2]*policy.Policy{"gets": {limits(""), limits(own)}, "loses": {limits(own + ", " + tokens), limits(own)}} {
+		onBothIn(t, name, Config{}, policies[0], func(b *bench) {
+			var asks []Waiter
+			costs := map[string]policy.Costs{}
+			for i := range 10 {
+				costs[fmt.Sprint("b", i)] = policy.Costs{policy.Requests: int64(i % 2), "tokens": 5}
+				asks = append(asks, Waiter{Scope: "p/acme/i", ID: fmt.Sprint("i", i)},
+					Waiter{Scope: "p/acme/b", ID: fmt.Sprint("b", i), Costs: costs[fmt.Sprint("b", i)]})
+			}
+			_, err := b.Waitlist().Join(ctx, asks, 0, 0)
+			noError(b.t, err)
+			b.SetPolicy(policies[1])
+			came := map[string]int{}
+			for range 80 {
+				for _, p := range b.dispatch(DispatchRequest{Max: 1, CheckAll: true}).Granted {
+					if d := b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, Costs: costs[p.ID]}); d.Allowed {
+						came[p.ID]++
 					}
 				}
-				waiting := b.rdb.Exists(ctx, scheduleKey(keyspace(b.cfg.Prefix).provider("p"))).Val() > 0
-				if waiting || len(came) < len(asks)-6 { // but the first, and those that no rule counted
-					b.t.Errorf("%d of %d came, and some wait: %t", len(came), len(asks), waiting)
+				b.pass(sec)
+			}
+			for ticket, n := range came {
+				if n > 1 {
+					b.t.Errorf("%s came %d times", ticket, n)
 				}
-			})
+			}
+			waiting := b.rdb.Exists(ctx, scheduleKey(b.provider("p"))).Val() > 0
+			if waiting || len(came) < len(asks)-6 { // but the first, and those that no rule counted
+				b.t.Errorf("%d of %d came, and some wait: %t", len(came), len(asks), waiting)
+			}
 		})
 	}
 }

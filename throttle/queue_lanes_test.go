@@ -94,15 +94,6 @@ var laneScenes = []struct {
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
 	}},
-	{"planned", func(f *fairWorld) {
-		f.planLane("low", 6)
-		f.planLane("default", 30)
-		f.planLane("low", 6)
-		f.planLane("critical", 60)
-		f.run(90, func(WaiterRef) {})
-		f.ofEvery60()
-		f.lanesFair("critical", "default", "low")
-	}},
 	{"planned in one call", func(f *fairWorld) {
 		var tasks []*waiter
 		for i := range 200 {
@@ -145,15 +136,6 @@ var laneScenes = []struct {
 		})
 		f.lanesFair("critical", "low")
 	}},
-	// The lightest alone gets all that there is.
-	{"alone", func(f *fairWorld) {
-		f.lane("critical", 3)
-		f.lane("low", 20)
-		f.run(23, func(WaiterRef) {})
-		if got := strings.Join(f.lanes()[6:], " "); got != strings.TrimSpace(strings.Repeat("low ", 17)) {
-			fail("%v", f.lanes())
-		}
-	}},
 	// Who came back to the front is before a lane's first task.
 	{"back at the front", func(f *fairWorld) {
 		f.lane("low", 10)
@@ -182,19 +164,6 @@ var laneScenes = []struct {
 		f.run(25, func(WaiterRef) {})
 		if got := strings.Join(f.lanes(), " "); got != strings.ReplaceAll("low low low low low - - - - - critical critical critical critical critical - - - - - default default default default default", "-", "") {
 			fail("%q", got)
-		}
-	}},
-	{"no lane for long", func(f *fairWorld) {
-		for range 20 {
-			f.lane("", 1)
-			f.now += 500_000
-			f.dispatch(0, 0, false)
-		}
-		f.lane("low", 1)
-		f.lane("critical", 30)
-		f.run(20, func(WaiterRef) {})
-		if got := f.lanes(); slices.Contains(got, "critical") {
-			fail("those without a lane came first: %q", got)
 		}
 	}},
 	// Priorities count before lanes.
@@ -284,9 +253,7 @@ func TestLanesAreExpected(t *testing.T) {
 				asks = append(asks, Waiter{Scope: "p", ID: fmt.Sprint(lane, priority, i), Lane: lane, Stride: strides[lane], Priority: priority})
 			}
 			placed, err := b.Waitlist().Join(ctx, asks, 0, 0)
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, err)
 			return placed[n-1]
 		}
 		about := func(what string, got, want float64) {
@@ -301,25 +268,5 @@ func TestLanesAreExpected(t *testing.T) {
 		about("one that goes behind all", lineUp("", -1, 1).Expected.Seconds(), 133)
 		d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: "own", Lane: "default", Stride: 2}})
 		about("the first of default", d.Position.Expected.Seconds(), 4)
-	})
-}
-
-// A lane's name and stride are refused where they can't be.
-func TestLaneRefused(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-		for _, req := range []Request{
-			{Scope: "p", Turn: Turn{WaiterID: "t", Lane: strings.Repeat("x", 129)}},
-			{Scope: "p", Turn: Turn{WaiterID: "t", Lane: "x", Stride: -1}},
-			{Scope: "p", Turn: Turn{WaiterID: "t", Lane: "x", Stride: maxStride + 1}},
-		} {
-			if _, err := b.Decide(ctx, req); err == nil {
-				b.t.Errorf("%d bytes, stride %d: no error", len(req.Turn.Lane), req.Turn.Stride)
-			}
-			placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p", ID: "t", Lane: req.Turn.Lane, Stride: req.Turn.Stride}}, 0, 0)
-			if err != nil || placed[0].Err == nil {
-				b.t.Errorf("%d bytes, stride %d: %+v, %v", len(req.Turn.Lane), req.Turn.Stride, placed, err)
-			}
-		}
 	})
 }

@@ -39,10 +39,7 @@ func (s *tally) take(id string, units, start int64) string {
 	if s.changed && s.rule.OpensOnUse {
 		return "" // when its window opened is not known
 	}
-	r := reference.Rule{
-		Algorithm: reference.Algorithm(s.rule.Algorithm), Limit: s.rule.Limit, Per: s.rule.Per.Microseconds(), Burst: s.rule.Burst,
-		Rollover: s.rule.Rollover, OnUse: s.rule.OpensOnUse,
-	}
+	r := modelOf(s.rule)
 	if r.Algorithm == reference.CalendarQuota {
 		r.Begins = func(t int64) (int64, int64) { return periodOf(s.rule, t) }
 	}
@@ -50,6 +47,14 @@ func (s *tally) take(id string, units, start int64) string {
 		r.Per += s.rule.Margin.Microseconds()
 	}
 	return reference.Over(r, s.starts)
+}
+
+// modelOf is a rule as test/reference has it, without its margin.
+func modelOf(r policy.Rule) reference.Rule {
+	return reference.Rule{
+		Algorithm: reference.Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst,
+		Rollover: r.Rollover, OnUse: r.OpensOnUse,
+	}
 }
 
 // drop takes a grant back.
@@ -145,9 +150,7 @@ func historySeed(t *testing.T) uint64 {
 	t.Helper()
 	if s := os.Getenv("HISTORY_SEED"); s != "" {
 		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return seed
 	}
 	return rand.Uint64N(1 << 40)

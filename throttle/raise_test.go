@@ -13,20 +13,14 @@ import (
 // raising is a policy whose answers correct its rules so far.
 func raising(t testing.TB, c policy.Corrects, rules ...policy.Rule) *policy.Policy {
 	t.Helper()
-	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Corrects: c}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: rules, Corrects: c}})
 }
 
 // counts is what counts in the place of a rule's limit.
 func (b *bench) counts(scope, rule string, limit int64) int64 {
 	b.t.Helper()
 	told, err := b.UpstreamState(ctx, scope)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	for _, c := range told.Corrections {
 		if c.Bound.Rule.Name == rule {
 			limit = c.Limit
@@ -43,47 +37,44 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 		"token bucket": {Algorithm: policy.TokenBucket, Burst: 3}, "sliding window": {Algorithm: policy.SlidingWindow}, "fixed window": {Algorithm: policy.FixedWindow},
 		"window on use": {Algorithm: policy.FixedWindow, OpensOnUse: true}, "window on use, margin": {Algorithm: policy.FixedWindow, OpensOnUse: true, Margin: 100 * ms},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rule.Name, rule.Limit, rule.Per = "r", 20, time.Minute
-			onBoth(t, Config{StartTolerance: -1}, raising(t, policy.Corrects{Most: 150}, rule), func(b *bench) {
-				minute := func() (n int) {
-					b.pass(time.Minute - us(b.now.Load()%60_000_000))
-					if rule.OpensOnUse { // its windows begin with no minute: with this one, all are over
-						b.pass(2 * time.Minute)
-					}
-					for range 59 {
-						b.pass(sec)
-						if b.decide(Request{Scope: "p", ID: NewID()}).Allowed {
-							n++
-						}
-					}
-					return n
+		rule.Name, rule.Limit, rule.Per = "r", 20, time.Minute
+		onBothIn(t, name, Config{StartTolerance: -1}, raising(t, policy.Corrects{Most: 150}, rule), func(b *bench) {
+			minute := func() (n int) {
+				b.pass(time.Minute - us(b.now.Load()%60_000_000))
+				if rule.OpensOnUse { // its windows begin with no minute: with this one, all are over
+					b.pass(2 * time.Minute)
 				}
-				least := func(n, want int) {
-					b.t.Helper()
-					if n > want || n < want-1 {
-						b.t.Errorf("%d were admitted in a minute, of %d", n, want)
+				for range 59 {
+					b.pass(sec)
+					if b.decide(Request{Scope: "p", ID: NewID()}).Allowed {
+						n++
 					}
 				}
-				b.heed("p", owns(26, time.Minute))
-				if n := b.counts("p", "r", 0); n != 26 {
-					b.t.Errorf("%d counts", n)
+				return n
+			}
+			least := func(n, want int) {
+				b.t.Helper()
+				if n > want || n < want-1 {
+					b.t.Errorf("%d were admitted in a minute, of %d", n, want)
 				}
-				minute() // the first one ends where another begins
-				least(minute(), 26)
-				b.heed("p", owns(200, time.Minute))
-				if n := b.counts("p", "r", 0); n != 30 {
-					b.t.Errorf("%d counts", n)
-				}
-				least(minute(), 30)
-				b.SetPolicy(policyOf(b.t, rule))
-				if n := b.counts("p", "r", 20); n != 20 {
-					b.t.Errorf("%d counts, and the policy raises nothing any more", n)
-				}
-				minute()
-				least(minute(), 20)
-			})
+			}
+			b.heed("p", owns(26, time.Minute))
+			if n := b.counts("p", "r", 0); n != 26 {
+				b.t.Errorf("%d counts", n)
+			}
+			minute() // the first one ends where another begins
+			least(minute(), 26)
+			b.heed("p", owns(200, time.Minute))
+			if n := b.counts("p", "r", 0); n != 30 {
+				b.t.Errorf("%d counts", n)
+			}
+			least(minute(), 30)
+			b.SetPolicy(policyOf(b.t, rule))
+			if n := b.counts("p", "r", 20); n != 20 {
+				b.t.Errorf("%d counts, and the policy raises nothing any more", n)
+			}
+			minute()
+			least(minute(), 20)
 		})
 	}
 }
@@ -117,9 +108,7 @@ func TestLimitGrows(t *testing.T) {
 				b.t.Fatalf("step %d: %d of a day count", i, n)
 			}
 		}
-		if err := b.ResetUpstream(ctx, "p"); err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, b.ResetUpstream(ctx, "p"))
 		b.heed("p", upstream.Hint{})
 		for range 3 {
 			b.pass(50 * time.Minute)
@@ -136,6 +125,17 @@ func TestLimitGrows(t *testing.T) {
 		if n := b.counts("p", "r", 100); n != 100 {
 			b.t.Errorf("%d counts when the first call goes through", n)
 		}
+		b.heed("p", owns(100, 10*sec)) // and it grows on when it was not told for an hour
+		for _, step := range []struct {
+			after time.Duration
+			want  int64
+		}{{30 * time.Minute, 100}, {29 * time.Minute, 100}, {time.Minute + 10*sec, 110}} {
+			b.pass(step.after)
+			b.heed("p", upstream.Hint{})
+			if n := b.counts("p", "r", 100); n != step.want {
+				b.t.Errorf("%v later %d counts, want %d", step.after, n, step.want)
+			}
+		}
 	})
 }
 
@@ -145,13 +145,10 @@ func TestCorrectsOfTheRulesLevel(t *testing.T) {
 	rule := func(name string) []policy.Rule {
 		return []policy.Rule{{Name: name, Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute}}
 	}
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {
 		Rules: rule("all"), Corrects: policy.Corrects{Cut: 40},
 		Scopes: map[string]policy.ScopeConfig{"a": {Corrects: policy.Corrects{Cut: 60, Most: 200}, Scopes: map[string]policy.ScopeConfig{"own": {Rules: rule("own")}}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.heed("p/a", turnedDown(ms))
 		b.heed("p/a/own", turnedDown(ms))
@@ -177,41 +174,36 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 		seeds = 6
 	}
 	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			r := rand.New(rand.NewPCG(seed, 7))
-			rule := policy.Rule{Name: "r", Algorithm: []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow}[seed%3], Limit: 1 + r.Int64N(20), Per: 10 * sec}
-			if rule.Algorithm == policy.TokenBucket {
-				rule.Burst = 1 + r.Int64N(10)
-			}
-			onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
-				r := rand.New(rand.NewPCG(seed, 8))
-				starts := tally{rule: raisedOf(b.plan("p").bounds[0])}
-				for range 300 {
-					b.pass(us(r.Int64N(3_000_000)))
-					switch r.IntN(12) {
-					case 0:
-						b.heed("p", upstream.Hint{})
-					case 1:
-						b.heed("p", owns(1+r.Int64N(4*rule.Limit), rule.Per))
-					case 2:
-						b.heed("p", turnedDown(ms))
-					case 3:
-						if err := b.ResetUpstream(ctx, "p"); err != nil {
-							b.t.Fatal(err)
-						}
-					}
-					now := b.now.Load()
-					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), MaxDelay: us(r.Int64N(2) * 5_000_000)})
-					if !d.Allowed {
-						continue
-					}
-					start := now + d.Wait.Microseconds()
-					if broken := starts.take(d.Grant.id, d.Grant.cost.each, start); broken != "" {
-						b.t.Fatal(broken)
-					}
+		r := rand.New(rand.NewPCG(seed, 7))
+		rule := policy.Rule{Name: "r", Algorithm: []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow}[seed%3], Limit: 1 + r.Int64N(20), Per: 10 * sec}
+		if rule.Algorithm == policy.TokenBucket {
+			rule.Burst = 1 + r.Int64N(10)
+		}
+		onBothIn(t, fmt.Sprint(seed), Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
+			r := rand.New(rand.NewPCG(seed, 8))
+			starts := tally{rule: raisedOf(b.plan("p").bounds[0])}
+			for range 300 {
+				b.pass(us(r.Int64N(3_000_000)))
+				switch r.IntN(12) {
+				case 0:
+					b.heed("p", upstream.Hint{})
+				case 1:
+					b.heed("p", owns(1+r.Int64N(4*rule.Limit), rule.Per))
+				case 2:
+					b.heed("p", turnedDown(ms))
+				case 3:
+					noError(b.t, b.ResetUpstream(ctx, "p"))
 				}
-			})
+				now := b.now.Load()
+				d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), MaxDelay: us(r.Int64N(2) * 5_000_000)})
+				if !d.Allowed {
+					continue
+				}
+				start := now + d.Wait.Microseconds()
+				if broken := starts.take(d.Grant.id, d.Grant.cost.each, start); broken != "" {
+					b.t.Fatal(broken)
+				}
+			}
 		})
 	}
 }

@@ -13,23 +13,20 @@ func TestReleaseIsSentAgain(t *testing.T) {
 		"refused": func(w *wire, on bool) { w.down.Store(on) },
 		"hung":    func(w *wire, on bool) { w.hung.Store(on) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rule := oneRun()
-			rule.Lease = time.Hour
-			bubble(t, Config{}, policyOf(t, rule), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
-				_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
-				fault(w, true)
-				if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
-					t.Errorf("got %v", err)
-				}
-				<-time.After(10 * time.Minute)
-				fault(w, false)
-				<-time.After(lastRelease + 2*defaultTimeout) // one may be on its way, and hang
-				if n := places(t, l); n != 1 {
-					t.Errorf("%d places are free", n)
-				}
-			})
+		rule := oneRun()
+		rule.Lease = time.Hour
+		bubbleIn(t, name, Config{}, policyOf(t, rule), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
+			_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+			fault(w, true)
+			if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("got %v", err)
+			}
+			<-time.After(10 * time.Minute)
+			fault(w, false)
+			<-time.After(lastRelease + 2*defaultTimeout) // one may be on its way, and hang
+			if n := places(t, l); n != 1 {
+				t.Errorf("%d places are free", n)
+			}
 		})
 	}
 }

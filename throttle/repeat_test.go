@@ -3,6 +3,7 @@ package throttle
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
@@ -74,15 +75,10 @@ func TestAllRepliesLost(t *testing.T) {
 func TestScriptsComeBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
-	l, err := New(server.Client(t), policyOf(t, window10(), runs10()), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(t, server.Client(t), policyOf(t, window10(), runs10()), Config{})
 	flush := func() {
 		t.Helper()
-		if err := server.Client(t).ScriptFlush(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, server.Client(t).ScriptFlush(t.Context()).Err())
 	}
 	for range 2 {
 		flush()
@@ -91,13 +87,35 @@ func TestScriptsComeBack(t *testing.T) {
 			t.Fatalf("alone: %+v, %v", d, err)
 		}
 		flush()
-		if err := l.Refund(t.Context(), d.Grant); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.Refund(t.Context(), d.Grant))
 		flush()
 		if _, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	together(t, l, 5, flush, func(int) error { return allowed(l, "p/x") })
+}
+
+// "150 at most": a record under Headway's own prefix, or one as long, as Redis counts it. Allocations are of a
+// few sizes, so a longer prefix can't be taken off.
+func TestAttemptsTakeLittle(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	l := newLimiter(t, rdb, policy.PerSecond("p", 1000), Config{Prefix: "h1"})
+	d, err := l.Allow(ctx, "p/x")
+	noError(t, err)
+	noError(t, l.Refund(ctx, d.Grant))
+	noError(t, allowed(l, "p/x"))
+	keys := rdb.Keys(ctx, "h1:*@*").Val()
+	if len(keys) == 0 {
+		t.Fatal("no attempt is recorded")
+	}
+	for _, key := range keys { // of what was given back, too
+		if ttl := rdb.PTTL(ctx, key).Val(); ttl <= 0 || ttl > time.Minute {
+			t.Errorf("%s lasts %v", key, ttl)
+		}
+		if n := rdb.MemoryUsage(ctx, key).Val(); n > 150 {
+			t.Errorf("%s takes %d bytes", key, n)
+		}
+	}
 }

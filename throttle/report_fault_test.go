@@ -4,33 +4,39 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// An API's own limit is one of its window: where the policy gives the rule another window
-// since, it says nothing of that.
+// An API's own limit is one of its window: where the policy gives the rule another window since, it says nothing of that. A
+// bucket keeps to the rate.
 func TestAdoptedForItsWindowAlone(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []policy.Algorithm{policy.SlidingWindow, policy.FixedWindow} {
+	for _, algorithm := range []policy.Algorithm{policy.SlidingWindow, policy.FixedWindow, policy.TokenBucket} {
 		for _, margin := range []time.Duration{0, sec} {
-			t.Run(string(algorithm)+margin.String(), func(t *testing.T) {
-				t.Parallel()
-				rule := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 50, Per: time.Minute, Margin: margin}
-				onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
-					b.heed("p", owns(4, time.Minute))
-					if n := b.admitted("p", 60); n != 4 {
-						b.t.Errorf("%d were admitted", n)
-					}
-					hourly := rule // both servers' tests run at once
-					hourly.Per = time.Hour
-					b.SetPolicy(policyOf(b.t, hourly))
-					if n := b.admitted("p", 60); n != 46 {
-						b.t.Errorf("%d more were admitted in an hour", n)
-					}
-					if n := b.counts("p", "r", 50); n != 50 {
-						b.t.Errorf("%d counts", n)
-					}
-				})
+			rule := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 50, Per: time.Minute, Margin: margin}
+			counts, admits := int64(50), 46
+			if algorithm == policy.TokenBucket {
+				rule.Burst, rule.Margin, counts, admits = 50, 0, 5, 0
+			}
+			onBothIn(t, string(algorithm)+margin.String(), Config{}, policyOf(t, rule), func(b *bench) {
+				b.heed("p", owns(4, time.Minute))
+				if n := b.admitted("p", 60); n != 4 {
+					b.t.Errorf("%d were admitted", n)
+				}
+				other := rule // both servers' tests run at once
+				if other.Per = time.Hour; algorithm == policy.TokenBucket {
+					other.Per = 75 * sec
+				}
+				b.SetPolicy(policyOf(b.t, other))
+				if n := b.admitted("p", 60); n != admits {
+					b.t.Errorf("%d more were admitted", n)
+				}
+				if n := b.counts("p", "r", 50); n != counts {
+					b.t.Errorf("%d counts", n)
+				}
 			})
 		}
 	}
@@ -47,35 +53,82 @@ func TestRetryAfterBothPauses(t *testing.T) {
 		"the API's is longer":         {10 * sec, time.Minute, time.Minute, []policy.Rule{bucket(10, 10)}},
 		"that by hand is longer":      {time.Minute, 10 * sec, time.Minute, []policy.Rule{bucket(10, 10)}},
 		"that by hand has no end":     {0, 10 * sec, Never, []policy.Rule{bucket(10, 10)}},
-		"a suspended rule":            {10 * sec, time.Minute, Never, []policy.Rule{{Name: "r", Algorithm: policy.FixedWindow, Limit: 0, Per: sec}}},
-		"no rule but that by hand":    {10 * sec, time.Minute, time.Minute, nil},
 		"no API, and no rule besides": {10 * sec, 0, 10 * sec, nil},
 	} {
+		until := time.Time{}
+		if test.until > 0 {
+			until = time.UnixMicro(epoch).Add(test.until)
+		}
+		policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: test.rules, Pause: policy.PauseOn, PausedUntil: until}})
+		onBothIn(t, name, Config{}, policy, func(b *bench) {
+			if test.told > 0 {
+				b.heed("p", turnedDown(test.told))
+			}
+			byAPI := test.told > test.until && test.until > 0
+			for _, ticket := range []string{"", "t"} {
+				d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: ticket}, ID: NewID()})
+				if d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Paused != (d.Binding < 0) || ticket != "" && d.Position.Expected != test.want {
+					b.t.Errorf("with ticket %q: %+v", ticket, d)
+				}
+			}
+			if d, err := b.Peek(ctx, Request{Scope: "p"}); err != nil || d.RetryAfter != test.want || d.Paused != byAPI {
+				b.t.Errorf("a peek says %+v, %v", d, err)
+			}
+		})
+	}
+}
+
+// An answer that refuses nothing pauses until the reset, in milliseconds where only these fit the rule of its
+// limit, except where a rule already paces calls as slowly as the quota refills.
+func TestPauseOfNothingLeft(t *testing.T) {
+	t.Parallel()
+	window := func(limit int64, per time.Duration) policy.Rule {
+		return policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
+	}
+	shadow, tokens := bucket(10, 1), bucket(10, 1)
+	shadow.Shadow, tokens.Unit = true, "tokens"
+	tests := map[string]struct {
+		rule  policy.Rule
+		limit int64
+		reset time.Duration
+		want  time.Duration
+	}{
+		"10/s, and full again in 100 ms, rounded up": {bucket(10, 1), 1, sec, 0},
+		"the same, exact":                             {bucket(10, 1), 1, 100 * ms, 0},
+		"a burst of 5, full again in 500 ms":          {bucket(10, 5), 5, 500 * ms, 0},
+		"rounded up to a millisecond":                 {bucket(3, 1), 1, 334 * ms, 0},
+		"a slower API, in whole seconds":              {bucket(10, 1), 1, 2 * sec, 2 * sec},
+		"a slower API, exact":                         {bucket(10, 1), 1, 150 * ms, 150 * ms},
+		"our burst is larger":                         {bucket(10, 2), 1, sec, sec},
+		"a window admits its limit at once":           {window(10, sec), 1, sec, sec},
+		"a window of the API's limit, just begun":     {window(10, sec), 10, sec, 0},
+		"a window of the API's limit, almost over":    {window(500, 30*sec), 500, 1489 * ms, 1489 * ms},
+		"the same in milliseconds, read as seconds":   {window(500, 30*sec), 500, 1489 * sec, 1489 * ms},
+		"all of it in milliseconds":                   {window(500, 30*sec), 500, 30_000 * sec, 0},
+		"too long for milliseconds":                   {window(500, 30*sec), 500, 30_001 * sec, 30_001 * sec},
+		"milliseconds, of another limit":              {window(500, 30*sec), 400, 1489 * sec, 1489 * sec},
+		"milliseconds, of another unit":               {tokens, 10, 900 * sec, 900 * sec},
+		"a moment in whole seconds":                   {window(500, 30*sec), 500, 31 * sec, 31 * sec},
+		"an hour's limit, used up in half of it":      {window(5000, time.Hour), 5000, 30 * time.Minute, 30 * time.Minute},
+		"an hour's limit under a rule by the second":  {window(10, sec), 5000, time.Hour, time.Hour},
+		"no limit told":                               {bucket(10, 1), upstream.Unknown, sec, sec},
+		"a rule of another unit":                      {tokens, 1, sec, sec},
+		"a rule that stops nothing":                   {shadow, 1, sec, sec},
+		"a suspended rule":                            {window(0, sec), 1, sec, sec},
+		"numbers that no product of 64 bits can hold": {window(1, 366*24*time.Hour), 1 << 53, sec, sec},
+	}
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			until := time.Time{}
-			if test.until > 0 {
-				until = time.UnixMicro(epoch).Add(test.until)
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing asks it
+			t.Cleanup(func() { _ = rdb.Close() })
+			l := newLimiter(t, rdb, policyOf(t, tt.rule), Config{})
+			p, err := l.scopes.of("p")
+			noError(t, err)
+			q := upstream.Quota{Unit: policy.Requests, Limit: tt.limit, Remaining: 0, Reset: tt.reset}
+			if wait, _, asks := p.stays(upstream.Hint{Quotas: []upstream.Quota{q}}); wait != tt.want || asks != (tt.want > 0) {
+				t.Errorf("it pauses for %v, %t; want %v", wait, asks, tt.want)
 			}
-			policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: test.rules, Pause: policy.PauseOn, PausedUntil: until}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			onBoth(t, Config{}, policy, func(b *bench) {
-				if test.told > 0 {
-					b.heed("p", turnedDown(test.told))
-				}
-				byAPI := test.told > test.until && test.until > 0
-				for _, ticket := range []string{"", "t"} {
-					d := b.decide(Request{Scope: "p", Turn: Turn{WaiterID: ticket}, ID: NewID()})
-					if d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Paused != (d.Binding < 0) || ticket != "" && d.Position.Expected != test.want {
-						b.t.Errorf("with ticket %q: %+v", ticket, d)
-					}
-				}
-				if d, err := b.Peek(ctx, Request{Scope: "p"}); err != nil || d.RetryAfter != test.want || d.Paused != byAPI {
-					b.t.Errorf("a peek says %+v, %v", d, err)
-				}
-			})
 		})
 	}
 }

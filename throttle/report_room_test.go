@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 // tellMany tells n words of levels or rules below a name, many in a call.
@@ -22,9 +21,7 @@ func (b *bench) tellMany(verb, below string, n int, numbers [5]int64) {
 				args = append(args, number)
 			}
 		}
-		if err := b.rdb.Eval(ctx, lua.ReportUpstream.Source(), []string{upstreamKey(prefix), scheduleKey(prefix), metaKey(prefix)}, args...).Err(); err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, b.rdb.Eval(ctx, lua.ReportUpstream.Source(), []string{upstreamKey(prefix), scheduleKey(prefix), metaKey(prefix)}, args...).Err())
 	}
 }
 
@@ -58,8 +55,7 @@ func (b *bench) upstreamOf() (fields int, counts map[string]string) {
 // process hears of that.
 func TestToldIsBounded(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
 		b.heed("p/b/x", turnedDown(time.Hour))
 		const most = 40_000
 		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "#/a", most-1) // those would take their time
@@ -87,8 +83,7 @@ func TestToldIsBounded(t *testing.T) {
 // What is over is forgotten little by little, with its counts.
 func TestToldIsForgotten(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
 		b.heed("p/b/x", turnedDown(time.Hour))
 		b.tellMany("pause", "/a", 3000, [5]int64{time.Minute.Microseconds()})
 		b.tellMany("adopt", "/a/b/c:r", 10, [5]int64{5, sec.Microseconds(), time.Minute.Microseconds()})
@@ -113,18 +108,19 @@ func TestToldIsForgotten(t *testing.T) {
 	})
 }
 
-// "2,000 of them below one of the third": one tenant of a region takes a tenth of its room.
+// "2,000 of them below one of the third": one tenant of a region takes a tenth of its room, and ten that have told all they can
+// take nobody else's.
 func TestToldIsBoundedPerTenant(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
 		b.tellMany("pause", "/eu/a", 3000, [5]int64{time.Minute.Microseconds()})
 		if n, counts := b.upstreamOf(); n != 2001 || counts["#/eu/a"] != "2000" || counts["#/eu"] != "2001" {
 			b.t.Errorf("%d are kept, %v", n, counts)
 		}
 		b.starts(map[string]bool{"p/eu/a": false, "p/eu/a/new": false, "p/eu/b": true, "p/eu/b/x": true, "p/eu": true})
+		b.rdb.HSet(ctx, upstreamKey(b.provider("p")), "#/eu", 20_000)
 		b.heed("p/eu/b/x", turnedDown(time.Minute))
-		b.starts(map[string]bool{"p/eu/b": true, "p/eu/b/x": false})
+		b.starts(map[string]bool{"p/eu": true, "p/eu/c": true, "p/eu/b": false, "p/eu/b/x": false})
 	})
 }
 
@@ -132,8 +128,7 @@ func TestToldIsBoundedPerTenant(t *testing.T) {
 // are no reason to pause a whole tenant.
 func TestWhatIsOverMakesRoom(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
 		b.tellMany("rest", "/eu/a", 2000, [5]int64{sec.Microseconds(), time.Minute.Microseconds()})
 		b.pass(5 * sec)
 		for i := range 20 {
@@ -158,9 +153,7 @@ limits:
 		heed := func() bool {
 			b.t.Helper()
 			out, err := b.Report(ctx, scope, owns(4, time.Minute))
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, err)
 			return out.Changed
 		}
 		if heed() {

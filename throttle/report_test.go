@@ -2,14 +2,10 @@ package throttle
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
@@ -33,9 +29,7 @@ func (b *bench) heed(scope string, a upstream.Hint) ReportResult {
 	b.t.Helper()
 	b.anew()
 	out, err := b.Report(ctx, scope, a)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return out
 }
 
@@ -113,21 +107,18 @@ func TestHeed(t *testing.T) {
 		},
 	}
 	for name, steps := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
-				for i, s := range steps {
-					b.pass(s.after)
-					out := b.heed("p", s.answer)
-					wait := time.Duration(0)
-					if !out.Until.IsZero() {
-						wait = us(out.Until.UnixMicro() - b.now.Load())
-					}
-					if wait < s.least || wait > s.most || out.Changed != s.changed {
-						b.t.Fatalf("step %d: %v, changed %t; want %v to %v, %t", i, wait, out.Changed, s.least, s.most, s.changed)
-					}
+		onBothIn(t, name, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
+			for i, s := range steps {
+				b.pass(s.after)
+				out := b.heed("p", s.answer)
+				wait := time.Duration(0)
+				if !out.Until.IsZero() {
+					wait = us(out.Until.UnixMicro() - b.now.Load())
 				}
-			})
+				if wait < s.least || wait > s.most || out.Changed != s.changed {
+					b.t.Fatalf("step %d: %v, changed %t; want %v to %v, %t", i, wait, out.Changed, s.least, s.most, s.changed)
+				}
+			}
 		})
 	}
 }
@@ -137,13 +128,12 @@ func TestHeed(t *testing.T) {
 func TestHeedCosts(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	counted := &counter{}
 	rdb := redistest.Client(t)
 	b := newBench(t, rdb, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, policyOf(t, bucket(1000, 1000)))
 	if _, err := b.Report(ctx, "p", turnedDown(sec)); err != nil { // the script is known now
 		t.Fatal(err)
 	}
-	rdb.AddHook(counted)
+	counted := counting(rdb, runsScript)
 	log.Reset()
 	for i, step := range []struct {
 		answer upstream.Hint
@@ -152,34 +142,15 @@ func TestHeedCosts(t *testing.T) {
 		{upstream.Hint{}, 0}, {quotaLeft("requests", 5, sec), 0}, {turnedDown(60 * sec), 1}, {turnedDown(60 * sec), 0}, {turnedDown(59 * sec), 0},
 		{turnedDown(0), 0}, {quotaLeft("requests", 0, 10*sec), 0}, {turnedDown(61 * sec), 1},
 	} {
-		counted.n.Store(0)
+		counted.Store(0)
 		_, err := b.Report(ctx, "p", step.answer)
-		if calls := counted.n.Load(); err != nil || calls != step.calls {
+		if calls := counted.Load(); err != nil || calls != step.calls {
 			t.Errorf("answer %d: %d calls, want %d; %v", i, calls, step.calls, err)
 		}
 	}
 	if n := strings.Count(log.String(), "the API asked to stop calling"); n != 2 {
 		t.Errorf("it is logged %d times:\n%s", n, log.String())
 	}
-}
-
-// counter counts scripts that are run. A connection that is opened meanwhile, for what a goroutine announces, says HELLO
-// through the same hook and is left out.
-type counter struct{ n atomic.Int64 }
-
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			c.n.Add(1)
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // Forget ends a pause at once, for those who wait too, and leaves others alone. Told tells
@@ -202,9 +173,7 @@ func TestForget(t *testing.T) {
 			b.t.Errorf("%+v, %v", got, err)
 		}
 		b.pass(sec)
-		if err := b.ResetUpstream(ctx, "p/a"); err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, b.ResetUpstream(ctx, "p/a"))
 		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
 		if err != nil || len(woken.Granted) != 1 {
 			b.t.Errorf("%+v, %v", woken, err)
@@ -215,30 +184,15 @@ func TestForget(t *testing.T) {
 		if d := b.decide(Request{Scope: "p/a/x"}); d.Allowed {
 			b.t.Error("what is paused below is forgotten too")
 		}
-		b.pass(2 * time.Minute)
-		for _, scope := range []string{"p/a/x", "p/b"} {
-			if err := b.ResetUpstream(ctx, scope); err != nil {
-				b.t.Fatal(err)
-			}
-		}
-		b.pass(4 * sec)
-		b.heed("p/c", turnedDown(1))                                                      // which looks through all
-		if keys := b.rdb.HKeys(ctx, upstreamKey(b.provider("p"))).Val(); len(keys) != 2 { // the pause, and what it has cut
-			b.t.Errorf("%q is left", keys)
-		}
-		if ttl := b.rdb.PTTL(ctx, upstreamKey(b.provider("p"))).Val(); ttl > 10*sec {
-			b.t.Errorf("it lives for %v", ttl)
-		}
 	})
 }
 
 func (b *bench) provider(name string) string { return keyspace(b.cfg.Prefix).provider(name) }
 
 func (b *bench) plan(scope string) *compiledScope {
+	b.t.Helper()
 	p, err := b.scopes.of(scope)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return p
 }
 

@@ -27,9 +27,7 @@ func TestResetSaysWhatWasSpent(t *testing.T) {
 		used := func(rule string) (all []int64) {
 			b.t.Helper()
 			done, err := b.Reset(b.t.Context(), "p", rule)
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, err)
 			for _, one := range done {
 				if one.Unit != map[bool]string{true: "tokens", false: policy.Requests}[one.Rule == "d"] || rule != "" && one.Rule != rule {
 					b.t.Errorf("%+v", one)
@@ -50,7 +48,6 @@ func TestResetSaysWhatWasSpent(t *testing.T) {
 				b.t.Errorf("%v, want %v", got, want)
 			}
 		}
-		is(used(""), 0, 0, 0, 0, 0)
 		spend()
 		b.now.Add(150_000)
 		is(used("w"), 7)
@@ -60,7 +57,6 @@ func TestResetSaysWhatWasSpent(t *testing.T) {
 		b.now.Add(1_100_000)
 		spend()
 		is(used(""), 7, 7, 7, 60, 0)
-		is(used("c"))
 		is(used("none"))
 	})
 }
@@ -103,9 +99,7 @@ func TestResetLosesNoUnit(t *testing.T) {
 	close(over)
 	resets.Wait()
 	done, err := b.Reset(t.Context(), "p", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if all := counted.Load() + done[0].Used; all != allowed.Load() {
 		t.Errorf("%d units were counted, and %d were spent", all, allowed.Load())
 	}

@@ -14,9 +14,7 @@ import (
 func TestCalendarStarts(t *testing.T) {
 	t.Parallel()
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for name, test := range map[string]struct {
 		cron, now string
 		wants     []time.Time
@@ -24,10 +22,6 @@ func TestCalendarStarts(t *testing.T) {
 		"months": {"0 0 1 * *", "2025-12-15T12:00:00Z", []time.Time{
 			time.Date(2026, 1, 1, 0, 0, 0, 0, berlin), time.Date(2026, 2, 1, 0, 0, 0, 0, berlin), time.Date(2026, 3, 1, 0, 0, 0, 0, berlin),
 			time.Date(2026, 4, 1, 0, 0, 0, 0, berlin), time.Date(2026, 5, 1, 0, 0, 0, 0, berlin), time.Date(2026, 6, 1, 0, 0, 0, 0, berlin),
-		}},
-		"the end of a month": {"0 0 1 * *", "2027-12-31T22:59:59Z", []time.Time{
-			time.Date(2028, 1, 1, 0, 0, 0, 0, berlin), time.Date(2028, 2, 1, 0, 0, 0, 0, berlin), time.Date(2028, 3, 1, 0, 0, 0, 0, berlin),
-			time.Date(2028, 4, 1, 0, 0, 0, 0, berlin),
 		}},
 		"a day of 23 hours": {"0 0 * * *", "2026-03-26T12:00:00Z", []time.Time{
 			time.Date(2026, 3, 27, 0, 0, 0, 0, berlin), time.Date(2026, 3, 28, 0, 0, 0, 0, berlin), time.Date(2026, 3, 29, 0, 0, 0, 0, berlin),
@@ -54,9 +48,7 @@ func (b *bench) startsAt(zone *time.Location, now string, wants []time.Time) {
 		t.Fatalf("%+v", d)
 	}
 	forecast, err := b.Forecast(t.Context(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	at := time.UnixMicro(b.now.Load())
 	for i, want := range wants {
 		id := fmt.Sprint("t", i)
@@ -76,7 +68,7 @@ func (b *bench) startsAt(zone *time.Location, now string, wants []time.Time) {
 		if got := at.Add(in); !got.Equal(want) {
 			t.Errorf("task %d is told to start at %s, want %s", i, got.In(zone), want)
 		}
-		seen := inspector{b}.ticket("p", id, 1)
+		seen := b.ticket("p", id, 1)
 		if got := seen.At.Add(seen.Expected.In); !got.Equal(want) {
 			t.Errorf("task %d is inspected to start at %s, want %s", i, got.In(zone), want)
 		}

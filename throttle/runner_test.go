@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,20 +52,14 @@ func allowed(l *Limiter, scope string) error {
 func learn(t *testing.T, l *Limiter, scope string) {
 	t.Helper()
 	p, err := l.scopes.of(scope)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.Decide.For(p.kinds).Source()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	noError(t, l.runner.rdb.ScriptLoad(t.Context(), lua.Decide.For(p.kinds).Source()).Err())
 }
 
 // learnMany lets the server know the script that decides many together.
 func learnMany(t *testing.T, l *Limiter) {
 	t.Helper()
-	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source()).Err())
 }
 
 // together has n callers queue while the senders are held up, calls before, and
@@ -108,10 +101,7 @@ func TestCallersShareRoundTrips(t *testing.T) {
 	for i := range 40 {
 		scopes[fmt.Sprint(i)] = policy.ScopeConfig{Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: int64(100 + i), Per: time.Minute}}}
 	}
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	scope := func(i int) string { return []string{"p/", "q/"}[i%2] + fmt.Sprint(i) }
 	for i := range 40 {
@@ -136,18 +126,13 @@ func TestCallersShareRoundTrips(t *testing.T) {
 // An error is the caller's whose rule it concerns, and nobody else's.
 func TestErrorsReachTheirCallers(t *testing.T) {
 	t.Parallel()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{window10()}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{window10()}}}}})
 	rdb := redistest.Client(t)
 	b := newBench(t, rdb, Config{}, policy)
 	broken := func(i int) bool { return i%3 == 0 }
 	for i := range 20 {
 		if broken(i) {
-			if err := rdb.RPush(t.Context(), keyOf(t, b.Limiter, fmt.Sprint("p/", i), 0), "foreign").Err(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, rdb.RPush(t.Context(), keyOf(t, b.Limiter, fmt.Sprint("p/", i), 0), "foreign").Err())
 		}
 	}
 	together(t, b.Limiter, 18, nil, func(i int) error {
@@ -162,9 +147,7 @@ func TestErrorsReachTheirCallers(t *testing.T) {
 func keyOf(t *testing.T, l *Limiter, scope string, rule int) string {
 	t.Helper()
 	p, err := l.scopes.of(scope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return p.keys[rule]
 }
 
@@ -233,6 +216,14 @@ func (c *crowd) queue(n int) {
 	redistest.WaitFor(c.t, "the callers to queue", bound, func() bool { return c.runner.queued() == before+n })
 }
 
+// join has one more caller queue, who stays.
+func (c *crowd) join() {
+	c.t.Helper()
+	before := c.runner.queued()
+	go func() { c.others <- allowed(c.Limiter, "p/x") }()
+	redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == before+1 })
+}
+
 // send lets the senders go, and returns when what has queued has reached the
 // server and its reply is held up at the gate.
 func (c *crowd) send() {
@@ -277,9 +268,7 @@ func (c *crowd) cancelled() {
 func (c *crowd) taken() (units, places int64) {
 	c.t.Helper()
 	d, err := c.watch.Peek(context.Background(), Request{Scope: "p/x"})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	noError(c.t, err)
 	units = 10 - d.Rules[0].Remaining - c.used
 	if c.many {
 		return units, units
@@ -294,28 +283,11 @@ func (c *crowd) wantTaken(want int64) {
 	}
 }
 
-func (c *crowd) wantSent(want int64) {
-	c.t.Helper()
-	if n := c.gate.commands.Load(); n != want {
-		c.t.Errorf("%d calls were sent, want %d", n, want)
-	}
-}
-
 func (c *crowd) waitTaken(want int64) {
 	c.t.Helper()
 	redistest.WaitFor(c.t, "what they took to be given back", bound, func() bool {
 		units, places := c.taken()
 		return units == want && places == want
-	})
-}
-
-// done waits until nothing is being sent any more.
-func (c *crowd) done() {
-	c.t.Helper()
-	redistest.WaitFor(c.t, "the senders to be done", bound, func() bool {
-		c.runner.mu.Lock()
-		defer c.runner.mu.Unlock()
-		return c.runner.sending == 0
 	})
 }
 
@@ -325,15 +297,6 @@ func (c *crowd) done() {
 func TestCancelledCallGivesBack(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*crowd){
-		"alone": func(c *crowd) {
-			go func() { _, err := c.Decide(c.ctx, Request{Scope: "p/x"}); c.gone <- err }()
-			redistest.WaitFor(c.t, "the call", bound, func() bool { return c.gate.held.Load() == 1 })
-			c.wantTaken(1)
-			c.leave()
-			c.gate.open()
-			c.cancelled()
-			c.waitTaken(0)
-		},
 		"alone, and the reply is lost": func(c *crowd) {
 			c.gate.lose.Store(1)
 			go func() { _, err := c.Decide(c.ctx, Request{Scope: "p/x"}); c.gone <- err }()
@@ -344,48 +307,20 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			c.cancelled()
 			c.waitTaken(0)
 		},
-		"queued, all before they are sent": func(c *crowd) {
-			c.hold()
-			c.queue(3)
-			c.left(3)
-			c.gate.open()
-			c.stay(maxSenders)
-			c.done()
-			if trips := c.gate.trips.Load(); trips != maxSenders {
-				c.t.Errorf("%d round trips, want those of the senders alone", trips)
-			}
-			c.wantTaken(maxSenders)
-		},
 		"queued, some before they are sent": func(c *crowd) {
 			c.hold()
 			c.queue(3)
-			go func() { c.others <- allowed(c.Limiter, "p/x") }()
-			redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == 4 })
+			c.join()
 			c.left(3)
 			c.send()
 			c.wantTaken(maxSenders + 1)
 			c.gate.open()
 			c.stay(1)
-			c.wantSent(maxSenders + 1)
-		},
-		"queued, between the hash and the text of the script": func(c *crowd) {
-			c.hold()
-			c.queue(3)
-			if err := c.watch.rdb.ScriptFlush(context.Background()).Err(); err != nil {
-				c.t.Fatal(err)
-			}
-			c.send()
-			c.left(3)
-			c.gate.open()
-			c.done()
-			c.wantSent(maxSenders + 1) // one command for three
-			c.wantTaken(maxSenders)
 		},
 		"queued, before the reply": func(c *crowd) {
 			c.hold()
 			c.queue(3)
-			go func() { c.others <- allowed(c.Limiter, "p/x") }()
-			redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == 4 })
+			c.join()
 			c.send()
 			c.wantTaken(maxSenders + 4)
 			c.left(3)
@@ -403,41 +338,12 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			c.gate.open()
 			c.waitTaken(maxSenders)
 		},
-		"queued, with the reply": func(c *crowd) {
-			p, err := c.scopes.of("p/x")
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			a := c.attempt(p, &Request{Scope: "p/x", ID: "one", Cost: 1})
-			c.runner.mu.Lock()
-			queued := c.runner.enqueue(c.ctx, a.call())
-			c.runner.queue = nil
-			c.runner.mu.Unlock()
-			reply, err := queued.call.send(context.Background(), c.watch.rdb)
-			c.wantTaken(1)
-			c.leave()
-			queued.finish(reply, err)
-			reply, err = queued.wait() // whichever of the two it sees first
-			if err != nil {
-				c.t.Fatalf("there is an outcome: %v", err)
-			}
-			c.gate.open()
-			var d Decision
-			if err := a.answer(c.ctx, reply, &d); d.Allowed || !errors.Is(err, context.Canceled) {
-				c.t.Errorf("got %+v, %v", d, err)
-			}
-			c.waitTaken(0)
-		},
 	}
 	for name, test := range tests {
 		for how, rules := range map[string][]policy.Rule{"singly": {window10(), runs10()}, "together": {window10()}} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
-				server := redistest.Shared(t)
-				if strings.Contains(name, "script") {
-					server = redistest.NewServer(t)
-				}
-				test(newCrowd(t, server, rules...))
+				test(newCrowd(t, redistest.Shared(t), rules...))
 			})
 		}
 	}
@@ -452,17 +358,11 @@ func TestOneRoundTrip(t *testing.T) {
 		{Name: "a", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}, {Name: "b", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100},
 		{Name: "c", Algorithm: policy.FixedWindow, Limit: 100, Per: time.Minute}, {Name: "d", Algorithm: policy.Concurrency, Limit: 100},
 	}
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Scopes: map[string]policy.ScopeConfig{
+	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: rules, Scopes: map[string]policy.ScopeConfig{
 		"*": {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}},
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	rdb := server.Client(t)
-	l, err := New(rdb, policy, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLimiter(t, rdb, policy, Config{})
 	if err := allowed(l, "p/x/y"); err != nil {
 		t.Fatal(err) // the script is known from now on
 	}

@@ -34,31 +34,28 @@ func TestSameIDInTwoScopes(t *testing.T) {
 	}
 	for way, ask := range ways {
 		for kind, shared := range rules {
-			t.Run(way+" "+kind, func(t *testing.T) {
-				t.Parallel()
-				onBoth(t, Config{}, policyOf(t, shared...), func(b *bench) {
-					reqs := []Request{{Scope: "p/a", ID: "mine"}, {Scope: "p/b", ID: "mine"}}
-					b.decide(Request{Scope: "p/c", ID: "warm"})
-					for range 2 {
-						grants := ask(b, reqs...)
-						for i, d := range grants {
-							if !d.Allowed || d.Grant.ID() != "mine" {
-								b.t.Fatalf("%s: %+v under %q", reqs[i].Scope, d, d.Grant.ID())
-							}
-						}
-						if left := b.peek().Rules[0].Remaining; left != 7 {
-							b.t.Fatalf("%d are left of 10 to three attempts, want 7", left)
+			onBothIn(t, way+" "+kind, Config{}, policyOf(t, shared...), func(b *bench) {
+				reqs := []Request{{Scope: "p/a", ID: "mine"}, {Scope: "p/b", ID: "mine"}}
+				b.decide(Request{Scope: "p/c", ID: "warm"})
+				for range 2 {
+					grants := ask(b, reqs...)
+					for i, d := range grants {
+						if !d.Allowed || d.Grant.ID() != "mine" {
+							b.t.Fatalf("%s: %+v under %q", reqs[i].Scope, d, d.Grant.ID())
 						}
 					}
-					b.giveBack(b.decide(reqs[0]).Grant)
-					if left := b.peek().Rules[0].Remaining; left != 8 {
-						b.t.Errorf("one was given back, and %d are left of 10, want 8", left)
+					if left := b.peek().Rules[0].Remaining; left != 7 {
+						b.t.Fatalf("%d are left of 10 to three attempts, want 7", left)
 					}
-					b.giveBack(b.decide(reqs[1]).Grant)
-					if left := b.peek().Rules[0].Remaining; left != 9 {
-						b.t.Errorf("both were given back, and %d are left of 10, want 9", left)
-					}
-				})
+				}
+				b.giveBack(b.decide(reqs[0]).Grant)
+				if left := b.peek().Rules[0].Remaining; left != 8 {
+					b.t.Errorf("one was given back, and %d are left of 10, want 8", left)
+				}
+				b.giveBack(b.decide(reqs[1]).Grant)
+				if left := b.peek().Rules[0].Remaining; left != 9 {
+					b.t.Errorf("both were given back, and %d are left of 10, want 9", left)
+				}
 			})
 		}
 	}
@@ -69,9 +66,7 @@ func each(ask func(*bench, Request) (Decision, error)) func(*bench, ...Request) 
 		b.t.Helper()
 		for _, req := range reqs {
 			d, err := ask(b, req)
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			noError(b.t, err)
 			all = append(all, d)
 		}
 		return all

@@ -19,9 +19,7 @@ import (
 func (b *bench) settled(g Grant, costs policy.Costs) string {
 	b.t.Helper()
 	s, err := b.Settle(ctx, g, costs)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	var rules []string
 	for _, r := range s.Rules {
 		rules = append(rules, fmt.Sprintf("%s %d %d %d", r.Rule, r.Back, r.Debt, r.Over))
@@ -35,9 +33,7 @@ func (b *bench) settled(g Grant, costs policy.Costs) string {
 func (b *bench) left() string {
 	b.t.Helper()
 	d, err := b.Peek(ctx, Request{Scope: "p/x"})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return leftOf(d)
 }
 
@@ -342,43 +338,32 @@ func TestSettleHistories(t *testing.T) {
 // and everywhere with `counts`.
 func TestSettleRefused(t *testing.T) {
 	t.Parallel()
-	day, err := wallclock.Parse("0 0 * * *", "UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
+	day := wallclock.MustParse("0 0 * * *", "UTC")
 	rules := []policy.Rule{
 		{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: day}, {Name: "month", Algorithm: policy.SlidingWindow, Limit: 10, Per: 720 * time.Hour},
 		{Name: "hours", Algorithm: policy.FixedWindow, Limit: 10, Per: 2 * time.Hour}, {Name: "tokens", Algorithm: policy.FixedWindow, Limit: 10, Per: 24 * time.Hour, Unit: "tokens"},
 		{Name: "hour", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Hour}, {Name: "bucket", Algorithm: policy.TokenBucket, Limit: 10, Per: 24 * time.Hour, Burst: 10},
 	}
 	for name, refusals := range map[string]policy.Refusals{"back": {}, "counts": {Count: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Answers: policy.AnswersHeed, Refusals: refusals}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			onBoth(t, Config{}, p, func(b *bench) {
-				costs := policy.Costs{policy.Requests: 1, "tokens": 3}
-				d := b.decide(Request{Scope: "p", Costs: costs})
-				for range 2 {
-					if _, err := b.SettleRefused(ctx, d.Grant); err != nil {
-						b.t.Fatal(err)
-					}
-				}
-				state, err := b.Peek(ctx, Request{Scope: "p", Costs: costs})
-				if err != nil {
+		p := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: rules, Answers: policy.AnswersHeed, Refusals: refusals}})
+		onBothIn(t, name, Config{}, p, func(b *bench) {
+			costs := policy.Costs{policy.Requests: 1, "tokens": 3}
+			d := b.decide(Request{Scope: "p", Costs: costs})
+			for range 2 {
+				if _, err := b.SettleRefused(ctx, d.Grant); err != nil {
 					b.t.Fatal(err)
 				}
-				for rule, want := range map[string]int64{"day": 10, "month": 10, "hours": 10, "tokens": 10, "hour": 9, "bucket": 9} {
-					if refusals.Count {
-						want = map[bool]int64{true: 7, false: 9}[rule == "tokens"]
-					}
-					if r, _ := state.Rule("", rule); r.Remaining != want {
-						b.t.Errorf("%s: %d left, want %d", rule, r.Remaining, want)
-					}
+			}
+			state, err := b.Peek(ctx, Request{Scope: "p", Costs: costs})
+			noError(b.t, err)
+			for rule, want := range map[string]int64{"day": 10, "month": 10, "hours": 10, "tokens": 10, "hour": 9, "bucket": 9} {
+				if refusals.Count {
+					want = map[bool]int64{true: 7, false: 9}[rule == "tokens"]
 				}
-			})
+				if r, _ := state.Rule("", rule); r.Remaining != want {
+					b.t.Errorf("%s: %d left, want %d", rule, r.Remaining, want)
+				}
+			}
 		})
 	}
 }

@@ -88,26 +88,21 @@ func TestInTimeDespiteUncertainty(t *testing.T) {
 		"far":  {60 * ms, 2500 * time.Microsecond},
 		"near": {200 * time.Microsecond, 4800 * time.Microsecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, Config{StartTolerance: 5 * ms}, policyOf(t, window), nil, func(t *testing.T, _ *wire, l *Limiter) {
-				<-time.After(time.Hour) // what has been seen of the clock is forgotten
-				p, err := l.scopes.of("p/x")
-				if err != nil {
-					t.Fatal(err)
-				}
-				now := time.Now()
-				p.clock(&l.skews).observe(now.Add(-test.trip), now, now.Add(-test.trip/2))
-				d := Decision{begins: now, under: p, Grant: Grant{start: now.UnixMicro()}}
-				<-time.After(test.allows)
-				if !l.inTime(&d) {
-					t.Errorf("too late after %s", test.allows)
-				}
-				<-time.After(time.Microsecond)
-				if l.inTime(&d) {
-					t.Errorf("in time after %s", time.Since(now))
-				}
-			})
+		bubbleIn(t, name, Config{StartTolerance: 5 * ms}, policyOf(t, window), nil, func(t *testing.T, _ *wire, l *Limiter) {
+			<-time.After(time.Hour) // what has been seen of the clock is forgotten
+			p, err := l.scopes.of("p/x")
+			noError(t, err)
+			now := time.Now()
+			p.clock(&l.skews).observe(now.Add(-test.trip), now, now.Add(-test.trip/2))
+			d := Decision{begins: now, under: p, Grant: Grant{start: now.UnixMicro()}}
+			<-time.After(test.allows)
+			if !l.inTime(&d) {
+				t.Errorf("too late after %s", test.allows)
+			}
+			<-time.After(time.Microsecond)
+			if l.inTime(&d) {
+				t.Errorf("in time after %s", time.Since(now))
+			}
 		})
 	}
 }

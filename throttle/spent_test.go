@@ -2,8 +2,7 @@ package throttle
 
 import (
 	"fmt"
-	"maps"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,45 +10,24 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// spentSums adds up what Config.OnSpent is told.
-type spentSums struct {
-	mu    sync.Mutex
-	tasks int64
-	units int64
-	costs map[string]int64
-	last  []Spent
-}
+// spentTold keeps what Config.OnSpent is told.
+type spentTold struct{ list []string }
 
-func (s *spentSums) add(one Spent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tasks, s.units = s.tasks+one.Tasks, s.units+one.Units
-	for unit, n := range one.Costs {
-		if s.costs == nil {
-			s.costs = map[string]int64{}
-		}
-		s.costs[unit] += n
-	}
-	one.Costs = maps.Clone(one.Costs)
-	s.last = append(s.last, one)
+func (s *spentTold) add(one Spent) {
+	s.list = append(s.list, fmt.Sprintf("%s %d %d %s;", one.Scope, one.Tasks, one.Units, one.Costs))
 }
 
 // since says what was told since the last call.
-func (s *spentSums) since() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	text := ""
-	for _, one := range s.last {
-		text += fmt.Sprintf("%s %d %d %s;", one.Scope, one.Tasks, one.Units, one.Costs)
-	}
-	s.last = nil
+func (s *spentTold) since() string {
+	text := strings.Join(s.list, "")
+	s.list = nil
 	return text
 }
 
 // OnSpent "receives each grant that takes anything, each refund, and each correction by Settle. It does not receive requests with a waiter id".
 func TestOnSpent(t *testing.T) {
 	t.Parallel()
-	told := map[string]*spentSums{"redis": {}, "miniredis": {}}
+	told := map[string]*spentTold{"redis": {}, "miniredis": {}}
 	for name, sums := range told {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,19 +39,12 @@ func TestOnSpent(t *testing.T) {
 			rules, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"q": {Rules: []policy.Rule{calls}}, "p": {
 				Rules: []policy.Rule{calls, {Name: "tokens", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Hour, Unit: "tokens"}},
 			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := New(rdb, rules, Config{Prefix: redistest.Prefix(t), OnSpent: sums.add})
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
+			l := newLimiter(t, rdb, rules, Config{Prefix: redistest.Prefix(t), OnSpent: sums.add})
 			var d Decision
 			step := func(want string, do func() (err error)) {
 				t.Helper()
-				if err := do(); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, do())
 				if got := sums.since(); got != want {
 					t.Errorf("got %q, want %q", got, want)
 				}

@@ -12,17 +12,13 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-func (b inspector) survey() Survey {
+func (b *bench) survey() Survey {
 	b.t.Helper()
 	for _, provider := range []string{"p", "q"} { // as workers do when tasks wait
-		if err := b.Waitlist().PublishActive(context.Background(), provider); err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, b.Waitlist().PublishActive(context.Background(), provider))
 	}
 	got, err := b.Waitlist().Survey(context.Background())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	return got
 }
 
@@ -41,7 +37,7 @@ func (s Survey) rule(t *testing.T, name string) RuleSurvey {
 // surveyed is a policy with rules at a name, at stars, and at a scope of its own beside a star.
 func surveyed(t testing.TB) *policy.Policy {
 	t.Helper()
-	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+	return limitsOf(t, map[string]policy.ScopeConfig{
 		"p": {
 			Rules: []policy.Rule{
 				{Name: "account", Algorithm: policy.SlidingWindow, Limit: 6, Per: 10 * sec},
@@ -57,35 +53,27 @@ func surveyed(t testing.TB) *policy.Policy {
 		},
 		"q": {Rules: []policy.Rule{{Name: "other", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 // A survey has each rule's limit, what is used of it, what waits for it in all scopes, and when that is done.
 func TestSurvey(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, surveyed(t), func(b *bench) {
-		i := inspector{b}
-		idle := i.survey()
+		idle := b.survey()
 		if len(idle.Rules) != 5 || len(idle.Queues) != 0 || idle.Partial || idle.At != time.UnixMicro(epoch) {
 			b.t.Errorf("nothing waits: %+v", idle)
-		}
-		if r := idle.rule(b.t, "account"); r.Pattern != "p" || !r.Read || r.Used != 0 || r.Limit != 6 || r.DoneIn != 0 {
-			b.t.Errorf("nothing waits: %+v", r)
 		}
 		if r := idle.rule(b.t, "tenant"); r.Pattern != "p/*" || !r.Read || r.Limit != 2 { // of p/big, which the policy names
 			b.t.Errorf("nothing waits: %+v", r)
 		}
 		for n := range 12 { // 2 of a start, 10 wait
-			i.ask("p/a", fmt.Sprint("default/a", n), 1)
+			b.ask("p/a", fmt.Sprint("default/a", n), 1)
 		}
 		for n := range 3 { // 2 start
-			i.ask("p/b", fmt.Sprint("default/b", n), 1)
+			b.ask("p/b", fmt.Sprint("default/b", n), 1)
 		}
 		b.now.Add(5000 * int64(ms) / 1000)
-		got := i.survey()
+		got := b.survey()
 		account, tenant := got.rule(b.t, "account"), got.rule(b.t, "tenant")
 		if account.Used != 4 || account.Waiting != 11 || account.Queues != 2 || account.Unit != policy.Requests {
 			b.t.Errorf("%+v", account)
@@ -126,9 +114,7 @@ func TestSurveyCost(t *testing.T) {
 	b := newBench(t, rdb, Config{}, surveyed(t))
 	survey := func() (got Survey) {
 		got, err := b.Waitlist().Survey(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return got
 	}
 	survey() // the scripts are known

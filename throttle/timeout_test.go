@@ -24,11 +24,17 @@ func bubble(t *testing.T, cfg Config, policy *policy.Policy, change func(*redis.
 		if change != nil {
 			change(opts)
 		}
-		l, err := New(clientOf(t, opts), policy, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := newLimiter(t, clientOf(t, opts), policy, cfg)
 		test(t, w, l)
+	})
+}
+
+// bubbleIn is bubble in a subtest of its own, beside the others.
+func bubbleIn(t *testing.T, name string, cfg Config, policy *policy.Policy, change func(*redis.Options), test func(t *testing.T, w *wire, l *Limiter)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		bubble(t, cfg, policy, change, test)
 	})
 }
 
@@ -51,28 +57,23 @@ func TestTimeout(t *testing.T) {
 		"queued, whatever the client does":      {readTimeout, true, timeout},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, Config{Timeout: timeout}, policyOf(t, window10()), test.change, func(t *testing.T, w *wire, l *Limiter) {
-				if err := allowed(l, "p/x"); err != nil {
-					t.Fatal(err)
+		bubbleIn(t, name, Config{Timeout: timeout}, policyOf(t, window10()), test.change, func(t *testing.T, w *wire, l *Limiter) {
+			noError(t, allowed(l, "p/x"))
+			w.hung.Store(true)
+			if test.queued {
+				for range maxSenders {
+					go func() { _ = allowed(l, "p/x") }()
 				}
-				w.hung.Store(true)
-				if test.queued {
-					for range maxSenders {
-						go func() { _ = allowed(l, "p/x") }()
-					}
-					synctest.Wait()
-				}
-				began := time.Now()
-				_, err := l.Allow(t.Context(), "p/x")
-				if took := time.Since(began); took != test.want {
-					t.Errorf("it took %s, want %s", took, test.want)
-				}
-				if !errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("got %v, want ErrUnavailable and no context's error", err)
-				}
-			})
+				synctest.Wait()
+			}
+			began := time.Now()
+			_, err := l.Allow(t.Context(), "p/x")
+			if took := time.Since(began); took != test.want {
+				t.Errorf("it took %s, want %s", took, test.want)
+			}
+			if !errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want ErrUnavailable and no context's error", err)
+			}
 		})
 	}
 }
@@ -84,25 +85,20 @@ func TestDeadContextIsNoOutage(t *testing.T) {
 	open := window10()
 	open.OnRedisError = policy.FailOpen
 	for name, change := range map[string]func(*redis.Options){"ContextTimeoutEnabled": contextTimeout, "default": nil} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, Config{}, policyOf(t, open), change, func(t *testing.T, w *wire, l *Limiter) {
-				if err := allowed(l, "p/x"); err != nil {
-					t.Fatal(err)
+		bubbleIn(t, name, Config{}, policyOf(t, open), change, func(t *testing.T, w *wire, l *Limiter) {
+			noError(t, allowed(l, "p/x"))
+			w.hung.Store(true)
+			for range 10 {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+				d, err := l.Allow(ctx, "p/x")
+				cancel()
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) || d.Allowed || d.Degraded {
+					t.Fatalf("got %+v, %v", d, err)
 				}
-				w.hung.Store(true)
-				for range 10 {
-					ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
-					d, err := l.Allow(ctx, "p/x")
-					cancel()
-					if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) || d.Allowed || d.Degraded {
-						t.Fatalf("got %+v, %v", d, err)
-					}
-				}
-				if !l.outage.since.IsZero() {
-					t.Error("a dead context began an outage")
-				}
-			})
+			}
+			if !l.outage.since.IsZero() {
+				t.Error("a dead context began an outage")
+			}
 		})
 	}
 }

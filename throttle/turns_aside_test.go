@@ -25,10 +25,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		var order []string
 		look := func(back []WaiterRef) {
 			b.t.Helper()
-			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, Unpark: back})
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			woken := b.dispatch(DispatchRequest{Max: 1, CheckAll: true, Unpark: back})
 			for _, p := range woken.Granted {
 				b.decide(Request{Scope: p.Scope, Turn: Turn{WaiterID: p.ID}, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.ID], ID: NewID()})
 				order = append(order, p.ID)
@@ -47,9 +44,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		order = nil
 		b.SetPolicy(limit(10))
 		places, err := b.Waitlist().Parked(ctx, "p", 0, 100)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		noError(b.t, err)
 		look(places)
 		for range 4 {
 			b.pass(sec)

@@ -14,9 +14,7 @@ func (b *bench) age(d time.Duration) {
 	b.t.Helper()
 	b.pass(d)
 	keys, err := b.rdb.Keys(ctx, b.cfg.Prefix+":*").Result()
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 	for _, key := range keys {
 		left := b.rdb.PTTL(ctx, key).Val()
 		switch {
@@ -37,56 +35,47 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 	none := window
 	none.Limit = 0
 	one := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: 24 * time.Hour}
-	paused, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{window}, Pause: policy.PauseOn}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, test := range map[string]struct{ before, after *policy.Policy }{
 		"no units":  {policyOf(t, none), policyOf(t, window)},
 		"no places": {policyOf(t, one), policyOf(t, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10})},
-		"paused":    {paused, policyOf(t, window)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, test.before, func(b *bench) {
-				runs := func() { // and holds its place, where there are any
-					if name == "no places" && !b.decide(Request{Scope: "p/z", ID: "run"}).Allowed {
-						b.t.Fatal("it lost its place")
-					}
+		onBothIn(t, name, Config{}, test.before, func(b *bench) {
+			runs := func() { // and holds its place, where there are any
+				if name == "no places" && !b.decide(Request{Scope: "p/z", ID: "run"}).Allowed {
+					b.t.Fatal("it lost its place")
 				}
+			}
+			runs()
+			for i := range 4 {
+				if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), Turn: Turn{WaiterID: fmt.Sprint(i)}}); !d.Position.Waits {
+					b.t.Fatalf("%+v", d)
+				}
+			}
+			keys := b.rdb.Keys(ctx, b.cfg.Prefix+":*!*").Val()
+			if len(keys) != 5 {
+				b.t.Fatalf("%q: two lines and three that they share", keys)
+			}
+			for range 3 * 24 * 4 {
+				for range 2 {
+					b.pass(5 * sec) // a look as each process has it
+					b.looksOn()
+				}
+				b.age(15 * time.Minute)
 				runs()
-				for i := range 4 {
-					if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), Turn: Turn{WaiterID: fmt.Sprint(i)}}); !d.Position.Waits {
-						b.t.Fatalf("%+v", d)
-					}
-				}
-				keys := b.rdb.Keys(ctx, b.cfg.Prefix+":*!*").Val()
-				if len(keys) != 5 {
-					b.t.Fatalf("%q: two lines and three that they share", keys)
-				}
-				for range 3 * 24 * 4 {
-					for range 2 {
-						b.pass(5 * sec) // a look as each process has it
-						b.looksOn()
-					}
-					b.age(15 * time.Minute)
-					runs()
-				}
-				b.looksOn()
-				if left := b.rdb.Exists(ctx, keys...).Val(); int(left) != len(keys) {
-					b.t.Errorf("%d of %q are left", left, keys)
-				}
-				b.SetPolicy(test.after)
-				// Those who waited behind a pause are put with the rules by the first look after it.
-				if d := b.decide(Request{Scope: "p/2", Turn: Turn{WaiterID: "new"}}); d.Allowed && name != "paused" {
-					b.t.Error("a new task goes before those who wait")
-				}
-				woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
-				order := slices.DeleteFunc(tickets(placesOf(woken.Granted)), func(ticket string) bool { return ticket == "new" })
-				if err != nil || fmt.Sprint(order) != "[0 1 2 3]" {
-					b.t.Errorf("%v, %v: in the order in which they came", order, err)
-				}
-			})
+			}
+			b.looksOn()
+			if left := b.rdb.Exists(ctx, keys...).Val(); int(left) != len(keys) {
+				b.t.Errorf("%d of %q are left", left, keys)
+			}
+			b.SetPolicy(test.after)
+			if d := b.decide(Request{Scope: "p/2", Turn: Turn{WaiterID: "new"}}); d.Allowed {
+				b.t.Error("a new task goes before those who wait")
+			}
+			woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
+			order := slices.DeleteFunc(tickets(placesOf(woken.Granted)), func(ticket string) bool { return ticket == "new" })
+			if err != nil || fmt.Sprint(order) != "[0 1 2 3]" {
+				b.t.Errorf("%v, %v: in the order in which they came", order, err)
+			}
 		})
 	}
 }

@@ -47,10 +47,7 @@ func (b *bench) inLine(scope string, want []string) {
 	var got []string
 	for range 3 * len(want) {
 		b.pass(sec)
-		woken, err := b.Waitlist().Dispatch(ctx, DispatchRequest{Provider: "p", Max: len(want)})
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		woken := b.dispatch(DispatchRequest{Max: len(want)})
 		for _, p := range woken.Granted {
 			got = append(got, p.ID)
 			if d := b.decide(Request{Scope: scope, Turn: Turn{WaiterID: p.ID}, MaxDelay: sec}); !d.Allowed {

@@ -51,9 +51,7 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 				}
 			}
 			acl := func(rule string) {
-				if err := rdb.Do(ctx, "ACL", "SETUSER", "default", rule+c.without).Err(); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, rdb.Do(ctx, "ACL", "SETUSER", "default", rule+c.without).Err())
 			}
 			acl("-")
 			err := c.do(b)

@@ -73,7 +73,6 @@ func (c *wired) Read(b []byte) (int, error) {
 // coming back: the server has done its work, the client does not know.
 type gate struct {
 	trips    atomic.Int64
-	alone    atomic.Int64 // of them, single commands
 	commands atomic.Int64 // in all of them
 	lose     atomic.Int32 // so many replies get lost on their way from the gate
 
@@ -120,41 +119,52 @@ func (g *gate) pass() error {
 	return nil
 }
 
-func (g *gate) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !runsScript(cmd) {
-			return next(ctx, cmd)
-		}
-		g.trips.Add(1)
-		g.alone.Add(1)
-		g.commands.Add(1)
-		err := next(ctx, cmd)
-		if lost := g.pass(); lost != nil {
+// through counts a round trip, and has its reply wait.
+func (g *gate) through(_ context.Context, cmds []redis.Cmder, send func() error) error {
+	if !runsScript(cmds[0]) {
+		return send()
+	}
+	g.trips.Add(1)
+	g.commands.Add(int64(len(cmds)))
+	err := send()
+	if lost := g.pass(); lost != nil {
+		for _, cmd := range cmds {
 			cmd.SetErr(lost)
-			return lost
 		}
-		return err
+		return lost
+	}
+	return err
+}
+
+// hook is a hook of one function, which sees a single command as a pipeline of one.
+type hook func(ctx context.Context, cmds []redis.Cmder, send func() error) error
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
 	}
 }
 
-func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if !runsScript(cmds[0]) {
-			return next(ctx, cmds)
-		}
-		g.trips.Add(1)
-		g.commands.Add(int64(len(cmds)))
-		err := next(ctx, cmds)
-		if lost := g.pass(); lost != nil {
-			for _, cmd := range cmds {
-				cmd.SetErr(lost)
-			}
-			return lost
-		}
-		return err
+		return h(ctx, cmds, func() error { return next(ctx, cmds) })
 	}
+}
+
+// counting counts those of a client's commands that are of a kind.
+func counting(rdb redis.UniversalClient, is func(redis.Cmder) bool) *atomic.Int64 {
+	n := new(atomic.Int64)
+	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		for _, cmd := range cmds {
+			if is(cmd) {
+				n.Add(1)
+			}
+		}
+		return send()
+	}))
+	return n
 }
 
 // runsScript tells scripts from what a client sends when it connects.
@@ -163,7 +173,7 @@ func runsScript(cmd redis.Cmder) bool { return cmd.Name() == "evalsha" || cmd.Na
 // gated puts a gate into a client.
 func gated(rdb redis.UniversalClient) *gate {
 	g := &gate{}
-	rdb.AddHook(g)
+	rdb.AddHook(hook(g.through))
 	return g
 }
 

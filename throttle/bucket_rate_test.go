@@ -4,28 +4,7 @@ import (
 	"math/big"
 	"strconv"
 	"testing"
-	"time"
-
-	"github.com/headway-go/headway/throttle/policy"
 )
-
-// under is a limiter with another policy over the same state and clock: what a
-// process is that was started after the limits had changed.
-func (b *bench) under(rules ...policy.Rule) *bench {
-	b.t.Helper()
-	cfg := b.cfg
-	if cfg.StartTolerance == 0 {
-		cfg.StartTolerance = -1
-	}
-	l, err := New(b.rdb, policyOf(b.t, rules...), cfg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	l.clock = b.clock
-	return &bench{Limiter: l, t: b.t, rdb: b.rdb, now: b.now}
-}
-
-const hour = time.Hour
 
 // A bucket's rate is never above limit/per, and near it wherever its numbers
 // leave room: "one part in a thousand slower at most".
