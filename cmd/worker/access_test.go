@@ -151,9 +151,8 @@ func (g *guarded) life(r *running, url string, change func()) {
 		if task.HTTP == nil {
 			task.HTTP = &queue.HTTP{URL: url}
 		}
-		if _, err := client.Enqueue(t.Context(), task); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(t.Context(), task)
+		must(t, err)
 	}
 	change()
 	redistest.WaitFor(t, "all of them to have run", bound, func() bool {
@@ -208,12 +207,9 @@ func TestWorkerAccess(t *testing.T) {
 		t.Errorf("refused were %q", all)
 	}
 	scheduler := asynq.NewScheduler(asynq.RedisClientOpt{Addr: g.Addr(), Username: "worker", Password: "secret"}, nil)
-	if _, err := scheduler.Register("@every 1s", asynq.NewTask("none", nil)); err != nil {
-		t.Fatal(err)
-	}
-	if err := scheduler.Start(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := scheduler.Register("@every 1s", asynq.NewTask("none", nil))
+	must(t, err)
+	must(t, scheduler.Start())
 	inspector := asynq.NewInspectorFromRedisClient(g.admin)
 	redistest.WaitFor(t, "the scheduler to have enqueued", bound, func() bool {
 		all, err := inspector.SchedulerEntries()
@@ -260,15 +256,11 @@ func TestWorkerAccess(t *testing.T) {
 	must(t, err)
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	for i := range 30 {
-		if _, err := client.Enqueue(ctx, queue.Task{Type: "work", ID: fmt.Sprint("w", i), Scope: "payments/acme"}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(ctx, queue.Task{Type: "work", ID: fmt.Sprint("w", i), Scope: "payments/acme"})
+		must(t, err)
 	}
 	for _, words := range []string{"scope payments/acme", "task w0", "task w29", "usage payments"} {
-		var out, errs strings.Builder
-		if code := run(ctx, append(append([]string{"inspect"}, strings.Fields(words)...), "-redis", g.url("worker")), noEnv, &out, &errs); code != 0 {
-			t.Errorf("inspect %s: %d, %s", words, code, errs.String())
-		}
+		ask(t, cli.ExitOK, append(append([]string{"inspect"}, strings.Fields(words)...), "-redis", g.url("worker"))...)
 	}
 	if now := g.admin.HGetAll(ctx, "hw:limits").Val(); !maps.Equal(now, stands) || len(now) == 0 {
 		t.Errorf("%v became %v", stands, now)
@@ -345,12 +337,10 @@ func (l *limited) busy() {
 	limiter, err := throttle.New(rdb, policy, throttle.Config{})
 	must(l.t, err)
 	for i := range 10 {
-		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Turn: throttle.Turn{WaiterID: fmt.Sprint("t", i)}}); err != nil {
-			l.t.Fatal(err)
-		}
+		_, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Turn: throttle.Turn{WaiterID: fmt.Sprint("t", i)}})
+		must(l.t, err)
 	}
-	if _, err := limiter.Report(l.t.Context(), "payments/acme", upstream.Hint{Limited: true}); err != nil {
-		l.t.Fatal(err)
-	}
+	_, err = limiter.Report(l.t.Context(), "payments/acme", upstream.Hint{Limited: true})
+	must(l.t, err)
 	enqueue(l.t, rdb, queue.Task{Type: "work", ID: "one", Scope: "payments/acme"})
 }

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/worker/outbound"
 )
 
 // "No task escapes the limits": what another program puts into Redis as a type of Headway's own, in a forged carrier or at a cost of
@@ -74,69 +72,6 @@ func TestNoTaskEscapes(t *testing.T) {
 	r.ends(cli.ExitOK)
 }
 
-// "unmatched: allow" lets tasks without a scope run.
-func TestUnscopedWhereAllowed(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, nil)
-	url := ownRedis(t)
-	request := fmt.Sprintf(`{"url":%q}`, a.URL)
-	if _, err := asynq.NewClientFromRedisClient(open(t, url)).Enqueue(asynq.NewTask("http", []byte(request))); err != nil {
-		t.Fatal(err)
-	}
-	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, "unmatched: allow\n"+someLimits), "-allow-host", a.host())
-	redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
-	r.stop()
-	r.ends(cli.ExitOK)
-}
-
-// "A 429, or a 503 with a Retry-After, burns no attempt": tasks without retries are called
-// again, not before they were told, and succeed.
-func TestLimitedAnswerBurnsNoAttempt(t *testing.T) {
-	t.Parallel()
-	const wait = 2 * time.Second
-	var calls atomic.Int32
-	var last atomic.Int64
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		n, now := calls.Add(1), time.Now()
-		if before := last.Swap(now.UnixNano()); n > 1 && now.Sub(time.Unix(0, before)) < wait {
-			t.Errorf("call %d came %s after the one before", n, now.Sub(time.Unix(0, before)))
-		}
-		w.Header().Set("Retry-After", "2")
-		switch n {
-		case 1:
-			w.WriteHeader(http.StatusTooManyRequests)
-		case 2:
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	}))
-	t.Cleanup(api.Close)
-	server := redistest.NewServer(t)
-	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits), "-allow-host", api.Listener.Addr().String())
-	r.says("msg=ready")
-	enqueue(t, open(t, "redis://"+server.Addr()), queue.Task{
-		Type: queue.TypeHTTP, Scope: "payments/a", ID: "x", MaxRetry: queue.Retries(0), HTTP: &queue.HTTP{URL: api.URL},
-	})
-	redistest.WaitFor(t, "the third call", bound, func() bool { return calls.Load() == 3 })
-	r.stop()
-	r.ends(cli.ExitOK)
-}
-
-// The flags reach what they are for.
-func TestReachFlags(t *testing.T) {
-	t.Parallel()
-	o, code, done := parseOptions([]string{
-		"-allow-host", "a:1", "-allow-host", "b", "-only-host", "c", "-only-host", "d:2", "-deny-cidr", "10.0.0.0/8", "-deny-cidr", "::/0",
-		"-ports", "80, 443", "-allow-method", "PURGE", "-allow-method", "LOCK",
-	}, func(string) string { return "" }, nil, nil)
-	want := outbound.Config{
-		AllowHosts: []string{"a:1", "b"}, OnlyHosts: []string{"c", "d:2"}, DenyCIDRs: []string{"10.0.0.0/8", "::/0"},
-		Ports: []int{80, 443}, AllowMethods: []string{"PURGE", "LOCK"},
-	}
-	if got := o.outbound(); done || !reflect.DeepEqual(got, want) {
-		t.Errorf("code %d: %+v", code, got)
-	}
-}
-
 // What tasks may not reach is archived with the reason, whoever enqueued it, and nothing is
 // sent; and no key that stands in a path is told, neither by the log nor by the task.
 func TestWhereTasksMayGo(t *testing.T) {
@@ -158,9 +93,8 @@ func TestWhereTasksMayGo(t *testing.T) {
 	put := func(id, method, url string) {
 		t.Helper()
 		task := queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: id, HTTP: &queue.HTTP{Method: method, URL: url}}
-		if _, err := client.Enqueue(t.Context(), task); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(t.Context(), task)
+		must(t, err)
 	}
 	put("good", "GET", s.URL)
 	put("allowed method", "PURGE", s.URL)
@@ -205,31 +139,13 @@ func TestWhereTasksMayGo(t *testing.T) {
 func TestTraceContextFlag(t *testing.T) {
 	t.Parallel()
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	for _, flags := range [][]string{nil, {"-trace-context"}} {
-		got := make(chan string, 1)
-		s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Traceparent") }))
-		t.Cleanup(s.Close)
-		url := ownRedis(t)
-		client := queue.NewClient(open(t, url), queue.ClientConfig{
-			OnEnqueue: func(context.Context, queue.Task) (map[string]string, func(queue.Result)) {
-				return map[string]string{"traceparent": parent}, nil
-			},
-		})
-		if _, err := client.Enqueue(t.Context(), queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", HTTP: &queue.HTTP{URL: s.URL}}); err != nil {
-			t.Fatal(err)
-		}
-		start(t, whole, nil, append(flags, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", strings.TrimPrefix(s.URL, "http://"))...)
-		want := ""
-		if flags != nil {
-			want = parent
-		}
-		select {
-		case header := <-got:
-			if header != want {
-				t.Errorf("%v: %q arrived, want %q", flags, header, want)
-			}
-		case <-time.After(bound):
-			t.Fatal("nothing arrived")
-		}
+	if o, _, _ := parseOptions(nil, noEnv, io.Discard, io.Discard); o.outbound().Headers != nil {
+		t.Error("without the flag headers are added")
+	}
+	o, _, _ := parseOptions([]string{"-trace-context"}, noEnv, io.Discard, io.Discard)
+	header := http.Header{}
+	o.outbound().Headers(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": parent}), header)
+	if got := header.Get("Traceparent"); got != parent {
+		t.Errorf("%q is sent, want %q", got, parent)
 	}
 }

@@ -85,8 +85,6 @@ func TestParseQueues(t *testing.T) {
 	for in, want := range map[string]map[string]int{
 		"default=1":                {"default": 1},
 		"critical=6,default=3,l=1": {"critical": 6, "default": 3, "l": 1},
-		" a=1 , b=1000 ":           {"a": 1, "b": 1000},
-		"A-z_0.9=2":                {"A-z_0.9": 2},
 	} {
 		got, err := parseQueues(in)
 		if err != nil || !maps.Equal(got, want) {
@@ -95,18 +93,10 @@ func TestParseQueues(t *testing.T) {
 	}
 	for in, want := range map[string][]string{
 		"":                              {"an empty entry"},
-		"a=1,":                          {"an empty entry"},
 		"a":                             {`"a" has no weight`},
 		"=1":                            {`"" is not a queue name`},
-		"a b=1":                         {`"a b" is not a queue name`},
 		"ä=1":                           {`"ä" is not a queue name`},
-		"{a}=1":                         {`"{a}" is not a queue name`},
-		"a/b=1":                         {`"a/b" is not a queue name`},
-		"a:b=1":                         {`"a:b" is not a queue name`},
 		"a=0":                           {`the weight of "a" is "0"`},
-		"a=-1":                          {`the weight of "a" is "-1"`},
-		"a=1.5":                         {`the weight of "a" is "1.5"`},
-		"a=":                            {`the weight of "a" is ""`},
 		"a=1001":                        {`the weight of "a" is "1001", not a whole number from 1 to 1000`},
 		"a=1=2":                         {`the weight of "a" is "1=2"`},
 		"a=1,b=1,a=2":                   {`names "a" twice`},
@@ -129,27 +119,15 @@ func TestParseQueues(t *testing.T) {
 // The schemas beside the pages are those that the program prints.
 func TestSchema(t *testing.T) {
 	t.Parallel()
-	schema := func(args ...string) (int, string, string) {
-		var out, errs bytes.Buffer
-		code := run(t.Context(), append([]string{"schema"}, args...), noEnv, &out, &errs)
-		return code, out.String(), errs.String()
-	}
 	for _, name := range schemas.Names {
-		code, got, errs := schema(name)
-		if code != cli.ExitOK || errs != "" {
-			t.Fatalf("%s: exit %d, %s", name, code, errs)
-		}
+		got, _ := ask(t, cli.ExitOK, "schema", name)
 		golden(t, filepath.Join("..", "..", "docs", name+".schema.json"), got)
 	}
-	code, got, _ := schema("-h")
-	if code != cli.ExitOK {
-		t.Errorf("-h: exit %d", code)
-	}
+	got, _ := ask(t, cli.ExitOK, "schema", "-h")
 	golden(t, filepath.Join("testdata", "schema.golden"), got)
-	for _, args := range []string{"", "tasks", "limits schedules", "-json limits"} {
-		if code, got, errs := schema(strings.Fields(args)...); code != cli.ExitUsage || got != "" || !strings.Contains(errs, "try: ") {
-			t.Errorf("%q: exit %d, %s%s", args, code, got, errs)
-		}
+	for _, args := range []string{"schema", "schema tasks", "schema limits schedules", "schema -json limits"} {
+		_, errs := ask(t, cli.ExitUsage, strings.Fields(args)...)
+		says(t, errs, "try: ")
 	}
 }
 
@@ -163,22 +141,18 @@ func TestWorkerVariableFaults(t *testing.T) {
 		want []string
 	}{
 		"out of bounds": {map[string]string{"HEADWAY_CONCURRENCY": "0"}, cli.ExitUsage, []string{"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency"}},
-		"no number":     {map[string]string{"HEADWAY_CONCURRENCY": "x"}, cli.ExitUsage, []string{`worker: invalid value "x" for HEADWAY_CONCURRENCY: parse error`}},
 		"two":           {map[string]string{"HEADWAY_LOG_LEVEL": "loud", "HEADWAY_DENY_CIDR": "10.1.2.3/8"}, cli.ExitUsage, []string{`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"}},
 		"no file":       {map[string]string{"HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"there is no limits file /nowhere", "try: ls /"}},
 		"no URL":        {map[string]string{"HEADWAY_REDIS": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"}},
-		"old URL":       {map[string]string{"REDIS_URL": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"try: REDIS_URL=redis://"}},
 		"typo": {map[string]string{"HEADWAY_CONCURENCY": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,
 			[]string{`level=WARN msg="unknown environment variable: no flag has this name" variable=HEADWAY_CONCURENCY did_you_mean=HEADWAY_CONCURRENCY`}},
-		"of a token": {map[string]string{"HEADWAY_LISTEN_TOKNE": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"did_you_mean=HEADWAY_LISTEN_TOKEN"}},
 		"of others": {map[string]string{"HEADWAY_AS": "a", "HEADWAY_WITHIN": "a", "HEADWAY_LISTEN_TOKEN": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,
 			[]string{"!unknown environment variable"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, with(newFakeSystem()), tt.env)
-			r.ends(tt.code)
-			says(t, r.stderr.String(), append(tt.want, "!geheim")...)
+			r.refuses(tt.code, append(tt.want, "!geheim")...)
 		})
 	}
 }

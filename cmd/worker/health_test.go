@@ -191,13 +191,11 @@ func TestAskHealthInVain(t *testing.T) {
 		line  string
 		args  []string
 	}{
-		"another program": {cli.ExitFailed, "", `is no worker, or not well: status 404, no page`, []string{"-listen", addr}},
-		"a redirect":      {cli.ExitFailed, "moved", "status 302", []string{"-listen", addr}},
-		"a silent one":    {cli.ExitFailed, "hangs", "no answer from " + addr + " within 100ms", []string{"-listen", addr, "-timeout", "100ms"}},
-		"nobody":          {cli.ExitFailed, "", "no worker answers at " + nobody + ": ", []string{"-listen", nobody}},
-		"no port":         {cli.ExitUsage, "", `-listen "localhost" is not HOST:PORT`, []string{"-listen", "localhost"}},
-		"an argument":     {cli.ExitUsage, "", `unexpected argument "now"`, []string{"now"}},
-		"no time":         {cli.ExitUsage, "", "-timeout 0s is not above 0", []string{"-timeout", "0s"}},
+		"a redirect":   {cli.ExitFailed, "moved", "status 302", []string{"-listen", addr}},
+		"a silent one": {cli.ExitFailed, "hangs", "no answer from " + addr + " within 100ms", []string{"-listen", addr, "-timeout", "100ms"}},
+		"nobody":       {cli.ExitFailed, "", "no worker answers at " + nobody + ": ", []string{"-listen", nobody}},
+		"no port":      {cli.ExitUsage, "", `-listen "localhost" is not HOST:PORT`, []string{"-listen", "localhost"}},
+		"an argument":  {cli.ExitUsage, "", `unexpected argument "now"`, []string{"now"}},
 	} {
 		code, out, errs := asksHealth(t, map[string]string{tokenVariable: c.token}, c.args...)
 		if code != c.code || out != "" || !strings.Contains(errs, c.line) || strings.Contains(errs, "\x1b") {
@@ -225,14 +223,9 @@ func TestParseListen(t *testing.T) {
 		"":                {"", "", false},
 		":9090":           {"", "127.0.0.1:9090", true},
 		":0":              {token, "127.0.0.1:0", true},
-		"127.0.0.1:1":     {"", "127.0.0.1:1", true},
-		"127.8.8.8:1":     {"", "127.8.8.8:1", true},
 		"[::1]:1":         {"", "[::1]:1", true},
 		"localhost:1":     {"", "localhost:1", true},
-		"LocalHost.:1":    {"", "LocalHost.:1", true},
 		"0.0.0.0:1":       {token, "0.0.0.0:1", false},
-		"[::]:1":          {token, "[::]:1", false},
-		"10.0.0.5:9090":   {token, "10.0.0.5:9090", false},
 		"example.com:443": {token, "example.com:443", false},
 	} {
 		got, err := parseListen(in, want.token)
@@ -242,15 +235,11 @@ func TestParseListen(t *testing.T) {
 	}
 	for _, tt := range []struct{ in, token, want string }{
 		{"9090", "", "is not HOST:PORT"},
-		{"127.0.0.1", "", "is not HOST:PORT"},
 		{"::1:9090", "", "is not HOST:PORT"},
-		{"http://x:1", "", "is not HOST:PORT"},
 		{":http", "", "the port is not a number"},
 		{":65536", "", "the port is not a number"},
-		{":-1", "", "the port is not a number"},
 		{"0.0.0.0:1", "", "can be reached by other machines, and HEADWAY_LISTEN_TOKEN is not set"},
 		{"[::]:1", "", "can be reached by other machines"},
-		{"10.0.0.5:1", "", "can be reached by other machines"},
 		{"localhost.example.com:1", "", "can be reached by other machines"},
 		{"0.0.0.0:1", token[:15], "has 15 characters; 16 are needed"},
 		{":1", "x", "has 1 characters; 16 are needed"},
@@ -274,10 +263,8 @@ func TestGuard(t *testing.T) {
 		want       int
 	}{
 		"local":                {local, "127.0.0.1:9090", "", http.StatusOK},
-		"local without port":   {local, "127.0.0.1", "", http.StatusOK},
 		"local by name":        {local, "localhost:9090", "", http.StatusOK},
 		"local IPv6":           {local, "[::1]:9090", "", http.StatusOK},
-		"local IPv6 bare":      {local, "[::1]", "", http.StatusOK},
 		"rebound name":         {local, "evil.example:9090", "", http.StatusMisdirectedRequest},
 		"name like localhost":  {local, "localhost.evil.example", "", http.StatusMisdirectedRequest},
 		"no host":              {local, "", "", http.StatusMisdirectedRequest},
@@ -287,7 +274,6 @@ func TestGuard(t *testing.T) {
 		"public, none":         {public, "worker.example", "", http.StatusUnauthorized},
 		"public, token":        {public, "worker.example", "Bearer " + token, http.StatusOK},
 		"public, lower case":   {public, "worker.example", "bearer " + token, http.StatusOK},
-		"public, spaces":       {public, "worker.example", "Bearer   " + token + " ", http.StatusOK},
 		"public, wrong":        {public, "worker.example", "Bearer " + token + "0", http.StatusUnauthorized},
 		"public, prefix":       {public, "worker.example", "Bearer " + token[:8], http.StatusUnauthorized},
 		"public, basic":        {public, "worker.example", "Basic " + token, http.StatusUnauthorized},
@@ -323,46 +309,5 @@ func TestServerTimeouts(t *testing.T) {
 	defer s.close()
 	if v := s.srv; v.ReadHeaderTimeout == 0 || v.ReadTimeout == 0 || v.WriteTimeout == 0 || v.IdleTimeout == 0 || v.MaxHeaderBytes == 0 {
 		t.Errorf("no bound: %+v", v)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.serve() }()
-	resp, err := http.Get("http://" + s.addr())
-	must(t, err)
-	_, _ = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close()
-	if resp.Header.Get("Cache-Control") != "no-store" {
-		t.Error("answers may be cached")
-	}
-	s.close()
-	if err := <-served; err != http.ErrServerClosed { //nolint:errorlint // exactly this one
-		t.Errorf("serve: %v", err)
-	}
-	// Not by its port, which may be somebody else's by now.
-	if _, err := s.ln.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("listens after close: %v", err)
-	}
-}
-
-// The root leads to the page where there is one. Without a page it is what it is of any other address.
-func TestRootLeadsToThePage(t *testing.T) {
-	t.Parallel()
-	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	for _, tt := range []struct {
-		shown        http.Handler
-		method, path string
-		code         int
-		to           string
-	}{
-		{page, http.MethodGet, "/", http.StatusFound, "/page/"},
-		{page, http.MethodGet, "/page/", http.StatusOK, ""},
-		{page, http.MethodGet, "/none", http.StatusNotFound, ""},
-		{page, http.MethodPost, "/", http.StatusNotFound, ""},
-		{nil, http.MethodGet, "/", http.StatusNotFound, ""},
-	} {
-		w := httptest.NewRecorder()
-		beside(http.NotFoundHandler(), tt.shown).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
-		if w.Code != tt.code || w.Header().Get("Location") != tt.to {
-			t.Errorf("%s %s: %d, to %q; want %d, %q", tt.method, tt.path, w.Code, w.Header().Get("Location"), tt.code, tt.to)
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,30 +42,19 @@ func TestLimitsConvert(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "tree.yaml")
 	must(t, os.WriteFile(file, []byte(tree), 0o600))
-	convert := func(args ...string) (int, string, string) {
-		var out, errs bytes.Buffer
-		code := run(t.Context(), append([]string{"limits", "convert"}, args...), noEnv, &out, &errs)
-		return code, out.String(), errs.String()
-	}
-	code, got, errs := convert(file)
-	if code != cli.ExitOK || got != want || errs != "" {
-		t.Errorf("exit %d, %s, printed\n%s\nthe page has\n%s", code, errs, got, want)
+	got, errs := ask(t, cli.ExitOK, "limits", "convert", file)
+	if got != want || errs != "" {
+		t.Errorf("%s, printed\n%s\nthe page has\n%s", errs, got, want)
 	}
 	if _, err := limitsyaml.Parse("printed", []byte(got)); err != nil {
 		t.Error(err)
 	}
-	if code, got, _ := convert("-json", file); code != cli.ExitOK || !strings.HasPrefix(got, `{"limits":"unmatched: allow\nlimits:\n  user:`) {
-		t.Errorf("exit %d: %s", code, got)
-	}
-	if code, got, errs := convert(limitsFile(t, someLimits)); code != cli.ExitFailed || got != "" || !strings.Contains(errs, "limits is not a field of the tree; write schema\n") {
-		t.Errorf("a limits.yaml: exit %d, %s%s", code, got, errs)
-	}
-	if code, _, errs := convert("/nowhere"); code != cli.ExitFailed || !strings.Contains(errs, "there is no limits file /nowhere") {
-		t.Errorf("no file: exit %d, %s", code, errs)
-	}
-	if code, _, errs := convert("-redis", "redis://h", file); code != cli.ExitUsage || !strings.Contains(errs, "-redis does not go with worker limits convert") {
-		t.Errorf("with -redis: exit %d, %s", code, errs)
-	}
+	got, _ = ask(t, cli.ExitOK, "limits", "convert", "-json", file)
+	says(t, got, `{"limits":"unmatched: allow\nlimits:\n  user:`)
+	_, errs = ask(t, cli.ExitFailed, "limits", "convert", limitsFile(t, someLimits))
+	says(t, errs, "limits is not a field of the tree; write schema\n")
+	_, errs = ask(t, cli.ExitUsage, "limits", "convert", "-redis", "redis://h", file)
+	says(t, errs, "-redis does not go with worker limits convert")
 }
 
 // -dry-run says what a change would do, in the words that the change has, and changes nothing.
@@ -248,9 +236,8 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	client := asynq.NewClientFromRedisClient(rdb)
 	for _, name := range []string{"default", "q\x1b[31m\u202e"} {
 		task := asynq.NewTaskWithHeaders("type"+nasty, nil, map[string]string{queue.HeaderScope: scope})
-		if _, err := client.Enqueue(task, asynq.TaskID("id"+nasty), asynq.Queue(name)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(task, asynq.TaskID("id"+nasty), asynq.Queue(name))
+		must(t, err)
 	}
 	for _, words := range []string{
 		"limits list", "limits history", "limits show " + scope, "limits show payments/*", "limits verify", "limits export",
@@ -361,4 +348,33 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	}
 	out, _ = l.run(0, "show", "payments/*")
 	says(t, out, "; not yet in 1, or ended: mail@web-9 at version 3; 1 of an app that does not follow: ")
+}
+
+// "worker limits check": every fault with its line, what is odd as a warning, and no Redis.
+func TestLimitsCheck(t *testing.T) {
+	t.Parallel()
+	sound := limitsFile(t, someLimits)
+	odd := limitsFile(t, someLimits+"    scopes: {acme: {rules: [{name: tenant, algorithm: sliding-window, limit: 300, per: 1s}]}}\n")
+	slow := limitsFile(t, `limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, margin: 500ms}, {name: m, algorithm: calendar, limit: 1, resets: "0 0 31 * *"}]}}`)
+	faulty := limitsFile(t, strings.Replace(someLimits, "limit: 200", "limt: 200", 1))
+	for _, c := range []struct {
+		args []string
+		code int
+		want []string
+	}{
+		{[]string{sound}, cli.ExitOK, []string{""}},
+		{[]string{odd}, cli.ExitOK, []string{odd + ": warning: payments/acme tenant: can never bind: payments:account lets no more through"}},
+		{[]string{sound, odd, "-strict"}, cli.ExitFailed, []string{": warning: "}},
+		{[]string{odd, faulty}, cli.ExitFailed, []string{": warning: ", faulty + ":4:", "limt is not a field of a rule; did you mean limit?"}},
+		{[]string{sound + ".none"}, cli.ExitFailed, []string{"there is no limits file " + sound + ".none", "try: " + sound + "\n"}},
+		{[]string{slow}, cli.ExitOK, []string{slow + ": warning: p r: reaches 66 % of its limit at most", slow + ": warning: p m: resets on days that Feb, Apr, Jun, Sep, Nov lack"}},
+		{[]string{sound, "-redis", "redis://localhost"}, cli.ExitUsage, []string{"-redis does not go with worker limits check"}},
+	} {
+		out, errs := ask(t, c.code, append([]string{"limits", "check"}, c.args...)...)
+		says(t, out+errs, c.want...)
+	}
+	out, _ := ask(t, cli.ExitFailed, "limits", "check", "-json", odd, faulty)
+	all := objects(t, out)
+	want(t, all[0], map[string]any{"level": "warning"})
+	want(t, all[1], map[string]any{"level": "fault", "line": 4.0})
 }

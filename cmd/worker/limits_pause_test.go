@@ -34,10 +34,7 @@ func TestLimitsPause(t *testing.T) {
 	says(t, out, "- payments paused\n", "!+")
 	l.run(0, "diff", paused)
 
-	out, _ = l.run(0, "pause", "payments/*")
-	says(t, out, "+ payments/* paused")
-	out, _ = l.run(0, "show", "payments/*")
-	says(t, out, "payments/* paused  # set by", "payments/* {name: tenant")
+	l.run(0, "pause", "payments/*")
 	out, _ = l.run(0, "resume", "payments")
 	says(t, out, "- payments paused", "!+")
 	out, _ = l.run(0, "resume", "payments/acme", "-as", "bert")
@@ -47,9 +44,6 @@ func TestLimitsPause(t *testing.T) {
 	got := l.objects("list")
 	want(t, got[1], map[string]any{"scope": "payments/*", "rule": "/paused", "text": "paused: true", "from": "set", "until": nil})
 	want(t, got[3], map[string]any{"scope": "payments/acme", "rule": "/paused", "text": "paused: false", "from": "set", "updated_by": "bert"})
-	at(t, got[1]["created_at"])
-	history := l.objects("history")
-	want(t, history[len(history)-1], map[string]any{"by": "bert", "change": "resume payments/acme"})
 
 	l.run(0, "import", "-replace", paused)
 	out, _ = l.run(0, "list")
@@ -58,20 +52,15 @@ func TestLimitsPause(t *testing.T) {
 		"pause payments/*":                         "it is so already",
 		"resume payments/globex/x":                 "payments/globex/x is not paused itself; payments/globex is",
 		"resume mail":                              "mail is not paused",
-		"pause mail -force -if-version 2":          "meant for version 2",
-		"pause payments//x":                        "name is empty",
 		"set payments/acme /paused unlimited=true": "name holds a '/'",
-		"reset payments/globex /paused":            "no rate rule /paused counts at payments/globex itself",
 	} {
 		_, errs := l.run(1, strings.Fields(args)...)
 		says(t, errs, want, "!goroutine")
 	}
 	for args, want := range map[string]string{
-		"pause":                           "worker limits pause takes SCOPE",
-		"resume payments -for 1h":         "-for does not go with worker limits resume",
-		"pause payments -timeout 1h":      "-timeout does not go with worker limits pause",
-		"drain payments -timeout 0s":      "without -timeout drain waits without a bound",
-		"drain payments -timeout forever": `"forever" is no duration`,
+		"pause":                      "worker limits pause takes SCOPE",
+		"resume payments -for 1h":    "-for does not go with worker limits resume",
+		"drain payments -timeout 0s": "without -timeout drain waits without a bound",
 	} {
 		_, errs := l.run(2, strings.Fields(args)...)
 		says(t, errs, want, "try: ")
@@ -111,9 +100,8 @@ func TestLimitsDrain(t *testing.T) {
 	t.Cleanup(all)
 	client := queue.NewClient(rdb, queue.ClientConfig{})
 	for scope := range ends {
-		if _, err := client.Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope})
+		must(t, err)
 	}
 	redistest.WaitFor(t, "both to run", bound, func() bool {
 		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
@@ -122,44 +110,35 @@ func TestLimitsDrain(t *testing.T) {
 
 	_, errs := l.run(1, "drain", "payments", "-timeout", "1500ms", "-as", "anna")
 	says(t, errs, "worker: 2 tasks of payments still run\n", "2 tasks of payments still run after 1.5s; payments stays paused", "try: worker limits drain payments again")
-	l.run(0, "drain", "search", "-force") // nobody runs there
-	l.run(0, "drain", "payments/a/*")
+	out, _ := l.run(0, "drain", "payments/a/*")
+	says(t, out, "+ payments/a/* paused", "no task of payments/a/* runs; it stays paused until worker limits resume payments/a/*\n")
 	l.run(0, "resume", "payments")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	b, ended := l.drains(ctx, "payments/*", "-json")
+	b, ended := l.drains(ctx, "payments/*")
 	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "2 tasks of payments/* still run") })
 	cancel()
 	if code := <-ended; code != cli.ExitInterrupted {
 		t.Errorf("exit %d", code)
 	}
 	says(t, b.errs.String(), "interrupted; payments/* stays paused until worker limits resume payments/*")
-	out, _ := l.run(0, "list")
+	out, _ = l.run(0, "list")
 	says(t, out, "payments/* paused")
 
-	b, ended = l.drains(t.Context(), "payments/a") // the others may go on
+	b, ended = l.drains(t.Context(), "payments/a", "-json") // the others may go on
 	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/a still runs") })
 	ends["payments/a"] <- struct{}{}
 	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("exit %d: %s", code, b.errs.String())
 	}
-	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs; it stays paused until worker limits resume payments/a\n")
-
-	b, ended = l.drains(t.Context(), "payments/*", "-json") // it is paused already
-	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/* still runs") })
-	all2 := all
-	all2()
-	if code := <-ended; code != cli.ExitOK {
-		t.Errorf("exit %d: %s", code, b.errs.String())
-	}
-	says(t, b.out.String(), `{"scope":"payments/*","drained":true,"running":0,"waited_ms":`)
+	says(t, b.out.String(), `{"scope":"payments/a","drained":true,"running":0,"waited_ms":`)
 }
 
 // "Which rule it waits for" is the pause, and who made it.
 func TestInspectPaused(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)
-	l := &limited{t: t, url: "redis://" + i.server.Addr()}
+	l := &limited{t: t, url: i.url}
 	l.run(0, "import", "-replace", limitsFile(t, inspectLimits))
 	l.run(0, "pause", "free", "-for", "1h", "-as", "anna")
 	l.run(0, "pause", "runs", "-as", "bert")

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,6 +108,31 @@ func (r *running) says(text string) {
 		return strings.Contains(r.stderr.String(), text)
 	})
 }
+
+// ask runs the program, and wants an exit code.
+func ask(t *testing.T, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	if got := run(t.Context(), args, noEnv, &out, &errs); got != code {
+		t.Fatalf("%q: exit %d, want %d; stdout %q, stderr %q", args, got, code, out.String(), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+// objects reads the objects that the program prints.
+func objects(t *testing.T, text string) (all []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+func noEnv(string) string { return "" }
 
 func limitsFile(t *testing.T, text string) string {
 	t.Helper()

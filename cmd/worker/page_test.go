@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,26 +15,14 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/worker/events"
 )
-
-// runPageWith runs "worker page" until it ends.
-func runPageWith(t *testing.T, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, errs strings.Builder
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	code = run(ctx, append([]string{"page"}, args...), func(string) string { return "" }, &out, &errs)
-	return code, out.String(), errs.String()
-}
 
 // Faults of flags are refused before anything is tried, and an address that others reach unless it is known who asks.
 func TestPageFlags(t *testing.T) {
 	t.Parallel()
 	faulty := filepath.Join(t.TempDir(), "users.yaml")
 	must(t, os.WriteFile(faulty, []byte("people: {anna: {role: king}}"), 0o600))
-	server := redistest.NewServer(t)
 	for _, one := range []struct {
 		args []string
 		code int
@@ -47,15 +34,13 @@ func TestPageFlags(t *testing.T) {
 		{[]string{"-proxy-admin", "ops"}, cli.ExitUsage, "need -proxy"},
 		{[]string{"-prefix", "limits"}, cli.ExitUsage, "does not begin with a slash"},
 		{[]string{"token", "more"}, cli.ExitUsage, "unexpected argument"},
-		{[]string{"-redis", "redis://" + server.Addr(), "-users", faulty, "-listen", ":0"}, cli.ExitFailed, `role is "king"`},
+		{[]string{"-redis", ownRedis(t), "-users", faulty, "-listen", ":0"}, cli.ExitFailed, `role is "king"`},
 	} {
-		code, _, errs := runPageWith(t, one.args...)
-		if code != one.code || !strings.Contains(errs, one.want) {
-			t.Errorf("%v: %d %s", one.args, code, errs)
-		}
+		_, errs := ask(t, one.code, append([]string{"page"}, one.args...)...)
+		says(t, errs, one.want)
 	}
-	if code, out, errs := runPageWith(t, "token"); code != cli.ExitOK || !strings.Contains(out, "sha256  ") || len(strings.Fields(out)[1]) < 40 {
-		t.Errorf("%d %s %s", code, out, errs)
+	if out, _ := ask(t, cli.ExitOK, "page", "token"); !strings.Contains(out, "sha256  ") || len(strings.Fields(out)[1]) < 40 {
+		t.Error(out)
 	}
 }
 
@@ -73,11 +58,7 @@ func TestWorkerPageFlags(t *testing.T) {
 		{[]string{"-page", "-listen", "0.0.0.0:0"}, token, "-page-users does not say who may"},
 		{[]string{"-page", "-listen", ":0"}, token, "HEADWAY_LISTEN_TOKEN is set"},
 	} {
-		var errs strings.Builder
-		getenv := func(name string) string { return map[string]string{tokenVariable: one.token}[name] }
-		if code := run(t.Context(), one.args, getenv, io.Discard, &errs); code != cli.ExitUsage || !strings.Contains(errs.String(), one.want) || strings.Count(errs.String(), "\ntry: ") != 1 {
-			t.Errorf("%v: %d %s", one.args, code, errs.String())
-		}
+		start(t, with(newFakeSystem()), map[string]string{tokenVariable: one.token}, one.args...).refuses(cli.ExitUsage, one.want, "\ntry: ")
 	}
 }
 
@@ -91,12 +72,14 @@ func TestPageBesideMetrics(t *testing.T) {
 	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- s.serve() }()
-	for path, want := range map[string]int{"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusOK} {
+	for path, want := range map[string]int{
+		"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusOK, "/none": http.StatusUnauthorized,
+	} {
 		answer, err := http.Get("http://" + s.addr() + path) //nolint:noctx // of this process
 		must(t, err)
 		_ = answer.Body.Close()
-		if answer.StatusCode != want {
-			t.Errorf("%s: %d, want %d", path, answer.StatusCode, want)
+		if answer.StatusCode != want || path == "/metrics" && answer.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %d %v, want %d", path, answer.StatusCode, answer.Header, want)
 		}
 	}
 	s.close()
@@ -140,9 +123,8 @@ func TestEventsWebhookFlag(t *testing.T) {
 			url := ownRedis(t)
 			client := queue.NewClient(open(t, url), queue.ClientConfig{})
 			for range 2 {
-				if _, err := client.Enqueue(t.Context(), queue.Task{Type: queue.TypeHTTP, Scope: "quota/a", HTTP: &queue.HTTP{URL: api.URL}}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := client.Enqueue(t.Context(), queue.Task{Type: queue.TypeHTTP, Scope: "quota/a", HTTP: &queue.HTTP{URL: api.URL}})
+				must(t, err)
 			}
 			limits := limitsFile(t, "limits:\n  quota:\n    scopes:\n      \"*\":\n        rules:\n          - {name: daily, algorithm: fixed-window, limit: 2, per: 24h}\n")
 			r := start(t, whole, tt.env, append(tt.flags, "-redis", url, "-limits", limits, "-app", "shop",
@@ -168,34 +150,11 @@ func TestEventsWebhookFlag(t *testing.T) {
 // The page is served until the program is stopped.
 func TestPageServes(t *testing.T) {
 	t.Parallel()
-	server := redistest.NewServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r, w := io.Pipe()
-	ended := make(chan int, 1)
-	go func() {
-		ended <- run(ctx, []string{"page", "-redis", "redis://" + server.Addr(), "-listen", ":0", "-prefix", "/limits"}, func(string) string { return "" }, io.Discard, w)
-		_ = w.Close()
-	}()
-	line := make([]byte, 4096)
-	n, err := r.Read(line)
-	must(t, err)
-	go func() { _, _ = io.Copy(io.Discard, r) }()
-	_, rest, is := strings.Cut(string(line[:n]), "url=")
-	if !is {
-		t.Fatalf("no address in %s", line[:n])
-	}
-	answer, err := http.Get(strings.Fields(rest)[0]) //nolint:noctx // of this process
-	must(t, err)
-	body, _ := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "There are no limits yet") {
-		t.Errorf("%d %s", answer.StatusCode, body)
-	}
-	cancel()
-	if code := <-ended; code != cli.ExitOK {
-		t.Errorf("stopped with %d", code)
-	}
+	r := start(t, whole, nil, "page", "-redis", ownRedis(t), "-listen", ":0", "-prefix", "/limits")
+	r.says("url=")
+	says(t, get(t, r.found("url"), http.StatusOK), "There are no limits yet")
+	r.stop()
+	r.ends(cli.ExitOK)
 }
 
 func TestEventsFaults(t *testing.T) {
@@ -216,10 +175,6 @@ func TestEventsFaults(t *testing.T) {
 		"-events-secret-file /none: no such file":        {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", "/none"}},
 		"has 4097 bytes; a secret has 4096 at most":      {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", long}},
 	} {
-		r := start(t, with(newFakeSystem()), tt.env, tt.flags...)
-		r.ends(cli.ExitUsage)
-		if text := r.stderr.String(); !strings.Contains(text, want) || !strings.Contains(text, "try: ") || strings.Contains(text, "T0KEN") || strings.Contains(text, "short") {
-			t.Errorf("%v: %s, want %q", tt.flags, text, want)
-		}
+		start(t, with(newFakeSystem()), tt.env, tt.flags...).refuses(cli.ExitUsage, want, "try: ", "!T0KEN", "!short")
 	}
 }

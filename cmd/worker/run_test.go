@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -42,46 +42,6 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestHelpNamesFlags holds that -h teaches every flag, with the default and the variable
-// that it has.
-func TestHelpNamesFlags(t *testing.T) {
-	t.Parallel()
-	c, _ := newWorker()
-	help := c.Help()
-	c.Flags.VisitAll(func(f *flag.Flag) {
-		_, rest, found := strings.Cut(help, "\n  -"+f.Name+" ")
-		if !found {
-			t.Errorf("-h does not name -%s", f.Name)
-			return
-		}
-		text, _, _ := strings.Cut(rest, "\n  -")
-		value := strings.TrimSuffix(f.DefValue, "m0s") // 10m0s is 10m
-		if value == "0s" {
-			value = "0"
-		}
-		if value != "" && value != "false" && !strings.Contains(text, "Default: "+value) {
-			t.Errorf("-h does not give the default %s of -%s", value, f.Name)
-		}
-		if got := strings.Contains(text, "["+cli.Variable(f.Name)+"]"); got != (f.Name != "version") {
-			t.Errorf("-h names the variable of -%s: %v", f.Name, got)
-		}
-	})
-	for _, line := range strings.Split(help, "\n") {
-		if len([]rune(line)) > 80 {
-			t.Errorf("a line of -h is wider than 80 columns: %s", line)
-		}
-	}
-}
-
-func TestVersion(t *testing.T) {
-	t.Parallel()
-	r := start(t, with(newFakeSystem()), nil, "-version")
-	r.ends(cli.ExitOK)
-	if got, want := r.stdout.String(), "worker "+cli.Version()+"\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // TestUsageErrors holds that bad usage is exit code 2, an empty stdout, and
 // for each fault what is wrong and what to try.
 func TestUsageErrors(t *testing.T) {
@@ -91,34 +51,24 @@ func TestUsageErrors(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"unknown flag":     {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
-		"flag misspelt":    {[]string{"-limit", "x"}, nil, []string{"not defined: -limit; did you mean -limits?"}},
-		"command misspelt": {[]string{"limts"}, nil, []string{`unexpected argument "limts"`, "did you mean limits?"}},
-		"verb misspelt":    {[]string{"limits", "sett"}, nil, []string{`limits cannot be "sett"; did you mean set?`}},
-		"argument":         {[]string{"limits.yaml"}, nil, []string{`worker: unexpected argument "limits.yaml"`}},
-		"concurrency 0":    {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
-		"concurrency huge": {[]string{"-concurrency", "10001"}, nil, []string{"-concurrency 10001 is not"}},
-		"concurrency word": {[]string{"-concurrency", "x"}, nil, []string{`invalid value "x" for flag -concurrency`}},
+		"unknown flag":  {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
+		"flag misspelt": {[]string{"-limit", "x"}, nil, []string{"not defined: -limit; did you mean -limits?"}},
+		"verb misspelt": {[]string{"limits", "sett"}, nil, []string{`limits cannot be "sett"; did you mean set?`}},
+		"concurrency 0": {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
 		"patience": {[]string{"-patience", "hope"}, nil,
 			[]string{`-patience "hope" is unknown`, "try: -patience wait, fail, drop or move=QUEUE"}},
 		"patience to nowhere": {[]string{"-patience", "move=a b"}, nil, []string{`-patience: "a b" is not a queue name`, "try: -patience move=slow"}},
 		"queue":               {[]string{"-queues", "a=1,b"}, nil, []string{`-queues: "b" has no weight`, "try: -queues b=1"}},
 		"level":               {[]string{"-log-level", "loud"}, nil, []string{`-log-level "loud" is unknown`}},
 		"summary":             {[]string{"-summary", "-1m"}, nil, []string{"-summary -1m0s is below 1s", "try: -summary 1m"}},
-		"format":              {[]string{"-log-format", "xml"}, nil, []string{`-log-format "xml" is unknown`}},
 		"max-timeout":         {[]string{"-max-timeout", "0s"}, nil, []string{"-max-timeout 0s is not above 0", "try: -max-timeout 10m"}},
 		"drain":               {[]string{"-drain", "-1s"}, nil, []string{"-drain -1s is below 0"}},
 		"allow-host":          {[]string{"-allow-host", "http://x/"}, nil, []string{"worker: -allow-host: ", "try: -allow-host localhost:8080"}},
-		"allow-host, both":    {[]string{"-allow-host", "a b", "-allow-host", "*.c"}, nil, []string{`worker: -allow-host: allow host "a b": has a part that is not`, `worker: -allow-host: allow host "*.c": has no wildcards`}},
 		"only-host":           {[]string{"-only-host", "*.example.com"}, nil, []string{`worker: -only-host: only host "*.example.com": has no wildcards; name each host`, "try: -only-host api.example.com"}},
 		"deny-cidr":           {[]string{"-deny-cidr", "10.1.2.3/8"}, nil, []string{`worker: -deny-cidr: deny CIDR "10.1.2.3/8": has bits beyond its length; write 10.0.0.0/8`, "try: -deny-cidr 10.0.0.0/8"}},
 		"ports":               {[]string{"-ports", "80,0"}, nil, []string{"worker: -ports: port 0 is not between 1 and 65535", "try: -ports 80,443"}},
-		"ports, a word":       {[]string{"-ports", "80,https"}, nil, []string{`invalid value "80,https" for flag -ports: not ports with commas between them, such as 80,443`}},
-		"ports, empty":        {[]string{"-ports", ""}, nil, []string{`invalid value "" for flag -ports`}},
 		"allow-method":        {[]string{"-allow-method", "CONNECT"}, nil, []string{`invalid value "CONNECT" for flag -allow-method: a method that opens a tunnel`, "try: worker -h"}},
-		"allow-method empty":  {[]string{"-allow-method", ""}, nil, []string{"not an HTTP method"}},
 		"listen":              {[]string{"-listen", "9090"}, nil, []string{`-listen "9090" is not HOST:PORT`, "try: -listen :9090"}},
-		"listen to all":       {[]string{"-listen", "0.0.0.0:9090"}, nil, []string{"HEADWAY_LISTEN_TOKEN is not set"}},
 		"short token":         {[]string{"-listen", ":9090"}, map[string]string{tokenVariable: "secret"}, []string{"HEADWAY_LISTEN_TOKEN has 6 characters; 16 are needed"}},
 		"no app":              {[]string{"-app", ""}, nil, []string{"worker: -app: the application's name has 0 bytes; give it 1 to 128", "try: -app billing"}},
 		"every fault at once": {[]string{"-concurrency", "0", "-queues", "a", "-log-level", "x"}, nil,
@@ -127,19 +77,18 @@ func TestUsageErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, with(newFakeSystem()), tt.env, tt.args...)
-			r.ends(cli.ExitUsage)
-			for _, want := range tt.want {
-				if !strings.Contains(r.stderr.String(), want) {
-					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
-				}
-			}
-			if r.stdout.String() != "" {
-				t.Errorf("stdout: %s", r.stdout.String())
-			}
-			if token := tt.env[tokenVariable]; token != "" && strings.Contains(r.stderr.String(), token) {
-				t.Errorf("stderr tells the token:\n%s", r.stderr.String())
-			}
+			r.refuses(cli.ExitUsage, append(tt.want, "!secret")...)
 		})
+	}
+}
+
+// refuses waits for an end with nothing on stdout, and with what is wrong on stderr.
+func (r *running) refuses(code int, want ...string) {
+	r.t.Helper()
+	r.ends(code)
+	says(r.t, r.stderr.String(), want...)
+	if out := r.stdout.String(); out != "" {
+		r.t.Errorf("stdout: %s", out)
 	}
 }
 
@@ -149,12 +98,6 @@ func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	good := limitsFile(t, someLimits)
 	bad := limitsFile(t, "limits:\n  payments:\n    rules:\n      - {name: a, algorithm: fast, limit: -1, per: 1s}\n")
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = taken.Close() })
-	busy := taken.Addr().String()
-	inUse := with(newFakeSystem())
-	inUse.embeddedAddr = busy
 	failing := newFakeSystem()
 	failing.err = errors.New("no engine")
 	damaged := redistest.NewServer(t)
@@ -169,32 +112,17 @@ func TestStartErrors(t *testing.T) {
 		"no file":   {with(newFakeSystem()), []string{"-limits", "/nowhere/l.yaml"}, []string{"worker: there is no limits file /nowhere/l.yaml"}},
 		"bad file": {with(newFakeSystem()), []string{"-limits", bad}, []string{
 			"worker: " + bad + ":4:", "limit", "try: correct these lines"}},
-		"redis down":      {with(newFakeSystem()), []string{"-limits", good, "-redis", "redis://:geheim@127.0.0.1:1"}, []string{"worker: nothing listens at 127.0.0.1:1", "try: start it"}},
-		"bad URL":         {with(newFakeSystem()), []string{"-limits", good, "-redis", "localhost"}, []string{"worker: the Redis URL has no scheme"}},
-		"embedded in use": {inUse, []string{"-limits", good}, []string{"worker: the embedded Redis cannot listen on " + busy + ": the port is in use", "try: another worker? stop it"}},
-		"-listen in use":  {with(newFakeSystem()), []string{"-limits", good, "-listen", busy}, []string{"worker: -listen cannot listen on " + busy + ": the port is in use", "try: "}},
-		"system fails":    {with(failing), []string{"-limits", good}, []string{"worker: no engine"}},
-		"damaged policy":  {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: the limits in Redis are damaged: its version is", "try: the newest version of this program"}},
+		"bad URL":        {with(newFakeSystem()), []string{"-limits", good, "-redis", "localhost"}, []string{"worker: the Redis URL has no scheme"}},
+		"system fails":   {with(failing), []string{"-limits", good}, []string{"worker: no engine"}},
+		"damaged policy": {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: the limits in Redis are damaged: its version is", "try: the newest version of this program"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, tt.p, nil, tt.args...)
 			code := cli.ExitFailed
 			if name == "bad URL" {
 				code = cli.ExitUsage // it was typed wrong
 			}
-			r.ends(code)
-			for _, want := range tt.want {
-				if !strings.Contains(r.stderr.String(), want) {
-					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
-				}
-			}
-			if r.stdout.String() != "" {
-				t.Errorf("stdout: %s", r.stdout.String())
-			}
-			if strings.Contains(r.stderr.String(), "geheim") {
-				t.Errorf("stderr tells the password:\n%s", r.stderr.String())
-			}
+			start(t, tt.p, nil, tt.args...).refuses(code, tt.want...)
 		})
 	}
 }
@@ -240,9 +168,8 @@ func get(t *testing.T, url string, want int) string {
 	must(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var b bytes.Buffer
-	if _, err := b.ReadFrom(resp.Body); err != nil {
-		t.Fatal(err)
-	}
+	_, err = b.ReadFrom(resp.Body)
+	must(t, err)
 	if resp.StatusCode != want {
 		t.Errorf("%s: status %d, want %d: %s", url, resp.StatusCode, want, b.String())
 	}
@@ -270,15 +197,51 @@ func TestManyQueues(t *testing.T) {
 	r.ends(cli.ExitOK)
 }
 
-func TestJSONLog(t *testing.T) {
+// Each subcommand, verb and flag is in the script of each shell, with words that say what it
+// is, and bash reads its script.
+func TestCompletion(t *testing.T) {
 	t.Parallel()
-	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-log-format", "json", "-log-level", "debug")
-	r.says(`"msg":"ready"`)
-	r.stop()
-	r.ends(cli.ExitOK)
-	for line := range strings.Lines(r.stderr.String()) {
-		if !json.Valid([]byte(line)) {
-			t.Errorf("not JSON: %s", line)
+	root, _ := newWorker()
+	commands := root.All()
+	if len(commands) != 10+len(limitsVerbs)+len(tasksVerbs) {
+		t.Errorf("%d commands", len(commands))
+	}
+	for _, shell := range cli.Shells {
+		script, _ := ask(t, cli.ExitOK, "completion", shell)
+		for _, c := range commands {
+			if !strings.Contains(script, "'"+c.Name+"'") && !strings.Contains(script, "'"+c.Name+":'") && !strings.Contains(script, `'\''`+c.Name+`'\''`) {
+				t.Errorf("%s: no %s", shell, c.Name)
+			}
+			c.Flags.VisitAll(func(f *flag.Flag) {
+				if !regexp.MustCompile(offerOf(shell, c.Name, f.Name)).MatchString(script) {
+					t.Errorf("%s: %s has no -%s, or no words for it", shell, c.Name, f.Name)
+				}
+			})
+		}
+		if shell == "bash" {
+			bash := exec.Command("bash", "-n")
+			bash.Stdin = strings.NewReader(script)
+			if said, err := bash.CombinedOutput(); err != nil || len(said) > 0 {
+				t.Errorf("bash -n: %v %s", err, said)
+			}
 		}
 	}
+	if _, code, _ := parseOptions([]string{"completion"}, noEnv, &bytes.Buffer{}, &bytes.Buffer{}); code != cli.ExitUsage {
+		t.Error("completion is an argument of worker itself")
+	}
+	for _, c := range root.Commands {
+		if subcommand(strings.TrimPrefix(c.Name, "worker ")) == nil {
+			t.Errorf("%s does not run", c.Name)
+		}
+	}
+}
+
+// offerOf matches where a script offers a flag of a command.
+func offerOf(shell, command, name string) string {
+	command, name = regexp.QuoteMeta(command), "-"+regexp.QuoteMeta(name)
+	return map[string]string{
+		"bash": `(?m)'` + command + `:'-\*\) .*-W '([^']* )?` + name + `[ ']`,
+		"zsh":  `\('` + command + `:'-\*\)\n\s+offers=\(\n(\s+'-[^\n]+\n)*\s+'` + name + `:[A-Za-z0-9]`,
+		"fish": `(?m)_at '\\''` + command + `'\\''' -o ` + name[1:] + ` (-\S.*)?-d '[A-Za-z0-9]`,
+	}[shell]
 }

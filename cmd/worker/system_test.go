@@ -55,9 +55,8 @@ func enqueue(t *testing.T, rdb redis.UniversalClient, tasks ...queue.Task) {
 	t.Helper()
 	client := queue.NewClient(rdb, queue.ClientConfig{})
 	for _, task := range tasks {
-		if _, err := client.Enqueue(t.Context(), task); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(t.Context(), task)
+		must(t, err)
 	}
 }
 
@@ -77,47 +76,6 @@ func (r *running) found(name string) string {
 		r.t.Fatalf("no %s= in the log", name)
 	}
 	return m[1]
-}
-
-// TestArchives holds that a task that can never run "is archived with that
-// reason, charges nothing, and is not dropped".
-func TestArchives(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, nil)
-	url := ownRedis(t)
-	rdb := open(t, url)
-	enqueue(t, rdb,
-		queue.Task{Type: "mail", Scope: "payments/a", ID: "type", Payload: []byte(`{}`)},
-		queue.Task{Type: "httpx", Scope: "payments/a", ID: "like", Payload: []byte(`{}`)},
-		queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: "cost", Cost: 201, HTTP: &queue.HTTP{URL: a.URL}},
-	)
-	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host())
-	r.says("msg=ready")
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	for id, want := range map[string]string{
-		"type": `no handler is registered for tasks of type "mail"`,
-		"like": `no handler is registered for tasks of type "httpx"`,
-		"cost": "201",
-	} {
-		redistest.WaitFor(t, "task "+id+" to be archived", bound, func() bool {
-			info, err := inspector.GetTaskInfo("default", id)
-			return err == nil && info.State == asynq.TaskStateArchived
-		})
-		if info, _ := inspector.GetTaskInfo("default", id); !strings.Contains(info.LastErr, want) {
-			t.Errorf("%s: archived with %q, want %q", id, info.LastErr, want)
-		}
-		r.says("task_id=" + id)
-	}
-	if keys := rdb.Keys(t.Context(), "hw:{*").Val(); len(keys) > 0 {
-		t.Errorf("charged for tasks that cannot run: %q", keys)
-	}
-	enqueue(t, rdb, a.task("payments/a", "good"))
-	redistest.WaitFor(t, "the good one to run", bound, func() bool { return a.calls.Load() == 1 })
-	if n := strings.Count(r.stderr.String(), "archived"); n != 3 {
-		t.Errorf("told %d times of 3 archived tasks", n)
-	}
-	r.stop()
-	r.ends(cli.ExitOK)
 }
 
 // TestPatience holds what -patience says: "wait, fail, drop, move=QUEUE".
@@ -154,46 +112,6 @@ func TestPatience(t *testing.T) {
 				t.Error("it ran")
 			}
 		})
-	}
-}
-
-// TestDrains holds that a worker that is told to stop "takes no new task, lets
-// those running finish, puts waiting ones back and exits 0".
-func TestDrains(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, make(chan struct{}))
-	url := ownRedis(t)
-	rdb := open(t, url)
-	limits := limitsFile(t, "limits: {payments: {rules: [{name: p, algorithm: concurrency, limit: 1}]}}")
-	r := start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-listen", "127.0.0.1:0")
-	r.says("msg=ready")
-	enqueue(t, rdb, a.task("payments/a", "running"))
-	redistest.WaitFor(t, "the first to run", bound, func() bool { return a.calls.Load() == 1 })
-	enqueue(t, rdb, a.task("payments/a", "waiting"))
-	base := "http://" + r.found("addr")
-	redistest.WaitFor(t, "the second to be denied", bound, func() bool {
-		return !strings.Contains(get(t, base+"/metrics", http.StatusOK), `headway_denials_total{rule="payments:p"} 0`)
-	})
-	r.stop()
-	r.says("stopping: no new tasks")
-	enqueue(t, rdb, a.task("payments/a", "new"))
-	close(a.let)
-	r.ends(cli.ExitOK)
-	if got := a.calls.Load(); got != 1 {
-		t.Errorf("%d calls, want the one that ran", got)
-	}
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	if info, err := inspector.GetTaskInfo("default", "running"); err == nil && info.State != asynq.TaskStateCompleted {
-		t.Errorf("the running task is %s", info.State)
-	}
-	for _, id := range []string{"waiting", "new"} {
-		info, err := inspector.GetTaskInfo("default", id)
-		if err != nil || info.State != asynq.TaskStatePending && info.State != asynq.TaskStateRetry && info.State != asynq.TaskStateScheduled {
-			t.Errorf("%s is %+v, %v", id, info, err)
-		}
-		if err == nil && info.Retried != 0 {
-			t.Errorf("%s burned an attempt by waiting", id)
-		}
 	}
 }
 
