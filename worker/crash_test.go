@@ -3,7 +3,9 @@ package worker
 import (
 	"context"
 	"errors"
-	"net"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,29 +21,6 @@ import (
 )
 
 var errCrashed = errors.New("it panicked")
-
-// dies is a hook of a process that is killed when its first run has ended: whatever it would
-// tell Redis of that run from then on does not get there.
-type dies struct{ dead atomic.Bool }
-
-func (*dies) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*dies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (d *dies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if keys := scriptKeys(cmd); asynqx.EndsRun(withDeadline(ctx), keys) && isEnd(keys) {
-			d.dead.Store(true)
-		}
-		if d.dead.Load() {
-			err := errors.New("the process is dead")
-			cmd.SetErr(err)
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
 
 // "Killed while it ran: it uses an attempt, as in asynq. After the last one it is archived":
 // that holds until asynq has noted how the run ended. One that was put off has burned no
@@ -61,7 +40,7 @@ func TestKilledAfterItsRun(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t, perHour(100), MiddlewareConfig{})
 			s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
-			s.servedBy(&dies{}, func(context.Context, *asynq.Task) error {
+			s.servedUntilKilled(func(context.Context, *asynq.Task) error {
 				if errors.Is(tt.ends, errCrashed) {
 					panic(tt.ends)
 				}
@@ -73,32 +52,40 @@ func TestKilledAfterItsRun(t *testing.T) {
 			// Its lease is long over, as asynq sees it, and the next worker looks for such tasks.
 			must(t, s.rdb.ZAdd(t.Context(), "asynq:{default}:lease", redis.Z{Score: 1, Member: "t"}).Err())
 			s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, nil)
-			s.until("its end is known", func() bool {
-				info := s.info("t")
-				return info == nil || info.State == asynq.TaskStateArchived
-			})
+			if tt.runs == 2 {
+				s.gone("t")
+			} else if why := s.archived("t"); why != "headway: a crash ended its last attempt of 1" {
+				t.Errorf("it failed with %q", why)
+			}
 			if n := s.ran("t"); n != tt.runs {
 				t.Errorf("it ran %d times, want %d", n, tt.runs)
-			}
-			if info := s.info("t"); (info == nil) != (tt.runs == 2) || info != nil && info.LastErr != "headway: a crash ended its last attempt of 1" {
-				t.Errorf("it is %+v", info)
 			}
 		})
 	}
 }
 
-// servedBy serves with a process of its own until that has run a task and is dead.
-func (s *system) servedBy(hook *dies, handler asynq.HandlerFunc) {
+// servedUntilKilled serves with a process of its own that is killed when its first run has ended: whatever it would tell Redis of that
+// run from then on does not get there.
+func (s *system) servedUntilKilled(handler asynq.HandlerFunc) {
 	s.t.Helper()
+	var dead atomic.Bool
 	rdb := s.server.Client(s.t)
-	rdb.AddHook(hook)
+	rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+		if endsRun(cmd) {
+			dead.Store(true)
+		}
+		if dead.Load() {
+			return errors.New("the process is dead")
+		}
+		return send()
+	}))
 	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
 	must(s.t, err)
 	limits, err := NewMiddleware(MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	must(s.t, err)
 	server := limits.NewServer(asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Millisecond})
 	must(s.t, server.Start(s.counting(handler)))
-	s.until("it has run one and is dead", hook.dead.Load)
+	s.until("it has run one and is dead", dead.Load)
 	server.Shutdown()
 }
 
@@ -129,65 +116,15 @@ func TestNoMarkIsLeft(t *testing.T) {
 	s.until("no mark is left", func() bool { return len(s.rdb.Keys(t.Context(), "hw:run:*").Val()) == 0 })
 }
 
-// failing is a hook that fails the scripts that end a run, for as long as it is told.
-type failing struct{ left atomic.Int64 }
-
-func (f *failing) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if keys := scriptKeys(cmd); asynqx.EndsRun(withDeadline(ctx), keys) && keys[0][:6] == "asynq:" && isEnd(keys) && f.left.Add(-1) >= 0 {
-			err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
-			cmd.SetErr(err)
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-// isEnd tells retry, done, complete, archive and requeue from dequeue, which
-// names the paused list.
-func isEnd(keys []string) bool {
-	for _, key := range keys {
-		if len(key) > 7 && key[len(key)-7:] == ":paused" {
-			return false
-		}
-	}
-	return true
-}
-
-func withDeadline(ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeout(ctx, time.Hour)
-	cancel()
-	return ctx
-}
-
-func scriptKeys(cmd redis.Cmder) (keys []string) {
-	args := cmd.Args()
-	if name, _ := args[0].(string); name != "evalsha" && name != "eval" || len(args) < 4 {
-		return nil
-	}
-	n, _ := args[2].(int)
-	for _, key := range args[3 : 3+n] {
-		keys = append(keys, key.(string))
-	}
-	return keys
-}
-
 // "asynq's syncer sends them with a context that is over": a Redis that fails
 // while a limited task is put back must not make it a failed one.
 func TestDeadSyncer(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
-	fault := &failing{}
-	s.rdb.AddHook(fault)
 	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign", asynq.MaxRetry(1))
-	fault.left.Store(9)
+	faults := s.failEnds(9)
 	s.serve(asynq.Config{Concurrency: 1}, nil)
 	for range 3 {
 		<-s.ended
@@ -196,45 +133,9 @@ func TestDeadSyncer(t *testing.T) {
 	if _, failed := s.counters(); failed != 0 {
 		t.Errorf("asynq counts %d failures", failed)
 	}
-	if left := fault.left.Load(); left > 0 {
+	if left := faults.Load(); left > 0 {
 		t.Errorf("%d faults were left: the test tested nothing", left)
 	}
-}
-
-// "A task killed before its start runs again at any max retry; one killed while
-// running uses an attempt, as in asynq."
-func TestKilled(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(100), MiddlewareConfig{})
-	ctx := t.Context()
-	must(t, s.rdb.Set(ctx, "hw:run:{default}:in its last attempt", 1, time.Minute).Err())
-	j := func(id string) *job { return &job{id: id, queue: "default", own: true, budget: 0, retried: 1} }
-	if err := s.throttle.checkExpired(ctx, j("before its start")); err != nil {
-		t.Errorf("killed before its start: %v", err)
-	}
-	if err := s.throttle.checkExpired(ctx, j("in its last attempt")); err == nil {
-		t.Error("killed in its last attempt, it may run again")
-	}
-}
-
-// The mark of a last attempt is there while it runs and gone after it.
-func TestMarkOfLastAttempt(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(100), MiddlewareConfig{})
-	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
-	during := make(chan int64, 1)
-	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		var marked int64
-		for began := time.Now(); marked == 0 && time.Since(began) < bound; { // soon after its start
-			marked = s.rdb.Exists(ctx, "hw:run:{default}:t").Val()
-		}
-		during <- marked
-		return nil
-	})
-	if n := <-during; n != 1 {
-		t.Error("no mark while it runs")
-	}
-	s.until("the mark is gone", func() bool { return s.rdb.Exists(t.Context(), "hw:run:{default}:t").Val() == 0 })
 }
 
 // A crash leaves a held task active; asynq's recoverer brings it back a failure
@@ -290,11 +191,13 @@ func TestShutdownWhileHolding(t *testing.T) {
 	}
 }
 
-// "A limiter error: nothing lost": tasks wait while the limiter's Redis is away.
+// "A limiter error: nothing lost": tasks wait while the limiter's Redis is away, and nobody's patience ends.
 func TestLimiterIsAway(t *testing.T) {
 	t.Parallel()
 	away := redistest.NewServer(t)
-	s := newSystem(t, perHour(100), MiddlewareConfig{})
+	rules := perHour(100)
+	rules[0].MaxWait = short
+	s, began := newSystem(t, rules, MiddlewareConfig{OnMaxWait: Fail()}), time.Now()
 	policy := s.throttle.cfg.Limiter.Policy()
 	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -305,7 +208,9 @@ func TestLimiterIsAway(t *testing.T) {
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign", asynq.MaxRetry(0))
 	s.serve(asynq.Config{}, nil)
-	s.until("both were put back", func() bool { return s.seen.get(func(o *seen) int { return o.rescheduled }) >= 2 })
+	s.until("both were put back, and have waited for long", func() bool {
+		return s.seen.get(func(o *seen) int { return o.rescheduled }) >= 2 && time.Since(began) > 3*short
+	})
 	if s.ran("own")+s.ran("foreign") != 0 {
 		t.Fatal("a task ran while nothing could be decided")
 	}
@@ -332,5 +237,75 @@ func TestLostLease(t *testing.T) {
 	})
 	if err := <-cause; !errors.Is(err, throttle.ErrLeaseLost) {
 		t.Errorf("the run ended by %v", err)
+	}
+}
+
+// "The start of a last attempt waits for the mark": its run finds it in Redis. A start that comes too late
+// for that is decided anew, and no mark is left.
+func TestLateMark(t *testing.T) {
+	t.Parallel()
+	const per = time.Second
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, MiddlewareConfig{})
+	var held atomic.Bool
+	s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+		if cmd.Name() == "set" && strings.HasPrefix(fmt.Sprint(cmd.Args()[1]), "hw:run:") && held.CompareAndSwap(false, true) {
+			<-time.After(30 * time.Millisecond)
+		}
+		return send()
+	}))
+	starts, ids := make(chan time.Time, 2), []string{"first", "second"}
+	for _, id := range ids {
+		s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
+	}
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		starts <- time.Now()
+		if id, _ := asynq.GetTaskID(ctx); s.rdb.Exists(ctx, "hw:run:{default}:"+id).Val() != 1 {
+			t.Errorf("%s runs without its mark", id)
+		}
+		return nil
+	})
+	if apart := (<-starts).Sub(<-starts).Abs(); apart < per {
+		t.Errorf("two starts within %v; the limit is one in %v", apart, per)
+	}
+	for _, id := range ids {
+		s.until(id+" is done", func() bool { return s.info(id) == nil })
+		// A round trip after asynq has forgotten the task.
+		s.until("the mark of "+id+" is gone", func() bool { return s.rdb.Exists(t.Context(), "hw:run:{default}:"+id).Val() == 0 })
+	}
+}
+
+// late is a limiter's Observer that keeps each caller back for a while.
+type late time.Duration
+
+func (l late) Decided(throttle.Decision, time.Duration, error) { <-time.After(time.Duration(l)) }
+
+// "Where no limit binds, a busy machine costs nothing": a start that comes late, as where handlers
+// fill the processors, is no reason to put its task back, to carry it over or to pick it up twice.
+func TestLateIsNotPutBack(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]policy.Rule{
+		"sliding window": {Name: "r", Algorithm: policy.SlidingWindow, Limit: 1_000_000, Per: time.Second},
+		"token bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: time.Second},
+		"concurrency":    {Name: "r", Algorithm: policy.Concurrency, Limit: 1_000_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const tasks = 300
+			rules := []policy.Rule{rule}
+			// Without tenants no slot is lent: on such a machine a run may last so long.
+			s := newSystem(t, rules, MiddlewareConfig{Tenant: func(string) string { return "" }})
+			limiter, err := throttle.New(s.rdb, policyOfP(t, rules), throttle.Config{Observer: late(20 * time.Millisecond)})
+			must(t, err)
+			s.throttle.cfg.Limiter = limiter
+			for i := range tasks / 2 {
+				s.add(queue.Task{ID: "own" + strconv.Itoa(i), MaxRetry: queue.Retries(0)})
+				s.addForeign("foreign"+strconv.Itoa(i), asynq.MaxRetry(0))
+			}
+			s.serve(asynq.Config{Concurrency: 8}, nil)
+			s.until("all are done", func() bool { n, _ := s.counters(); return n >= tasks })
+			if picked, back := s.seen.get(func(o *seen) int { return o.pickups }), s.seen.get(func(o *seen) int { return o.rescheduled }); picked != tasks || back != 0 {
+				t.Errorf("%d tasks were picked up %d times and put back %d times", tasks, picked, back)
+			}
+		})
 	}
 }

@@ -1,13 +1,11 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -32,12 +30,11 @@ func TestUntakenEndsAreTwoLines(t *testing.T) {
 	const tasks, faults = 8, 40
 	log := &told{all: true}
 	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: slog.New(log)})
-	fault := &failing{}
-	s.rdb.AddHook(fault)
 	for i := range tasks {
 		s.add(queue.Task{ID: fmt.Sprint("t", i)})
 	}
-	begin := sync.OnceFunc(func() { fault.left.Store(faults) })
+	fault := s.failEnds(0)
+	begin := sync.OnceFunc(func() { fault.Store(faults) })
 	var all sync.WaitGroup
 	all.Add(tasks)
 	s.serve(asynq.Config{Concurrency: tasks}, func(context.Context, *asynq.Task) error {
@@ -52,40 +49,6 @@ func TestUntakenEndsAreTwoLines(t *testing.T) {
 		lines[1].level != slog.LevelInfo || !strings.Contains(lines[1].text, fmt.Sprint("failed_calls=", faults)) {
 		t.Errorf("told %+v", lines)
 	}
-}
-
-// lostEnd is a hook that loses the replies to the scripts that end a run.
-type lostEnd struct{ left atomic.Int64 }
-
-func (l *lostEnd) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (l *lostEnd) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			if cmd.Err() == nil {
-				err = errors.Join(err, l.lose(ctx, cmd))
-			}
-		}
-		return err
-	}
-}
-
-func (l *lostEnd) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := next(ctx, cmd); err != nil {
-			return err
-		}
-		return l.lose(ctx, cmd)
-	}
-}
-
-func (l *lostEnd) lose(ctx context.Context, cmd redis.Cmder) error {
-	if keys := scriptKeys(cmd); !asynqx.EndsRun(withDeadline(ctx), keys) || !isEnd(keys) || l.left.Add(-1) < 0 {
-		return nil
-	}
-	err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
-	cmd.SetErr(err)
-	return err
 }
 
 // asynqLines is asynq's logger, and keeps its complaints.
@@ -111,16 +74,21 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 	t.Parallel()
 	const tasks = 5
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
-	lost, log := &lostEnd{}, &asynqLines{}
-	lost.left.Store(tasks)
-	s.rdb.AddHook(lost)
+	log := &asynqLines{}
+	var lost atomic.Int64
+	s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+		if err := send(); err != nil || !endsRun(cmd) || lost.Add(1) > tasks {
+			return err
+		}
+		return errCut
+	}))
 	for i := range tasks {
 		s.add(queue.Task{ID: fmt.Sprint("t", i)})
 	}
 	server := s.throttle.NewServer(asynq.Config{Concurrency: tasks, Logger: log, LogLevel: asynq.WarnLevel})
 	must(t, server.Start(s.counting(nil)))
 	t.Cleanup(server.Shutdown)
-	s.until("the replies are lost", func() bool { return lost.left.Load() <= 0 })
+	s.until("the replies are lost", func() bool { return lost.Load() >= tasks })
 	s.until("all are done", func() bool { n, _ := s.counters(); return n == tasks })
 	server.Shutdown() // when the last have ended
 	log.mu.Lock()
@@ -130,60 +98,34 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 	}
 }
 
-// copies keeps what asynq has sent to put a task back, for the network to bring it again.
-type copies struct {
-	mu   sync.Mutex
-	sent [][]any
-}
-
-func (c *copies) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *copies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		c.keep(cmd)
-		return err
-	}
-}
-
-func (c *copies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			c.keep(cmd)
-		}
-		return err
-	}
-}
-
-func (c *copies) keep(cmd redis.Cmder) {
-	if keys := scriptKeys(cmd); cmd.Err() == nil && slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
-		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") }) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.sent = append(c.sent, cmd.Args())
-	}
-}
-
 // "The end of one run does not end the next": what put a task back comes again while the task runs anew, also when a
 // heartbeat has renewed its lease.
 func TestLateCopyOfAnEnd(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, s *system, renewed time.Duration) {
 		t.Helper()
-		seen := &copies{}
-		s.rdb.AddHook(seen)
+		var mu sync.Mutex
+		var sent [][]any // what asynq has sent to put the task back, for the network to bring it again
+		s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+			err := send()
+			if err == nil && putsBack(cmd) {
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, cmd.Args())
+			}
+			return err
+		}))
 		s.addForeign("t", asynq.MaxRetry(5))
 		late := make(chan error, 1)
-		s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, func(ctx context.Context, _ *asynq.Task) error {
+		s.serve(atOnce, func(ctx context.Context, _ *asynq.Task) error {
 			if n, _ := asynq.GetRetryCount(ctx); n == 0 {
 				return errors.New("once more")
 			}
 			<-time.After(renewed)
-			seen.mu.Lock()
-			sent := slices.Clone(seen.sent)
-			seen.mu.Unlock()
-			for _, args := range sent {
+			mu.Lock()
+			again := slices.Clone(sent)
+			mu.Unlock()
+			for _, args := range again {
 				late <- s.rdb.Do(context.Background(), args...).Err()
 			}
 			return nil
@@ -202,12 +144,7 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 	})
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
-			must(t, err)
-			_, rdb := redistest.Miniredis(t)
-			run(t, newSystemOn(t, rdb, policy, MiddlewareConfig{}), 20*time.Second)
-		})
+		inFakeTime(t, perHour(100), func(s *system) { run(s.t, s, 20*time.Second) })
 	})
 }
 
@@ -225,37 +162,6 @@ func TestOverwrittenLease(t *testing.T) {
 	if n := s.ran("t"); n != 1 {
 		t.Errorf("it ran %d times", n)
 	}
-}
-
-// endings are what the network does to the commands of a system's client, each by itself.
-type endings struct {
-	then func(cmd redis.Cmder, send func() error) error
-}
-
-func (e *endings) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (e *endings) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		cmd.SetErr(e.then(cmd, func() error { return next(ctx, cmd) }))
-		return cmd.Err()
-	}
-}
-
-func (e *endings) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) (first error) {
-		for _, cmd := range cmds {
-			cmd.SetErr(e.then(cmd, func() error { return cmp.Or(next(ctx, []redis.Cmder{cmd}), cmd.Err()) }))
-			first = cmp.Or(first, cmd.Err())
-		}
-		return first
-	}
-}
-
-// putsBack says whether a command is asynq's Retry.
-func putsBack(cmd redis.Cmder) bool {
-	keys := scriptKeys(cmd)
-	return slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
-		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") })
 }
 
 // twice has a task fail once, and then last for long; it counts the runs, and how many there are at a time.
@@ -300,14 +206,14 @@ func TestHangingEndRenewsNothing(t *testing.T) {
 	for _, hangs := range []time.Duration{4 * time.Second, 6 * time.Second, 13 * time.Second} {
 		inFakeTime(t, perHour(100), func(s *system) {
 			var hung atomic.Bool
-			s.rdb.AddHook(&endings{func(cmd redis.Cmder, send func() error) error {
+			s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
 				err := send()
 				if putsBack(cmd) && err == nil && hung.CompareAndSwap(false, true) {
 					<-time.After(hangs)
 					return io.EOF
 				}
 				return err
-			}})
+			}))
 			s.addForeign("t", asynq.MaxRetry(5))
 			w := &twice{}
 			s.serve(atOnce, w.run)
@@ -324,13 +230,13 @@ func TestSyncerSendsItsOwnEnd(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, perHour(100), func(s *system) {
 		var told atomic.Bool
-		s.rdb.AddHook(&endings{func(cmd redis.Cmder, send func() error) error {
+		s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
 			err := send()
 			if putsBack(cmd) && err == nil && told.CompareAndSwap(false, true) {
 				return tooManyClients{}
 			}
 			return err
-		}})
+		}))
 		s.addForeign("t", asynq.MaxRetry(5))
 		w := &twice{}
 		s.serve(atOnce, w.run)
@@ -355,13 +261,13 @@ func TestEndAfterTheLease(t *testing.T) {
 		var cut atomic.Bool
 		away := redis.NewClient(redistest.MiniredisOptions(mini))
 		t.Cleanup(func() { _ = away.Close() })
-		away.AddHook(&endings{func(_ redis.Cmder, send func() error) error {
+		away.AddHook(each(func(_ redis.Cmder, send func() error) error {
 			if cut.Load() {
 				<-time.After(200 * time.Millisecond)
-				return &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+				return errAway
 			}
 			return send()
-		}})
+		}))
 		a := newSystemOn(t, away, policy, MiddlewareConfig{})
 		s.addForeign("t", asynq.MaxRetry(5))
 		a.serve(atOnce, func(context.Context, *asynq.Task) error {

@@ -65,9 +65,8 @@ func enqueueMails(t *testing.T, rdb redis.UniversalClient, n int) {
 	t.Helper()
 	client := asynq.NewClientFromRedisClient(rdb)
 	for range n {
-		if _, err := client.Enqueue(asynq.NewTask("mail:send", nil)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(asynq.NewTask("mail:send", nil))
+		must(t, err)
 	}
 }
 
@@ -104,13 +103,11 @@ func TestOneCall(t *testing.T) {
 		}
 	}
 	store := policystore.New(rdb, policystore.Config{})
-	if _, err := store.Set(t.Context(), policystore.Edit{By: "test"}, "mail", "account", map[string]string{"limit": "70"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Set(t.Context(), policystore.Edit{By: "test"}, "mail", "account", map[string]string{"limit": "70"})
+	must(t, err)
 	redistest.WaitFor(t, "a live change to be followed", time.Minute, says("70"))
-	if _, err := store.Unset(t.Context(), policystore.Edit{By: "test"}, "mail", "account"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Unset(t.Context(), policystore.Edit{By: "test"}, "mail", "account")
+	must(t, err)
 	writeLimits(t, path, strings.Replace(mailLimits, "100", "90", 1))
 	redistest.WaitFor(t, "the file to be read again", time.Minute, says("90"))
 
@@ -177,9 +174,8 @@ func TestOneCallRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	taken := prometheus.NewRegistry()
-	if _, err := New(rdb, Config{Limits: policy.PerSecond("mail", 1), Registerer: taken}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := New(rdb, Config{Limits: policy.PerSecond("mail", 1), Registerer: taken})
+	must(t, err)
 	for want, make := range map[string]func() error{
 		"worker: New needs an asynq.RedisConnOpt or a go-redis client, got string": func() error { _, err := New("localhost:6379", Config{}); return err },
 		"both LimitsFile and Limits": func() error {

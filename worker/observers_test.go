@@ -44,43 +44,29 @@ func TestDecisionsReachMetricsAndEvents(t *testing.T) {
 	t.Cleanup(limits.End)
 	traced := context.WithValue(t.Context(), key{}, trace)
 	for range 3 {
-		if _, err := limits.Limiter().Allow(traced, "p"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := limits.Limiter().Allow(traced, "p")
+		must(t, err)
 	}
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
-	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
-	w := httptest.NewRecorder()
-	limits.MetricsHandler().ServeHTTP(w, r)
-	has := func(want ...string) bool {
-		for line := range strings.SplitSeq(w.Body.String(), "\n") {
-			found := true
-			for _, part := range want {
-				found = found && strings.Contains(line, part)
-			}
-			if found {
-				return true
+	wants := func(lines ...string) {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+		w := httptest.NewRecorder()
+		limits.MetricsHandler().ServeHTTP(w, r)
+		for _, line := range lines {
+			if !strings.Contains(w.Body.String(), line) {
+				t.Errorf("no %s in\n%s", line, w.Body)
 			}
 		}
-		return false
 	}
-	if !has("headway_decisions_total{", "allowed", " 2.0") || !has("headway_decisions_total{", "denied", " 1.0") {
-		t.Errorf("three decisions, two of them allowed:\n%s", w.Body)
-	}
-	if !has("headway_wait_seconds_bucket", trace) {
-		t.Errorf("the wait lacks its trace:\n%s", w.Body)
-	}
+	wants(`headway_decisions_total{outcome="allowed",rule="p:limit"} 2.0`, `headway_decisions_total{outcome="denied",rule="p:limit"} 1.0`, `trace_id="`+trace)
 	redistest.WaitFor(t, "the thresholds", bound, func() bool { return len(got.percents()) == 2 })
 
 	// Decisions without a context reach both too.
 	rules := []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Scope: "q", Rule: "r", Pattern: "q", Limit: 10, Window: time.Hour}, Limited: true}}
 	(deciding{limits.metrics, limits.events}).Decided(throttle.Decision{Rules: rules, Binding: 0}, time.Millisecond, nil)
 	redistest.WaitFor(t, "the threshold of another rule", bound, func() bool { return got.has(events.Threshold, "q") })
-	w = httptest.NewRecorder()
-	limits.MetricsHandler().ServeHTTP(w, r)
-	if !has("headway_decisions_total{", "q:r", " 1.0") {
-		t.Errorf("the metrics lack a decision:\n%s", w.Body)
-	}
+	wants(`headway_decisions_total{outcome="denied",rule="q:r"} 1.0`)
 }
 
 var _ ContextObserver = (*metrics.Metrics)(nil)
@@ -99,14 +85,12 @@ func TestSnapshotRunnable(t *testing.T) {
 		}
 	}
 	for n := range 20 {
-		if _, err := client.Enqueue(t.Context(), queue.Task{Type: "any", Scope: "p", ID: fmt.Sprint(n)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(t.Context(), queue.Task{Type: "any", Scope: "p", ID: fmt.Sprint(n)})
+		must(t, err)
 	}
 	for range 3 {
-		if _, err := s.client.Enqueue(asynq.NewTask("any", nil), asynq.Queue("low")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.client.Enqueue(asynq.NewTask("any", nil), asynq.Queue("low"))
+		must(t, err)
 	}
 	snapshot := func() metrics.Snapshot {
 		t.Helper()
@@ -172,25 +156,6 @@ func TestSummary(t *testing.T) {
 	})
 }
 
-// waiting counts what waits in the queues of all servers of a process.
-func TestSummaryCountsWhatWaits(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	limits, err := New(rdb, Config{Limits: new(policy.Policy), Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
-	must(t, err)
-	limits.NewServer(asynq.Config{Queues: map[string]int{"a": 1, "b": 1}})
-	limits.NewServer(asynq.Config{})
-	client := asynq.NewClientFromRedisClient(rdb)
-	for name, opts := range map[string][]asynq.Option{"a": {asynq.ProcessIn(time.Hour)}, "b": nil, queue.DefaultQueue: nil, "other": nil} {
-		if _, err := client.Enqueue(asynq.NewTask("x", nil), append(opts, asynq.Queue(name))...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n, err := limits.waiting(t.Context()); n != 3 || err != nil {
-		t.Errorf("%d wait, %v", n, err)
-	}
-}
-
 // Failures are logged with the task's id and scope: for good as errors, and of those tried again one a minute of a scope. No user or
 // query of a URL comes into the log.
 func TestFailuresAreLogged(t *testing.T) {
@@ -242,61 +207,28 @@ type spendings struct {
 }
 
 func (s *spendings) Spent(scope string, by usage.By, units int64) {
+	s.note("%s %q %s %s %d", scope, by.EnqueuedBy, by.Queue, by.Type, units)
+}
+
+func (s *spendings) SpentCosts(scope string, by usage.By, costs policy.Costs) {
+	s.note("%s %s %s %s", scope, by.Queue, by.Type, costs)
+}
+
+func (s *spendings) Settled(scope string, by usage.By, more policy.Costs) {
+	s.note("settled %s %s %s %s", scope, by.Queue, by.Type, more)
+}
+
+func (s *spendings) note(format string, a ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = append(s.all, fmt.Sprintf("%s %q %s %s %d", scope, by.App, by.Queue, by.Type, units))
-}
-
-// apart is one that is told units as well.
-type apart struct{ spendings }
-
-func (a *apart) SpentCosts(scope string, by usage.By, costs policy.Costs) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all = append(a.all, fmt.Sprintf("%s %s %s %s", scope, by.Queue, by.Type, costs))
-}
-
-// enqueuers is a Usage that remembers who enqueued.
-type enqueuers struct{ spendings }
-
-func (e *enqueuers) Spent(scope string, by usage.By, units int64) {
-	by.App = by.EnqueuedBy
-	e.spendings.Spent(scope, by, units)
-}
-
-// What a task spends is told with the application that enqueued it, where the task says so.
-func TestEnqueuedBy(t *testing.T) {
-	t.Parallel()
-	told := &enqueuers{}
-	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{Usage: told})
-	s.add(queue.Task{ID: "none"})
-	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{App: "web/shop é"})
-	s.add(queue.Task{ID: "ours"})
-	task := asynq.NewTaskWithHeaders("work", []byte(`{"id":"foreign"}`), map[string]string{queue.HeaderScope: "p/a", queue.HeaderApp: "crm"})
-	if _, err := s.client.EnqueueContext(t.Context(), task); err != nil {
-		t.Fatal(err)
-	}
-	s.serve(asynq.Config{}, nil)
-	for range 3 {
-		<-s.ended
-	}
-	told.want(t, `p/a "" default work 1`, `p/a "web/shop é" default work 1`, `p/a "crm" default work 1`)
-}
-
-// corrected is one that is told what runs come to.
-type corrected struct{ apart }
-
-func (c *corrected) Settled(scope string, by usage.By, more policy.Costs) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, fmt.Sprintf("settled %s %s %s %s", scope, by.Queue, by.Type, more))
+	s.all = append(s.all, fmt.Sprintf(format, a...))
 }
 
 // "What a handler settles corrects them when it does": by what it is more or less than what
 // was told last, and what could not be settled is not told.
 func TestSettledIsTold(t *testing.T) {
 	t.Parallel()
-	told := &corrected{}
+	told := &spendings{}
 	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{Usage: told})
 	s.add(queue.Task{ID: "plain", Type: "plain", Cost: 4})
 	s.add(queue.Task{ID: "a", Costs: policy.Costs{"tokens": 500}})
@@ -334,12 +266,12 @@ func (s *spendings) want(t *testing.T, want ...string) {
 	}
 }
 
-// "A task counts once, when it starts, with the units that it costs; one that waits
-// spends nothing."
+// "A task counts once, when it starts, with the units that it costs", and with the application that enqueued it, where the task says so;
+// "one that waits spends nothing."
 func TestSpent(t *testing.T) {
 	t.Parallel()
 	told := &spendings{}
-	s := newSystem(t, perHour(9), MiddlewareConfig{Usage: told, Spends: func(task *asynq.Task) (string, int64) {
+	s := newSystem(t, perHour(11), MiddlewareConfig{Usage: told, Spends: func(task *asynq.Task) (string, int64) {
 		if task.Type() == "free" {
 			return Unlimited, 0
 		}
@@ -351,21 +283,21 @@ func TestSpent(t *testing.T) {
 		s.add(task)
 	}
 	s.addForeign("headers")
+	s.foreign("crm", map[string]string{queue.HeaderScope: "p/a", queue.HeaderApp: "crm"})
 	for _, kind := range []string{"free", "told"} {
-		if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask(kind, nil), asynq.TaskID(kind)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.client.EnqueueContext(t.Context(), asynq.NewTask(kind, nil), asynq.TaskID(kind))
+		must(t, err)
 	}
+	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{App: "web/shop é"})
+	s.add(queue.Task{ID: "ours"})
 	s.serve(asynq.Config{}, nil)
-	for range 6 {
+	for range 8 {
 		<-s.ended
 	}
 	s.add(queue.Task{ID: "waits"})
-	s.until("one waits", func() bool {
-		info := s.info("waits")
-		return info != nil && info.State == asynq.TaskStateRetry
-	})
-	told.want(t, `p/a "" default work 4`, `p/a "" default other 1`, `p/a/b "" default work 1`, `p/a "" default work 1`, `p/foreign "" default told 2`)
+	s.is("waits", asynq.TaskStateRetry)
+	told.want(t, `p/a "" default work 4`, `p/a "" default other 1`, `p/a/b "" default work 1`, `p/a "" default work 1`, `p/foreign "" default told 2`,
+		`p/a "crm" default work 1`, `p/a "web/shop é" default work 1`)
 }
 
 // reported are the events of a process.
@@ -400,24 +332,85 @@ func (r *reported) percents() (list []int) {
 	return list
 }
 
-// And what polls say: a process that has ceased to dispatch.
-func TestEventsOfTheDispatcher(t *testing.T) {
+// tracer notes what it was told, by task.
+type tracer struct {
+	mu    sync.Mutex
+	lines map[string][]string
+	picks map[string]Pickup // the last of each
+}
+
+type tracerKey struct{}
+
+func (r *tracer) note(p Pickup, format string, a ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lines == nil {
+		r.lines, r.picks = map[string][]string{}, map[string]Pickup{}
+	}
+	r.lines[p.ID] = append(r.lines[p.ID], fmt.Sprintf(format, a...))
+	r.picks[p.ID] = p
+}
+
+func (r *tracer) of(id string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines[id])
+}
+
+func (r *tracer) Starts(ctx context.Context, p Pickup) (context.Context, func(string, error)) {
+	r.note(p, "starts %s", p.Scope)
+	return context.WithValue(ctx, tracerKey{}, p.ID), func(outcome string, err error) { r.note(p, "%s %v", outcome, err) }
+}
+
+func (r *tracer) Waits(_ context.Context, p Pickup) { r.note(p, "waits: %s", p.Reason) }
+
+func (r *tracer) Ends(_ context.Context, p Pickup, err error) { r.note(p, "ends: %v", err) }
+
+// Each pick-up is a run, a wait, or an end without a run, and the run's context is what Starts returned.
+func TestTracer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		t.Cleanup(synctest.Wait)
-		var got reported
-		limits, err := New(rdb, Config{
-			Limits: policy.PerHour("p", 2), App: "shop", Events: &events.Config{OnEvent: got.onEvent},
-			Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
-		})
-		must(t, err)
-		must(t, limits.Begin(t.Context()))
-		defer limits.End()
-		limits.observer.DispatcherPolled("p", "p", true)
-		<-time.After(13 * time.Second)
-		if !got.has(events.Stalled, "") {
-			t.Errorf("%+v", got.list)
+	var seen tracer
+	s := newSystem(t, []policy.Rule{{Name: "few", Algorithm: policy.SlidingWindow, Limit: 4, Per: time.Hour}}, MiddlewareConfig{Tracer: &seen})
+	wrong := errors.New("no such account")
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		if got := ctx.Value(tracerKey{}); got != id {
+			t.Errorf("%s runs in the context of %v", id, got)
 		}
+		switch id {
+		case "fails":
+			return fmt.Errorf("%w: %w", wrong, asynq.SkipRetry)
+		case "panics":
+			panic("of the handler")
+		case "deferred":
+			return &RefusedError{Status: 429, RetryAfter: time.Hour, known: true}
+		}
+		return nil
 	})
+	wants := func(id string, want ...string) {
+		t.Helper()
+		redistest.WaitFor(t, "what becomes of "+id, bound, func() bool { return len(seen.of(id)) >= len(want) })
+		if got := seen.of(id); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", id, got, want)
+		}
+	}
+	for _, id := range []string{"runs", "fails", "deferred", "panics"} {
+		s.add(queue.Task{ID: id, MaxRetry: queue.Retries(1)})
+	}
+	wants("runs", "starts p/a", "ok <nil>")
+	wants("fails", "starts p/a", "failed no such account: skip retry for the task")
+	wants("deferred", "starts p/a", "deferred headway: waiting: p/a")
+	wants("panics", "starts p/a", "failed <nil>")
+
+	s.addForeign("waits")
+	wants("waits", "waits: headway: waiting: p/a, rule few")
+	p := seen.picks["waits"]
+	if rule, _ := p.Decision.BindingRule(); rule.Rule != "few" || p.Decision.Position.Ahead != 0 || time.Until(p.Until) < 10*time.Minute || p.Queue != "default" {
+		t.Errorf("it waits until %s, by %+v", p.Until, p.Decision)
+	}
+	s.add(queue.Task{ID: "expired", Deadline: time.Now().Add(10 * time.Minute)})
+	redistest.WaitFor(t, "the end of expired", bound, func() bool { return len(seen.of("expired")) == 1 })
+	if p := seen.picks["expired"]; p.Decision.Allowed || p.Scope != "p/a" || p.Task.Type() != "work" {
+		t.Errorf("expired: %+v", p)
+	}
 }

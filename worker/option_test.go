@@ -27,11 +27,7 @@ func TestDeadlines(t *testing.T) {
 	s.addForeign("foreign", asynq.Deadline(soon), asynq.MaxRetry(5))
 	s.addForeign("timeout", asynq.Timeout(5*time.Minute), asynq.MaxRetry(5))
 	for _, id := range []string{"own", "foreign"} {
-		s.until(id+" is archived", func() bool {
-			info := s.info(id)
-			return info != nil && info.State == asynq.TaskStateArchived
-		})
-		if text := s.info(id).LastErr; !strings.Contains(text, "deadline") || !strings.Contains(text, "rule r of p") {
+		if text := s.archived(id); !strings.Contains(text, "deadline") || !strings.Contains(text, "rule r of p") {
 			t.Errorf("%s failed with %q", id, text)
 		}
 	}
@@ -39,21 +35,6 @@ func TestDeadlines(t *testing.T) {
 		info := s.info("timeout")
 		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 0
 	})
-}
-
-// "The task fails as soon as that is known": a place
-// under a concurrency rule may come free before its lease ends, and one that has no place
-// by its deadline fails then.
-func TestDeadlineBeforeLeaseEnds(t *testing.T) {
-	t.Parallel()
-	s, unblock := blockedUntil(t, full(0), MiddlewareConfig{})
-	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
-	s.add(queue.Task{ID: "soon", Deadline: time.Now().Add(20 * time.Second)})
-	if why := s.archived("late"); !strings.Contains(why, "deadline") || !strings.Contains(why, "has passed") {
-		t.Errorf("it failed with %q", why)
-	}
-	unblock()
-	s.until("the other has run", func() bool { return s.ran("soon") == 1 })
 }
 
 // "timeout bounds the run from its start"
@@ -65,11 +46,7 @@ func TestTimeoutOfOwn(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	s.until("it is archived", func() bool {
-		info := s.info("t")
-		return info != nil && info.State == asynq.TaskStateArchived
-	})
-	if text := s.info("t").LastErr; !strings.Contains(text, context.DeadlineExceeded.Error()) {
+	if text := s.archived("t"); !strings.Contains(text, context.DeadlineExceeded.Error()) {
 		t.Errorf("it failed with %q", text)
 	}
 }
@@ -96,40 +73,6 @@ func TestUniqueWhileWaiting(t *testing.T) {
 	}
 }
 
-// "retention works for limited tasks"
-func TestRetention(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
-	s.add(queue.Task{ID: "a"})
-	s.add(queue.Task{ID: "b", Remember: time.Hour})
-	s.serve(asynq.Config{Concurrency: 1}, nil)
-	s.until("it is completed", func() bool {
-		info := s.info("b")
-		return info != nil && info.State == asynq.TaskStateCompleted && info.Retention == time.Hour
-	})
-}
-
-// "existing apps need no change at the enqueuing side"
-func TestSpends(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(10), MiddlewareConfig{Spends: func(task *asynq.Task) (string, int64) {
-		if task.Type() == "free" {
-			return Unlimited, 0
-		}
-		return "p/" + string(task.Payload()), 4
-	}})
-	for _, kind := range []string{"free", "work", "work", "work"} {
-		if _, err := s.client.Enqueue(asynq.NewTask(kind, []byte("x"))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.serve(asynq.Config{Concurrency: 1}, nil)
-	for range 3 {
-		<-s.ended
-	}
-	s.until("the third is put back", func() bool { return s.seen.get(func(o *seen) int { return o.rescheduled }) == 1 })
-}
-
 // "Leave gives the waiting tasks of a queue back their plain asynq form"
 func TestLeave(t *testing.T) {
 	t.Parallel()
@@ -146,9 +89,8 @@ func TestLeave(t *testing.T) {
 	server.Shutdown()
 	s.add(queue.Task{ID: "later", Delay: time.Hour, MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "now"})
-	if _, err := s.client.Enqueue(asynq.NewTask("plain", nil), asynq.TaskID("plain")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.client.Enqueue(asynq.NewTask("plain", nil), asynq.TaskID("plain"))
+	must(t, err)
 	n, err := Detach(t.Context(), s.rdb, "default")
 	if err != nil || n != 4 {
 		t.Fatalf("changed %d tasks: %v", n, err)
@@ -181,9 +123,8 @@ func TestLeaveAfterCrash(t *testing.T) {
 	must(t, err)
 	s.rdb.HSet(t.Context(), l.journal(), "t", `{"id":"t","type":"work","max_retry":3}`)
 	must(t, s.inspector.DeleteTask("default", "t"))
-	if _, err := Detach(t.Context(), s.rdb, "default"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = Detach(t.Context(), s.rdb, "default")
+	must(t, err)
 	if info := s.info("t"); info == nil || info.MaxRetry != p.MaxRetry {
 		t.Errorf("got %+v", info)
 	}

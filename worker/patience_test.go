@@ -4,20 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // short is a patience that a test can wait for, and spent a rule that one task uses up
@@ -63,11 +64,7 @@ func blockedUntil(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) (*sys
 // archived waits until a task is, and returns why.
 func (s *system) archived(id string) string {
 	s.t.Helper()
-	s.until(id+" is archived", func() bool {
-		info := s.info(id)
-		return info != nil && info.State == asynq.TaskStateArchived
-	})
-	return s.info(id).LastErr
+	return s.is(id, asynq.TaskStateArchived).LastErr
 }
 
 func (s *system) gone(id string) {
@@ -164,10 +161,7 @@ func TestDrop(t *testing.T) {
 	var recorded []Expired
 	s := blocked(t, full(short), MiddlewareConfig{OnMaxWait: Drop(func(w Expired) { recorded = append(recorded, w) })})
 	s.add(queue.Task{ID: "kept", Remember: time.Hour})
-	s.until("it is completed", func() bool {
-		info := s.info("kept")
-		return info != nil && info.State == asynq.TaskStateCompleted
-	})
+	s.is("kept", asynq.TaskStateCompleted)
 	var result dropped
 	must(t, json.Unmarshal(s.info("kept").Result, &result))
 	if !result.Dropped || result.Scope != "p/a" || result.Rule != "r" || result.WaitedMS < 1000 || result.MaxWaitMS != 1000 {
@@ -176,6 +170,7 @@ func TestDrop(t *testing.T) {
 	s.addForeign("foreign", asynq.MaxRetry(0))
 	s.until("it was dropped", func() bool { return s.seen.get(func(o *seen) int { return len(o.became) }) == 2 })
 	s.gone("foreign")
+	s.onlyWait(0)
 	if _, failed := s.counters(); failed != 0 {
 		t.Errorf("asynq counts %d failures", failed)
 	}
@@ -187,28 +182,35 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// "Runs handler instead of the task's own. It spends nothing. Its error counts as the
-// task's own run."
+// "Runs handler instead of the task's own. It spends nothing. Its error counts as the task's own run": one that failed and is
+// retried keeps its place, and so does one that is put off; those who have ended leave their line.
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	answered, spends := make(chan string, 10), &spendings{}
 	s := blocked(t, full(short), MiddlewareConfig{Usage: spends, OnMaxWait: Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		answered <- id
-		if id == "fails" {
+		switch id {
+		case "fails", "retried":
 			return errors.New("no answer in the cache")
+		case "put off":
+			return busy{wait: time.Hour, known: true}
 		}
 		return nil
 	}))})
 	s.add(queue.Task{ID: "answered", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign", asynq.MaxRetry(3))
 	s.add(queue.Task{ID: "fails", MaxRetry: queue.Retries(0)})
+	s.add(queue.Task{ID: "retried", MaxRetry: queue.Retries(3)})
+	s.add(queue.Task{ID: "put off"})
 	if why := s.archived("fails"); why != "no answer in the cache" {
 		t.Errorf("it failed with %q", why)
 	}
 	s.gone("answered")
 	s.gone("foreign")
-	if s.ran("answered")+s.ran("foreign")+s.ran("fails") != 0 || len(answered) != 3 {
+	s.until("each has fallen back", func() bool { return len(answered) >= 5 })
+	s.onlyWait(2)
+	if s.ran("answered")+s.ran("foreign")+s.ran("fails") != 0 || len(answered) != 5 {
 		t.Errorf("%v ran, and %d fallbacks", s.runs, len(answered))
 	}
 	spends.mu.Lock()
@@ -247,6 +249,7 @@ func TestMoveTo(t *testing.T) {
 			t.Errorf("%+v", info)
 		}
 	}
+	s.onlyWait(0)
 	if _, failed := s.counters(); failed != 0 {
 		t.Errorf("asynq counts %d failures", failed)
 	}
@@ -326,32 +329,36 @@ func TestWaitSurvives(t *testing.T) {
 	}
 }
 
+// failsAndWaits has a task fail once, and then wait for the place of another until the test ends.
+func failsAndWaits(t *testing.T, maxWait time.Duration, failure error, task func(s *system)) *system {
+	t.Helper()
+	s := newSystem(t, full(maxWait), MiddlewareConfig{OnMaxWait: Fail()})
+	began, end := make(chan struct{}), make(chan struct{})
+	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
+	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id != "blocks" {
+			return failure
+		}
+		close(began)
+		<-end
+		return nil
+	})
+	t.Cleanup(func() { close(end) }) // before the server's
+	task(s)
+	<-s.ended
+	s.add(queue.Task{ID: "blocks"})
+	<-began
+	return s
+}
+
 // "The text of an error says nothing of it": an API whose answer looks like what waits does not end
 // the task's wait.
 func TestWaitIsNotForged(t *testing.T) {
 	t.Parallel()
 	const forged = "500 (headway: it waits since 2001-01-01T00:00:00Z)"
-	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, MaxWait: time.Hour}}, MiddlewareConfig{OnMaxWait: Drop(nil)})
-	began, end := make(chan struct{}), make(chan struct{})
-	defer close(end)
-	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
-	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
-		if id, _ := asynq.GetTaskID(ctx); id == "blocks" {
-			close(began)
-			<-end
-			return nil
-		}
-		return errors.New(forged)
-	})
-	s.addForeign("t", asynq.MaxRetry(3))
-	<-s.ended
-	s.add(queue.Task{ID: "blocks"})
-	<-began
+	s := failsAndWaits(t, time.Hour, errors.New(forged), func(s *system) { s.addForeign("t", asynq.MaxRetry(3)) })
 	s.until("it waits after its failure", func() bool { return !s.waitsSince("t", 2).IsZero() })
-	s.until("it is back with its text", func() bool {
-		info := s.info("t")
-		return info != nil && info.State == asynq.TaskStateRetry && info.LastErr == forged
-	})
+	s.until("it is back with its text", func() bool { return s.is("t", asynq.TaskStateRetry).LastErr == forged })
 	if since := s.waitsSince("t", 2); time.Since(since) > bound {
 		t.Errorf("it waits since %v", since)
 	}
@@ -361,23 +368,7 @@ func TestWaitIsNotForged(t *testing.T) {
 // keeps the text of that failure.
 func TestWaitBeginsAnew(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, MaxWait: 2 * time.Second}}, MiddlewareConfig{OnMaxWait: Fail()})
-	began, end := make(chan struct{}), make(chan struct{})
-	defer close(end)
-	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
-	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
-		id, _ := asynq.GetTaskID(ctx)
-		if id == "blocks" {
-			close(began)
-			<-end
-			return nil
-		}
-		return errors.New("it was refused")
-	})
-	s.add(queue.Task{ID: "t"})
-	<-s.ended
-	s.add(queue.Task{ID: "blocks"})
-	<-began
+	s := failsAndWaits(t, 2*time.Second, errors.New("it was refused"), func(s *system) { s.add(queue.Task{ID: "t"}) })
 	s.until("it waits after its failure", func() bool {
 		info := s.info("t")
 		return info != nil && info.LastErr == "it was refused" && !s.waitsSince("t", queue.DefaultMaxRetry-1).IsZero()
@@ -387,100 +378,64 @@ func TestWaitBeginsAnew(t *testing.T) {
 	}
 }
 
-// "While the limiter's Redis is away nothing is decided and nobody's patience ends; the
-// time counts": for a task of others too, which is put back meanwhile.
-func TestPatienceInAnOutage(t *testing.T) {
-	t.Parallel()
-	away := redistest.NewServer(t)
-	s := newSystem(t, full(4*time.Second), MiddlewareConfig{OnMaxWait: Fail()})
-	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = rdb.Close() })
-	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{Timeout: bound})
-	must(t, err)
-	s.throttle.cfg.Limiter = limiter
-	place := func() {
-		d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p/b"})
-		if err != nil || !d.Allowed {
-			t.Fatalf("%+v, %v", d, err)
-		}
-	}
-	place()
-	s.addForeign("t", asynq.MaxRetry(3))
-	s.serve(asynq.Config{}, nil)
-	var since time.Time
-	kept := func() time.Time { return s.waitsSince("t", 3) }
-	s.until("it waits", func() bool {
-		since = kept()
-		info := s.info("t")
-		return !since.IsZero() && info != nil && info.State == asynq.TaskStateRetry
-	})
-	away.Kill9()
-	must(t, s.inspector.RunTask("default", "t"))
-	s.until("nothing could be decided", func() bool {
-		return s.seen.get(func(o *seen) int {
-			if slices.Contains(o.faults, "decide") {
-				return 1
-			}
-			return 0
-		}) == 1
-	})
-	s.until("it is put back, and waits since the same moment", func() bool { return kept().Equal(since) })
-	s.until("its patience is over", func() bool { return time.Since(since) > 5*time.Second })
-	if info := s.info("t"); info == nil || info.State == asynq.TaskStateArchived {
-		t.Fatalf("it ended while nothing could be decided: %+v", info)
-	}
-	away.Restart(t)
-	place()
-	if why := s.archived("t"); !strings.Contains(why, "its max_wait is 4s") {
-		t.Errorf("it failed with %q", why)
-	}
+// setClock is a Redis's clock that is off by what step says, to the millisecond.
+type setClock struct {
+	mu  sync.Mutex
+	off time.Duration
 }
 
-// "A fallback that failed and is retried keeps its place", and so does one that is put off;
-// those who have ended leave their line.
-func TestWhoLeavesTheLine(t *testing.T) {
+// of has a server go by the clock until the test's context ends.
+func (c *setClock) of(t *testing.T, m *miniredis.Miniredis) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	set := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		m.SetTime(time.Now().Add(c.off))
+	}
+	set()
+	go func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				set()
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+}
+
+// "Waits go by Redis's clock": what a worker's own clock shows ends no task's patience, and makes none
+// longer. One is an hour ahead of Redis's here, as if it had jumped, or an hour behind.
+func TestWaitsGoByRedissClock(t *testing.T) {
 	t.Parallel()
-	putOff := errors.Join(newLimited(&job{}, "", time.Now()), asynq.RevokeTask)
-	for name, tt := range map[string]struct {
-		verdict Action
-		with    error
-		leaves  bool
-	}{
-		"dropped":            {Action{became: "dropped"}, nil, true},
-		"failed":             {Action{became: "failed"}, permanent(errors.New("too late")), true},
-		"moved":              {Action{became: becameMoved}, putOff, true},
-		"fallback":           {Action{became: "fallback"}, nil, true},
-		"fallback that ends": {Action{became: "fallback"}, permanent(errors.New("no answer")), true},
-		"fallback, retried":  {Action{became: "fallback"}, errors.New("no answer"), false},
-		"fallback, put off":  {Action{became: "fallback"}, putOff, false},
-	} {
+	for name, off := range map[string]time.Duration{"ahead": -time.Hour, "behind": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tt.verdict.end = func(context.Context, *Middleware, *job, Expired) (bool, error) { return true, tt.with }
-			s := newSystem(t, full(0), MiddlewareConfig{OnMaxWait: always(tt.verdict)})
-			defer s.throttle.Stop()
-			looks := make(chan throttle.DispatchRequest, 10)
-			s.throttle.dispatcher.Intercept(func(dispatch.Func) dispatch.Func {
-				return func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-					select {
-					case looks <- req:
-					default:
-					}
-					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
+			synctest.Test(t, func(t *testing.T) {
+				policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: full(10 * time.Minute)}})
+				must(t, err)
+				clock := setClock{off: off}
+				m, rdb := redistest.Miniredis(t)
+				clock.of(t, m)
+				s := newSystemOn(t, rdb, policy, MiddlewareConfig{OnMaxWait: Fail()})
+				d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a"})
+				must(t, err)
+				ctx, lease := s.throttle.cfg.Limiter.Lease(t.Context(), d.Grant)
+				t.Cleanup(func() { _ = lease.Release(context.WithoutCancel(ctx)) })
+				// Another worker, whose clock is right, has put it back ten minutes less three seconds ago.
+				s.addForeign("t", asynq.MaxRetry(3))
+				since := time.Now().Add(off - 10*time.Minute + 3*time.Second)
+				must(t, rdb.Set(t.Context(), "hw:wait:{default}:3:t", fmt.Sprint(since.UnixMicro(), " 0"), 0).Err())
+				began := time.Now()
+				s.serve(asynq.Config{}, nil)
+				why := s.archived("t")
+				if took := time.Since(began); took < 2*time.Second || took > 5*time.Second || !strings.Contains(why, "waited 10m") {
+					t.Errorf("it ended after %v: %s", took, why)
 				}
 			})
-			j := &job{
-				task: asynq.NewTask("work", nil), id: "a", queue: "default", scope: "p/a", own: true,
-				maxWait: time.Second, due: time.Now().Add(-time.Minute),
-			}
-			ended, with := s.throttle.impatient(t.Context(), j, throttle.Decision{Binding: -1}, time.Time{})
-			if !ended || !errors.Is(with, tt.with) {
-				t.Fatalf("%t, %v", ended, with)
-			}
-			s.throttle.dispatcher.Decided("p", throttle.Decision{}) // a look comes in any case
-			if leaves := len((<-looks).Deleted) > 0; leaves != tt.leaves {
-				t.Errorf("it leaves its line: %t", leaves)
-			}
 		})
 	}
 }

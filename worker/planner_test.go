@@ -25,9 +25,8 @@ import (
 func (s *system) foreign(id string, headers map[string]string, opts ...asynq.Option) {
 	s.t.Helper()
 	task := asynq.NewTaskWithHeaders("work", []byte(id), headers)
-	if _, err := s.client.Enqueue(task, append(opts, asynq.TaskID(id))...); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.client.Enqueue(task, append(opts, asynq.TaskID(id))...)
+	must(s.t, err)
 }
 
 func (s *system) states(ids ...string) (out []string) {
@@ -135,13 +134,11 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	s.foreign("deadline", limited, asynq.Deadline(time.Now().Add(time.Hour)))
 	s.foreign("broken", map[string]string{queue.HeaderScope: "p/a", queue.HeaderCost: "many"})
 	s.foreign("costly", map[string]string{queue.HeaderScope: "p/a", queue.HeaderCost: "2"})
-	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders("other", nil, limited), asynq.TaskID("of a type not met")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.client.Enqueue(asynq.NewTaskWithHeaders("other", nil, limited), asynq.TaskID("of a type not met"))
+	must(t, err)
 	s.foreign("no such scope", map[string]string{queue.HeaderScope: "q"})
-	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders(asynqx.CarrierType, nil, limited), asynq.TaskID("carrier")); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.client.Enqueue(asynq.NewTaskWithHeaders(asynqx.CarrierType, nil, limited), asynq.TaskID("carrier"))
+	must(t, err)
 	s.foreign("of a group", limited, asynq.Group("g"))
 	if n, err := s.inspector.RunAllAggregatingTasks("default", "g"); err != nil || n != 1 {
 		t.Fatal(n, err)
@@ -314,4 +311,37 @@ func TestLoweredAndRestored(t *testing.T) {
 		}
 		s.finish(dear + cheap)
 	})
+}
+
+// "A task that was charged keeps its charge": an idle limit that has units for all planned tasks but one runs all but one
+// at once, as forecast. By the clock alone the units of one that lost them would come back in an hour.
+func TestPlannedTasksUseTheWholeBurst(t *testing.T) {
+	t.Parallel()
+	const units = 20
+	for name, rule := range map[string]policy.Rule{
+		"token bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Burst: units},
+		"sliding window": {Name: "r", Algorithm: policy.SlidingWindow, Limit: units, Per: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t, []policy.Rule{rule}, MiddlewareConfig{})
+			elsewhere, err := throttle.New(s.server.Client(t), s.throttle.cfg.Limiter.Policy(), throttle.Config{})
+			must(t, err)
+			client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: elsewhere})
+			s.serve(asynq.Config{Concurrency: 10}, nil)
+			_, err = client.EnqueueBatch(t.Context(), queue.Number(slices.Values(jobs(units+1, "p/a"))), nil)
+			must(t, err)
+			for range units {
+				select {
+				case <-s.ended:
+				case <-time.After(bound):
+					state, _ := elsewhere.Peek(t.Context(), throttle.Request{Scope: "p/a"})
+					t.Fatalf("units are left unused: %+v", state.Rules)
+				}
+			}
+			if state, err := elsewhere.Peek(t.Context(), throttle.Request{Scope: "p/a"}); err != nil || state.Rules[0].Remaining != 0 || len(s.ended) > 0 {
+				t.Errorf("%+v, %v: after %d runs; %d more", state.Rules, err, units, len(s.ended))
+			}
+		})
+	}
 }

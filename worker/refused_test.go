@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
@@ -53,9 +56,8 @@ func (s *system) as(app string) *system {
 	cfg := s.throttle.cfg
 	cfg.Limiter, cfg.Observer = limiter, &seen{}
 	other := &system{t: s.t, server: s.server, rdb: s.rdb, inspector: s.inspector, seen: &seen{}, runs: map[string]int{}, ended: s.ended}
-	if other.throttle, err = NewMiddleware(cfg); err != nil {
-		s.t.Fatal(err)
-	}
+	other.throttle, err = NewMiddleware(cfg)
+	must(s.t, err)
 	return other
 }
 
@@ -193,34 +195,6 @@ func TestRefusedComeBackSomeAtATime(t *testing.T) {
 	}
 }
 
-// "Scopes whose rules are gone wait", at any max retry, and run when the rules are back.
-func TestUnmatchedWaits(t *testing.T) {
-	t.Parallel()
-	var log says
-	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: logTo(&log)})
-	renamed := map[string]policy.ScopeConfig{"renamed": {Rules: perHour(100)}}
-	s.limits(renamed)
-	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
-	s.addForeign("foreign0", asynq.MaxRetry(0))
-	s.serve(asynq.Config{}, nil)
-	s.until("both have come", func() bool { return s.refusals("unmatched") >= 2 })
-	s.until("they wait", func() bool {
-		own, foreign := s.info("own0"), s.info("foreign0")
-		return own != nil && foreign != nil && own.State == asynq.TaskStateRetry && foreign.State == asynq.TaskStateScheduled
-	})
-	if text := s.info("own0").LastErr; !strings.Contains(text, "meets no rule") {
-		t.Errorf("its last error is %q", text)
-	}
-	s.until("it is warned of", func() bool { return log.times("no rule matches the scope") == 1 && log.times("scope=p/a tasks=") == 1 })
-	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
-	for range 2 {
-		<-s.ended
-	}
-	if _, failed := s.counters(); failed != 0 || len(s.archive()) > 0 {
-		t.Errorf("%d failures, archived: %q", failed, s.archive())
-	}
-}
-
 // Under unmatched: fail such tasks fail for good when they are picked up, whether they have a place in line or not. Enqueueing refuses them as under deny.
 func TestUnmatchedFails(t *testing.T) {
 	t.Parallel()
@@ -230,7 +204,7 @@ func TestUnmatchedFails(t *testing.T) {
 	s.add(queue.Task{ID: "runs"})
 	<-s.ended
 	s.add(queue.Task{ID: "stands"})
-	s.until("one has a place in line", func() bool { i := s.info("stands"); return i != nil && i.State == asynq.TaskStateRetry })
+	s.is("stands", asynq.TaskStateRetry)
 	p, err := policy.New(policy.UnmatchedFail, map[string]policy.ScopeConfig{"renamed": {Rules: perHour(100)}})
 	must(t, err)
 	s.throttle.cfg.Limiter.SetPolicy(p)
@@ -240,8 +214,7 @@ func TestUnmatchedFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"stands", "new", "foreign"} {
-		s.until(id+" fails for good", func() bool { i := s.info(id); return i != nil && i.State == asynq.TaskStateArchived })
-		if text := s.info(id).LastErr; !strings.Contains(text, "meets no rule") {
+		if text := s.archived(id); !strings.Contains(text, "meets no rule") {
 			t.Errorf("%s failed with %q", id, text)
 		}
 	}
@@ -311,13 +284,114 @@ func TestLoweredUnderANewTask(t *testing.T) {
 	s.add(queue.Task{ID: "could", Cost: 5, MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "never", Cost: 11})
 	s.serve(asynq.Config{}, nil)
-	s.until("one fails for good", func() bool { i := s.info("never"); return i != nil && i.State == asynq.TaskStateArchived })
-	s.until("the other waits", func() bool { i := s.info("could"); return i != nil && i.State == asynq.TaskStateRetry })
+	s.archived("never")
+	s.is("could", asynq.TaskStateRetry)
 	if s.refusals("cost") != 1 {
 		t.Errorf("told %d times", s.refusals("cost"))
 	}
 	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(10)}})
 	if id := <-s.ended; id != "could" {
 		t.Errorf("%s ran", id)
+	}
+}
+
+// Under New a task whose scope no rule knows, or that names none, follows unmatched: it waits, fails or runs. A task that no limit is
+// for runs, and a negative cost fails with its reason, whatever unmatched says.
+func TestNewFollowsUnmatched(t *testing.T) {
+	t.Parallel()
+	const (
+		waits = "headway: waiting: "
+		fails = "fails: "
+		runs  = ""
+	)
+	noRule, noScope := `scope "newvendor/acme" meets no rule`, "no scope is named by this task of type "
+	for unmatched, want := range map[string]map[string]string{
+		"deny":  {"misspelt": waits + noRule, "last": waits + noRule, "unnamed": waits + noScope + `"unnamed"`, "unnamed last": waits + noScope, "free": runs, "negative": fails + "returns a cost of -1"},
+		"fail":  {"misspelt": fails + noRule, "last": fails + noRule, "unnamed": fails + noScope + `"unnamed"`, "unnamed last": fails + noScope, "free": runs, "negative": fails + "returns a cost of -1"},
+		"allow": {"misspelt": runs, "last": runs, "unnamed": runs, "unnamed last": runs, "free": runs, "negative": fails + "returns a cost of -1"},
+	} {
+		t.Run(unmatched, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				limits, err := limitsyaml.Parse("limits.yaml", []byte("unmatched: "+unmatched+"\nlimits: {payments: {rules: [{name: r, algorithm: sliding-window, limit: 5, per: 1s}]}}"))
+				must(t, err)
+				_, rdb := redistest.Miniredis(t)
+				t.Cleanup(synctest.Wait)
+				var log says
+				registry := prometheus.NewRegistry()
+				l, err := New(rdb, Config{Limits: limits, Registerer: registry, Logger: logTo(&log), Summary: -1, Spends: func(task *asynq.Task) (string, int64) {
+					switch kind, _, _ := strings.Cut(task.Type(), " "); kind {
+					case "unnamed":
+						return "", 1
+					case "free":
+						return Unlimited, 0
+					case "negative":
+						return "newvendor/acme", -1
+					}
+					return "newvendor/acme", 1
+				}})
+				must(t, err)
+				client, inspector := asynq.NewClientFromRedisClient(rdb), asynq.NewInspectorFromRedisClient(rdb)
+				for kind := range want {
+					retry := 5
+					if strings.HasSuffix(kind, "last") {
+						retry = 0
+					}
+					_, err := client.Enqueue(asynq.NewTask(kind, nil), asynq.TaskID(kind), asynq.MaxRetry(retry))
+					must(t, err)
+				}
+				var mu sync.Mutex
+				var ran []string
+				server := l.NewServer(asynq.Config{Concurrency: 4})
+				must(t, server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+					mu.Lock()
+					defer mu.Unlock()
+					ran = append(ran, task.Type())
+					return nil
+				})))
+				defer server.Shutdown()
+				<-time.After(5 * time.Second)
+				waiting := 0
+				for kind, text := range want {
+					state, last := "", ""
+					if info, err := inspector.GetTaskInfo("default", kind); err == nil {
+						state, last = info.State.String(), info.LastErr
+					}
+					mu.Lock()
+					did := slices.Contains(ran, kind)
+					mu.Unlock()
+					switch rest, failed := strings.CutPrefix(text, fails); {
+					case text == runs && did:
+					case failed && state == "archived" && strings.Contains(last, rest) && !did:
+					case strings.HasPrefix(text, waits) && (state == "retry" && strings.HasPrefix(last, text) || state == "scheduled" && strings.HasSuffix(kind, "last")) && !did:
+						waiting++
+					default:
+						t.Errorf("%s is %s with %q and ran: %t; want %q", kind, state, last, did, text)
+					}
+				}
+				if unmatched != "deny" {
+					return
+				}
+				if n := log.times("level=WARN"); n != 3 || log.times("no rule matches the scope") != 3 || log.times(`reason="no scope is named by this task of type`) != 2 {
+					t.Errorf("%d warnings: %s", n, log.b.String())
+				}
+				families, err := registry.Gather()
+				must(t, err)
+				for _, f := range families {
+					if f.GetName() == "headway_refused_tasks" && int(f.GetMetric()[0].GetGauge().GetValue()) != waiting {
+						t.Errorf("%s: %v, want %d", f.GetName(), f.GetMetric(), waiting)
+					}
+				}
+				allows, err := limitsyaml.Parse("limits.yaml", []byte("unmatched: allow\nlimits: {}"))
+				must(t, err)
+				l.Limiter().SetPolicy(allows)
+				<-time.After(time.Minute)
+				mu.Lock()
+				defer mu.Unlock()
+				if len(ran) != 1+waiting {
+					t.Errorf("when they may, %q run", ran)
+				}
+			})
+		})
 	}
 }

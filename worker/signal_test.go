@@ -102,7 +102,7 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	s.add(queue.Task{ID: "runs"})
 	s.until("it runs", func() bool { return s.ran("runs") == 1 })
 	s.add(queue.Task{ID: "waits"})
-	s.until("the other waits", func() bool { i := s.info("waits"); return i != nil && i.State == asynq.TaskStateRetry })
+	s.is("waits", asynq.TaskStateRetry)
 	server.Stop()
 	close(let)
 	<-s.ended

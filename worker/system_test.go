@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -66,9 +68,8 @@ func newSystemOn(t *testing.T, rdb *redis.Client, policy *policy.Policy, cfg Mid
 	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
 	must(t, err)
 	cfg.Redis, cfg.Limiter, cfg.Observer = s.rdb, limiter, s.seen
-	if s.throttle, err = NewMiddleware(cfg); err != nil {
-		t.Fatal(err)
-	}
+	s.throttle, err = NewMiddleware(cfg)
+	must(t, err)
 	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
 	s.client = asynq.NewClientFromRedisClient(s.rdb)
 	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{})
@@ -116,18 +117,16 @@ func (s *system) add(task queue.Task) {
 	if task.Scope == "" {
 		task.Scope = "p/a"
 	}
-	if _, err := s.queue.Enqueue(s.t.Context(), task); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.queue.Enqueue(s.t.Context(), task)
+	must(s.t, err)
 }
 
 // addForeign enqueues with asynq alone, headers included.
 func (s *system) addForeign(id string, opts ...asynq.Option) {
 	s.t.Helper()
 	task := asynq.NewTaskWithHeaders("work", []byte(`{"id":"`+id+`"}`), map[string]string{queue.HeaderScope: "p/a", "x-own": id})
-	if _, err := s.client.EnqueueContext(s.t.Context(), task, append(opts, asynq.TaskID(id))...); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.client.EnqueueContext(s.t.Context(), task, append(opts, asynq.TaskID(id))...)
+	must(s.t, err)
 }
 
 func (s *system) until(what string, cond func() bool) {
@@ -141,6 +140,16 @@ func (s *system) info(id string) *asynq.TaskInfo {
 	if err != nil {
 		return nil
 	}
+	return info
+}
+
+// is waits until a task has a state, and returns what asynq knows of it then.
+func (s *system) is(id string, state asynq.TaskState) (info *asynq.TaskInfo) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("%s is %s", id, state), func() bool {
+		info = s.info(id)
+		return info != nil && info.State == state
+	})
 	return info
 }
 
@@ -254,10 +263,7 @@ func TestForeignLastAttempt(t *testing.T) {
 		<-s.ended
 	}
 	for _, id := range []string{"a", "b", "c", "d"} {
-		s.until("task "+id+" is completed", func() bool {
-			info := s.info(id)
-			return info != nil && info.State == asynq.TaskStateCompleted
-		})
+		s.is(id, asynq.TaskStateCompleted)
 		if n := s.ran(id); n != 1 {
 			t.Errorf("task %s ran %d times", id, n)
 		}
@@ -281,10 +287,7 @@ func TestForeignLastAttemptFails(t *testing.T) {
 	s.addForeign("second", asynq.MaxRetry(0))
 	s.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error { return context.DeadlineExceeded })
 	for _, id := range []string{"first", "second"} {
-		s.until(id+" is archived", func() bool {
-			info := s.info(id)
-			return info != nil && info.State == asynq.TaskStateArchived
-		})
+		s.archived(id)
 		if n := s.ran(id); n != 1 {
 			t.Errorf("task %s ran %d times", id, n)
 		}
@@ -303,10 +306,7 @@ func TestOwnBudget(t *testing.T) {
 			s := newSystem(t, perSecond(100), MiddlewareConfig{})
 			s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(2)})
 			s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, handler)
-			s.until("the task is archived", func() bool {
-				info := s.info("t")
-				return info != nil && info.State == asynq.TaskStateArchived
-			})
+			s.archived("t")
 			if n := s.ran("t"); n != 3 {
 				t.Errorf("it ran %d times, want 3", n)
 			}
@@ -364,18 +364,11 @@ func TestNeverPasses(t *testing.T) {
 	s.client.Enqueue(asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: "p", queue.HeaderCost: "x"}), asynq.TaskID("header")) //nolint:errcheck // seen below
 	mux := asynq.NewServeMux()
 	mux.HandleFunc("work", func(context.Context, *asynq.Task) error { return nil })
-	cfg := asynq.Config{Concurrency: 2, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Millisecond}
-	server := s.throttle.NewServer(cfg)
-	must(t, server.Start(mux))
-	t.Cleanup(server.Shutdown)
+	s.startMux(asynq.Config{}, mux)
 	for id, want := range map[string]string{
 		"cost": "4", "type": `no handler is registered for tasks of type "unknown"`, "header": queue.HeaderCost,
 	} {
-		s.until(id+" is archived", func() bool {
-			info := s.info(id)
-			return info != nil && info.State == asynq.TaskStateArchived
-		})
-		if text := s.info(id).LastErr; !strings.Contains(text, want) {
+		if text := s.archived(id); !strings.Contains(text, want) {
 			t.Errorf("%s failed with %q, want %q in it", id, text, want)
 		}
 	}
@@ -410,4 +403,33 @@ func TestPlacesAreFreed(t *testing.T) {
 		t.Errorf("%v ran, want %v", ended, want)
 	}
 	s.until("no place is held", func() bool { return s.seen.get(func(o *seen) int { return o.leases }) == 0 })
+}
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+// "On an idle queue that costs about 16 Redis commands a second, and 21 while tasks
+// wait for later": asynq's own and those inside of scripts included, which are to be 20
+// at most, and 25.
+func TestIdleCommands(t *testing.T) {
+	t.Parallel()
+	const seconds, once = 4, 30 // once: commands that are not sent each second, as a whole look at who waits
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
+	server := s.throttle.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
+	must(t, server.Start(s.counting(nil)))
+	t.Cleanup(server.Shutdown)
+	idle := func(what string, most int) {
+		<-time.After(time.Second) // what there was to do is done
+		began := time.Now()
+		got := redistest.Commands(t, s.rdb, func() { <-time.After(seconds * time.Second) })
+		took := time.Since(began) // longer on a busy machine
+		if n := redistest.Total(got); float64(n) > float64(most)*took.Seconds()+once || n == 0 {
+			t.Errorf("%s: %d commands in %s: %v", what, n, took, got)
+		}
+	}
+	idle("nobody waits", 20)
+	s.add(queue.Task{ID: "starts"})
+	<-s.ended // each runs beside the other, and either could be decided on first
+	s.add(queue.Task{ID: "waits"})
+	s.is("waits", asynq.TaskStateRetry)
+	idle("one waits for an hour", 25)
 }

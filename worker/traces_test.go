@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
@@ -36,110 +37,6 @@ func (s *system) untilNoTrace() {
 		}
 	})
 	s.until("no trace is left", func() bool { return len(s.traces()) == 0 })
-}
-
-// "Waiting tasks that are deleted, archived or run by hand through asynq's inspector or
-// asynqmon leave no trace behind in our state."
-func TestNoTraceOfTasksMovedByHand(t *testing.T) {
-	t.Parallel()
-	each := func(do func(*asynq.Inspector, string) error) func(*asynq.Inspector) error {
-		return func(i *asynq.Inspector) error {
-			var errs []error
-			for n := range 40 {
-				errs = append(errs, do(i, fmt.Sprintf("p/a %03d", n)))
-			}
-			return errors.Join(errs...)
-		}
-	}
-	of := func(all func(*asynq.Inspector) (int, error)) func(*asynq.Inspector) error {
-		return func(i *asynq.Inspector) error {
-			if n, err := all(i); err != nil || n < 30 {
-				return fmt.Errorf("%d tasks: %w", n, err)
-			}
-			return nil
-		}
-	}
-	for name, tt := range map[string]struct {
-		by   func(*asynq.Inspector) error
-		runs bool // what stood in asynq's scheduled set
-	}{
-		"DeleteTask":               {each(func(i *asynq.Inspector, id string) error { return i.DeleteTask("default", id) }), false},
-		"ArchiveTask":              {each(func(i *asynq.Inspector, id string) error { return i.ArchiveTask("default", id) }), false},
-		"RunTask":                  {each(func(i *asynq.Inspector, id string) error { _ = i.RunTask("default", id); return nil }), true},
-		"DeleteAllScheduledTasks":  {of(func(i *asynq.Inspector) (int, error) { return i.DeleteAllScheduledTasks("default") }), false},
-		"ArchiveAllScheduledTasks": {of(func(i *asynq.Inspector) (int, error) { return i.ArchiveAllScheduledTasks("default") }), false},
-		"RunAllScheduledTasks":     {of(func(i *asynq.Inspector) (int, error) { return i.RunAllScheduledTasks("default") }), true},
-		"DeleteQueue":              {func(i *asynq.Inspector) error { return i.DeleteQueue("default", true) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSystem(t, steady(40), MiddlewareConfig{})
-			s.planned(jobs(40, "p/a")...)
-			if len(s.traces()) == 0 {
-				t.Fatal("nobody waits: the test tests nothing")
-			}
-			must(t, tt.by(s.inspector))
-			s.planned(jobs(5, "p/b")...) // who stands behind them has its turn
-			s.serve(asynq.Config{Concurrency: 8}, nil)
-			for range 5 {
-				<-s.ended
-			}
-			s.untilNoTrace()
-			s.until("the others have run", func() bool {
-				n := 0
-				for _, task := range jobs(5, "p/b") {
-					n += s.ran(task.ID)
-				}
-				return n == 5
-			})
-			if n := s.ran("p/a 020"); (n == 1) != tt.runs || n > 1 {
-				t.Errorf("one that was moved by hand ran %d times", n)
-			}
-		})
-	}
-}
-
-// "So do those that end because their patience does."
-func TestNoTraceOfEnded(t *testing.T) {
-	t.Parallel()
-	nothing := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
-	for name, patience := range map[string]MaxWaitPolicy{
-		"Fail": Fail(), "Drop": Drop(nil), "MoveTo": MoveTo("slow"), "Fallback": Fallback(nothing),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, unblock := blockedUntil(t, full(short), MiddlewareConfig{OnMaxWait: patience})
-			for i := range 4 {
-				s.add(queue.Task{ID: fmt.Sprint("own ", i), MaxRetry: queue.Retries(i % 2)})
-				s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(i%2))
-			}
-			s.until("they have ended", func() bool { return s.seen.get(func(o *seen) int { return len(o.became) }) == 8 })
-			// Their turn has not come.
-			s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!queue").Val() == 0 })
-			unblock()
-			s.untilNoTrace()
-			s.until("the place is free", func() bool { // who waits for it has no patience
-				d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
-				return err == nil && d.Allowed
-			})
-			// On a busy machine the next may lose its patience too, as a place can be set aside
-			// until who was released and does not come counts as lost.
-			ran := func() int {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return len(s.runs)
-			}
-			for n := 1; ran() < 2 && n < 60; n++ {
-				s.add(queue.Task{ID: fmt.Sprint("after ", n)})
-				s.until("the next task runs, or has ended", func() bool {
-					return ran() == 2 || s.seen.get(func(o *seen) int { return len(o.became) }) >= 8+n
-				})
-			}
-			if ran() != 2 {
-				t.Errorf("%d tasks ran, want the one that held the place and the next", ran())
-			}
-		})
-	}
 }
 
 // waiting is how many are said to wait of a scope and those below, in lines and in the sums that
@@ -181,9 +78,8 @@ func forAnHour(t *testing.T, cfg MiddlewareConfig) *system {
 	return s
 }
 
-// "Tasks that are deleted or archived by hand leave line, counts and forecasts within about
-// a second, not when their turn comes": whatever the hand is, while the others keep their
-// places. None has its turn in this test.
+// "Tasks that are deleted or archived by hand leave line, counts and forecasts within about a second, not when their turn comes":
+// whatever the hand is, while the others keep their places. When all have had their turn no trace is left of any.
 func TestByHandLeavesAtOnce(t *testing.T) {
 	t.Parallel()
 	const tasks = 12
@@ -230,13 +126,19 @@ func TestByHandLeavesAtOnce(t *testing.T) {
 			if by.stays {
 				s.until("they have been put back", func() bool { return s.seen.get(func(o *seen) int { return o.rescheduled }) >= tasks })
 				s.onlyWait(tasks + 5)
-				return
+			} else {
+				s.onlyWait(5)
+				last := throttle.Waiter{Scope: "p/a", ID: queue.Ticket("low", "p/a 002")}
+				got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), last)
+				if err != nil || !got.Waits || got.Ahead != 2 || got.Expected.In > 6*time.Hour {
+					t.Errorf("the last that is left stands so: %+v, %v", got, err)
+				}
 			}
-			s.onlyWait(5)
-			last := throttle.Waiter{Scope: "p/a", ID: queue.Ticket("low", "p/a 002")}
-			got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), last)
-			if err != nil || !got.Waits || got.Ahead != 2 || got.Expected.In > 6*time.Hour {
-				t.Errorf("the last that is left stands so: %+v, %v", got, err)
+			s.throttle.cfg.Limiter.SetPolicy(policyOfP(t, perHour(1000)))
+			s.until("the others have run", func() bool { return s.others(low) == 5 })
+			s.untilNoTrace()
+			if n := s.ran("p/a 005"); (n == 1) != by.stays || n > 1 {
+				t.Errorf("one that was moved by hand ran %d times", n)
 			}
 		})
 	}
@@ -255,10 +157,7 @@ func TestPutBackLeavesAtOnce(t *testing.T) {
 			for i := range 3 { // fewer than are planned where they stand
 				id := fmt.Sprint("foreign ", i)
 				s.addForeign(id, asynq.MaxRetry(3), asynq.Unique(time.Hour))
-				s.until("it waits", func() bool {
-					info := s.info(id)
-					return info != nil && info.State == asynq.TaskStateRetry
-				})
+				s.is(id, asynq.TaskStateRetry)
 			}
 			s.onlyWait(3)
 			if n, err := by(s.inspector); err != nil || n != 3 {
@@ -278,18 +177,7 @@ func TestPutBackLeavesAtOnce(t *testing.T) {
 // whenever it comes between.
 func TestEnqueuedAgainUnderItsID(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	began, end := make(chan struct{}), make(chan struct{})
-	s.throttle.cfg.Limiter.SetPolicy(policyOfP(t, full(0)))
-	s.add(queue.Task{ID: "blocks"})
-	s.serve(asynq.Config{Concurrency: 4}, func(ctx context.Context, _ *asynq.Task) error {
-		if id, _ := asynq.GetTaskID(ctx); id == "blocks" {
-			close(began)
-			<-end
-		}
-		return nil
-	})
-	<-began
+	s, unblock := blockedUntil(t, full(0), MiddlewareConfig{})
 	s.planned(jobs(10, "p/a")...)
 	for range 4 { // over more than two sweeps
 		for i, task := range jobs(10, "p/a") {
@@ -299,7 +187,7 @@ func TestEnqueuedAgainUnderItsID(t *testing.T) {
 		}
 	}
 	s.onlyWait(10)
-	close(end)
+	unblock()
 	for range 11 {
 		<-s.ended
 	}
@@ -316,4 +204,94 @@ func policyOfP(t *testing.T, rules []policy.Rule) *policy.Policy {
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	must(t, err)
 	return policy
+}
+
+func never(int, error, *asynq.Task) time.Duration { return time.Hour }
+
+// "A task past asynq's own deadline takes nothing from others": what another program gave a deadline leaves its line when asynq fails it,
+// though its turn is far.
+func TestDeadlineOfAsynqsInLine(t *testing.T) {
+	t.Parallel()
+	s := blocked(t, full(0), MiddlewareConfig{})
+	s.planned(jobs(3, "p/a")...)
+	s.addForeign("late", asynq.Deadline(time.Now().Add(3*time.Second)), asynq.MaxRetry(5))
+	s.onlyWait(4)
+	s.until("asynq has failed it", func() bool {
+		info := s.info("late")
+		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
+	})
+	s.onlyWait(3)
+}
+
+// What asynq does to a task that is held, or about to be picked up, without asking: it leaves
+// what it has to others, at once, and comes back by asynq's own delay.
+func TestCancelProcessing(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 4 * time.Second}}, MiddlewareConfig{Hold: 5 * time.Second})
+	held := make(chan struct{}, 10)
+	s.seen.onHold = func() { held <- struct{}{} }
+	s.add(queue.Task{ID: "first"})
+	s.serve(asynq.Config{Concurrency: 4, RetryDelayFunc: never}, nil)
+	<-s.ended
+	s.add(queue.Task{ID: "cancelled"})
+	<-held
+	s.until("asynq has cancelled it", func() bool {
+		must(t, s.inspector.CancelProcessing("cancelled"))
+		info := s.info("cancelled")
+		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
+	})
+	s.add(queue.Task{ID: "next"})
+	s.until("the next has what it was granted", func() bool { return s.ran("next") == 1 })
+	s.onlyWait(0)
+	s.untilNoTrace()
+	if n := s.ran("cancelled"); n != 0 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+// A task whose time-out, asynq's own, passes while its limits cannot answer does not wait in
+// line for longer than asynq keeps it.
+func TestTimeoutWhileDeciding(t *testing.T) {
+	t.Parallel()
+	s := forAnHour(t, MiddlewareConfig{})
+	s.addForeign("waits", asynq.Timeout(time.Hour), asynq.MaxRetry(5))
+	s.onlyWait(1)
+	// Its handler has been called and is over, as asynq sees it, before it is denied.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	j := &job{task: asynq.NewTask("work", nil), id: "waits", queue: "default", scope: "p/a"}
+	if err := s.throttle.denied(ctx, j, throttle.Decision{Position: throttle.QueuePosition{Waits: true}}); err == nil {
+		t.Error("it is not told to have ended")
+	}
+	s.onlyWait(0)
+}
+
+// asynq's recoverer brings back, or archives, a task in line whose process died when it had
+// been denied and not yet put back.
+func TestRecoveredInLine(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
+	if d, err := s.throttle.cfg.Limiter.Allow(t.Context(), "p/a"); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	for id, retries := range map[string]int{"comes back": 3, "is archived": 0} {
+		s.addForeign(id, asynq.MaxRetry(retries))
+		_, err := s.throttle.cfg.Limiter.Waitlist().Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", id)}}, 0, 0)
+		must(t, err)
+		key := "asynq:{default}:"
+		must(t, s.rdb.LRem(t.Context(), key+"pending", 1, id).Err())
+		must(t, s.rdb.HSet(t.Context(), key+"t:"+id, "state", "active").Err())
+		must(t, s.rdb.LPush(t.Context(), key+"active", id).Err())
+		must(t, s.rdb.ZAdd(t.Context(), key+"lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: id}).Err())
+	}
+	s.serve(asynq.Config{Concurrency: 2, RetryDelayFunc: never}, nil)
+	s.archived("is archived")
+	s.onlyWait(1)
+	s.until("it to be brought back", func() bool {
+		info := s.info("comes back")
+		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
+	})
+	if got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
+		t.Errorf("%+v, %v: it has lost its place", got, err)
+	}
 }

