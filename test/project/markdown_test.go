@@ -142,7 +142,11 @@ func TestNamedTestsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range pages(t) {
+	doc, err := os.ReadFile(filepath.Join(root, "worker/outbound/doc.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(pages(t), page{path: "worker/outbound/doc.go", text: string(doc)}) {
 		for _, name := range testName.FindAllString(p.text, -1) {
 			if !known[name] {
 				t.Errorf("%s names %s, and there is no such test", p.path, name)

@@ -3,8 +3,8 @@
 // A Handler is an asynq.Handler. It does not handle limits: it is meant to run behind package worker's
 // middleware, which charges the task when it starts, so that one charge is one call of ProcessTask.
 //
-// Each guarantee below names the test that checks it; TestDocNamesItsTests checks that the names
-// exist.
+// Each guarantee below names the test that checks it; TestNamedTestsExist (`test/project`) checks that
+// the names exist.
 //
 // # One charge is at most one request sent
 //
@@ -13,8 +13,8 @@
 // X-Idempotency-Key header (persistConn.shouldRetryRequest and Request.isReplayable in net/http, read
 // at Go 1.26; TestControlHTTPClientReplays shows it, and fails when Go changes). That cannot be
 // switched off, so the socket decides: the first byte of a request claims its permit for one
-// connection, and no other connection accepts a byte of it (TestOneChargeIsAtMostOneRequest,
-// TestOneChargeIsAtMostOneRequestOverTLS). The run then fails, and asynq's retry, which is
+// connection, and no other connection accepts a byte of it (TestOneChargeIsAtMostOneRequest). The
+// run then fails, and asynq's retry, which is
 // charged anew, decides about another request. Only a request of which no byte was accepted goes out
 // on another connection within the same run (TestUnsentRequestGoesOutOnAnotherConnection). A refused
 // replay costs the other kept connections nothing (TestRefusedReplayLeavesOtherConnectionsAlone).
@@ -61,7 +61,7 @@
 //
 // Addresses that are not public are refused when the socket connects, after the name was resolved:
 // loopback, private, link-local, shared, multicast, reserved and the like, in IPv4, in IPv6, and as an
-// IPv4 address inside an IPv6 one (TestRefusal, TestRefusalOfTeredo, TestAddressesThatAreRefused,
+// IPv4 address inside an IPv6 one (TestRefusal, TestAddressesThatAreRefused,
 // TestNamesThatResolveToRefusedAddresses). Each time, the judged address is the dialled one, so that a
 // name cannot change its meaning in between (TestRebindingIsRefused). Of a name with several
 // addresses, the public ones are used (TestMixedAnswersUseThePublicOne). Hosts first go through IDNA's
@@ -85,7 +85,7 @@
 // log record. If an answer, or an error of net/http, returns any of them, it is replaced by
 // [redacted]: whole, in another case, escaped as in JSON, HTML or a URL, or as in two of them
 // (TestHideEscaped), or any part of at least eight bytes. A secret below four bytes is replaced only
-// if it is a word of its own (TestSecretsNeverStandInErrors, TestSecretsNeverStandInPayloadErrors,
+// if it is a word of its own (TestSecretsNeverStandInErrors, TestBadPayloadSaysWhichField,
 // TestHide, and FuzzHide against a search without shortcuts). Any white space within counts as one
 // byte. Of the body, values of at least four bytes are replaced, and parts of at least sixteen; field
 // names stay readable. A secret that cannot be recognised is not hidden: one that the API encodes or

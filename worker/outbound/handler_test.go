@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hibiken/asynq"
 )
 
 func TestNewListsEveryFault(t *testing.T) {
@@ -207,42 +209,14 @@ func TestCancellationIsNotHidden(t *testing.T) {
 
 func TestWithoutDeadlineThirtySeconds(t *testing.T) {
 	t.Parallel()
-	got := make(chan time.Duration, 1)
-	h := handler(t, Config{}, seams{})
-	h.log = slog.New(deadlineHandler{slog.DiscardHandler, got})
-	s := listen(t, always(ok))
-	must(t, h.ProcessTask(context.Background(), task(t, payload{URL: s.url})))
-	if left := <-got; left <= 20*time.Second || left > 30*time.Second {
+	var left time.Duration
+	h := handler(t, Config{Headers: func(ctx context.Context, _ *asynq.Task, _ http.Header) {
+		at, _ := ctx.Deadline()
+		left = time.Until(at)
+	}}, seams{})
+	must(t, h.ProcessTask(context.Background(), task(t, payload{URL: listen(t, always(ok)).url})))
+	if left <= 20*time.Second || left > 30*time.Second {
 		t.Errorf("%s left of the run, want nearly 30s", left)
-	}
-}
-
-// deadlineHandler reports how much of the record's context is left.
-type deadlineHandler struct {
-	slog.Handler
-	left chan<- time.Duration
-}
-
-func (h deadlineHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (h deadlineHandler) Handle(ctx context.Context, _ slog.Record) error {
-	at, _ := ctx.Deadline()
-	h.left <- time.Until(at)
-	return nil
-}
-
-func TestLegible(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		10*time.Second + 412*time.Microsecond:    "10s",
-		1234567 * time.Microsecond:               "1.23s",
-		50*time.Millisecond + 77*time.Nanosecond: "50ms",
-		90 * time.Minute:                         "1h30m0s",
-		999:                                      "999ns",
-		0:                                        "0s",
-	} {
-		if got := legible(d).String(); got != want {
-			t.Errorf("legible(%d) = %s, want %s", d, got, want)
-		}
 	}
 }
 

@@ -76,9 +76,8 @@ func TestHidingIsLinear(t *testing.T) {
 		c := callOf(t, p)
 		s := newSearch(t.Context(), text)
 		c.eachSecret(s.look)
-		if _, err := s.result(len(text)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.result(len(text))
+		must(t, err)
 		return s.steps, c.secretBytes()
 	}
 	const n = 8 << 10

@@ -62,31 +62,39 @@ var kills = map[string]func(*peer){
 }
 
 // One charge is at most one request sent: a kept connection that dies after the
-// request was read fails the run, for every method and header.
+// request was read fails the run, for every method and header, over TLS too.
 func TestOneChargeIsAtMostOneRequest(t *testing.T) {
 	t.Parallel()
-	for how, kill := range kills {
-		for name, p := range replays {
-			t.Run(name+" "+how, func(t *testing.T) {
-				t.Parallel()
-				s, p := listen(t, killSecond(kill)), p
-				p.URL = s.url
-				h := handler(t, Config{}, seams{})
-				if err := run(t, h, p); err != nil {
-					t.Fatalf("first: %v", err)
-				}
-				err := run(t, h, p)
-				if got := s.requests.Load(); got != 2 {
-					t.Errorf("%d requests arrived for two runs: %v", got, err)
-				}
-				wantPermanent(t, err, false)
-				if got := s.conns.Load(); got != 1 {
-					t.Errorf("%d connections were made", got)
-				}
-				if err := run(t, h, p); err != nil { // the next run is not harmed
-					t.Errorf("third: %v", err)
-				}
-			})
+	donor := httptest.NewTLSServer(nil) // for its certificate
+	donor.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(donor.Certificate())
+	for scheme, wrap := range map[string]func(net.Conn) net.Conn{
+		"http": nil, "https": func(c net.Conn) net.Conn { return tls.Server(c, donor.TLS) },
+	} {
+		for how, kill := range kills {
+			for name, p := range replays {
+				t.Run(scheme+" "+name+" "+how, func(t *testing.T) {
+					t.Parallel()
+					s, p := listenOn(t, "127.0.0.1:0", wrap, killSecond(kill)), p
+					p.URL = scheme + "://" + s.addr
+					h := handler(t, Config{}, seams{roots: roots})
+					if err := run(t, h, p); err != nil {
+						t.Fatalf("first: %v", err)
+					}
+					err := run(t, h, p)
+					if got := s.requests.Load(); got != 2 {
+						t.Errorf("%d requests arrived for two runs: %v", got, err)
+					}
+					wantPermanent(t, err, false)
+					if got := s.conns.Load(); got != 1 {
+						t.Errorf("%d connections were made", got)
+					}
+					if err := run(t, h, p); err != nil { // the next run is not harmed
+						t.Errorf("third: %v", err)
+					}
+				})
+			}
 		}
 	}
 }
@@ -118,31 +126,6 @@ func TestControlHTTPClientReplays(t *testing.T) {
 			if got := s.requests.Load(); got != want {
 				t.Errorf("%d requests for two calls of http.Client, want %d: net/http has changed, read isReplayable again", got, want)
 			}
-		})
-	}
-}
-
-func TestOneChargeIsAtMostOneRequestOverTLS(t *testing.T) {
-	t.Parallel()
-	donor := httptest.NewTLSServer(nil) // for its certificate
-	donor.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(donor.Certificate())
-	for name, p := range replays {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			wrap := func(c net.Conn) net.Conn { return tls.Server(c, donor.TLS) }
-			s := listenOn(t, "127.0.0.1:0", wrap, killSecond(kills["closed"]))
-			p.URL = "https://" + s.addr
-			h := handler(t, Config{}, seams{roots: roots})
-			if err := run(t, h, p); err != nil {
-				t.Fatalf("first: %v", err)
-			}
-			err := run(t, h, p)
-			if got := s.requests.Load(); got != 2 {
-				t.Errorf("%d requests arrived for two runs: %v", got, err)
-			}
-			wantPermanent(t, err, false)
 		})
 	}
 }

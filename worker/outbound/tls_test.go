@@ -78,14 +78,6 @@ func TestTLS(t *testing.T) {
 		}
 		<-proto
 	})
-	t.Run("plain server", func(t *testing.T) {
-		s := listen(t, always("HTTP/1.1 400 Bad Request\r\n\r\n"))
-		err := run(t, handler(t, Config{}, seams{}), payload{URL: strings.Replace(s.url, "http:", "https:", 1)})
-		wantPermanent(t, err, false)
-		if !strings.Contains(err.Error(), "TLS handshake with 127.0.0.1") {
-			t.Error(err)
-		}
-	})
 }
 
 func TestNoProxyNoHTTP2(t *testing.T) {
@@ -115,12 +107,8 @@ func TestTraceContext(t *testing.T) {
 		"long state":    {parent, "a=" + strings.Repeat("a", 254) + ",b=" + strings.Repeat("a", 254), parent, ""},
 		"no state":      {parent, "of no vendor", parent, ""},
 		"later version": {"01" + parent[2:] + "-more", "", "01" + parent[2:] + "-more", ""},
-		"longer":        {parent + "-more", "", "", ""},
 		"upper case":    {strings.ToUpper(parent), "", "", ""},
 		"no trace":      {"00-" + strings.Repeat("0", 32) + parent[35:], "", "", ""},
-		"no span":       {parent[:36] + strings.Repeat("0", 16) + "-01", "", "", ""},
-		"short":         {parent[:54], "", "", ""},
-		"version ff":    {"ff" + parent[2:], "", "", ""},
 		"injected":      {parent + "\r\nX-Evil: 1", "", "", ""},
 	} {
 		header := http.Header{}
