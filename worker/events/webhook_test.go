@@ -7,14 +7,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -230,17 +229,6 @@ func TestWebhookIsLimited(t *testing.T) {
 	}
 }
 
-// "Without Redis it is open": an outage is when events matter most.
-func TestWebhookWithoutRedis(t *testing.T) {
-	t.Parallel()
-	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
-	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { _ = gone.Close() })
-	p := newProcess(t, gone, hourly(t, 10), Config{Webhook: &Webhook{URL: s.URL, Secret: secret}})
-	p.pause("p/a")
-	p.waits("delivered", 1)
-}
-
 // What is queued when the process stops is tried once more, for some seconds at most.
 func TestWebhookAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -306,5 +294,14 @@ func TestVerify(t *testing.T) {
 		if err := Verify(tt.secret, tt.header, tt.body, 0); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrSignature) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -396,3 +397,5 @@ func TestTraceID(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }

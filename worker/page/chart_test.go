@@ -2,6 +2,7 @@ package page
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,7 +84,7 @@ func TestChartSteps(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 	}
-	if want := []int64{-1, 60, 60, 120, 120, 120, 30, 30}; !equal(most, want) {
+	if want := []int64{-1, 60, 60, 120, 120, 120, 30, 30}; !slices.Equal(most, want) {
 		t.Errorf("%v, want %v", most, want)
 	}
 	// From the second slot on: three levels, and a line between each two.
@@ -99,33 +100,6 @@ func TestChartSteps(t *testing.T) {
 	in.periods = []policystore.Period{{Policy: rule("1000")}}
 	if c := in.draw(); !c.PeakAbove || len(c.Limit) != 0 || c.Bars[0].Y > chartTop+20 {
 		t.Errorf("a limit far above: %+v", c)
-	}
-}
-
-func equal(a, b []int64) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// The scale has two to five round numbers, and room for all bars.
-func TestScale(t *testing.T) {
-	t.Parallel()
-	for units := int64(0); units < 3_000_000_000; units += 1 + units/7 {
-		s := newScale(units, 0, 0)
-		ticks := s.ticks()
-		if len(ticks) < 1 || len(ticks) > 5 || s.y(units) < chartTop || ticks[0].Y >= chartBase {
-			t.Fatalf("%d: %+v, %+v", units, s, ticks)
-		}
-	}
-	if got := shortNumber(20_000) + shortNumber(1500) + shortNumber(2_500_000) + shortNumber(3_000_000_000); got != "20k1,5002.5M3G" {
-		t.Errorf("%s", got)
 	}
 }
 
@@ -160,9 +134,8 @@ func TestStartsAndAnswers(t *testing.T) {
 	has(t, body, "<strong>600</strong>", "ours 1,000, plan")
 
 	shared := policystore.Edit{By: "anna"}
-	if _, err := s.store.Set(t.Context(), shared, "payments/acme", "tenant", map[string]string{"limit": "3"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.store.Set(t.Context(), shared, "payments/acme", "tenant", map[string]string{"limit": "3"})
+	must(t, err)
 	if _, body = s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m") {
 		t.Errorf("after a change:\n%s", body)
 	}

@@ -29,9 +29,8 @@ func TestSnapshotCost(t *testing.T) {
 	for n := range 1200 {
 		task := queue.Task{Type: "mail", ID: "one", Scope: fmt.Sprintf("payments/t%d", n), Queue: "q"}
 		task.ID = fmt.Sprint("x", n)
-		if _, err := s.queue.Enqueue(t.Context(), task); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.queue.Enqueue(t.Context(), task)
+		must(t, err)
 	}
 	for n := range 40 {
 		s.enqueue(fmt.Sprint("provider", n), fmt.Sprint("p", n, "-"), 2)
@@ -76,9 +75,8 @@ func TestManyServers(t *testing.T) {
 		must(t, s.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: float64(now.Add(time.Hour).Unix()), Member: key}).Err())
 	}
 	for n := range queues {
-		if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "payments", Queue: fmt.Sprint("q", n)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "payments", Queue: fmt.Sprint("q", n)})
+		must(t, err)
 	}
 	h := pageOfSite(t, s)
 	clock := now
@@ -91,9 +89,8 @@ func TestManyServers(t *testing.T) {
 	for ; rounds < 60; rounds++ {
 		most := topic.cost(last)
 		n := redistest.Total(redistest.Commands(t, s.rdb, func() {
-			if last, err = topic.load(t.Context(), last); err != nil {
-				t.Fatal(err)
-			}
+			last, err = topic.load(t.Context(), last)
+			must(t, err)
 		}))
 		if n > snapshotCommands || n > most {
 			t.Errorf("snapshot %d sent %d commands, and says %d", rounds, n, most)
@@ -234,9 +231,8 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	s.enqueue("payments/acme", "<b>", 2)
-	if _, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: "elsewhere", Scope: "search"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: "elsewhere", Scope: "search"})
+	must(t, err)
 	end := make(chan struct{})
 	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 100 * time.Millisecond})
 	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-end; return nil })))

@@ -66,21 +66,18 @@ func newSiteUnder(t *testing.T, limits string, change func(*Config)) *site {
 	must(t, err)
 	s := &site{t: t, server: redistest.NewServer(t), who: Actor{Name: "root", Role: RoleAdmin}}
 	s.rdb = s.server.Client(t)
-	if s.limiter, err = throttle.New(s.rdb, p, throttle.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	s.limiter, err = throttle.New(s.rdb, p, throttle.Config{})
+	must(t, err)
 	s.store = policystore.New(s.rdb, policystore.Config{})
-	if _, _, err := s.store.PublishFile(t.Context(), "worker", p, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = s.store.PublishFile(t.Context(), "worker", p, nil)
+	must(t, err)
 	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.limiter, App: "billing"})
 	cfg := Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }}
 	if change != nil {
 		change(&cfg)
 	}
-	if s.handler, err = New(cfg); err != nil {
-		t.Fatal(err)
-	}
+	s.handler, err = New(cfg)
+	must(t, err)
 	return s
 }
 
@@ -186,9 +183,8 @@ func TestScreens(t *testing.T) {
 		t.Fatalf("%d %s", code, body)
 	}
 	has(t, body, "would be enqueued", "payments/acme", "bad lines")
-	if _, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "search"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "search")
+	must(t, err)
 	redistest.WaitFor(t, "the forecast under a pause", 20*time.Second, func() bool {
 		_, body := s.post("/forecast", url.Values{"batch": {`{"type":"mail","id":"y","scope":"search"}`}})
 		return strings.Contains(body, "bound by the pause of search")
@@ -208,9 +204,8 @@ func TestHostileNames(t *testing.T) {
 	s.enqueue(hostile, hostile, 2)
 	s.enqueue(hostile+"/..", "dots", 1)
 	edit := policystore.Edit{By: hostile, Reason: hostile}
-	if _, err := s.store.Set(t.Context(), edit, hostile, hostile, map[string]string{"algorithm": "fixed-window", "limit": "1", "per": "24h"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.store.Set(t.Context(), edit, hostile, hostile, map[string]string{"algorithm": "fixed-window", "limit": "1", "per": "24h"})
+	must(t, err)
 	q := url.QueryEscape
 	for _, path := range []string{
 		"/?q=" + q(hostile), "/?q=", "/scope?scope=" + q(hostile), "/waiters?scope=" + q(hostile), "/task?id=" + q(hostile+"0"), "/history?q=" + q(hostile),
@@ -235,9 +230,8 @@ func TestWhoSeesWhat(t *testing.T) {
 	s := newSite(t, nil)
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 1)
-	if _, err := s.store.Set(t.Context(), policystore.Edit{By: "anna"}, "search", "plan", map[string]string{"limit": "7"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.store.Set(t.Context(), policystore.Edit{By: "anna"}, "search", "plan", map[string]string{"limit": "7"})
+	must(t, err)
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	if code, body := s.get("/"); code != http.StatusOK || strings.Contains(body, "payments</a>") || !strings.Contains(body, "search</a>") {
 		t.Errorf("%d\n%s", code, body)
@@ -255,9 +249,8 @@ func TestWhoSeesWhat(t *testing.T) {
 	}
 	both, err := limitsyaml.Parse("new.yaml", []byte("limits: {search: {rules: [{name: plan, algorithm: sliding-window, limit: 8, per: 1h}]}, payments: {rules: [{name: account, algorithm: fixed-window, limit: 3, per: 30d}]}}"))
 	must(t, err)
-	if _, err := s.store.Import(t.Context(), policystore.Edit{By: "anna"}, both, "payments-and-search.yaml", false); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.store.Import(t.Context(), policystore.Edit{By: "anna"}, both, "payments-and-search.yaml", false)
+	must(t, err)
 	redistest.WaitFor(t, "the history to have the import", 10*time.Second, func() bool {
 		_, body := s.get("/history")
 		if strings.Contains(body, "payments-and-search") || strings.Contains(body, "account") {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue/schedule"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -211,27 +210,6 @@ func TestSessionsEnd(t *testing.T) {
 	}
 }
 
-// The tries from one address are counted by the minute, and forgotten after a login.
-func TestTries(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
-	s := newSessions()
-	for range triesAMinute {
-		if !s.mayTry("a", now) {
-			t.Fatal("refused too early")
-		}
-	}
-	if s.mayTry("a", now.Add(59*time.Second)) || !s.mayTry("b", now) || !s.mayTry("a", now.Add(time.Minute)) {
-		t.Error("tries are counted by the address and the minute")
-	}
-	for range triesAMinute {
-		s.mayTry("a", now.Add(time.Minute))
-	}
-	if s.succeeded("a"); !s.mayTry("a", now.Add(time.Minute)) {
-		t.Error("the tries before a login are counted after it")
-	}
-}
-
 // "When the person leaves the file or gets another password" a session ends, and a stream with it.
 func TestSessionsEndWithTheFile(t *testing.T) {
 	t.Parallel()
@@ -274,7 +252,7 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	}
 	front := httptest.NewServer(h.mux)
 	defer front.Close()
-	stream := liveOf(t, front.URL, first)
+	stream := liveOf(t, front.URL, "/", *first)
 	write("anna", "battery staple")
 	if code := asks(first); code != http.StatusSeeOther {
 		t.Errorf("with another password: %d", code)
@@ -289,14 +267,14 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	}
 }
 
-// liveOf opens the stream of the overview.
-func liveOf(t *testing.T, base string, cookie *http.Cookie) *http.Response {
+// liveOf opens the stream of a screen.
+func liveOf(t *testing.T, base, path string, cookie http.Cookie) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/live?at=/", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/live?at="+url.QueryEscape(path), nil)
 	must(t, err)
-	r.AddCookie(cookie)
+	r.AddCookie(&cookie)
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", answer, err)
@@ -315,46 +293,22 @@ func lastEvent(stream *http.Response) (last string) {
 	return last
 }
 
-// The rights of an owner are those of the limits that stand, from the first request on, and also after a time in which nobody looked.
-func TestRightsFollowTheLimits(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	s.who = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
-	if code, body := s.get("/scope?scope=payments/acme"); code != http.StatusOK {
-		t.Errorf("the first request: %d\n%s", code, body)
-	}
-	another := "team-other"
-	if _, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another}); err != nil {
-		t.Fatal(err)
-	}
-	redistest.WaitFor(t, "the new owner to count", 10*time.Second, func() bool {
-		code, _ := s.get("/scope?scope=payments/acme")
-		return code == http.StatusForbidden
-	})
-}
-
-// A stream ends when its viewer may no longer see what it shows.
+// The rights of an owner are those of the limits that stand. A stream ends when its viewer may no longer see what it shows.
 func TestLiveEndsWithTheRight(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	s.who = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
 	front := httptest.NewServer(s.handler)
 	defer front.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, front.URL+"/live?at="+url.QueryEscape("/scope?scope=payments/acme"), nil)
-	must(t, err)
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("%v, %v", answer, err)
-	}
-	defer func() { _ = answer.Body.Close() }()
+	stream := liveOf(t, front.URL, "/scope?scope=payments/acme", http.Cookie{})
 	another := "team-other"
-	if _, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another}); err != nil {
-		t.Fatal(err)
+	_, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another})
+	must(t, err)
+	if last := lastEvent(stream); last != "bye" { // or else it lasts until its context ends
+		t.Errorf("the stream ends with %q", last)
 	}
-	if last := lastEvent(answer); last != "bye" || ctx.Err() != nil { // or else it lasts until ctx ends
-		t.Errorf("the stream ends with %q: %v", last, ctx.Err())
+	if code, _ := s.get("/scope?scope=payments/acme"); code != http.StatusForbidden {
+		t.Errorf("who owned the scope gets %d", code)
 	}
 }
 

@@ -1,11 +1,13 @@
 package redishealth
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -189,4 +191,22 @@ func TestWatchStopped(t *testing.T) {
 	if err := w.Check(ctx, 0); err != nil {
 		t.Errorf("got %v", err)
 	}
+}
+
+// output is written by several goroutines at once.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
 }

@@ -1,15 +1,9 @@
 package asynqx
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,9 +27,8 @@ func testArrivals(t *testing.T, rdb redis.UniversalClient) {
 	enqueue := func(id string, opts ...asynq.Option) {
 		t.Helper()
 		opts = append(opts, asynq.TaskID(id), asynq.ProcessIn(time.Hour))
-		if _, err := client.EnqueueContext(WithCarrier(t.Context(), "default", id), asynq.NewTask("work", []byte(id)), opts...); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.EnqueueContext(WithCarrier(t.Context(), "default", id), asynq.NewTask("work", []byte(id)), opts...)
+		must(t, err)
 	}
 	is := func(id string, want bool) {
 		t.Helper()
@@ -44,9 +37,8 @@ func testArrivals(t *testing.T, rdb redis.UniversalClient) {
 		}
 	}
 	for id, opts := range map[string][]asynq.Option{"plain": nil, "unique": {asynq.Unique(time.Hour)}} {
-		if _, err := client.EnqueueContext(t.Context(), asynq.NewTask(CarrierType, nil), asynq.TaskID(CarrierID(id))); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.EnqueueContext(t.Context(), asynq.NewTask(CarrierType, nil), asynq.TaskID(CarrierID(id)))
+		must(t, err)
 		enqueue(id, opts...)
 		is(id, true)
 		enqueue(id, opts...)
@@ -58,73 +50,6 @@ func testArrivals(t *testing.T, rdb redis.UniversalClient) {
 		is(id, true)
 		is(CarrierID(id), false)
 	}
-}
-
-// "Where Redis does not answer, what waits is dropped", and nobody is held up: neither who sends nor who ends.
-func TestBeatsOfARedisThatIsAway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var b beats
-		var sent atomic.Int64
-		hangs := func(ctx context.Context) error {
-			sent.Add(1)
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		began := time.Now()
-		for range 2 * mostBeats {
-			_ = b.send(t.Context(), hangs)
-		}
-		if err := b.send(t.Context(), hangs); !errors.Is(err, errBeats) {
-			t.Errorf("%v where %d calls wait", err, mostBeats)
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("sending took %s", took)
-		}
-		b.wait()
-		if took := time.Since(began); took > lastTry {
-			t.Errorf("it was waited for them for %s", took)
-		}
-		<-time.After(TryFor)
-		if n := sent.Load(); n != 1 {
-			t.Errorf("%d calls were sent to a Redis that does not answer, want 1: the next heartbeat writes all anew", n)
-		}
-		if err := b.send(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the call after that was answered %v, want how the last one has ended", err)
-		}
-		b.wait()
-		if err := b.send(t.Context(), func(context.Context) error { return nil }); err != nil {
-			t.Errorf("Redis answers again: %v", err)
-		}
-		b.wait()
-	})
-}
-
-var errGone = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-
-// A Redis that ceases to again and again is told once a minute, with how often.
-func TestUntakenEndsAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		u := untaken{log: slog.New(slog.NewTextHandler(&log, nil))}
-		for range 61 { // a second each
-			<-time.After(time.Second)
-			waits := u.failed(false, errGone)
-			waits = u.failed(waits, errGone)
-			u.ends(waits, nil)
-		}
-		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if len(lines) != 4 || !strings.Contains(lines[2], "more=59") {
-			t.Errorf("logged %q", lines)
-		}
-		log.Reset()
-		waits := u.failed(false, errGone)
-		u.ends(waits, errGone)
-		if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "level=WARN") || !strings.Contains(line, "asynq recovers these tasks") {
-			t.Errorf("of one that was given up logged %q", line)
-		}
-	})
 }
 
 // trips counts round trips, and makes each take a while.

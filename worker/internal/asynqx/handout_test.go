@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
 )
 
 // handing stands for asynq: it asks the queues of a pacer in rounds, and notes what it was handed and when.
@@ -96,24 +99,6 @@ func TestHandout(t *testing.T) {
 		want := []string{"a 1.1s", "b 1.2s", "c 1.3s"}
 		if got := h.handed(); !slices.Equal(got, want) {
 			t.Errorf("handed out %q, want %q", got, want)
-		}
-	})
-}
-
-// "A queue that has had tasks several times in a row is asked for several at once", and none of them is lost.
-func TestAskedForSeveral(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newHanding(t, 20*time.Millisecond, "high", "low")
-		h.mu.Lock()
-		for range 200 {
-			h.has["low"] = append(h.has["low"], "pending")
-		}
-		h.has["high"] = []string{"pending"}
-		h.mu.Unlock()
-		<-time.After(2 * time.Second)
-		if got := len(h.handed()); got != 201 {
-			t.Errorf("%d of 201 tasks were handed out in 2 s; one in each round trip are 100", got)
 		}
 	})
 }
@@ -285,4 +270,13 @@ func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
 			t.Error("a task is taken for which there is no slot")
 		}
 	})
+}
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -42,9 +42,8 @@ func newYard(t *testing.T, rdb *redis.Client) *yard {
 
 func (y *yard) add(id string, opts ...asynq.Option) {
 	y.t.Helper()
-	if _, err := y.client.Enqueue(asynq.NewTask("work", []byte(id)), append(opts, asynq.TaskID(id))...); err != nil {
-		y.t.Fatal(err)
-	}
+	_, err := y.client.Enqueue(asynq.NewTask("work", []byte(id)), append(opts, asynq.TaskID(id))...)
+	must(y.t, err)
 }
 
 // later enqueues tasks that wait for an hour.
@@ -256,9 +255,8 @@ func TestHeldAndPutBack(t *testing.T) {
 	task := asynq.NewTaskWithHeaders("work", []byte("payload"), map[string]string{"keep": "1", "change": "2", "drop": "3"})
 	add := func(id string, opts ...asynq.Option) {
 		t.Helper()
-		if _, err := client.Enqueue(task, append(opts, asynq.TaskID(id), asynq.Queue("low"), asynq.MaxRetry(7), asynq.Retention(time.Hour))...); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Enqueue(task, append(opts, asynq.TaskID(id), asynq.Queue("low"), asynq.MaxRetry(7), asynq.Retention(time.Hour))...)
+		must(t, err)
 	}
 	info := func(id string) *asynq.TaskInfo {
 		t.Helper()

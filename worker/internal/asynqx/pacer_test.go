@@ -210,31 +210,3 @@ func TestGateShut(t *testing.T) {
 		})
 	}
 }
-
-// An idle server looks once in each interval, between half of it and one and a
-// half.
-func TestGateInterval(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const interval, rounds = 100 * time.Millisecond, 1000
-		a := newAsker(interval, "a", "b")
-		var least, most time.Duration = time.Hour, 0
-		a.round(t.Context())
-		last := time.Now()
-		for range rounds {
-			a.round(t.Context())
-			took := time.Since(last)
-			last = time.Now()
-			least, most = min(least, took), max(most, took)
-		}
-		if n := len(a.asked); n != 2*(rounds+1) {
-			t.Errorf("%d looks in %d rounds", n, rounds)
-		}
-		if average := time.Since(a.began) / rounds; average < 95*time.Millisecond || average > 105*time.Millisecond {
-			t.Errorf("a round every %s on average", average)
-		}
-		if least < interval/2 || most > interval*3/2 {
-			t.Errorf("rounds %s to %s apart", least, most)
-		}
-	})
-}

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -112,9 +113,8 @@ func (b *bench) serves() {
 func (b *bench) add(id, scope string) {
 	b.Helper()
 	task := asynq.NewTaskWithHeaders("work", []byte(id), map[string]string{queue.HeaderScope: scope})
-	if _, err := b.client.Enqueue(task, asynq.TaskID(id)); err != nil {
-		b.Fatal(err)
-	}
+	_, err := b.client.Enqueue(task, asynq.TaskID(id))
+	must(b, err)
 }
 
 // states are asynq's of tasks of the default queue.
@@ -147,3 +147,5 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }

@@ -10,11 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // "Each that does, while this process grants starts, makes the net of those after it looser, and a while without any makes
@@ -27,17 +23,11 @@ func TestNets(t *testing.T) {
 		if got := n.of(time.Minute); got != tight {
 			t.Errorf("nobody has come by itself, and a net is %s, want %s", got, tight)
 		}
-		last := tight
 		for range 30 {
 			n.came()
-			got := n.of(time.Minute)
-			if got <= last {
-				t.Errorf("another has come, and a net is %s, after %s", got, last)
-			}
-			last = got
 		}
-		if last < 2*tight || last > 3*tight {
-			t.Errorf("30 have come, and a net is %s", last)
+		if got := n.of(time.Minute); got < 2*tight || got > 3*tight {
+			t.Errorf("30 have come, and a net is %s", got)
 		}
 		for range 1000 {
 			n.came()
@@ -52,10 +42,6 @@ func TestNets(t *testing.T) {
 		<-time.After(slipHalves)
 		if got := n.of(time.Minute) - tight; got != (most-tight)/2 {
 			t.Errorf("half a minute later it is looser by %s, want half of %s", got, most-tight)
-		}
-		<-time.After(20 * slipHalves)
-		if got := n.of(time.Minute) - tight; got > time.Second {
-			t.Errorf("ten minutes later it is looser by %s", got)
 		}
 	})
 }
@@ -329,99 +315,4 @@ func TestLooksShareTheRoom(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Who joins a line while a look is on its way that does not see it is looked for when its turn comes, however
-// far that is. A place that is given back meanwhile is seen as well.
-func TestHeardWhileALookIsOnItsWay(t *testing.T) {
-	t.Parallel()
-	const took = 5 * time.Millisecond
-	far, near := throttle.Decision{}, throttle.Decision{}
-	far.Position.Look, near.Position.Look = time.Minute, 100*time.Millisecond
-	for name, tt := range map[string]struct {
-		hear func(*Dispatcher)
-		saw  throttle.Dispatched // by the look that was on its way
-		want time.Duration       // from its end to the next
-	}{
-		"its turn is far":         {func(w *Dispatcher) { w.Decided("p", far) }, throttle.Dispatched{}, lookAgain},
-		"its turn is near":        {func(w *Dispatcher) { w.Decided("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Position.Look - took/2},
-		"and others are parked":   {func(w *Dispatcher) { w.Decided("p", far) }, throttle.Dispatched{Parked: true}, lookAgain},
-		"a place was given back":  {func(w *Dispatcher) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: time.Hour}, 0},
-		"but another turn is due": {func(w *Dispatcher) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: spread / 2}, spread / 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newBench(t)
-				defer w.stop()
-				w.d.Size(4)
-				var looks []time.Time
-				w.grants(func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
-					looks = append(looks, time.Now())
-					asynqx.Sleep(ctx, took)
-					if len(looks) == 1 {
-						return tt.saw, nil
-					}
-					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-				})
-				w.d.look("p", hint{})
-				<-time.After(took / 2)
-				tt.hear(w.d)
-				<-time.After(lookAgain + took)
-				synctest.Wait()
-				if len(looks) < 2 {
-					t.Fatal("nobody looks any more")
-				}
-				if got := looks[1].Sub(looks[0]) - took; got != tt.want {
-					t.Errorf("the next look is %v after it, want %v", got, tt.want)
-				}
-			})
-		})
-	}
-}
-
-// A task whose turn comes while its own process puts it back is released when it is back, though that
-// takes a second on a busy machine: it has its place, and comes by itself minutes later.
-func TestReleasedWhilePutBack(t *testing.T) {
-	t.Parallel()
-	for name, elsewhere := range map[string]bool{"here": false, "it came to another process, and waits for its retry": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testWhilePutBack(t, elsewhere)
-		})
-	}
-}
-
-func testWhilePutBack(t *testing.T, elsewhere bool) {
-	t.Helper()
-	const key, flight = "asynq:{default}:t:one", "hw:{p}!flight"
-	synctest.Test(t, func(t *testing.T) {
-		w := newBench(t)
-		defer w.stop()
-		w.serves()
-		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
-		one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
-		w.rdb.HSet(t.Context(), flight, "/a\x00:"+one.ID, "its grant")
-		var looks, running atomic.Int64
-		w.grants(func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-			running.Add(int64(len(req.Claimed)))
-			if looks.Add(1) == 1 {
-				return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
-			}
-			return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
-		})
-		w.d.Decided("p", throttle.Decision{})
-		<-time.After(time.Second)
-		want := int64(1)
-		if elsewhere {
-			w.rdb.Del(t.Context(), flight)
-			want = 0
-		}
-		w.rdb.HSet(t.Context(), key, "state", "scheduled")
-		w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: float64(time.Now().Add(time.Hour).Unix()), Member: "one"})
-		<-time.After(2 * time.Second)
-		if n := w.rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != want || running.Load() != 0 {
-			t.Errorf("%d tasks are in pending, want %d, and %d were taken to run", n, want, running.Load())
-		}
-	})
 }

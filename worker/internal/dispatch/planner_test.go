@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
@@ -139,35 +138,6 @@ func leftToAnother(s *bench, ends bool) {
 		s.Errorf("shut for %s", took)
 	}
 	s.d.planner.wait()
-}
-
-// "Should the process die, asynq brings them back."
-func TestPlannerDies(t *testing.T) {
-	t.Parallel()
-	s := newServedBench(t)
-	for _, id := range []string{"a", "b", "c"} {
-		s.add(id, "p/a")
-	}
-	p, b := s.d.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
-	_, read, err := p.read("default", b)
-	must(t, err)
-	if claimed, err := p.claim(t.Context(), "default", read); err != nil || len(claimed) != 3 {
-		t.Fatal(claimed, err)
-	}
-	if got := s.states("a", "b", "c"); !slices.Equal(got, []string{"scheduled", "scheduled", "scheduled"}) {
-		t.Errorf("claimed, and %q", got)
-	}
-	ran := make(chan string, 3)
-	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, DelayedTaskCheckInterval: 100 * time.Millisecond})
-	must(t, server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error { ran <- string(task.Payload()); return nil })))
-	defer server.Shutdown()
-	for range 3 {
-		select {
-		case <-ran:
-		case <-time.After(time.Minute):
-			t.Fatal("not all have run")
-		}
-	}
 }
 
 // slowly answers the first call of a script late: after a while, or when it may.
@@ -299,30 +269,5 @@ func TestEndedOnItsWay(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A task that does not exist is on its way for as long as its carrier brings it back, whether or not this
-// program's asynq keeps tasks as expected.
-func TestStatesOfCarriedTasks(t *testing.T) {
-	t.Parallel()
-	b := newServedBench(t)
-	b.add("there", "p/a")
-	b.add(asynqx.CarrierID("there"), "p/a")
-	b.add(asynqx.CarrierID("carried"), "p/a")
-	b.add(asynqx.CarrierID("stuck"), "p/a")
-	must(t, b.inspector.ArchiveTask("default", asynqx.CarrierID("stuck")))
-	want := map[string]string{"there": "pending", "carried": onTheWay, "stuck": "", "gone": ""}
-	for _, known := range []bool{true, false} {
-		b.d.cfg.Mover.Known = known
-		for id, want := range want {
-			states, err := b.d.askStates("default", []inQueue{{throttle.WaiterRef{}, id}})
-			if err != nil || states[0] != want {
-				t.Errorf("asynq's keys known %t: %s is %q, want %q; %v", known, id, states, want, err)
-			}
-		}
-		if states, err := b.d.askStates("none", []inQueue{{throttle.WaiterRef{}, "gone"}}); err != nil || states[0] != "" {
-			t.Errorf("asynq's keys known %t: in a queue that does not exist: %q, %v", known, states, err)
-		}
 	}
 }
