@@ -52,8 +52,9 @@ if [ -z "$dirs" ]; then
 	echo "fuzz: no fuzz target has \"$name\" in its name" >&2
 	exit 1
 fi
-# Each package's program is called after the last name of its directory.
-seen='-d=libfuzzer'
+# Each package's program is called after the last name of its directory. Without inlining and DWARF it is compiled in less
+# than half of the time.
+seen='-d=libfuzzer -l -dwarf=false'
 go test -c -gcflags="$(go list -m)/...=$seen" -gcflags="go.yaml.in/yaml/v4/...=$seen" -o "$built/" $dirs
 
 ran=0

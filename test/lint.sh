@@ -38,6 +38,6 @@ else
 	bin="go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version"
 fi
 for module in $modules; do
-	(cd "$module" && $bin run ./...) || failed=1
+	(cd "$module" && nice $bin run ./...) || failed=1 # it takes all processors, and what runs beside it is judged by its times
 done
 exit $failed
