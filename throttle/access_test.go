@@ -62,10 +62,9 @@ var everyRule = []policy.Rule{
 
 const hostileProvider = "p {*}"
 
-// everyCall has a limiter do all that it can, on hostile names, and returns every
-// error of a script; what takes the place of the server may be hooked in. A
-// script that fails halfway has charged some rules and not others: only where
-// none has are the answers looked at.
+// everyCall has a limiter do all that it can, on hostile names, and returns every error of a script; what takes the place of
+// the server may be hooked in. A script that fails halfway has charged some rules and not others: only where none has are
+// the answers looked at.
 func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []policy.Rule, instead ...redis.Hook) error {
 	t.Helper()
 	pol := limitsOf(t, map[string]policy.ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}}})
@@ -119,8 +118,7 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []p
 	return failed()
 }
 
-// everyTurn has one wait for a turn, and be released again and again, as if it did
-// not come.
+// everyTurn has one wait for a turn, and be released again and again, as if it did not come.
 func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	t.Helper()
 	scope := hostileProvider + "/a b*"
@@ -152,8 +150,7 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	_, _ = l.Reset(t.Context(), scope, "")
 }
 
-// "the smallest ACL rule that works is documented and tested": it works, and
-// without any of its commands something does not.
+// "the smallest ACL rule that works is documented and tested": it works, and without any of its commands something does not.
 func TestSmallestAccess(t *testing.T) {
 	t.Parallel()
 	_, commands := documentedAccess(t)
@@ -198,8 +195,7 @@ func TestFirstAccess(t *testing.T) {
 	}
 }
 
-// The rule works as docs/operations.md has it, and the package's own
-// documentation has the same.
+// The rule works as docs/operations.md has it, and the package's own documentation has the same.
 func TestAccessAsDocumented(t *testing.T) {
 	t.Parallel()
 	words, commands := documentedAccess(t)
@@ -287,8 +283,7 @@ func TestAccessOfSeveralServers(t *testing.T) {
 	})
 }
 
-// declared is a hook that has scripts run elsewhere, each by its text and with
-// the keys that it declares.
+// declared is a hook that has scripts run elsewhere, each by its text and with the keys that it declares.
 type declared struct {
 	run func(ctx context.Context, keys []string, cmd redis.Cmder) error
 
@@ -325,9 +320,8 @@ func (d *declared) elsewhere(ctx context.Context, cmds []redis.Cmder, send func(
 	return errors.Join(faults...)
 }
 
-// "Every key is declared: the tests run each script as a Redis user whose ACL
-// patterns are exactly the call's keys", and on a node of a cluster that looks:
-// all that a limiter does, with rules of all kinds and of each alone.
+// "Every key is declared: the tests run each script as a Redis user whose ACL patterns are exactly the call's keys", and on
+// a node of a cluster that looks: all that a limiter does, with rules of all kinds and of each alone.
 func TestEveryKeyIsDeclared(t *testing.T) {
 	t.Parallel()
 	policies := map[string][]policy.Rule{"all kinds": everyRule}

@@ -11,9 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// envelope is what a rule admits in any time t at most: its burst, and so much a second.
-// A fixed window forgets at its end, which may come right after a change: edge is what it
-// admits then.
+// envelope is what a rule admits in any time t at most: its burst, and so much a second. A fixed window forgets at its end,
+// which may come right after a change: edge is what it admits then.
 type envelope struct{ burst, rate, edge float64 }
 
 func envelopeOf(r policy.Rule) envelope {

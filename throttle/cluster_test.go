@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -52,8 +53,7 @@ func TestDecisionWaitsForAMove(t *testing.T) {
 	})
 }
 
-// "Where it takes longer, on_redis_error decides" within a second, and a caller who goes is not
-// kept.
+// "Where it takes longer, on_redis_error decides" within a second, and a caller who goes is not kept.
 func TestLongMoveIsAnOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
@@ -75,4 +75,28 @@ func TestLongMoveIsAnOutage(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 	})
+}
+
+// "A limiter renews the map of its own client whenever a call fails", whatever its ClusterStateReloadInterval: here it would be a
+// minute.
+func TestFollowsAFailover(t *testing.T) {
+	t.Parallel()
+	first, second := redistest.NewServer(t), redistest.NewServer(t)
+	var over atomic.Bool
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		DialerRetries: 1,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			node := map[bool]string{false: first.Addr(), true: second.Addr()}[over.Load()]
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: node}}}}, nil
+		},
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	l := newLimiter(t, rdb, policy.PerSecond("p", 1000), Config{})
+	grantedBy(t, l)
+	first.Kill9()
+	if _, err := l.Allow(t.Context(), "p/x"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("with its master gone: %v", err)
+	}
+	over.Store(true)
+	redistest.WaitAsking(t, "a decision of the new master", 20*time.Second, func() bool { return allowed(l, "p/x") == nil })
 }

@@ -21,8 +21,7 @@ const (
 // o'clock is µs after midnight of the day on which tests begin.
 func oClock(h, m, s int64) int64 { return ((h*60+m)*60 + s) * 1_000_000 }
 
-// "The rule holds in each minute that matches": who asks at the edges, and how long who is
-// denied is told to wait.
+// "The rule holds in each minute that matches": who asks at the edges, and how long who is denied is told to wait.
 func TestHoursSteps(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,

@@ -3,9 +3,11 @@ package throttle
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -42,8 +44,7 @@ func tenants(t testing.TB, provider string, rules, tenant []policy.Rule) *policy
 	return limitsOf(t, map[string]policy.ScopeConfig{provider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: tenant}}}})
 }
 
-// "The place, the rule that binds, the expected start", as the decision that gave
-// the place said.
+// "The place, the rule that binds, the expected start", as the decision that gave the place said.
 func TestInspectTicket(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bucket(10, 2)), func(b *bench) {
@@ -133,8 +134,7 @@ func TestInspectBinding(t *testing.T) {
 	}
 }
 
-// A scope tells of those below it too, and of nobody beside it, whatever their
-// names.
+// A scope tells of those below it too, and of nobody beside it, whatever their names.
 func TestInspectBelow(t *testing.T) {
 	t.Parallel()
 	const provider = hostileProvider
@@ -180,4 +180,28 @@ func TestInspectBelow(t *testing.T) {
 			t.Errorf("with one released: %+v", got)
 		}
 	})
+}
+
+// "Both change nothing."
+func TestInspectChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []policy.Rule{bucket(10, 1)}, everyRule))
+	for _, ticket := range []string{"a", "b", "c"} {
+		b.ask("p/x", ticket, 1)
+	}
+	b.wake("p", 1)
+	dump := func() map[string]string {
+		all := map[string]string{}
+		for _, key := range b.rdb.Keys(ctx, b.cfg.Prefix+":*").Val() {
+			all[key] = b.rdb.Dump(ctx, key).Val()
+		}
+		return all
+	}
+	before := dump()
+	b.at(50_000)
+	b.scope("p")
+	b.ticket("p/x", "c", 1)
+	if after := dump(); len(before) == 0 || !maps.Equal(before, after) {
+		t.Errorf("keys were changed:\n%q\n%q", before, after)
+	}
 }

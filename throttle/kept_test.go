@@ -44,8 +44,7 @@ func TestKept(t *testing.T) {
 	})
 }
 
-// What was settled of a grant that is kept is remembered for as long, whichever came first, and
-// whoever settles.
+// What was settled of a grant that is kept is remembered for as long, whichever came first, and whoever settles.
 func TestKeptIsRemembered(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits[:2]...), func(b *bench) {

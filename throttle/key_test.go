@@ -103,8 +103,7 @@ func TestKeysForOthers(t *testing.T) {
 	}
 }
 
-// tagOf returns the part of a key that Redis Cluster hashes, which must be a true
-// hash tag.
+// tagOf returns the part of a key that Redis Cluster hashes, which must be a true hash tag.
 func tagOf(t *testing.T, key string) string {
 	t.Helper()
 	_, rest, open := strings.Cut(key, "{")

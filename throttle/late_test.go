@@ -119,9 +119,8 @@ func (o *lag) Decided(Decision, time.Duration, error) {
 	<-time.After(by)
 }
 
-// Never over a limit in any window, as the handler sees its starts, however late they are: some
-// start at once, some when they have been decided anew, with leeway and without. And nothing is
-// put off that the limits admit.
+// Never over a limit in any window, as the handler sees its starts, however late they are: some start at once, some when
+// they have been decided anew, with leeway and without. And nothing is put off that the limits admit.
 func TestLateIsNeverOver(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]policy.Rule{
@@ -187,8 +186,7 @@ func exceeded(t *testing.T, r policy.Rule, starts []time.Time) {
 	}
 }
 
-// A bucket that minds no late start is slowed by what can be late, so that it is not exceeded
-// over its own time.
+// A bucket that minds no late start is slowed by what can be late, so that it is not exceeded over its own time.
 func TestPlenty(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

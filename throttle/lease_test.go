@@ -35,8 +35,7 @@ func places(t *testing.T, l *Limiter) int64 {
 	return d.Rules[0].Remaining
 }
 
-// "a concurrency rule counts runs … renewed while it runs, freed by its release or
-// its expiry". (trap I18)
+// "a concurrency rule counts runs … renewed while it runs, freed by its release or its expiry". (trap I18)
 func TestLease(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
@@ -62,8 +61,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// "Crash: freed within the lease": a holder that never renews keeps its place for
-// one lease and no longer.
+// "Crash: freed within the lease": a holder that never renews keeps its place for one lease and no longer.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
@@ -78,8 +76,7 @@ func TestCrashedHolder(t *testing.T) {
 	})
 }
 
-// "A run that cannot renew is cancelled", with ErrLeaseLost, when its place runs
-// out and not before, whatever Redis does.
+// "A run that cannot renew is cancelled", with ErrLeaseLost, when its place runs out and not before, whatever Redis does.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -93,13 +90,18 @@ func TestLeaseLost(t *testing.T) {
 		}, leaseTime / 3},
 		"Redis is gone": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true) }, leaseTime},
 		"Redis hangs":   {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
-		"Redis hangs, with ContextTimeoutEnabled":  {contextTimeout, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
-		"Redis hangs for longer than leases last":  {func(o *redis.Options) { o.ReadTimeout = time.Hour }, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"Redis hangs, with ContextTimeoutEnabled": {contextTimeout, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"Redis hangs for longer than leases last": {func(o *redis.Options) { o.ReadTimeout = time.Hour }, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"held late": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true) }, leaseTime / 3},
 		"every reply is lost, and nothing renewed": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true); w.lose.Store(1 << 30) }, leaseTime},
 	}
 	for name, test := range tests {
 		bubbleIn(t, name, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *wire, l *Limiter) {
-			ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+			d := grantedBy(t, l)
+			if name == "held late" { // the lease runs from the grant
+				<-time.After(leaseTime * 2 / 3)
+			}
+			ctx, lease := l.Lease(t.Context(), d.Grant)
 			began := time.Now()
 			test.lose(t, w, l)
 			<-ctx.Done()
@@ -120,8 +122,7 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// "Release … with a context that has ended": places are freed all the same, and
-// what the run's own context says is kept.
+// "Release … with a context that has ended": places are freed all the same, and what the run's own context says is kept.
 func TestReleaseWithDeadContext(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
@@ -139,5 +140,49 @@ func TestReleaseWithDeadContext(t *testing.T) {
 		if places(t, l) != 1 || !errors.Is(context.Cause(ctx), reason) {
 			t.Errorf("%d places free; the context ended by %v", places(t, l), context.Cause(ctx))
 		}
+	})
+}
+
+// "The error wraps ErrUnavailable if Redis did not take the release. It is then sent again in the background": the place is free soon after Redis is back, however long its lease.
+func TestReleaseIsSentAgain(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(w *wire, on bool){
+		"refused": func(w *wire, on bool) { w.down.Store(on) },
+		"hung":    func(w *wire, on bool) { w.hung.Store(on) },
+	} {
+		rule := oneRun()
+		rule.Lease = time.Hour
+		bubbleIn(t, name, Config{}, policyOf(t, rule), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
+			_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+			fault(w, true)
+			if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("got %v", err)
+			}
+			<-time.After(10 * time.Minute)
+			fault(w, false)
+			<-time.After(lastRelease + 2*defaultTimeout) // one may be on its way, and hang
+			if n := places(t, l); n != 1 {
+				t.Errorf("%d places are free", n)
+			}
+		})
+	}
+}
+
+// "… until Redis takes it or the lease has run out and the places are free anyway"
+func TestReleaseGivesUp(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
+		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+		w.down.Store(true)
+		sent := gated(l.rdb)
+		_ = lease.Release(t.Context())
+		<-time.After(leaseTime)
+		tried := sent.trips.Load()
+		<-time.After(10 * leaseTime)
+		if late := sent.trips.Load() - tried; late != 0 || tried < 10 {
+			t.Errorf("it was sent %d times, and %d times after the lease", tried, late)
+		}
+		w.down.Store(false)
+		<-time.After(2 * sec) // for the client's pool to have dialled
 	})
 }

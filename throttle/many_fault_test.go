@@ -9,8 +9,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// The same attempt twice in a batch, and again singly, is charged once; given back
-// it comes back once.
+// The same attempt twice in a batch, and again singly, is charged once; given back it comes back once.
 func TestTogetherIsSafeToRepeat(t *testing.T) {
 	t.Parallel()
 	b := warm(t, redistest.Client(t), window10())
@@ -111,15 +110,13 @@ func TestRefusedIsNeverGranted(t *testing.T) {
 	}
 }
 
-// slowRules have 10 units for a test. The state of the first gets longer with each half
-// second in which it is charged.
+// slowRules have 10 units for a test. The state of the first gets longer with each half second in which it is charged.
 var slowRules = []policy.Rule{
 	{Name: "s", Algorithm: policy.SlidingWindow, Limit: 10, Per: 60 * sec},
 	{Name: "b", Algorithm: policy.TokenBucket, Limit: 10, Per: 40 * sec, Burst: 10},
 }
 
-// askTwice asks together, and once more where requests have an id of their own, and
-// returns how many were granted at last.
+// askTwice asks together, and once more where requests have an id of their own, and returns how many were granted at last.
 func (b *bench) askTwice(reqs ...Request) (granted int64) {
 	b.t.Helper()
 	was := make([]bool, len(reqs))

@@ -53,9 +53,8 @@ func outages(t *testing.T) map[string]redis.UniversalClient {
 	}
 }
 
-// "When Redis cannot answer, the rule's policy decides: closed (default: the task
-// waits), open, or a local share of the limit. Never silently open." A closed
-// rule on the path outweighs the others; Without Heartbeat it is closed.
+// "When Redis cannot answer, the rule's policy decides: closed (default: the task waits), open, or a local share of the
+// limit. Never silently open." A closed rule on the path outweighs the others; Without Heartbeat it is closed.
 func TestFailurePolicies(t *testing.T) {
 	t.Parallel()
 	for outage, rdb := range outages(t) {
@@ -92,8 +91,7 @@ func TestFailurePolicies(t *testing.T) {
 	}
 }
 
-// A key that holds something else is never taken over, nor taken for an empty
-// one (traps T26, T44).
+// A key that holds something else is never taken over, nor taken for an empty one (traps T26, T44).
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range allAlgorithms {
@@ -200,8 +198,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 
 func noRetries(opts *redis.Options) { opts.MaxRetries = -1 }
 
-// During an outage a share is spent in this process and no other, under all of
-// its rules or none.
+// During an outage a share is spent in this process and no other, under all of its rules or none.
 func TestShareDuringOutage(t *testing.T) {
 	t.Parallel()
 	window := policy.Rule{Name: "window", Algorithm: policy.SlidingWindow, Limit: 9, Per: 10 * sec, OnRedisError: policy.FailShare}

@@ -19,8 +19,7 @@ type startedAt struct {
 	took time.Duration
 }
 
-// pacedBubble is a limiter that starts one a second in a scope, one of which has started, and
-// another process's.
+// pacedBubble is a limiter that starts one a second in a scope, one of which has started, and another process's.
 func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-chan startedAt) {
 	t.Helper()
 	_, rdb := redistest.Miniredis(t)
@@ -49,8 +48,7 @@ func refusedFor(wait time.Duration) upstream.Hint {
 	return upstream.Hint{Limited: true, RetryKnown: true, Retry: wait}
 }
 
-// "If the scope is paused during the wait": docs/vendor.md says how soon, and of
-// whose starts.
+// "If the scope is paused during the wait": docs/vendor.md says how soon, and of whose starts.
 func TestAPIPauseTakesStartsBack(t *testing.T) {
 	t.Parallel()
 	const never = time.Hour

@@ -90,8 +90,7 @@ var classesOfA = map[string]policy.ScopeConfig{"p": {
 	Scopes: map[string]policy.ScopeConfig{"a": {Rules: plenty, Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}}}},
 }}
 
-// "Of two names that wait all the time neither is ahead of its share by more than a task
-// of its own and one of the other."
+// "Of two names that wait all the time neither is ahead of its share by more than a task of its own and one of the other."
 func TestSharesOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	for i, c := range fairCases {
@@ -225,8 +224,7 @@ func (f *fairWorld) fair(c fairCase) {
 	}
 }
 
-// "Whatever waits of one tenant, another's first task waits for a turn of each name that
-// waits, and no more."
+// "Whatever waits of one tenant, another's first task waits for a turn of each name that waits, and no more."
 func TestBacklogDelaysNobodysFirst(t *testing.T) {
 	t.Parallel()
 	const waiting, batch = 100_000, 5000
@@ -262,14 +260,6 @@ var shareScenes = []struct {
 	scopes []string
 	play   func(f *fairWorld)
 }{
-	// Who empties its line with each turn, and is back before the next, gains nothing.
-	{"an emptied line", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
-		f.add("p/a", 10, 0)
-		f.add("p/b", 10, 0)
-		f.add("p/b", 10, 0)
-		f.run(40, func(p WaiterRef) { f.add(p.Scope, 10, 0) })
-		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 10})
-	}},
 	// Costly tasks, one at a time, are paid for as if more were waiting.
 	{"a costly line that empties", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 50, 0)

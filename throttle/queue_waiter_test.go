@@ -60,9 +60,8 @@ func (t *waiter) costsByUnit() policy.Costs {
 	return costs
 }
 
-// queueHistory is a random history of those who wait. What a step does is drawn
-// from its number and what it finds, so that a history still runs with some of its
-// steps left out.
+// queueHistory is a random history of those who wait. What a step does is drawn from its number and what it finds, so that a
+// history still runs with some of its steps left out.
 type queueHistory struct {
 	seed         uint64
 	versions     []map[string]policy.ScopeConfig

@@ -29,8 +29,7 @@ func window10() policy.Rule {
 
 func runs10() policy.Rule { return policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10} }
 
-// "Safe to repeat: go-redis may send a script twice after a lost reply; one
-// attempt id is charged once." (trap L33)
+// "Safe to repeat: go-redis may send a script twice after a lost reply; one attempt id is charged once." (trap L33)
 func TestLostReplyIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	for _, losses := range []int32{1, 2, 3} {

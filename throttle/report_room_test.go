@@ -138,8 +138,7 @@ func TestWhatIsOverMakesRoom(t *testing.T) {
 	})
 }
 
-// A correction that there is no room for is told again ten seconds later, not with each answer, and not
-// half an hour later.
+// A correction that there is no room for is told again ten seconds later, not with each answer, and not half an hour later.
 func TestNoRoomIsToldAgain(t *testing.T) {
 	t.Parallel()
 	policy := parsedPolicy(t, `

@@ -33,8 +33,7 @@ func (b *bench) heed(scope string, a upstream.Hint) ReportResult {
 	return out
 }
 
-// "A pause covers the scope the task names and all under it, not its siblings", and its end
-// is told to the microsecond.
+// "A pause covers the scope the task names and all under it, not its siblings", and its end is told to the microsecond.
 func TestPauseCoversItsScope(t *testing.T) {
 	t.Parallel()
 	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{bucket(1000, 1000)})
@@ -123,8 +122,7 @@ func TestHeed(t *testing.T) {
 	}
 }
 
-// "One that asks for nothing, or for what is known here, costs nothing, any other a round trip",
-// and the log tells it once.
+// "One that asks for nothing, or for what is known here, costs nothing, any other a round trip", and the log tells it once.
 func TestHeedCosts(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -62,9 +62,8 @@ func learnMany(t *testing.T, l *Limiter) {
 	noError(t, l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source()).Err())
 }
 
-// together has n callers queue while the senders are held up, calls before, and
-// lets all go. call gets the number of its caller; the first maxSenders are the
-// senders. Every error is reported.
+// together has n callers queue while the senders are held up, calls before, and lets all go. call gets the number of its
+// caller; the first maxSenders are the senders. Every error is reported.
 func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) error) *gate {
 	t.Helper()
 	g := gated(l.runner.rdb)
@@ -224,8 +223,7 @@ func (c *crowd) join() {
 	redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == before+1 })
 }
 
-// send lets the senders go, and returns when what has queued has reached the
-// server and its reply is held up at the gate.
+// send lets the senders go, and returns when what has queued has reached the server and its reply is held up at the gate.
 func (c *crowd) send() {
 	c.t.Helper()
 	c.gate.step()
@@ -291,9 +289,8 @@ func (c *crowd) waitTaken(want int64) {
 	})
 }
 
-// "A caller whose context ends while others send for it leaves at once; one that
-// sends for itself leaves when the client does. Either way what may have been
-// granted to it is given back": once it may have been sent, and only then.
+// "A caller whose context ends while others send for it leaves at once; one that sends for itself leaves when the client
+// does. Either way what may have been granted to it is given back": once it may have been sent, and only then.
 func TestCancelledCallGivesBack(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*crowd){
@@ -349,8 +346,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 	}
 }
 
-// "One decision is one script call": one EVALSHA and no other command, whatever
-// the number of levels and rules.
+// "One decision is one script call": one EVALSHA and no other command, whatever the number of levels and rules.
 func TestOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)

@@ -99,8 +99,7 @@ func (m *settleModel) over(times int64, debts bool) int64 {
 	return worst / per
 }
 
-// settle makes an attempt what it has spent, and returns how much must come back, how much
-// may, and the debt.
+// settle makes an attempt what it has spent, and returns how much must come back, how much may, and the debt.
 func (m *settleModel) settle(attempt int, spent, over, now int64) (must, may, debt, stays int64) {
 	parts := m.charges[attempt]
 	more := spent - over

@@ -98,8 +98,7 @@ func TestShadowStopsNobody(t *testing.T) {
 	}
 }
 
-// "Given back when the real grant is given back", one that took nothing itself too, and one
-// whose start has not come.
+// "Given back when the real grant is given back", one that took nothing itself too, and one whose start has not come.
 func TestShadowIsGivenBack(t *testing.T) {
 	t.Parallel()
 	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}
@@ -221,8 +220,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// A rule may become a shadow, and a shadow a rule, while tasks run: what was spent under
-// the one is spent under the other.
+// A rule may become a shadow, and a shadow a rule, while tasks run: what was spent under the one is spent under the other.
 func TestShadowComesAlive(t *testing.T) {
 	t.Parallel()
 	alive := trial

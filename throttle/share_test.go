@@ -8,8 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// "Share gives each process limit / live workers last seen, rounded down", and it
-// begins as spent.
+// "Share gives each process limit / live workers last seen, rounded down", and it begins as spent.
 func TestShareSteps(t *testing.T) {
 	t.Parallel()
 	type ask struct {

@@ -8,8 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// A start waits for its moment by the fastest reply of late, not by its own; a
-// server's clock that is set is heeded at once.
+// A start waits for its moment by the fastest reply of late, not by its own; a server's clock that is set is heeded at once.
 func TestSkew(t *testing.T) {
 	t.Parallel()
 	base := time.Unix(1_800_000_000, 0)

@@ -29,9 +29,8 @@ type bench struct {
 // epoch is where tests begin: a whole day, so that every fixed window begins there too.
 const epoch = 1_800_057_600_000_000
 
-// onBoth runs a test on a real Redis and then on miniredis, which hides what the real
-// one shows and is what the embedded server is made of. The two run one after
-// the other, since they share the test's variables. Tests run in parallel.
+// onBoth runs a test on a real Redis and then on miniredis, which hides what the real one shows and is what the embedded
+// server is made of. The two run one after the other, since they share the test's variables. Tests run in parallel.
 func onBoth(t *testing.T, cfg Config, policy *policy.Policy, test func(*bench)) {
 	t.Helper()
 	t.Run("redis", func(t *testing.T) { test(newBench(t, redistest.Client(t), cfg, policy)) })

@@ -22,6 +22,11 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 			{Scope: "p/a", ID: "dear second", Cost: 9, Priority: 5}, {Scope: "p/a", ID: "dear last", Cost: 8},
 			{Scope: "p/b", ID: "other"},
 		})
+		parked := func() []WaiterRef {
+			places, err := b.Waitlist().Parked(ctx, "p", 0, 100)
+			noError(b.t, err)
+			return places
+		}
 		var order []string
 		look := func(back []WaiterRef) {
 			b.t.Helper()
@@ -34,7 +39,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		b.SetPolicy(limit(5))
 		for range 3 {
 			b.pass(sec)
-			look(nil)
+			look(parked()) // which are too dear, and hold up nobody when they are put back
 		}
 		if got := fmt.Sprint(order); got != "[cheap other]" && got != "[other cheap]" {
 			b.t.Fatalf("%s were released while the others are too dear", got)
@@ -43,9 +48,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		lineUpAll(b, []Waiter{{Scope: "p/a", ID: "later"}})
 		order = nil
 		b.SetPolicy(limit(10))
-		places, err := b.Waitlist().Parked(ctx, "p", 0, 100)
-		noError(b.t, err)
-		look(places)
+		look(parked())
 		for range 4 {
 			b.pass(sec)
 			look(nil)

@@ -94,8 +94,7 @@ func (g *gate) open() {
 	g.shut = nil
 }
 
-// step lets those go who wait at the gate, and keeps it shut for whoever comes
-// later.
+// step lets those go who wait at the gate, and keeps it shut for whoever comes later.
 func (g *gate) step() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
