@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Answer is how the API treats a call. The zero value answers 200 at once. A
-// scope's Answer is set by API.Answer; a request's query overrides it field by
-// field: ?latency=20ms&status=201&fail=503&times=1&retry_after=2
+// Answer is how the API treats a call, which its query says:
+// ?latency=20ms&status=201&fail=503&times=1&retry_after=2
+// The zero value answers 200 at once.
 type Answer struct {
 	// Latency is the time between a call's arrival and its answer.
 	// Defaults to 0.
@@ -29,8 +29,8 @@ type Answer struct {
 	RetryAfter time.Duration
 }
 
-// with returns a overridden by what the query names.
-func (a Answer) with(query string) (Answer, error) {
+// answerOf returns what a query asks for.
+func answerOf(query string) (a Answer, err error) {
 	if query == "" {
 		return a, nil
 	}

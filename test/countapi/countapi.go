@@ -58,7 +58,6 @@ type API struct {
 	calls     []Call
 	seen      map[string]int // calls by id and target
 	succeeded map[string]bool
-	answers   map[string]Answer
 	out       *bufio.Writer
 	outErr    error
 	closed    bool
@@ -70,7 +69,6 @@ func New(cfg Config) *API {
 		epoch:     time.Now(),
 		seen:      map[string]int{},
 		succeeded: map[string]bool{},
-		answers:   map[string]Answer{},
 	}
 	if cfg.Log != nil {
 		a.out = bufio.NewWriter(cfg.Log)
@@ -81,13 +79,6 @@ func New(cfg Config) *API {
 
 // Epoch returns the wall clock at the moment from which calls' times count.
 func (a *API) Epoch() time.Time { return a.epoch }
-
-// Answer sets how calls of scope are answered from now on.
-func (a *API) Answer(scope string, how Answer) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answers[scope] = how
-}
 
 // Log returns every call so far in order of arrival.
 func (a *API) Log() []Call {
@@ -192,10 +183,7 @@ func (a *API) parse(r *http.Request) (Call, Answer, error) {
 			return call, Answer{}, err
 		}
 	}
-	a.mu.Lock()
-	how := a.answers[scope]
-	a.mu.Unlock()
-	how, err = how.with(r.URL.RawQuery)
+	how, err := answerOf(r.URL.RawQuery)
 	return call, how, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -135,102 +134,6 @@ func TestArrivalIsTheFirstByte(t *testing.T) {
 	})
 }
 
-// "The caller cannot have the answer any earlier"
-func TestDepartureIsBeforeTheAnswer(t *testing.T) {
-	t.Parallel()
-	s, err := Start("127.0.0.1:0", Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for i := range 200 {
-		get(t, http.DefaultClient, s.URL("x"), "id", "")
-		if now, got := s.now(), s.Log()[i]; got.Departed > now || got.Departed < got.Arrived {
-			t.Fatalf("call %v had its answer at %v", got, now)
-		}
-	}
-}
-
-func TestFirstCallsFail(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, _ *Server, _ *pipes, c *http.Client) {
-		url := "http://api" + Path("x") + "?fail=429&times=2&retry_after=3&status=202"
-		for _, id := range []string{"a", "b"} {
-			for i, want := range []int{429, 429, 202, 202} {
-				status, after := get(t, c, url, id, "")
-				if status != want || (after == "3") != (want == 429) {
-					t.Errorf("call %d of %s: %d, Retry-After %q, want %d", i, id, status, after, want)
-				}
-			}
-		}
-		if status, _ := get(t, c, "http://api"+Path("x")+"?fail=500", "a", ""); status != 500 {
-			t.Errorf("fail without times: %d, want one 500", status)
-		}
-	})
-}
-
-func TestAScopeHasAnAnswer(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, s *Server, _ *pipes, c *http.Client) {
-		s.Answer("x/y", Answer{Latency: time.Minute, Status: 418, RetryAfter: 1500 * time.Millisecond})
-		start := time.Now()
-		if status, after := get(t, c, "http://api"+Path("x/y"), "a", ""); status != 418 || after != "2" || time.Since(start) != time.Minute {
-			t.Errorf("%d, Retry-After %q after %v", status, after, time.Since(start))
-		}
-		if status, _ := get(t, c, "http://api"+Path("x/y")+"?status=201&latency=1s", "a", ""); status != 201 || time.Since(start) != time.Minute+time.Second {
-			t.Errorf("query does not override: %d after %v", status, time.Since(start))
-		}
-		if status, _ := get(t, c, "http://api"+Path("x/z"), "a", ""); status != 200 {
-			t.Errorf("a sibling is answered %d", status)
-		}
-	})
-}
-
-func TestACallerThatLeavesIsNoticed(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, s *Server, _ *pipes, c *http.Client) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api"+Path("x")+"?latency=1h", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Do(req); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if got := s.Log()[0]; got.Departed != time.Second || got.Status != StatusGone {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
-// "whatever arrives is in the log"
-func TestBadRequestsAreRefusedAndCounted(t *testing.T) {
-	t.Parallel()
-	s, err := Start("127.0.0.1:0", Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for i, target := range []string{
-		"/", "/v1/", "/v1/a//b", "/v1/a%2Fb", "/v1/a/", "/v2/a", "/v1/a?latency=fast", "/v1/a?latenci=1s",
-		"/v1/a?status=20", "/v1/a?times=x", "/v1/a?fail=1000", "/v1/a?retry_after=1s", "/v1/a?%zz",
-	} {
-		if status, _ := get(t, http.DefaultClient, "http://"+s.Addr()+target, "a", ""); status != 400 {
-			t.Errorf("%s: %d, want 400", target, status)
-		}
-		if got := s.Log(); len(got) != i+1 || got[i].Status != 400 {
-			t.Errorf("%s: log %v", target, got)
-		}
-	}
-	for _, cost := range []string{"0", "-1", "1.5", "x", "tokens=x", "=1", "tokens=-1", "tokens=1,"} {
-		if status, _ := get(t, http.DefaultClient, s.URL("a"), "a", cost); status != 400 {
-			t.Errorf("cost %s: %d, want 400", cost, status)
-		}
-	}
-}
-
 func TestLogIsWrittenAndReadBack(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -269,76 +172,4 @@ func TestLogIsWrittenAndReadBack(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-}
-
-func TestAFullDiskIsTold(t *testing.T) {
-	t.Parallel()
-	full := errors.New("disk full")
-	a := New(Config{Log: errWriter{full}})
-	if err := a.Close(); !errors.Is(err, full) {
-		t.Errorf("Close() = %v", err)
-	}
-}
-
-type errWriter struct{ err error }
-
-func (w errWriter) Write([]byte) (int, error) { return 0, w.err }
-
-// Nothing is lost or doubled under concurrent callers, and each connection's
-// calls stand in its own order.
-func TestConcurrentCallersAreAllCounted(t *testing.T) {
-	t.Parallel()
-	s, err := Start("127.0.0.1:0", Config{Log: io.Discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	const callers, each = 16, 200
-	var wg sync.WaitGroup
-	for i := range callers {
-		wg.Go(func() {
-			tr := &http.Transport{}
-			defer tr.CloseIdleConnections()
-			for j := range each {
-				get(t, &http.Client{Transport: tr}, s.URL(fmt.Sprint("s/", i)), fmt.Sprint(j), "")
-			}
-		})
-	}
-	wg.Wait()
-	next := map[string]int{}
-	last := Call{}
-	for _, c := range s.Log() {
-		if c.Arrived < last.Arrived || c.ID != fmt.Sprint(next[c.Scope]) || !c.Succeeded() {
-			t.Fatalf("%+v after %+v", c, last)
-		}
-		next[c.Scope]++
-		last = c
-	}
-	if calls, ok := s.Counts(); calls != callers*each || ok != each {
-		t.Errorf("counted %d calls, %d ids", calls, ok)
-	}
-}
-
-func BenchmarkCalls(b *testing.B) {
-	s, err := Start("127.0.0.1:0", Config{Log: io.Discard})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	tr := &http.Transport{MaxIdleConnsPerHost: 64}
-	defer tr.CloseIdleConnections()
-	c := &http.Client{Transport: tr}
-	b.SetParallelism(16)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			res, err := c.Get(s.URL("payments/acme"))
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			_, _ = io.Copy(io.Discard, res.Body)
-			res.Body.Close()
-		}
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
 }
