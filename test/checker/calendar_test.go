@@ -1,7 +1,6 @@
 package checker
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -75,42 +74,6 @@ func TestCalendars(t *testing.T) {
 				t.Errorf("violations %q", r.Violations())
 			}
 		})
-	}
-}
-
-// A calendar of minutes is a fixed window of a minute.
-func TestCalendarsAgainstWindows(t *testing.T) {
-	t.Parallel()
-	seed := rand.Uint64()
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	exceeded := 0
-	for range 300 {
-		var times []time.Duration
-		for range 1 + rnd.IntN(12) {
-			times = append(times, time.Duration(rnd.Int64N(int64(5*time.Minute))).Truncate(15*time.Second))
-		}
-		limit, jitter := rnd.IntN(4), time.Duration(rnd.IntN(2))*20*time.Second
-		var rows []Row
-		for _, rule := range []string{`fixed-window, limit: %d, per: 1m`, `calendar, limit: %d, resets: "* * * * *"`} {
-			l := one(t, "algorithm: "+fmt.Sprintf(rule, limit))
-			rows = append(rows, check(t, Input{Limits: l, Calls: at(times...), Jitter: jitter}).Rows[0])
-		}
-		used := func(r Row) float64 {
-			if r.Used == nil {
-				return -1
-			}
-			return *r.Used
-		}
-		a, b := rows[0], rows[1]
-		if a.Worst != b.Worst || a.WorstAt != b.WorstAt || a.Judged != b.Judged || a.Exceeded != b.Exceeded || used(a) != used(b) {
-			t.Fatalf("seed %d: %v, limit %d, jitter %v:\n%+v\n%+v", seed, times, limit, jitter, a, b)
-		}
-		if a.Exceeded {
-			exceeded++
-		}
-	}
-	if exceeded < 30 || exceeded > 270 {
-		t.Errorf("%d of 300 logs exceed; the test should see both outcomes", exceeded)
 	}
 }
 

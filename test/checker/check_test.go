@@ -1,7 +1,6 @@
 package checker
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -210,41 +209,6 @@ limits:
     scopes: {x: {rules: [{name: x, algorithm: concurrency, limit: 1}]}}
 `
 
-func TestOverridesAreLaidOverStars(t *testing.T) {
-	t.Parallel()
-	l := parse(t, nested)
-	tests := map[string]struct {
-		matched bool
-		bounds  []string
-	}{
-		"payments":              {true, []string{"payments account 200"}},
-		"payments/bob":          {true, []string{"payments account 200", "payments/bob tenant 20", "payments/bob parallel 4"}},
-		"payments/acme":         {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4"}},
-		"payments/free":         {true, []string{"payments account 200"}},
-		"payments/bob/charge":   {true, []string{"payments account 200", "payments/bob tenant 20", "payments/bob parallel 4", "payments/bob/charge endpoint 50"}},
-		"payments/bob/refunds":  {true, []string{"payments account 200", "payments/bob tenant 20", "payments/bob parallel 4", "payments/bob/refunds endpoint 50", "payments/bob/refunds refunds 2"}},
-		"payments/acme/refunds": {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4", "payments/acme/refunds endpoint 70", "payments/acme/refunds refunds 2"}},
-		"payments/acme/charge":  {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4", "payments/acme/charge endpoint 70", "payments/acme/charge charge 7"}},
-		"payments/free/refunds": {true, []string{"payments account 200", "payments/free/refunds endpoint 50", "payments/free/refunds refunds 2"}},
-		"payments/acme/a/b":     {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4", "payments/acme/a endpoint 70"}},
-		"search/x/y":            {true, []string{"search plan 1000"}},
-		"open":                  {true, nil},
-		"bare":                  {false, nil},
-		"bare/x":                {true, []string{"bare/x x 1"}},
-		"other/x":               {false, nil},
-	}
-	for scope, want := range tests {
-		var got []string
-		way := l.match(scope)
-		for _, b := range way.bounds {
-			got = append(got, fmt.Sprint(b.scope, " ", b.rule.name, " ", b.rule.limit))
-		}
-		if matched := !way.denied; matched != want.matched || !slices.Equal(got, want.bounds) {
-			t.Errorf("%s: %v %q\nwant %v %q", scope, matched, got, want.matched, want.bounds)
-		}
-	}
-}
-
 func TestTenantsCountApartAndSharesTogether(t *testing.T) {
 	t.Parallel()
 	l := parse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 3, per: 1s}], scopes: {"*": {rules: [{name: each, algorithm: sliding-window, limit: 2, per: 1s}]}}}}`)
@@ -324,30 +288,5 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 		if _, err := ReadTasks(strings.NewReader(text)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-	}
-}
-
-func TestTable(t *testing.T) {
-	t.Parallel()
-	l := parse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 2, per: 1m}], scopes: {a: {rules: [{name: each, algorithm: token-bucket, limit: 1, per: 1s, burst: 2}, {name: par, algorithm: concurrency, limit: 3}]}}}}`)
-	calls := at(0, 0, 2*time.Second)
-	for i := range calls {
-		calls[i].Scope = "p/a"
-	}
-	r := check(t, Input{Limits: l, Calls: calls, PickUps: map[string]float64{"": 3}})
-	var b bytes.Buffer
-	if err := r.WriteTable(&b); err != nil {
-		t.Fatal(err)
-	}
-	want := `scope  rule  algorithm       limit         calls  units   worst   used  pick-ups  lost
-p      all   sliding-window  2/1m              3      3  3 of 2      -         -     0  EXCEEDED
-p/a    each  token-bucket    1/1s burst 2      3      3  2 of 3  75.0%         -     0
-p/a    par   concurrency     3 at once         3      3  2 of 3   0.0%         -     0
-
-3 calls, 3 tasks, pick-ups a task 1.00, lost 0, twice 0
-WRONG: p all: 3 units in the 1m0s from +0s, the limit is 2
-`
-	if b.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 }
