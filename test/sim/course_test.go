@@ -446,28 +446,6 @@ func TestBacklogIsInNobodysWay(t *testing.T) {
 	})
 }
 
-// "A backlog that was enqueued without planning is picked up once from one end to the
-// other; its tasks' turns begin when they are met": 2.00 pick-ups at most.
-func TestUnplannedBacklog(t *testing.T) {
-	long(t)
-	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
-		const n = 300
-		plain := queue.NewClient(c.admin, queue.ClientConfig{})
-		for i := range n {
-			if _, err := plain.Enqueue(c.Context(), queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i)}); err != nil {
-				c.Fatal(err)
-			}
-		}
-		c.serve(asynq.Config{})
-		if share := used(c.finish(n), 100); share < 0.97 {
-			c.Errorf("%.1f %% of the limit was used", 100*share)
-		}
-		if each := c.pickups(n); each > 2 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
-	})
-}
-
 // "What frees units (a run that ends, a grant given back) makes the rounds of its rules
 // due at once", and this process looks: a place that is free is taken, not at the next
 // look that was to come, half a second later.

@@ -48,37 +48,3 @@ func TestHoursOverTheEdges(t *testing.T) {
 		}
 	})
 }
-
-// Where no rule is left when hours end, those who wait come at once, in all processes.
-func TestHoursEndForAllWhoWait(t *testing.T) {
-	long(t)
-	for name, rules := range map[string]string{
-		"a rate":           `{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h, active: "0-2 0 * * *"}]}`,
-		"a place":          `{rules: [{name: r, algorithm: concurrency, limit: 0, active: "0-2 0 * * *"}]}`,
-		"too low for it":   `{rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, active: "0-2 0 * * *", max_wait: 10s}]}`,
-		"below, and above": `{rules: [{name: a, algorithm: concurrency, limit: 0, active: "0-2 0 * * *"}], scopes: {a: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}}}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, rules, func(c *course) {
-				const n = 50
-				c.serve(asynq.Config{})
-				c.serve(asynq.Config{})
-				if name == "too low for it" {
-					c.costly(n, 2)
-				} else {
-					c.plan(n, "p/a")
-				}
-				one := c.began.Add(3 * time.Minute)
-				<-time.After(time.Until(one.Add(-time.Millisecond)))
-				early := len(c.ended)
-				if early > 1 {
-					c.Errorf("%d started too early", early)
-				}
-				runs := c.finish(n)
-				if d := after(one, runs, n); d > 2*time.Second {
-					c.Errorf("the last start was %s after they ended", d)
-				}
-			})
-		})
-	}
-}

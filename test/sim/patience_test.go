@@ -39,11 +39,15 @@ func (c *course) impatient(e *ends) {
 // "asynq brings a waiting task back when its patience ends, even if its turn is far, so
 // that it is judged within two seconds": under a rule that no clock frees, where a task
 // comes about once a minute otherwise. "Restarts change nothing": half-way the worker
-// stops, and another is started in its place.
+// stops, and another is started in its place. "max_wait goes on in a pause", and ends no earlier for one that is known to
+// last longer: a bubble begins an hour before the end of the last.
 func TestPatienceIsNoticed(t *testing.T) {
-	for name, restart := range map[string]bool{"one worker": false, "restarted": true} {
+	const closed, open = "rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h, max_wait: 45s}]", "rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, max_wait: 45s}]"
+	for name, rules := range map[string]string{
+		"one worker": closed, "restarted": closed, "paused for good": "paused: true, " + open, "paused for an hour": "paused: true, paused_until: 2000-01-01T01:00:00Z, " + open,
+	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, "{rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h, max_wait: 45s}]}", func(c *course) {
+			run(t, "{"+rules+"}", func(c *course) {
 				e := &ends{at: map[string]time.Time{}}
 				c.impatient(e)
 				wants := map[string]time.Duration{}
@@ -69,7 +73,7 @@ func TestPatienceIsNoticed(t *testing.T) {
 					}
 				}
 				<-time.After(15 * time.Second)
-				if restart {
+				if name == "restarted" {
 					c.workers[0].server.Shutdown()
 					c.impatient(e)
 				}

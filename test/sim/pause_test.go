@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -116,101 +113,4 @@ func TestPause(t *testing.T) {
 
 func anyTime(random *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(random.Int64N(int64(most)))
-}
-
-// A scope that no rule limits is paused like any other, and its tasks go on at once.
-func TestPauseWithoutRules(t *testing.T) {
-	long(t)
-	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
-		const n = 50
-		set := func(text string) {
-			p, err := limitsyaml.Parse("limits.yaml", []byte(text))
-			if err != nil {
-				c.Fatal(err)
-			}
-			for _, l := range c.limiters {
-				l.SetPolicy(p)
-			}
-		}
-		c.serve(asynq.Config{})
-		set("unmatched: allow\nlimits: {'*': {scopes: {a: {paused: true}}}}")
-		c.plan(n, "q/a")
-		plain := queue.NewClient(c.admin, queue.ClientConfig{})
-		for i := range n { // and some that nobody has planned
-			if _, err := plain.Enqueue(c.Context(), queue.Task{Type: "work", Scope: "q/a/x", ID: fmt.Sprint(i)}); err != nil {
-				c.Fatal(err)
-			}
-		}
-		<-time.After(2*time.Minute + 17*time.Second)
-		if early := len(c.ended); early > 0 {
-			c.Errorf("%d have started", early)
-		}
-		began := time.Now()
-		set("unmatched: allow\nlimits: {}")
-		runs := c.finish(2 * n)
-		if d := after(began, runs, 1); d > 500*time.Millisecond {
-			c.Errorf("the first started %s after the pause", d)
-		}
-		if d := after(began, runs, 2*n); d > 3*time.Second {
-			c.Errorf("the last started %s after the pause", d)
-		}
-		<-time.After(time.Minute) // nobody comes again
-		if more := len(c.ended); more > 0 {
-			c.Errorf("%d ran twice", more)
-		}
-	})
-}
-
-// docs/limits.md: "max_wait goes on in a pause": a task's own, and those of the rules that
-// the pause keeps. It is not given up before, though the pause is known to last longer.
-func TestPatienceGoesOnInAPause(t *testing.T) {
-	until := time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC).Format(time.RFC3339) // bubbles begin an hour before
-	for name, pause := range map[string]string{"for good": "paused: true", "for an hour": "paused: true, paused_until: " + until} {
-		t.Run(name, func(t *testing.T) {
-			run(t, "{"+pause+", rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, max_wait: 45s}]}", func(c *course) {
-				e := &ends{at: map[string]time.Time{}}
-				c.impatient(e)
-				began := time.Now()
-				wants := map[string]time.Duration{"own": 20 * time.Second, "rule": 45 * time.Second, "delayed": 30 * time.Second}
-				for id, task := range map[string]queue.Task{
-					"own": {MaxWait: wants["own"]}, "rule": {MaxWait: time.Hour},
-					"delayed": {MaxWait: 20 * time.Second, Delay: 10 * time.Second},
-				} {
-					task.ID, task.Type, task.Scope = id, "work", "p/a"
-					if _, err := c.client.Enqueue(c.Context(), task); err != nil {
-						c.Fatal(err)
-					}
-				}
-				<-time.After(time.Minute)
-				for id, want := range wants {
-					at, ended := e.at[id]
-					if took := at.Sub(began); !ended || took < want || took > want+2*time.Second {
-						c.Errorf("%s: ended %v after %v, want %v", id, ended, took, want)
-					}
-				}
-			})
-		})
-	}
-}
-
-// A deadline that comes before the end of a pause does not end a task before its time.
-func TestDeadlineInAPause(t *testing.T) {
-	long(t)
-	run(t, "{paused: true, paused_until: 2000-01-01T01:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
-		c.serve(asynq.Config{})
-		for id, in := range map[string]time.Duration{"soon": time.Minute, "later": 10 * time.Minute} {
-			if _, err := c.client.Enqueue(c.Context(), queue.Task{Type: "work", Scope: "p/a", ID: id, Deadline: time.Now().Add(in)}); err != nil {
-				c.Fatal(err)
-			}
-		}
-		<-time.After(5 * time.Minute)
-		c.change("{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}")
-		if runs := c.finish(1); runs[0].id != "later" {
-			c.Errorf("%s ran", runs[0].id)
-		}
-		info, err := c.looks.GetTaskInfo("default", "soon")
-		if err != nil || info.State != asynq.TaskStateArchived || !strings.Contains(info.LastErr, "deadline") {
-			c.Errorf("%+v, %v", info, err)
-		}
-	})
 }

@@ -37,29 +37,3 @@ func TestShadowStopsNobody(t *testing.T) {
 		})
 	}
 }
-
-// Tasks that wait for a rule start at once when it becomes a shadow, live, in two
-// processes.
-func TestShadowLetsGoThoseWhoWait(t *testing.T) {
-	long(t)
-	run(t, "{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h}]}", func(c *course) {
-		const n = 100
-		c.serve(asynq.Config{})
-		c.serve(asynq.Config{})
-		c.plan(n, "p/a")
-		<-time.After(2 * time.Minute)
-		if early := len(c.ended); early != 1 {
-			c.Fatalf("%d started under the rule", early)
-		}
-		began := time.Now()
-		c.change("{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h, shadow: true}]}")
-		runs := c.finish(n)
-		if d := after(began, runs, n); d > 2*time.Second {
-			c.Errorf("the last start was %s after the change", d)
-		}
-		<-time.After(10 * time.Minute) // nothing is left of them that would be woken again
-		if got := len(c.ended); got != 0 {
-			c.Errorf("%d ran again", got)
-		}
-	})
-}

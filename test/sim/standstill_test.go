@@ -282,27 +282,3 @@ func TestDeletedWhileParked(t *testing.T) {
 		c.nothingWaits()
 	})
 }
-
-// Those who come to a queue that stands still go behind those who are parked of it, though the places
-// of many that came at once run ahead of the clock.
-func TestComeToStandingQueue(t *testing.T) {
-	long(t)
-	run(t, hundred, func(c *course) {
-		c.knowLow()
-		c.pauseLow()
-		c.serve(asynq.Config{Queues: bothQueues})
-		c.planIn("low", 3000, "p/a")
-		<-time.After(500 * time.Millisecond)
-		for i := range 3 {
-			task := queue.Task{Type: "work", Scope: "p/a", Queue: "low", ID: fmt.Sprintf("low %05d", 3000+i)}
-			if _, err := c.client.Enqueue(c.Context(), task); err != nil {
-				c.Fatal(err)
-			}
-			<-time.After(100 * time.Millisecond)
-		}
-		<-time.After(time.Second)
-		c.unpauseLow()
-		c.ordered(c.finish(3003), 60)
-		c.nothingWaits()
-	})
-}
