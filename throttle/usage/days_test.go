@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -120,43 +118,6 @@ func (m model) check(t *testing.T, rdb redis.UniversalClient, scope string, rand
 		if at.Before(to) || !at.Add(-g.every).Before(to) {
 			t.Fatalf("by %s the points end before %s, and to is %s", g.every, at, to)
 		}
-	}
-}
-
-// Days are kept "for 31 days", by UTC, on every kind of Redis; a day without spending is there too.
-func TestDays(t *testing.T) {
-	t.Parallel()
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			prefix, now := redistest.Prefix(t), time.Now()
-			noon := now.UTC().Truncate(day).Add(12 * time.Hour)
-			for ago, units := range map[int]int64{30: 3, 29: 5, 1: 7} {
-				r := newRecorder(t, rdb, prefix, "shop")
-				r.now = func() time.Time { return noon.Add(-time.Duration(ago) * day) }
-				r.Spent("p/x", By{Type: "t", EnqueuedBy: "web"}, units)
-				r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "trial"}}, Outcome: throttle.ShadowAllowed})
-				flush(t, r)
-			}
-			reports, err := ReadDays(t.Context(), rdb, Config{Prefix: prefix}, "p", 30*day)
-			must(t, err)
-			points, err := Series(t.Context(), rdb, Config{Prefix: prefix}, "p", now.Add(-30*day), now, day)
-			must(t, err)
-			today := slices.IndexFunc(reports, func(r Report) bool { return r.From.Equal(now.UTC().Truncate(day)) })
-			if len(reports) < 31 || len(points) < 31 || today < 30 { // one more may begin during the test
-				t.Fatalf("%d days, %d points, today is %d", len(reports), len(points), today)
-			}
-			for i, r := range reports[:31] {
-				want := map[int]int64{0: 3, 1: 5, 29: 7}[i]
-				if r.All.Units != want || points[i].Units != want || len(r.Spenders) != int(min(want, 1)) || len(r.Shadows) != int(min(want, 1)) {
-					t.Errorf("day %d: %+v, %+v", i, r, points[i])
-				}
-			}
-			if all := read(t, rdb, prefix, "p", 30*day); all.All != (Sum{15, 3}) || len(all.Spenders) != 1 || all.Spenders[0].EnqueuedBy != "web" {
-				t.Errorf("%+v", all)
-			}
-		})
 	}
 }
 

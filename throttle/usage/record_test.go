@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -88,12 +89,14 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// "It costs what Spent does": no more than that is allocated for it.
+// "It takes about 100 ns and allocates nothing for who has spent from the scope since
+// the last flush", and Record "costs what Spent does".
 func TestRecordAllocatesNothing(t *testing.T) {
 	r := newRecorder(t, redistest.Client(t), "hw", "app")
-	one := throttle.Spent{Scope: "p/x", Tasks: 1, Units: 1}
+	one, by := throttle.Spent{Scope: "p/x", Tasks: 1, Units: 1}, By{Queue: "q", Type: "t"}
 	r.Record(one)
-	if got := testing.AllocsPerRun(100, func() { r.Record(one) }); got != 0 {
+	r.Spent("p/x", by, 1)
+	if got := testing.AllocsPerRun(100, func() { r.Record(one); r.Spent("p/x", by, 1) }); got != 0 {
 		t.Errorf("%v allocations", got)
 	}
 }
@@ -399,13 +402,20 @@ func TestFloodOfUnits(t *testing.T) {
 	}
 }
 
-// "It … allocates nothing", by unit too.
-func TestSpentCostsAllocatesNothing(t *testing.T) {
-	r := newRecorder(t, redistest.Client(t), "hw", "app")
-	by, costs := By{Queue: "q", Type: "t"}, policy.Costs{"requests": 2, "tokens": 100}
-	r.SpentCosts("p/x", by, costs)
-	if got := testing.AllocsPerRun(100, func() { r.SpentCosts("p/x", by, costs) }); got != 0 {
-		t.Errorf("%v allocations", got)
+// "What cannot have been spent … is lost."
+func TestImpossible(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t, redistest.Client(t), redistest.Prefix(t), "app")
+	for i, c := range []struct {
+		scope string
+		units int64
+		lost  int64
+	}{{"", 3, 3}, {"p/*", 0, 1}, {"p", -5, 0}, {"p", mostUnits + 1, mostUnits + 1}, {"p", math.MinInt64, 0}} {
+		before := r.Lost()
+		r.Spent(c.scope, By{}, c.units)
+		if got := r.Lost() - before; got != c.lost || len(r.current.accounts) != 0 {
+			t.Errorf("%d: %d units are lost of %+v, %d scopes are known", i, got, c, len(r.current.accounts))
+		}
 	}
 }
 

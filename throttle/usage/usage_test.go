@@ -2,7 +2,6 @@ package usage
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -213,25 +212,6 @@ func TestNamesStayApart(t *testing.T) {
 	}
 }
 
-// "Of one that is longer than 128 bytes the beginning counts."
-func TestLongNames(t *testing.T) {
-	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	r := newRecorder(t, rdb, prefix, "app")
-	long := strings.Repeat("x", 127)
-	for _, end := range []string{"é", "ü", "y", "yz"} {
-		r.Spent("p", By{Type: long + end}, 1)
-		r.Spent("q", By{EnqueuedBy: long + end}, 1)
-	}
-	flush(t, r)
-	if got := read(t, rdb, prefix, "q", time.Minute).Spenders; len(got) != 2 || got[0].EnqueuedBy != long || got[1].EnqueuedBy != long+"y" {
-		t.Errorf("got %+v", got)
-	}
-	if got, want := lines(read(t, rdb, prefix, "p", time.Minute)), []string{"app  " + long + " 2/2", "app  " + long + "y 2/2"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // keysOf returns the keys under a prefix, each of which must have a TTL.
 func keysOf(t *testing.T, rdb *redis.Client, prefix string) []string {
 	t.Helper()
@@ -361,36 +341,6 @@ func TestFloodOfProviders(t *testing.T) {
 	}
 }
 
-// A process has at most 4000 combinations in memory; the rest counts.
-func TestFloodOfBoth(t *testing.T) {
-	t.Parallel()
-	r := newRecorder(t, redistest.Client(t), redistest.Prefix(t), "app")
-	for i := range 500 {
-		for n := range 30 {
-			r.Spent(fmt.Sprint("p/", i), By{Type: fmt.Sprint(n)}, 1)
-		}
-	}
-	combos, all := 0, int64(0)
-	for _, a := range r.current.accounts {
-		combos += len(a.by)
-		all += a.all.Units
-	}
-	if combos != mostInMemory || all != 500*30 {
-		t.Errorf("%d combinations with %d units", combos, all)
-	}
-}
-
-// "It takes about 100 ns and allocates nothing for who has spent from the scope since
-// the last flush."
-func TestSpentAllocatesNothing(t *testing.T) {
-	r := newRecorder(t, redistest.Client(t), "hw", "app")
-	by := By{Queue: "q", Type: "t"}
-	r.Spent("p/x", by, 1)
-	if got := testing.AllocsPerRun(100, func() { r.Spent("p/x", by, 1) }); got != 0 {
-		t.Errorf("%v allocations", got)
-	}
-}
-
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -412,44 +362,18 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestReadRefuses(t *testing.T) {
+// "Of one that is longer than 128 bytes the beginning counts."
+func TestLongNames(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
-	for name, c := range map[string]struct {
-		rdb    redis.UniversalClient
-		prefix string
-		scope  string
-		since  time.Duration
-		want   string
-	}{
-		"no scope":     {rdb, "hw", "", time.Hour, "is empty"},
-		"a star":       {rdb, "hw", "p/*", time.Hour, "stands for every name"},
-		"no client":    {nil, "hw", "p", time.Hour, "a Redis client is needed"},
-		"a prefix":     {rdb, "{", "p", time.Hour, "usage: Config.Prefix"},
-		"no time":      {rdb, "hw", "p", 0, "cannot look back 0s"},
-		"too much":     {rdb, "hw", "p", Longest + 1, "cannot look back 744h0m0.000000001s; use more than 0 and at most 744h0m0s"},
-		"before today": {rdb, "hw", "p", -1, "cannot look back -1ns"},
-	} {
-		if _, err := Read(t.Context(), c.rdb, Config{Prefix: c.prefix}, c.scope, c.since); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	r := newRecorder(t, rdb, prefix, "app")
+	long := strings.Repeat("x", 127)
+	for _, end := range []string{"é", "ü", "y", "yz"} {
+		r.Spent("p", By{Type: long + end}, 1)
 	}
-}
-
-// "What cannot have been spent … is lost."
-func TestImpossible(t *testing.T) {
-	t.Parallel()
-	r := newRecorder(t, redistest.Client(t), redistest.Prefix(t), "app")
-	for i, c := range []struct {
-		scope string
-		units int64
-		lost  int64
-	}{{"", 3, 3}, {"p/*", 0, 1}, {"p", -5, 0}, {"p", mostUnits + 1, mostUnits + 1}, {"p", math.MinInt64, 0}} {
-		before := r.Lost()
-		r.Spent(c.scope, By{}, c.units)
-		if got := r.Lost() - before; got != c.lost || len(r.current.accounts) != 0 {
-			t.Errorf("%d: %d units are lost of %+v, %d scopes are known", i, got, c, len(r.current.accounts))
-		}
+	flush(t, r)
+	if got, want := lines(read(t, rdb, prefix, "p", time.Minute)), []string{"app  " + long + " 2/2", "app  " + long + "y 2/2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
