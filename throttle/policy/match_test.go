@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/headway-go/headway/test/randompolicy"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -56,71 +55,6 @@ func TestMatchExample(t *testing.T) {
 		}
 		if got != row.want {
 			t.Errorf("%d %s: %s meets\n%s, want\n%s", i, row.promise, row.scope, got, row.want)
-		}
-	}
-}
-
-// "A rule replaced by name is replaced whole": nothing of tenant's 20/s burst 5
-// shows in acme's.
-func TestMatchReplacesWhole(t *testing.T) {
-	t.Parallel()
-	p := mustParse(t, `
-limits:
-  a:
-    scopes:
-      "*": {rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 5, on_redis_error: open, max_wait: 1m}]}
-      b: {rules: [{name: r, algorithm: concurrency, limit: 3}]}
-`)
-	bounds, err := p.Match(mustScope(t, "a/b"))
-	want := []policy.MatchedRule{{
-		Rule:  policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: policy.FailClosed},
-		Scope: mustScope(t, "a/b"),
-	}}
-	if err != nil || !reflect.DeepEqual(bare(bounds), want) {
-		t.Errorf("got %+v, %v, want %+v", bounds, err, want)
-	}
-}
-
-func TestMatchOverlay(t *testing.T) {
-	t.Parallel()
-	const tree = `
-unmatched: %s
-limits:
-  "*":
-    rules: [{name: any, algorithm: concurrency, limit: 1}]
-    scopes:
-      "*": {rules: [{name: x, algorithm: concurrency, limit: 1}, {name: y, algorithm: concurrency, limit: 1}]}
-      n: {rules: [{name: x, algorithm: concurrency, limit: 2}]}
-  p:
-    scopes:
-      "*": {rules: [{name: z, algorithm: concurrency, limit: 3}, {name: x, algorithm: concurrency, limit: 3}]}
-      n: {rules: [{name: x, algorithm: concurrency, limit: 4}]}
-      gone: {rules: [{name: x, unlimited: true}, {name: y, unlimited: true}, {name: z, unlimited: true}, {name: w, unlimited: true}]}
-  free:
-    rules: [{name: any, unlimited: true}]
-    scopes:
-      "*": {rules: [{name: x, unlimited: true}, {name: y, unlimited: true}]}
-      back: {rules: [{name: q, algorithm: concurrency, limit: 5}, {name: x, algorithm: concurrency, limit: 5}]}
-`
-	deny := mustParse(t, fmt.Sprintf(tree, "deny"))
-	for i, row := range []struct{ scope, want string }{
-		0: {"q/m", "any 1@q, x 1@q/m, y 1@q/m"},
-		1: {"q/n", "any 1@q, x 2@q/n, y 1@q/n"},
-		2: {"p/m", "any 1@p, x 3@p/m, y 1@p/m, z 3@p/m"}, // x keeps its place; p's * stands over *'s *
-		3: {"p/n", "any 1@p, x 4@p/n, y 1@p/n, z 3@p/n"}, // p's n over *'s n over both *
-		4: {"p/gone", "any 1@p"},                         // removing w, which nobody has, is no fault
-		5: {"free", ""},                                  // matched, and allowed
-		6: {"free/m", ""},
-		7: {"free/n", "x 2@free/n"},                      // *'s n lies over free's *
-		8: {"free/back", "x 5@free/back, q 5@free/back"}, // what comes back comes back in its place
-		9: {"p/m/deeper/still", "any 1@p, x 3@p/m, y 1@p/m, z 3@p/m"},
-	} {
-		bounds, err := deny.Match(mustScope(t, row.scope))
-		if got := lines(bounds); err != nil || got != row.want {
-			t.Errorf("%d: %s meets %s, %v, want %s", i, row.scope, got, err, row.want)
-		}
-		if row.want == "" && bounds != nil {
-			t.Errorf("%d: %s: bounds are empty, not nil", i, row.scope)
 		}
 	}
 }

@@ -2,32 +2,11 @@ package policy
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 )
-
-// "the burst of a token bucket, the limit of any other"
-func TestRuleCapacity(t *testing.T) {
-	t.Parallel()
-	for i, row := range []struct {
-		rule Rule
-		want int64
-	}{
-		0: {Rule{Algorithm: TokenBucket, Limit: 100, Per: time.Second, Burst: 7}, 7},
-		1: {Rule{Algorithm: TokenBucket, Limit: 100, Per: time.Second}, 1}, // "Defaults to 1"
-		2: {Rule{Algorithm: SlidingWindow, Limit: 100, Per: time.Second}, 100},
-		3: {Rule{Algorithm: FixedWindow, Limit: 100, Per: time.Second}, 100},
-		4: {Rule{Algorithm: Concurrency, Limit: 4}, 4},
-		5: {Rule{Algorithm: FixedWindow, Per: time.Second}, 0},
-	} {
-		if got := row.rule.Capacity(); got != row.want {
-			t.Errorf("%d: got %d, want %d", i, got, row.want)
-		}
-	}
-}
 
 // "Defaults to …": what the comments of Rule say is what a Policy fills in.
 func TestRuleDefaults(t *testing.T) {
@@ -116,18 +95,3 @@ func manyUnits(n int) string {
 }
 
 func longUnit(n int) string { return strings.Repeat("u", n) }
-
-// A name's share has a part at least, and the rest by weight.
-func TestWeightAmong(t *testing.T) {
-	t.Parallel()
-	shares := map[string]Share{"i": {Guaranteed: 60}, "b": {Weight: 3}}
-	tests := []struct {
-		name string
-		want float64
-	}{{"i", 2 * .7}, {"b", 2 * .3}, {"other", 2 * .3}}
-	for _, test := range tests {
-		if got := weightAmong(shares, test.name); math.Abs(got-test.want) > 1e-9 {
-			t.Errorf("%s has %v, want %v", test.name, got, test.want)
-		}
-	}
-}
