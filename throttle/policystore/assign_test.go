@@ -1,6 +1,7 @@
 package policystore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,124 +13,77 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
+// What a scope is assigned stays when it is assigned something else, gives way to a file that is imported, and is rolled back and
+// unset as limits are. The same again is no change, and what limits.yaml would refuse is refused.
 func TestAssign(t *testing.T) {
 	t.Parallel()
-	s, _ := withFile(t)
-	ctx := t.Context()
-	owner := "payments-team"
-	made, err := s.Assign(ctx, anna, "payments", &owner, []string{"billing", "refunds"})
-	must(t, err)
-	if made.Version.Change != "assign payments owner=payments-team apps=billing,refunds" {
-		t.Errorf("%+v", made.Version)
+	type shares = map[string]policy.Share
+	for name, c := range map[string]struct {
+		as       Assigned
+		change   string
+		written  string
+		same     *Assigned
+		wrong    []Assigned
+		imported string
+		none     *Assigned
+	}{
+		"owner": {
+			as: Assigned{Owner: new("payments-team")}, change: "owner=payments-team", written: "owner: payments-team",
+			imported: "owner: other", none: &Assigned{Owner: new("")},
+		},
+		"apps": {
+			as: Assigned{Apps: []string{"billing", "refunds"}}, change: "apps=billing,refunds", written: "apps: [billing, refunds]",
+			wrong: []Assigned{{Apps: []string{"a/b"}}}, imported: "apps: [x]", none: &Assigned{Apps: []string{}},
+		},
+		"hosts": {
+			as:     Assigned{Hosts: []string{"api.example.com", "*.example.org:8443"}},
+			change: "hosts=api.example.com,*.example.org:8443", written: `hosts: [api.example.com, "*.example.org:8443"]`,
+			wrong: []Assigned{{Hosts: []string{"https://a"}}}, imported: "hosts: [other.example.com]", none: &Assigned{Hosts: []string{}},
+		},
+		"weight": {as: Assigned{Weight: new(int64(5))}, change: "weight=5", written: "weight: 5", imported: "weight: 7"},
+		"shares": {
+			as:     Assigned{Shares: shares{"i": {Guaranteed: 60, Weight: 2}, "b": {Weight: 3}}},
+			change: "shares=b:3,i:60%:2", written: "shares: {b: {weight: 3}, i: {part: 60%, weight: 2}}",
+			wrong: []Assigned{{Shares: shares{"i": {Guaranteed: 101}}}}, imported: "shares: {x: {part: 10%}}", none: &Assigned{Shares: shares{}},
+		},
+		"answers": {
+			as: Assigned{Answers: new("{cut: 30%, most: 150%}")}, change: "answers={cut: 30%, most: 150%}", written: "answers: {cut: 30%, most: 150%}",
+			same:     &Assigned{Answers: new("{mode: heed, most: 150%, cut: 30%}")},
+			wrong:    []Assigned{{Answers: new("always")}, {Answers: new("{cut: 91%}")}, {Answers: new("[")}, {Answers: new("{mode: pause, most: 150%}")}},
+			imported: "answers: pause", none: &Assigned{Answers: new("")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := withFile(t)
+			assign := func(as Assigned) (Made, error) { return s.Reassign(t.Context(), anna, "payments", as) }
+			made, err := assign(c.as)
+			must(t, err)
+			if made.Version.Change != "assign payments "+c.change {
+				t.Errorf("%+v", made.Version)
+			}
+			must(t, second(assign(Assigned{MaxPriority: new(3)})))
+			has(t, s.nowSays(t), c.written, "max_priority: 3", "limit: 200")
+			if _, err := assign(*cmp.Or(c.same, &c.as)); !errors.Is(err, ErrUnchanged) {
+				t.Errorf("the same again: %v", err)
+			}
+			for _, wrong := range c.wrong {
+				if _, err := assign(wrong); err == nil || errors.Is(err, ErrUnchanged) {
+					t.Errorf("%+v: %v", wrong, err)
+				}
+			}
+			must(t, second(s.Import(t.Context(), bert, policyOf(t, "limits: {payments: {"+c.imported+"}}"), "f", false)))
+			has(t, s.nowSays(t), c.imported, "max_priority: 3", "limit: 200")
+			if c.none != nil {
+				must(t, second(assign(*c.none)))
+				has(t, s.nowSays(t), "!"+name+":", "max_priority: 3")
+			}
+			must(t, second(s.Rollback(t.Context(), anna, made.Version.Number)))
+			has(t, s.nowSays(t), c.written, "!max_priority")
+			must(t, second(s.Unset(t.Context(), anna, "payments", "")))
+			has(t, s.nowSays(t), "!"+name+":")
+		})
 	}
-	has(t, s.nowSays(t), "owner: payments-team", "apps: [billing, refunds]", "limit: 200")
-	_, err = s.Assign(ctx, bert, "payments", nil, []string{}) // the owner stays
-	must(t, err)
-	has(t, s.nowSays(t), "owner: payments-team", "!apps:")
-	if _, err = s.Assign(ctx, bert, "payments", &owner, nil); !errors.Is(err, ErrUnchanged) {
-		t.Errorf("the same again: %v", err)
-	}
-	if _, err = s.Assign(ctx, bert, "payments", nil, []string{"a/b"}); err == nil {
-		t.Error("a name that is none was taken")
-	}
-	_, err = s.Rollback(ctx, anna, 2)
-	must(t, err)
-	has(t, s.nowSays(t), "apps: [billing, refunds]")
-	_, err = s.Unset(ctx, anna, "payments", "")
-	must(t, err)
-	has(t, s.nowSays(t), "!owner", "!apps")
-	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {owner: other, apps: [x]}}"), "f", false)
-	must(t, err)
-	has(t, s.nowSays(t), "owner: other", "apps: [x]", "limit: 200")
-}
-
-func TestAssignHosts(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	ctx := t.Context()
-	made, err := s.Reassign(ctx, anna, "payments", Assigned{Hosts: []string{"api.example.com", "*.example.org:8443"}})
-	must(t, err)
-	if made.Version.Change != "assign payments hosts=api.example.com,*.example.org:8443" {
-		t.Errorf("%+v", made.Version)
-	}
-	has(t, s.nowSays(t), `hosts: [api.example.com, "*.example.org:8443"]`)
-	if _, err = s.Reassign(ctx, anna, "payments", Assigned{Hosts: []string{"https://a"}}); err == nil {
-		t.Error("a URL was taken")
-	}
-	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {hosts: [other.example.com]}}"), "f", false)
-	must(t, err)
-	has(t, s.nowSays(t), "hosts: [other.example.com]", "limit: 200")
-	_, err = s.Reassign(ctx, anna, "payments", Assigned{Hosts: []string{}})
-	must(t, err)
-	has(t, s.nowSays(t), "!hosts")
-}
-
-func TestAssignShares(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	ctx, weight, team := t.Context(), int64(5), "payments-team"
-	shares := map[string]policy.Share{"i": {Guaranteed: 60, Weight: 2}, "b": {Weight: 3}}
-	made, err := s.Reassign(ctx, anna, "payments", Assigned{Weight: &weight, Shares: shares})
-	must(t, err)
-	if made.Version.Change != "assign payments weight=5 shares=b:3,i:60%:2" {
-		t.Errorf("%+v", made.Version)
-	}
-	has(t, s.nowSays(t), "weight: 5", "shares: {b: {weight: 3}, i: {part: 60%, weight: 2}}", "limit: 200")
-	_, err = s.Assign(ctx, bert, "payments", &team, nil) // the weight and the shares stay
-	must(t, err)
-	has(t, s.nowSays(t), "owner: payments-team", "weight: 5", "shares: {b:")
-	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Weight: &weight, Shares: shares}); !errors.Is(err, ErrUnchanged) {
-		t.Errorf("the same again: %v", err)
-	}
-	_, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]policy.Share{}})
-	must(t, err)
-	has(t, s.nowSays(t), "owner: payments-team", "weight: 5", "!shares")
-	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]policy.Share{"i": {Guaranteed: 101}}}); err == nil {
-		t.Error("a part of 101 % was taken")
-	}
-	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {weight: 7, shares: {x: {part: 10%}}}}"), "f", false)
-	must(t, err)
-	has(t, s.nowSays(t), "owner: payments-team", "weight: 7", "shares: {x: {part: 10%}}", "limit: 200")
-	_, err = s.Unset(ctx, anna, "payments", "")
-	must(t, err)
-	has(t, s.nowSays(t), "!weight", "!shares", "!owner")
-}
-
-// What follows from answers is assigned, taken away, imported and taken back as limits.yaml
-// has it; one that is none is refused.
-func TestAssignAnswers(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	ctx, weight := t.Context(), int64(5)
-	assign := func(text string) (Made, error) {
-		return s.Reassign(ctx, anna, "payments", Assigned{Answers: &text})
-	}
-	made, err := assign("{cut: 30%, most: 150%}")
-	must(t, err)
-	if made.Version.Change != "assign payments answers={cut: 30%, most: 150%}" {
-		t.Errorf("%+v", made.Version)
-	}
-	has(t, s.nowSays(t), "answers: {cut: 30%, most: 150%}", "limit: 200")
-	if _, err := assign("{mode: heed, most: 150%, cut: 30%}"); !errors.Is(err, ErrUnchanged) {
-		t.Errorf("the same again: %v", err)
-	}
-	_, err = s.Reassign(ctx, bert, "payments", Assigned{Weight: &weight}) // the answers stay
-	must(t, err)
-	has(t, s.nowSays(t), "weight: 5", "answers: {cut: 30%, most: 150%}")
-	for _, text := range []string{"always", "{cut: 91%}", "[", "{mode: pause, most: 150%}"} {
-		if _, err := assign(text); err == nil || errors.Is(err, ErrUnchanged) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-	_, err = assign("")
-	must(t, err)
-	has(t, s.nowSays(t), "weight: 5", "!answers")
-	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {answers: pause}}"), "f", false)
-	must(t, err)
-	has(t, s.nowSays(t), "weight: 5", "answers: pause")
-	_, err = s.Unset(ctx, anna, "payments", "")
-	must(t, err)
-	has(t, s.nowSays(t), "!answers", "!weight")
 }
 
 // A cap of priorities is assigned, taken away, imported and taken back. 0 is a cap of its own, and one that

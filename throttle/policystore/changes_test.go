@@ -15,7 +15,6 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // "The last 1,000 are kept, for 366 days after the newest", newest first, with who, why and what.
@@ -92,24 +91,15 @@ func TestNeverAdmitted(t *testing.T) {
 			t.Errorf("%+v, %T: %t", c.ask, errors.Unwrap(c.why), got)
 		}
 	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if NewPast(s, limiter).NeverAdmitted(stopped, throttle.Waiter{Scope: "mail", Cost: 11}, cost) {
+		t.Error("the store cannot be asked, and a task is said to be hopeless")
+	}
 	must(t, set(s, anna, "other", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
 	redistest.WaitFor(t, "the new version to be known", time.Minute, func() bool {
 		return !past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a", Cost: 10}, cost)
 	})
-}
-
-// "While the store can't be asked the answer is no."
-func TestNeverAdmittedWithoutRedis(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	rdb := server.Client(t)
-	limiter, err := throttle.New(rdb, policyOf(t, "limits: {}"), throttle.Config{})
-	must(t, err)
-	past := NewPast(New(rdb, Config{}), limiter)
-	server.Kill9()
-	if past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a"}, &policy.CostError{}) {
-		t.Error("it is said to be hopeless")
-	}
 }
 
 // UnmatchedSince names the version that took a scope's rules away, however many came after it, and none for a scope that never
@@ -247,20 +237,6 @@ func TestResetIsAVersion(t *testing.T) {
 	server.Client(t).HSet(t.Context(), s.key, "v:2", strings.Replace(text, `"used":3`, `"used":4`, 1))
 	if _, err := s.Verify(t.Context(), ""); !errors.As(err, new(*ChainError)) {
 		t.Errorf("rewritten: %v", err)
-	}
-}
-
-// The pause that an API has asked for is in the trace too.
-func TestResetOfAPause(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	s, l := spent(t, rdb, rdb)
-	_, err := l.Report(t.Context(), "payments", upstream.Hint{Limited: true})
-	must(t, err)
-	made, err := s.Reset(t.Context(), anna, l, "payments", "")
-	must(t, err)
-	if r := made.Version.Resets; len(r) != 3 || r[2] != (Reset{Scope: "payments"}) {
-		t.Errorf("%+v", r)
 	}
 }
 

@@ -161,19 +161,6 @@ func TestVerifyNoted(t *testing.T) {
 	}
 }
 
-// "The oldest version that is kept is where the chain begins."
-func TestVerifyTrimmed(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	for i := range Kept + 5 {
-		must(t, set(s, anna, "payments", "account", fmt.Sprintf("limit=%d", i)))
-	}
-	c, err := s.Verify(t.Context(), "")
-	if err != nil || c.Sound != Kept || c.Oldest != 7 || c.Newest != Kept+6 {
-		t.Errorf("%+v, %v", c, err)
-	}
-}
-
 // docs/limits.md: "-as is a label", and the Redis user stands beside it in all that a change writes.
 func TestUserIsRecorded(t *testing.T) {
 	t.Parallel()

@@ -448,6 +448,10 @@ func TestHistoryEnds(t *testing.T) {
 		t.Errorf("%d kept, from %d", len(history), history[0].Number)
 	}
 	has(t, s.nowSays(t), fmt.Sprintf("limit: %d,", Kept+4))
+	// "The oldest version that is kept is where the chain begins."
+	if c, err := s.Verify(t.Context(), ""); err != nil || c.Sound != Kept || c.Oldest != 7 || c.Newest != Kept+6 {
+		t.Errorf("%+v, %v", c, err)
+	}
 	// Sources that no version needs go with it, and the oldest when all are too large.
 	s.most = 20_000
 	for i := range 6 {
