@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -201,18 +200,5 @@ func TestDraftIsCutBetweenMembers(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%d bytes: %+v", length, got)
 		}
-	}
-}
-
-// Of a list 32 members are read, of an answer 16 quotas are told.
-func TestDraftIsBounded(t *testing.T) {
-	t.Parallel()
-	var members []string
-	for i := range 40 {
-		members = append(members, fmt.Sprintf("p%02d;q=%d", 40-i, i+1))
-	}
-	got := Read(200, answer(t, "RateLimit-Policy: "+strings.Join(members, ",")), now).Quotas
-	if len(got) != MaxQuotas || got[0] != ietf("p09", 32, Unknown, Unknown, 0) || got[15] != ietf("p24", 17, Unknown, Unknown, 0) {
-		t.Errorf("%d: %+v", len(got), got)
 	}
 }

@@ -2,13 +2,10 @@ package upstream
 
 import (
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"net/http"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -76,50 +73,6 @@ func TestNames(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, exp) {
 			t.Errorf("%q:\n got %+v\nwant %+v", name, got, exp)
-		}
-	}
-}
-
-// All roles, before and behind the unit.
-func TestRoles(t *testing.T) {
-	t.Parallel()
-	want := told(quota("acme-ratelimit", "", "tokens", 100, 40, 9*time.Second, 0))
-	for _, header := range []string{
-		"Acme-RateLimit-Limit-Tokens: 100\nAcme-RateLimit-Remaining-Tokens: 40\nAcme-RateLimit-Reset-Tokens: 9s",
-		"Acme-RateLimit-Tokens-Limit: 100\nAcme-RateLimit-Tokens-Remaining: 40\nAcme-RateLimit-Tokens-Reset: 9s",
-		"Acme-RateLimit-Tokens-Limit: 100\nAcme-RateLimit-Tokens-Used: 60\nAcme-RateLimit-Tokens-Reset-After: 9\nAcme-RateLimit-Tokens-Reset: 10",
-		"Acme-RateLimit-Limit-Tokens: 100\nAcme-RateLimit-Observed-Tokens: 60\nAcme-RateLimit-Reset-After-Tokens: 9\nAcme-RateLimit-Reset-Tokens: 10",
-	} {
-		if got := Read(200, answer(t, header), now); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s:\n got %+v", header, got)
-		}
-	}
-}
-
-// A limit's own name and a window in a field of its own.
-func TestNamesAndWindowsOfVendors(t *testing.T) {
-	t.Parallel()
-	const limit = "X-RateLimit-Limit: 7\n"
-	q := quota("x-ratelimit", "", "requests", 7, Unknown, Unknown, 0)
-	long := strings.Repeat("n", 100)
-	for header, want := range map[string]Quota{
-		"X-RateLimit-Resource: core":                     {Name: "core"},
-		"X-RateLimit-Name: a b~":                         {Name: "a b~"},
-		"X-RateLimit-Name: " + long:                      {Name: long[:64]},
-		"X-RateLimit-Name: ä":                            {},
-		"X-RateLimit-Name: a\x7f":                        {},
-		"X-RateLimit-Interval-Milliseconds: 1500":        {Window: 1500 * time.Millisecond},
-		"X-RateLimit-Interval-Milliseconds: 0":           {},
-		"X-RateLimit-Interval-Milliseconds: x":           {},
-		"X-RateLimit-Interval-Milliseconds: -1":          {},
-		"X-RateLimit-Interval-Milliseconds: 31622400000": {Window: 366 * day},
-		"X-RateLimit-Interval-Milliseconds: 31622400001": {},
-		"Acme-RateLimit-Interval-Milliseconds: 1500":     {},
-	} {
-		exp := q
-		exp.Name, exp.Window = want.Name, want.Window
-		if got := Read(200, answer(t, limit+header), now); !reflect.DeepEqual(got, told(exp)) {
-			t.Errorf("%.60q: %+v", header, got)
 		}
 	}
 }
@@ -207,52 +160,6 @@ func TestPrecedence(t *testing.T) {
 			RateLimit-Policy: "a";q=10;qu="content-bytes"
 			X-RateLimit-Limit: 20`, told(inUnit(ietf("a", 10, Unknown, Unknown, 0), "content-bytes"), x(20, Unknown, Unknown, 0))},
 	})
-}
-
-// The many fields of an answer, in any order and spelling, read the same.
-func TestMapOrder(t *testing.T) {
-	t.Parallel()
-	lines := map[string][]string{
-		"Date": {"Sun, 01 Mar 2026 11:59:00 GMT"}, "Retry-After": {"5", "7"}, "retry-after": {"6"}, "Content-Type": {"text/html"},
-		"Ratelimit": {`"a";r=1`}, "RATELIMIT": {`"a";r=2, "b";r=3`}, "Ratelimit-Policy": {`"b";q=9;w=5, "c";q=4`, "4;w=1"},
-		"X-Ratelimit-Name": {"one"}, "x-ratelimit-name": {"two"}, "X-Rate-Limit-Limit": {"4"}, "X-Ratelimit-Limit": {"4"},
-		"X-Ratelimit-Limit-Minute": {"60"}, "X-Ratelimit-Limit-Hour": {"600"}, "X-Ratelimit-Interval-Milliseconds": {"5"}, "x-rate-limit-interval-milliseconds": {"6"},
-	}
-	for i := range 30 {
-		lines[fmt.Sprintf("X%d-Ratelimit-Limit-Day", i)] = []string{"5"}
-	}
-	keys := slices.Sorted(maps.Keys(lines))
-	want := Read(429, lines, now)
-	if len(want.Quotas) != MaxQuotas || want.Retry != 7*time.Second {
-		t.Fatalf("%+v", want)
-	}
-	for range 200 {
-		rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-		h := http.Header{}
-		for _, key := range keys {
-			h[key] = lines[key]
-		}
-		if got := Read(429, h, now); !reflect.DeepEqual(got, want) {
-			t.Fatalf("got %+v\nwant %+v", got, want)
-		}
-	}
-}
-
-// "It neither keeps nor changes header", even where it joins two fields of one
-// name and there is room behind the values.
-func TestHeaderIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	values := append(make([]string, 0, 16), "5", " 6 ")
-	h := http.Header{"X-Ratelimit-Limit": values, "x-rate-limit-limit": {"7"}, "x-ratelimit-LIMIT": {"8"}, "Retry-After": {" 5 "}}
-	before := h.Clone()
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() { Read(429, h, now) })
-	}
-	wg.Wait()
-	if !reflect.DeepEqual(h, before) || values[:3][2] != "" {
-		t.Errorf("%q, was %q", h, before)
-	}
 }
 
 // A header with a million of these fields, or values, costs what it has in
