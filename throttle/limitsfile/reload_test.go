@@ -188,30 +188,6 @@ func TestGoneRulesAreTold(t *testing.T) {
 	})
 }
 
-// A file that is not there is being replaced, unless somebody asks for it.
-func TestMissingFileIsTold(t *testing.T) {
-	t.Parallel()
-	reloads(t, func(t *testing.T, r *reloading) {
-		must(t, os.Remove(r.path))
-		later(time.Minute)
-		expect(t, r.out.String(), "!level=ERROR")
-		r.signals <- syscall.SIGHUP
-		later(time.Second)
-		expect(t, r.out.String(), "level=ERROR", "cannot read the limits file; keeping the current limits", "no such file")
-		must(t, os.Mkdir(r.path, 0o700))
-		r.signals <- syscall.SIGHUP
-		later(time.Second)
-		expect(t, r.out.String(), "it is no file")
-		must(t, os.Remove(r.path))
-		inPlace(t, r.path, strings.Replace(twoTenants, "200", "300", 1))
-		later(2 * time.Second)
-		r.says([]string{"limit: 300"}, nil)
-		if n := strings.Count(r.out.String(), "level=ERROR"); n != 2 {
-			t.Errorf("%d errors:\n%s", n, r.out)
-		}
-	})
-}
-
 // docs/limits.md: "A symlink is followed": a ConfigMap of Kubernetes changes by another target.
 func TestSymlinkIsFollowed(t *testing.T) {
 	t.Parallel()

@@ -2,18 +2,14 @@ package limitsfile
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
@@ -24,50 +20,6 @@ func readOf(t *testing.T, path string) File {
 	read, err := Read(t.Context(), path)
 	must(t, err)
 	return read
-}
-
-// The file is read again when the process is told, even if it looks the same.
-func TestSignalReads(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	var out output
-	path := settledFile(t, oneRule)
-	l := New(rdb, readOf(t, path), Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
-	signals, done := make(chan os.Signal), make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { defer close(done); l.Reload(ctx, signals) }()
-	signals <- syscall.SIGHUP
-	redistest.WaitFor(t, "the file to be read", time.Minute, func() bool {
-		return strings.Contains(out.String(), "limits file unchanged")
-	})
-	cancel()
-	<-done
-}
-
-// A worker whose file was superseded does not bring it back where Redis was emptied.
-func TestSupersededFileIsNotRestored(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	var out output
-	with := func(text string) *Source {
-		l := New(rdb, readOf(t, settledFile(t, text)), Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
-		if _, err := l.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	with(oneRule)
-	newer := with(strings.Replace(oneRule, "200", "300", 1))
-	older := with(oneRule)
-	rdb.FlushAll(t.Context())
-	older.restore(t.Context())
-	if n := rdb.Exists(t.Context(), "hw:limits").Val(); n != 0 {
-		t.Error("the older file was published again")
-	}
-	newer.restore(t.Context())
-	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(limitsyaml.Format(p)), "300") {
-		t.Errorf("%v, %v", p, err)
-	}
 }
 
 // output is written by several goroutines at once.

@@ -1,36 +1,11 @@
 package limitsyaml
 
 import (
-	"bytes"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-func TestLimitsMakeAnEqualPolicy(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		"limits: {}",
-		"unmatched: allow\nlimits:\n  a: {}\n",
-		`
-limits:
-  "*": {rules: [{name: r, algorithm: concurrency, limit: 2}]}
-  payments:
-    rules: [{name: account, algorithm: sliding-window, limit: 200, per: 1s, margin: 5ms, max_wait: 1h, on_redis_error: share}]
-    scopes:
-      "*": {rules: [{name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}], scopes: {refunds: {}}}
-      acme: {rules: [{name: tenant, unlimited: true}]}
-`,
-	} {
-		p := mustParse(t, text)
-		unmatched, limits := p.Limits()
-		again, err := policy.New(unmatched, limits)
-		if err != nil || !bytes.Equal(Format(again), Format(p)) {
-			t.Errorf("%s\nbecomes\n%s\n%v", Format(p), Format(again), err)
-		}
-	}
-}
 
 func TestParseRule(t *testing.T) {
 	t.Parallel()
@@ -83,29 +58,6 @@ func TestRuleWith(t *testing.T) {
 		}
 		if said != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", what, said, c.want)
-		}
-	}
-}
-
-// Fields of rules on trial and of certain hours are set and taken away as others are.
-func TestRuleWithHoursAndShadow(t *testing.T) {
-	t.Parallel()
-	r := policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 2}
-	for i, row := range []struct {
-		fields map[string]string
-		want   string
-	}{
-		{map[string]string{"shadow": "true"}, "{name: r, algorithm: concurrency, limit: 2, shadow: true}"},
-		{map[string]string{"active": "* 8 * * *"}, `{name: r, algorithm: concurrency, limit: 2, active: "* 8 * * *", shadow: true}`},
-		{map[string]string{"timezone": "Asia/Kathmandu", "shadow": "false"}, `{name: r, algorithm: concurrency, limit: 2, active: "* 8 * * *", timezone: "Asia/Kathmandu"}`},
-		{map[string]string{"active": "", "timezone": ""}, "{name: r, algorithm: concurrency, limit: 2}"},
-	} {
-		var err error
-		if r, err = RuleWith(r, row.fields); err != nil || FormatRule(r) != row.want {
-			t.Errorf("%d: got %s, %v", i, FormatRule(r), err)
-		}
-		if again, err := ParseRule("it", []byte(row.want)); err != nil || again != r {
-			t.Errorf("%d: read back as %+v, %v", i, again, err)
 		}
 	}
 }
