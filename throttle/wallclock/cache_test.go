@@ -2,7 +2,6 @@ package wallclock
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 )
 
@@ -42,23 +41,5 @@ func TestCacheIsBounded(t *testing.T) {
 		if len(c.known) > cached {
 			t.Fatalf("%d are kept", len(c.known))
 		}
-	}
-}
-
-func TestMustParsePanics(t *testing.T) {
-	t.Parallel()
-	for want, parse := range map[string]func(){
-		"wallclock: cron \"60 * * * *\"":     func() { MustParse("60 * * * *", "") },
-		"wallclock: time zone \"Nowhere\"":   func() { MustParseWindow("* 8 * * *", "Nowhere") },
-		"wallclock: cron \"@daily\": stands": func() { MustParseWindow("@daily", "") },
-	} {
-		func() {
-			defer func() {
-				if got, _ := recover().(string); !strings.HasPrefix(got, want) {
-					t.Errorf("%q, want %q", got, want)
-				}
-			}()
-			parse()
-		}()
 	}
 }
