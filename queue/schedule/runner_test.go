@@ -16,8 +16,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
@@ -72,12 +70,6 @@ func (c *counter) ProcessTask(ctx context.Context, _ *asynq.Task) error {
 	return nil
 }
 
-func (c *counter) len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.seen)
-}
-
 type silent struct{}
 
 func (silent) Debug(...any) {}
@@ -85,47 +77,6 @@ func (silent) Info(...any)  {}
 func (silent) Warn(...any)  {}
 func (silent) Error(...any) {}
 func (silent) Fatal(...any) {}
-
-// The same on a real Redis, where the processes really race: a day of a schedule
-// goes by in a second or two.
-func TestEachRunIsEnqueuedOnceByRacingRunners(t *testing.T) {
-	t.Parallel()
-	name := redistest.Prefix(t)
-	counts := newCounter()
-	server := asynq.NewServerFromRedisClient(redistest.Client(t), asynq.Config{
-		Concurrency: 4, Queues: map[string]int{name: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond,
-	})
-	must(t, server.Start(counts))
-	defer server.Shutdown()
-	text := "schedules: {" + name + `: {cron: "*/10 * * * *", catch_up: all, task: {type: report, scope: p, queue: ` + name + "}}}"
-	const runs = 144
-	var wg sync.WaitGroup
-	for range 4 {
-		h := &hook{}
-		rdb := redistest.Client(t)
-		rdb.AddHook(h)
-		r, err := New(Config{Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{}), Schedules: parseFile(t, text).Schedules})
-		must(t, err)
-		wg.Go(func() {
-			for minute := range runs * 10 {
-				h.shift = time.Duration(minute) * time.Minute
-				if _, err := r.poll(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	redistest.WaitFor(t, "every run to have run", 2*time.Minute, func() bool { return counts.len() >= runs-1 })
-	for id, n := range counts.seen {
-		if n != 1 {
-			t.Errorf("%s ran %d times", id, n)
-		}
-	}
-	if n := counts.len(); n > runs+1 {
-		t.Errorf("%d runs, and a day has %d", n, runs)
-	}
-}
 
 // "A process that dies between the two steps has moved no record, and any other
 // one sees that the run is due."
@@ -236,18 +187,6 @@ func TestCatchUpAllIsBounded(t *testing.T) {
 		if log := w.log.String(); !strings.Contains(log, "left_out=200 enqueued=100 catch_up=all") {
 			t.Errorf("the log is %q", log)
 		}
-	})
-}
-
-func TestFirstSightEnqueuesNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 06:00:05")
-		w.live(file(`cron: "* * * * *", catch_up: all`), 50*time.Second)
-		w.want("s")
-		w.live(file(`cron: "* * * * *", catch_up: all`), 10*time.Second)
-		w.want("s", "2026-11-22 06:01:00")
 	})
 }
 
@@ -455,20 +394,4 @@ func TestRecordsExpire(t *testing.T) {
 		w.live(file(daily), 2*time.Minute)
 		w.record() // the only one
 	})
-}
-
-func TestNewRefuses(t *testing.T) {
-	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { _ = rdb.Close() }()
-	client := queue.NewClient(rdb, queue.ClientConfig{})
-	for name, cfg := range map[string]Config{
-		"no Redis":           {Client: client},
-		"no client":          {Redis: rdb},
-		"a schedule by hand": {Redis: rdb, Client: client, Schedules: []*Schedule{{Name: "s"}}},
-	} {
-		if _, err := New(cfg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
 }
