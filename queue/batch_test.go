@@ -90,25 +90,6 @@ func TestBatchReportsEveryLine(t *testing.T) {
 	}
 }
 
-func TestBatchKeepsOrder(t *testing.T) {
-	t.Parallel()
-	rdb, name := redistest.Client(t), redistest.Prefix(t)
-	const n = 5000
-	line := 0
-	client := queue.NewClient(rdb, queue.ClientConfig{})
-	sum, err := client.EnqueueBatch(t.Context(), tasks(n, name), func(r queue.Result) {
-		if line++; r.Line != line || r.ID != fmt.Sprintf("t%d", line-1) || r.Queue != name {
-			t.Fatalf("result %d: %+v", line, r)
-		}
-	})
-	if sum.Enqueued != n || line != n || err != nil {
-		t.Errorf("%+v %v, %d results", sum, err, line)
-	}
-	if !slices.Equal(pending(t, rdb, name), wantIDs(n)) {
-		t.Error("asynq will not run them in order")
-	}
-}
-
 // TestBatchFirstOfTwo holds that "of two entries with the same id and queue the
 // first is enqueued", also where one of them is delayed and Redis has only one
 // of asynq's two scripts.
@@ -217,39 +198,6 @@ func TestBatchSourceFails(t *testing.T) {
 	}
 	if len(pending(t, rdb, name)) != 1 {
 		t.Error("what was read is not enqueued")
-	}
-}
-
-// TestBatchRedisFails holds that a batch stops when Redis refuses, says which
-// tasks failed, and that all of it can be given again.
-func TestBatchRedisFails(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	client := queue.NewClient(rdb, queue.ClientConfig{})
-	const n = 20000
-	results, failed := 0, 0
-	sum, err := client.EnqueueBatch(t.Context(), tasks(n, "q"), func(r queue.Result) {
-		if results++; results == 700 {
-			if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-				t.Error(err)
-			}
-		}
-		if r.State == queue.Failed {
-			failed++
-		}
-	})
-	if !redis.HasErrorPrefix(rootOf(err), "OOM") || sum.Failed != failed || failed == 0 || sum.Enqueued < 700 || sum.Total() != results || results == n {
-		t.Fatalf("%+v %v, %d results, %d failed", sum, err, results, failed)
-	}
-	rdb.ConfigSet(t.Context(), "maxmemory", "0")
-	if got := pending(t, rdb, "q"); !slices.Equal(got, wantIDs(sum.Enqueued)) {
-		t.Errorf("%d enqueued, %+v", len(got), sum)
-	}
-	if again, err := client.EnqueueBatch(t.Context(), tasks(n, "q"), nil); err != nil || again.Duplicate != sum.Enqueued {
-		t.Errorf("again: %+v %v", again, err)
-	}
-	if !slices.Equal(pending(t, rdb, "q"), wantIDs(n)) {
-		t.Error("not each id once")
 	}
 }
 
@@ -397,26 +345,6 @@ func TestReader(t *testing.T) {
 				t.Errorf("%s%s:\ngot  %.300q\nwant %.300q", name, way, got, tt.want)
 			}
 		}
-	}
-}
-
-// TestReaderSourceFails holds that an unreadable source ends the entries with
-// its error, and that the half line before it is no task.
-func TestReaderSourceFails(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("disk on fire")
-	r := queue.NewReader(io.MultiReader(strings.NewReader(mail("a")+"\n"+mail("b")), iotest.ErrReader(broken)))
-	var last queue.Entry
-	n := 0
-	for e := range r.All() {
-		last = e
-		n++
-	}
-	if n != 2 || !errors.Is(last.Err, broken) || last.Err.Error() != "queue: read after line 1: disk on fire" {
-		t.Errorf("%d entries, the last %+v", n, last)
-	}
-	if e := r.Next(); e.Err == nil {
-		t.Errorf("after the end: %+v", e)
 	}
 }
 

@@ -279,26 +279,6 @@ func rootOf(err error) error {
 	return err
 }
 
-// TestScriptsForgotten holds that a Redis that lost its scripts, as after a
-// restart, is given them again.
-func TestScriptsForgotten(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	client := queue.NewClient(rdb, queue.ClientConfig{})
-	for range 3 {
-		for _, delay := range []time.Duration{0, time.Hour} {
-			if got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: delay}); got.State != queue.Enqueued || err != nil {
-				t.Errorf("%+v %v", got, err)
-			}
-		}
-		must(t, rdb.ScriptFlush(t.Context()).Err())
-	}
-	q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
-	if err != nil || q.Pending != 3 || q.Scheduled != 3 {
-		t.Errorf("%+v %v", q, err)
-	}
-}
-
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Cluster(t)

@@ -150,77 +150,45 @@ func TestParseLineRefuses(t *testing.T) {
 		"a unit twice":          {mail(`"cost":{"tokens":1,"tokens":2}`), `cost: field "tokens" stands there twice`},
 		"a list of costs":       {mail(`"cost":[1]`), "cost: want a whole number, got a list"},
 		"cost as text":          {mail(`"cost":"1"`), "cost: want a whole number, got a string"},
-		"cost null":             {mail(`"cost":null`), "cost: want a whole number, got null"},
-		"cost true":             {mail(`"cost":true`), "cost: want a whole number, got true or false"},
 		"retries negative":      {mail(`"max_retry":-1`), "max_retry: -1 is below 0"},
-		"retries many":          {mail(`"max_retry":1000001`), "max_retry: 1000001 is above 1000000"},
 		"max wait negative":     {mail(`"max_wait":"-1s"`), `max_wait: "-1s" is negative`},
 		"max wait a number":     {mail(`"max_wait":60`), `max_wait: want a string such as "90s", got a number`},
 		"priority":              {mail(`"priority":9999999`), "priority: 9999999 is above 1000000"},
 		"delay unit":            {mail(`"delay":"5"`), `delay: "5" is no duration, such as 500ms, 90s, 24h or 30d`},
-		"delay number":          {mail(`"delay":5`), `delay: want a string such as "90s", got a number`},
 		"delay empty":           {mail(`"delay":""`), `delay: "" is no duration, such as 500ms, 90s, 24h or 30d`},
 		"delay negative":        {mail(`"delay":"-5s"`), `delay: "-5s" is negative`},
 		"delay short":           {mail(`"delay":"999ns"`), `delay: "999ns" is below a microsecond`},
-		"delay shorter":         {mail(`"delay":"0.1ns"`), `delay: "0.1ns" is below a microsecond`},
 		"delay long":            {mail(`"delay":"87601h"`), `delay: "87601h" is above ten years (3650d)`},
-		"delay longer":          {mail(`"delay":"9999999999d"`), `delay: "9999999999d" is above ten years (3650d)`},
-		"delay beyond int64":    {mail(`"delay":"99999999h"`), `delay: "99999999h" is above ten years (3650d)`},
-		"delay in many days":    {mail(`"delay":"99999999999999999999d"`), `delay: "99999999999999999999d" is above ten years (3650d)`},
-		"negative days":         {mail(`"delay":"-99999999999d"`), `delay: "-99999999999d" is negative`},
-		"part of a day":         {mail(`"delay":"1.5d"`), `delay: "1.5d" is no duration, such as 500ms, 90s, 24h or 30d`},
 		"timeout 0":             {mail(`"timeout":"0s"`), "timeout: 0 leaves no time to run; leave it out for the default"},
-		"timeout long":          {mail(`"timeout":"4000d"`), `timeout: "4000d" is above ten years (3650d)`},
 		"deadline passed":       {mail(`"deadline":"2001-01-01T00:00:00Z"`), "deadline: 2001-01-01T00:00:00Z has passed"},
-		"deadline far":          {mail(`"deadline":"9999-01-01T00:00:00Z"`), "deadline: 9999-01-01T00:00:00Z is more than ten years away"},
 		"deadline form":         {mail(`"deadline":"tomorrow"`), `deadline: "tomorrow" is not an RFC 3339 time, such as 2030-01-31T12:00:00Z`},
-		"deadline zero":         {mail(`"deadline":"0001-01-01T00:00:00Z"`), `deadline: "0001-01-01T00:00:00Z" is not an RFC 3339 time, such as 2030-01-31T12:00:00Z`},
 		"deadline and delay":    {mail(`"deadline":"2027-01-01T00:00:00Z","delay":"3000d"`), "deadline: 2027-01-01T00:00:00Z comes before the delay of 72000h0m0s has passed"},
 		"type empty":            {`{"type":"","scope":"a"}`, "type: empty; leave it out where it has a default"},
-		"type blank":            {`{"type":" ","scope":"a"}`, `type: required; "http" for an outbound request, or a type that a Go program has registered`},
 		"type control":          {`{"type":"a\u0000","scope":"a"}`, `type: "a\x00" holds a control character`},
 		"type as number":        {`{"type":5,"scope":"a"}`, "type: want a string, got a number"},
 		"scope as list":         {`{"type":"mail","scope":["a"]}`, "scope: want a string, got a list"},
 		"id empty":              {mail(`"id":""`), "id: empty; leave it out where it has a default"},
-		"id blank":              {mail(`"id":"  "`), "id: only spaces; leave it out for a random id"},
 		"id long":               {mail(`"id":"` + strings.Repeat("x", 257) + `"`), "id: 257 bytes long; 256 at most"},
 		"id control":            {mail(`"id":"a\nb"`), `id: "a\nb" holds a control character`},
 		"half a character":      {mail(`"id":"a\ud83dx"`), `id: \ud83d is half a surrogate pair, which is no character`},
-		"the other half":        {mail(`"id":"\ude00\ud83d"`), `id: \ude00 is half a surrogate pair, which is no character`},
-		"half in a name":        {mail(`"\ud83d":1`), `a field's name: \ud83d is half a surrogate pair, which is no character`},
 		"queue":                 {mail(`"queue":"a b"`), `queue: "a b"; a queue name is letters, digits, _, - and .`},
-		"queue braces":          {mail(`"queue":"}x{"`), `queue: "}x{"; a queue name is letters, digits, _, - and .`},
 		"queue long":            {mail(`"queue":"` + strings.Repeat("q", 129) + `"`), "queue: 129 bytes long; 128 at most"},
 		"http elsewhere":        {mail(`"http":{"url":"http://h"}`), `http: only a task of type "http" has it; others carry a payload`},
 		"payload on http":       {`{"type":"http","scope":"a","payload":1,"http":{"url":"http://h"}}`, `payload: a task of type "http" has none; its request stands in http`},
 		"http missing":          {`{"type":"http","scope":"a"}`, `http: required by type "http", with at least a url`},
 		"http as text":          {`{"type":"http","scope":"a","http":"http://h"}`, "http: want an object, got a string"},
 		"url missing":           {`{"type":"http","scope":"a","http":{}}`, "http.url: missing; write an absolute URL such as https://api.example.com/charge"},
-		"url relative":          {url(`"/charge"`), "http.url: must begin with http:// or https://"},
-		"url scheme":            {url(`"ftp://h"`), "http.url: must begin with http:// or https://"},
-		"url opaque":            {url(`"http:h"`), "http.url: has no host; write an absolute URL such as https://api.example.com/charge"},
-		"url without host":      {url(`"http://:80/"`), "http.url: has no host; write an absolute URL such as https://api.example.com/charge"},
-		"url port":              {url(`"http://h:99999/"`), "http.url: its port is not between 1 and 65535"},
-		"url control":           {url(`"http://user:secret@h/\n"`), "http.url: a control character at position 22, in its path; write %0A"},
-		"url space":             {url(`"http://127.0.0.1:6379/?x secret"`), "http.url: a space at position 25, in its query; write %20"},
-		"url quote":             {url(`"http://h/?x=\"secret\""`), "http.url: a quote at position 13, in its query; write %22"},
-		"url backslash":         {url(`"http://h/\\secret"`), "http.url: a backslash at position 10, in its path; write %5C"},
-		"url number":            {url(`"http://２１３０７０６４３３/secret"`), "http.url: its host is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1"},
-		"url host":              {url(`"http://a／b/secret"`), "http.url: its host is not a name that IDNA allows"},
 		"url password":          {url(`"http://user:secret#1@h/"`), "http.url: not a valid URL (not shown here, it may hold a password or a key)"},
 		"url null":              {url(`null`), "http.url: want a string, got null"},
 		"http unknown":          {http(`"params":{}`), `http: unknown field "params"; http has method, url, headers, body`},
 		"http repeated":         {http(`"url":"http://i"`), `http: field "url" stands there twice`},
-		"method":                {http(`"method":"GET /"`), `http.method: "GET /": not an HTTP method; write a word such as GET or POST`},
 		"headers as list":       {http(`"headers":[]`), "http.headers: want an object of strings, got a list"},
 		"header as number":      {http(`"headers":{"X":1}`), "http.headers: want a string, got a number"},
 		"header repeated":       {http(`"headers":{"X":"1","X":"2"}`), `http.headers: field "X" stands there twice`},
 		"header in two cases":   {http(`"headers":{"X-A":"1","x-a":"2"}`), `http.headers: "x-a" stands there twice, written differently`},
-		"header name":           {http(`"headers":{"X A":"1"}`), `http.headers: a name of 3 bytes is no header name`},
 		"header splitting":      {http(`"headers":{"X":"secret\r\nY: 1"}`), `http.headers: the value of "X" holds a control character or is not UTF-8`},
 		"header pasted":         {http(`"headers":{"Authorization: secret":""}`), `http.headers: a name of 21 bytes is no header name`},
 		"framing header":        {http(`"headers":{"content-length":"0"}`), `http.headers: "content-length" belongs to the connection, which is the worker's; leave it out`},
-		"tunnel":                {http(`"method":"CONNECT"`), `http.method: "CONNECT": a method that opens a tunnel and is not a request`},
 		"body as object":        {http(`"body":{}`), "http.body: want a string, got an object"},
 		"several":               {mail(`"cost":0,"queue":"a b","x":1`), `cost: 0 is below 1; unknown field "x"` + known + `; queue: "a b"; a queue name is letters, digits, _, - and .`},
 		"many names, repeated":  {http(`"headers":{` + strings.ReplaceAll(manyNames(40), ":1", `:"1"`) + `,"X":"1","X":"2"}`), `http.headers: field "X" stands there twice`},
@@ -237,23 +205,6 @@ func TestParseLineRefuses(t *testing.T) {
 		}
 		if strings.Contains(strings.ReplaceAll(got, "a secret", ""), "secret") {
 			t.Errorf("%s: tells a secret: %s", name, got)
-		}
-	}
-}
-
-// TestRefusedLineIsNamed holds that a refused line's Task "has ID and Queue
-// alone, where the line told them".
-func TestRefusedLineIsNamed(t *testing.T) {
-	t.Parallel()
-	for line, want := range map[string]queue.Task{
-		`{"type":"mail","id":"i","queue":"q","cost":0}`:                 {ID: "i", Queue: "q"},
-		`{"type":"mail","id":"i\u0000","queue":"q q","scope":"a"}`:      {},
-		`{"type":"mail","id":"` + strings.Repeat("x", 300) + `","x":1}`: {},
-		`{"type":"mail","id":5,"queue":"q"}`:                            {Queue: "q"},
-		`{"id":"i"`:                                                     {},
-	} {
-		if got, err := queue.ParseLine([]byte(line)); err == nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%.80s: %+v %v", line, got, err)
 		}
 	}
 }

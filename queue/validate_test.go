@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestValidate(t *testing.T) {
@@ -53,17 +52,6 @@ func TestValidate(t *testing.T) {
 		if got != tt.want || (err == nil) != (tt.want == "") {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tt.want)
 		}
-	}
-}
-
-func TestInvalidErrorUnwraps(t *testing.T) {
-	t.Parallel()
-	err := queue.Task{Type: "mail", Scope: "/"}.Validate()
-	if _, ok := errors.AsType[*policy.ScopeError](err); !ok {
-		t.Errorf("no *throttle.ScopeError in %v", err)
-	}
-	if !strings.HasPrefix(err.Error(), "queue: invalid task: scope: ") {
-		t.Errorf("got %v", err)
 	}
 }
 
