@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -149,27 +147,6 @@ func numbered(from, to int) string {
 		fmt.Fprintf(&b, `{"type":"mail","scope":"a","id":"t%d"}`+"\n", i)
 	}
 	return b.String()
-}
-
-// TestBatchJSONLines holds that -json prints one object a line, whatever the
-// lines of the file hold.
-func TestBatchJSONLines(t *testing.T) {
-	t.Parallel()
-	url, _ := private(t)
-	hostile := "{\"type\":\"mail\",\"scope\":\"a\",\"id\":\"\\u2028\\u001b\"}\n\"\\ud800\"\n\xff\n{\"\\n\":1}\n"
-	got := program(t, url, hostile, "batch", "-json", "-")
-	lines := strings.SplitAfter(got.stdout, "\n")
-	if len(lines) != 6 || lines[5] != "" || got.code != cli.ExitFailed {
-		t.Fatalf("%+v", got)
-	}
-	for _, line := range lines[:5] {
-		dec := json.NewDecoder(bytes.NewReader([]byte(line)))
-		dec.DisallowUnknownFields()
-		var r resultJSON
-		if err := dec.Decode(&r); err != nil && !strings.Contains(line, `"summary":true`) {
-			t.Errorf("%q: %v", line, err)
-		}
-	}
 }
 
 // TestBatchRedisFails holds that a Redis that becomes full ends the batch with

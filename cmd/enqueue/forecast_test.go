@@ -158,24 +158,6 @@ func TestForecastForPeople(t *testing.T) {
 	}
 }
 
-func TestDoneText(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2030, 1, 31, 12, 0, 0, 0, time.Local)
-	rule := queue.Binding{Scope: "payments/acme", Rule: "tenant"}
-	for want, sum := range map[string]queue.Summary{
-		"": {Enqueued: 1},
-		"done at 14:32:10, bound by payments/acme tenant\n": {DoneAt: now.Add(2*time.Hour + 32*time.Minute + 9100*time.Millisecond), Binding: rule},
-		"done at 12:00:00\n": {DoneAt: now},
-		"done at 2030-02-01 00:00:00, bound by payments/acme tenant\n":    {DoneAt: now.Add(12*time.Hour - time.Millisecond), Binding: rule},
-		"done at 12:00:00 at the earliest; the starts of 2 are unknown\n": {DoneAt: now, Untold: 2},
-		"done at an unknown time: the starts of 2 are unknown\n":          {Untold: 2},
-	} {
-		if got := doneText(sum, now); got != want {
-			t.Errorf("got  %q\nwant %q", got, want)
-		}
-	}
-}
-
 // "-starts prints the expected start of each line, and the drawing", and a dry run says which lines expire before they start.
 func TestForecastOfStarts(t *testing.T) {
 	t.Parallel()
@@ -302,19 +284,5 @@ func TestSchedules(t *testing.T) {
 		if task, err := queue.ParseLine(run.Task); err != nil || !strings.HasPrefix(task.ID, "schedule:"+run.Schedule+":") {
 			t.Errorf("%s: %v", line, err)
 		}
-	}
-}
-
-func TestSchedulesFromNow(t *testing.T) {
-	t.Parallel()
-	path := file(t, "schedules.yaml", someSchedules)
-	got := program(t, "", "", "schedules", "-json", path)
-	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
-	var run runJSON
-	if err := json.Unmarshal([]byte(lines[defaultRuns]), &run); len(lines) != 2*defaultRuns || err != nil {
-		t.Fatalf("%v in %+v", err, got)
-	}
-	if at, err := time.Parse(time.RFC3339, run.At); err != nil || time.Until(at) > time.Hour || time.Until(at) < -time.Minute {
-		t.Errorf("the next hour is %s", run.At)
 	}
 }
