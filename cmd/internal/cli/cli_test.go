@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -35,14 +33,6 @@ func TestFail(t *testing.T) {
 		if got.String() != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got.String(), tt.want)
 		}
-	}
-}
-
-func TestErrorUnwraps(t *testing.T) {
-	t.Parallel()
-	err := error(&Error{What: "a", Try: "b", Err: io.EOF})
-	if !errors.Is(err, io.EOF) || err.Error() != "a (try: b)" {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -104,35 +94,6 @@ func TestVersion(t *testing.T) {
 	}
 	if Version() == "" {
 		t.Error("no version")
-	}
-}
-
-func TestIsTerminal(t *testing.T) {
-	t.Parallel()
-	if IsTerminal(&bytes.Buffer{}) {
-		t.Error("a buffer is no terminal")
-	}
-	f, err := os.CreateTemp(t.TempDir(), "")
-	must(t, err)
-	defer func() { _ = f.Close() }()
-	if IsTerminal(f) {
-		t.Error("a file is no terminal")
-	}
-}
-
-func TestRedisLog(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	level := new(slog.LevelVar)
-	l := redisLog{slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))}
-	l.Printf(t.Context(), "sentinel: %s\n", "gone")
-	if out.Len() != 0 {
-		t.Errorf("printed at level info: %s", out.String())
-	}
-	level.Set(slog.LevelDebug)
-	l.Printf(t.Context(), "sentinel: %s\n", "gone")
-	if got := out.String(); !strings.Contains(got, `msg=go-redis message="sentinel: gone"`) {
-		t.Errorf("got %s", got)
 	}
 }
 

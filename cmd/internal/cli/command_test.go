@@ -161,49 +161,6 @@ func TestFailNamesVariables(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
-	t.Parallel()
-	const end = `  -h                print this
-
-Example:
-  p -n 1
-
-[NAME] is the environment variable that stands for the flag if it is not given.
-If a flag may be given more than once, its variable holds a list with commas.
-`
-	for service, want := range map[bool]string{
-		true: `Usage: p [flags]
-
-Flags:
-  -n N              how many [HEADWAY_N]
-  -redis URL        where. Default: REDIS_URL from the environment
-                    [HEADWAY_REDIS]
-  -json             print objects, and many words so that the line is filled
-                    [HEADWAY_JSON]
-  -allow-method M   may be given more than once,
-                    in two lines [HEADWAY_ALLOW_METHOD]
-` + end,
-		false: `Usage: p [flags]
-
-Flags:
-  -n N              how many
-  -redis URL        where. Default: REDIS_URL from the environment
-                    [HEADWAY_REDIS]
-  -json             print objects, and many words so that the line is filled
-                    [HEADWAY_JSON]
-  -allow-method M   may be given more than once,
-                    in two lines [HEADWAY_ALLOW_METHOD]
-` + end,
-	} {
-		if got := newSample(service).Help(); got != want {
-			t.Errorf("service %v:\n%s", service, got)
-		}
-	}
-	if got := NewCommand("p", "Usage: p\n").Help(); got != "Usage: p\n" {
-		t.Errorf("without flags: %q", got)
-	}
-}
-
 // A typo in a variable does not go unseen; what Kubernetes sets for a Service is none.
 func TestUnknownVariables(t *testing.T) {
 	t.Parallel()

@@ -130,17 +130,6 @@ func TestOpenRedisFaults(t *testing.T) {
 	}
 }
 
-// TestOpenRedisBound holds that a Redis that accepts and never answers costs
-// the bound and no more.
-func TestOpenRedisBound(t *testing.T) {
-	t.Parallel()
-	url := "redis://" + fakeRedis(t, func([]string) string { return "wait" })
-	_, err := openRedis(t.Context(), url, 50*time.Millisecond) // the test would end by its time-out
-	if err == nil || !strings.Contains(err.Error(), "did not answer in time") {
-		t.Errorf("got %v", err)
-	}
-}
-
 // TestOpenRedisInterrupted holds that a context that ends is told as such.
 func TestOpenRedisInterrupted(t *testing.T) {
 	t.Parallel()
@@ -181,17 +170,5 @@ func TestExplain(t *testing.T) {
 	}
 	if err := Explain(nil, "embedded"); err != nil {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestOlderThan(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string]bool{
-		"5.0.14": true, "6.0.20": true, "6.2.0": false, "7.0.15": false, "8.0.0": false, "10.1": false,
-		"": false, "unknown": false, "255.255.255": false,
-	} {
-		if got := olderThan(version, minRedis); got != want {
-			t.Errorf("%q: %v, want %v", version, got, want)
-		}
 	}
 }
