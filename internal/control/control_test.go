@@ -2,7 +2,6 @@ package control
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 	"time"
 
@@ -140,16 +139,6 @@ func TestReasons(t *testing.T) {
 	a.follow()
 	if one := a.task("runs"); one.Reason != ReasonUnmatched || one.UnmatchedBy != "bert" || one.UnmatchedAt.IsZero() || one.UnmatchedSince == 0 {
 		t.Errorf("no rule matches it since bert removed one: %+v", one)
-	}
-}
-
-func TestNoTask(t *testing.T) {
-	t.Parallel()
-	a := newAsked(t, limits)
-	a.enqueue(queue.Task{Scope: "free", ID: "a", Queue: "low"})
-	_, err := a.Task(t.Context(), admin, "b")
-	if none := new(NoTaskError); !errors.As(err, &none) || none.ID != "b" || len(none.Queues) != 1 || none.Queues[0] != "low" {
-		t.Errorf("got %#v", err)
 	}
 }
 

@@ -162,6 +162,7 @@ func TestTaskChangesAreChecked(t *testing.T) {
 		`tasks cannot be changed by "pause"`:                      {Verb: VerbPause, Scope: "p"},
 		"20000 is not from 1 to 10000 tasks":                      {Verb: VerbCancel, Scope: "p", Most: 20_000},
 		"no queue has a task none":                                {Verb: VerbCancel, IDs: []string{"none"}},
+		"a scope alone":                                           {Verb: VerbClear, Scope: "p", Queue: "default"},
 		"scope \"nowhere\" meets no rule":                         {Verb: VerbMove, Scope: "p", To: "nowhere"},
 		"throttle: scope \"p//x\": name 2 is empty":               {Verb: VerbMove, Scope: "p", To: "p//x"},
 	} {
@@ -276,20 +277,5 @@ func TestClearLeavesGranted(t *testing.T) {
 	}
 	if _, err := a.inspector.GetTaskInfo("default", id); err != nil {
 		t.Errorf("task %s was granted its start: %v", id, err)
-	}
-}
-
-// It takes no filter: that is cancel.
-func TestClearTakesAScope(t *testing.T) {
-	t.Parallel()
-	a, _ := newTasks(t)
-	for _, c := range []TaskChange{{}, {IDs: []string{"a0"}}, {Scope: "p", Queue: "default"}, {Scope: "p", Type: "work"}, {Scope: "p", IDs: []string{"a0"}}} {
-		c.Verb = VerbClear
-		if _, err := a.ApplyTasks(t.Context(), admin, c); !errors.As(err, new(*TaskChangeError)) || !strings.Contains(err.Error(), "a scope alone") {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-	if len(a.places()) != 7 {
-		t.Errorf("%q wait", a.places())
 	}
 }
