@@ -16,19 +16,6 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// "processed counts two more, one for the revoked form and one for the carrier; failed counts none"
-func TestCountersOfCarriedTasks(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, sliding(1, 2*time.Second), worker.MiddlewareConfig{Hold: -1})
-	s.add("first", asynq.MaxRetry(0))
-	s.add("carried", asynq.MaxRetry(0))
-	s.serve(asynq.Config{Concurrency: 1}, succeed)
-	s.until("both are done", func() bool { return s.info("first") == nil && s.info("carried") == nil && s.counters().Size == 0 })
-	if info := s.counters(); info.ProcessedTotal != 2+2 || info.FailedTotal != 0 {
-		t.Errorf("processed %d, failed %d", info.ProcessedTotal, info.FailedTotal)
-	}
-}
-
 // "the time of the last wait: asynq overwrites it each time"
 func TestLastFailedAtIsTheLastWait(t *testing.T) {
 	t.Parallel()
