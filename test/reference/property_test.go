@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -148,75 +147,6 @@ func TestDecisionsAreAsThePagesSay(t *testing.T) {
 					t.Errorf("the histories show nothing of one: %+v", sum)
 				}
 			})
-		}
-	}
-}
-
-// Each property can fail: a limiter that answers wrong by one unit, or by one microsecond, is found,
-// and by the check that is meant to find it.
-func TestWrongAnswersAreFound(t *testing.T) {
-	t.Parallel()
-	faults := []struct {
-		name, check string
-		tamper      func(*throttle.Decision)
-	}{
-		{"grants what is over", "over", func(d *throttle.Decision) {
-			if !d.Allowed {
-				d.Allowed, d.RetryAfter = true, 0
-			}
-		}},
-		{"denies without need", "needless", func(d *throttle.Decision) {
-			if d.Allowed && d.Rules[0].Remaining == 0 { // the last unit
-				d.Allowed, d.Wait, d.RetryAfter = false, 0, time.Microsecond
-			}
-		}},
-		{"wait a microsecond short", "retry", shift(-time.Microsecond)},
-		{"wait a microsecond long", "retry", shift(time.Microsecond)},
-		{"wait a microsecond short, by itself", "exact", shift(-time.Microsecond)},
-		{"wait a microsecond long, by itself", "exact", shift(time.Microsecond)},
-		{"start a microsecond early", "start", func(d *throttle.Decision) {
-			if d.Wait > 0 {
-				d.Wait -= time.Microsecond
-			}
-		}},
-		{"a unit more remains", "remaining", func(d *throttle.Decision) { d.Rules[0].Remaining++ }},
-		{"a rule that would admit is limited", "limited", func(d *throttle.Decision) { d.Rules[0].Limited = !d.Rules[0].Limited }},
-		{"whole again a microsecond late", "reset", func(d *throttle.Decision) { d.Rules[0].ResetAfter += time.Microsecond }},
-		{"a rule is left out", "rules", func(d *throttle.Decision) { d.Rules = d.Rules[1:] }},
-	}
-	for _, f := range faults {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			k := kind{rules: only(func(*history) policy.Rule {
-				return policy.Rule{Algorithm: policy.SlidingWindow, Limit: 3, Per: time.Second}
-			}), ahead: true}
-			h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), 1, k)
-			if err != nil {
-				t.Fatal(err)
-			}
-			h.tamper = func(d *throttle.Decision) {
-				rules := slices.Clone(d.Rules)
-				d.Rules = rules
-				f.tamper(d)
-			}
-			found := func() bool {
-				return slices.ContainsFunc(h.objections, func(o objection) bool { return o.check == f.check })
-			}
-			for i := 0; i < 500 && !found(); i++ {
-				h.step(k)
-			}
-			if !found() {
-				t.Errorf("500 steps of a limiter that is wrong have not been objected to by %q: %v", f.check, h.objections)
-			}
-		})
-	}
-}
-
-// shift makes the waits of denials longer or shorter.
-func shift(by time.Duration) func(*throttle.Decision) {
-	return func(d *throttle.Decision) {
-		if !d.Allowed && d.RetryAfter != throttle.Never {
-			d.RetryAfter += by
 		}
 	}
 }
