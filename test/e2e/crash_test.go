@@ -245,34 +245,6 @@ func TestRedisRestarts(t *testing.T) {
 	s.perfectBut(len(orphans))
 }
 
-// A Redis that is full refuses every write: the worker waits, and goes on when
-// there is room.
-func TestRedisFillsUp(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, crash)
-	w := s.worker("-listen", "127.0.0.1:0")
-	const n = 60
-	s.enqueue(0, s.lines(n, func(int) task { return task{Scope: "p/x"} }))
-	s.until(n / 3)
-	ctx := context.Background()
-	if err := s.rdb.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	w.Says("is full: it refuses writes")
-	get(t, "http://"+listening(t, w)+"/healthz", http.StatusServiceUnavailable)
-	stdout, stderr := s.enqueue(1, s.line(task{ID: "later", Scope: "p/x"}))
-	told(t, stdout, stderr, "enqueue batch", "is full")
-	if err := s.rdb.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
-	s.tasks = s.tasks[:n]
-	s.until(n)
-	s.perfect()
-	get(t, "http://"+listening(t, w)+"/healthz", http.StatusOK)
-	w.Terminate()
-	w.Ends(0)
-}
-
 // "SIGTERM at any moment: exit 0, nothing lost": while it starts, while tasks
 // run and while they wait in their handlers.
 func TestTerminatedAtAnyMoment(t *testing.T) {
