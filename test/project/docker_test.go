@@ -10,81 +10,17 @@ import (
 	"testing"
 )
 
-// instruction is one of a Dockerfile, with its lines joined.
-type instruction struct {
-	line int
-	name string
-	args []string // words; text has them as they stand
-	text string
-}
-
-// stage is what a FROM begins.
-type stage struct {
-	from *stage // nil where it begins with an image
-	has  []instruction
-}
-
-// last returns the instruction of a name that holds in the stage: its own last one, or one of those it begins with.
-func (s *stage) last(name string) (found instruction, ok bool) {
-	for ; s != nil; s = s.from {
-		for _, in := range slices.Backward(s.has) {
-			if in.name == name {
-				return in, true
-			}
-		}
-	}
-	return instruction{}, false
-}
-
-// holds reports whether a COPY puts a file at the path.
-func (s *stage) holds(path string) bool {
-	for ; s != nil; s = s.from {
-		for _, in := range s.has {
-			if in.name == "COPY" && in.args[len(in.args)-1] == path {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// instructions reads a Dockerfile.
-func instructions(text string) (all []instruction) {
-	var joined string
-	for i, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		var more bool
-		if line, more = strings.CutSuffix(line, "\\"); more {
-			joined += line + " "
-			continue
-		}
-		name, rest, _ := strings.Cut(joined+line, " ")
-		all = append(all, instruction{line: i + 1, name: strings.ToUpper(name), args: strings.Fields(rest), text: strings.TrimSpace(rest)})
-		joined = ""
-	}
-	return all
-}
-
-var builderImage = regexp.MustCompile(`^golang:(\d+\.\d+\.\d+)-[a-z]+$`)
-
-// stages reads the Dockerfile.
-func stages(t *testing.T) map[string]*stage {
+// stages are those of the Dockerfile by their names: the lines of each stand behind those of the one that it begins with.
+func stages(t *testing.T) map[string]string {
 	t.Helper()
-	all := map[string]*stage{}
-	var now *stage
-	for _, in := range instructions(read(t, "Dockerfile")) {
-		if in.name != "FROM" {
-			now.has = append(now.has, in)
-			continue
+	all := map[string]string{}
+	for _, part := range strings.Split(read(t, "Dockerfile"), "\nFROM ")[1:] {
+		first, lines, _ := strings.Cut(part, "\n")
+		from, name, named := strings.Cut(first, " AS ")
+		if !named {
+			t.Fatalf("Dockerfile: a stage without a name: FROM %s", first)
 		}
-		if len(in.args) != 3 {
-			t.Fatalf("Dockerfile:%d: a stage without a name", in.line)
-		}
-		now = &stage{from: all[in.args[0]]}
-		all[in.args[2]] = now
+		all[name] = all[from] + lines + "\n"
 	}
 	return all
 }
@@ -92,32 +28,30 @@ func stages(t *testing.T) map[string]*stage {
 // The builder's Go is not older than go.mod's, what is copied is there, and both images run their program as a user who is not root.
 func TestDockerfile(t *testing.T) {
 	t.Parallel()
+	file := read(t, "Dockerfile")
 	needs := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(read(t, "go.mod"))[1]
-	for _, in := range instructions(read(t, "Dockerfile")) {
-		switch {
-		case in.name == "FROM" && strings.HasPrefix(in.args[0], "golang"):
-			if built := builderImage.FindStringSubmatch(in.args[0]); built == nil || version.Compare("go"+built[1], "go"+needs) < 0 {
-				t.Errorf("Dockerfile:%d: %s is no whole version of Go from go.mod's %s on", in.line, in.args[0], needs)
-			}
-		case in.name == "COPY" && !strings.HasPrefix(in.args[0], "--from="):
-			for _, source := range in.args[:len(in.args)-1] {
-				if found, err := filepath.Glob(filepath.Join(root, source)); err != nil || len(found) == 0 {
-					t.Errorf("Dockerfile:%d: there is no %s to copy", in.line, source)
-				}
+	built := regexp.MustCompile(`(?m)^FROM golang:(\d+\.\d+\.\d+)-[a-z]+ AS `).FindStringSubmatch(file)
+	if built == nil || version.Compare("go"+built[1], "go"+needs) < 0 {
+		t.Errorf("the builder is %q, no whole version of Go from go.mod's %s on", built, needs)
+	}
+	for _, copied := range regexp.MustCompile(`(?m)^COPY ([^-].*) \S+$`).FindAllStringSubmatch(file, -1) {
+		for source := range strings.FieldsSeq(copied[1]) {
+			if found, err := filepath.Glob(filepath.Join(root, source)); err != nil || len(found) == 0 {
+				t.Errorf("there is no %s to copy", source)
 			}
 		}
 	}
+	users := regexp.MustCompile(`(?m)^USER (.*)$`)
 	for _, program := range []string{"enqueue", "worker"} {
-		s := stages(t)[program]
-		if s == nil {
-			t.Fatalf("the Dockerfile has no target %s", program)
+		stage, path := stages(t)[program], "/usr/local/bin/headway-"+program
+		user := users.FindAllStringSubmatch(stage, -1)
+		if len(user) == 0 || !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(user[len(user)-1][1]) {
+			t.Errorf("target %s runs as %q", program, user)
 		}
-		user, _ := s.last("USER")
-		entry, _ := s.last("ENTRYPOINT")
-		path := "/usr/local/bin/headway-" + program
-		if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(user.text) || entry.text != `["`+path+`"]` || !s.holds(path) ||
-			!s.holds("/etc/ssl/certs/ca-certificates.crt") {
-			t.Errorf("target %s: user %q, entry point %s, program copied %t", program, user.text, entry.text, s.holds(path))
+		for _, line := range []string{" " + path + "\n", " /etc/ssl/certs/ca-certificates.crt\n", "\nENTRYPOINT [\"" + path + "\"]\n"} {
+			if !strings.Contains(stage, line) {
+				t.Errorf("target %s lacks %q", program, line)
+			}
 		}
 	}
 }
@@ -126,7 +60,7 @@ func TestDockerfile(t *testing.T) {
 // the program of an image does not know.
 func dockerTakes(t *testing.T, words []string) error {
 	t.Helper()
-	if at := slices.Index(words, "--target"); at >= 0 && stages(t)[words[at+1]] == nil {
+	if at := slices.Index(words, "--target"); at >= 0 && stages(t)[words[at+1]] == "" {
 		return fmt.Errorf("the Dockerfile has no target %s", words[at+1])
 	}
 	for at, w := range words {

@@ -71,69 +71,50 @@ func (m *machine) setup(env ...string) (said, calls string, err error) {
 	return string(out), string(log), err
 }
 
-// "installs redis-server if it is missing (saying what it does; apt, apk, dnf, brew)", and nothing that is there
-func TestSetupInstalls(t *testing.T) {
+// "installs redis-server if it is missing (saying what it does; apt, apk, dnf, brew)", and nothing that is there, with "a clear error when
+// none is there"
+func TestSetup(t *testing.T) {
 	t.Parallel()
+	const apt = "apt-get install -q -y --no-install-recommends "
 	all := map[string]string{"redis-server": redis7}
 	for name, tt := range map[string]struct {
 		programs          map[string]string
-		manager, installs string
-		call              string // "" for none of a manager
+		env               []string
+		manager, installs string   // what a package manager brings along
+		call              string   // of the manager
+		faults            []string // what it says if it fails
 	}{
-		"apt-get":   {nil, "apt-get", "redis-server", "apt-get install -q -y --no-install-recommends redis-server"},
-		"apk":       {nil, "apk", "redis-server", "apk add --no-cache redis"},
-		"dnf":       {nil, "dnf", "redis-server", "dnf install -q -y redis"},
-		"brew":      {nil, "brew", "redis-server", "brew install redis"},
-		"sudo":      {map[string]string{"id": "echo 1000", "sudo": `"$@"`}, "apk", "redis-server", "sudo apk add --no-cache redis"},
-		"compiler":  {map[string]string{"redis-server": redis7, "cc": ""}, "apt-get", "cc", "apt-get install -q -y --no-install-recommends gcc libc6-dev"},
-		"promtool":  {map[string]string{"redis-server": redis7, "promtool": ""}, "brew", "promtool", "brew install prometheus"},
-		"all there": {all, "apt-get", "none", ""},
+		"apt-get":   {manager: "apt-get", installs: "redis-server", call: apt + "redis-server"},
+		"apk":       {manager: "apk", installs: "redis-server", call: "apk add --no-cache redis"},
+		"dnf":       {manager: "dnf", installs: "redis-server", call: "dnf install -q -y redis"},
+		"brew":      {manager: "brew", installs: "redis-server", call: "brew install redis"},
+		"sudo":      {programs: map[string]string{"id": "echo 1000", "sudo": `"$@"`}, manager: "apk", installs: "redis-server", call: "sudo apk add --no-cache redis"},
+		"compiler":  {programs: map[string]string{"redis-server": redis7, "cc": ""}, manager: "apt-get", installs: "cc", call: apt + "gcc libc6-dev"},
+		"promtool":  {programs: map[string]string{"redis-server": redis7, "promtool": ""}, manager: "brew", installs: "promtool", call: "brew install prometheus"},
+		"all there": {programs: all, manager: "apt-get", installs: "none"},
+
+		"no manager":             {faults: []string{"none of apt-get, apk, dnf and brew", "try: install redis-server 6.2 or newer"}},
+		"no root":                {programs: map[string]string{"apt-get": ":", "id": "echo 1000"}, faults: []string{"only root may run: apt-get update", "try: run it as root"}},
+		"install fails":          {programs: map[string]string{"apt-get": "echo no network >&2; exit 100"}, faults: []string{"no network"}},
+		"install brings nothing": {programs: map[string]string{"apt-get": ":"}, faults: []string{"still not on the PATH", "try: install redis-server"}},
+		"old":                    {programs: map[string]string{"redis-server": "echo 'Redis server v=6.0.16 sha=0'"}, faults: []string{"older than 6.2"}},
+		"REDIS_SERVER":           {env: []string{"REDIS_SERVER=/nowhere/redis"}, faults: []string{"REDIS_SERVER names /nowhere/redis, which cannot be run"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, tt.programs)
-			does := ":"
+			m, does := newMachine(t, tt.programs), ":"
 			if tt.installs == "redis-server" {
 				does = redis7
 			}
-			m.installs(tt.manager, tt.installs, does)
-			said, calls, err := m.setup()
-			if err != nil || tt.call != "" && (!strings.Contains(calls, tt.call+"\n") || !strings.Contains(said, "install")) ||
-				tt.call == "" && strings.Contains(calls, tt.manager) {
-				t.Errorf("%v; it called\n%s, want %s; it said\n%s", err, calls, tt.call, said)
+			if tt.manager != "" {
+				m.installs(tt.manager, tt.installs, does)
 			}
-		})
-	}
-}
-
-// "a clear error when none is there"
-func TestSetupFaults(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		programs map[string]string
-		env      []string
-		want     []string
-	}{
-		"no manager": {nil, nil,
-			[]string{"none of apt-get, apk, dnf and brew", "try: install redis-server 6.2 or newer"}},
-		"no root": {map[string]string{"apt-get": ":", "id": "echo 1000"}, nil,
-			[]string{"only root may run: apt-get update", "try: run it as root"}},
-		"install fails": {map[string]string{"apt-get": "echo no network >&2; exit 100"}, nil,
-			[]string{"no network"}},
-		"install brings nothing": {map[string]string{"apt-get": ":"}, nil,
-			[]string{"still not on the PATH", "try: install redis-server"}},
-		"old": {map[string]string{"redis-server": "echo 'Redis server v=6.0.16 sha=0'"}, nil,
-			[]string{"older than 6.2"}},
-		"REDIS_SERVER": {map[string]string{"apt-get": ":"}, []string{"REDIS_SERVER=/nowhere/redis"},
-			[]string{"REDIS_SERVER names /nowhere/redis, which cannot be run"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			said, _, err := newMachine(t, tt.programs).setup(tt.env...)
-			if err == nil {
-				t.Fatalf("no error; it said\n%s", said)
+			said, calls, err := m.setup(tt.env...)
+			if (err != nil) != (tt.faults != nil) || tt.call != "" && !strings.Contains(calls, tt.call+"\n") ||
+				tt.call != "" && !strings.Contains(said, "install") || tt.call == "" && tt.manager != "" && strings.Contains(calls, tt.manager) {
+				t.Errorf("%v; it called\n%s, want %q; it said\n%s", err, calls, tt.call, said)
 			}
-			for _, want := range tt.want {
+			for _, want := range tt.faults {
 				if !strings.Contains(said, want) {
 					t.Errorf("it said\n%s, want %q", said, want)
 				}

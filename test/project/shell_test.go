@@ -1,7 +1,6 @@
 package project
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -110,80 +109,4 @@ func makeTargets(t *testing.T) []string {
 		names = append(names, m[1])
 	}
 	return names
-}
-
-// "make prints the list": every target and every variable, with its default.
-func TestMakeHelp(t *testing.T) {
-	t.Parallel()
-	cmd := exec.Command("make", "--no-print-directory")
-	cmd.Dir = root
-	cmd.Env = withoutMake()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range append(makeTargets(t),
-		"help", "build", "test", "test/more", "race", "soak", "bench", "fuzz", "lint", "fmt", "lua/golden", "demo", "check", "run/worker", "run/enqueue") {
-		if !regexp.MustCompile(`(?m)^  ` + want + ` +\S`).Match(out) {
-			t.Errorf("make does not tell of %s:\n%s", want, out)
-		}
-	}
-	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`(?m)^([A-Z]+) \?= ?(.*)$`).FindAllStringSubmatch(string(text), -1) {
-		if !regexp.MustCompile(`(?m)^  ` + m[1] + ` .*\[` + regexp.QuoteMeta(m[2]) + `\]$`).Match(out) {
-			t.Errorf("make does not tell of %s and its default %q", m[1], m[2])
-		}
-	}
-}
-
-// withoutMake is the environment without what a make above this test has put
-// there.
-func withoutMake() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS")
-	})
-}
-
-// "make check is what CI runs", and CI runs the two commands of the README.
-func TestCheckIsCI(t *testing.T) {
-	t.Parallel()
-	ci := filepath.Join(root, ".ci", "run")
-	info, err := os.Stat(ci)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Mode()&0o111 == 0 {
-		t.Error(".ci/run can't be executed")
-	}
-	text, err := os.ReadFile(ci)
-	if err != nil {
-		t.Fatal(err)
-	}
-	targets := makeTargets(t)
-	var steps []string
-	for _, m := range regexp.MustCompile(`(?m)^(?:step|beside) ([a-z/]+)`).FindAllStringSubmatch(string(text), -1) {
-		if !slices.Contains(targets, m[1]) {
-			t.Errorf(".ci/run makes %q, which is no target", m[1])
-		}
-		steps = append(steps, m[1])
-	}
-	for _, want := range []string{"test", "demo", "lint", "test/more", "race", "fuzz", "histories"} {
-		if n := len(slices.DeleteFunc(slices.Clone(steps), func(s string) bool { return s != want })); n != 1 {
-			t.Errorf(".ci/run makes %s %d times", want, n)
-		}
-	}
-	if len(steps) == 0 || steps[0] != "test" {
-		t.Error("make test is not the first step")
-	}
-	cmd := exec.Command("make", "--no-print-directory", "-n", "check")
-	cmd.Dir = root
-	cmd.Env = withoutMake()
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) || strings.TrimSpace(string(out)) != ".ci/run" {
-		t.Errorf("make check runs %q: %v", out, err)
-	}
 }
