@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -11,9 +10,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/bench/figures"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker"
 )
 
 const (
@@ -129,48 +126,8 @@ func workOff(b *testing.B, rule policy.Rule, work func()) (seconds float64, coun
 	}); err != nil {
 		b.Fatal(err)
 	}
-	var done atomic.Int64
-	all := make(chan struct{})
-	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-		work()
-		if done.Add(1) == busyTasks {
-			close(all)
-		}
-		return nil
-	})
 	counts = &busyCounts{}
 	cfg := asynq.Config{Concurrency: busyConcurrency, LogLevel: asynq.FatalLevel}
-	serve := func() func() { return busyServer(b, st, cfg, counts, handler) }
-	if rule.Name == "" {
-		serve = func() func() {
-			srv := asynq.NewServerFromRedisClient(st.rdb, cfg)
-			if err := srv.Start(handler); err != nil {
-				b.Fatal(err)
-			}
-			return srv.Shutdown
-		}
-	}
-	began := time.Now()
-	stop := serve()
-	<-all
-	seconds = time.Since(began).Seconds()
-	stop()
-	return seconds, counts
-}
-
-func busyServer(b *testing.B, st *stage, cfg asynq.Config, counts *busyCounts, handler asynq.Handler) (stop func()) {
-	b.Helper()
-	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter, Observer: counts})
-	if err != nil {
-		b.Fatal(err)
-	}
-	srv := limits.NewServer(cfg)
-	if err := srv.Start(handler); err != nil {
-		b.Fatal(err)
-	}
-	return srv.Shutdown
+	took, _ := st.workOff(b, cfg, rule.Name != "", counts, work)
+	return took.Seconds(), counts
 }

@@ -68,28 +68,35 @@ func drain(b *testing.B, scope string, headway bool) (rate, commands float64) {
 	if err := byAsynq(st); err != nil { // so that both find the same tasks
 		b.Fatal(err)
 	}
+	cfg := asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel}
+	took, sent := st.workOff(b, cfg, headway, nil, func() {})
+	return float64(n) / took.Seconds(), float64(sent) / float64(n)
+}
+
+// workOff has a server work off a full queue, asynq's own or ours, and returns how long that takes and how many commands it sends.
+func (st *stage) workOff(b *testing.B, cfg asynq.Config, headway bool, seen worker.Observer, work func()) (took time.Duration, sent int64) {
+	b.Helper()
 	st.rdb.ConfigResetStat(context.Background())
 	var done atomic.Int64
 	all := make(chan struct{})
 	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-		if done.Add(1) == int64(n) {
+		work()
+		if done.Add(1) == int64(len(st.tasks)) {
 			close(all)
 		}
 		return nil
 	})
 	began := time.Now()
-	stop := drainer(b, st, handler, headway)
+	stop := st.startServer(b, cfg, headway, seen, handler)
 	<-all
-	took := time.Since(began)
-	sent := commandsOf(b, st.rdb)
+	took, sent = time.Since(began), commandsOf(b, st.rdb)
 	stop()
-	return float64(n) / took.Seconds(), float64(sent) / float64(n)
+	return took, sent
 }
 
-// drainer starts a server: asynq's own, or ours.
-func drainer(b *testing.B, st *stage, handler asynq.Handler, headway bool) (stop func()) {
+// startServer starts a server: asynq's own, or ours.
+func (st *stage) startServer(b *testing.B, cfg asynq.Config, headway bool, seen worker.Observer, handler asynq.Handler) (stop func()) {
 	b.Helper()
-	cfg := asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel}
 	if !headway {
 		srv := asynq.NewServerFromRedisClient(st.rdb, cfg)
 		if err := srv.Start(handler); err != nil {
@@ -101,7 +108,7 @@ func drainer(b *testing.B, st *stage, handler asynq.Handler, headway bool) (stop
 	if err != nil {
 		b.Fatal(err)
 	}
-	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter, Observer: seen})
 	if err != nil {
 		b.Fatal(err)
 	}

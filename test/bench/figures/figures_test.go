@@ -160,25 +160,6 @@ func TestLatenessByItsDefinition(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	t.Parallel()
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
-		values := make([]time.Duration, 100)
-		for i := range values {
-			values[i] = time.Duration(100 - i)
-		}
-		if got := Quantile(values, q); got != want {
-			t.Errorf("quantile %v is %v, want %v", q, got, want)
-		}
-	}
-	if got := Quantile(nil, 0.5); got != -1 {
-		t.Errorf("quantile of nothing is %v", got)
-	}
-	if got := Median([]float64{3, 1, 2}); got != 2 {
-		t.Errorf("median %v", got)
-	}
-}
-
 func TestTable(t *testing.T) {
 	t.Parallel()
 	full := NewRow("2000 at 100/s", "Headway")
@@ -243,19 +224,6 @@ func TestMerge(t *testing.T) {
 	for _, strange := range []string{"", "no table\n", "| a | b |\n|---|---|\n| 1 | 2 |\n", strings.Replace(old, "| used", "| more", 1)} {
 		if err := Merge(io.Discard, strange, nil); err == nil {
 			t.Errorf("%q was taken for a table", strange)
-		}
-	}
-}
-
-func TestReplace(t *testing.T) {
-	t.Parallel()
-	got, err := Replace("a\n<1>\nold\n<2>\nb\n", "<1>", "<2>", "new\n")
-	if err != nil || got != "a\n<1>\nnew\n<2>\nb\n" {
-		t.Errorf("%q, %v", got, err)
-	}
-	for _, page := range []string{"", "<1>\n", "<2>\n<1>\n"} {
-		if _, err := Replace(page, "<1>", "<2>", "new\n"); err == nil {
-			t.Errorf("%q was taken for a page with both lines", page)
 		}
 	}
 }

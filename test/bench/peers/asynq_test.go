@@ -2,191 +2,18 @@ package peers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
-	"github.com/headway-go/headway/worker"
 )
-
-// server is asynq's, or ours.
-type server interface {
-	Start(asynq.Handler) error
-	Shutdown()
-	Stop()
-}
-
-// hosts are what a program of asynq's may run under: asynq alone, Headway with limits that are never
-// reached, and with one that makes each task wait.
-var hosts = []struct {
-	name   string
-	limits string
-}{
-	{"asynq alone", ""},
-	{"never limited", `limits: {api: {rules: [{name: rule, algorithm: token-bucket, limit: 1000000, per: 1s, burst: 1000}]}}`},
-	{"limited", `limits: {api: {rules: [{name: rule, algorithm: token-bucket, limit: 1, per: 1s}]}}`},
-}
-
-// stage is one run of a program of asynq's, in a bubble of fake time. What it shows is noted.
-type stage struct {
-	t         *testing.T
-	rdb       *redis.Client
-	client    *asynq.Client
-	inspector *asynq.Inspector
-	limits    *worker.Middleware
-	limiter   *throttle.Limiter
-	began     time.Time
-
-	mu     sync.Mutex
-	notes  []string
-	tasks  map[string]string // queue by id
-	failed int               // how often the ErrorHandler was called
-}
-
-func newStage(t *testing.T, limits string) *stage {
-	t.Helper()
-	_, rdb := redistest.Miniredis(t)
-	st := &stage{t: t, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb), began: time.Now(), tasks: map[string]string{}}
-	if limits == "" {
-		return st
-	}
-	policy, err := limitsyaml.Parse("limits", []byte(limits))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st.limiter, err = throttle.New(rdb, policy, throttle.Config{StartTolerance: -1}); err != nil {
-		t.Fatal(err)
-	}
-	st.anew()
-	return st
-}
-
-func (st *stage) note(format string, args ...any) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.notes = append(st.notes, fmt.Sprintf(format, args...))
-}
-
-// anew makes the limits that the next server has: those of a server that was shut down have ended.
-func (st *stage) anew() {
-	st.t.Helper()
-	if st.limiter == nil {
-		return
-	}
-	var err error
-	if st.limits, err = worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: st.limiter}); err != nil {
-		st.t.Fatal(err)
-	}
-}
-
-// server returns a server of the host's.
-func (st *stage) server(cfg asynq.Config) server {
-	cfg.LogLevel = asynq.FatalLevel
-	cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = time.Second, time.Second // asking less costs less
-	if cfg.ErrorHandler == nil {
-		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) {
-			st.mu.Lock()
-			defer st.mu.Unlock()
-			st.failed++
-		})
-	}
-	if cfg.RetryDelayFunc == nil {
-		cfg.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 3 * time.Second } // no retry is limited by the run before
-	}
-	if st.limits == nil {
-		return asynq.NewServerFromRedisClient(st.rdb, cfg)
-	}
-	return st.limits.NewServer(cfg)
-}
-
-// serve runs a handler until the bubble ends.
-func (st *stage) serve(cfg asynq.Config, handler asynq.Handler) server {
-	st.t.Helper()
-	srv := st.server(cfg)
-	if err := srv.Start(handler); err != nil {
-		st.t.Fatal(err)
-	}
-	st.t.Cleanup(srv.Shutdown)
-	return srv
-}
-
-func task(payload string) *asynq.Task {
-	return asynq.NewTaskWithHeaders("work", []byte(payload), map[string]string{queue.HeaderScope: "api", "mine": "kept"})
-}
-
-func (st *stage) add(id string, opts ...asynq.Option) error {
-	return st.enqueue(id, task(id), opts...)
-}
-
-func (st *stage) enqueue(id string, task *asynq.Task, opts ...asynq.Option) error {
-	info, err := st.client.Enqueue(task, append(opts, asynq.TaskID(id))...)
-	if err == nil {
-		st.tasks[id] = info.Queue
-	}
-	return err
-}
-
-// after lets time pass.
-func (st *stage) after(d time.Duration) {
-	<-time.After(d)
-	synctest.Wait()
-}
-
-// seen is what a user of asynq finds when all is over: the notes, each task, and the counters.
-func (st *stage) seen() []string {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	lines := slices.Clone(st.notes)
-	for _, id := range slices.Sorted(maps.Keys(st.tasks)) {
-		info, err := st.inspector.GetTaskInfo(st.tasks[id], id)
-		if err != nil {
-			lines = append(lines, id+": gone")
-			continue
-		}
-		line := fmt.Sprintf("%s: %s, retried %d of %d", id, info.State, info.Retried, info.MaxRetry)
-		if info.LastErr != "" {
-			line += fmt.Sprintf(", %q", strings.SplitN(info.LastErr, "\n", 2)[0])
-		}
-		if len(info.Result) > 0 {
-			line += fmt.Sprintf(", result %q", info.Result)
-		}
-		lines = append(lines, line)
-	}
-	processed, failed := 0, 0
-	queues, err := st.inspector.Queues()
-	if err != nil {
-		st.t.Fatal(err)
-	}
-	for _, q := range queues {
-		info, err := st.inspector.GetQueueInfo(q)
-		if err != nil {
-			st.t.Fatal(err)
-		}
-		processed, failed = processed+info.ProcessedTotal, failed+info.FailedTotal
-	}
-	return append(lines, fmt.Sprintf("processed %d, failed %d, ErrorHandler %d", processed, failed, st.failed))
-}
-
-func (st *stage) must(err error) {
-	st.t.Helper()
-	if err != nil {
-		st.t.Fatal(err)
-	}
-}
 
 // behaviour is something that users of asynq rely on, and what they see of it.
 type behaviour struct {
@@ -225,14 +52,6 @@ var behaviours = []behaviour{
 		st.serve(asynq.Config{Concurrency: 1}, st.always(nil))
 		st.after(time.Minute)
 	}, want: []string{"a runs", "b runs", "c runs", "d runs", "a: gone", "b: gone", "c: gone", "d: gone", "processed 4, failed 0, ErrorHandler 0"}},
-
-	{name: "tasks of several queues succeed", do: func(st *stage) {
-		st.must(st.add("a"))
-		st.must(st.add("b", asynq.Queue("high")))
-		st.must(st.add("c", asynq.Queue("low")))
-		st.serve(asynq.Config{Concurrency: 4, Queues: map[string]int{"default": 2, "high": 3, "low": 1}}, quiet)
-		st.after(15 * time.Second)
-	}, want: []string{"a: gone", "b: gone", "c: gone", "processed 3, failed 0, ErrorHandler 0"}},
 
 	{name: "a payload arrives as it was, and so do headers and what the context tells", do: func(st *stage) {
 		st.must(st.enqueue("a", task(`{"n": 111111111111111111, "z": 1.50}`), asynq.MaxRetry(7), asynq.Queue("high")))
@@ -360,16 +179,6 @@ var behaviours = []behaviour{
 		st.after(time.Minute)
 	}, want: []string{"over after 3s: context deadline exceeded", `a: archived, retried 0 of 0, "context deadline exceeded"`, "processed 1, failed 1, ErrorHandler 1"}},
 
-	{name: "a deadline ends a run, and is a failure", do: func(st *stage) {
-		st.must(st.add("a", asynq.Deadline(st.began.Add(20*time.Second)), asynq.MaxRetry(0)))
-		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-			<-ctx.Done()
-			st.note("over at %s: %v", time.Since(st.began).Round(time.Second), ctx.Err())
-			return ctx.Err()
-		}))
-		st.after(time.Minute)
-	}, want: []string{"over at 20s: context deadline exceeded", `a: archived, retried 0 of 0, "context deadline exceeded"`, "processed 1, failed 1, ErrorHandler 1"}},
-
 	{name: "a unique task is alone until it has succeeded", do: func(st *stage) {
 		unique := func(id string) error {
 			return st.enqueue(id, asynq.NewTaskWithHeaders("unique", []byte("same"), map[string]string{queue.HeaderScope: "api"}), asynq.Unique(time.Hour))
@@ -381,31 +190,6 @@ var behaviours = []behaviour{
 		st.note("again %v", unique("third"))
 		st.after(10 * time.Second)
 	}, want: []string{"duplicate true", "again <nil>", "first: gone", "third: gone", "processed 2, failed 0, ErrorHandler 0"}},
-
-	{name: "an id is taken while its task is there", do: func(st *stage) {
-		st.must(st.add("a"))
-		st.note("conflict %v", errors.Is(st.add("a"), asynq.ErrTaskIDConflict))
-		st.serve(asynq.Config{}, quiet)
-		st.after(10 * time.Second)
-		st.note("again %v", st.add("a"))
-		st.after(10 * time.Second)
-	}, want: []string{"conflict true", "again <nil>", "a: gone", "processed 2, failed 0, ErrorHandler 0"}},
-
-	{name: "what is to come later is not early", do: func(st *stage) {
-		st.must(st.add("in", asynq.ProcessIn(30*time.Second)))
-		st.must(st.add("at", asynq.ProcessAt(st.began.Add(90*time.Second))))
-		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-			due := map[string]time.Duration{"in": 30 * time.Second, "at": 90 * time.Second}[id(ctx)]
-			took := time.Since(st.began)
-			st.note("%s early %v, late %v", id(ctx), took < due, took > due+10*time.Second)
-			return nil
-		}))
-		st.after(10 * time.Second)
-		info, err := st.inspector.GetTaskInfo("default", "in")
-		st.must(err)
-		st.note("in: %s", info.State)
-		st.after(2 * time.Minute)
-	}, want: []string{"in: scheduled", "in early false, late false", "at early false, late false", "at: gone", "in: gone", "processed 2, failed 0, ErrorHandler 0"}},
 
 	{name: "strict priority takes the higher queue first", do: func(st *stage) {
 		for i := range 3 {
@@ -463,29 +247,6 @@ var behaviours = []behaviour{
 		st.after(10 * time.Second)
 	}, want: []string{"run runs", "archived, it is run too: <nil>", "archived runs", "archived: gone", "deleted: gone", "run: gone", "processed 2, failed 0, ErrorHandler 0"}},
 
-	{name: "a group is aggregated into one task", do: func(st *stage) {
-		st.serve(asynq.Config{
-			GroupGracePeriod: time.Second, GroupMaxSize: 3, GroupMaxDelay: time.Minute,
-			GroupAggregator: asynq.GroupAggregatorFunc(func(group string, tasks []*asynq.Task) *asynq.Task {
-				var parts []string
-				for _, task := range tasks {
-					parts = append(parts, string(task.Payload()))
-				}
-				slices.Sort(parts) // asynq gives them in no order
-				return asynq.NewTaskWithHeaders("group", []byte(group+": "+strings.Join(parts, " ")), map[string]string{queue.HeaderScope: "api"})
-			}),
-		}, asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
-			st.note("%s %s", task.Type(), task.Payload())
-			return nil
-		}))
-		for i := range 3 {
-			_, err := st.client.Enqueue(task(fmt.Sprint(i)), asynq.Group("g"))
-			st.must(err)
-			st.after(time.Millisecond)
-		}
-		st.after(30 * time.Second)
-	}, want: []string{"group g: 0 1 2", "processed 1, failed 0, ErrorHandler 0"}},
-
 	{name: "what a server that stops could not end is run by the next", do: func(st *stage) {
 		st.must(st.add("a", asynq.MaxRetry(0)))
 		first := st.server(asynq.Config{ShutdownTimeout: 2 * time.Second})
@@ -512,6 +273,17 @@ var behaviours = []behaviour{
 		st.note("closed: %v", errors.Is(srv.Start(quiet), asynq.ErrServerClosed))
 	}, want: []string{"no handler: true", "twice: true", "closed: true", "processed 0, failed 0, ErrorHandler 0"}},
 
+	{name: "the base context is every run's own", do: func(st *stage) {
+		type key struct{}
+		st.must(st.add("a"))
+		st.serve(asynq.Config{BaseContext: func() context.Context { return context.WithValue(context.Background(), key{}, "base") }},
+			asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+				st.note("%v", ctx.Value(key{}))
+				return nil
+			}))
+		st.after(10 * time.Second)
+	}, want: []string{"base", "a: gone", "processed 1, failed 0, ErrorHandler 0"}},
+
 	{name: "a mux finds handlers, runs its middleware, and says what it does not know", do: func(st *stage) {
 		mux := asynq.NewServeMux()
 		mux.Use(func(next asynq.Handler) asynq.Handler {
@@ -534,32 +306,6 @@ var behaviours = []behaviour{
 		"before work", "a runs", "a: gone",
 		`b: archived, retried 0 of 0, "headway: no handler is registered for tasks of type \"unknown\""`, "processed 2, failed 1, ErrorHandler 1",
 	}, differs: []string{"no middleware of the mux runs for it, and its last error is `headway: no handler is registered for tasks of type \"T\"`"}},
-
-	{name: "the base context is every run's own", do: func(st *stage) {
-		type key struct{}
-		st.must(st.add("a"))
-		st.serve(asynq.Config{BaseContext: func() context.Context { return context.WithValue(context.Background(), key{}, "base") }},
-			asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-				st.note("%v", ctx.Value(key{}))
-				return nil
-			}))
-		st.after(10 * time.Second)
-	}, want: []string{"base", "a: gone", "processed 1, failed 0, ErrorHandler 0"}},
-
-	{name: "a task that moves on enqueues others from its handler", do: func(st *stage) {
-		st.must(st.add("a"))
-		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-			st.note("%s runs", id(ctx))
-			if id(ctx) == "b" {
-				return nil
-			}
-			payload, err := json.Marshal(string(task.Payload()))
-			st.must(err)
-			_, err = st.client.Enqueue(asynq.NewTaskWithHeaders("work", payload, task.Headers()), asynq.TaskID("b"))
-			return err
-		}))
-		st.after(20 * time.Second)
-	}, want: []string{"a runs", "b runs", "a: gone", "processed 2, failed 0, ErrorHandler 0"}},
 }
 
 // What a user of asynq relies on is the same under Headway: each of asynq's behaviours runs with asynq

@@ -3,10 +3,8 @@
 package schemas
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -238,44 +236,4 @@ func asJSON(n *yaml.Node) (any, error) {
 	var value any
 	err := n.Decode(&value)
 	return value, err
-}
-
-// A schema has the fields that the parser names where it refuses one that is not there.
-func TestSchemasHaveTheFields(t *testing.T) {
-	t.Parallel()
-	for where, text := range map[string]string{
-		"limits:definitions/rule": "limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, colour: x}]}}",
-		"limits:":                 "colour: x",
-		"schedules:properties/schedules/additionalProperties":                                 "schedules: {s: {cron: '@daily', colour: x, task: {type: a, scope: p}}}",
-		"schedules:properties/schedules/additionalProperties/properties/task":                 "schedules: {s: {cron: '@daily', task: {type: a, scope: p, colour: x}}}",
-		"schedules:properties/schedules/additionalProperties/properties/task/properties/http": "schedules: {s: {cron: '@daily', task: {type: http, scope: p, http: {url: 'http://h', colour: x}}}}",
-	} {
-		kind, path, _ := strings.Cut(where, ":")
-		err := parse(kind, text)
-		if err == nil {
-			t.Fatalf("the parser takes %s", text)
-		}
-		_, listed, found := strings.Cut(faults(t, err)[0].Reason, "; write ")
-		if !found {
-			t.Fatalf("the parser says %v", err)
-		}
-		want := strings.Split(strings.ReplaceAll(listed, " or ", ", "), ", ")
-		slices.Sort(want)
-		file, err := os.ReadFile(filepath.Join(root, "docs", kind+".schema.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var at map[string]any
-		if err := json.Unmarshal(file, &at); err != nil {
-			t.Fatal(err)
-		}
-		for part := range strings.SplitSeq(path, "/") {
-			if part != "" {
-				at = at[part].(map[string]any)
-			}
-		}
-		if got := slices.Sorted(maps.Keys(at["properties"].(map[string]any))); !slices.Equal(got, want) {
-			t.Errorf("%s has %q, and the parser %q", where, got, want)
-		}
-	}
 }
