@@ -304,12 +304,15 @@ func changedLimits(t *testing.T, url string) {
 	ask := func(code int, args ...string) string {
 		return output(t, code, "", "worker", append([]string{"limits", "-redis", url, "-json"}, args...)...)
 	}
-	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1s}]}}\n")
-	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file) +
-		ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
+	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1s}]}, held: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	redisAt(t, url).Set(t.Context(), "hw:{held}!runs:c", "9 60000000 1000000", 0)
+	output(t, 0, strings.Repeat(`{"type":"t","scope":"held"}`+"\n", 2), "enqueue", "batch", "-redis", url, "-limits", file, "-")
+	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file)
+	held := ask(0, "show", "held") // a task waits there
+	made += ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
 	made += ask(0, "assign", "p/x", "weight=2", "-reason", "a trial")
 	refused(t, url, file, "p")
-	shown := seen(t, ask(0, "list")+ask(0, "show", "p/x"))
+	shown := seen(t, ask(0, "list")+ask(0, "show", "p/x")+held)
 	shown["reset"] = "string"        // of a rule with units taken: TestInspectRules sees it
 	shown["vendor_limit"] = "number" // that an API has reported: TestVendorLimit sees it
 	table := tables(t, "worker limits -json")
