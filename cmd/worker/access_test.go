@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -101,44 +99,18 @@ limits:
           - {name: trial, algorithm: sliding-window, limit: 1, per: 1s, shadow: true}
 `
 
-// answering is an API that refuses some calls, fails others and is slow in between.
-func answering(t *testing.T) (host, url string, calls *atomic.Int32) {
-	t.Helper()
-	calls = &atomic.Int32{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		calls.Add(1)
-		switch r.URL.Path {
-		case "/slow":
-			select {
-			case <-time.After(3 * time.Second):
-			case <-r.Context().Done():
-			}
-		case "/fails":
-			w.WriteHeader(http.StatusInternalServerError)
-		case "/refuses":
-			w.WriteHeader(http.StatusNotFound)
-		case "/later":
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-	}))
-	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "http://"), server.URL, calls
-}
-
 // life has a worker do all that it does: decide, wait, take turns, renew leases, retry, archive, be
 // refused by an API, run schedules and follow the limits.
 func (g *guarded) life(r *running, url string, change func()) {
 	t := g.t
 	t.Helper()
 	r.says("msg=ready")
-	client := queue.NewClient(g.admin, queue.ClientConfig{})
 	inspector := asynq.NewInspectorFromRedisClient(g.admin)
 	tasks := []queue.Task{
-		{ID: "slow", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "/slow"}},
-		{ID: "fails", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "/fails"}, MaxRetry: queue.Retries(5)},
-		{ID: "last", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "/refuses"}, MaxRetry: queue.Retries(0)},
-		{ID: "later", Scope: "payments/other", HTTP: &queue.HTTP{URL: url + "/later"}, MaxRetry: queue.Retries(0)},
+		{ID: "slow", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "?latency=3s"}},
+		{ID: "fails", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "?status=500"}, MaxRetry: queue.Retries(5)},
+		{ID: "last", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "?status=404"}, MaxRetry: queue.Retries(0)},
+		{ID: "later", Scope: "payments/other", HTTP: &queue.HTTP{URL: url + "?status=429&retry_after=1"}, MaxRetry: queue.Retries(0)},
 		{ID: "costs", Scope: "payments/third", Costs: map[string]int64{"requests": 1, "tokens": 5}},
 		{ID: "kept", Scope: "payments/acme", Remember: time.Hour},
 		{ID: "unknown", Scope: "nowhere"},
@@ -151,8 +123,7 @@ func (g *guarded) life(r *running, url string, change func()) {
 		if task.HTTP == nil {
 			task.HTTP = &queue.HTTP{URL: url}
 		}
-		_, err := client.Enqueue(t.Context(), task)
-		must(t, err)
+		enqueue(t, g.admin, task)
 	}
 	change()
 	redistest.WaitFor(t, "all of them to have run", bound, func() bool {
@@ -169,11 +140,8 @@ func (g *guarded) life(r *running, url string, change func()) {
 	if err := inspector.CancelProcessing("slow"); err != nil {
 		t.Error(err)
 	}
-	for id, state := range map[string]asynq.TaskState{"last": asynq.TaskStateArchived, "unknown": asynq.TaskStateRetry} {
-		if info, err := inspector.GetTaskInfo("default", id); err != nil || info.State != state {
-			t.Errorf("%s: %+v, %v", id, info, err)
-		}
-	}
+	becomes(t, g.admin, "last", asynq.TaskStateArchived)
+	becomes(t, g.admin, "unknown", asynq.TaskStateRetry)
 	r.stop()
 	r.ends(cli.ExitOK)
 }
@@ -183,10 +151,12 @@ const accessSchedules = `schedules: {tidy: {cron: "* * * * *", task: {type: http
 // works has a worker of a user live its life, and returns it at its end.
 func (g *guarded) works(user string, change func(), args ...string) *running {
 	g.t.Helper()
-	host, url, _ := answering(g.t)
-	schedules := limitsFile(g.t, strings.Replace(accessSchedules, "URL", url, 1))
-	r := start(g.t, whole, nil, append([]string{"-redis", g.url(user), "-allow-host", host, "-queues", "default=3,low=1", "-schedules", schedules}, args...)...)
-	g.life(r, url, change)
+	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
+	must(g.t, err)
+	g.t.Cleanup(func() { _ = api.Close() })
+	schedules := limitsFile(g.t, strings.Replace(accessSchedules, "URL", api.URL("p"), 1))
+	r := start(g.t, whole, nil, append([]string{"-redis", g.url(user), "-allow-host", api.Addr(), "-queues", "default=3,low=1", "-schedules", schedules}, args...)...)
+	g.life(r, api.URL("p"), change)
 	return r
 }
 

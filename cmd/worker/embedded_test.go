@@ -29,9 +29,8 @@ func newEmbedded(t *testing.T) (*embedded, redis.UniversalClient) {
 	return e, rdb
 }
 
-// TestEmbeddedExpires holds that "its keys expire by the clock": a key may live
-// up to a tick longer than it was told, and never shorter, however its time to
-// live was set.
+// TestEmbeddedExpires holds that "its keys expire by the clock": a key may live up to a tick longer than it was told, and never shorter,
+// however its time to live was set.
 func TestEmbeddedExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 250 * time.Millisecond
@@ -63,8 +62,7 @@ func TestEmbeddedExpires(t *testing.T) {
 	}
 }
 
-// TestEmbeddedLoopback holds that no other machine reaches the server, which
-// has no password.
+// TestEmbeddedLoopback holds that no other machine reaches the server, which has no password.
 func TestEmbeddedLoopback(t *testing.T) {
 	t.Parallel()
 	host, _, err := net.SplitHostPort(cli.EmbeddedAddr)
@@ -93,8 +91,7 @@ func (e *embedded) sends(t testing.TB, size int, text string) string {
 
 const ping, pong = "*1\r\n$4\r\nPING\r\n", "+PONG\r\n"
 
-// The embedded server survives any bytes: what is no command of Redis' protocol ends its connection,
-// with an error, and no other.
+// The embedded server survives any bytes: what is no command of Redis' protocol ends its connection, with an error, and no other.
 func TestEmbeddedSurvives(t *testing.T) {
 	t.Parallel()
 	e, rdb := newEmbedded(t)
@@ -138,8 +135,7 @@ func TestEmbeddedSurvives(t *testing.T) {
 	}
 }
 
-// A fault of miniredis at a command is that command's error, in a script and in a transaction too, and is
-// logged without its arguments.
+// A fault of miniredis at a command is that command's error, in a script and in a transaction too, and is logged without its arguments.
 func TestEmbeddedRecovers(t *testing.T) {
 	t.Parallel()
 	e, rdb := newEmbedded(t)

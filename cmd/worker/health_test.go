@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/worker/events"
 )
 
 type fakeHealth struct {
@@ -29,39 +31,6 @@ func (f fakeHealth) RedisErr(context.Context, time.Duration) error { return f.re
 func (f fakeHealth) LimitsErr() error                              { return f.limits }
 func (fakeHealth) FileErr() error                                  { return nil }
 func (f fakeHealth) Workers() int                                  { return f.workers }
-
-func TestHealth(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		down, stopping bool
-		workers        int
-		code           int
-		status, redis  string
-	}{
-		"well":              {false, false, 2, 200, "ok", "ok"},
-		"workers unknown":   {false, false, -1, 200, "ok", "ok"},
-		"down":              {true, false, 2, 503, "unavailable", "down"},
-		"stopping":          {false, true, 2, 503, "stopping", "ok"},
-		"stopping and down": {true, true, 2, 503, "stopping", "down"},
-	} {
-		of := fakeHealth{workers: tt.workers}
-		if tt.down {
-			of.redis = errors.New("down")
-		}
-		h := &health{of: of, started: time.Now(), version: "v1", concurrency: 32, queues: map[string]int{"default": 1}}
-		h.stopping.Store(tt.stopping)
-		rec := httptest.NewRecorder()
-		statusHandler(h, http.NotFoundHandler(), false).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/healthz", nil))
-		var a healthAnswer
-		must(t, json.Unmarshal(rec.Body.Bytes(), &a))
-		if rec.Code != tt.code || a.Status != tt.status || a.Redis != tt.redis || a.Version != "v1" || a.Concurrency != 32 {
-			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
-		}
-		if known := a.Workers != nil; known != (tt.workers >= 0 && !tt.down) {
-			t.Errorf("%s: workers %v", name, a.Workers)
-		}
-	}
-}
 
 func TestStatusRoutes(t *testing.T) {
 	t.Parallel()
@@ -180,10 +149,6 @@ func TestAskHealthInVain(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(hangs) })
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	nobody := closed.Addr().String()
-	must(t, closed.Close())
 	addr := strings.TrimPrefix(server.URL, "http://")
 	for name, c := range map[string]struct {
 		code  int
@@ -193,7 +158,7 @@ func TestAskHealthInVain(t *testing.T) {
 	}{
 		"a redirect":   {cli.ExitFailed, "moved", "status 302", []string{"-listen", addr}},
 		"a silent one": {cli.ExitFailed, "hangs", "no answer from " + addr + " within 100ms", []string{"-listen", addr, "-timeout", "100ms"}},
-		"nobody":       {cli.ExitFailed, "", "no worker answers at " + nobody + ": ", []string{"-listen", nobody}},
+		"nobody":       {cli.ExitFailed, "", "no worker answers at 127.0.0.1:1: ", []string{"-listen", "127.0.0.1:1"}},
 		"no port":      {cli.ExitUsage, "", `-listen "localhost" is not HOST:PORT`, []string{"-listen", "localhost"}},
 		"an argument":  {cli.ExitUsage, "", `unexpected argument "now"`, []string{"now"}},
 	} {
@@ -205,10 +170,7 @@ func TestAskHealthInVain(t *testing.T) {
 	if elsewhere > 0 {
 		t.Error("a redirect was followed")
 	}
-	code, out, _ := asksHealth(t, nil, "-h")
-	if code != cli.ExitOK {
-		t.Errorf("-h: exit %d", code)
-	}
+	out, _ := ask(t, cli.ExitOK, "health", "-h")
 	golden(t, filepath.Join("testdata", "health.golden"), out)
 }
 
@@ -250,8 +212,7 @@ func TestParseListen(t *testing.T) {
 	}
 }
 
-// TestGuard holds who is let in: on the loopback those who ask for it by name,
-// elsewhere those who have the token.
+// TestGuard holds who is let in: on the loopback those who ask for it by name, elsewhere those who have the token.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	local := listenAddr{addr: "127.0.0.1:9090", loopback: true}
@@ -309,5 +270,159 @@ func TestServerTimeouts(t *testing.T) {
 	defer s.close()
 	if v := s.srv; v.ReadHeaderTimeout == 0 || v.ReadTimeout == 0 || v.WriteTimeout == 0 || v.IdleTimeout == 0 || v.MaxHeaderBytes == 0 {
 		t.Errorf("no bound: %+v", v)
+	}
+}
+
+// Faults of flags are refused before anything is tried, and an address that others reach unless it is known who asks.
+func TestPageFlags(t *testing.T) {
+	t.Parallel()
+	faulty := filepath.Join(t.TempDir(), "users.yaml")
+	must(t, os.WriteFile(faulty, []byte("people: {anna: {role: king}}"), 0o600))
+	for _, one := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-listen", "0.0.0.0:0"}, cli.ExitUsage, "can be reached by other machines, and neither -users nor -proxy"},
+		{[]string{"-listen", "nowhere"}, cli.ExitUsage, "is not HOST:PORT"},
+		{[]string{"-proxy", "10.0.0.1"}, cli.ExitUsage, "no range of addresses"},
+		{[]string{"-proxy-admin", "ops"}, cli.ExitUsage, "need -proxy"},
+		{[]string{"-prefix", "limits"}, cli.ExitUsage, "does not begin with a slash"},
+		{[]string{"token", "more"}, cli.ExitUsage, "unexpected argument"},
+		{[]string{"-redis", ownRedis(t), "-users", faulty, "-listen", ":0"}, cli.ExitFailed, `role is "king"`},
+	} {
+		_, errs := ask(t, one.code, append([]string{"page"}, one.args...)...)
+		says(t, errs, one.want)
+	}
+	if out, _ := ask(t, cli.ExitOK, "page", "token"); !strings.Contains(out, "sha256  ") || len(strings.Fields(out)[1]) < 40 {
+		t.Error(out)
+	}
+}
+
+// A worker refuses a page that nobody reaches, or of which it is not known who may use it.
+func TestWorkerPageFlags(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		args  []string
+		token string
+		want  string
+	}{
+		{[]string{"-page"}, "", "-page needs -listen"},
+		{[]string{"-page", "-listen", "0.0.0.0:0"}, "", "HEADWAY_LISTEN_TOKEN is not set\ntry: HEADWAY_LISTEN_TOKEN=$(openssl rand -hex 16) worker …, or -listen :0 for this machine only\n"},
+		{[]string{"-page-users", "users.yaml"}, "", "-page-users needs -page"},
+		{[]string{"-page", "-listen", "0.0.0.0:0"}, token, "-page-users does not say who may"},
+		{[]string{"-page", "-listen", ":0"}, token, "HEADWAY_LISTEN_TOKEN is set"},
+	} {
+		start(t, with(newFakeSystem()), map[string]string{tokenVariable: one.token}, one.args...).refuses(cli.ExitUsage, one.want, "\ntry: ")
+	}
+}
+
+// The page stands beside /metrics, and knows by itself who asks: the token is for the others. The root leads to the page.
+func TestPageBesideMetrics(t *testing.T) {
+	t.Parallel()
+	shown := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
+	l, err := parseListen("127.0.0.1:0", token)
+	must(t, err)
+	s, err := l.open(statusHandler(&health{of: fakeHealth{}}, http.NotFoundHandler(), true), shown, slog.New(slog.DiscardHandler))
+	must(t, err)
+	done := make(chan error, 1)
+	go func() { done <- s.serve() }()
+	for path, want := range map[string]int{
+		"/page": http.StatusOK, "/page/scope?scope=a": http.StatusOK, "/metrics": http.StatusUnauthorized, "/": http.StatusOK, "/none": http.StatusUnauthorized,
+	} {
+		answer, err := http.Get("http://" + s.addr() + path) //nolint:noctx // of this process
+		must(t, err)
+		_ = answer.Body.Close()
+		if answer.StatusCode != want || path == "/metrics" && answer.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %d %v, want %d", path, answer.StatusCode, answer.Header, want)
+		}
+	}
+	s.close()
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+}
+
+const eventsSecret = "0123456789abcdef-of-the-test"
+
+// A worker sends the thresholds of a quota to the webhook, signed by the secret in a file or in the environment, and logs
+// them; neither the secret nor the path of the URL gets into the log.
+func TestEventsWebhookFlag(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret")
+	must(t, os.WriteFile(file, []byte(eventsSecret+"\n"), 0o600))
+	for name, tt := range map[string]struct {
+		env   map[string]string
+		flags []string
+	}{
+		"environment": {map[string]string{secretVariable: eventsSecret}, nil},
+		"file":        {nil, []string{"-events-secret-file", file}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := make(chan events.Event, 10)
+			hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				var e events.Event
+				if err := json.Unmarshal(body, &e); err != nil {
+					t.Errorf("%v: %s", err, body)
+				}
+				if err := events.Verify(eventsSecret, r.Header.Get(events.HeaderSignature), body, 0); err != nil || r.URL.Path != "/T0KEN" {
+					t.Errorf("%s: %v", r.URL.Path, err)
+				}
+				got <- e
+			}))
+			t.Cleanup(hook.Close)
+			a, url := newAPI(t, nil), ownRedis(t)
+			enqueue(t, open(t, url), a.task("quota/a", "1"), a.task("quota/a", "2"))
+			limits := limitsFile(t, "limits: {quota: {scopes: {\"*\": {rules: [{name: daily, algorithm: fixed-window, limit: 2, per: 24h}]}}}}")
+			r := start(t, whole, tt.env, append(tt.flags, "-redis", url, "-limits", limits, "-app", "shop", "-allow-host", a.host(), "-events-webhook", hook.URL+"/T0KEN")...)
+			select {
+			case e := <-got:
+				if e.Kind != events.Threshold || e.Scope != "quota/a" || e.Rule != "daily" || e.App != "shop" {
+					t.Errorf("%+v", e)
+				}
+			case <-time.After(bound):
+				t.Fatal("no event came")
+			}
+			r.stop()
+			r.ends(cli.ExitOK)
+			text := r.stderr.String()
+			if !strings.Contains(text, "msg=event kind=threshold") || strings.Contains(text, eventsSecret) || strings.Contains(text, "T0KEN") {
+				t.Errorf("the log: %s", text)
+			}
+		})
+	}
+}
+
+// The page is served until the program is stopped.
+func TestPageServes(t *testing.T) {
+	t.Parallel()
+	r := start(t, whole, nil, "page", "-redis", ownRedis(t), "-listen", ":0", "-prefix", "/limits")
+	r.says("url=")
+	says(t, get(t, r.found("url"), http.StatusOK), "There are no limits yet")
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+func TestEventsFaults(t *testing.T) {
+	t.Parallel()
+	long := filepath.Join(t.TempDir(), "long")
+	must(t, os.WriteFile(long, make([]byte, mostSecret+1), 0o600))
+	env := map[string]string{secretVariable: eventsSecret}
+	for want, tt := range map[string]struct {
+		env   map[string]string
+		flags []string
+	}{
+		"HEADWAY_EVENTS_SECRET is not set":               {nil, []string{"-events-webhook", "https://h/T0KEN"}},
+		"-events-secret-file is given without":           {nil, []string{"-events-secret-file", long}},
+		"the secret of -events-webhook has 5 characters": {map[string]string{secretVariable: "short"}, []string{"-events-webhook", "https://h/T0KEN"}},
+		"-events-webhook of h is not https":              {env, []string{"-events-webhook", "http://h/T0KEN"}},
+		"-events-webhook of h has a user or a password":  {env, []string{"-events-webhook", "https://u:T0KEN@h/"}},
+		"-events-webhook is no URL":                      {env, []string{"-events-webhook", "T0KEN"}},
+		"-events-secret-file /none: no such file":        {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", "/none"}},
+		"has 4097 bytes; a secret has 4096 at most":      {env, []string{"-events-webhook", "https://h/T0KEN", "-events-secret-file", long}},
+	} {
+		start(t, with(newFakeSystem()), tt.env, tt.flags...).refuses(cli.ExitUsage, want, "try: ", "!T0KEN", "!short")
 	}
 }

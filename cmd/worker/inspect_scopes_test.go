@@ -121,9 +121,8 @@ func worked(t *testing.T, url, ids string, args ...string) {
 	r.ends(cli.ExitOK)
 }
 
-// "Which applications, queues and task types, how many units in how many tasks, and
-// when last, most units first": a worker records them, and what it has not sent when it
-// is stopped it sends then.
+// "Which applications, queues and task types, how many units in how many tasks, and when last, most units first": a worker records them,
+// and what it has not sent when it is stopped it sends then.
 func TestInspectUsed(t *testing.T) {
 	t.Parallel()
 	i := &inspected{t: t, url: ownRedis(t)}
@@ -169,9 +168,8 @@ func TestUsageOff(t *testing.T) {
 	}
 }
 
-// "For each shadow rule that counts at SCOPE itself it tells of how many starts, and how
-// many of them would have waited", in a scope that has no other rules too; and worker
-// inspect scope how it stands.
+// "For each shadow rule that counts at SCOPE itself it tells of how many starts, and how many of them would have waited", in a scope that
+// has no other rules too; and worker inspect scope how it stands.
 func TestInspectShadows(t *testing.T) {
 	t.Parallel()
 	i := &inspected{t: t, url: ownRedis(t)}

@@ -96,8 +96,7 @@ func (i *inspected) objects(args ...string) []map[string]any {
 	return objects(i.t, out)
 }
 
-// want holds some fields of an object against what they shall be, and nil for those
-// that shall be absent.
+// want holds some fields of an object against what they shall be, and nil for those that shall be absent.
 func want(t *testing.T, got map[string]any, fields map[string]any) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -176,8 +175,7 @@ func TestInspectActive(t *testing.T) {
 	}
 }
 
-// "The state of the task, its position in the queue of its scope, the rule
-// waits for and when it is expected to start."
+// "The state of the task, its position in the queue of its scope, the rule waits for and when it is expected to start."
 func TestInspectTask(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)

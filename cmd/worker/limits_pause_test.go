@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +11,9 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // What a person does who stops a vendor for a while, and what the program says.
@@ -68,7 +69,7 @@ func TestLimitsPause(t *testing.T) {
 }
 
 // buffers are what a program says while it runs.
-type buffers struct{ out, errs buffer }
+type buffers struct{ out, errs programs.Output }
 
 // drains runs "worker limits drain" until the test ends it, or it ends.
 func (l *limited) drains(ctx context.Context, args ...string) (*buffers, <-chan int) {
@@ -79,8 +80,7 @@ func (l *limited) drains(ctx context.Context, args ...string) (*buffers, <-chan 
 	return b, ended
 }
 
-// "drain: pause, then wait until no task of SCOPE runs any more." Whatever ends that, the
-// pause stays.
+// "drain: pause, then wait until no task of SCOPE runs any more." Whatever ends that, the pause stays.
 func TestLimitsDrain(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)

@@ -284,10 +284,6 @@ func TestWorkersChange(t *testing.T) {
 	}
 	out, _ = l.run(0, "show", "payments")
 	says(t, out, "limit: 200, per: 2s", "# file by worker on ")
-	first.stop()
-	second.stop()
-	first.ends(cli.ExitOK)
-	second.ends(cli.ExitOK)
 }
 
 // write writes a file that others may read at any moment.

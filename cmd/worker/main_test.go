@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -43,28 +43,10 @@ func (f *fakeSystem) Start() error { close(f.started); return f.err }
 func (f *fakeSystem) Stop()        {}
 func (f *fakeSystem) Shutdown()    { <-f.drained }
 
-// buffer is a bytes.Buffer that goroutines may share.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // running is one run of the program.
 type running struct {
 	t              *testing.T
-	stdout, stderr buffer
+	stdout, stderr programs.Output
 	stop           context.CancelFunc
 	code           chan int
 }

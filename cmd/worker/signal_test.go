@@ -14,6 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -23,7 +24,7 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 	a := newAPI(t, make(chan struct{}))
 	url := ownRedis(t)
 	rdb := open(t, url)
-	var stderr buffer
+	var stderr programs.Output
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", url, "-limits", limitsFile(t, someLimits),
 		"-allow-host", a.host(), "-listen", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), asProgram+"=1")

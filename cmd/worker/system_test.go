@@ -1,11 +1,16 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +22,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // whole is the program as it is, on a free port.
@@ -93,8 +99,7 @@ func TestPatience(t *testing.T) {
 			url := ownRedis(t)
 			rdb := open(t, url)
 			limits := limitsFile(t, "limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h}]}}")
-			r := start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-patience", what)
-			r.says("msg=ready")
+			start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-patience", what)
 			task := a.task("p/a", "t")
 			task.MaxWait, task.Remember = time.Second, time.Hour
 			added := time.Now()
@@ -106,8 +111,6 @@ func TestPatience(t *testing.T) {
 				return time.Since(added) > 3*time.Second && (err == nil || errors.Is(err, asynq.ErrTaskNotFound)) &&
 					(info != nil || what == "move=slow") && ended(info, slow)
 			})
-			r.stop()
-			r.ends(cli.ExitOK)
 			if a.calls.Load() != 0 {
 				t.Error("it ran")
 			}
@@ -115,8 +118,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestDrainBound holds that -drain bounds what running tasks are given, and
-// that they then run again.
+// TestDrainBound holds that -drain bounds what running tasks are given, and that they then run again.
 func TestDrainBound(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, make(chan struct{}))
@@ -135,8 +137,7 @@ func TestDrainBound(t *testing.T) {
 	}
 }
 
-// "No run is longer than -max-timeout", whatever its task says, and a worker that is told to stop waits no
-// longer than that by default.
+// "No run is longer than -max-timeout", whatever its task says, and a worker that is told to stop waits no longer than that by default.
 func TestMaxTimeout(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, make(chan struct{}))
@@ -146,15 +147,8 @@ func TestMaxTimeout(t *testing.T) {
 	long := a.task("payments/a", "long")
 	long.Timeout, long.MaxRetry = 3650*24*time.Hour, queue.Retries(0)
 	enqueue(t, rdb, long)
-	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-max-timeout", "300ms")
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	redistest.WaitFor(t, "the task to end", bound, func() bool {
-		info, err := inspector.GetTaskInfo("default", "long")
-		return err == nil && info.State == asynq.TaskStateArchived && strings.Contains(info.LastErr, "outbound: timed out after ") &&
-			strings.HasSuffix(info.LastErr, ": no run may take longer than 300ms here")
-	})
-	r.stop()
-	r.ends(cli.ExitOK)
+	start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-max-timeout", "300ms")
+	says(t, becomes(t, rdb, "long", asynq.TaskStateArchived).LastErr, "outbound: timed out after ", ": no run may take longer than 300ms here")
 	for args, want := range map[string]time.Duration{"": 10 * time.Minute, "-max-timeout 1h": time.Hour, "-drain 5s -max-timeout 1h": 5 * time.Second} {
 		if o, _, _ := parseOptions(strings.Fields(args), noEnv, io.Discard, io.Discard); o.drain != want {
 			t.Errorf("%q waits for %v", args, o.drain)
@@ -164,3 +158,255 @@ func TestMaxTimeout(t *testing.T) {
 
 // asProgram makes the test binary the worker itself, for real signals.
 const asProgram = "HEADWAY_TEST_RUN_WORKER"
+
+// "No task escapes the limits": what another program puts into Redis as a type of Headway's own, in a forged carrier or at a cost of
+// 0 requests is archived with its reason, what it puts there without a scope waits, and none sends anything.
+func TestNoTaskEscapes(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	url := ownRedis(t)
+	rdb := open(t, url)
+	client := asynq.NewClientFromRedisClient(rdb)
+	request, err := json.Marshal(queue.HTTP{URL: a.URL + "/"})
+	must(t, err)
+	carrier := func(id, kind string, headers map[string]string) *asynq.Task {
+		payload, err := json.Marshal(map[string]any{"id": id, "type": kind, "payload": request, "headers": headers, "at": time.Now()})
+		must(t, err)
+		return asynq.NewTask("headway:carry", payload)
+	}
+	scoped := map[string]string{queue.HeaderScope: "payments/a"}
+	hostile := map[string]struct {
+		task *asynq.Task
+		id   string
+		why  string
+	}{
+		"no scope":              {asynq.NewTask("http", request), "bare", "no scope is named by this task"},
+		"a type of Headway's":   {asynq.NewTaskWithHeaders("headway:new", request, scoped), "own", "types that begin with headway: are Headway's own"},
+		"no requests":           {asynq.NewTaskWithHeaders("http", request, map[string]string{queue.HeaderScope: "payments/a", queue.HeaderCost: "requests=0,x=1"}), "free", "0 requests"},
+		"a carrier of another":  {carrier("x", "http", scoped), "headway:carry:y", "Headway did not make it"},
+		"a carrier by its type": {carrier("z", "http", scoped), "z", "Headway did not make it"},
+		"carried without scope": {carrier("n", "http", nil), "headway:carry:n", "Headway did not make it"},
+		"a carried carrier":     {carrier("c", "headway:carry", scoped), "headway:carry:c", "are Headway's own"},
+		"not a carrier at all":  {asynq.NewTask("headway:carry", []byte("{")), "headway:carry:no", "can't be read"},
+	}
+	for name, h := range hostile {
+		if _, err := client.Enqueue(h.task, asynq.TaskID(h.id)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host())
+	for name, h := range hostile {
+		state := asynq.TaskStateArchived
+		if h.id == "bare" {
+			state = asynq.TaskStateRetry
+		}
+		if info := becomes(t, rdb, h.id, state); !strings.Contains(info.LastErr, h.why) {
+			t.Errorf("%s: %q, want %q", name, info.LastErr, h.why)
+		}
+	}
+	if n := a.calls.Load(); n > 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+}
+
+// becomes waits until a task of the default queue has a state, and returns what asynq knows of it then.
+func becomes(t *testing.T, rdb redis.UniversalClient, id string, state asynq.TaskState) (info *asynq.TaskInfo) {
+	t.Helper()
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	redistest.WaitFor(t, fmt.Sprintf("%s to be %s", id, state), bound, func() bool {
+		var err error
+		info, err = inspector.GetTaskInfo("default", id)
+		return err == nil && info.State == state
+	})
+	return info
+}
+
+// What tasks may not reach is archived with the reason, whoever enqueued it, and nothing is
+// sent; and no key that stands in a path is told, neither by the log nor by the task.
+func TestWhereTasksMayGo(t *testing.T) {
+	t.Parallel()
+	const key = "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
+	var calls atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		if strings.Contains(r.URL.Path, key) {
+			http.Error(w, "no bot "+key, http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(s.Close)
+	at := strings.TrimPrefix(s.URL, "http://")
+	_, port, _ := strings.Cut(at, ":")
+	url := ownRedis(t)
+	rdb := open(t, url)
+	client := queue.NewClient(rdb, queue.ClientConfig{AllowMethods: []string{"PURGE", "DEL"}}) // another program
+	put := func(id, method, url string) {
+		t.Helper()
+		task := queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: id, HTTP: &queue.HTTP{Method: method, URL: url}}
+		_, err := client.Enqueue(t.Context(), task)
+		must(t, err)
+	}
+	put("good", "GET", s.URL)
+	put("allowed method", "PURGE", s.URL)
+	put("key", "POST", s.URL+"/bot110201543:"+key+"/sendMessage")
+	put("method", "DEL", s.URL+"/?x")
+	put("host", "GET", "http://localhost:"+port)
+	put("port", "GET", "http://127.0.0.1:1")
+	put("range", "GET", "http://127.0.0.2:"+port)
+	put("private", "GET", "http://127.0.0.3:"+port)
+
+	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-log-level", "debug",
+		"-only-host", "127.0.0.1", "-only-host", "127.0.0.2", "-only-host", "127.0.0.3", "-allow-host", at, "-allow-host", "127.0.0.2",
+		"-deny-cidr", "127.0.0.2/32", "-ports", port, "-allow-method", "PURGE")
+	for id, want := range map[string]string{
+		"key":     fmt.Sprintf("outbound: POST %s/[redacted]/sendMessage answered 404 Not Found: no bot [redacted]", s.URL),
+		"method":  "outbound: bad payload: method: not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, PURGE; if it is meant, start the worker with -allow-method NAME",
+		"host":    fmt.Sprintf("outbound: localhost:%s is none of the hosts that tasks may reach; if it is meant, start the worker with -only-host localhost:%s", port, port),
+		"port":    "outbound: port 1 of 127.0.0.1 is none that tasks may reach; if it is meant, start the worker with it in -ports",
+		"range":   "outbound: 127.0.0.2 is in a range that tasks may not reach, whatever -allow-host says: -deny-cidr 127.0.0.2/32",
+		"private": fmt.Sprintf("outbound: 127.0.0.3 is a loopback address, which tasks may not reach; if it is meant, start the worker with -allow-host 127.0.0.3:%s", port),
+	} {
+		if info := becomes(t, rdb, id, asynq.TaskStateArchived); info.LastErr != want {
+			t.Errorf("%s: %s\nwant %s", id, info.LastErr, want)
+		}
+	}
+	redistest.WaitFor(t, "the good ones", bound, func() bool { return calls.Load() == 3 })
+	r.stop()
+	r.ends(cli.ExitOK)
+	if log := r.stderr.String(); calls.Load() != 3 || strings.Contains(log, key[:8]) {
+		t.Errorf("%d calls; the log:\n%s", calls.Load(), log)
+	}
+}
+
+// "-trace-context: send the W3C trace context that a task carries on with its request"; and without it, not.
+func TestTraceContextFlag(t *testing.T) {
+	t.Parallel()
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	if o, _, _ := parseOptions(nil, noEnv, io.Discard, io.Discard); o.outbound().Headers != nil {
+		t.Error("without the flag headers are added")
+	}
+	o, _, _ := parseOptions([]string{"-trace-context"}, noEnv, io.Discard, io.Discard)
+	header := http.Header{}
+	o.outbound().Headers(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": parent}), header)
+	if got := header.Get("Traceparent"); got != parent {
+		t.Errorf("%q is sent, want %q", got, parent)
+	}
+}
+
+// schedulesKey is where package schedule keeps its records.
+const schedulesKey = "hw:schedules"
+
+// A run that was missed while no worker lived is enqueued by the next one.
+func TestSchedulesAreRun(t *testing.T) {
+	t.Parallel()
+	url := ownRedis(t)
+	rdb := open(t, url)
+	schedules := limitsFile(t, `schedules: {tidy: {cron: "* * * * *", task: {type: http, scope: payments, http: {url: "https://a.example/"}}}}`)
+	begin := func() *running {
+		return start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-schedules", schedules)
+	}
+	first := begin()
+	redistest.WaitFor(t, "the record", bound, func() bool { return rdb.ZCard(t.Context(), schedulesKey).Val() == 1 })
+	first.stop()
+	first.ends(cli.ExitOK)
+
+	member := rdb.ZRange(t.Context(), schedulesKey, 0, 0).Val()[0]
+	rdb.ZAdd(t.Context(), schedulesKey, redis.Z{Member: member, Score: float64(time.Now().Add(-10 * time.Minute).Unix())})
+	begin()
+	redistest.WaitFor(t, "the missed run", bound, func() bool { return len(rdb.Keys(t.Context(), "asynq:{default}:t:schedule:tidy:*").Val()) > 0 })
+}
+
+// What a worker cannot run at all keeps it from starting.
+func TestSchedulesThatCannotRun(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ text, want string }{
+		"a faulty file":    {"schedules:\n  s: {}\n", ":2:3: schedules.s.cron: cron is missing"},
+		"an unknown scope": {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: other, http: {url: 'http://a/'}}\n", ":4:31: schedules.s.task.scope: scope \"other\" meets no rule"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := limitsFile(t, tt.text)
+			r := start(t, with(newFakeSystem()), nil, "-redis", ownRedis(t), "-limits", limitsFile(t, someLimits), "-schedules", path)
+			r.refuses(cli.ExitFailed, "worker: "+path+tt.want, "try: correct these lines of "+path+"; nothing was started")
+		})
+	}
+	path := filepath.Join(t.TempDir(), "none.yaml")
+	r := start(t, with(newFakeSystem()), nil, "-redis", "redis://127.0.0.1:1", "-limits", limitsFile(t, someLimits), "-schedules", path)
+	r.refuses(cli.ExitFailed, "worker: there is no schedules file "+path)
+}
+
+// docs/limits.md: "A start that fails changes nobody's limits": the version in Redis stays, whatever the worker's own file is.
+func TestFailedStartPublishesNothing(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = taken.Close() })
+	schedules := func(scope string) string {
+		return limitsFile(t, "schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: "+scope+", http: {url: 'http://a/'}}\n")
+	}
+	older, err := loadPolicy(limitsFile(t, "limits: {older: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"))
+	must(t, err)
+	newer := limitsFile(t, "limits: {newer: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}")
+	for name, flags := range map[string][]string{
+		"an unknown scope in schedules.yaml": {"-schedules", schedules("older")},
+		"a port that is taken":               {"-schedules", schedules("newer"), "-listen", taken.Addr().String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := ownRedis(t)
+			store := policystore.New(open(t, url), policystore.Config{})
+			_, _, err := store.PublishFile(t.Context(), "another worker", older, nil)
+			must(t, err)
+			args := slices.Concat([]string{"-redis", url, "-limits", newer}, flags)
+			start(t, with(newFakeSystem()), nil, args...).ends(cli.ExitFailed)
+			if v, err := store.Current(t.Context()); err != nil || v.Number != 1 {
+				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
+			}
+			// The same without the fault publishes it.
+			r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", newer, "-schedules", schedules("newer"))
+			r.says("msg=ready")
+			r.stop()
+			r.ends(cli.ExitOK)
+			if v, err := store.Current(t.Context()); err != nil || v.Number != 2 {
+				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
+			}
+		})
+	}
+}
+
+// "Gives the waiting tasks of Headway's making back the plain form that asynq has"
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	rdb := server.Client(t)
+	for id, name := range map[string]string{"a": "default", "b": "low", "c": "low"} {
+		enqueue(t, rdb, queue.Task{Type: "work", Scope: "p", ID: id, Queue: name, MaxRetry: queue.Retries(4)})
+	}
+	if out, _ := ask(t, cli.ExitOK, "leave", "-redis", "redis://"+server.Addr(), "-queues", "low", "-json"); out != `{"queue":"low","changed":2}`+"\n" {
+		t.Error(out)
+	}
+	out, _ := ask(t, cli.ExitOK, "leave", "-redis", "redis://"+server.Addr())
+	says(t, out, "queue default: 1 tasks", "queue low: 0 tasks")
+	info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("low", "b")
+	if err != nil || info.MaxRetry != 4 {
+		t.Errorf("got %+v, %v", info, err)
+	}
+}
+
+// "Stop every worker first."
+func TestLeaveWhileServing(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	srv := asynq.NewServerFromRedisClient(server.Client(t), asynq.Config{LogLevel: asynq.FatalLevel})
+	must(t, srv.Start(asynq.NewServeMux()))
+	t.Cleanup(srv.Shutdown)
+	inspector := asynq.NewInspectorFromRedisClient(server.Client(t))
+	redistest.WaitFor(t, "the server shows", bound, func() bool {
+		servers, err := inspector.Servers()
+		return err == nil && len(servers) == 1
+	})
+	out, errs := ask(t, cli.ExitFailed, "leave", "-redis", "redis://"+server.Addr())
+	says(t, errs, "1 workers still serve", "\ntry: ")
+	if out != "" {
+		t.Error(out)
+	}
+}
