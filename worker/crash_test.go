@@ -22,9 +22,8 @@ import (
 
 var errCrashed = errors.New("it panicked")
 
-// "Killed while it ran: it uses an attempt, as in asynq. After the last one it is archived":
-// that holds until asynq has noted how the run ended. One that was put off has burned no
-// attempt, and runs again.
+// "Killed while it ran: it uses an attempt, as in asynq. After the last one it is archived": that holds until asynq has noted how the run
+// ended. One that was put off has burned no attempt, and runs again.
 func TestKilledAfterItsRun(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -70,7 +69,7 @@ func (s *system) servedUntilKilled(handler asynq.HandlerFunc) {
 	s.t.Helper()
 	var dead atomic.Bool
 	rdb := s.server.Client(s.t)
-	rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 		if endsRun(cmd) {
 			dead.Store(true)
 		}
@@ -110,9 +109,7 @@ func TestNoMarkIsLeft(t *testing.T) {
 		}
 		return nil
 	})
-	for range ids {
-		<-s.ended
-	}
+	s.haveEnded(len(ids))
 	s.until("no mark is left", func() bool { return len(s.rdb.Keys(t.Context(), "hw:run:*").Val()) == 0 })
 }
 
@@ -126,9 +123,7 @@ func TestDeadSyncer(t *testing.T) {
 	s.addForeign("foreign", asynq.MaxRetry(1))
 	faults := s.failEnds(9)
 	s.serve(asynq.Config{Concurrency: 1}, nil)
-	for range 3 {
-		<-s.ended
-	}
+	s.haveEnded(3)
 	s.until("all are done", func() bool { n, _ := s.counters(); return n == 3 })
 	if _, failed := s.counters(); failed != 0 {
 		t.Errorf("asynq counts %d failures", failed)
@@ -138,8 +133,7 @@ func TestDeadSyncer(t *testing.T) {
 	}
 }
 
-// A crash leaves a held task active; asynq's recoverer brings it back a failure
-// older, and it runs all the same, since it had not started.
+// A crash leaves a held task active; asynq's recoverer brings it back a failure older, and it runs all the same, since it had not started.
 func TestRecoveredBeforeItsStart(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
@@ -215,8 +209,7 @@ func TestLimiterIsAway(t *testing.T) {
 		t.Fatal("a task ran while nothing could be decided")
 	}
 	away.Restart(t)
-	<-s.ended
-	<-s.ended
+	s.haveEnded(2)
 	s.until("both are done", func() bool { return s.info("own") == nil && s.info("foreign") == nil })
 	if _, failed := s.counters(); failed != 0 {
 		t.Errorf("asynq counts %d failures", failed)
@@ -247,7 +240,7 @@ func TestLateMark(t *testing.T) {
 	const per = time.Second
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, MiddlewareConfig{})
 	var held atomic.Bool
-	s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+	s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 		if cmd.Name() == "set" && strings.HasPrefix(fmt.Sprint(cmd.Args()[1]), "hw:run:") && held.CompareAndSwap(false, true) {
 			<-time.After(30 * time.Millisecond)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -19,12 +20,10 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// "One line when it ceases to, and one when it has taken all of it, however many tasks that
-// concerns", with how many calls failed.
+// "One line when it ceases to, and one when it has taken all of it, however many tasks that concerns", with how many calls failed.
 func TestUntakenEndsAreTwoLines(t *testing.T) {
 	t.Parallel()
 	const tasks, faults = 8, 40
@@ -76,7 +75,7 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	log := &asynqLines{}
 	var lost atomic.Int64
-	s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+	s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 		if err := send(); err != nil || !endsRun(cmd) || lost.Add(1) > tasks {
 			return err
 		}
@@ -106,7 +105,7 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 		t.Helper()
 		var mu sync.Mutex
 		var sent [][]any // what asynq has sent to put the task back, for the network to bring it again
-		s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+		s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 			err := send()
 			if err == nil && putsBack(cmd) {
 				mu.Lock()
@@ -148,8 +147,7 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 	})
 }
 
-// "A refusal of the only copy that was sent is no late copy's": a lease that another's heartbeat has overwritten leaves no
-// task active.
+// "A refusal of the only copy that was sent is no late copy's": a lease that another's heartbeat has overwritten leaves no task active.
 func TestOverwrittenLease(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
@@ -206,7 +204,7 @@ func TestHangingEndRenewsNothing(t *testing.T) {
 	for _, hangs := range []time.Duration{4 * time.Second, 6 * time.Second, 13 * time.Second} {
 		inFakeTime(t, perHour(100), func(s *system) {
 			var hung atomic.Bool
-			s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+			s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 				err := send()
 				if putsBack(cmd) && err == nil && hung.CompareAndSwap(false, true) {
 					<-time.After(hangs)
@@ -230,7 +228,7 @@ func TestSyncerSendsItsOwnEnd(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, perHour(100), func(s *system) {
 		var told atomic.Bool
-		s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+		s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 			err := send()
 			if putsBack(cmd) && err == nil && told.CompareAndSwap(false, true) {
 				return tooManyClients{}
@@ -254,14 +252,13 @@ func (tooManyClients) RedisError()   {}
 func TestEndAfterTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
-		must(t, err)
+		policy := policyOfP(t, perHour(100))
 		mini, rdb := redistest.Miniredis(t)
 		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
 		var cut atomic.Bool
 		away := redis.NewClient(redistest.MiniredisOptions(mini))
 		t.Cleanup(func() { _ = away.Close() })
-		away.AddHook(each(func(_ redis.Cmder, send func() error) error {
+		away.AddHook(redistest.Each(func(_ redis.Cmder, send func() error) error {
 			if cut.Load() {
 				<-time.After(200 * time.Millisecond)
 				return errAway
@@ -287,4 +284,67 @@ func TestEndAfterTheLease(t *testing.T) {
 			t.Errorf("it ran %d times, want twice", n)
 		}
 	})
+}
+
+var (
+	errAway = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	errCut  = &net.OpError{Op: "read", Err: errors.New("connection reset")}
+)
+
+func scriptKeys(cmd redis.Cmder) (keys []string) {
+	args := cmd.Args()
+	if name, _ := args[0].(string); name != "evalsha" && name != "eval" || len(args) < 4 {
+		return nil
+	}
+	n, _ := args[2].(int)
+	for _, key := range args[3 : 3+n] {
+		keys = append(keys, key.(string))
+	}
+	return keys
+}
+
+// endsRun tells asynq's retry, done, complete, archive and requeue from dequeue, which names the paused list.
+func endsRun(cmd redis.Cmder) bool {
+	keys := scriptKeys(cmd)
+	bounded, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	return asynqx.EndsRun(bounded, keys) && strings.HasPrefix(keys[0], "asynq:") &&
+		!slices.ContainsFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":paused") })
+}
+
+// putsBack says whether a command is asynq's Retry.
+func putsBack(cmd redis.Cmder) bool {
+	keys := scriptKeys(cmd)
+	return slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
+		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") })
+}
+
+// failEnds fails so many of the scripts that end a run, and returns how many are left to fail.
+func (s *system) failEnds(n int64) (left *atomic.Int64) {
+	left = new(atomic.Int64)
+	left.Store(n)
+	s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if endsRun(cmd) && left.Add(-1) >= 0 {
+			return errCut
+		}
+		return send()
+	}))
+	return left
+}
+
+// heldUp is a command that waits on its way to Redis until it is released.
+type heldUp struct{ begun, release chan struct{} }
+
+// holdUp holds the first command up that is meant.
+func (s *system) holdUp(meant func(cmd redis.Cmder) bool) heldUp {
+	held := heldUp{make(chan struct{}), make(chan struct{})}
+	var done atomic.Bool
+	s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if meant(cmd) && done.CompareAndSwap(false, true) {
+			close(held.begun)
+			<-held.release
+		}
+		return send()
+	}))
+	return held
 }

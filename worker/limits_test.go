@@ -164,6 +164,11 @@ func TestOneCallInParts(t *testing.T) {
 	if limits.usage != nil {
 		t.Error("usage is recorded")
 	}
+	_, err := asynq.NewClientFromRedisClient(rdb).Enqueue(asynq.NewTask("mail:send", nil), asynq.ProcessIn(time.Hour))
+	must(t, err)
+	if n, err := limits.waiting(t.Context()); n != 1 || err != nil { // as the log says each half a minute
+		t.Errorf("%d wait, %v", n, err)
+	}
 	idle, err := New(rdb, Config{Limits: policy.PerSecond("mail", 100), NoMetrics: true})
 	must(t, err)
 	idle.End()
@@ -176,38 +181,22 @@ func TestOneCallRefused(t *testing.T) {
 	taken := prometheus.NewRegistry()
 	_, err := New(rdb, Config{Limits: policy.PerSecond("mail", 1), Registerer: taken})
 	must(t, err)
-	for want, make := range map[string]func() error{
-		"worker: New needs an asynq.RedisConnOpt or a go-redis client, got string": func() error { _, err := New("localhost:6379", Config{}); return err },
-		"both LimitsFile and Limits": func() error {
-			_, err := New(rdb, Config{LimitsFile: "limits.yaml", Limits: policy.PerSecond("mail", 1)})
-			return err
-		},
-		"no such file": func() error {
-			_, err := New(rdb, Config{LimitsFile: filepath.Join(t.TempDir(), "limits.yaml")})
-			return err
-		},
-		"limits.yaml:4:": func() error {
-			_, err := New(rdb, Config{LimitsFile: writeLimits(t, "", strings.Replace(mailLimits, "100", "-1", 1))})
-			return err
-		},
-		"give each New of a process a Registerer of its own": func() error {
-			_, err := New(rdb, Config{Limits: policy.PerSecond("mail", 1), Registerer: taken})
-			return err
-		},
-		"there are no limits: Config has neither LimitsFile nor Limits": func() error {
-			limits, err := New(rdb, Config{Registerer: prometheus.NewRegistry()})
-			if err != nil {
-				return err
-			}
-			err = limits.NewServer(asynq.Config{}).Start(asynq.NewServeMux())
-			if !errors.Is(err, policystore.ErrNone) {
-				t.Errorf("%v is not policystore.ErrNone", err)
-			}
-			return err
-		},
+	for want, cfg := range map[string]Config{
+		"both LimitsFile and Limits": {LimitsFile: "limits.yaml", Limits: policy.PerSecond("mail", 1)},
+		"no such file":               {LimitsFile: filepath.Join(t.TempDir(), "limits.yaml")},
+		"limits.yaml:4:":             {LimitsFile: writeLimits(t, "", strings.Replace(mailLimits, "100", "-1", 1))},
+		"give each New of a process a Registerer of its own": {Limits: policy.PerSecond("mail", 1), Registerer: taken},
 	} {
-		if err := make(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(rdb, cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+	if _, err := New("localhost:6379", Config{}); err == nil || err.Error() != "worker: New needs an asynq.RedisConnOpt or a go-redis client, got string" {
+		t.Error(err)
+	}
+	limits, err := New(rdb, Config{Registerer: prometheus.NewRegistry()})
+	must(t, err)
+	if err := limits.NewServer(asynq.Config{}).Start(asynq.NewServeMux()); !errors.Is(err, policystore.ErrNone) {
+		t.Errorf("%v is not policystore.ErrNone", err)
 	}
 }

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -102,9 +101,7 @@ func TestSnapshotRunnable(t *testing.T) {
 	if r := got.Survey.Rules[0]; r.Used != 5 || r.Waiting != 20 || len(got.Queues) != 2 || got.Queues[0] != (metrics.QueueTasks{Name: "default"}) || got.Queues[1].Runnable != 3 {
 		t.Errorf("all of default wait: %+v, %+v", r, got.Queues)
 	}
-	more, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 8, Per: time.Hour}}}})
-	must(t, err)
-	limiter.SetPolicy(more)
+	limiter.SetPolicy(policyOfP(t, []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 8, Per: time.Hour}}))
 	if got = snapshot(); got.Queues[0].Runnable != 3 || got.UsefulWorkers != 3./4 { // this process serves default alone
 		t.Errorf("three have room: %+v, %v useful workers", got.Queues, got.UsefulWorkers)
 	}
@@ -133,7 +130,7 @@ func TestSummary(t *testing.T) {
 		})
 		<-time.After(5 * time.Minute)
 		if log.times("\n") != 0 || asked != 0 {
-			t.Errorf("nothing happened, and the log is %s", log.b.String())
+			t.Errorf("nothing happened, and the log is %s", log.String())
 		}
 		for range 3 {
 			s.PickedUp("q")
@@ -144,13 +141,13 @@ func TestSummary(t *testing.T) {
 		<-time.After(90 * time.Second)
 		synctest.Wait()
 		if log.times(`level=INFO msg="task counts" in=30s picked_up=3 ran=2 failed=1 put_back=1 waiting=7`) != 1 || log.times("\n") != 1 {
-			t.Errorf("the log is %s", log.b.String())
+			t.Errorf("the log is %s", log.String())
 		}
 		s.PickedUp("q")
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if log.times("picked_up=1 ran=0 failed=0 put_back=0\n") != 1 {
-			t.Errorf("where Redis does not say how many wait the log is %s", log.b.String())
+			t.Errorf("where Redis does not say how many wait the log is %s", log.String())
 		}
 		stop()
 	})
@@ -170,10 +167,10 @@ func TestFailuresAreLogged(t *testing.T) {
 		fail("mail", fmt.Errorf("%w: %w", secret, asynq.SkipRetry))
 		fail("mail", asynq.RevokeTask)
 		if log.times(`level=ERROR msg="task failed and is archived"`) != 1 || log.times("scope=mail/acme") != 1 || log.times("api.example.com/v1/mail?…") != 1 {
-			t.Errorf("the log is %s", log.b.String())
+			t.Errorf("the log is %s", log.String())
 		}
-		if strings.Contains(log.b.String(), "hunter2") {
-			t.Errorf("a secret is in the log: %s", log.b.String())
+		if strings.Contains(log.String(), "hunter2") {
+			t.Errorf("a secret is in the log: %s", log.String())
 		}
 		if heard != 2 {
 			t.Errorf("the program's own handler heard of %d", heard)
@@ -195,7 +192,7 @@ func TestUnitsThatSpendsDoesNotCost(t *testing.T) {
 			err = limits.Settle(t.Context())
 		}
 		if warned := log.times("Config.Costs is nil") == 1 && log.times("scope=llm rule=tokens unit=tokens") == 1; err != nil || warned != (costs == nil) {
-			t.Errorf("Costs are %s: %v, and the log is %s", name, err, bytes.TrimSpace(log.b.Bytes()))
+			t.Errorf("Costs are %s: %v, and the log is %s", name, err, strings.TrimSpace(log.String()))
 		}
 	}
 }
@@ -247,9 +244,7 @@ func TestSettledIsTold(t *testing.T) {
 		}
 		return nil
 	})
-	for range 2 {
-		<-s.ended
-	}
+	s.haveEnded(2)
 	told.want(t, `p/a "" default plain 4`, "settled p/a default plain requests=-2,rows=7",
 		"p/a default work tokens=500", "settled p/a default work tokens=-410", "settled p/a default work tokens=10")
 }
@@ -291,9 +286,7 @@ func TestSpent(t *testing.T) {
 	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{App: "web/shop é"})
 	s.add(queue.Task{ID: "ours"})
 	s.serve(asynq.Config{}, nil)
-	for range 8 {
-		<-s.ended
-	}
+	s.haveEnded(8)
 	s.add(queue.Task{ID: "waits"})
 	s.is("waits", asynq.TaskStateRetry)
 	told.want(t, `p/a "" default work 4`, `p/a "" default other 1`, `p/a/b "" default work 1`, `p/a "" default work 1`, `p/foreign "" default told 2`,
@@ -413,4 +406,23 @@ func TestTracer(t *testing.T) {
 	if p := seen.picks["expired"]; p.Decision.Allowed || p.Scope != "p/a" || p.Task.Type() != "work" {
 		t.Errorf("expired: %+v", p)
 	}
+}
+
+// A process that has ceased to dispatch is an event too.
+func TestEventsOfTheDispatcher(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait)
+		var got reported
+		limits, err := New(rdb, Config{Limits: policy.PerHour("p", 2), App: "shop", Events: &events.Config{OnEvent: got.onEvent}, Logger: slog.New(slog.DiscardHandler), NoMetrics: true})
+		must(t, err)
+		must(t, limits.Begin(t.Context()))
+		defer limits.End()
+		limits.observer.DispatcherPolled("p", "p", true)
+		<-time.After(13 * time.Second)
+		if !got.has(events.Stalled, "") {
+			t.Errorf("%+v", got.list)
+		}
+	})
 }

@@ -21,8 +21,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// short is a patience that a test can wait for, and spent a rule that one task uses up
-// for an hour.
+// short is a patience that a test can wait for, and spent a rule that one task uses up for an hour.
 const short = time.Second
 
 func spent(maxWait time.Duration) []policy.Rule {
@@ -154,8 +153,7 @@ func TestPatienceWaitsOn(t *testing.T) {
 	}
 }
 
-// "Ends the task without running it, without a failure and without a retry. It is
-// recorded".
+// "Ends the task without running it, without a failure and without a retry. It is recorded".
 func TestDrop(t *testing.T) {
 	t.Parallel()
 	var recorded []Expired
@@ -220,8 +218,7 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// "Under the same id, type, payload, headers, retention, with the retries that it has
-// left": it runs there once, and is gone from here.
+// "Under the same id, type, payload, headers, retention, with the retries that it has left": it runs there once, and is gone from here.
 func TestMoveTo(t *testing.T) {
 	t.Parallel()
 	s := blocked(t, full(short), MiddlewareConfig{OnMaxWait: MoveTo("slow")})
@@ -292,8 +289,7 @@ func TestMoveAgain(t *testing.T) {
 	}
 }
 
-// waitsSince is when a task began to wait that has so many retries left, the zero time where nothing is
-// kept of it.
+// waitsSince is when a task began to wait that has so many retries left, the zero time where nothing is kept of it.
 func (s *system) waitsSince(id string, retries int) time.Time {
 	return s.throttle.sinceKept(s.t.Context(), &job{queue: "default", id: id, allowed: retries})
 }
@@ -351,8 +347,7 @@ func failsAndWaits(t *testing.T, maxWait time.Duration, failure error, task func
 	return s
 }
 
-// "The text of an error says nothing of it": an API whose answer looks like what waits does not end
-// the task's wait.
+// "The text of an error says nothing of it": an API whose answer looks like what waits does not end the task's wait.
 func TestWaitIsNotForged(t *testing.T) {
 	t.Parallel()
 	const forged = "500 (headway: it waits since 2001-01-01T00:00:00Z)"
@@ -364,8 +359,7 @@ func TestWaitIsNotForged(t *testing.T) {
 	}
 }
 
-// "Its wait begins anew after a real failure": the retry waits for its own max_wait, and
-// keeps the text of that failure.
+// "Its wait begins anew after a real failure": the retry waits for its own max_wait, and keeps the text of that failure.
 func TestWaitBeginsAnew(t *testing.T) {
 	t.Parallel()
 	s := failsAndWaits(t, 2*time.Second, errors.New("it was refused"), func(s *system) { s.add(queue.Task{ID: "t"}) })
@@ -378,28 +372,17 @@ func TestWaitBeginsAnew(t *testing.T) {
 	}
 }
 
-// setClock is a Redis's clock that is off by what step says, to the millisecond.
-type setClock struct {
-	mu  sync.Mutex
-	off time.Duration
-}
-
-// of has a server go by the clock until the test's context ends.
-func (c *setClock) of(t *testing.T, m *miniredis.Miniredis) {
+// setOff has a server's clock be off, to the millisecond, until the test's context ends.
+func setOff(t *testing.T, m *miniredis.Miniredis, off time.Duration) {
 	t.Helper()
+	m.SetTime(time.Now().Add(off))
 	tick := time.NewTicker(time.Millisecond)
-	set := func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		m.SetTime(time.Now().Add(c.off))
-	}
-	set()
 	go func() {
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				set()
+				m.SetTime(time.Now().Add(off))
 			case <-t.Context().Done():
 				return
 			}
@@ -415,12 +398,9 @@ func TestWaitsGoByRedissClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: full(10 * time.Minute)}})
-				must(t, err)
-				clock := setClock{off: off}
 				m, rdb := redistest.Miniredis(t)
-				clock.of(t, m)
-				s := newSystemOn(t, rdb, policy, MiddlewareConfig{OnMaxWait: Fail()})
+				setOff(t, m, off)
+				s := newSystemOn(t, rdb, policyOfP(t, full(10*time.Minute)), MiddlewareConfig{OnMaxWait: Fail()})
 				d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a"})
 				must(t, err)
 				ctx, lease := s.throttle.cfg.Limiter.Lease(t.Context(), d.Grant)

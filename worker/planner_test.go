@@ -40,8 +40,7 @@ func (s *system) states(ids ...string) (out []string) {
 	return out
 }
 
-// untilPlanned has the default queue planned, those of its tasks that are of type work or of these types, until one of them is
-// parked.
+// untilPlanned has the default queue planned, those of its tasks that are of type work or of these types, until one of them is parked.
 func (s *system) untilPlanned(id string, types ...string) {
 	s.t.Helper()
 	s.until(id+" is planned where it stands", func() bool {
@@ -53,8 +52,7 @@ func (s *system) untilPlanned(id string, types ...string) {
 	s.throttle.dispatcher.Wait()
 }
 
-// "A backlog that asynq's client enqueued is planned where it stands": its tasks are
-// picked up little more than once, in their order.
+// "A backlog that asynq's client enqueued is planned where it stands": its tasks are picked up little more than once, in their order.
 func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, steady(100), func(s *system) {
@@ -243,8 +241,7 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 	})
 }
 
-// Servers that are not ours count too, as asynq tells of them; where that can't be asked all queues
-// are taken for served.
+// Servers that are not ours count too, as asynq tells of them; where that can't be asked all queues are taken for served.
 func TestServedByOthers(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, steady(100), MiddlewareConfig{})

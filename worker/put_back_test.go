@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
@@ -126,7 +127,7 @@ func TestLostLook(t *testing.T) {
 			inFakeTime(t, perHour(100), func(s *system) {
 				const n = 100
 				left := 6 // replies to lose of looks that have found a task
-				s.rdb.AddHook(each(func(cmd redis.Cmder, send func() error) error {
+				s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 					err := send()
 					if reply, is := cmd.(*redis.Cmd); !is || err != nil || !isLook(cmd) || reply.Val() == nil || left == 0 {
 						return err

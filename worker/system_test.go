@@ -41,24 +41,19 @@ var bound = redistest.Stretch(2 * time.Minute)
 
 func newSystem(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-	must(t, err)
 	server := redistest.NewServer(t)
-	s := newSystemOn(t, server.Client(t), policy, cfg)
+	s := newSystemOn(t, server.Client(t), policyOfP(t, rules), cfg)
 	s.server = server
 	return s
 }
 
-// inFakeTime has a test's system, over a miniredis, where a busy machine is no slower than
-// another: for what is counted while time passes.
+// inFakeTime has a test's system, over a miniredis, where a busy machine is no slower than another: for what is counted while time passes.
 func inFakeTime(t *testing.T, rules []policy.Rule, test func(*system)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
-		must(t, err)
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait) // what was announced at the end has been
-		test(newSystemOn(t, rdb, policy, MiddlewareConfig{}))
+		test(newSystemOn(t, rdb, policyOfP(t, rules), MiddlewareConfig{}))
 	})
 }
 
@@ -100,6 +95,13 @@ func (s *system) counting(handler asynq.HandlerFunc) asynq.HandlerFunc {
 			return nil
 		}
 		return handler(ctx, task)
+	}
+}
+
+// haveEnded waits until n more runs have.
+func (s *system) haveEnded(n int) {
+	for range n {
+		<-s.ended
 	}
 }
 
@@ -214,8 +216,7 @@ func perHour(limit int64) []policy.Rule {
 	return []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Hour}}
 }
 
-// "Being limited burns no attempt, counts as no failure, calls no ErrorHandler
-// and never archives a task, whatever its max retry."
+// "Being limited burns no attempt, counts as no failure, calls no ErrorHandler and never archives a task, whatever its max retry."
 func TestLimitedIsNoFailure(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perSecond(5), MiddlewareConfig{Hold: -1})
@@ -233,9 +234,7 @@ func TestLimitedIsNoFailure(t *testing.T) {
 		handled = append(handled, err)
 		s.mu.Unlock()
 	})}, nil)
-	for range 20 {
-		<-s.ended
-	}
+	s.haveEnded(20)
 	s.until("the last task is done", func() bool { n, _ := s.counters(); return n == 20 })
 	if _, failed := s.counters(); failed != 0 || len(handled) != 0 {
 		t.Errorf("asynq counts %d failures and told of %v", failed, handled)
@@ -259,9 +258,7 @@ func TestForeignLastAttempt(t *testing.T) {
 		s.mu.Unlock()
 		return nil
 	})
-	for range 4 {
-		<-s.ended
-	}
+	s.haveEnded(4)
 	for _, id := range []string{"a", "b", "c", "d"} {
 		s.is(id, asynq.TaskStateCompleted)
 		if n := s.ran(id); n != 1 {
@@ -326,9 +323,7 @@ func TestHoldersAreBounded(t *testing.T) {
 		s.add(queue.Task{ID: "limited" + string(rune('a'+i))})
 	}
 	s.serve(asynq.Config{Concurrency: 6}, nil)
-	for range tasks {
-		<-s.ended
-	}
+	s.haveEnded(tasks)
 	most, held := s.seen.get(func(o *seen) int { return o.mostHolding }), s.seen.get(func(o *seen) int { return o.rescheduled })
 	// Those that were taken wait at the pacer, and in a handler for their last moment, one at a time.
 	if most < 1 || most > 2+1 || held == 0 {
@@ -407,9 +402,8 @@ func TestPlacesAreFreed(t *testing.T) {
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-// "On an idle queue that costs about 16 Redis commands a second, and 21 while tasks
-// wait for later": asynq's own and those inside of scripts included, which are to be 20
-// at most, and 25.
+// "On an idle queue that costs about 16 Redis commands a second, and 21 while tasks wait for later": asynq's own and those inside of
+// scripts included, which are to be 20 at most, and 25.
 func TestIdleCommands(t *testing.T) {
 	t.Parallel()
 	const seconds, once = 4, 30 // once: commands that are not sent each second, as a whole look at who waits

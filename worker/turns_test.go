@@ -127,8 +127,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// "Tenants under a shared rule take turns, so that a backlog of one does not delay
-// another's first task by more than its own rule asks."
+// "Tenants under a shared rule take turns, so that a backlog of one does not delay another's first task by more than its own rule asks."
 func TestTenantsTakeTurns(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, steady(50), func(s *system) {
@@ -175,8 +174,7 @@ func TestCostlyIsNotStarved(t *testing.T) {
 	})
 }
 
-// "What frees capacity wakes those who wait: a lease released." Where no clock can
-// tell, the safety net is a minute away.
+// "What frees capacity wakes those who wait: a lease released." Where no clock can tell, the safety net is a minute away.
 func TestFreedPlaceWakes(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 2}}, MiddlewareConfig{})
@@ -211,8 +209,7 @@ func TestNobodyWakes(t *testing.T) {
 	}
 }
 
-// "Bounded in number, never past the task's deadline": a task that waits in line
-// fails when its deadline comes, and leaves no place behind.
+// "Bounded in number, never past the task's deadline": a task that waits in line fails when its deadline comes, and leaves no place behind.
 func TestDeadlineInLine(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
@@ -232,12 +229,11 @@ func TestDeadlineInLine(t *testing.T) {
 	s.failsInLine("planned")
 }
 
-// failsInLine waits until a task has failed and has no place in line, though its turn has
-// not come.
+// failsInLine waits until a task has failed and has no place in line, though its turn has not come.
 func (s *system) failsInLine(id string) {
 	s.t.Helper()
 	s.archived(id)
-	s.until("nobody stands in line", func() bool { return s.rdb.Exists(s.t.Context(), "hw:{p}/a!queue").Val() == 0 })
+	s.onlyWait(0)
 }
 
 func must(t testing.TB, err error) {

@@ -132,9 +132,8 @@ func TestStrictPriorityAmongLimited(t *testing.T) {
 	}
 }
 
-// "asynq's weights hold among the tasks of a scope that wait for their limits: of any 30
-// starts critical, default and low have 18, 9 and 3 while all have a backlog; in each queue
-// the first come goes first."
+// "asynq's weights hold among the tasks of a scope that wait for their limits: of any 30 starts critical, default and low have 18, 9 and 3
+// while all have a backlog; in each queue the first come goes first."
 func TestWeightsAmongLimited(t *testing.T) {
 	t.Parallel()
 	for name, enqueue := range enqueued {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // "Each that does, while this process grants starts, makes the net of those after it looser, and a while without any makes
@@ -240,8 +241,7 @@ func TestOthersAreTold(t *testing.T) {
 	})
 }
 
-// A process that hears that somebody waits, looks, and finds nobody, says nothing of it:
-// two that did would have each other look for ever.
+// A process that hears that somebody waits, looks, and finds nobody, says nothing of it: two that did would have each other look for ever.
 func TestProcessesAtRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -275,9 +275,8 @@ func TestProcessesAtRest(t *testing.T) {
 	})
 }
 
-// Looks at several providers share the room there is. One that finds none is taken again when
-// its next turn comes, if nothing was due, and else as soon as another look gives room back:
-// however many providers are looked at, none waits for the next half second.
+// Looks at several providers share the room there is. One that finds none is taken again when its next turn comes, if nothing was due, and
+// else as soon as another look gives room back: however many providers are looked at, none waits for the next half second.
 func TestLooksShareTheRoom(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]time.Duration{"nothing is due": 100 * time.Millisecond, "a turn is due": 0} {
@@ -311,6 +310,55 @@ func TestLooksShareTheRoom(t *testing.T) {
 				}
 				if got, want := time.Duration(came.Load()), max(took, next); got != want {
 					t.Errorf("it was looked at again after %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Who joins a line while a look is on its way that does not see it is looked for when its turn comes, however
+// far that is. A place that is given back meanwhile is seen as well.
+func TestHeardWhileALookIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	const took = 5 * time.Millisecond
+	far, near := throttle.Decision{}, throttle.Decision{}
+	far.Position.Look, near.Position.Look = time.Minute, 100*time.Millisecond
+	for name, tt := range map[string]struct {
+		hear func(*Dispatcher)
+		saw  throttle.Dispatched // by the look that was on its way
+		want time.Duration       // from its end to the next
+	}{
+		"its turn is far":         {func(w *Dispatcher) { w.Decided("p", far) }, throttle.Dispatched{}, lookAgain},
+		"its turn is near":        {func(w *Dispatcher) { w.Decided("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Position.Look - took/2},
+		"and others are parked":   {func(w *Dispatcher) { w.Decided("p", far) }, throttle.Dispatched{Parked: true}, lookAgain},
+		"a place was given back":  {func(w *Dispatcher) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: time.Hour}, 0},
+		"but another turn is due": {func(w *Dispatcher) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: spread / 2}, spread / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newBench(t)
+				defer w.stop()
+				w.d.Size(4)
+				var looks []time.Time
+				w.grants(func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
+					looks = append(looks, time.Now())
+					asynqx.Sleep(ctx, took)
+					if len(looks) == 1 {
+						return tt.saw, nil
+					}
+					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
+				})
+				w.d.look("p", hint{})
+				<-time.After(took / 2)
+				tt.hear(w.d)
+				<-time.After(lookAgain + took)
+				synctest.Wait()
+				if len(looks) < 2 {
+					t.Fatal("nobody looks any more")
+				}
+				if got := looks[1].Sub(looks[0]) - took; got != tt.want {
+					t.Errorf("the next look is %v after it, want %v", got, tt.want)
 				}
 			})
 		})

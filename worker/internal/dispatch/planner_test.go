@@ -56,19 +56,19 @@ func TestPlannerStops(t *testing.T) {
 	for _, id := range []string{"starts", "waits"} {
 		s.add(id, "p/a")
 	}
-	slow := &slowly{entered: make(chan struct{})}
-	rdb := s.server.Client(t)
-	rdb.AddHook(slow)
+	rdb, until := s.server.Client(t), make(chan struct{})
+	entered := slowly(rdb, until)
 	s.cfg.Limiter = s.limiterOn(rdb)
 	s.build()
 	for range planAfter {
 		s.d.planner.putBack("default", "work")
 	}
-	<-slow.entered
+	<-entered
 	if got := s.states("starts", "waits"); !slices.Equal(got, []string{"scheduled", "scheduled"}) {
 		t.Errorf("claimed, and %q", got)
 	}
 	s.stop()
+	close(until)
 	s.d.planner.wait()
 	if got := s.states("starts", "waits"); !slices.Equal(got, []string{"scheduled", "scheduled"}) {
 		t.Errorf("stopped, and %q", got)
@@ -83,9 +83,8 @@ func TestPlannerShutsBriefly(t *testing.T) {
 	t.Parallel()
 	s := newServedBench(t)
 	s.add("a", "p/a")
-	hangs := &slowly{entered: make(chan struct{}), until: make(chan struct{})}
-	rdb := s.server.Client(t)
-	rdb.AddHook(hangs)
+	rdb, until := s.server.Client(t), make(chan struct{})
+	entered := slowly(rdb, until)
 	s.cfg.Limiter = s.limiterOn(rdb)
 	s.build()
 	one := asynqx.NewPacer(time.Hour)
@@ -94,9 +93,9 @@ func TestPlannerShutsBriefly(t *testing.T) {
 	for range planAfter {
 		s.d.planner.putBack("default", "work")
 	}
-	<-hangs.entered
+	<-entered
 	redistest.WaitFor(t, "tasks are taken while the limiter hangs", time.Minute, func() bool { return !one.IsShut("default") })
-	close(hangs.until)
+	close(until)
 	s.d.planner.wait()
 }
 
@@ -140,45 +139,23 @@ func leftToAnother(s *bench, ends bool) {
 	s.d.planner.wait()
 }
 
-// slowly answers the first call of a script late: after a while, or when it may.
-type slowly struct {
-	entered, until chan struct{}
-	first          sync.Once
-}
-
-func (*slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (l *slowly) hold() {
-	l.first.Do(func() {
-		close(l.entered)
-		if l.until != nil {
-			<-l.until
-			return
-		}
-		<-time.After(100 * time.Millisecond)
-	})
-}
-
-func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+// slowly has the first script of a client wait, and returns what is closed when it does.
+func slowly(rdb *redis.Client, until <-chan struct{}) (entered chan struct{}) {
+	entered = make(chan struct{})
+	var first sync.Once
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 		if cmd.Name() == "evalsha" {
-			l.hold()
+			first.Do(func() {
+				close(entered)
+				<-until
+			})
 		}
-		return next(ctx, cmd)
-	}
+		return send()
+	}))
+	return entered
 }
 
-func (l *slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() == "evalsha" {
-			l.hold()
-		}
-		return next(ctx, cmds)
-	}
-}
-
-// A claim whose reply was lost is sent again, and claims the same; one that fails has what
-// it took put back.
+// A claim whose reply was lost is sent again, and claims the same; one that fails has what it took put back.
 func TestPlannerClaimsAgain(t *testing.T) {
 	t.Parallel()
 	s := newServedBench(t)
@@ -188,7 +165,16 @@ func TestPlannerClaimsAgain(t *testing.T) {
 			s.add(id, "p/a")
 		}
 		rdb := s.server.Client(t)
-		rdb.AddHook(&lossy{again: lost == "once"})
+		rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+			err := send()
+			if args := cmd.Args(); err != nil || len(args) < 2 || args[1] != lua.DeferTasks.SHA() && args[1] != lua.DeferTasks.Source() {
+				return err
+			}
+			if lost == "once" {
+				return send()
+			}
+			return io.ErrUnexpectedEOF
+		}))
 		s.cfg.Mover = asynqx.NewMover(rdb, s.inspector, s.cfg.Log, s.noted.Failed)
 		s.build()
 		b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
@@ -201,29 +187,6 @@ func TestPlannerClaimsAgain(t *testing.T) {
 			t.Errorf("lost for good: %+v, %v, %q", got, err, states)
 		}
 	}
-}
-
-// lossy loses the reply of each defer_tasks, and, if it is to, sends it again.
-type lossy struct{ again bool }
-
-func (*lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if args := cmd.Args(); len(args) > 1 && (args[1] == lua.DeferTasks.SHA() || args[1] == lua.DeferTasks.Source()) && err == nil {
-			if l.again {
-				return next(ctx, cmd)
-			}
-			cmd.SetErr(io.ErrUnexpectedEOF)
-			return io.ErrUnexpectedEOF
-		}
-		return err
-	}
-}
-
-func (*lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // A task that is deleted, or archived, when it has been released and nobody has picked it up
@@ -270,4 +233,59 @@ func TestEndedOnItsWay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A task that does not exist is on its way for as long as its carrier brings it back, whether or not this
+// program's asynq keeps tasks as expected.
+func TestStatesOfCarriedTasks(t *testing.T) {
+	t.Parallel()
+	b := newServedBench(t)
+	b.add("there", "p/a")
+	b.add(asynqx.CarrierID("there"), "p/a")
+	b.add(asynqx.CarrierID("carried"), "p/a")
+	b.add(asynqx.CarrierID("stuck"), "p/a")
+	must(t, b.inspector.ArchiveTask("default", asynqx.CarrierID("stuck")))
+	want := map[string]string{"there": "pending", "carried": onTheWay, "stuck": "", "gone": ""}
+	for _, known := range []bool{true, false} {
+		b.d.cfg.Mover.Known = known
+		for id, want := range want {
+			states, err := b.d.askStates("default", []inQueue{{throttle.WaiterRef{}, id}})
+			if err != nil || states[0] != want {
+				t.Errorf("asynq's keys known %t: %s is %q, want %q; %v", known, id, states, want, err)
+			}
+		}
+		if states, err := b.d.askStates("none", []inQueue{{throttle.WaiterRef{}, "gone"}}); err != nil || states[0] != "" {
+			t.Errorf("asynq's keys known %t: in a queue that does not exist: %q, %v", known, states, err)
+		}
+	}
+}
+
+// A task whose turn comes while its own process puts it back is released when it is back, though that takes a second on a busy
+// machine: it has its place, and comes by itself minutes later.
+func TestReleasedWhilePutBack(t *testing.T) {
+	t.Parallel()
+	const key = "asynq:{default}:t:one"
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t)
+		defer w.stop()
+		w.serves()
+		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
+		one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
+		w.rdb.HSet(t.Context(), "hw:{p}!flight", "/a\x00:"+one.ID, "its grant")
+		looks := 0
+		w.grants(func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+			if looks++; looks == 1 {
+				return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
+			}
+			return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
+		})
+		w.d.Decided("p", throttle.Decision{})
+		<-time.After(time.Second)
+		w.rdb.HSet(t.Context(), key, "state", "scheduled")
+		w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: float64(time.Now().Add(time.Hour).Unix()), Member: "one"})
+		<-time.After(2 * time.Second)
+		if n := w.rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != 1 {
+			t.Errorf("%d tasks are in pending", n)
+		}
+	})
 }
