@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,45 +99,15 @@ func TestRetryAfter(t *testing.T) {
 		{429, http.Header{"Retry-After": {"120"}}, 2 * time.Minute},
 		{429, http.Header{"Retry-After": {"86401"}}, 24 * time.Hour},
 		{429, http.Header{"Retry-After-Ms": {"1500"}}, 1500 * time.Millisecond},
-		{429, http.Header{"Retry-After": {"soon"}}, -1},
 		{429, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, 30 * time.Second},
 		{500, http.Header{"Retry-After": {now.Add(time.Minute).Format(http.TimeFormat)}}, time.Minute},
 		{500, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, 30 * time.Second},
-		{403, http.Header{"Retry-After": {"10"}}, 10 * time.Second},
 		{403, http.Header{"X-Ratelimit-Remaining": {"4988"}}, -1},
 		{503, http.Header{"Retry-After": {now.Add(time.Minute).Format(http.TimeFormat)}, "Date": {now.Add(30 * time.Second).Format(http.TimeFormat)}}, 30 * time.Second},
 	} {
 		if got, limited := retryAfter(&http.Response{StatusCode: tc.status, Header: tc.header}, now); got != tc.want || limited != (got >= 0 || tc.status == 429) {
 			t.Errorf("%d with %v: %s, want %s", tc.status, tc.header, got, tc.want)
 		}
-	}
-}
-
-// Each answer is told, whatever its status, and what telling comes to changes nothing.
-func TestAnswersAreTold(t *testing.T) {
-	t.Parallel()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Path", r.URL.Path)
-		if r.URL.Path == "/429" {
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-	}))
-	defer s.Close()
-	var told []string
-	h := handler(t, Config{Told: func(_ context.Context, resp *http.Response) error {
-		told = append(told, fmt.Sprint(resp.StatusCode, resp.Header.Get("X-Path"), resp.Request.URL.Host == s.Listener.Addr().String()))
-		return errors.New("nobody hears it")
-	}}, seams{})
-	if err := run(t, h, payload{URL: s.URL + "/200"}); err != nil {
-		t.Error(err)
-	}
-	var got *StatusError
-	if err := run(t, h, payload{URL: s.URL + "/429"}); !errors.As(err, &got) {
-		t.Error(err)
-	}
-	_ = run(t, h, payload{URL: "http://127.0.0.1:1/"})
-	if want := []string{"200/200true", "429/429true"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
 	}
 }
 

@@ -28,8 +28,7 @@ func resolves(addrs ...string) *net.Resolver {
 	return resolverFunc(func() []string { return addrs })
 }
 
-// resolverFunc is a resolver that asks f for the addresses at each question.
-// It speaks DNS over a pipe: no packet leaves the process.
+// resolverFunc is a resolver that asks f for the addresses at each question. It speaks DNS over a pipe: no packet leaves the process.
 func resolverFunc(f func() []string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, StrictErrors: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 		client, server := net.Pipe()
@@ -296,7 +295,7 @@ func TestDialFailuresAreRetried(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	cases := map[string]string{
-		"an unspecified":               "0.0.0.0 0.255.255.255 :: ::ffff:0.0.0.0",
+		"an unspecified": "0.0.0.0 0.255.255.255 :: ::ffff:0.0.0.0",
 		// A Teredo address, 2001:0:…, holds its server, and its client with every bit turned over.
 		"a loopback":                   "2001:0:7f00:1::f6f6:f6f6 127.0.0.1 127.255.255.255 ::1 ::ffff:127.0.0.1 64:ff9b::127.0.0.1 2002:7f00:1::1",
 		"a private":                    "2001:0:101:101::f5ff:fffe 10.0.0.0 10.255.255.255 172.16.0.0 172.31.255.255 192.168.0.0 192.168.255.255 fc00::1 fdff::1 fec0::1 ::ffff:10.0.0.1 64:ff9b::10.0.0.1 2002:a00:1::",

@@ -11,13 +11,12 @@
 // net/http's Transport sends a request again by itself if a kept connection fails before the answer
 // came, for GET, HEAD, OPTIONS and TRACE and for any method with an Idempotency-Key or
 // X-Idempotency-Key header (persistConn.shouldRetryRequest and Request.isReplayable in net/http, read
-// at Go 1.26; TestControlHTTPClientReplays shows it, and fails when Go changes). That cannot be
+// at Go 1.26). That cannot be
 // switched off, so the socket decides: the first byte of a request claims its permit for one
 // connection, and no other connection accepts a byte of it (TestOneChargeIsAtMostOneRequest). The
 // run then fails, and asynq's retry, which is
 // charged anew, decides about another request. Only a request of which no byte was accepted goes out
-// on another connection within the same run (TestUnsentRequestGoesOutOnAnotherConnection). A refused
-// replay costs the other kept connections nothing (TestRefusedReplayLeavesOtherConnectionsAlone).
+// on another connection within the same run (TestUnsentRequestGoesOutOnAnotherConnection).
 //
 // HTTP/2 is off, also if a server offers it (TestTLS, TestNoProxyNoHTTP2): its client repeats requests
 // by its own rules (http2shouldRetryRequest), and mixes the requests of one connection, so that a
@@ -36,7 +35,7 @@
 // 2xx is success; 408, 425, 5xx and whatever says "later" are a *StatusError that is tried again; any other answer is a
 // *StatusError with asynq.SkipRetry (TestStatuses, TestStatusErrorText). Package upstream parses when
 // to come back, at most 24 hours later (TestRetryAfter). Config.Told is called with each answer
-// (TestAnswersAreTold). Only the status decides: a body that breaks off or does not end in time turns
+// (TestAPIPauses). Only the status decides: a body that breaks off or does not end in time turns
 // no success into a failure (TestBodyThatBreaksOffChangesNothing, TestEndlessAnswerEndsWithTheRun).
 //
 // A request that got no answer is retried. If a run ends before the answer, its error says after how

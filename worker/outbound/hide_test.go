@@ -96,8 +96,7 @@ func TestHidingIsLinear(t *testing.T) {
 	}
 }
 
-// "It ends soon after ctx": a secret is not begun after it, nor gone on with for more than
-// betweenLooks.
+// "It ends soon after ctx": a secret is not begun after it, nor gone on with for more than betweenLooks.
 func TestHidingEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -170,8 +169,7 @@ func TestHideEscaped(t *testing.T) {
 	}
 }
 
-// known returns what of a request is secret by the words of the documentation, found
-// without any of the code that is tested.
+// known returns what of a request is secret by the words of the documentation, found without any of the code that is tested.
 func known(p payload) map[string]int {
 	secrets := map[string]int{}
 	add := func(secret string, part int) {
@@ -362,8 +360,7 @@ func TestSecretsByReference(t *testing.T) {
 	}
 }
 
-// What the worker does not give to a host is refused for good, and sends nothing; what cannot be read now may be
-// there later.
+// What the worker does not give to a host is refused for good, and sends nothing; what cannot be read now may be there later.
 func TestSecretsAreRefused(t *testing.T) {
 	t.Setenv("HEADWAY_TEST_KEY", "key")
 	t.Setenv("HEADWAY_TEST_EMPTY", "")

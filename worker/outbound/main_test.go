@@ -19,10 +19,12 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/test/programs"
 )
 
 // printed is what net/http says through package log while the tests run.
-var printed syncBuffer
+var printed programs.Output
 
 func TestMain(m *testing.M) {
 	log.SetOutput(&printed)
@@ -32,23 +34,6 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // handler returns a Handler that may dial 127.0.0.1.

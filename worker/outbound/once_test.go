@@ -1,17 +1,19 @@
 package outbound
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/hibiken/asynq"
 )
 
 // The requests that http.Transport would send again, and some that it would not.
@@ -27,14 +29,6 @@ var replays = map[string]payload{
 	"POST X-Idempotency-Key":  {Method: "POST", Body: "b", Headers: map[string]string{"X-Idempotency-Key": "k"}},
 	"POST key, without body":  {Method: "POST", Headers: map[string]string{"idempotency-key": "k"}},
 	"PATCH key, without body": {Method: "PATCH", Headers: map[string]string{"idempotency-key": "k"}},
-}
-
-func transportReplays(p payload) bool {
-	switch p.Method {
-	case "GET", "HEAD", "OPTIONS":
-		return true
-	}
-	return len(p.Headers) > 0
 }
 
 // killSecond answers the first request of the first connection, reads its second
@@ -99,37 +93,6 @@ func TestOneChargeIsAtMostOneRequest(t *testing.T) {
 	}
 }
 
-// The server above does catch a replay: http.Client falls for it.
-func TestControlHTTPClientReplays(t *testing.T) {
-	t.Parallel()
-	for name, p := range replays {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := listen(t, killSecond(kills["closed"]))
-			client := &http.Client{Transport: &http.Transport{}}
-			defer client.CloseIdleConnections()
-			for range 2 {
-				req, err := http.NewRequest(p.Method, s.url, strings.NewReader(p.Body))
-				must(t, err)
-				for k, v := range p.Headers {
-					req.Header.Set(k, v)
-				}
-				if resp, err := client.Do(req); err == nil {
-					_, _ = io.Copy(io.Discard, resp.Body)
-					_ = resp.Body.Close()
-				}
-			}
-			want := int64(2)
-			if transportReplays(p) {
-				want = 3
-			}
-			if got := s.requests.Load(); got != want {
-				t.Errorf("%d requests for two calls of http.Client, want %d: net/http has changed, read isReplayable again", got, want)
-			}
-		})
-	}
-}
-
 // fickle is a connection whose write number at takes n bytes and fails.
 type fickle struct {
 	net.Conn
@@ -146,8 +109,7 @@ func (f *fickle) Write(b []byte) (int, error) {
 	return n, errors.New("fickle")
 }
 
-// A kept connection that took not a byte is not held against the task: the
-// request goes out on another one, once. One that took a byte is.
+// A kept connection that took not a byte is not held against the task: the request goes out on another one, once. One that took a byte is.
 func TestUnsentRequestGoesOutOnAnotherConnection(t *testing.T) {
 	t.Parallel()
 	for name, p := range replays {
@@ -179,8 +141,7 @@ func TestUnsentRequestGoesOutOnAnotherConnection(t *testing.T) {
 	}
 }
 
-// Bytes behind an answer are never the answer to the next task's request, nor
-// printed by net/http (TestMain looks).
+// Bytes behind an answer are never the answer to the next task's request, nor printed by net/http (TestMain looks).
 func TestAnswersAreNotMixedUp(t *testing.T) {
 	t.Parallel()
 	const extra = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Echo: hush\r\n\r\n"
@@ -220,41 +181,130 @@ func TestAnswersAreNotMixedUp(t *testing.T) {
 	}
 }
 
-// A replay that is refused does not use up the other kept connections.
-func TestRefusedReplayLeavesOtherConnectionsAlone(t *testing.T) {
+func TestTLS(t *testing.T) {
 	t.Parallel()
-	const n = 8
-	var arrived sync.WaitGroup
-	s := listen(t, func(p *peer) {
-		for {
-			req := p.request()
-			if req == nil || req.URL.Path == "/kill" {
-				p.reset()
-				return
-			}
-			arrived.Done()
-			arrived.Wait() // so that each of n requests needs a connection
-			p.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	proto := make(chan string, 1)
+	start := func(t *testing.T, cfg *tls.Config) *httptest.Server {
+		t.Helper()
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto <- r.Proto }))
+		s.EnableHTTP2 = true
+		s.TLS = cfg
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s
+	}
+	modern := start(t, &tls.Config{})
+	roots := x509.NewCertPool()
+	roots.AddCert(modern.Certificate())
+
+	t.Run("HTTP/1.1 to a server that offers HTTP/2", func(t *testing.T) {
+		must(t, run(t, handler(t, Config{}, seams{roots: roots}), payload{URL: modern.URL}))
+		if got := <-proto; got != "HTTP/1.1" {
+			t.Errorf("spoke %s", got)
 		}
 	})
-	h := handler(t, Config{}, seams{})
-	together := func() {
-		arrived.Add(n)
-		var done sync.WaitGroup
-		for range n {
-			done.Go(func() {
-				if err := run(t, h, payload{URL: s.url}); err != nil {
-					t.Error(err)
-				}
-			})
+	t.Run("unknown authority", func(t *testing.T) {
+		err := run(t, handler(t, Config{}, seams{}), payload{URL: modern.URL})
+		wantPermanent(t, err, false)
+		var cert *tls.CertificateVerificationError
+		if !errors.As(err, &cert) || !strings.Contains(err.Error(), "x509") {
+			t.Error(err)
 		}
-		done.Wait()
+	})
+	t.Run("name with a trailing dot", func(t *testing.T) {
+		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
+		h := handler(t, Config{AllowHosts: []string{"example.com"}}, seams{roots: roots, resolver: resolves("127.0.0.1")})
+		must(t, run(t, h, payload{URL: "https://Example.com.:" + port}))
+		<-proto
+	})
+	t.Run("wrong name", func(t *testing.T) {
+		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
+		h := handler(t, Config{AllowHosts: []string{"wrong.test"}}, seams{roots: roots, resolver: resolves("127.0.0.1")})
+		err := run(t, h, payload{URL: "https://wrong.test:" + port})
+		var cert *tls.CertificateVerificationError
+		if !errors.As(err, &cert) {
+			t.Error(err)
+		}
+	})
+	t.Run("TLS 1.1", func(t *testing.T) {
+		old := start(t, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+		err := run(t, handler(t, Config{}, seams{roots: roots}), payload{URL: old.URL})
+		wantPermanent(t, err, false)
+		if !strings.Contains(err.Error(), "protocol version") {
+			t.Error(err)
+		}
+	})
+	t.Run("TLS 1.2", func(t *testing.T) {
+		var version uint16
+		h := handler(t, Config{}, seams{roots: roots, tls: func(s *tls.ConnectionState) { version = s.Version }})
+		old := start(t, &tls.Config{MaxVersion: tls.VersionTLS12})
+		if err := run(t, h, payload{URL: old.URL}); err != nil || version != tls.VersionTLS12 {
+			t.Errorf("err = %v, version %x", err, version)
+		}
+		<-proto
+	})
+}
+
+func TestNoProxyNoHTTP2(t *testing.T) {
+	t.Parallel()
+	tr := handler(t, Config{}, seams{}).transport
+	if tr.Proxy != nil {
+		t.Error("a proxy would dial for us, behind the address guard")
 	}
-	together()
-	wantPermanent(t, run(t, h, payload{URL: s.url + "/kill"}), false)
-	together()
-	// The killed one is new again, and one more may be lost to the replay's end.
-	if got := s.conns.Load(); got > n+2 {
-		t.Errorf("%d connections, want %d at most", got, n+2)
+	if tr.Protocols.HTTP2() || tr.Protocols.UnencryptedHTTP2() || tr.TLSNextProto == nil || len(tr.TLSNextProto) != 0 || tr.ForceAttemptHTTP2 {
+		t.Error("HTTP/2 is on")
+	}
+	if !tr.DisableCompression {
+		t.Error("compression is on")
+	}
+}
+
+const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+// "A malformed context is not sent."
+func TestTraceContext(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ parent, state, wantParent, wantState string }{
+		"none":          {"", "", "", ""},
+		"both":          {parent, "vendor=1", parent, "vendor=1"},
+		"without state": {parent, "", parent, ""},
+		"state alone":   {"", "vendor=1", "", ""},
+		"long state":    {parent, "a=" + strings.Repeat("a", 254) + ",b=" + strings.Repeat("a", 254), parent, ""},
+		"no state":      {parent, "of no vendor", parent, ""},
+		"later version": {"01" + parent[2:] + "-more", "", "01" + parent[2:] + "-more", ""},
+		"upper case":    {strings.ToUpper(parent), "", "", ""},
+		"no trace":      {"00-" + strings.Repeat("0", 32) + parent[35:], "", "", ""},
+		"injected":      {parent + "\r\nX-Evil: 1", "", "", ""},
+	} {
+		header := http.Header{}
+		TraceContext(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": tt.parent, "tracestate": tt.state}), header)
+		if header.Get("Traceparent") != tt.wantParent || header.Get("Tracestate") != tt.wantState {
+			t.Errorf("%s: %v", name, header)
+		}
+	}
+}
+
+// "A header that the task itself names stays as it is."
+func TestHeadersAreAdded(t *testing.T) {
+	t.Parallel()
+	got := make(chan *http.Request, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r }))
+	defer s.Close()
+	h := handler(t, Config{Headers: func(ctx context.Context, t *asynq.Task, header http.Header) {
+		TraceContext(ctx, t, header)
+		header["x-tenant"] = []string{"of the hook"}
+		header["Host"] = []string{"elsewhere.example"}
+		header["Transfer-Encoding"] = []string{"chunked"}
+		header["X-Broken"] = []string{"a\r\nb: c"}
+		header["X-None"] = nil
+	}}, seams{})
+	plain := task(t, payload{URL: s.URL, Headers: map[string]string{"X-Tenant": "acme"}})
+	traced := asynq.NewTaskWithHeaders(plain.Type(), plain.Payload(), map[string]string{"traceparent": parent})
+	must(t, h.ProcessTask(t.Context(), traced))
+	r := <-got
+	if r.Header.Get("Traceparent") != parent || r.Header.Get("X-Tenant") != "acme" || r.Host != s.Listener.Addr().String() ||
+		len(r.TransferEncoding) != 0 || r.Header["X-Broken"] != nil || r.Header["X-None"] != nil {
+		t.Errorf("%s %v", r.Host, r.Header)
 	}
 }

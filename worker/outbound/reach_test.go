@@ -134,8 +134,7 @@ func TestOnlyHosts(t *testing.T) {
 	wantBlocked(t, run(t, h, payload{URL: "http://api.test:" + port}), "api.test")
 }
 
-// "Ranges that are never dialled, whatever AllowHosts and OnlyHosts name", as addresses
-// are when the socket connects, in IPv6 too.
+// "Ranges that are never dialled, whatever AllowHosts and OnlyHosts name", as addresses are when the socket connects, in IPv6 too.
 func TestDenyCIDRs(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))

@@ -17,10 +17,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/programs"
 )
 
-// secretive is a request with a secret in every place that may hold one. Each
-// has its own text, so that a leak tells where it came from.
+// secretive is a request with a secret in every place that may hold one. Each has its own text, so that a leak tells where it came from.
 func secretive(base string) payload {
 	scheme, rest, _ := strings.Cut(base, "://")
 	return payload{
@@ -42,8 +43,7 @@ var planted = []string{
 	base64.StdEncoding.EncodeToString([]byte("hush-user:hush/pass")),
 }
 
-// wantNoSecret looks through the error and all that it wraps, in every form that
-// a logger would print.
+// wantNoSecret looks through the error and all that it wraps, in every form that a logger would print.
 func wantNoSecret(tb testing.TB, name string, err error, logs string) {
 	tb.Helper()
 	texts := []string{logs}
@@ -111,8 +111,7 @@ var echoes = map[string]func(*http.Request) string{
 	},
 }
 
-// Secrets never stand in an error, however the request fails and whatever of it
-// comes back.
+// Secrets never stand in an error, however the request fails and whatever of it comes back.
 func TestSecretsNeverStandInErrors(t *testing.T) {
 	t.Parallel()
 	type failing struct {
@@ -189,7 +188,7 @@ func TestSecretsNeverStandInErrors(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var logs syncBuffer
+			var logs programs.Output
 			tc.cfg.Logger = slog.New(slog.NewJSONHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			h := handler(t, tc.cfg, tc.seams)
 			if tc.warm {
@@ -301,7 +300,7 @@ func TestPathSecretsNeverStandInErrors(t *testing.T) {
 	} {
 		s := httptest.NewServer(answer)
 		t.Cleanup(s.Close)
-		var logs syncBuffer
+		var logs programs.Output
 		h := handler(t, Config{Logger: slog.New(slog.NewJSONHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}, seams{})
 		for _, path := range []string{"/bot110201543:" + token + "/sendMessage", "/hooks/" + strings.ReplaceAll(token, "h", "%68")} {
 			err := run(t, h, payload{Method: "POST", URL: s.URL + path})
