@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -116,8 +117,7 @@ func inFakeTime(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	})
 }
 
-// The thresholds of a rule are reported once each in its window, and again in the next; a limit by the second is
-// not.
+// The thresholds of a rule are reported once each in its window, and again in the next; a limit by the second is not.
 func TestThresholds(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
 		p := newProcess(t, rdb, hourly(t, 10), Config{App: "shop"})
@@ -364,7 +364,7 @@ func TestReportsWithoutRedis(t *testing.T) {
 	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
 	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = gone.Close() })
-	var log syncBuffer
+	var log programs.Output
 	p := newProcess(t, gone, hourly(t, 10), Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Webhook: &Webhook{URL: s.URL, Secret: secret}})
 	p.pause("p/a")
 	p.pause("p/a")
@@ -375,10 +375,10 @@ func TestReportsWithoutRedis(t *testing.T) {
 	}
 }
 
-// A function that panics ends nothing, and events that come too fast are counted.
+// A function that panics ends nothing, and events that come too fast are counted, here and at a slow receiver.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	var log syncBuffer
+	var log programs.Output
 	e, err := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnEvent: func(Event) { panic("of the user") }})
 	must(t, err)
 	e.report(t.Context(), nil, noticed{event: Event{Kind: Resumed}})
@@ -393,11 +393,13 @@ func TestBounds(t *testing.T) {
 	if n := p.counted("lost"); n != 3 {
 		t.Errorf("%d lost", n)
 	}
-	for i := range maxRecent + 10 {
-		e.first(noticed{of: fmt.Sprint(i), stays: time.Hour}, time.Now())
+	w, err := newWebhook(Webhook{URL: "https://h/", Secret: secret}, Config{Observer: p, Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	for range maxQueued + 3 {
+		w.put(Event{})
 	}
-	if n := len(e.recent); n > maxRecent {
-		t.Errorf("%d remembered", n)
+	if p.counted("dropped") != 3 {
+		t.Errorf("%v", p.counts)
 	}
 }
 
@@ -422,45 +424,6 @@ func TestConfig(t *testing.T) {
 	if _, err := New(Config{}); err != nil {
 		t.Error(err)
 	}
-}
-
-// syncBuffer is a buffer for several goroutines.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
-// A rule that a larger request found full is at 100 %, though it has units left; and the thresholds of another limit count anew.
-func TestThresholdsOfDenialsAndChanges(t *testing.T) {
-	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		p := newProcess(t, rdb, hourly(t, 10), Config{})
-		pass(time.Second)
-		p.spend("p/a", 6)
-		_, err := p.limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 5})
-		must(t, err)
-		p.limiter.SetPolicy(hourly(t, 12))
-		p.spend("p/a", 1)
-		synctest.Wait()
-		var got [][2]int64
-		for _, e := range p.seen(Threshold) {
-			got = append(got, [2]int64{int64(e.Percent), e.Limit})
-		}
-		if want := [][2]int64{{50, 10}, {100, 10}, {50, 12}}; !slices.Equal(got, want) {
-			t.Errorf("percents and limits %v, want %v", got, want)
-		}
-	})
 }
 
 // If go-redis has sent the claim of an event twice, this process holds it, and reports the event.

@@ -153,8 +153,7 @@ func TestTasks(t *testing.T) {
 	)
 }
 
-// TestBounded holds that labels are bounded: "Beyond the first Config.MaxRules
-// rules, further ones are counted together as rule="other"".
+// TestBounded holds that labels are bounded: "Beyond the first Config.MaxRules rules, further ones are counted together as rule="other"".
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})
@@ -191,16 +190,6 @@ func TestBounded(t *testing.T) {
 	wantLines(t, page, `headway_decisions_total{outcome="allowed",rule="other"} 500`)
 	m.LeaseHeld("p9999:r", 1) // a rule that came too late
 	wantLines(t, scrape(t, m), `headway_leases{rule="other"} 1`)
-}
-
-// TestHostileLabels holds that no text makes Prometheus panic or a page break.
-func TestHostileLabels(t *testing.T) {
-	t.Parallel()
-	m := New(Config{Version: "\xff"})
-	m.Decided(one("a\xff\"\n{}", "r"), time.Millisecond, nil)
-	m.PickedUp("\xc3\x28")
-	m.Failed("")
-	wantLines(t, scrape(t, m), "headway_decisions_total{outcome=\"allowed\",rule=\"a\uFFFD\\\"\\n{}:r\"} 1")
 }
 
 // TestLooks holds that the age of a look grows by itself, that of providers with one

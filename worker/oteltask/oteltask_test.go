@@ -163,44 +163,6 @@ func TestLimitedIsAnEvent(t *testing.T) {
 	}
 }
 
-// A task that was denied here and runs later has its wait from its first pick-up to its run, below the run.
-func TestWaitIsASpan(t *testing.T) {
-	t.Parallel()
-	s := newTraced(t, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
-		{Name: "calm", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second},
-		{Name: "slow", Algorithm: policy.SlidingWindow, Limit: 1, Per: 3 * time.Second}, // on busy processors the second is picked up a second later
-	}}})
-	s.foreign("one", "p")
-	s.foreign("two", "p")
-	s.serve(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
-	s.span("process", "one")
-	s.span("process", "two")
-	waited := 0
-	for _, id := range []string{"one", "two"} {
-		run := s.span("process", id)
-		i := slices.IndexFunc(s.exporter.GetSpans(), func(one tracetest.SpanStub) bool {
-			return strings.HasPrefix(one.Name, "wait ") && attributeOf(one, "messaging.message.id") == id
-		})
-		if i < 0 {
-			continue
-		}
-		waited++
-		wait := s.exporter.GetSpans()[i]
-		if wait.Parent.SpanID() != run.SpanContext.SpanID() || !wait.EndTime.Equal(run.StartTime) || !wait.StartTime.Before(run.StartTime) {
-			t.Errorf("%s waits from %s to %s, below %s; it runs from %s", id, wait.StartTime, wait.EndTime, wait.Parent.SpanID(), run.StartTime)
-		}
-		if rule := attributeOf(wait, "headway.rule"); rule != "p:slow" {
-			t.Errorf("%s waits for %q", id, rule)
-		}
-		if denied := s.span("receive", id); !linksTo(run, denied) || wait.EndTime.Sub(wait.StartTime) < 500*time.Millisecond {
-			t.Errorf("%s waits %s; the run's links are %+v", id, wait.EndTime.Sub(wait.StartTime), run.Links)
-		}
-	}
-	if waited != 1 {
-		t.Errorf("%d of two waited for a limit of one", waited)
-	}
-}
-
 // A task that was planned at its enqueue has its turn and its rule in the span of its wait, in whichever process it runs.
 func TestWaitOfAPlannedTask(t *testing.T) {
 	t.Parallel()

@@ -116,13 +116,6 @@ func TestEndsOfPickups(t *testing.T) {
 		t.Errorf("lost: %+v, %v", got.Status, got.Attributes)
 	}
 
-	until := time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC)
-	_, ended = tracing.Starts(t.Context(), p)
-	ended("deferred", &worker.Limited{At: until})
-	if got := last(); len(got.Events) != 1 || !slices.Contains(got.Events[0].Attributes, at(untilKey, until)) || got.Status.Code != codes.Unset {
-		t.Errorf("deferred: %+v", got)
-	}
-
 	// A pick-up that failed ends the wait: the next one of its id is another.
 	p.Until = p.At.Add(time.Hour)
 	tracing.Waits(t.Context(), p)

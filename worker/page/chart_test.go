@@ -132,13 +132,6 @@ func TestStartsAndAnswers(t *testing.T) {
 		t.Errorf("no longest wait in\n%s", body)
 	}
 	has(t, body, "<strong>600</strong>", "ours 1,000, plan")
-
-	shared := policystore.Edit{By: "anna"}
-	_, err = s.store.Set(t.Context(), shared, "payments/acme", "tenant", map[string]string{"limit": "3"})
-	must(t, err)
-	if _, body = s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m") {
-		t.Errorf("after a change:\n%s", body)
-	}
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"payments/acme"}}
 	if _, body := s.get("/scope?scope=payments/acme"); !strings.Contains(body, "429, retry after 1m") || strings.Contains(body, "globex") {
 		t.Errorf("for a viewer:\n%s", body)

@@ -54,8 +54,7 @@ func (y *yard) later(ids ...string) {
 	}
 }
 
-// serve runs tasks by asynq alone, as their ids say, until all of them have run;
-// it returns their ids in the order in which they began.
+// serve runs tasks by asynq alone, as their ids say, until all of them have run; it returns their ids in the order in which they began.
 func (y *yard) serve(n int) []string {
 	y.t.Helper()
 	ran := make(chan string, n)
@@ -155,9 +154,8 @@ func TestReleaserStates(t *testing.T) {
 	}
 }
 
-// "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 5
-// commands": 7 and 2 of them are RunTask's own, the rest is the look at the task's
-// state that spares archived ones.
+// "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 5 commands": 7 and 2 of them are RunTask's own, the rest is
+// the look at the task's state that spares archived ones.
 func TestReleaserCost(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, redistest.NewServer(t).Client(t))
@@ -207,8 +205,7 @@ func TestReleaserCost(t *testing.T) {
 	}
 }
 
-// "unknown asynq version": another release, other keys or another script, told by
-// one line that says what it costs.
+// "unknown asynq version": another release, other keys or another script, told by one line that says what it costs.
 func TestSchemaFault(t *testing.T) {
 	t.Parallel()
 	built := func(m *debug.Module) *debug.BuildInfo {
@@ -242,8 +239,7 @@ func TestSchemaFault(t *testing.T) {
 	}
 }
 
-// A held task is active, and back where it was when it is put back, with the headers that were changed and all else as asynq
-// wrote it.
+// A held task is active, and back where it was when it is put back, with the headers that were changed and all else as asynq wrote it.
 func TestHeldAndPutBack(t *testing.T) {
 	t.Parallel()
 	if !KeysKnown() {
@@ -364,8 +360,7 @@ func TestServerList(t *testing.T) {
 	}
 }
 
-// A server that refuses the script has its tasks released by asynq's Inspector, is
-// told of once, and asked again.
+// A server that refuses the script has its tasks released by asynq's Inspector, is told of once, and asked again.
 func TestReleaserRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
@@ -386,8 +381,7 @@ func TestReleaserRefused(t *testing.T) {
 	}
 }
 
-// "Where asynq's keys are not known, or a server refuses the script, tasks are picked up
-// once, as before."
+// "Where asynq's keys are not known, or a server refuses the script, tasks are picked up once, as before."
 func TestParkRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
