@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,11 +24,11 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	r := start(t, with(newFakeSystem()), nil, "-h")
-	r.ends(cli.ExitOK)
-	golden(t, "testdata/help.golden", r.stdout.String())
-	if r.stderr.String() != "" {
-		t.Errorf("stderr: %s", r.stderr.String())
+	help, errs := ask(t, cli.ExitOK, "-h")
+	golden(t, "testdata/help.golden", help)
+	version, more := ask(t, cli.ExitOK, "-version")
+	if version != "worker "+cli.Version()+"\n" || errs+more != "" {
+		t.Errorf("%s%s%s", version, errs, more)
 	}
 }
 
@@ -53,10 +54,11 @@ func TestUsageErrors(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"unknown flag":  {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
-		"flag misspelt": {[]string{"-limit", "x"}, nil, []string{"not defined: -limit; did you mean -limits?"}},
-		"verb misspelt": {[]string{"limits", "sett"}, nil, []string{`limits cannot be "sett"; did you mean set?`}},
-		"concurrency 0": {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
+		"unknown flag":     {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
+		"flag misspelt":    {[]string{"-limit", "x"}, nil, []string{"not defined: -limit; did you mean -limits?"}},
+		"command misspelt": {[]string{"limts"}, nil, []string{`unexpected argument "limts"`, "did you mean limits?"}},
+		"verb misspelt":    {[]string{"limits", "sett"}, nil, []string{`limits cannot be "sett"; did you mean set?`}},
+		"concurrency 0":    {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
 		"patience": {[]string{"-patience", "hope"}, nil,
 			[]string{`-patience "hope" is unknown`, "try: -patience wait, fail, drop or move=QUEUE"}},
 		"patience to nowhere": {[]string{"-patience", "move=a b"}, nil, []string{`-patience: "a b" is not a queue name`, "try: -patience move=slow"}},
@@ -99,6 +101,10 @@ func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	good := limitsFile(t, someLimits)
 	bad := limitsFile(t, "limits:\n  payments:\n    rules:\n      - {name: a, algorithm: fast, limit: -1, per: 1s}\n")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = taken.Close() })
+	busy := taken.Addr().String()
 	failing := newFakeSystem()
 	failing.err = errors.New("no engine")
 	damaged := redistest.NewServer(t)
@@ -114,6 +120,8 @@ func TestStartErrors(t *testing.T) {
 		"bad file": {with(newFakeSystem()), []string{"-limits", bad}, []string{
 			"worker: " + bad + ":4:", "limit", "try: correct these lines"}},
 		"bad URL":        {with(newFakeSystem()), []string{"-limits", good, "-redis", "localhost"}, []string{"worker: the Redis URL has no scheme"}},
+		"redis down":     {with(newFakeSystem()), []string{"-limits", good, "-redis", "redis://:geheim@127.0.0.1:1"}, []string{"worker: nothing listens at 127.0.0.1:1", "try: start it", "!geheim"}},
+		"-listen in use": {with(newFakeSystem()), []string{"-limits", good, "-listen", busy}, []string{"worker: -listen cannot listen on " + busy + ": the port is in use", "try: "}},
 		"system fails":   {with(failing), []string{"-limits", good}, []string{"worker: no engine"}},
 		"damaged policy": {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: the limits in Redis are damaged: its version is", "try: the newest version of this program"}},
 	} {
