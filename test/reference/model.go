@@ -695,7 +695,14 @@ func (k *calendar) see(period int64) {
 
 func (k *calendar) remaining(now int64) int64 { return max(0, k.left(now, now)) }
 
-func (k *calendar) reset(now int64) int64 { return latest(now, k.list) }
+// reset is also after the pace, which refunds of earlier charges leave as it is.
+func (k *calendar) reset(now int64) int64 {
+	at := latest(now, k.list)
+	if k.rule.Spread {
+		at = max(at, k.pace)
+	}
+	return at
+}
 
 // places is a concurrency rule: one place for each run, until it is released or its lease ends.
 type places struct {
