@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -24,27 +22,22 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 	a := newAPI(t, make(chan struct{}))
 	url := ownRedis(t)
 	rdb := open(t, url)
-	var stderr programs.Output
+	r := &running{t: t}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", url, "-limits", limitsFile(t, someLimits),
 		"-allow-host", a.host(), "-listen", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), asProgram+"=1")
-	cmd.Stderr = &stderr
+	cmd.Stderr = &r.stderr
 	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	says := func(text string) {
-		t.Helper()
-		redistest.WaitFor(t, "the worker to say "+text, 30*time.Second, func() bool { return strings.Contains(stderr.String(), text) })
-	}
-	says("msg=ready")
+	r.says("msg=ready")
 	enqueue(t, rdb, a.task("payments/a", "runs"))
 	redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
 	for range 2 { // the second changes nothing
 		must(t, cmd.Process.Signal(syscall.SIGTSTP))
 	}
-	says("no new tasks are taken")
-	addr := strings.Fields(strings.SplitAfter(stderr.String(), "addr=")[1])[0]
+	r.says("no new tasks are taken")
 	redistest.WaitFor(t, "the server to stop looking", 30*time.Second, func() bool {
-		return getHealth(t, "http://"+addr, http.StatusServiceUnavailable).Status == "stopping"
+		return getHealth(t, "http://"+r.found("addr"), http.StatusServiceUnavailable).Status == "stopping"
 	})
 	enqueue(t, rdb, a.task("payments/a", "new"))
 	close(a.let)
@@ -56,7 +49,7 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 	must(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait()
 	if got := cmd.ProcessState.ExitCode(); got != cli.ExitOK {
-		t.Errorf("exit code %d\n%s", got, stderr.String())
+		t.Errorf("exit code %d\n%s", got, r.stderr.String())
 	}
 	if info, err := inspector.GetTaskInfo("default", "new"); err != nil || info.State != asynq.TaskStatePending || a.calls.Load() != 1 {
 		t.Errorf("the new task is %+v, %v, after %d calls", info, err, a.calls.Load())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -87,11 +86,12 @@ func (r *running) found(name string) string {
 // TestPatience holds what -patience says: "wait, fail, drop, move=QUEUE".
 func TestPatience(t *testing.T) {
 	t.Parallel()
-	for what, ended := range map[string]func(info, slow *asynq.TaskInfo) bool{
-		"wait":      func(info, _ *asynq.TaskInfo) bool { return info.State == asynq.TaskStateRetry },
-		"fail":      func(info, _ *asynq.TaskInfo) bool { return info.State == asynq.TaskStateArchived },
-		"drop":      func(info, _ *asynq.TaskInfo) bool { return info.State == asynq.TaskStateCompleted },
-		"move=slow": func(info, slow *asynq.TaskInfo) bool { return info == nil && slow != nil },
+	for what, ends := range map[string]struct {
+		queue string
+		state asynq.TaskState
+	}{
+		"wait": {"default", asynq.TaskStateRetry}, "fail": {"default", asynq.TaskStateArchived},
+		"drop": {"default", asynq.TaskStateCompleted}, "move=slow": {"slow", asynq.TaskStatePending},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -106,10 +106,8 @@ func TestPatience(t *testing.T) {
 			enqueue(t, rdb, task)
 			inspector := asynq.NewInspectorFromRedisClient(rdb)
 			redistest.WaitFor(t, "its patience to end", bound, func() bool {
-				info, err := inspector.GetTaskInfo("default", "t")
-				slow, _ := inspector.GetTaskInfo("slow", "t")
-				return time.Since(added) > 3*time.Second && (err == nil || errors.Is(err, asynq.ErrTaskNotFound)) &&
-					(info != nil || what == "move=slow") && ended(info, slow)
+				info, err := inspector.GetTaskInfo(ends.queue, "t")
+				return time.Since(added) > 3*time.Second && err == nil && info.State == ends.state
 			})
 			if a.calls.Load() != 0 {
 				t.Error("it ran")
@@ -131,9 +129,8 @@ func TestDrainBound(t *testing.T) {
 	redistest.WaitFor(t, "the task to run", bound, func() bool { return a.calls.Load() == 1 })
 	r.stop()
 	r.ends(cli.ExitOK)
-	info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", "long")
-	if err != nil || info.State != asynq.TaskStatePending || info.Retried != 0 {
-		t.Errorf("%+v, %v", info, err)
+	if info := becomes(t, rdb, "long", asynq.TaskStatePending); info.Retried != 0 {
+		t.Errorf("%+v", info)
 	}
 }
 
