@@ -2,10 +2,6 @@ package browser
 
 import (
 	"context"
-	"fmt"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +10,6 @@ import (
 
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
-	"github.com/headway-go/headway/worker/page"
 )
 
 // visit is a tab on a site, with steps in the words of somebody who uses the page.
@@ -164,134 +159,4 @@ func TestEachChange(t *testing.T) {
 			t.Errorf("%s: after version %d comes %+v, %v, with %+v", step.what, before.Number, now, err, rules())
 		}
 	}
-}
-
-// Waiting tasks start next, move and change their priority in the browser, and the history shows who did it. TestActOnTasks cancels.
-func TestEachActOnTasks(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.fill()
-	v := visit{t, tab(t), s.url}
-	choose := func(id, verb string) {
-		t.Helper()
-		v.open("/waiters?scope=legacy")
-		do(t, v.ctx, click(fmt.Sprintf(`input[name=task][aria-label="choose %s"]`, id)))
-		v.follow("button[value="+verb+"]", "#reason")
-	}
-	// queue is who waits, in the order of the turns.
-	queue := func() string {
-		t.Helper()
-		v.open("/waiters?scope=legacy")
-		return eval[string](t, v.ctx, `[...document.querySelectorAll("tbody tr")].map(r => r.dataset.key.replace("default/gacy-", "")).join(" ")`)
-	}
-	choose("gacy-5", "run")
-	v.enter("#reason", "it is late")
-	v.follow("button[value=make]", ".note.green")
-	if got := queue(); got != "5 0 1 2 3 4 6" {
-		t.Errorf("5 starts next, and the queue is %s", got)
-	}
-	choose("gacy-3", "priority")
-	v.enter("#priority", "7")
-	v.follow("form.fields button.main", "button[value=make]")
-	v.follow("button[value=make]", ".note.green")
-	if got := queue(); got != "5 3 0 1 2 4 6" {
-		t.Errorf("3 has the highest priority behind 5, and the queue is %s", got)
-	}
-	choose("gacy-1", "move")
-	v.enter("#to", "mail")
-	v.follow("form.fields button.main", "button[value=make]")
-	v.follow("button[value=make]", ".note.green")
-	if got := queue(); got != "5 3 0 2 4 6" {
-		t.Errorf("1 has moved, and the queue is %s", got)
-	}
-	if v.open("/waiters?scope=mail"); !strings.Contains(v.text(), "gacy-1") {
-		t.Error("gacy-1 has moved, and does not wait in mail")
-	}
-	v.open("/history")
-	for _, want := range []string{"it is late", "gacy-5", "priority", "move", "to mail"} {
-		if !strings.Contains(v.text(), want) {
-			t.Errorf("the history has no %q", want)
-		}
-	}
-}
-
-// A viewer, an owner and an admin log in. Each is offered what the role may do, and refused what it may not, whatever is sent.
-func TestEachRole(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.fill()
-	hash, err := page.HashPassword("correct horse battery staple")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "users.yaml")
-	text := "people:\n"
-	for name, more := range map[string]string{"vera": "role: viewer", "olga": "role: owner, groups: [team-search]", "adam": "role: admin"} {
-		text += fmt.Sprintf("  %s: {password: %q, %s}\n", name, hash, more)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	users, err := page.LoadUsers(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := page.New(page.Config{Redis: s.rdb, Users: users})
-	if err != nil {
-		t.Fatal(err)
-	}
-	front := httptest.NewServer(handler)
-	t.Cleanup(front.Close)
-	v := visit{t, tab(t), front.URL}
-	for _, role := range []struct {
-		name             string
-		own, other, over bool // may change its own scope, another's, and all limits
-	}{{"vera", false, false, false}, {"olga", true, false, false}, {"adam", true, true, true}} {
-		do(t, v.ctx, chromedp.Navigate(v.url+"/scope?scope=search"), visible("#password"))
-		v.enter("#name", role.name)
-		v.enter("#password", "correct horse battery staple")
-		v.follow("form.fields button.main", "#main .crumbs")
-		for scope, may := range map[string]bool{"search": role.own, "legacy": role.other} {
-			v.open("/scope?scope=" + scope)
-			if got := eval[int](t, v.ctx, `document.querySelectorAll('#main a[href*="/change"], #main form[action$="/tasks"]').length`) > 0; got != may {
-				t.Errorf("%s is offered changes of %s: %t", role.name, scope, got)
-			}
-			v.open("/waiters?scope=" + scope)
-			if got := eval[int](t, v.ctx, `document.querySelectorAll('#main button[name=verb]').length`) > 0; got != may {
-				t.Errorf("%s is offered to act on the tasks of %s: %t", role.name, scope, got)
-			}
-			for _, form := range []string{"verb=pause", "verb=set&rule=plan&field:limit=3", "verb=reset"} {
-				if got := v.post("/change", form+"&do=make&scope="+scope) == 403; got == may {
-					t.Errorf("%s sends %s for %s and is refused: %t", role.name, form, scope, got)
-				}
-			}
-			if got := v.post("/tasks", "verb=cancel&all=yes&scope="+scope) == 403; got == may {
-				t.Errorf("%s counts what to cancel in %s and is refused: %t", role.name, scope, got)
-			}
-		}
-		if got := v.post("/change", "verb=import&limits=limits:+{}&replace=yes") == 403; got == role.over {
-			t.Errorf("%s imports limits and is refused: %t", role.name, got)
-		}
-		v.open("/")
-		v.follow(`form[action$="/logout"] button`, "#password")
-	}
-	history, err := s.store.History(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := map[string]int{}
-	for _, one := range history {
-		if made[one.By]++; one.By == "vera" || one.By == "olga" && !strings.Contains(one.Change, "search") {
-			t.Errorf("%s made version %d: %s", one.By, one.Number, one.Change)
-		}
-	}
-	if made["olga"] != 3 || made["adam"] < 3 {
-		t.Errorf("the history has versions by %v", made)
-	}
-}
-
-// post sends a form as a page of this site would, and returns the status of the answer.
-func (v visit) post(path, form string) int {
-	v.t.Helper()
-	return eval[int](v.t, v.ctx, fmt.Sprintf(`fetch(%q, {method: "POST", body: new URLSearchParams(%q)}).then(r => r.status)`, path, form))
 }
