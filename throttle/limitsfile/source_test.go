@@ -3,8 +3,6 @@ package limitsfile
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -48,24 +46,6 @@ func expect(t *testing.T, text string, parts ...string) {
 			t.Errorf("%q is missing: %t, in\n%s", want, !missing, text)
 		}
 	}
-}
-
-// settledFile writes a limits file that nobody is writing any more.
-func settledFile(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "limits.yaml")
-	replace(t, path, text)
-	settled := time.Now().Add(-time.Minute)
-	must(t, os.Chtimes(path, settled, settled))
-	return path
-}
-
-// replace writes a file that others may read at any moment.
-func replace(t *testing.T, path, text string) {
-	t.Helper()
-	part := path + ".part"
-	must(t, os.WriteFile(part, []byte(text), 0o600))
-	must(t, os.Rename(part, path))
 }
 
 const oneRule = "limits:\n  payments:\n    rules:\n      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}\n"
