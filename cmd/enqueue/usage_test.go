@@ -2,13 +2,11 @@ package main
 
 import (
 	"flag"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/queue"
 )
 
 func TestHelp(t *testing.T) {
@@ -37,8 +35,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestUsageNamesFlags holds the flags and the defaults that the texts name
-// against those that the program has.
+// TestUsageNamesFlags holds the flags that the texts name against those that the
+// program has.
 func TestUsageNamesFlags(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^  -([a-z-]+)`)
@@ -57,24 +55,5 @@ func TestUsageNamesFlags(t *testing.T) {
 				t.Errorf("-%s is not in the usage", f.Name)
 			}
 		})
-	}
-	const days = "(default 24h)"
-	if defaultRemember.Hours() != 24 || !strings.Contains(usageHTTP, days) || !strings.Contains(usageBatch, days) {
-		t.Error("-remember")
-	}
-	for _, text := range []string{
-		fmt.Sprintf("request method (default %s)", queue.DefaultMethod),
-		fmt.Sprintf("(default %v);\n", queue.DefaultTimeout),
-		fmt.Sprintf("each limit (default %d)", queue.DefaultCost),
-		fmt.Sprintf("no failure (default %d)", queue.DefaultMaxRetry),
-		fmt.Sprintf("queue (default %s)", queue.DefaultQueue),
-		cli.EmbeddedURL,
-	} {
-		if !strings.Contains(usageHTTP, text) {
-			t.Errorf("not in the usage of http: %q", text)
-		}
-	}
-	if !strings.Contains(usageBatch, cli.EmbeddedURL) {
-		t.Error("the default of -redis is not in the usage of batch")
 	}
 }
