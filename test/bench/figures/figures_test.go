@@ -68,52 +68,6 @@ func TestUsed(t *testing.T) {
 	}
 }
 
-// after returns the starts, all later by as much.
-func after(starts []time.Duration, by time.Duration) []time.Duration {
-	later := slices.Clone(starts)
-	for i := range later {
-		later[i] += by
-	}
-	return later
-}
-
-// late returns the starts, one of them later.
-func late(starts []time.Duration, i int, by time.Duration) []time.Duration {
-	starts[i] += by
-	return starts
-}
-
-func TestLateness(t *testing.T) {
-	t.Parallel()
-	drags := map[int]time.Duration{10: 9 * ms}
-	for i := range 10 {
-		drags[i] = time.Duration(i) * ms
-	}
-	for name, test := range map[string]struct {
-		rule   Rule
-		starts []time.Duration
-		want   map[int]time.Duration // the others are 0
-	}{
-		"nothing started":        {window, nil, nil},
-		"on schedule":            {bucket, every(50, 10*ms), nil},
-		"one timer was late":     {bucket, late(every(50, 10*ms), 20, 3*ms), map[int]time.Duration{20: 3 * ms}},
-		"the first was late":     {bucket, late(every(50, 10*ms), 0, 3*ms), nil},
-		"a pause counts once":    {bucket, append(every(20, 10*ms), after(every(20, 10*ms), time.Second)...), map[int]time.Duration{20: 800 * ms}},
-		"a pad is lateness":      {bucket, every(3, 11*ms), map[int]time.Duration{1: ms, 2: ms}},
-		"a burst is on time":     {bucket10, append(bursts(1, 9, 0), every(50, 10*ms)...), nil},
-		"a burst that drags":     {bucket10, append(every(9, ms), after(every(2, 10*ms), 9*ms)...), drags},
-		"windows":                {window, bursts(5, 100, time.Second), nil},
-		"a window that was late": {window, append(bursts(2, 100, time.Second), 2500*ms), map[int]time.Duration{200: 500 * ms}},
-	} {
-		for i, got := range test.rule.Lateness(test.starts) {
-			if got != test.want[i] {
-				t.Errorf("%s: start %d is %v late, want %v", name, i, got, test.want[i])
-				break
-			}
-		}
-	}
-}
-
 // plainly is Lateness by its definition, every pair of starts looked at by
 // itself.
 func (r Rule) plainly(starts []time.Duration) []time.Duration {

@@ -17,7 +17,6 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
@@ -275,10 +274,6 @@ func bucket(limit int64, per time.Duration, burst int64) policy.Rule {
 
 func sliding(limit int64, per time.Duration) policy.Rule {
 	return policy.Rule{Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
-}
-
-func calendar(limit int64, resets string) policy.Rule {
-	return policy.Rule{Algorithm: policy.Calendar, Limit: limit, Resets: wallclock.MustParse(resets, "UTC")}
 }
 
 func but(a answer) *answer { return &a }
