@@ -102,10 +102,7 @@ func write(w io.Writer, rep *checker.Report, well bool) error {
 			return err
 		}
 	}
-	if err := rep.WriteTable(w); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, legend)
+	_, err := fmt.Fprint(w, rep, legend)
 	return err
 }
 

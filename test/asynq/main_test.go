@@ -103,8 +103,6 @@ func (s *scene) counters() *asynq.QueueInfo {
 	return info
 }
 
-func succeed(context.Context, *asynq.Task) error { return nil }
-
 func sliding(limit int64, per time.Duration) policy.Rule {
 	return policy.Rule{Name: "rule", Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
 }

@@ -291,17 +291,11 @@ func (o outcome) judge(b *testing.B, row *figures.Row) {
 // ones.
 func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most int64, over float64) {
 	b.Helper()
-	limits, err := checker.ParseLimits(limitsyaml.Format(o.policy))
-	if err != nil {
-		b.Fatal(err)
-	}
+	limits := string(limitsyaml.Format(o.policy))
 	for algorithm, allowed := range map[policy.Algorithm]time.Duration{
 		policy.SlidingWindow: jitter, policy.TokenBucket: jitter + max(0, pad-o.margin),
 	} {
-		report, err := checker.Check(checker.Input{Limits: limits, Calls: calls, Jitter: allowed, Epoch: o.began})
-		if err != nil {
-			b.Fatal(err)
-		}
+		report := checker.Judge(b, limits, checker.Input{Calls: calls, Jitter: allowed, Epoch: o.began})
 		for _, r := range report.Rows {
 			if r.Algorithm != string(algorithm) {
 				continue

@@ -209,23 +209,6 @@ limits:
     scopes: {x: {rules: [{name: x, algorithm: concurrency, limit: 1}]}}
 `
 
-func TestTenantsCountApartAndSharesTogether(t *testing.T) {
-	t.Parallel()
-	l := parse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 3, per: 1s}], scopes: {"*": {rules: [{name: each, algorithm: sliding-window, limit: 2, per: 1s}]}}}}`)
-	calls := at(0, 1, 2, 3)
-	for i := range calls {
-		calls[i].Scope = []string{"p/a", "p/b"}[i%2]
-	}
-	r := check(t, Input{Limits: l, Calls: calls})
-	var got []string
-	for _, row := range r.Rows {
-		got = append(got, fmt.Sprint(row.Scope, " ", row.Rule, " ", row.Worst, " ", row.Exceeded))
-	}
-	if want := []string{"p all 4 true", "p/a each 2 false", "p/b each 2 false"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
 func TestAScopeWithoutRulesIsFound(t *testing.T) {
 	t.Parallel()
 	calls := at(0)

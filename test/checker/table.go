@@ -3,7 +3,6 @@ package checker
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -67,9 +66,9 @@ func some(ids []string) string {
 	return text
 }
 
-// WriteTable writes the report for people: a line for each scope and rule, one
-// for the whole, and what is wrong.
-func (r *Report) WriteTable(w io.Writer) error {
+// String is the report for people: a line for each scope and rule, one for the
+// whole, and what is wrong.
+func (r *Report) String() string {
 	rows := [][]string{{"scope", "rule", "algorithm", "limit", "calls", "units", "worst", "used", "pick-ups", "lost", ""}}
 	for _, row := range r.Rows {
 		rows = append(rows, row.cells())
@@ -81,8 +80,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	for _, v := range r.Violations() {
 		fmt.Fprintf(&b, "WRONG: %s\n", v)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 func (row Row) cells() []string {

@@ -60,7 +60,7 @@ func TestKilledWorker(t *testing.T) {
 
 	s.leasesEnd(held)
 	s.worker()
-	s.ask("every task to have ended", 2*bound, func() bool {
+	redistest.WaitAsking(s.T, "every task to have ended", 2*bound, func() bool {
 		s.wake()
 		return s.nothingLeft()
 	})
@@ -152,7 +152,7 @@ func (s *site) leasesEnd(held []string) {
 	s.Helper()
 	ctx := context.Background()
 	const slack = 30 * time.Second
-	s.ask("the leases of the dead worker to end", 2*bound, func() bool {
+	redistest.WaitAsking(s.T, "the leases of the dead worker to end", 2*bound, func() bool {
 		young := 0
 		for _, id := range held {
 			ends, err := s.rdb.ZScore(ctx, leases, id).Result()
@@ -173,7 +173,7 @@ func (s *site) leasesEnd(held []string) {
 // it has, so a lease that is over is nobody's.
 func (s *site) rescued(n int) (orphans []string) {
 	s.Helper()
-	s.ask(fmt.Sprintf("%d tasks to arrive", n), 2*bound, func() bool {
+	redistest.WaitAsking(s.T, fmt.Sprintf("%d tasks to arrive", n), 2*bound, func() bool {
 		found := slices.DeleteFunc(s.overdue(), func(id string) bool { return slices.Contains(orphans, id) })
 		if len(found) > 0 {
 			orphans = append(orphans, found...)

@@ -3,9 +3,10 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -31,7 +32,10 @@ type site struct {
 
 func newSite(t *testing.T, limits string, opts ...redistest.Options) *site {
 	t.Helper()
-	s := &site{T: t, redis: redistest.NewServer(t, opts...), text: limits, limits: file(t, "limits.yaml", limits)}
+	s := &site{T: t, redis: redistest.NewServer(t, opts...), text: limits, limits: filepath.Join(t.TempDir(), "limits.yaml")}
+	if err := os.WriteFile(s.limits, []byte(limits), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.rdb = s.redis.Client(t)
 	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
 	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
@@ -141,31 +145,10 @@ func (s *site) until(n int) {
 	redistest.WaitFor(s.T, fmt.Sprintf("%d tasks to arrive", n), bound, func() bool { return s.succeeded() >= n })
 }
 
-// ask waits for what asynq or Redis tell, who are asked ten times a second.
-func (s *site) ask(what string, bound time.Duration, cond func() bool) {
-	s.Helper()
-	var last time.Time
-	redistest.WaitFor(s.T, what, bound, func() bool {
-		if time.Since(last) < 100*time.Millisecond {
-			return false
-		}
-		last = time.Now()
-		return cond()
-	})
-}
-
 // report judges all that has arrived.
 func (s *site) report() *checker.Report {
 	s.Helper()
-	limits, err := checker.ParseLimits([]byte(s.text))
-	if err != nil {
-		s.Fatal(err)
-	}
-	rep, err := checker.Check(checker.Input{Limits: limits, Calls: s.api.Log(), Epoch: s.api.Epoch(), Tasks: s.tasks})
-	if err != nil {
-		s.Fatal(err)
-	}
-	return rep
+	return checker.Judge(s, s.text, checker.Input{Calls: s.api.Log(), Epoch: s.api.Epoch(), Tasks: s.tasks})
 }
 
 // nothingLeft says whether asynq has no task left to run.
@@ -184,13 +167,9 @@ func (s *site) perfect() {
 // perfectBut is perfect, but that asynq may count some failures.
 func (s *site) perfectBut(failures int) {
 	s.Helper()
-	s.ask("asynq to have nothing left", bound, s.nothingLeft)
+	redistest.WaitAsking(s.T, "asynq to have nothing left", bound, s.nothingLeft)
 	rep := s.report()
-	var table strings.Builder
-	if err := rep.WriteTable(&table); err != nil {
-		s.Fatal(err)
-	}
-	s.Logf("\n%s", table.String())
+	s.Logf("\n%s", rep)
 	if !rep.OK() {
 		s.Errorf("%q", rep.Violations())
 	}

@@ -10,13 +10,9 @@
 package faults
 
 import (
-	"context"
-	"flag"
 	"os"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
@@ -33,26 +29,12 @@ func sized[T any](short, long T) T {
 	return short
 }
 
-// waiting is how many tests run at once, unless -parallel says otherwise: most of them wait
-// more than they work.
-const waiting = "4"
-
 var bound = programs.Bound
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		_ = flag.Set("test.parallel", waiting)
-	}
-	redis.SetLogger(quiet{}) // outages are what is tested
+	redistest.AtOnce(4)
 	os.Exit(programs.Main(func() int { return redistest.Main(m) }))
 }
-
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 // lasts waits for as long as a fault lasts, which nothing else can end.
 func lasts(d time.Duration) { <-time.After(d) }

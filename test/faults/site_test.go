@@ -343,20 +343,9 @@ func (s *site) revive(f *fleet, held []string, revived map[string]bool) {
 func (s *site) judge(struck time.Duration, forgets bool) {
 	s.Helper()
 	ours, bare := s.ended(s.ours), s.ended(s.bare)
-	parsed, err := checker.ParseLimits([]byte(s.limits))
-	if err != nil {
-		s.Fatal(err)
-	}
-	rep, err := checker.Check(checker.Input{Limits: parsed, Calls: s.ours.api.Log(), Epoch: s.ours.api.Epoch(), Tasks: s.ours.tasks})
-	if err != nil {
-		s.Fatal(err)
-	}
-	var table strings.Builder
-	if err := rep.WriteTable(&table); err != nil {
-		s.Fatal(err)
-	}
+	rep := checker.Judge(s, s.limits, checker.Input{Calls: s.ours.api.Log(), Epoch: s.ours.api.Epoch(), Tasks: s.ours.tasks})
 	s.Logf("headway: %d lost %q, %d ran twice, %d brought back by asynq; bare asynq: %d lost %q, %d ran twice, %d brought back\n%s",
-		len(ours.lost), ours.lost, len(ours.twice), ours.orphans, len(bare.lost), bare.lost, len(bare.twice), bare.orphans, table.String())
+		len(ours.lost), ours.lost, len(ours.twice), ours.orphans, len(bare.lost), bare.lost, len(bare.twice), bare.orphans, rep)
 	if rep.Exceeded() || len(rep.Unknown)+len(rep.Mismatched) > 0 {
 		s.Errorf("%q", rep.Violations())
 		s.Logf("the fault struck at %v; calls by id and arrival:\n%s", struck, s.timeline())

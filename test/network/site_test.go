@@ -183,42 +183,18 @@ func (s *site) arrived() int {
 	return n
 }
 
-// ask waits for what Redis tells, which is asked ten times a second.
-func (s *site) ask(what string, cond func() bool) {
-	s.Helper()
-	var last time.Time
-	redistest.WaitFor(s.T, what, bound, func() bool {
-		if time.Since(last) < 100*time.Millisecond {
-			return false
-		}
-		last = time.Now()
-		return cond()
-	})
-}
-
 // perfect fails the test unless every limit was kept at the API, every task arrived once,
 // and asynq has nothing left and has counted no failures but those of lost tasks.
 func (s *site) perfect(lost []string) {
 	s.Helper()
-	s.ask("asynq to have nothing left", func() bool {
+	redistest.WaitAsking(s.T, "asynq to have nothing left", bound, func() bool {
 		info, err := s.inspector.GetQueueInfo("default")
 		return err == nil && info.Pending+info.Active+info.Scheduled+info.Retry == 0
 	})
-	rules, err := checker.ParseLimits([]byte(limits))
-	if err != nil {
-		s.Fatal(err)
-	}
 	// What calls were longer on their way than the margin is for is not the limiter's.
 	jitter := max(0, s.transit()-margin)
-	rep, err := checker.Check(checker.Input{Limits: rules, Calls: s.api.Log(), Epoch: s.api.Epoch(), Tasks: s.tasks, Jitter: jitter})
-	if err != nil {
-		s.Fatal(err)
-	}
-	var table strings.Builder
-	if err := rep.WriteTable(&table); err != nil {
-		s.Fatal(err)
-	}
-	s.Logf("lost on their way: %q\n%s", lost, table.String())
+	rep := checker.Judge(s, limits, checker.Input{Calls: s.api.Log(), Epoch: s.api.Epoch(), Tasks: s.tasks, Jitter: jitter})
+	s.Logf("lost on their way: %q\n%s", lost, rep)
 	if !rep.OK() {
 		s.Errorf("%q", rep.Violations())
 	}
@@ -299,7 +275,7 @@ func (s *site) recover(ids []string) {
 		}
 	}
 	s.start(s.worker())
-	s.ask("asynq to bring them back", func() bool {
+	redistest.WaitAsking(s.T, "asynq to bring them back", bound, func() bool {
 		n, err := s.rdb.ZCount(context.Background(), leases, "-inf", fmt.Sprint(over)).Result()
 		if err != nil {
 			s.Fatal(err)
@@ -316,7 +292,7 @@ func (s *site) recover(ids []string) {
 // is done here.
 func (s *site) until(n int) (all []string) {
 	s.Helper()
-	s.ask(fmt.Sprintf("%d tasks to arrive", n), func() bool {
+	redistest.WaitAsking(s.T, fmt.Sprintf("%d tasks to arrive", n), bound, func() bool {
 		if s.arrived() >= n {
 			return true
 		}

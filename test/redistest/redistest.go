@@ -22,6 +22,7 @@ package redistest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -86,6 +87,17 @@ func Main(m *testing.M) int {
 		}
 	}
 	return code
+}
+
+// AtOnce has so many tests run at once, unless -parallel says otherwise. It is for a
+// TestMain whose tests wait more than they work.
+func AtOnce(tests int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", fmt.Sprint(tests))
+	}
 }
 
 // Shared returns the package's own server. Do not stop it: other tests use it.

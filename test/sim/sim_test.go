@@ -527,14 +527,7 @@ func (w *world) judge() {
 	}
 	w.judgePauses()
 	w.judgeUnits()
-	parsed, err := checker.ParseLimits([]byte(limits))
-	if err != nil {
-		w.Fatal(err)
-	}
-	report, err := checker.Check(checker.Input{Limits: parsed, Calls: w.starts, Jitter: 5 * time.Millisecond, Epoch: w.began})
-	if err != nil {
-		w.Fatal(err)
-	}
+	report := checker.Judge(w, limits, checker.Input{Calls: w.starts, Jitter: 5 * time.Millisecond, Epoch: w.began})
 	for _, row := range report.Rows {
 		// A killed worker's run goes on here after its lease has ended, as no
 		// process's would.

@@ -262,14 +262,7 @@ func (w *world) judgeUnits() {
 }
 
 func (w *world) judgeRule(rule string, calls []countapi.Call) {
-	parsed, err := checker.ParseLimits([]byte("limits: {u: {" + rule + "}}"))
-	if err != nil {
-		w.Fatal(err)
-	}
-	report, err := checker.Check(checker.Input{Limits: parsed, Calls: calls, Jitter: 5 * time.Millisecond, Epoch: w.began})
-	if err != nil {
-		w.Fatal(err)
-	}
+	report := checker.Judge(w, "limits: {u: {"+rule+"}}", checker.Input{Calls: calls, Jitter: 5 * time.Millisecond, Epoch: w.began})
 	for _, row := range report.Rows {
 		if row.Exceeded {
 			w.Errorf("over: %s: %+v", rule, row)
