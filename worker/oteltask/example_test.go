@@ -125,7 +125,7 @@ func (p printer) below(indent string, s tracetest.SpanStub) {
 	for _, event := range s.Events {
 		line = append(line, event.Name)
 	}
-	fmt.Println(indent + strings.Join(line, ", ")) //nolint:forbidigo // an example's output
+	fmt.Println(indent + strings.Join(line, ", "))
 	for _, one := range p.spans {
 		if one.Parent.SpanID() == s.SpanContext.SpanID() && p.shows(one) {
 			p.below(indent+"  ", one)
@@ -141,7 +141,7 @@ func (p printer) linked(name string, to tracetest.SpanStub) {
 		}
 		for _, link := range s.Links {
 			if link.SpanContext.SpanID() == to.SpanContext.SpanID() {
-				fmt.Println("linked to it:") //nolint:forbidigo // an example's output
+				fmt.Println("linked to it:")
 				p.below("", s)
 			}
 		}
