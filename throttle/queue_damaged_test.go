@@ -161,8 +161,11 @@ func TestDamagedValues(t *testing.T) {
 		if strings.Contains(b.t.Name(), "miniredis") {
 			each = 16 // it takes a tenth of a second for one
 		}
-		if raced {
-			each *= 8 // make histories has them all
+		switch {
+		case raced:
+			each *= 8
+		case testing.Short():
+			each *= 3
 		}
 		for i, d := range all {
 			if i%each != 0 {

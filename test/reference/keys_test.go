@@ -65,7 +65,7 @@ func (e *expiring) learn(h *history) (changed []string) {
 		})
 	}
 	undumped := func(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") } // miniredis dumps strings alone
-	if err != nil && !errors.Is(err, redis.Nil) && !undumped(err) { // one may expire meanwhile
+	if err != nil && !errors.Is(err, redis.Nil) && !undumped(err) {                    // one may expire meanwhile
 		h.object("error", "reading keys: %v", err)
 		return nil
 	}

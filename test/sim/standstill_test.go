@@ -139,7 +139,7 @@ func TestStandstillTakesNothing(t *testing.T) {
 				}
 				run(t, hundred, func(c *course) {
 					n, others := 300, 2000
-					if raced {
+					if raced || testing.Short() {
 						n, others = 100, 500
 					}
 					c.knowLow()
