@@ -133,3 +133,16 @@ func TestProbeOfWaiters(t *testing.T) {
 		})
 	}
 }
+
+// A success of which nobody read the answer raises nothing: its handler may not report refusals either.
+func TestUnreadRaisesNothing(t *testing.T) {
+	t.Parallel()
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Second}
+	onBoth(t, Config{}, raising(t, policy.Corrects{Most: 200}, rule), func(b *bench) {
+		for _, unread := range []bool{true, false} {
+			if out := b.heed("p", upstream.Hint{Unread: unread}); out.Changed == unread {
+				b.t.Errorf("unread %t: %+v", unread, out)
+			}
+		}
+	})
+}

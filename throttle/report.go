@@ -76,7 +76,7 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
-	if !a.Limited && len(a.Quotas) == 0 && !l.scopes.raises() && !l.reports.probing.Load() {
+	if !a.Limited && len(a.Quotas) == 0 && (a.Unread || !l.scopes.raises()) && !l.reports.probing.Load() {
 		return ReportResult{}, nil
 	}
 	p, err := l.scopes.of(scope)
@@ -93,6 +93,7 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	}
 	if p.answers.Correct() {
 		switch {
+		case a.Unread:
 		case !a.Limited:
 			words = append(words, l.rises(p)...)
 		case len(words) > 0:

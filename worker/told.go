@@ -117,7 +117,7 @@ func (r *taskRun) succeeded(ctx context.Context) {
 	tells := r.tells
 	r.mu.Unlock()
 	if !tells && r.job.scope != "" {
-		r.told(ctx, upstream.Hint{})
+		r.told(ctx, upstream.Hint{Unread: true})
 	}
 }
 

@@ -37,6 +37,10 @@ type Hint struct {
 	// their way when a pause of unknown length began say nothing of what the API does after it.
 	Sent time.Time
 
+	// Unread says that the call succeeded and that its answer was not read: it ends a probe, and raises no limit. Read
+	// leaves it false.
+	Unread bool
+
 	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with
 	// a Retry-After, or with a quota that has nothing left until a reset. A quota of 1 has nothing left
 	// after each call, and does not count for that.
