@@ -55,8 +55,8 @@ CHECKED = ./test/faults ./test/network
 # The packages whose goroutines meet, which race runs with the race detector.
 RACED = ./throttle ./throttle/policystore ./throttle/limitsfile ./throttle/usage ./throttle/roundtrip ./queue ./queue/schedule ./worker ./worker/events \
 	./worker/page ./worker/internal/...
-# Tests in which one goroutine computes, such as miniredis interpreting Lua: ten times as long under the race detector, more than a
-# third of its time. make test runs them.
+# Tests in which one goroutine computes, such as miniredis interpreting Lua, and the longest of whole workers: under the race
+# detector they take ten times as long, more than a third of its time. make test runs them.
 COMPUTES = '/^miniredis$$|//^miniredis$$|Histories$$|BruteForce$$|AgainstModel$$|^Test(SharesOfThoseWhoWait|ShareScenes|Lanes|Pace|RunTimesRange|ThreeDaysBehindWhatNoClockTells|NeverMoreThanTheLarger|SlowLimitsLeaveRoom)$$'
 # The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
 LONGEST = ./worker ./throttle ./test/e2e
@@ -89,7 +89,7 @@ demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's
 	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(if $(PAGE),-page) $(ARGS)
 	$(if $(PAGE),,@echo 'To watch it in a browser: make demo PAGE=1 serves the worker'"'"'s page, and keeps it open.')
 
-test: ## What a change must pass, in six minutes at most; installs redis-server if it is missing
+test: ## What a change must pass, in about six minutes; installs redis-server if it is missing
 	@test/setup.sh
 	$(QUICK) $(if $(filter ./...,$(PKG)),go $(GO_TEST) $(LONGEST) $$(go list ./... | grep -v $(CHECKED:./%=-e '/%$$')),$(GO_IN_ALL) $(GO_TEST) -- $(PKG))
 

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each is a hook of what becomes of each command of a client, in a pipeline too: it sends the command, or does not, and returns what the
-// client shall see of it.
+// Each is a hook that handles each command of a client, also of a pipeline. It calls send to send the command, or does not, and
+// returns the error that the client sees.
 type Each func(cmd redis.Cmder, send func() error) error
 
 // DialHook lets connections be.
