@@ -9,7 +9,7 @@ SHORT ?= -short
 ## bound for the tests of one package, 0 for none: each wait has a bound of its own, which is longer on a slow machine
 TIMEOUT ?= 0
 ## how many tests of a package run at once: most wait for something, few compute
-PARALLEL ?= 4
+PARALLEL ?= 8
 ## benchmarks to run, by regular expression
 BENCH ?= .
 ## how long each benchmark runs, or 1x for once
@@ -62,7 +62,7 @@ COMPUTES = '/^miniredis$$|//^miniredis$$|Histories$$|BruteForce$$|AgainstModel$$
 LONGEST = ./worker ./throttle ./test/e2e
 # Each package that names go-redis' client is compiled with wrappers of its 600 methods: without inlining and DWARF in a third
 # of the time, and all tests in half of it. The linter, the demo and the rest of make check use what was compiled so.
-QUICK = GOFLAGS="$$GOFLAGS '-gcflags=github.com/headway-go/headway/...=-l -dwarf=false'"
+QUICK = GOGC=$${GOGC:-200} GOFLAGS="$$GOFLAGS '-gcflags=github.com/headway-go/headway/...=-l -dwarf=false'"
 GO_TEST = test -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(SHORT) $(TESTFLAGS)
 # The packages that have benchmarks: the tests of the others need not be compiled for them.
 BENCHED = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
