@@ -75,7 +75,7 @@ func imports(text string) string {
 	return strings.Join(lines, "")
 }
 
-// Every Go block compiles, and in the long form vet has nothing to say of it.
+// Every Go block compiles.
 func TestGoBlocks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -108,14 +108,14 @@ func TestGoBlocks(t *testing.T) {
 				module = filepath.Join(root, "worker", "oteltask")
 			}
 			if module == root || !testing.Short() { // make test downloads no other module's; make test/more does
-				vet(t, module, where, file)
+				compile(t, module, where, file)
 			}
 		}
 	}
 	if len(fragments) == 0 {
 		t.Fatal("no fragments: the pages are not read")
 	}
-	vet(t, root, "the fragments", fragments...)
+	compile(t, root, "the fragments", fragments...)
 }
 
 func isDeclaration(b block) bool {
@@ -151,15 +151,10 @@ func TestShownCode(t *testing.T) {
 	}
 }
 
-// vet compiles and vets files as one package, in the module whose go.mod has what they import. In the short form it only
-// compiles them: vet would look at all that they import first.
-func vet(t *testing.T, dir, what string, files ...string) {
+// compile compiles files as one package, in the module whose go.mod has what they import.
+func compile(t *testing.T, dir, what string, files ...string) {
 	t.Helper()
-	args := []string{"vet", "-unreachable=false"} // a fragment may end with a return
-	if testing.Short() {
-		args = []string{"list", "-export"}
-	}
-	cmd := exec.Command("go", append(args, files...)...)
+	cmd := exec.Command("go", append([]string{"list", "-export"}, files...)...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", what, err, out)
