@@ -128,22 +128,23 @@ func RewritePending(ctx context.Context, rdb redis.UniversalClient, queue, id st
 	return result, nil
 }
 
-// transact runs a transaction that fails if the task changes meanwhile, and then tries it again.
-func (h *Held) transact(ctx context.Context, change func(tx *redis.Tx, state string) error) error {
+// transact runs a transaction that fails if the task changes meanwhile, and then tries it again. redis.Nil says that it has
+// changed, too: it left what its state names before that was read.
+func (h *Held) transact(ctx context.Context, change func(tx *redis.Tx, state string) error) (err error) {
 	key := taskKey(h.Queue, h.ID)
 	for range holdTries {
-		err := h.rdb.Watch(ctx, func(tx *redis.Tx) error {
+		err = h.rdb.Watch(ctx, func(tx *redis.Tx) error {
 			state, err := tx.HGet(ctx, key, "state").Result()
 			if err != nil && !errors.Is(err, redis.Nil) {
 				return err
 			}
 			return change(tx, state)
 		}, key)
-		if !errors.Is(err, redis.TxFailedErr) {
+		if !errors.Is(err, redis.TxFailedErr) && !errors.Is(err, redis.Nil) {
 			return err
 		}
 	}
-	return redis.TxFailedErr
+	return err
 }
 
 // rewritten sends a transaction that also changes headers in a task's message.

@@ -317,6 +317,31 @@ func TestHeldAndPutBack(t *testing.T) {
 	}
 }
 
+// A task that leaves between two reads of it is read again.
+func TestHeldAsItLeaves(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	rdb, beside := server.Client(t), server.Client(t)
+	client, inspector := asynq.NewClientFromRedisClient(beside), asynq.NewInspectorFromRedisClient(beside)
+	_, err := client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID("a"), asynq.ProcessIn(time.Hour))
+	must(t, err)
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		switch args := fmt.Sprint(cmd.Args()...); {
+		case cmd.Name() == "zscore":
+			must(t, inspector.RunTask("default", "a"))
+		case strings.HasSuffix(args, "msg"):
+			must(t, inspector.DeleteTask("default", "a"))
+		}
+		return send()
+	}))
+	if _, was, err := Hold(t.Context(), rdb, "default", "a"); err != nil || was != Pending {
+		t.Errorf("held as it became pending: %v, %v", was, err)
+	}
+	if was, err := RewritePending(t.Context(), rdb, "default", "a", map[string]string{"k": "v"}); err != nil || was != Gone {
+		t.Errorf("changed as it was deleted: %v, %v", was, err)
+	}
+}
+
 // The servers are what asynq's own inspector says of them, and no more are read than asked for.
 func TestServerList(t *testing.T) {
 	t.Parallel()
