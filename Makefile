@@ -90,13 +90,13 @@ demo: ## Run 3 tenants' calls under nested limits, and judge them from the API's
 	bin/quickstart -worker bin/worker -enqueue bin/enqueue $(if $(PAGE),-page) $(ARGS)
 	$(if $(PAGE),,@echo 'To watch it in a browser: make demo PAGE=1 serves the worker'"'"'s page, and keeps it open.')
 
-test: ## What a change must pass, in about six minutes; installs redis-server if it is missing
+test: ## What a change must pass, in about five minutes; installs redis-server if it is missing
 	@test/setup.sh
 	$(QUICK) $(if $(filter ./...,$(PKG)),go $(GO_TEST) $(LONGEST) $$(go list ./... | grep -v $(CHECKED:./%=-e '/%$$')),$(GO_IN_ALL) $(GO_TEST) -- $(PKG))
 
 test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing and peers; installs what they need
 	@test/setup.sh -browser -promtool
-	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask
+	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/figures ./test/bench/peers ./test/bench/schemas ./worker/oteltask
 	$(QUICK) go test -vet=off -count=1 -run '^Test(Deploy|Release|GoBlocks)$$' ./test/project # their long forms need promtool, and what other modules do
 
 race: ## The tests of packages whose goroutines meet, with the race detector; installs a C compiler if it is missing
