@@ -178,35 +178,32 @@ func TestReportResponse(t *testing.T) {
 // was not, also where the handler reports refusals alone: long before the probe would count as lost.
 func TestProbeOfSilentHandler(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1000), MiddlewareConfig{})
-	var mu sync.Mutex
-	var began time.Time
-	late, done := 0, 0
-	s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, _ *asynq.Task) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if began.IsZero() {
-			began = time.Now()
-		}
-		switch after := time.Since(began); {
-		case after < 1500*time.Millisecond:
-			if after > 500*time.Millisecond {
-				late++
+	inFakeTime(t, perHour(1000), func(s *system) {
+		var began time.Time
+		var late, done atomic.Int64
+		first := sync.OnceFunc(func() { began = time.Now() })
+		s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, _ *asynq.Task) error {
+			first()
+			if after := time.Since(began); after < 1500*time.Millisecond {
+				if after > 500*time.Millisecond {
+					late.Add(1)
+				}
+				return ReportStatus(ctx, http.StatusTooManyRequests, nil)
 			}
-			return ReportStatus(ctx, http.StatusTooManyRequests, nil)
-		case after > 10*time.Second:
-			t.Errorf("a run %s after the first refusal", after)
+			done.Add(1)
+			return nil
+		})
+		for range 30 {
+			s.add(queue.Task{MaxRetry: queue.Retries(0)})
 		}
-		done++
-		return nil
+		<-time.After(10 * time.Second)
+		if n := done.Load(); n != 30 {
+			s.t.Errorf("%d of 30 have run", n)
+		}
+		if n := late.Load(); n > 1 {
+			s.t.Errorf("%d calls were refused after the first pause", n)
+		}
 	})
-	for range 30 {
-		s.add(queue.Task{MaxRetry: queue.Retries(0)})
-	}
-	s.until("all have run", func() bool { mu.Lock(); defer mu.Unlock(); return done == 30 })
-	if late > 1 {
-		t.Errorf("%d calls were refused after the first pause", late)
-	}
 }
 
 // What ends a task that waits for its API's pause names that, and no rule: neither the one whose max_wait it is, nor an empty one.
