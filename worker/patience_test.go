@@ -236,7 +236,7 @@ func TestMoveTo(t *testing.T) {
 		if !found || err != nil || spec.Scope != "p/a" || info.Headers[queue.HeaderMaxRetry] != retries || info.Type != "work" || spec.ID != id {
 			t.Errorf("%s: %+v %v", id, spec, err)
 		}
-		if age := time.Since(spec.Due); age < 0 || age > 10*time.Second {
+		if age := time.Since(spec.Due); age < 0 || age > bound {
 			t.Errorf("%s: its patience began %v ago", id, age)
 		}
 		switch {
