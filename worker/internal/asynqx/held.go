@@ -128,12 +128,12 @@ func RewritePending(ctx context.Context, rdb redis.UniversalClient, queue, id st
 	return result, nil
 }
 
-// transact runs a transaction that fails if the task changes meanwhile, and then tries it again. redis.Nil says that it has
-// changed, too: it left what its state names before that was read.
-func (h *Held) transact(ctx context.Context, change func(tx *redis.Tx, state string) error) (err error) {
+// transact runs a transaction that fails if the task changes meanwhile, and then tries it again. change returns redis.Nil
+// where the task has left, since its state was read, the set or the record that the state names.
+func (h *Held) transact(ctx context.Context, change func(tx *redis.Tx, state string) error) error {
 	key := taskKey(h.Queue, h.ID)
 	for range holdTries {
-		err = h.rdb.Watch(ctx, func(tx *redis.Tx) error {
+		err := h.rdb.Watch(ctx, func(tx *redis.Tx) error {
 			state, err := tx.HGet(ctx, key, "state").Result()
 			if err != nil && !errors.Is(err, redis.Nil) {
 				return err
@@ -144,7 +144,7 @@ func (h *Held) transact(ctx context.Context, change func(tx *redis.Tx, state str
 			return err
 		}
 	}
-	return err
+	return redis.TxFailedErr
 }
 
 // rewritten sends a transaction that also changes headers in a task's message.
