@@ -62,7 +62,8 @@ COMPUTES = 'Histories$$|BruteForce$$|AgainstModel$$|^Test(SharesOfThoseWhoWait|S
 # The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
 LONGEST = ./worker ./throttle ./test/e2e
 # Each package that names go-redis' client is compiled with wrappers of its 600 methods: without inlining and DWARF in a third
-# of the time, and all tests in half of it. The linter, the demo and the rest of make check use what was compiled so.
+# of the time, and all tests in half of it. A GOGC of 200 trades memory for time. The linter,
+# the demo and the rest of make check use what was compiled so.
 QUICK = GOGC=$${GOGC:-200} GOFLAGS="$$GOFLAGS '-gcflags=github.com/headway-go/headway/...=-l -dwarf=false'"
 GO_TEST = test -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(SHORT) $(TESTFLAGS)
 # The packages that have benchmarks: the tests of the others need not be compiled for them.
@@ -96,7 +97,7 @@ test: ## What a change must pass, in about five minutes; installs redis-server i
 
 test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing and peers; installs what they need
 	@test/setup.sh -browser -promtool
-	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/figures ./test/bench/peers ./test/bench/schemas ./worker/oteltask
+	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask
 	$(QUICK) go test -vet=off -count=1 -run '^Test(Deploy|Release|GoBlocks)$$' ./test/project # their long forms need promtool, and what other modules do
 
 race: ## The tests of packages whose goroutines meet, with the race detector; installs a C compiler if it is missing

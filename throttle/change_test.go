@@ -67,7 +67,7 @@ func TestChangesAddNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, changing(changes[0]), func(b *bench) {
 		seeds := changeSeeds
-		if raced || testing.Short() {
+		if testing.Short() {
 			seeds = 2
 		}
 		for seed := range uint64(seeds) {

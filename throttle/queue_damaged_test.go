@@ -161,10 +161,7 @@ func TestDamagedValues(t *testing.T) {
 		if strings.Contains(b.t.Name(), "miniredis") {
 			each = 16 // it takes a tenth of a second for one
 		}
-		switch {
-		case raced:
-			each *= 8
-		case testing.Short():
+		if testing.Short() {
 			each *= 3
 		}
 		for i, d := range all {

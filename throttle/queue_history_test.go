@@ -25,7 +25,7 @@ func TestQueueHistories(t *testing.T) {
 		if steps, err = strconv.Atoi(os.Getenv("HISTORY_STEPS")); err != nil {
 			t.Fatal(err)
 		}
-	case raced || testing.Short():
+	case testing.Short():
 		steps = 2000
 	}
 	seed, all := queueSeed(t), newQueueCounts()

@@ -168,7 +168,7 @@ func TestCorrectsOfTheRulesLevel(t *testing.T) {
 func TestNeverMoreThanTheLarger(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(12)
-	if raced || testing.Short() {
+	if testing.Short() {
 		seeds = 6
 	}
 	for seed := range seeds {

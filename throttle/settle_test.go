@@ -320,7 +320,7 @@ func TestSettleHistories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			histories := map[string]int{"redis": 60, "miniredis": 6}[name]
-			if raced || testing.Short() {
+			if testing.Short() {
 				histories /= 3
 			}
 			first := historySeed(t)

@@ -69,12 +69,11 @@ func run(t *testing.T, rules string, test func(c *course)) {
 	})
 }
 
-// long is for a test of figures that takes its time. The race detector sees the same code in
-// the others; make soak, and so CI, runs these without it.
+// long is for a test of figures that takes its time.
 func long(t *testing.T) {
 	t.Helper()
-	if raced || testing.Short() {
-		t.Skip("takes too long with the race detector: make soak SEEDS=")
+	if testing.Short() {
+		t.Skip("takes its time: make soak SEEDS=")
 	}
 }
 

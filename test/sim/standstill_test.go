@@ -94,10 +94,7 @@ func since(runs []ran, at time.Time) []ran {
 // other to it. It granted them first, for starts that the other often missed.
 func TestYieldsToWhoServesThem(t *testing.T) {
 	run(t, hundred, func(c *course) {
-		n := 1000
-		if raced {
-			n = 500
-		}
+		const n = 1000
 		c.serve(asynq.Config{Queues: map[string]int{"live": 1}})
 		c.serve(asynq.Config{Queues: map[string]int{"low": 1}})
 		c.planIn("live", 100, "p/a")
@@ -139,7 +136,7 @@ func TestStandstillTakesNothing(t *testing.T) {
 				}
 				run(t, hundred, func(c *course) {
 					n, others := 300, 2000
-					if raced || testing.Short() {
+					if testing.Short() {
 						n, others = 100, 500
 					}
 					c.knowLow()
