@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -80,7 +81,10 @@ type lastWords struct {
 
 	mu   sync.Mutex
 	text []byte
+	addr string // where worker listens, by its log
 }
+
+var listening = regexp.MustCompile(`msg=listening addr=(\S+)\s`)
 
 // keep is how many bytes are shown when something went wrong.
 const keep = 8 << 10
@@ -89,6 +93,9 @@ func (l *lastWords) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text = append(l.text, p...)
+	if said := listening.FindSubmatch(l.text); l.addr == "" && said != nil {
+		l.addr = string(said[1])
+	}
 	if len(l.text) > 2*keep {
 		l.text = append(l.text[:0], l.text[len(l.text)-keep:]...)
 	}
@@ -96,6 +103,13 @@ func (l *lastWords) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return l.show.Write(p)
+}
+
+// listensAt returns worker's host:port, "" before it has logged that.
+func (l *lastWords) listensAt() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.addr
 }
 
 func (l *lastWords) tail() string {

@@ -5,13 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/headway-go/headway/test/checker"
@@ -38,7 +34,7 @@ type driver struct {
 	report   func(rep *checker.Report, well bool) error // prints what came of it
 	reported *checker.Report                            // what was printed while the page stays open
 
-	metrics string // worker's host:port
+	metrics string // worker's host:port, once it has said where it listens
 	pickUps map[string]float64
 }
 
@@ -78,11 +74,6 @@ func (d *driver) work(ctx context.Context, worker *child) error {
 }
 
 func (d *driver) startWorker() (*child, error) {
-	addr, err := freeAddr()
-	if err != nil {
-		return nil, err
-	}
-	d.metrics = addr
 	var show io.Writer
 	if d.cfg.verbose {
 		show = d.out
@@ -92,7 +83,7 @@ func (d *driver) startWorker() (*child, error) {
 		"-limits", filepath.Join(d.cfg.dir, "limits.yaml"),
 		"-queues", strings.Join(queues(d.in.Tasks), ","),
 		"-allow-host", d.cfg.api,
-		"-listen", addr,
+		"-listen", "127.0.0.1:0",
 	}
 	if d.cfg.page {
 		args = append(args, "-page")
@@ -135,9 +126,12 @@ func queues(tasks []checker.Task) []string {
 // ready waits until worker says that it is.
 func (d *driver) ready(ctx context.Context, worker *child) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyBound,
-		fmt.Errorf("worker did not answer http://%s/healthz within %v", d.metrics, readyBound))
+		fmt.Errorf("worker was not ready within %v", readyBound))
 	defer cancel()
 	return d.until(ctx, worker, func() (bool, error) {
+		if d.metrics = worker.said.listensAt(); d.metrics == "" {
+			return false, nil
+		}
 		_, err := fetch(ctx, "http://"+d.metrics+"/healthz")
 		return err == nil, nil
 	})
@@ -259,36 +253,4 @@ func (d *driver) fullest() string {
 		}
 	}
 	return fmt.Sprintf("fullest %s %s: %d of %d", worst.Scope, worst.Rule, worst.Worst, worst.Bound)
-}
-
-// given are the addresses that freeAddr has found.
-var given sync.Map
-
-// Ports come from below the range from which systems take those of outgoing connections, which
-// would be given away before their listener is there.
-const firstPort, lastPort = 23000, 30000
-
-// freeAddr finds a port of the loopback for worker to listen at, another one each time: who
-// was given one may not listen at it yet.
-func freeAddr() (addr string, err error) {
-	for range 100 {
-		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))
-		var l net.Listener
-		if l, err = net.Listen("tcp", addr); err != nil {
-			continue
-		}
-		if err = l.Close(); err != nil {
-			continue
-		}
-		if _, taken := given.LoadOrStore(addr, true); !taken {
-			return addr, nil
-		}
-		err = errors.New("each was given away")
-	}
-	return "", fmt.Errorf("no port from %d to %d can be listened at: %w", firstPort, lastPort, err)
-}
-
-func portOf(addr string) string {
-	_, port, _ := net.SplitHostPort(addr)
-	return port
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -112,7 +113,12 @@ func serveMetrics(addr string) {
 			fmt.Fprintf(w, "headway_pickups_total{queue=\"q%d\"} %d\n", i+1, fakePickUps[i].Load())
 		}
 	})
-	go func() { fail(http.ListenAndServe(addr, nil)) }()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		fail(err)
+	}
+	fmt.Fprintf(os.Stderr, "msg=listening addr=%s\n", l.Addr())
+	go func() { fail(http.Serve(l, nil)) }()
 }
 
 func callAll(a fakeArgs) {

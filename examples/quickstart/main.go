@@ -17,9 +17,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -58,11 +60,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the demo at once
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(ctx, net.Listen, os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// listener is net.Listen, or a test's, which holds the port since it was drawn.
+type listener func(network, addr string) (net.Listener, error)
+
 // run is the program: results go to stdout, progress and complaints to stderr.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, listen listener, args []string, stdout, stderr io.Writer) int {
 	cfg, err := parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -72,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "quickstart: %v\ntry: quickstart -h\n", err)
 		return 2
 	}
-	rep, err := demo(ctx, cfg, stdout, stderr)
+	rep, err := demo(ctx, listen, cfg, stdout, stderr)
 	switch {
 	case ctx.Err() != nil && rep == nil:
 		fmt.Fprintln(stderr, "quickstart: interrupted")
@@ -134,7 +139,7 @@ func parse(args []string) (config, error) {
 
 // demo runs the tasks, judges the calls that arrived and prints that. A report comes with an error
 // where the API has seen calls and something else went wrong.
-func demo(ctx context.Context, cfg config, stdout, stderr io.Writer) (*checker.Report, error) {
+func demo(ctx context.Context, listen listener, cfg config, stdout, stderr io.Writer) (*checker.Report, error) {
 	in, err := load(cfg)
 	if err != nil {
 		return nil, err
@@ -144,7 +149,7 @@ func demo(ctx context.Context, cfg config, stdout, stderr io.Writer) (*checker.R
 			return nil, fmt.Errorf("%w\ntry: make demo, which builds the programs first", err)
 		}
 	}
-	api, closeLog, err := startAPI(cfg)
+	api, closeLog, err := startAPI(listen, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +196,7 @@ func load(cfg config) (checker.Input, error) {
 }
 
 // startAPI starts the counting API, with its log in a file where that is wanted.
-func startAPI(cfg config) (*countapi.Server, func() error, error) {
+func startAPI(listen listener, cfg config) (*countapi.Server, func() error, error) {
 	closeLog := func() error { return nil }
 	var apiCfg countapi.Config
 	if cfg.log != "" {
@@ -202,13 +207,13 @@ func startAPI(cfg config) (*countapi.Server, func() error, error) {
 		closeLog = f.Close
 		apiCfg.Log = f
 	}
-	api, err := countapi.Start(cfg.api, apiCfg)
+	l, err := listen("tcp", cfg.api)
 	if err == nil {
-		return api, closeLog, nil
+		return countapi.Serve(l, apiCfg), closeLog, nil
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		err = fmt.Errorf("the outbound API cannot listen at %s: something else does, another demo perhaps\n"+
-			"try: end it; ss -ltnp 'sport = :%s' shows what it is", cfg.api, portOf(cfg.api))
+			"try: end it; ss -ltnp 'sport = :%s' shows what it is", cfg.api, cfg.api[strings.LastIndex(cfg.api, ":")+1:])
 	}
 	return nil, nil, errors.Join(err, closeLog())
 }

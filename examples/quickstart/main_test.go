@@ -23,15 +23,20 @@ import (
 )
 
 // small is a quickstart of ten tasks at an address of its own, played by fakes.
-type small struct{ dir, api string }
+type small struct {
+	dir, api string
+	listener net.Listener // at api, held for the demo
+}
 
 func newSmall(t *testing.T, mode string, limit int) small {
 	t.Helper()
-	api, err := freeAddr()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := small{t.TempDir(), api}
+	t.Cleanup(func() { l.Close() })
+	api := l.Addr().String()
+	s := small{t.TempDir(), api, l}
 	s.write(t, "mode", mode)
 	s.write(t, "limits.yaml", fmt.Sprintf(
 		"limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: %d, per: 1h}], scopes: {\"*\": {rules: [{name: each, algorithm: concurrency, limit: 5}]}}}}", limit))
@@ -59,9 +64,14 @@ func (s small) write(t *testing.T, name, text string) {
 // run runs the demo and returns its exit code and what it wrote.
 func (s small) run(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, err syncBuffer
-	args = append([]string{"-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0]}, args...)
-	code = run(ctx, args, &out, &err)
+	code = run(ctx, s.listen, s.args(args...), &out, &err)
 	return code, out.String(), err.String()
+}
+
+func (s small) listen(_, _ string) (net.Listener, error) { return s.listener, nil }
+
+func (s small) args(more ...string) []string {
+	return append([]string{"-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0]}, more...)
 }
 
 // syncBuffer may be read while it is written.
@@ -163,7 +173,7 @@ func TestInterruptEndsTheWorker(t *testing.T) {
 			var stdout, stderr syncBuffer
 			code := make(chan int)
 			go func() {
-				code <- run(ctx, []string{"-v", "-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0]}, &stdout, &stderr)
+				code <- run(ctx, s.listen, s.args("-v"), &stdout, &stderr)
 			}()
 			said := regexp.MustCompile(`fake worker runs as (\d+)`)
 			redistest.WaitFor(t, "worker to say its pid", 2*time.Minute, func() bool { return said.MatchString(stderr.String()) })
@@ -191,16 +201,12 @@ func TestInterruptEndsTheWorker(t *testing.T) {
 func TestATakenPortIsTold(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t, "ok", 10)
-	l, err := net.Listen("tcp", s.api)
-	if err != nil {
-		t.Fatal(err)
+	var stdout, stderr syncBuffer
+	code := run(t.Context(), net.Listen, s.args(), &stdout, &stderr) // while s holds the port
+	if code != 1 || stdout.String() != "" {
+		t.Errorf("exit code %d, stdout %q", code, stdout.String())
 	}
-	defer l.Close()
-	code, stdout, stderr := s.run(t.Context())
-	if code != 1 || stdout != "" {
-		t.Errorf("exit code %d, stdout %q", code, stdout)
-	}
-	must(t, stderr, "the outbound API cannot listen at "+s.api+": something else does", "try: ")
+	must(t, stderr.String(), "the outbound API cannot listen at "+s.api+": something else does", "try: ")
 }
 
 func TestPickUpsAreReadByScope(t *testing.T) {

@@ -259,11 +259,11 @@ func Start(addr string, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("countapi: %w", err)
 	}
-	return serve(l, cfg), nil
+	return Serve(l, cfg), nil
 }
 
-// serve serves a new API at l until Close.
-func serve(l net.Listener, cfg Config) *Server {
+// Serve serves a new API at l until Close.
+func Serve(l net.Listener, cfg Config) *Server {
 	s := &Server{API: New(cfg), listener: l, served: make(chan struct{})}
 	s.http = &http.Server{
 		Handler:           s.API,

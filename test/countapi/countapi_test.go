@@ -49,7 +49,7 @@ func bubble(t *testing.T, f func(t *testing.T, s *Server, p *pipes, c *http.Clie
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipes()
-		s := serve(p, Config{})
+		s := Serve(p, Config{})
 		tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil }}
 		f(t, s, p, &http.Client{Transport: tr})
 		tr.CloseIdleConnections()
