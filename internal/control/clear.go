@@ -17,6 +17,7 @@ const clearPage = 1000
 // clearing is a clear under way.
 type clearing struct {
 	*Service
+	who      Actor
 	tasks    *worker.WaitingTasks
 	change   TaskChange
 	most     int
@@ -27,7 +28,7 @@ type clearing struct {
 
 // clear cancels the tasks of a scope and below it whose wait began before c.Before. It passes over the
 // queues once, cancels most tasks, and sets done.More if it did not reach the end.
-func (s *Service) clear(ctx context.Context, c TaskChange, most int, done *TasksDone) error {
+func (s *Service) clear(ctx context.Context, who Actor, c TaskChange, most int, done *TasksDone) error {
 	if c.Before.IsZero() {
 		now, err := s.rdb.Time(ctx).Result()
 		if err != nil {
@@ -39,7 +40,7 @@ func (s *Service) clear(ctx context.Context, c TaskChange, most int, done *Tasks
 	if err != nil {
 		return err
 	}
-	d := &clearing{Service: s, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[string]bool{}}
+	d := &clearing{Service: s, who: who, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[string]bool{}}
 	for _, provider := range providers {
 		if err := d.queued(ctx, provider); err != nil {
 			return err
@@ -110,6 +111,10 @@ func (d *clearing) cancelOne(ctx context.Context, p throttle.WaiterRef) error {
 		return nil
 	}
 	d.seen[p.ID] = true
+	if d.refuses(d.who, d.change, p.Scope, 1, &d.done.Refused) {
+		d.searched++
+		return nil
+	}
 	later, err := d.later(name, id)
 	changed := d.done.Changed
 	if err == nil && !later {
@@ -144,32 +149,38 @@ func dueOf(info *asynq.TaskInfo) time.Time {
 
 // countUnder counts the tasks that wait at a scope and below it, in their queues and out of them for now. It
 // counts 10,000 queues and 100,000 tasks that are out of their queues at most.
-func (s *Service) countUnder(ctx context.Context, scope string) (n int64, more bool, err error) {
-	queues, more, err := s.queuesUnder(ctx, []string{scope})
+func (s *Service) countUnder(ctx context.Context, who Actor, c TaskChange, n *TaskCount) error {
+	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
 	if err != nil {
-		return 0, false, err
+		return err
+	}
+	n.More = more
+	count := func(scope string, tasks int64) {
+		if !s.refuses(who, c, scope, tasks, &n.Refused) {
+			n.Tasks += tasks
+		}
 	}
 	for _, q := range queues {
-		n += q.Waiting
+		count(q.Scope, q.Waiting)
 	}
-	providers, err := s.providersOf(ctx, scope)
+	providers, err := s.providersOf(ctx, c.Scope)
 	if err != nil {
-		return 0, false, err
+		return err
 	}
 	for _, provider := range providers {
 		for from, end := 0, false; !end; from += clearPage {
 			some, err := s.limiter.Waitlist().Parked(ctx, provider, from, clearPage)
 			if err != nil {
-				return 0, false, err
+				return err
 			}
 			for _, p := range some {
-				if _, id, is := queue.ReadTicket(p.ID); is && id != "" && covers(scope, p.Scope) {
-					n++
+				if _, id, is := queue.ReadTicket(p.ID); is && id != "" && covers(c.Scope, p.Scope) {
+					count(p.Scope, 1)
 				}
 			}
 			cut := from+clearPage >= mostSearched
-			more, end = more || cut && len(some) == clearPage, cut || len(some) < clearPage
+			n.More, end = n.More || cut && len(some) == clearPage, cut || len(some) < clearPage
 		}
 	}
-	return n, more, nil
+	return nil
 }

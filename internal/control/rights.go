@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Verb is something that an actor asks for or does.
@@ -78,7 +79,11 @@ type ForbiddenError struct {
 	// may not see it.
 	Owner  string
 	Hidden bool
-	// Need is the least role that has the right.
+	// Covers are the scopes that Scope, a place such as payments/*, covers and to which the actor has no
+	// right, as far as the actor may see them.
+	Covers []string
+	// Need is the least role that has the right. RoleNone means that the actor has the right to Scope
+	// itself, and lacks that to scopes that it covers.
 	Need Role
 }
 
@@ -90,6 +95,8 @@ func (e *ForbiddenError) Error() string {
 		what += quote(e.Scope)
 	}
 	switch {
+	case e.Need == RoleNone:
+		return fmt.Sprintf("%s may not %s: it also covers %s, and these are not %s's", e.Actor, what, e.covered(), e.Actor)
 	case e.Verb == VerbSee, e.Hidden:
 		return fmt.Sprintf("%s may not %s", e.Actor, what)
 	case e.Need == RoleAdmin || e.Scope == "":
@@ -100,10 +107,50 @@ func (e *ForbiddenError) Error() string {
 	return fmt.Sprintf("%s may not %s: its owner is %s", e.Actor, what, quote(e.Owner))
 }
 
+// covered lists what the place covers and the actor may not change.
+func (e *ForbiddenError) covered() string {
+	const most = 5
+	var names []string
+	for _, scope := range e.Covers[:min(most, len(e.Covers))] {
+		names = append(names, quote(scope))
+	}
+	if more := len(e.Covers) - most; more > 0 {
+		names = append(names, counted(int64(more), "more scope", "more scopes"))
+	}
+	if e.Hidden {
+		names = append(names, "scopes that "+e.Actor+" may not see")
+	}
+	return strings.Join(names, ", ")
+}
+
 // May returns a *ForbiddenError if an actor has no right to a verb at a scope, or at a place such as
-// payments/*. An empty place is all limits. It checks the limits that are in force in this process, and
-// does no I/O.
+// payments/*. An empty place is all limits. A change of the limits at payments/* also reaches each name
+// of its own, such as payments/acme, so the actor needs the right there too. A change of tasks does not:
+// each task is checked at its scope. May checks the limits that are in force in this process, and does
+// no I/O.
 func (s *Service) May(who Actor, verb Verb, place string) error {
+	if err := s.mayAt(who, verb, place); err != nil || rights[verb][who.Role] != own || slices.Contains(taskVerbs, verb) {
+		return err
+	}
+	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place}
+	for _, named := range s.limiter.Policy().Named(place) {
+		if s.mayAt(who, verb, named) == nil {
+			continue
+		}
+		if s.mayAt(who, VerbSee, named) == nil {
+			e.Covers = append(e.Covers, named)
+		} else {
+			e.Hidden = true
+		}
+	}
+	if len(e.Covers) > 0 || e.Hidden {
+		return e
+	}
+	return nil
+}
+
+// mayAt is May for the place alone, without the names that it covers.
+func (s *Service) mayAt(who Actor, verb Verb, place string) error {
 	owners := s.owners(place)
 	if who.allowed(verb, place, owners) {
 		return nil

@@ -46,7 +46,15 @@ type TaskChange struct {
 	Reason string
 	// Most is how many tasks to change at most. Defaults to MostTasks, the most.
 	Most int
+	// Progress is called after each task, with how many were changed and how many were left. It must not
+	// block. Nil for none.
+	Progress func(changed, left int)
 }
+
+// Refused is the number of tasks by their scope that a change leaves, because the actor has no right to
+// change tasks there: payments/* covers scopes of other owners too. It has no scope that the actor may
+// not see.
+type Refused map[string]int64
 
 // TaskCount is the number of tasks that a TaskChange is about.
 type TaskCount struct {
@@ -55,6 +63,8 @@ type TaskCount struct {
 	More bool
 	// At is the server's time before they were counted, for TaskChange.Before. Only of clear.
 	At time.Time
+	// Refused are not among Tasks.
+	Refused Refused
 }
 
 // Outcome is the outcome of a change for one task.
@@ -71,6 +81,8 @@ type TasksDone struct {
 	Left map[Outcome]int
 	// Tasks are all of them, in order.
 	Tasks []TaskDone
+	// Refused are not among Tasks, nor among Left.
+	Refused Refused
 	// More says that there are more, for the next call.
 	More bool
 }
@@ -118,6 +130,21 @@ func (c *TaskChange) check(p *policy.Policy) error {
 	return nil
 }
 
+// refuses reports whether an actor has no right to change tasks of a scope, and counts n of them.
+func (s *Service) refuses(who Actor, c TaskChange, scope string, n int64, refused *Refused) bool {
+	if s.mayTasks(who, c, scope) == nil {
+		return false
+	}
+	if s.May(who, VerbSee, scope) != nil {
+		return true
+	}
+	if *refused == nil {
+		*refused = Refused{}
+	}
+	(*refused)[scope] += n
+	return true
+}
+
 // mayTasks checks an actor's rights at the scope of each task, and at the scope that tasks enter.
 func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
 	if c.Verb == VerbMove {
@@ -147,11 +174,11 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 		}
 	}
 	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" {
-		n.Tasks, n.More, err = s.countUnder(ctx, c.Scope)
-		return n, err
+		return n, s.countUnder(ctx, who, c, &n)
 	}
-	list, more, err := s.meant(ctx, who, c, mostSearched)
-	return TaskCount{Tasks: int64(len(list)), More: more}, err
+	list, more, err := s.meant(ctx, who, c, mostSearched, &n.Refused)
+	n.Tasks, n.More = int64(len(list)), more
+	return n, err
 }
 
 func (s *Service) checkTasks(who Actor, c TaskChange) error {
@@ -181,10 +208,10 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 	}
 	done.Left = map[Outcome]int{}
 	if c.Verb == VerbClear {
-		err = s.clear(ctx, c, most, &done)
+		err = s.clear(ctx, who, c, most, &done)
 		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
 	}
-	list, more, err := s.meant(ctx, who, c, most)
+	list, more, err := s.meant(ctx, who, c, most, &done.Refused)
 	if err != nil {
 		return done, err
 	}
@@ -213,6 +240,9 @@ func (d *TasksDone) change(ctx context.Context, tasks *worker.WaitingTasks, c Ta
 	} else {
 		d.Left[out]++
 	}
+	if c.Progress != nil {
+		c.Progress(d.Changed, len(d.Tasks)-d.Changed)
+	}
 	return nil
 }
 
@@ -229,8 +259,8 @@ func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, o
 }
 
 // meant finds the tasks that a change is about, at most as many as asked for, and returns whether there
-// are more.
-func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) (list []meant, more bool, err error) {
+// are more. It counts those of a scope that the actor may not change.
+func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int, refused *Refused) (list []meant, more bool, err error) {
 	if len(c.IDs) > 0 {
 		list, err = s.meantByID(ctx, who, c)
 		return list[:min(most, len(list))], len(list) > most, err
@@ -240,7 +270,7 @@ func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int) 
 		return nil, false, err
 	}
 	for _, provider := range providers {
-		some, someMore, err := s.meantOf(ctx, c, provider, most-len(list))
+		some, someMore, err := s.meantOf(ctx, who, c, provider, most-len(list), refused)
 		if err != nil {
 			return nil, false, err
 		}
@@ -310,7 +340,7 @@ func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, er
 
 // meantOf finds the tasks of a provider by scope, queue and type, among the waiting and the parked
 // ones.
-func (s *Service) meantOf(ctx context.Context, c TaskChange, provider string, most int) (list []meant, more bool, err error) {
+func (s *Service) meantOf(ctx context.Context, who Actor, c TaskChange, provider string, most int, refused *Refused) (list []meant, more bool, err error) {
 	const page = 1000
 	seen, searched := map[string]bool{}, 0
 	take := func(some []throttle.WaiterRef) error {
@@ -328,6 +358,9 @@ func (s *Service) meantOf(ctx context.Context, c TaskChange, provider string, mo
 				} else if err != nil {
 					return err
 				}
+			}
+			if s.refuses(who, c, p.Scope, 1, refused) {
+				continue
 			}
 			if more = len(list) >= most; more {
 				return nil

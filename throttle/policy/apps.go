@@ -2,7 +2,9 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/headway-go/headway/internal/diag"
 )
@@ -105,6 +107,34 @@ func (p *Policy) Owners(place string) (owners []string) {
 		}
 	})
 	return owners
+}
+
+// Named returns the places with a name of their own that a place such as payments/* covers:
+// payments/acme, if the policy names acme. Their fields replace those of the place. Where the policy
+// has no name for a level, that level stays "*". A place without "*" covers none.
+func (p *Policy) Named(place string) (places []string) {
+	var walk func(at []string, layers []*tree, rest []string)
+	walk = func(at []string, layers []*tree, rest []string) {
+		if len(rest) == 0 {
+			if path := strings.Join(at, "/"); path != place {
+				places = append(places, path)
+			}
+			return
+		}
+		names := map[string]bool{rest[0]: true}
+		if rest[0] == "*" {
+			for _, layer := range layers {
+				for name := range layer.scopes {
+					names[name] = true
+				}
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			walk(append(slices.Clone(at), name), under(nil, layers, name), rest[1:])
+		}
+	}
+	walk(nil, []*tree{&p.root}, strings.Split(place, "/"))
+	return places
 }
 
 // visit visits the trees that cover each level of a path, outermost first.

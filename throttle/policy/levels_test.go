@@ -338,3 +338,20 @@ func TestLint(t *testing.T) {
 		}
 	}
 }
+
+// A place with "*" covers each name of its own that the policy has there.
+func TestNamed(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `limits:
+  a: {scopes: {"*": {owner: x, rules: [{name: r, algorithm: fixed-window, limit: 1, per: 1s}], scopes: {deep: {owner: z}}}, vip: {owner: y}, b: {scopes: {own: {owner: q}}}}}
+  "*": {scopes: {mail: {owner: m}}}
+`)
+	for place, want := range map[string][]string{
+		"a": nil, "a/vip": nil, "a/new": nil, "a/*": {"a/b", "a/mail", "a/vip"}, "*/mail": {"a/mail"}, "*": {"a"}, "x/*": {"x/mail"},
+		"a/*/own": {"a/b/own", "a/mail/own", "a/vip/own"}, "*/*/deep": {"*/mail/deep", "a/*/deep", "a/b/deep", "a/mail/deep", "a/vip/deep"}, "": nil,
+	} {
+		if got := p.Named(place); !slices.Equal(got, want) {
+			t.Errorf("%q covers %q, want %q", place, got, want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package control
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// shop has names whose owner is not that of "*" beside them.
+const shop = `limits:
+  open:
+    scopes:
+      "*": {owner: team-default, rules: [{name: tenant, algorithm: fixed-window, limit: 1, per: 30d}]}
+      vip: {owner: team-vip, scopes: {eu: {owner: team-eu}}}
+      plain: {rules: [{name: more, algorithm: fixed-window, limit: 9, per: 30d}]}
+  "*":
+    scopes:
+      mail: {owner: team-mail, rules: [{name: mail, algorithm: fixed-window, limit: 1, per: 30d}]}
+`
+
+func newShop(t *testing.T) *asked {
+	t.Helper()
+	a := newAsked(t, shop)
+	for _, scope := range []string{"open/acme", "open/plain", "open/vip", "open/vip/eu", "other/mail", "open/mail"} {
+		if scope != "open/vip/eu" { // it spends from what open/vip has spent
+			a.use(scope)
+		}
+		a.enqueue(queue.Task{Scope: scope, ID: scope + "#0"}, queue.Task{Scope: scope, ID: scope + "#1"})
+	}
+	return a
+}
+
+func ownerOf(group string, scopes ...string) Actor {
+	return Actor{Name: "anna", Groups: []string{group}, Role: RoleOwner, Scopes: scopes}
+}
+
+// waitingIn returns how many tasks wait in each scope.
+func (a *asked) waitingIn() map[string]int64 {
+	a.t.Helper()
+	got := map[string]int64{}
+	all, err := a.Waiting(a.t.Context(), admin, 100)
+	must(a.t, err)
+	for _, w := range all.Fullest {
+		got[w.Scope] = w.Waiting
+	}
+	return got
+}
+
+// docs/page.md: "The owner of open/* has no right to open/vip if that has another owner". Each task that a
+// pattern covers is asked for itself: those of others stay, are not counted, and are named.
+func TestPatternLeavesTasksOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, verb := range taskVerbs {
+		for _, c := range []struct {
+			who     Actor
+			change  TaskChange
+			changed int
+			refused Refused
+		}{
+			{ownerOf("team-default"), TaskChange{Scope: "open/*"}, 4, Refused{"open/vip": 2, "open/vip/eu": 2, "open/mail": 2}},
+			{ownerOf("team-default"), TaskChange{Scope: "open/*", Queue: "default"}, 4, Refused{"open/vip": 2, "open/vip/eu": 2, "open/mail": 2}},
+			{ownerOf("team-default", "open/vip"), TaskChange{Scope: "open/*"}, 4, Refused{"open/vip": 2, "open/vip/eu": 2}},
+			{ownerOf("team-mail"), TaskChange{Scope: "*/mail"}, 4, nil},
+			{admin, TaskChange{Scope: "open/*"}, 10, nil},
+		} {
+			c.change.Verb, c.change.Priority = verb, 3
+			if verb != VerbCancel && (c.change.Queue != "" || c.who.Role == RoleAdmin) {
+				continue // all verbs find tasks by queue alike, and clear takes none
+			}
+			if c.change.To = "open/acme"; c.who.Groups != nil && c.who.Groups[0] == "team-mail" {
+				c.change.To = "other/mail"
+			}
+			t.Run(fmt.Sprint(verb, c.who, c.change.Scope, c.change.Queue), func(t *testing.T) {
+				t.Parallel()
+				a := newShop(t)
+				before := a.waitingIn()
+				n, err := a.Count(t.Context(), c.who, c.change)
+				if err != nil || n.Tasks != int64(c.changed) || !maps.Equal(n.Refused, c.refused) {
+					t.Errorf("counted %+v, %v; want %d and refused %v", n, err, c.changed, c.refused)
+				}
+				steps := 0
+				c.change.Progress = func(changed, left int) { steps = changed + left }
+				done, err := a.ApplyTasks(t.Context(), c.who, c.change)
+				if err != nil || done.Changed != c.changed || len(done.Left) > 0 || !maps.Equal(done.Refused, c.refused) || steps != c.changed {
+					t.Errorf("done %+v, %v, %d steps; want %d and refused %v", done, err, steps, c.changed, c.refused)
+				}
+				for scope := range c.refused {
+					if got := a.waitingIn()[scope]; got != before[scope] {
+						t.Errorf("%d wait in %s, of %d before", got, scope, before[scope])
+					}
+				}
+			})
+		}
+	}
+}
+
+// A change of the limits at a pattern reaches each name of its own that the pattern covers. It is refused
+// where the actor has no right to one of these, and says to which.
+func TestPatternIsRefusedWhereItReachesOthers(t *testing.T) {
+	t.Parallel()
+	a := newShop(t)
+	rule := map[string]string{"limit": "5"}
+	for _, c := range []Change{
+		{Verb: VerbPause}, {Verb: VerbDrain}, {Verb: VerbResume}, {Verb: VerbSet, Rule: "tenant", Fields: rule}, {Verb: VerbRemove, Rule: "tenant"},
+		{Verb: VerbUnset}, {Verb: VerbReset},
+	} {
+		c.Scope = "open/*"
+		for want, who := range map[string]Actor{
+			"it also covers open/mail, open/vip, and these are not anna's":          ownerOf("team-default"),
+			"it also covers scopes that anna may not see, and these are not anna's": ownerOf("team-default", "other"),
+			"it has no owner, and only an admin may":                                ownerOf("team-mail"),
+		} {
+			if want[:6] == "it has" {
+				c.Scope = "open"
+			}
+			want = fmt.Sprintf("anna may not %s %s: %s", wordsOf(c.Verb), c.Scope, want)
+			_, err := a.Apply(t.Context(), who, c)
+			_, previewErr := a.Preview(t.Context(), who, c)
+			if err == nil || err.Error() != want || previewErr == nil || previewErr.Error() != want {
+				t.Errorf("%s: %v; preview %v; want %s", c.Verb, err, previewErr, want)
+			}
+			c.Scope = "open/*"
+		}
+	}
+	if v, err := a.store.Current(t.Context()); err != nil || v.Number != 1 {
+		t.Errorf("the limits were changed: %+v, %v", v, err)
+	}
+	if _, err := a.Apply(t.Context(), ownerOf("team-mail"), Change{Verb: VerbPause, Scope: "*/mail"}); err != nil {
+		t.Errorf("a pattern that reaches nothing of others: %v", err)
+	}
+}
+
+func wordsOf(verb Verb) string {
+	if words := verbWords[verb]; words != "" {
+		return words
+	}
+	return string(verb)
+}
+
+// An owner does not roll back what an admin has set at a pattern that reaches others.
+func TestRollbackOfPatternIsRefused(t *testing.T) {
+	t.Parallel()
+	a := newShop(t)
+	for _, scope := range []string{"open/acme", "open/*"} {
+		_, err := a.store.Pause(t.Context(), policystore.Edit{By: "root"}, scope)
+		must(t, err)
+	}
+	_, err := a.Apply(t.Context(), ownerOf("team-default"), Change{Verb: VerbRollback, Version: 1})
+	if forbidden := new(ForbiddenError); !errors.As(err, &forbidden) || !slices.Equal(forbidden.Covers, []string{"open/mail", "open/vip"}) {
+		t.Errorf("%v", err)
+	}
+	if _, err := a.Apply(t.Context(), admin, Change{Verb: VerbRollback, Version: 2}); err != nil {
+		t.Fatal(err)
+	}
+	// Versions 2 to 4 come to a pause of open/acme alone, which is the actor's.
+	if _, err := a.Apply(t.Context(), ownerOf("team-default"), Change{Verb: VerbRollback, Version: 1}); err != nil {
+		t.Errorf("across several versions: %v", err)
+	}
+}
+
+// The record of a change of tasks names who made it, whatever a pattern covers.
+func TestPatternIsAudited(t *testing.T) {
+	t.Parallel()
+	a := newShop(t)
+	var audit bytes.Buffer
+	a.log = slog.New(slog.NewTextHandler(&audit, nil))
+	_, err := a.ApplyTasks(t.Context(), ownerOf("team-default"), TaskChange{Verb: VerbCancel, Scope: "open/*"})
+	must(t, err)
+	actions, err := a.Actions(t.Context(), admin)
+	if err != nil || len(actions) != 1 || actions[0].Changed != 4 || !slices.Equal(actions[0].Scopes, []string{"open/acme", "open/plain"}) {
+		t.Errorf("%+v, %v; %s", actions, err, audit.String())
+	}
+}
