@@ -156,6 +156,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	defer closePage(shown)
 	status, err := openStatus(o, h, limits.MetricsHandler(), shown, log)
 	if err != nil {
 		return err

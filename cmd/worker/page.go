@@ -208,6 +208,7 @@ func (p *pageCommand) serve(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	defer handler.Close()
 	ln, err := net.Listen("tcp", p.addr.addr)
 	if err != nil {
 		return listenError(err, p.addr.addr, "-listen", "another page? -listen another port, or stop what listens there")
@@ -239,6 +240,13 @@ func allow(cfg *page.Config, users string) (err error) {
 		}
 	}
 	return nil
+}
+
+// closePage ends the changes that the page of a worker has under way.
+func closePage(shown http.Handler) {
+	if p, is := shown.(*page.Page); is {
+		p.Close()
+	}
 }
 
 // pagePath is where a worker with -page has it.

@@ -53,7 +53,7 @@ func (a *asked) waitingIn() map[string]int64 {
 	return got
 }
 
-// docs/page.md: "The owner of open/* has no right to open/vip if that has another owner". Each task that a
+// docs/page.md: "The owner of `open/*` has no right to `open/vip` if that has another owner". Each task that a
 // pattern covers is asked for itself: those of others stay, are not counted, and are named.
 func TestPatternLeavesTasksOfOthers(t *testing.T) {
 	t.Parallel()

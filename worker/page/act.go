@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,6 +31,8 @@ type act struct {
 	Reason   string
 	Fault    string
 
+	expected int64 // how many tasks the person was told
+
 	Counted bool
 	Count   control.TaskCount
 	Done    *control.TasksDone
@@ -39,6 +40,9 @@ type act struct {
 	Failed  []control.TaskDone
 	Err     string             // why it ended early
 	Still   *control.TaskCount // how many wait after a clear that did not reach the end
+
+	Refused     []refusedScope // with tasks that others own
+	RefusedMore int            // scopes
 }
 
 type outcomeCount struct {
@@ -69,6 +73,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 		h.failed(w, r, who, &badRequest{fmt.Sprintf("tasks cannot be changed by %q", a.Verb)})
 		return
 	}
+	a.expected, _ = strconv.ParseInt(r.FormValue("expected"), 10, 64)
 	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
 	if a.Verb == control.VerbClear {
 		a.Title, a.All = a.Title+" "+a.Scope, true
@@ -94,6 +99,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 			}
 			a.Count.Tasks, a.Count.More, a.Counted = a.Count.Tasks+n.Tasks, a.Count.More || n.More, true
 			a.before(n)
+			a.refuse(n.Refused)
 		}
 	}
 	status := http.StatusOK
@@ -155,44 +161,4 @@ func (a *act) asked() (list []control.TaskChange, err error) {
 		list = append(list, one)
 	}
 	return list, nil
-}
-
-// makeOf makes the change and shows its result.
-func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
-	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
-	for _, one := range asked {
-		one.Most = h.most
-		done, err := h.service.ApplyTasks(r.Context(), who, one)
-		a.Done.Changed, a.Done.More = a.Done.Changed+done.Changed, a.Done.More || done.More
-		for outcome, n := range done.Left {
-			a.Done.Left[outcome] += n
-		}
-		for _, task := range done.Tasks {
-			if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
-				a.Failed = append(a.Failed, task)
-			}
-		}
-		if err != nil {
-			if len(done.Tasks) == 0 && a.Done.Changed == 0 {
-				h.failed(w, r, who, err)
-				return
-			}
-			a.Err = control.Plain(err)
-			break
-		}
-	}
-	for outcome, n := range a.Done.Left {
-		a.Left = append(a.Left, outcomeCount{outcome, n})
-	}
-	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
-	h.forget()
-	if a.Verb == control.VerbClear && a.Done.More {
-		n, err := h.service.Count(r.Context(), who, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
-		if err == nil {
-			a.Still = &n
-		} else {
-			a.Err = cmp.Or(a.Err, control.Plain(err))
-		}
-	}
-	h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: who, Data: a})
 }

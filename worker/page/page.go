@@ -74,23 +74,36 @@ type handler struct {
 	following following
 	servers   servers
 	heartbeat time.Duration
-	most      int // tasks that one request changes at most; 0 for control.MostTasks
-	past      pastLimits
+	jobs      *jobs
+	// answerWithin is how long a request waits for its change of tasks.
+	answerWithin time.Duration
+	most         int // tasks that one request changes at most; 0 for control.MostTasks
+	past         pastLimits
 }
 
-// New returns the page as a handler of all requests below Config.Prefix. It does no I/O and starts
-// nothing: Redis is read only while the page has viewers. The error names what is wrong with cfg.
-func New(cfg Config) (http.Handler, error) {
+// Page is the page as a handler of all requests below Config.Prefix.
+type Page struct {
+	http.Handler
+	jobs *jobs
+}
+
+// Close stops the changes of waiting tasks that are under way, and returns when the history has what
+// they have changed. A page that is not closed loses that record when its process ends.
+func (p *Page) Close() { p.jobs.close() }
+
+// New returns a page. It does no I/O and starts nothing: Redis is read only while the page has viewers.
+// The error names what is wrong with cfg.
+func New(cfg Config) (*Page, error) {
 	h, err := newHandler(cfg)
 	if err != nil {
 		return nil, err
 	}
 	protected := http.NewCrossOriginProtection().Handler(h.mux)
-	return secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), nil
+	return &Page{secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), h.jobs}, nil
 }
 
 func newHandler(cfg Config) (*handler, error) {
-	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), heartbeat: heartbeat}
+	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), heartbeat: heartbeat, jobs: newJobs(), answerWithin: answerWithin}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -192,6 +205,7 @@ func (h *handler) routes() {
 	h.mux.HandleFunc("GET /change", h.asked(h.changeForm))
 	h.mux.HandleFunc("POST /change", h.asked(h.changed))
 	h.mux.HandleFunc("POST /tasks", h.asked(h.acted))
+	h.mux.HandleFunc("POST /stop", h.asked(h.stopped))
 	h.mux.HandleFunc("GET /done", h.asked(h.done))
 	h.mux.HandleFunc("GET /live", h.asked(h.live))
 	h.mux.HandleFunc("GET /search", h.asked(h.search))

@@ -30,8 +30,10 @@ type view struct {
 	Live   string // the URL of the live part; empty for none
 	Query  string // the text of the search
 	Now    time.Time
-	Stale  *stale
-	Data   any
+	// Refresh is after how many seconds a browser without JavaScript reads the screen again, 0 for never.
+	Refresh int
+	Stale   *stale
+	Data    any
 }
 
 // stale says that the data shown is old, and why.
@@ -290,6 +292,8 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.As(err, new(*badRequest)):
 		return http.StatusBadRequest
+	case errors.As(err, new(*busyError)):
+		return http.StatusConflict
 	}
 	return http.StatusServiceUnavailable
 }

@@ -26,13 +26,14 @@ type screen struct {
 // screens are the screens that change nothing, by their paths.
 func (h *handler) screens() map[string]screen {
 	return map[string]screen{
-		"/{$}":     {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
-		"/scope":   {name: "scope", topic: h.scopeTopic, view: h.scopeView, live: true},
-		"/waiters": {name: "waiters", topic: h.waitersTopic, view: h.waitersView, live: true},
-		"/drain":   {name: "drain", topic: h.drainTopic, view: h.drainView, live: true},
-		"/task":    {name: "task", topic: h.taskTopic, view: h.taskView, live: true},
-		"/history": {name: "history", topic: h.historyTopic, view: h.historyView},
-		"/workers": {name: "workers", topic: h.workersTopic, view: h.workersView, live: true},
+		"/{$}":      {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
+		"/scope":    {name: "scope", topic: h.scopeTopic, view: h.scopeView, live: true},
+		"/waiters":  {name: "waiters", topic: h.waitersTopic, view: h.waitersView, live: true},
+		"/drain":    {name: "drain", topic: h.drainTopic, view: h.drainView, live: true},
+		"/task":     {name: "task", topic: h.taskTopic, view: h.taskView, live: true},
+		"/history":  {name: "history", topic: h.historyTopic, view: h.historyView},
+		"/progress": {name: "progress", topic: h.progressTopic, view: h.progressView, live: true},
+		"/workers":  {name: "workers", topic: h.workersTopic, view: h.workersView, live: true},
 	}
 }
 
@@ -83,6 +84,9 @@ func errOr(errs ...error) error {
 func (h *handler) viewOf(r *http.Request, who Actor, s screen, st state) (view, error) {
 	data, title, err := s.view(r, who, st.data)
 	v := view{Title: title, Screen: s.name, Who: who, Now: h.now(), Data: data, Query: r.FormValue("q")}
+	if p, is := data.(progress); is && p.Running {
+		v.Refresh = 2
+	}
 	if st.err != nil {
 		v.Stale = &stale{At: st.at, Why: control.Plain(st.err)}
 	}

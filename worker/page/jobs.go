@@ -1,0 +1,264 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/internal/control"
+)
+
+const (
+	// answerWithin is how long a request waits for the end of its change of tasks. A longer change goes on
+	// beside a screen of its progress: proxies and servers end requests after some 30 seconds.
+	answerWithin = 2 * time.Second
+	// mostRunning is how many changes of tasks run at once, one for each actor, and mostJobs how many are
+	// kept after their end.
+	mostRunning, mostJobs = 4, 100
+)
+
+// job is a change of waiting tasks. It may go on after the request that began it was answered.
+type job struct {
+	id, who string
+	asked   []control.TaskChange
+	begun   time.Time
+	ctx     context.Context //nolint:containedctx // of the job, which outlasts its request
+	stop    context.CancelFunc
+	done    chan struct{} // closed at the end
+
+	act *act  // the form; the result of the change after done
+	err error // of a change that changed nothing; after done
+
+	mu            sync.Mutex
+	changed, left int
+}
+
+// over reports whether the job has ended.
+func (j *job) over() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// jobs are the changes of tasks of this process.
+type jobs struct {
+	ctx  context.Context //nolint:containedctx // ends when the page is closed, and no request does
+	stop context.CancelFunc
+	runs sync.WaitGroup
+
+	mu   sync.Mutex
+	list []*job // oldest first
+}
+
+func newJobs() *jobs {
+	j := &jobs{}
+	j.ctx, j.stop = context.WithCancel(context.Background())
+	return j
+}
+
+// close stops the jobs, and waits until each has recorded what it did.
+func (j *jobs) close() {
+	j.stop()
+	j.runs.Wait()
+}
+
+// busyError is the error for a change of tasks that has to wait for the end of another.
+type busyError struct{ what string }
+
+func (e *busyError) Error() string { return e.what }
+
+// begin starts a job, unless its actor or too many others have one under way.
+func (j *jobs) begin(who Actor, a *act, asked []control.TaskChange, now time.Time, run func(*job)) (*job, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	running := 0
+	for _, one := range j.list {
+		if one.over() {
+			continue
+		}
+		if running++; one.who == who.Name {
+			return nil, &busyError{fmt.Sprintf("your change of tasks that began at %s is under way: wait for its end, or stop it", clockText(one.begun))}
+		}
+	}
+	switch {
+	case j.ctx.Err() != nil:
+		return nil, &busyError{"this page is closing: try again in a moment"}
+	case running >= mostRunning:
+		return nil, &busyError{fmt.Sprintf("%d changes of tasks are under way: try again when one has ended", running)}
+	case len(j.list) >= mostJobs:
+		i := slices.IndexFunc(j.list, (*job).over)
+		j.list = slices.Delete(j.list, i, i+1)
+	}
+	ctx, stop := context.WithCancel(j.ctx)
+	one := &job{id: rand.Text(), who: who.Name, asked: asked, begun: now, ctx: ctx, stop: stop, done: make(chan struct{}), act: a}
+	j.list = append(j.list, one)
+	j.runs.Go(func() {
+		defer stop()
+		defer close(one.done)
+		run(one)
+	})
+	return one, nil
+}
+
+// of returns the job of an id that an actor began.
+func (j *jobs) of(id string, who Actor) (*job, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := slices.IndexFunc(j.list, func(one *job) bool { return one.id == id && one.who == who.Name })
+	if i < 0 {
+		return nil, &notFound{"you have no such change of tasks: it is long over, or the page was restarted; the history has what was changed"}
+	}
+	return j.list[i], nil
+}
+
+// makeOf makes the change of a form, and shows its result, or its progress if it lasts.
+func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
+	one, err := h.jobs.begin(who, a, asked, h.now(), func(j *job) { h.work(who, j) })
+	if err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	wait := time.NewTimer(h.answerWithin)
+	defer wait.Stop()
+	select {
+	case <-one.done:
+		if one.err != nil {
+			h.failed(w, r, who, one.err)
+			return
+		}
+		h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: who, Data: a})
+	case <-wait.C:
+		http.Redirect(w, r, h.link("/progress", "id", one.id), http.StatusSeeOther)
+	}
+}
+
+// work makes the changes of a job, and fills in the result.
+func (h *handler) work(who Actor, j *job) {
+	ctx, a := j.ctx, j.act
+	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
+	var refused control.Refused
+	for _, one := range j.asked {
+		one.Most = h.most
+		before, leftBefore := a.Done.Changed, len(a.Done.Tasks)-a.Done.Changed
+		one.Progress = func(changed, left int) {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.changed, j.left = before+changed, leftBefore+left
+		}
+		done, err := h.service.ApplyTasks(ctx, who, one)
+		a.Done.Changed, a.Done.More, a.Done.Tasks = a.Done.Changed+done.Changed, a.Done.More || done.More, append(a.Done.Tasks, done.Tasks...)
+		for outcome, n := range done.Left {
+			a.Done.Left[outcome] += n
+		}
+		if refused = done.Refused; err != nil {
+			if len(a.Done.Tasks) == 0 && ctx.Err() == nil {
+				j.err = err
+				return
+			}
+			if a.Err = control.Plain(err); ctx.Err() != nil {
+				a.Err = "it was stopped"
+			}
+			break
+		}
+	}
+	a.finish(refused)
+	h.forget()
+	if a.Verb == control.VerbClear && a.Done.More && ctx.Err() == nil {
+		n, err := h.service.Count(ctx, who, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
+		if err == nil {
+			a.Still = &n
+		} else {
+			a.Err = cmp.Or(a.Err, control.Plain(err))
+		}
+	}
+}
+
+// finish lists what was left.
+func (a *act) finish(refused control.Refused) {
+	for outcome, n := range a.Done.Left {
+		a.Left = append(a.Left, outcomeCount{outcome, n})
+	}
+	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
+	for _, task := range a.Done.Tasks {
+		if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
+			a.Failed = append(a.Failed, task)
+		}
+	}
+	a.Done.Tasks = nil
+	a.refuse(refused)
+}
+
+// refusedScope is a scope with tasks that the actor has no right to change.
+type refusedScope struct {
+	Scope string
+	Tasks int64
+}
+
+// refuse lists the scopes whose tasks are left because others own them.
+func (a *act) refuse(refused control.Refused) {
+	scopes := slices.Sorted(maps.Keys(refused))
+	for _, scope := range scopes[:min(rowsAPage, len(scopes))] {
+		a.Refused = append(a.Refused, refusedScope{scope, refused[scope]})
+	}
+	a.RefusedMore = len(scopes) - len(a.Refused)
+}
+
+// progress is the content of the screen of a job.
+type progress struct {
+	*act
+	ID            string
+	Running       bool
+	Changed, Over int // tasks that were changed, and tasks that are done with
+	Of            int64
+	Begun         time.Time
+}
+
+func (h *handler) progressTopic(r *http.Request, who Actor) (topic, error) {
+	one, err := h.jobs.of(r.FormValue("id"), who)
+	if err != nil {
+		return topic{}, err
+	}
+	return topic{key: "job\x00" + one.id, cost: fixed(0), load: func(context.Context, any) (any, error) { return one, nil }}, nil
+}
+
+func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string, error) {
+	one := data.(*job)
+	p := progress{ID: one.id, Of: one.act.expected, Begun: one.begun, Running: !one.over()}
+	if !p.Running {
+		if one.err != nil {
+			return nil, "", one.err
+		}
+		p.act = one.act
+		return p, one.act.Title, nil
+	}
+	p.act = &act{Title: one.act.Title, Scope: one.act.Scope} // the form itself changes until the end
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	p.Changed, p.Over = one.changed, one.changed+one.left
+	return p, one.act.Title, nil
+}
+
+// stopped ends a job: what was changed stays changed.
+func (h *handler) stopped(w http.ResponseWriter, r *http.Request, who Actor) {
+	one, err := h.jobs.of(r.FormValue("id"), who)
+	if err != nil {
+		h.failed(w, r, who, err)
+		return
+	}
+	one.stop()
+	select {
+	case <-one.done:
+	case <-r.Context().Done():
+	}
+	http.Redirect(w, r, h.link("/progress", "id", one.id), http.StatusSeeOther)
+}
