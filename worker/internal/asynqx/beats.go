@@ -3,11 +3,13 @@ package asynqx
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -92,6 +94,26 @@ func isBeat(key string) bool {
 // server's state. The script that deletes it has no arguments.
 func isServerState(keys []string) bool {
 	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:")
+}
+
+// infoArg is the place of what a server writes of itself in the arguments of its script, and fieldConcurrency the field
+// that says how many tasks it runs at once.
+const (
+	infoArg                           = 1
+	fieldConcurrency protowire.Number = 4
+)
+
+// configured has a server's state say the Concurrency of its configuration. asynq was given more, for the slots that are
+// lent, and people would read those as tasks that run at once.
+func (g *Client) configured(args []any) []any {
+	info, is := args[infoArg].([]byte)
+	if !is {
+		return args
+	}
+	out := slices.Clone(args)
+	info = protowire.AppendTag(slices.Clone(info), fieldConcurrency, protowire.VarintType) // of two values the last one counts
+	out[infoArg] = protowire.AppendVarint(info, uint64(g.cfg.Concurrency))                //nolint:gosec // at least 1
+	return out
 }
 
 // sendState sends the script by which a heartbeat writes its server's state. It goes out in the

@@ -122,7 +122,7 @@ func (g *Client) Stop() { g.once.Do(func() { close(g.stopping) }) }
 func (g *Client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 { // else the server ends
-		return g.sendState(ctx, sha, keys, args)
+		return g.sendState(ctx, sha, keys, g.configured(args))
 	}
 	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.EvalSha(ctx, sha, keys, args...)
@@ -142,6 +142,7 @@ func (g *Client) Eval(ctx context.Context, script string, keys []string, args ..
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 {
 		g.state.Store(&script)
+		args = g.configured(args)
 	}
 	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.Eval(ctx, script, keys, args...)
