@@ -274,6 +274,9 @@ func actionLine(a policystore.Action) string {
 		text += " of " + cli.Quote(a.Scope)
 	case len(a.TaskIDs) > 0:
 		text += ": " + cli.Quote(strings.Join(a.TaskIDs, " "))
+		if len(a.Scopes) > 0 {
+			text += " of " + cli.Quote(strings.Join(a.Scopes, " "))
+		}
 	}
 	for _, part := range [][2]string{{" in queue ", a.Queue}, {" of type ", a.Type}, {" to ", a.To}} {
 		if part[1] != "" {

@@ -302,7 +302,7 @@ func TestActOnTasks(t *testing.T) {
 	}
 	has(t, body, "1 task was changed")
 	_, body = s.get("/history")
-	has(t, body, "Changes of waiting tasks", "cancel", "inv1")
+	has(t, body, "Changes of waiting tasks", "cancel of payments/acme", "inv1")
 
 	all := form("verb", "move", "scope", "payments/acme", "all", "yes")
 	if code, body = s.post("/tasks", all); code != http.StatusOK || !strings.Contains(body, `name="to"`) || strings.Contains(body, `value="make"`) {
