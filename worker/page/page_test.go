@@ -352,3 +352,50 @@ func pageOfSite(t *testing.T, s *site) *handler {
 	must(t, err)
 	return h
 }
+
+// "While Redis does not answer" no screen says that it is live, and each reads itself again, also without scripts; what a form has sent
+// is left to the person.
+func TestRedisGoneIsSaid(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	front := httptest.NewServer(s.handler)
+	t.Cleanup(front.Close) // after that of the stream
+	for _, path := range []string{"/", "/history"} {
+		if code, body, header := s.do(httptest.NewRequest(http.MethodGet, path, nil)); code != http.StatusOK || header.Get("Refresh") != "" || strings.Contains(body, `http-equiv="refresh"`) {
+			t.Fatalf("%s: %d\n%s", path, code, body)
+		}
+	}
+	stream := bufio.NewScanner(liveOf(t, front.URL, "/", http.Cookie{Name: "none"}).Body)
+	s.server.Stop(t)
+	said := false
+	for !said && stream.Scan() {
+		said = stream.Text() == "event: stale"
+	}
+	if !said {
+		t.Errorf("the stream says nothing of it: %v", stream.Err())
+	}
+	_, body := s.get("/")
+	has(t, body, `<noscript><meta http-equiv="refresh" content="5"></noscript>`)
+	for path, want := range map[string]int{"/history": http.StatusOK, "/scope?scope=search": http.StatusServiceUnavailable, "/limits": http.StatusServiceUnavailable} {
+		if code, body, header := s.do(httptest.NewRequest(http.MethodGet, path, nil)); code != want || header.Get("Refresh") != "5" || !strings.Contains(body, "by itself") {
+			t.Errorf("%s: %d, Refresh %q\n%s", path, code, header.Get("Refresh"), body)
+		}
+	}
+	code, body, header := s.do(formTo("/change", form("verb", "pause", "scope", "search")))
+	if code != http.StatusServiceUnavailable || header.Get("Refresh") != "" || strings.Contains(body, "by itself") || !strings.Contains(body, "Go back and send it again") {
+		t.Errorf("a form: %d, Refresh %q\n%s", code, header.Get("Refresh"), body)
+	}
+}
+
+// A page past the end of a queue, as of one that became shorter while it was looked at, is its last.
+func TestPagePastTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 3)
+	code, body := s.get("/waiters?scope=payments/acme&page=7")
+	if code != http.StatusOK || strings.Contains(body, "No task waits") {
+		t.Errorf("%d\n%s", code, body)
+	}
+	has(t, body, "inv0", "inv2")
+}

@@ -251,12 +251,15 @@ func (h *handler) render(w http.ResponseWriter, r *http.Request, status int, nam
 type failure struct {
 	What  []string
 	Try   string
-	Retry bool
+	Retry bool // the screen reads itself again
 }
+
+// againAfter is after how many seconds a browser reads a screen again that has no answer of Redis, also without scripts.
+const againAfter = 5
 
 // fail shows an error.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status int, err error) {
-	f := failure{What: strings.Split(control.Plain(err), "\n"), Retry: status == http.StatusServiceUnavailable}
+	f := failure{What: strings.Split(control.Plain(err), "\n")}
 	title := "This did not work"
 	switch status {
 	case http.StatusForbidden:
@@ -264,7 +267,11 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status
 	case http.StatusNotFound:
 		title = "Not found"
 	case http.StatusServiceUnavailable:
-		title, f.Try = "Redis does not answer", "The page tries again by itself. If it lasts, look at Redis, and at the log of this process."
+		title, f.Try = "Redis does not answer", "Go back and send it again when Redis answers. If it lasts, look at Redis, and at the log of this process."
+		if f.Retry = r.Method == http.MethodGet; f.Retry { // what a form has sent would be lost
+			f.Try = "The page tries again by itself. If it lasts, look at Redis, and at the log of this process."
+			w.Header().Set("Refresh", strconv.Itoa(againAfter))
+		}
 	}
 	h.render(w, r, status, "error", view{Title: title, Who: who, Data: f})
 }

@@ -321,6 +321,9 @@ func (h *handler) waitersTopic(r *http.Request, who Actor) (topic, error) {
 			}
 			before, _ := last.(*waiters)
 			turns, err := h.service.Turns(ctx, name, from, rowsAPage)
+			if err == nil && len(turns.List) == 0 && turns.All > 0 { // the queue is shorter by now: its last page
+				turns, err = h.service.Turns(ctx, name, int((turns.All-1)/rowsAPage*rowsAPage), rowsAPage)
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -344,7 +347,7 @@ type waiter struct {
 
 const (
 	// waitersCost is the commands for a page of waiters, without those for single tasks.
-	waitersCost = limitsCost + 2 + rowsAPage/10
+	waitersCost = limitsCost + 2*2 + rowsAPage/10
 	// newTasks is how many tasks one reading looks up at most, with a command each: those that are new on the
 	// page.
 	newTasks = snapshotCommands - waitersCost - 1 // a script that Redis does not know yet is sent twice

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,6 +70,13 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, who Actor, s scre
 	if s.live {
 		v.Live = h.link("/live", "at", r.URL.RequestURI())
 	}
+	switch {
+	case v.Stale == nil:
+	case s.live: // with JavaScript its stream goes on
+		v.Refresh = againAfter
+	default:
+		w.Header().Set("Refresh", strconv.Itoa(againAfter))
+	}
 	h.render(w, r, http.StatusOK, s.name, v)
 }
 
@@ -97,7 +105,7 @@ func (h *handler) viewOf(r *http.Request, who Actor, s screen, st state) (view, 
 const heartbeat = 15 * time.Second
 
 // live sends the live part of a screen each time that it changes, as server-sent events: "html" with
-// the part, and "at" with the time of its data.
+// the part, and then "at" with the time of its data, or "stale" with it while Redis does not answer.
 func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	at, err := url.Parse(safePath(r.FormValue("at")))
 	if err != nil {
@@ -168,6 +176,9 @@ func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t t
 		if err := to.send("html", html); err != nil {
 			return err
 		}
+	}
+	if st.err != nil {
+		return to.send("stale", st.at.UTC().Format(time.RFC3339Nano))
 	}
 	return to.send("at", st.at.UTC().Format(time.RFC3339Nano))
 }

@@ -131,6 +131,7 @@
     source = new EventSource(status.dataset.live);
     source.addEventListener('html', (e) => take(e.data));
     source.addEventListener('at', (e) => show('on', 'live, ' + clock(new Date(e.data))));
+    source.addEventListener('stale', (e) => show('off', 'Redis does not answer; as of ' + clock(new Date(e.data))));
     source.addEventListener('bye', () => { close(); show('off', 'not live any more: read the page again'); });
     source.onerror = () => {
       if (source && source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 5000); }
