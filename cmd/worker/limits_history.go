@@ -119,7 +119,7 @@ func (c *limitsCommand) historyLine(one policystore.Change) string {
 	if v.At.IsZero() {
 		return fmt.Sprintf("%d  not understood by this program", v.Number)
 	}
-	line := fmt.Sprintf("%d  %s  %s  %s", v.Number, stamp(v.At), author(v.By, v.User), cli.Quote(v.Change)) + reasonText(v.Reason)
+	line := fmt.Sprintf("%d  %s  %s  %s", v.Number, stamp(v.At), author(v.By, v.User)+viaText(v.Via), cli.Quote(v.Change)) + reasonText(v.Reason)
 	for _, r := range v.Resets {
 		line += "\n  " + resetLine(r)
 	}
@@ -136,6 +136,14 @@ func (c *limitsCommand) historyLine(one policystore.Change) string {
 }
 
 // reasonText is why something was changed, for people.
+// viaText is the way of a change: a name that -as gives is not the page's user of that name.
+func viaText(via string) string {
+	if via == "" {
+		return ""
+	}
+	return " via " + asLabel(via)
+}
+
 func reasonText(reason string) string {
 	if reason == "" {
 		return ""

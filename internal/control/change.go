@@ -109,6 +109,9 @@ func (s *Service) mayChange(ctx context.Context, who Actor, c Change, edit polic
 		return 0, err
 	}
 	for _, d := range made.Differences {
+		if s.May(who, VerbSee, d.Scope) != nil { // its name is not for the actor
+			return 0, &ForbiddenError{Actor: who.Name, Verb: c.Verb, Scope: c.Scope, Hidden: true}
+		}
 		if err := s.May(who, verbOf(c.Verb, d.Rule), d.Scope); err != nil {
 			return 0, err
 		}

@@ -347,7 +347,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, who Actor, c *
 	switch {
 	case errors.Is(err, errFields):
 	case errors.As(err, &c.Conflict):
-		status = http.StatusConflict
+		status, c.Conflict = http.StatusConflict, h.service.SeenConflict(who, c.Conflict)
 	case errors.As(err, new(*control.ForbiddenError)):
 		h.failed(w, r, who, err)
 		return

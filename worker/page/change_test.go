@@ -435,3 +435,40 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// A viewer restricted to scopes reads nothing of others in the history, its export and the screen of a version, and sees how each
+// version came about.
+func TestHistoryOfOthersIsHidden(t *testing.T) {
+	t.Parallel()
+	limits := strings.ReplaceAll(testLimits, "  search:", "  ledger:")
+	s := newSiteUnder(t, limits, nil)
+	s.use("ledger")
+	edit := policystore.Edit{By: "anna", Via: "cli", Reason: "the bank asked"}
+	_, err := s.store.Reset(t.Context(), edit, s.limiter, "ledger", "plan")
+	must(t, err)
+	edit.Reason = "for a launch"
+	more, err := limitsyaml.Parse("new.yaml", []byte(strings.NewReplacer("limit: 1000", "limit: 2000", "limit: 2,", "limit: 3,").Replace(limits)))
+	must(t, err)
+	_, err = s.store.Import(t.Context(), edit, more, "new.yaml", false)
+	must(t, err)
+	_, all := s.get("/history")
+	has(t, all, "the bank asked", "for a launch", "via cli", "reset ledger")
+
+	s.who = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"payments"}}
+	for path, seen := range map[string]bool{
+		"/history": true, "/history.ndjson": true, "/done?version=3": true, "/done?version=2": false, "/history?q=bank": false, "/history?q=launch": false,
+	} {
+		_, body := s.get(path)
+		for _, hidden := range []string{"ledger", "bank asked", "a launch", "new.yaml"} {
+			if strings.Contains(body, hidden) {
+				t.Errorf("%s has %q:\n%s", path, hidden, body)
+			}
+		}
+		if strings.Contains(body, "account") != seen {
+			t.Errorf("%s: the part of payments must be there: %t\n%s", path, seen, body)
+		}
+	}
+	if _, body := s.get("/history.ndjson"); !strings.Contains(body, `"via":"cli","change":"changed limits","changes":[{"scope":"payments"`) {
+		t.Errorf("export:\n%s", body)
+	}
+}

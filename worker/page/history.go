@@ -45,10 +45,9 @@ func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
 
 // changeRow is a version in the list.
 type changeRow struct {
-	policystore.Change
+	control.SeenChange
 	Current  bool
 	Rollback bool // the actor may return to it
-	Hidden   int  // differences in scopes that the actor may not see
 }
 
 type historyData struct {
@@ -67,22 +66,11 @@ type historyData struct {
 // seen returns the changes of which an actor may see a part, reduced to that part.
 func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
 	for i, c := range all.changes {
-		row := changeRow{Change: c, Current: i == 0}
-		row.Differences = slices.DeleteFunc(slices.Clone(c.Differences), func(d policystore.Difference) bool {
-			hidden := h.service.May(who, control.VerbSee, d.Scope) != nil
-			if hidden {
-				row.Hidden++
-			}
-			return hidden
-		})
-		if row.Hidden > 0 && len(row.Differences) == 0 {
+		seen, any := h.service.SeenChange(who, c)
+		if !any {
 			continue
 		}
-		if row.Hidden > 0 { // its line may name what is hidden
-			row.Version.Change = "changed limits"
-		}
-		row.Rollback = i > 0 && row.Hidden == 0 && h.mayRollback(who, c)
-		rows = append(rows, row)
+		rows = append(rows, changeRow{seen, i == 0, i > 0 && seen.Hidden == 0 && h.mayRollback(who, c)})
 	}
 	return rows
 }
@@ -129,6 +117,7 @@ type auditLine struct {
 	At      control.Time  `json:"at"`
 	By      string        `json:"by"`
 	User    string        `json:"user,omitempty"`
+	Via     string        `json:"via,omitempty"`
 	Change  string        `json:"change"`
 	Reason  string        `json:"reason,omitempty"`
 	Changes []auditChange `json:"changes"`
@@ -161,7 +150,7 @@ func (h *handler) export(w http.ResponseWriter, r *http.Request, who Actor) {
 			continue
 		}
 		v := row.Version
-		line := auditLine{Version: v.Number, At: control.At(v.At), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason, Changes: []auditChange{}}
+		line := auditLine{Version: v.Number, At: control.At(v.At), By: v.By, User: v.User, Via: v.Via, Change: v.Change, Reason: v.Reason, Changes: []auditChange{}}
 		for _, d := range row.Differences {
 			line.Changes = append(line.Changes, auditChange{d.Scope, d.Rule, d.Before, d.After, control.At(d.AfterUntil).String()})
 		}
