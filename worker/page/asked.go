@@ -47,6 +47,9 @@ func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) ht
 		who, ok := h.who(r)
 		switch {
 		case ok:
+			if r.URL.Path != "/live" { // which the browser opens by itself, also when nobody looks
+				h.sessions.use(r, h.now())
+			}
 			h.follow(r.Context())
 			next(w, r, who)
 		case h.cfg.Local != "":

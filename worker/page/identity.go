@@ -26,6 +26,14 @@ const (
 	RoleAdmin  = control.RoleAdmin
 )
 
+// sameRights reports whether two actors are one person with the same rights.
+func sameRights(a, b Actor) bool {
+	same := func(x, y []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(x)), slices.Sorted(slices.Values(y)))
+	}
+	return a.Name == b.Name && a.Role == b.Role && same(a.Groups, b.Groups) && same(a.Scopes, b.Scopes)
+}
+
 // Proxy is a reverse proxy that authenticates requests and names the user in headers, such as
 // oauth2-proxy. Headers count only in requests from one of its Networks; all other requests are
 // refused.

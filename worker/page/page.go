@@ -36,7 +36,8 @@ type Config struct {
 	// then has the server to itself.
 	Prefix string
 
-	// Identify returns the actor of a request, and false to refuse it. It is called for each request.
+	// Identify returns the actor of a request, and false to refuse it. It is called for each request, and
+	// about once a second while a screen is open, for as long as its stream lasts.
 	Identify func(*http.Request) (Actor, bool)
 	// Proxy is a proxy in front of the page that authenticates requests.
 	Proxy *Proxy
@@ -74,6 +75,7 @@ type handler struct {
 	following following
 	servers   servers
 	heartbeat time.Duration
+	longest   time.Duration // a stream lasts
 	jobs      *jobs
 	// answerWithin is how long a request waits for its change of tasks.
 	answerWithin time.Duration
@@ -103,7 +105,7 @@ func New(cfg Config) (*Page, error) {
 }
 
 func newHandler(cfg Config) (*handler, error) {
-	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), heartbeat: heartbeat, jobs: newJobs(), answerWithin: answerWithin}
+	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), heartbeat: heartbeat, longest: streamLongest, jobs: newJobs(), answerWithin: answerWithin}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

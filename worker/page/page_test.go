@@ -1,7 +1,6 @@
 package page
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -320,31 +319,6 @@ func TestRedisGone(t *testing.T) {
 	})
 }
 
-// A stream lasts, whatever time-outs the server around the page has for other requests.
-func TestLiveLasts(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	server := httptest.NewUnstartedServer(s.handler)
-	server.Config.ReadTimeout, server.Config.WriteTimeout = 300*time.Millisecond, 300*time.Millisecond
-	server.Start()
-	defer server.Close()
-	answer, err := http.Get(server.URL + "/live?at=/") //nolint:noctx // the server ends it
-	must(t, err)
-	defer func() { _ = answer.Body.Close() }()
-	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
-		t.Fatal(kind)
-	}
-	lines, at := bufio.NewScanner(answer.Body), 0
-	for at < 3 && lines.Scan() {
-		if lines.Text() == "event: at" {
-			at++
-		}
-	}
-	if at < 3 {
-		t.Errorf("the stream ended after %d snapshots: %v", at, lines.Err())
-	}
-}
-
 // pageOfSite is a page over the same Redis whose inside can be looked at.
 func pageOfSite(t *testing.T, s *site) *handler {
 	t.Helper()
@@ -365,15 +339,9 @@ func TestRedisGoneIsSaid(t *testing.T) {
 			t.Fatalf("%s: %d\n%s", path, code, body)
 		}
 	}
-	stream := bufio.NewScanner(liveOf(t, front.URL, "/", http.Cookie{Name: "none"}).Body)
+	stream := eventsOf(liveOf(t, front.URL, "/", http.Cookie{Name: "none"}))
 	s.server.Stop(t)
-	said := false
-	for !said && stream.Scan() {
-		said = stream.Text() == "event: stale"
-	}
-	if !said {
-		t.Errorf("the stream says nothing of it: %v", stream.Err())
-	}
+	stream.until(t, "stale")
 	_, body := s.get("/")
 	has(t, body, `<noscript><meta http-equiv="refresh" content="5"></noscript>`)
 	for path, want := range map[string]int{"/history": http.StatusOK, "/scope?scope=search": http.StatusServiceUnavailable, "/limits": http.StatusServiceUnavailable} {

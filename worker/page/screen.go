@@ -101,11 +101,18 @@ func (h *handler) viewOf(r *http.Request, who Actor, s screen, st state) (view, 
 	return v, err
 }
 
-// heartbeat is how often an event is sent while nothing changes, so that no proxy closes the stream.
-const heartbeat = 15 * time.Second
+const (
+	// heartbeat is how often an event is sent while nothing changes, so that no proxy closes the stream.
+	heartbeat = 15 * time.Second
+	// streamLongest is how long a stream lasts. The browser then opens another, so that a proxy in front of
+	// the page checks anew who asks.
+	streamLongest = 5 * time.Minute
+)
 
 // live sends the live part of a screen each time that it changes, as server-sent events: "html" with
-// the part, and then "at" with the time of its data, or "stale" with it while Redis does not answer.
+// the part, and then "at" with the time of its data, or "stale" with it while Redis does not answer. The
+// stream ends with "bye" when its viewer's rights have changed, and with "again" when the browser should
+// open another.
 func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	at, err := url.Parse(safePath(r.FormValue("at")))
 	if err != nil {
@@ -130,22 +137,26 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 	defer stop()
 	stream := &stream{w: w, to: http.NewResponseController(w)}
 	_ = stream.to.SetReadDeadline(time.Time{}) // a server's ReadTimeout is for incoming requests, and would end this one
-	beat := time.NewTicker(h.heartbeat)
+	beat, end := time.NewTicker(h.heartbeat), time.NewTimer(h.longest)
 	defer beat.Stop()
+	defer end.Stop()
 	for {
+		send := func() error { return stream.send("beat", "") }
 		select {
 		case <-r.Context().Done():
 			return
+		case <-end.C:
+			_ = stream.send("again", "")
+			return
 		case <-beat.C:
-			if _, ok := h.who(r); !ok { // the session has ended, or the person was removed
-				_ = stream.send("bye", "")
-				return
-			}
-			err = stream.send("beat", "")
 		case <-news:
-			err = h.sendLive(stream, looked, who, s, t)
+			send = func() error { return h.sendLive(stream, looked, who, s, t) }
 		}
-		if err != nil {
+		if now, ok := h.who(r); !ok || !sameRights(now, who) {
+			_ = stream.send("bye", "")
+			return
+		}
+		if send() != nil {
 			return // the viewer has closed the connection, or may not see it any more
 		}
 	}
@@ -156,12 +167,12 @@ var errEnded = errors.New("page: the viewer may not see it any more")
 
 // sendLive sends the present state of a topic.
 func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t topic) error {
+	if _, err := s.topic(r, who); err != nil { // the owner has changed
+		return errors.Join(errEnded, to.send("bye", ""))
+	}
 	st := h.hub.state(t.key)
 	if st.data == nil {
 		return nil
-	}
-	if _, err := s.topic(r, who); err != nil { // the rights have changed
-		return errors.Join(errEnded, to.send("bye", ""))
 	}
 	v, err := h.viewOf(r, who, s, st)
 	if err != nil {
@@ -190,13 +201,16 @@ type stream struct {
 	last string
 }
 
+// lineEnds are those that end a line of a stream, in an event's data too.
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+
 // send writes an event. If a viewer takes nothing for ten seconds, it fails.
 func (s *stream) send(event, data string) error {
 	_ = s.to.SetWriteDeadline(time.Now().Add(10 * time.Second)) // not every writer has deadlines
 	var b strings.Builder
 	b.WriteString("event: " + event + "\n")
-	for line := range strings.SplitSeq(data, "\n") {
-		b.WriteString("data: " + strings.TrimSuffix(line, "\r") + "\n")
+	for line := range strings.SplitSeq(lineEnds.Replace(data), "\n") {
+		b.WriteString("data: " + line + "\n")
 	}
 	b.WriteString("\n")
 	if _, err := s.w.Write([]byte(b.String())); err != nil {

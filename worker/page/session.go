@@ -76,26 +76,41 @@ func (s *session) over(now time.Time) bool {
 	return now.Sub(s.used) > sessionIdle || now.Sub(s.begun) > sessionLongest
 }
 
-// of returns the session of a request, nil if it has none or the session has ended.
+// of returns the session of a request, nil if it has none or the session has ended. It is no use of the
+// session.
 func (s *sessions) of(r *http.Request, now time.Time) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.find(r, now)
+	if one == nil {
+		return nil
+	}
+	copied := *one
+	return &copied
+}
+
+// use notes that the session of a request was used.
+func (s *sessions) use(r *http.Request, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.find(r, now); one != nil {
+		one.used = now
+	}
+}
+
+// find returns the session of a request. mu is held.
+func (s *sessions) find(r *http.Request, now time.Time) *session {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
 		return nil
 	}
 	id := sha256.Sum256([]byte(cookie.Value))
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	one := s.byID[id]
-	if one == nil {
-		return nil
-	}
-	if one.over(now) {
+	if one != nil && one.over(now) {
 		delete(s.byID, id)
 		return nil
 	}
-	one.used = now
-	copied := *one
-	return &copied
+	return one
 }
 
 // end forgets the session of a request.

@@ -1,8 +1,6 @@
 package page
 
 import (
-	"bufio"
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -16,7 +14,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue/schedule"
-	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // Who asks is known, or nothing is answered.
@@ -190,7 +187,7 @@ func TestSessionsEnd(t *testing.T) {
 	}
 	id = s.begin("anna", []byte("x"), now)
 	for since := time.Hour; since <= sessionLongest; since += time.Hour {
-		if s.of(request(id), now.Add(since)) == nil {
+		if s.use(request(id), now.Add(since)); s.of(request(id), now.Add(since)) == nil {
 			t.Errorf("it has ended after %s of use", since)
 		}
 	}
@@ -264,51 +261,6 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	write("ben", "battery staple")
 	if code := asks(second); code != http.StatusSeeOther {
 		t.Errorf("of a person who left the file: %d", code)
-	}
-}
-
-// liveOf opens the stream of a screen.
-func liveOf(t *testing.T, base, path string, cookie http.Cookie) *http.Response {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/live?at="+url.QueryEscape(path), nil)
-	must(t, err)
-	r.AddCookie(&cookie)
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("%v, %v", answer, err)
-	}
-	t.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
-}
-
-// lastEvent reads a stream to its end.
-func lastEvent(stream *http.Response) (last string) {
-	for lines := bufio.NewScanner(stream.Body); lines.Scan(); {
-		if name, is := strings.CutPrefix(lines.Text(), "event: "); is {
-			last = name
-		}
-	}
-	return last
-}
-
-// The rights of an owner are those of the limits that stand. A stream ends when its viewer may no longer see what it shows.
-func TestLiveEndsWithTheRight(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	s.who = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
-	front := httptest.NewServer(s.handler)
-	defer front.Close()
-	stream := liveOf(t, front.URL, "/scope?scope=payments/acme", http.Cookie{})
-	another := "team-other"
-	_, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another})
-	must(t, err)
-	if last := lastEvent(stream); last != "bye" { // or else it lasts until its context ends
-		t.Errorf("the stream ends with %q", last)
-	}
-	if code, _ := s.get("/scope?scope=payments/acme"); code != http.StatusForbidden {
-		t.Errorf("who owned the scope gets %d", code)
 	}
 }
 

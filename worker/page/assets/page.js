@@ -133,6 +133,7 @@
     source.addEventListener('at', (e) => show('on', 'live, ' + clock(new Date(e.data))));
     source.addEventListener('stale', (e) => show('off', 'Redis does not answer; as of ' + clock(new Date(e.data))));
     source.addEventListener('bye', () => { close(); show('off', 'not live any more: read the page again'); });
+    source.addEventListener('again', () => { close(); open(); });
     source.onerror = () => {
       if (source && source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 5000); }
       show('off', 'no answer; trying again');
