@@ -41,6 +41,10 @@ type Change struct {
 	For time.Duration
 	// IfVersion refuses the change if the limits have another version by then; see policystore.Edit.
 	IfVersion int64
+	// Seen is the version that the actor has seen. It refuses the change if something on the path of Scope
+	// was changed since, and lets other edits be. For rollback, unset and import it means what IfVersion
+	// means.
+	Seen int64
 	// Force changes a scope that the limits do not name, and that no task can spend from.
 	Force bool
 }
@@ -77,18 +81,53 @@ func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) 
 
 // change checks the actor's rights and makes a change. If dry is true, it only works out its effect.
 func (s *Service) change(ctx context.Context, who Actor, c Change, dry bool) (made policystore.Made, err error) {
-	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: c.IfVersion, For: c.For, Via: who.Via, DryRun: dry}
+	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: max(c.IfVersion, c.Seen), For: c.For, Via: who.Via, DryRun: dry}
 	if c.Verb == VerbRollback || c.Verb == VerbUnset {
 		if edit.IfVersion, err = s.mayChange(ctx, who, c, edit); err != nil {
 			return made, err
 		}
 	} else if err := s.May(who, c.Verb, c.Scope); err != nil {
 		return made, err
+	} else if edit.IfVersion, err = s.over(ctx, c); err != nil {
+		return made, err
 	}
 	if err := s.known(ctx, c); err != nil {
 		return made, err
 	}
 	return s.edit(ctx, edit, c)
+}
+
+// over returns the version over which a change is made, 0 for any. The error is a *ConflictError if the
+// actor has seen another state of the scope's path.
+func (s *Service) over(ctx context.Context, c Change) (version int64, err error) {
+	if c.Seen == 0 || c.Verb == VerbImport {
+		return max(c.IfVersion, c.Seen), nil
+	}
+	now, err := s.store.Current(ctx)
+	if err != nil || now.Number == c.Seen {
+		return c.Seen, err
+	}
+	since, err := s.store.Compare(ctx, c.Seen, now.Number)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range since {
+		if d.Rule == policystore.UnmatchedField || sharePath(c.Scope, d.Scope) {
+			return 0, &policystore.ConflictError{Want: c.Seen, Now: now}
+		}
+	}
+	return now.Number, nil
+}
+
+// sharePath reports whether one of two places of the limits is at or below the other for some scope.
+func sharePath(a, b string) bool {
+	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
+	for i := range min(len(as), len(bs)) {
+		if as[i] != bs[i] && as[i] != "*" && bs[i] != "*" {
+			return false
+		}
+	}
+	return true
 }
 
 // mayChange checks an actor's rights to all that a rollback or an unset changes, which is more than its

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -163,6 +165,41 @@ func TestRollbackOfPatternIsRefused(t *testing.T) {
 	if _, err := a.Apply(t.Context(), ownerOf("team-default"), Change{Verb: VerbRollback, Version: 1}); err != nil {
 		t.Errorf("across several versions: %v", err)
 	}
+}
+
+// docs/page.md: "Edits of other scopes since then do not matter". A change is refused where something on its path has changed since
+// its actor looked.
+func TestEditsBesideEachOther(t *testing.T) {
+	t.Parallel()
+	for scope, conflict := range map[string]bool{"open/plain": false, "*/mail": false, "*/acme": true, "open": true, "open/*": true, "open/acme": true, "": true, "other/mail/x": false} {
+		t.Run(scope, func(t *testing.T) {
+			t.Parallel()
+			a := newAsked(t, shop)
+			var err error
+			if scope == "" {
+				_, err = a.store.Import(t.Context(), policystore.Edit{By: "bert"}, mustPolicy(t, "unmatched: allow\n"+shop), "new.yaml", true)
+			} else {
+				_, err = a.store.Pause(t.Context(), policystore.Edit{By: "bert"}, scope)
+			}
+			must(t, err)
+			mine := Change{Verb: VerbSet, Scope: "open/acme", Rule: "mine", Fields: map[string]string{"algorithm": "concurrency", "limit": "3"}, Seen: 1}
+			done, err := a.Apply(t.Context(), admin, mine)
+			refused := new(policystore.ConflictError)
+			if errors.As(err, &refused) != conflict || conflict && refused.Want != 1 || !conflict && (err != nil || done.Version.Number != 3) {
+				t.Errorf("%+v, %v", done, err)
+			}
+			if _, err = a.Apply(t.Context(), admin, Change{Verb: VerbRollback, Version: 1, Seen: 1}); !errors.As(err, &refused) {
+				t.Errorf("a rollback: %v", err)
+			}
+		})
+	}
+}
+
+func mustPolicy(t *testing.T, text string) *policy.Policy {
+	t.Helper()
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
+	must(t, err)
+	return p
 }
 
 // The record of a change of tasks names who made it, whatever a pattern covers.

@@ -28,8 +28,9 @@ func TestNewFaults(t *testing.T) {
 		"unmatched": {"Deny", nil, `policy: unmatched: unmatched is "Deny"; did you mean deny?`},
 		"zero rule": {"", one(policy.Rule{}), "policy: limits.a.rules[1]: name is missing; every rule needs one, such as account\n" +
 			"policy: limits.a.rules[1]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar"},
-		"name not text": {"", one(policy.Rule{Name: "a\xff", Unlimited: true}), `policy: limits.a.rules[1].name: name is not UTF-8 (byte 0xff at offset 1); encode it, in hex for instance`},
-		"per":           {"", one(policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 1, Per: 1500}), `policy: limits.a.rules[1].per: per is 1.5us, and limits count whole microseconds; write 1us or 2us`},
+		"name not text":  {"", one(policy.Rule{Name: "a\xff", Unlimited: true}), `policy: limits.a.rules[1].name: name is not UTF-8 (byte 0xff at offset 1); encode it, in hex for instance`},
+		"a field's name": {"", one(policy.Rule{Name: "owner:", Unlimited: true}), `policy: limits.a.rules[1].name: name "owner:" ends in a colon, as only the fields of a scope do; leave the colon out`},
+		"per":            {"", one(policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 1, Per: 1500}), `policy: limits.a.rules[1].per: per is 1.5us, and limits count whole microseconds; write 1us or 2us`},
 		"two zones": {"", one(policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1,
 			Resets: wallclock.MustParse("0 0 * * *", "Asia/Kathmandu"), Active: wallclock.MustParseWindow("* 8 * * *", "")}),
 			`policy: limits.a.rules[1].active: active is in time zone UTC, and resets in Asia/Kathmandu; a rule has one`},

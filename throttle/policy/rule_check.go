@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
@@ -66,8 +67,11 @@ func (c ruleCheck) checkName() {
 	case !w.set:
 		c.fault(fieldName, "is missing; every rule needs one, such as account")
 	case !w.bad:
-		if reason := diag.NameReason(c.rule.Name); reason != "" {
+		switch reason := diag.NameReason(c.rule.Name); {
+		case reason != "":
 			c.fault(fieldName, "%s", reason)
+		case strings.HasSuffix(c.rule.Name, ":"): // owner: is a field of the scope in the history
+			c.fault(fieldName, "%q ends in a colon, as only the fields of a scope do; leave the colon out", diag.Clip(c.rule.Name))
 		}
 	}
 }

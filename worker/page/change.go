@@ -304,7 +304,7 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 	}
 	wanted, err := h.askedFor(c)
 	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
-		wanted.IfVersion, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
+		wanted.Seen, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
 		var done control.Done
 		if done, err = h.service.Apply(r.Context(), who, wanted); err == nil {
 			h.forget()

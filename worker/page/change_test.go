@@ -196,13 +196,13 @@ func TestChangeRefused(t *testing.T) {
 	}
 	_, body := s.post("/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "x", "reason", "typed"))
 	has(t, body, `value="x"`, `aria-invalid="true"`, `aria-describedby="f-limit-fault"`, `value="typed"`)
-	_, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", Reason: "quick"}, "search")
+	_, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", Reason: "quick"}, "payments")
 	must(t, err)
 	code, body := s.post("/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "5", "do", "make", "expect", "1"))
 	if code != http.StatusConflict || s.version() != 2 {
 		t.Fatalf("%d, version %d", code, s.version())
 	}
-	has(t, body, "Somebody was quicker", "version 1", "version 2", "pause search", "anna", "“quick”", `value="5"`)
+	has(t, body, "Somebody was quicker", "version 1", "version 2", "pause payments", "anna", "“quick”", `value="5"`)
 	if code, body := s.post("/change", form("verb", "pause", "scope", "nowhere")); code != 422 || !strings.Contains(body, `name="force"`) {
 		t.Errorf("%d\n%s", code, body)
 	}

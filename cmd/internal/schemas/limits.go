@@ -41,7 +41,7 @@ var (
 		"unit":   "the unit of resets that are plain numbers, s (default) or ms",
 	}
 	aboutRule = map[string]string{
-		"name":           "its name, 1 to 128 bytes",
+		"name":           "its name, 1 to 128 bytes, without a colon at the end",
 		"algorithm":      "how it counts: token-bucket, sliding-window, fixed-window, concurrency or calendar",
 		"limit":          "how many units, or runs at once; 0 suspends: tasks wait",
 		"per":            "the length of the window, such as 1s, 1h or 30d",
@@ -133,7 +133,7 @@ func percent(number string) object {
 
 func rule() object {
 	s := fields(describe(object{
-		"name": name(), "algorithm": word(policy.Words("algorithm")...), "limit": whole(0, maxNumber), "per": duration(), "opens_on_use": flag(), "burst": whole(1, maxNumber),
+		"name": ruleName(), "algorithm": word(policy.Words("algorithm")...), "limit": whole(0, maxNumber), "per": duration(), "opens_on_use": flag(), "burst": whole(1, maxNumber),
 		"lease": duration(), "on_redis_error": word(policy.Words("on_redis_error")...), "margin": duration(), "prefetch": duration(), "max_wait": duration(),
 		"resets": cron(), "active": object{"type": "string", "pattern": "^ *[^ @]+( +[^ ]+){4} *$"}, "timezone": object{"type": "string", "minLength": 1},
 		"rollover": whole(0, maxNumber), "spread": flag(), "shadow": flag(), "unit": unit(), "unlimited": flag(),

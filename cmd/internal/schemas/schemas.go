@@ -70,6 +70,13 @@ func name() object {
 	return object{"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^/\\x00-\\x1f\\x7f-\\x9f]*$"}
 }
 
+// ruleName is name without those that end in a colon, as the fields of a scope do in the history.
+func ruleName() object {
+	n := name()
+	n["pattern"] = "^[^/\\x00-\\x1f\\x7f-\\x9f]*[^:/\\x00-\\x1f\\x7f-\\x9f]$"
+	return n
+}
+
 func word(words ...string) object { return object{"enum": words} }
 
 func whole(least, most int64) object {
