@@ -61,12 +61,14 @@ func (a Actor) sees(place string) bool {
 
 // covers reports whether a scope is at or below a place of the limits, such as payments/*.
 func covers(place, scope string) bool {
-	names, at := strings.Split(scope, "/"), strings.Split(place, "/")
-	if len(at) > len(names) {
-		return false
-	}
-	for i, name := range at {
-		if name != "*" && name != names[i] {
+	for more, has := true, true; more; {
+		if !has {
+			return false
+		}
+		var at, name string
+		at, place, more = strings.Cut(place, "/")
+		name, scope, has = strings.Cut(scope, "/")
+		if at != "*" && at != name {
 			return false
 		}
 	}

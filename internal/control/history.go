@@ -16,7 +16,7 @@ type SeenChange struct {
 }
 
 // SeenChange reduces a version to what an actor may see of it. It returns false if that is nothing.
-func (s *Service) SeenChange(who Actor, c policystore.Change) (seen SeenChange, any bool) {
+func (s *Service) SeenChange(who Actor, c policystore.Change) (seen SeenChange, some bool) {
 	if who.seesAll() {
 		return SeenChange{Change: c}, true
 	}

@@ -29,7 +29,7 @@ func TestSeenChanges(t *testing.T) {
 	for name, c := range map[string]struct {
 		who                         Actor
 		change                      policystore.Change
-		any, told                   bool
+		some, told                  bool
 		differences, resets, hidden int
 	}{
 		"own":                {mail, policystore.Change{Known: true, Differences: difference("mail", "mail/x")}, true, true, 2, 0, 0},
@@ -44,10 +44,10 @@ func TestSeenChanges(t *testing.T) {
 		"sees all":           {all, policystore.Change{Differences: difference("mail", "payments"), Version: policystore.Version{Resets: resets("payments")}}, true, true, 2, 1, 0},
 	} {
 		c.change.Version.Change, c.change.Version.Reason = "set payments plan", "for acme"
-		got, any := a.SeenChange(c.who, c.change)
+		got, some := a.SeenChange(c.who, c.change)
 		told := got.Version.Change == "set payments plan" && got.Version.Reason == "for acme"
-		if any != c.any || len(got.Differences) != c.differences || len(got.Version.Resets) != c.resets || got.Hidden != c.hidden || c.any && told != c.told {
-			t.Errorf("%s: %+v, %t", name, got, any)
+		if some != c.some || len(got.Differences) != c.differences || len(got.Version.Resets) != c.resets || got.Hidden != c.hidden || c.some && told != c.told {
+			t.Errorf("%s: %+v, %t", name, got, some)
 		}
 		if !told && (got.Version.Change != "changed limits" || got.Version.Reason != "") {
 			t.Errorf("%s: %q, %q", name, got.Version.Change, got.Version.Reason)

@@ -101,7 +101,7 @@ type TaskChangeError struct{ Why string }
 func (e *TaskChangeError) Error() string { return e.Why }
 
 // check refuses a change that no task can undergo.
-func (c *TaskChange) check(p *policy.Policy) error {
+func (c *TaskChange) check() error {
 	switch {
 	case !slices.Contains(taskVerbs, c.Verb):
 		return &TaskChangeError{fmt.Sprintf("tasks cannot be changed by %q", c.Verb)}
@@ -117,17 +117,23 @@ func (c *TaskChange) check(p *policy.Policy) error {
 		return &TaskChangeError{fmt.Sprintf("priority %d is not from %d to %d", c.Priority, -policy.MaxPriority, policy.MaxPriority)}
 	case c.Verb == VerbMove && c.To == "":
 		return &TaskChangeError{"no scope to move to"}
-	case c.Verb == VerbMove:
-		scope, err := policy.ParseScope(c.To)
-		if err == nil {
-			err = p.Check(scope, 1)
-		}
-		if errors.As(err, new(*policy.CostError)) {
-			return nil // a task may cost less, by unit
-		}
-		return err
 	}
 	return nil
+}
+
+// checkTo refuses a move to a scope that is none, or that meets no rule.
+func (c *TaskChange) checkTo(p *policy.Policy) error {
+	if c.Verb != VerbMove {
+		return nil
+	}
+	scope, err := policy.ParseScope(c.To)
+	if err == nil {
+		err = p.Check(scope, 1)
+	}
+	if errors.As(err, new(*policy.CostError)) {
+		return nil // a task may cost less, by unit
+	}
+	return err
 }
 
 // refuses reports whether an actor has no right to change tasks of a scope, and counts n of them.
@@ -182,13 +188,17 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 }
 
 func (s *Service) checkTasks(who Actor, c TaskChange) error {
-	if err := c.check(s.limiter.Policy()); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
+	scopes := []string{c.Scope}
 	if len(c.IDs) > 0 {
-		return s.mayTasks(who, c) // each task's scope is checked when the task is found
+		scopes = nil // each task's scope is checked when the task is found
 	}
-	return s.mayTasks(who, c, c.Scope)
+	if err := s.mayTasks(who, c, scopes...); err != nil {
+		return err
+	}
+	return c.checkTo(s.limiter.Policy()) // what the limits name is for those alone that have the right
 }
 
 // ApplyTasks changes waiting tasks, each by itself, and records that in Redis and in the log. It leaves

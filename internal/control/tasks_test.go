@@ -176,6 +176,22 @@ func TestTaskChangesAreChecked(t *testing.T) {
 	}
 }
 
+// A move to a scope of others is refused alike whether the limits have a rule for it or not, and a pattern is no target.
+func TestMoveTellsNothingOfItsTarget(t *testing.T) {
+	t.Parallel()
+	a, _ := newTasks(t)
+	anna := Actor{Name: "anna", Role: RoleOwner, Scopes: []string{"p/a"}}
+	for _, to := range []string{"q", "nowhere", "p/b", "p/*", "p//b"} {
+		_, err := a.Count(t.Context(), anna, TaskChange{Verb: VerbMove, Scope: "p/a", To: to})
+		if want := "anna may not move tasks of " + to; err == nil || err.Error() != want {
+			t.Errorf("to %s: %v, want %s", to, err, want)
+		}
+	}
+	if _, err := a.Count(t.Context(), admin, TaskChange{Verb: VerbMove, Scope: "p/a", To: "p/*"}); !errors.As(err, new(*policy.ScopeError)) {
+		t.Errorf("to a pattern: %v", err)
+	}
+}
+
 // A task of a scope that the actor may not see is answered as one that does not exist.
 func TestHiddenTasksAreNone(t *testing.T) {
 	t.Parallel()

@@ -66,8 +66,8 @@ type historyData struct {
 // seen returns the changes of which an actor may see a part, reduced to that part.
 func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
 	for i, c := range all.changes {
-		seen, any := h.service.SeenChange(who, c)
-		if !any {
+		seen, some := h.service.SeenChange(who, c)
+		if !some {
 			continue
 		}
 		rows = append(rows, changeRow{seen, i == 0, i > 0 && seen.Hidden == 0 && h.mayRollback(who, c)})
