@@ -395,7 +395,7 @@ type doneData struct {
 func (h *handler) done(w http.ResponseWriter, r *http.Request, who Actor) {
 	t, _ := h.historyTopic(r, who)
 	h.forget()
-	st := h.hub.get(r.Context(), t)
+	st := h.hub.get(r.Context(), t, who.Name)
 	if st.data == nil || st.err != nil {
 		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
 		return

@@ -162,10 +162,11 @@ func TestHubReadsOnceForAll(t *testing.T) {
 		var away atomic.Bool
 		one := counted("a", 5, &n, &away)
 		var stops []func()
-		for range 100 {
-			_, stop := h.watch(one)
+		for n := range 100 {
+			_, stop, err := h.watch(one, fmt.Sprint("viewer", n))
+			must(t, err)
 			stops = append(stops, stop)
-			h.get(t.Context(), one)
+			h.get(t.Context(), one, "me")
 		}
 		if n := n.Load(); n != 1 {
 			t.Errorf("100 viewers that came at once: %d readings", n)
@@ -187,7 +188,7 @@ func TestHubReadsOnceForAll(t *testing.T) {
 			t.Errorf("%d readings while nobody looked", n-at)
 		}
 		away.Store(true)
-		if st := h.get(t.Context(), one); st.err == nil || st.data != at {
+		if st := h.get(t.Context(), one, "me"); st.err == nil || st.data != at {
 			t.Errorf("while Redis is away: %+v, want what was read last, %d", st, at)
 		}
 	})

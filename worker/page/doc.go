@@ -8,6 +8,6 @@
 // same words. The page is one http.Handler. Templates, style and script are embedded, and browsers fetch
 // nothing from other hosts. It works without JavaScript, and updates itself with it.
 //
-// It reads Redis once a second for all viewers together, with at most 50 commands, and not at all while
-// there are no viewers.
+// It reads Redis for all viewers together, with at most 50 commands a second in the long run, which actors
+// share, and not at all while there are no viewers.
 package page

@@ -29,7 +29,7 @@ func (h *handler) drainTopic(r *http.Request, who Actor) (topic, error) {
 	cost := func(last any) int {
 		s, again := last.(*drainState)
 		if !again {
-			return snapshotCommands
+			return limitsCost + queuesCost // the first reading asks for each queue
 		}
 		return min(snapshotCommands, limitsCost+queuesCost+s.all*control.ActiveInCost)
 	}
@@ -61,6 +61,11 @@ func (h *handler) loadDrain(ctx context.Context, name string, last any) (any, er
 		due = due[:min(len(due), (snapshotCommands-limitsCost-queuesCost)/control.ActiveInCost)]
 	}
 	for _, queue := range due {
+		if !again {
+			if err := turn(ctx, control.ActiveInCost); err != nil {
+				return nil, err
+			}
+		}
 		if s.active[queue], err = h.service.ActiveIn(queue, name); err != nil {
 			return nil, err
 		}

@@ -134,7 +134,7 @@ type auditChange struct {
 // export writes the history as NDJSON, oldest first.
 func (h *handler) export(w http.ResponseWriter, r *http.Request, who Actor) {
 	t, _ := h.historyTopic(r, who)
-	st := h.hub.get(r.Context(), t)
+	st := h.hub.get(r.Context(), t, who.Name)
 	if st.data == nil || st.err != nil {
 		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
 		return

@@ -93,7 +93,7 @@ func (h *handler) scopeTopic(r *http.Request, who Actor) (topic, error) {
 				}
 				return quickCost
 			}
-			return snapshotCommands
+			return quickCost // the first reading asks for each of its other parts
 		},
 		load: func(ctx context.Context, last any) (any, error) { return h.loadScope(ctx, name, last) },
 	}, nil
@@ -139,6 +139,11 @@ func (h *handler) loadScope(ctx context.Context, name string, last any) (any, er
 		part := s.due(h.now())
 		if part < 0 {
 			return s, nil
+		}
+		if !again {
+			if err := turn(ctx, slowCost[part]); err != nil {
+				return nil, err
+			}
 		}
 		if err := h.loadSlow(ctx, s, name, part); err != nil {
 			return nil, err

@@ -57,7 +57,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, who Actor, s scre
 		h.failed(w, r, who, err)
 		return
 	}
-	st := h.hub.get(r.Context(), t)
+	st := h.hub.get(r.Context(), t, who.Name)
 	if st.data == nil {
 		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
 		return
@@ -131,10 +131,15 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 		http.Error(w, control.Plain(err), statusOf(err))
 		return
 	}
+	news, stop, err := h.hub.watch(t, who.Name)
+	if err != nil {
+		w.Header().Set("Retry-After", retryAfter)
+		http.Error(w, control.Plain(err), statusOf(err))
+		return
+	}
+	defer stop()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	news, stop := h.hub.watch(t)
-	defer stop()
 	stream := &stream{w: w, to: http.NewResponseController(w)}
 	_ = stream.to.SetReadDeadline(time.Time{}) // a server's ReadTimeout is for incoming requests, and would end this one
 	beat, end := time.NewTicker(h.heartbeat), time.NewTimer(h.longest)

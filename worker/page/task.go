@@ -108,6 +108,9 @@ func (h *handler) loadTask(ctx context.Context, id, name string, before *taskSta
 		if queues, err = h.inspector.Queues(); err != nil {
 			return nil, err
 		}
+		if err := turn(ctx, 2*len(queues)); err != nil {
+			return nil, err
+		}
 	}
 	var err error
 	s.tasks, err = h.service.TaskIn(ctx, everybody, id, queues)
