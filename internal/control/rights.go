@@ -149,6 +149,15 @@ func (s *Service) May(who Actor, verb Verb, place string) error {
 	return nil
 }
 
+// MaySomewhere returns a *ForbiddenError if an actor has no right to a verb at any place, by its role
+// alone.
+func (s *Service) MaySomewhere(who Actor, verb Verb) error {
+	if rights[verb][who.Role] > nowhere {
+		return nil
+	}
+	return &ForbiddenError{Actor: who.Name, Verb: verb, Need: RoleAdmin}
+}
+
 // mayAt is May for the place alone, without the names that it covers.
 func (s *Service) mayAt(who Actor, verb Verb, place string) error {
 	owners := s.owners(place)

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 // act is the form that changes waiting tasks.
@@ -68,11 +66,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 		All: r.FormValue("all") != "", To: strings.Trim(strings.TrimSpace(r.FormValue("to")), "/"), Priority: strings.TrimSpace(r.FormValue("priority")), Reason: strings.TrimSpace(r.FormValue("reason")),
 		Before: r.FormValue("before"),
 	}
-	kind, is := taskVerbs[a.Verb]
-	if !is {
-		h.failed(w, r, who, &badRequest{fmt.Sprintf("tasks cannot be changed by %q", a.Verb)})
-		return
-	}
+	kind := taskVerbs[a.Verb]
 	a.expected, _ = strconv.ParseInt(r.FormValue("expected"), 10, 64)
 	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
 	if a.Verb == control.VerbClear {
@@ -85,9 +79,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	asked, err := a.asked()
 	ready := err == nil && (a.Verb != control.VerbMove || a.To != "") && (a.Verb != control.VerbPriority || a.Priority != "")
 	switch {
-	case err != nil:
-	case !ready: // the form asks for the target first
-		err = h.service.May(who, a.Verb, a.Scope)
+	case err != nil, !ready: // the form asks for the target first
 	case r.FormValue("do") == "make":
 		h.makeOf(w, r, who, a, asked)
 		return
@@ -104,10 +96,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 	}
 	status := http.StatusOK
 	if err != nil {
-		if status = statusOf(err); errors.As(err, new(*control.TaskChangeError)) || errors.As(err, new(*policy.UnmatchedError)) || errors.As(err, new(*policy.ScopeError)) {
-			status = http.StatusUnprocessableEntity
-		}
-		if status == http.StatusForbidden {
+		if status = statusOf(err); status == http.StatusForbidden {
 			h.failed(w, r, who, err)
 			return
 		}

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -40,18 +41,25 @@ func (h *handler) user(r *http.Request) (Actor, bool) {
 	return h.cfg.Users.person(one.name, one.hash)
 }
 
-// asked calls next for requests whose actor is known. It sends others to the login, or refuses them.
-func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) http.HandlerFunc {
+// asked handles a route for requests whose actor is known and has the right to what they need. It sends
+// others to the login, or refuses them.
+func (h *handler) asked(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, held)
 		who, ok := h.who(r)
 		switch {
 		case ok:
 			if r.URL.Path != "/live" { // which the browser opens by itself, also when nobody looks
 				h.sessions.use(r, h.now())
 			}
+			if !readForm(w, r, held) {
+				return
+			}
 			h.follow(r.Context())
-			next(w, r, who)
+			if err := h.may(who, r, route.needs); err != nil {
+				h.failed(w, r, who, err)
+				return
+			}
+			route.handle(w, r, who)
 		case h.cfg.Local != "":
 			http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 		case h.cfg.Users == nil:
@@ -66,6 +74,25 @@ func (h *handler) asked(next func(http.ResponseWriter, *http.Request, Actor)) ht
 			http.Redirect(w, r, h.link("/login", "next", next), http.StatusSeeOther)
 		}
 	}
+}
+
+// readForm reads the query and the form of a request, of a number of bytes at most, or refuses it: half a
+// form does nothing.
+func readForm(w http.ResponseWriter, r *http.Request, most int64) bool {
+	r.Body = http.MaxBytesReader(w, r.Body, most)
+	err := r.ParseForm()
+	if err == nil {
+		err = r.ParseMultipartForm(most)
+	}
+	switch {
+	case err == nil, errors.Is(err, http.ErrNotMultipart):
+		return true
+	case errors.As(err, new(*http.MaxBytesError)):
+		http.Error(w, "the form is larger than "+number(most>>10)+" KB", http.StatusRequestEntityTooLarge)
+	default:
+		http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
+	}
+	return false
 }
 
 // login is the login form.

@@ -102,14 +102,11 @@ var shownFields = []ruleField{
 // changeOf reads a form from a request.
 func (h *handler) changeOf(r *http.Request) (*change, error) {
 	c := &change{
-		Verb: control.Verb(r.FormValue("verb")), Scope: strings.TrimSpace(r.FormValue("scope")), Rule: strings.TrimSpace(r.FormValue("rule")), For: strings.TrimSpace(r.FormValue("for")),
+		Verb: control.Verb(r.FormValue("verb")), Scope: placeOf(r), Rule: strings.TrimSpace(r.FormValue("rule")), For: strings.TrimSpace(r.FormValue("for")),
 		Reason: strings.TrimSpace(r.FormValue("reason")), Text: r.FormValue("limits"), Replace: r.FormValue("replace") != "",
 		Shadow: r.FormValue("shadow") != "", More: r.FormValue("more"), Force: r.FormValue("force") != "", Faults: map[string]string{}, Hidden: url.Values{},
 	}
-	kind, is := verbs[c.Verb]
-	if !is {
-		return nil, &badRequest{fmt.Sprintf("limits cannot be changed by %q", c.Verb)}
-	}
+	kind := verbs[c.Verb]
 	c.Button, c.Danger, c.Asks, c.Title = kind.button, kind.danger, kind.asks, kind.title
 	if strings.Contains(c.Title, "%s") {
 		c.Title = fmt.Sprintf(kind.title, c.Scope)
@@ -268,18 +265,15 @@ func (h *handler) askedRule(c *change, out *control.Change) error {
 
 // changeForm shows the form of a change.
 func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, who Actor) {
+	if control.Verb(r.FormValue("verb")) == control.VerbRollback { // its preview shows what it changes
+		h.changed(w, r, who)
+		return
+	}
 	if _, err := h.limits(r.Context()); err != nil {
 		h.failed(w, r, who, err)
 		return
 	}
 	c, err := h.changeOf(r)
-	if err == nil {
-		err = h.service.May(who, c.Verb, c.Scope)
-	}
-	if c != nil && c.Verb == control.VerbRollback { // its preview shows what it changes
-		h.changed(w, r, who)
-		return
-	}
 	if err != nil {
 		h.failed(w, r, who, err)
 		return
@@ -363,12 +357,13 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, who Actor, c *
 	h.render(w, r, status, "change", view{Title: c.Title, Who: who, Data: c})
 }
 
-// isRefusal reports whether the service understood a change and refused it.
+// isRefusal reports whether the service understood a change, of limits or of tasks, and refused it.
 func isRefusal(err error) bool {
 	return slices.ContainsFunc([]error{policystore.ErrUnchanged, policystore.ErrNothingToReset, policystore.ErrNotPermitted, policystore.ErrNone},
 		func(one error) bool { return errors.Is(err, one) }) ||
 		errors.As(err, new(*policystore.MissingError)) || errors.As(err, new(*policystore.NotPausedError)) || errors.As(err, new(*policystore.ReasonError)) ||
-		errors.As(err, new(*policystore.VersionError)) || errors.As(err, new(*policystore.DamagedError)) || errors.As(err, new(*policy.ScopeError))
+		errors.As(err, new(*policystore.VersionError)) || errors.As(err, new(*policystore.DamagedError)) || errors.As(err, new(*policy.ScopeError)) ||
+		errors.As(err, new(*policy.UnmatchedError)) || errors.As(err, new(*control.TaskChangeError))
 }
 
 // faults puts each fault beside its field, if it has one in the form.

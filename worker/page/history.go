@@ -65,20 +65,15 @@ type historyData struct {
 
 // seen returns the changes of which an actor may see a part, reduced to that part.
 func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
+	mayRollback := h.service.MaySomewhere(who, control.VerbRollback) == nil // only its preview shows what it changes
 	for i, c := range all.changes {
 		seen, some := h.service.SeenChange(who, c)
 		if !some {
 			continue
 		}
-		rows = append(rows, changeRow{seen, i == 0, i > 0 && seen.Hidden == 0 && h.mayRollback(who, c)})
+		rows = append(rows, changeRow{seen, i == 0, i > 0 && seen.Hidden == 0 && mayRollback})
 	}
 	return rows
-}
-
-// mayRollback reports whether the page offers a rollback. Only the preview shows what a rollback
-// changes.
-func (h *handler) mayRollback(who Actor, _ policystore.Change) bool {
-	return who.Role == RoleAdmin || who.Role == RoleOwner
 }
 
 func (h *handler) historyView(r *http.Request, who Actor, data any) (any, string, error) {

@@ -185,8 +185,7 @@ func secure(next http.Handler) http.Handler {
 	})
 }
 
-// routes registers the handlers. Scopes and ids are in queries, since a name may be "..", or contain
-// what a path may not.
+// routes registers the handlers.
 func (h *handler) routes() {
 	h.mux = http.NewServeMux()
 	assets, _ := fs.Sub(embedded, "assets")
@@ -196,24 +195,9 @@ func (h *handler) routes() {
 		h.mux.HandleFunc("POST /login", h.loggedIn)
 		h.mux.HandleFunc("POST /logout", h.logout)
 	}
-	for path, s := range h.screens() {
-		h.mux.HandleFunc("GET "+path, h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) { h.show(w, r, who, s) }))
+	for _, one := range h.routed() {
+		h.mux.HandleFunc(one.pattern, h.asked(one))
 	}
-	h.mux.HandleFunc("GET /history.ndjson", h.asked(h.export))
-	h.mux.HandleFunc("GET /limits", h.asked(h.limitsScreen))
-	h.mux.HandleFunc("GET /limits.yaml", h.asked(h.exportLimits))
-	h.mux.HandleFunc("GET /forecast", h.asked(h.forecast))
-	h.mux.HandleFunc("POST /forecast", h.asked(h.forecast))
-	h.mux.HandleFunc("GET /change", h.asked(h.changeForm))
-	h.mux.HandleFunc("POST /change", h.asked(h.changed))
-	h.mux.HandleFunc("POST /tasks", h.asked(h.acted))
-	h.mux.HandleFunc("POST /stop", h.asked(h.stopped))
-	h.mux.HandleFunc("GET /done", h.asked(h.done))
-	h.mux.HandleFunc("GET /live", h.asked(h.live))
-	h.mux.HandleFunc("GET /search", h.asked(h.search))
-	h.mux.HandleFunc("/", h.asked(func(w http.ResponseWriter, r *http.Request, who Actor) {
-		h.fail(w, r, who, http.StatusNotFound, errors.New("there is no such page"))
-	}))
 }
 
 // cached lets browsers keep assets, whose URLs contain a hash of all of them.

@@ -309,6 +309,8 @@ func statusOf(err error) int {
 		return http.StatusConflict
 	case errors.As(err, new(*shareError)):
 		return http.StatusTooManyRequests
+	case isRefusal(err):
+		return http.StatusUnprocessableEntity
 	}
 	return http.StatusServiceUnavailable
 }

@@ -15,8 +15,9 @@ import (
 
 // screen is a page that shows one topic.
 type screen struct {
-	name string // of its template
-	// topic returns the topic of a request. It returns an error if the actor may not see it.
+	name  string // of its template
+	needs needs
+	// topic returns the topic of a request.
 	topic func(r *http.Request, who Actor) (topic, error)
 	// view turns the data of a topic into the data of the template, and returns the title.
 	view func(r *http.Request, who Actor, data any) (any, string, error)
@@ -27,14 +28,14 @@ type screen struct {
 // screens are the screens that change nothing, by their paths.
 func (h *handler) screens() map[string]screen {
 	return map[string]screen{
-		"/{$}":      {name: "overview", topic: h.overviewTopic, view: h.overviewView, live: true},
-		"/scope":    {name: "scope", topic: h.scopeTopic, view: h.scopeView, live: true},
-		"/waiters":  {name: "waiters", topic: h.waitersTopic, view: h.waitersView, live: true},
-		"/drain":    {name: "drain", topic: h.drainTopic, view: h.drainView, live: true},
-		"/task":     {name: "task", topic: h.taskTopic, view: h.taskView, live: true},
-		"/history":  {name: "history", topic: h.historyTopic, view: h.historyView},
-		"/progress": {name: "progress", topic: h.progressTopic, view: h.progressView, live: true},
-		"/workers":  {name: "workers", topic: h.workersTopic, view: h.workersView, live: true},
+		"/{$}":      {name: "overview", needs: seeRows, topic: h.overviewTopic, view: h.overviewView, live: true},
+		"/scope":    {name: "scope", needs: seeScope, topic: h.scopeTopic, view: h.scopeView, live: true},
+		"/waiters":  {name: "waiters", needs: seeScope, topic: h.waitersTopic, view: h.waitersView, live: true},
+		"/drain":    {name: "drain", needs: seeScope, topic: h.drainTopic, view: h.drainView, live: true},
+		"/task":     {name: "task", needs: seeRows, topic: h.taskTopic, view: h.taskView, live: true},
+		"/history":  {name: "history", needs: seeRows, topic: h.historyTopic, view: h.historyView},
+		"/progress": {name: "progress", needs: seeRows, topic: h.progressTopic, view: h.progressView, live: true},
+		"/workers":  {name: "workers", needs: seeRows, topic: h.workersTopic, view: h.workersView, live: true},
 	}
 }
 
@@ -109,26 +110,34 @@ const (
 	streamLongest = 5 * time.Minute
 )
 
+// watched returns the screen of which a request wants the stream, and the request for that screen itself.
+func (h *handler) watched(r *http.Request) (s screen, looked *http.Request, err error) {
+	at, err := url.Parse(safePath(r.FormValue("at")))
+	if err != nil {
+		return s, nil, &badRequest{"at is no path of this page"}
+	}
+	s, is := h.screenOf(at.Path)
+	if !is || !s.live {
+		return s, nil, &notFound{"at is no live screen"}
+	}
+	looked = r.Clone(r.Context())
+	looked.URL, looked.Form, looked.PostForm, looked.MultipartForm = at, nil, nil, nil
+	return s, looked, nil
+}
+
 // live sends the live part of a screen each time that it changes, as server-sent events: "html" with
 // the part, and then "at" with the time of its data, or "stale" with it while Redis does not answer. The
 // stream ends with "bye" when its viewer's rights have changed, and with "again" when the browser should
 // open another.
 func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
-	at, err := url.Parse(safePath(r.FormValue("at")))
+	s, looked, err := h.watched(r)
 	if err != nil {
-		http.Error(w, "at is no path of this page", http.StatusBadRequest)
+		h.failed(w, r, who, err)
 		return
 	}
-	s, is := h.screenOf(at.Path)
-	if !is || !s.live {
-		http.Error(w, "at is no live screen", http.StatusNotFound)
-		return
-	}
-	looked := r.Clone(r.Context())
-	looked.URL, looked.Form, looked.PostForm = at, nil, nil
 	t, err := s.topic(looked, who)
 	if err != nil {
-		http.Error(w, control.Plain(err), statusOf(err))
+		h.failed(w, r, who, err)
 		return
 	}
 	news, stop, err := h.hub.watch(t, who.Name)
@@ -172,7 +181,7 @@ var errEnded = errors.New("page: the viewer may not see it any more")
 
 // sendLive sends the present state of a topic.
 func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t topic) error {
-	if _, err := s.topic(r, who); err != nil { // the owner has changed
+	if h.may(who, r, s.needs) != nil { // the owner has changed
 		return errors.Join(errEnded, to.send("bye", ""))
 	}
 	st := h.hub.state(t.key)

@@ -143,6 +143,7 @@ type workersData struct {
 	Mismatch  int
 	Schedules []scheduleRow
 	Own       bool // this process runs schedules
+	Few       bool // the actor may not see all scopes, and so no queues, which scopes share
 }
 
 type processRow struct {
@@ -162,6 +163,12 @@ func (h *handler) workersView(r *http.Request, who Actor, data any) (any, string
 	s := data.(*workersState)
 	d := workersData{All: s.all, Read: len(s.servers), Queues: s.queues, Own: len(h.cfg.Schedules) > 0}
 	d.Servers, d.Pages = pageOf(s.servers, r)
+	if d.Few = h.service.May(who, control.VerbSee, "") != nil; d.Few {
+		d.Queues, d.Servers = nil, slices.Clone(d.Servers)
+		for i := range d.Servers {
+			d.Servers[i].Queues = nil
+		}
+	}
 	inForce := int64(0)
 	if v := s.limits.Version; v != nil {
 		d.Version, inForce = v.Number, v.Number

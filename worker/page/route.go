@@ -1,0 +1,110 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// route is a path of the page. Its handler is called only for actors that have the right to what the
+// request needs.
+type route struct {
+	pattern string // of http.ServeMux
+	needs   needs
+	handle  func(http.ResponseWriter, *http.Request, Actor)
+}
+
+// needs returns what a request needs. It reads the request alone.
+type needs func(*http.Request) (need, error)
+
+// need is a verb at a place of the limits.
+type need struct {
+	verb  control.Verb
+	place string
+	// rows says that only the data names the places, such as the rows of a table. The service checks each of
+	// them, so here the actor needs the right to some place.
+	rows bool
+}
+
+// routed are the routes of actors. Scopes and ids are in queries, since a name may be "..", or contain
+// what a path may not.
+func (h *handler) routed() []route {
+	all := []route{
+		{"GET /history.ndjson", seeRows, h.export},
+		{"GET /limits", seeRows, h.limitsScreen},
+		{"GET /limits.yaml", seeAll, h.exportLimits},
+		{"GET /forecast", seeRows, h.forecast},
+		{"POST /forecast", seeRows, h.forecast},
+		{"GET /change", changeLimits, h.changeForm},
+		{"POST /change", changeLimits, h.changed},
+		{"POST /tasks", changeTasks, h.acted},
+		{"POST /stop", seeRows, h.stopped}, // of one's own
+		{"GET /done", seeRows, h.done},
+		{"GET /live", h.seeLive, h.live},
+		{"GET /search", seeRows, h.search},
+		{"/", seeRows, func(w http.ResponseWriter, r *http.Request, who Actor) {
+			h.fail(w, r, who, http.StatusNotFound, errors.New("there is no such page"))
+		}},
+	}
+	for path, s := range h.screens() {
+		all = append(all, route{"GET " + path, s.needs, func(w http.ResponseWriter, r *http.Request, who Actor) { h.show(w, r, who, s) }})
+	}
+	return all
+}
+
+// may returns an error if an actor may not have what a request needs.
+func (h *handler) may(who Actor, r *http.Request, needs needs) error {
+	n, err := needs(r)
+	switch {
+	case err != nil:
+		return err
+	case n.rows:
+		return h.service.MaySomewhere(who, n.verb)
+	}
+	return h.service.May(who, n.verb, n.place)
+}
+
+func seeRows(*http.Request) (need, error) { return need{verb: control.VerbSee, rows: true}, nil }
+
+func seeAll(*http.Request) (need, error) { return need{verb: control.VerbSee}, nil }
+
+func seeScope(r *http.Request) (need, error) {
+	name := r.FormValue("scope")
+	if _, err := policy.ParseScope(name); err != nil {
+		return need{}, &badRequest{control.Plain(err)}
+	}
+	return need{verb: control.VerbSee, place: name}, nil
+}
+
+// seeLive is the need of the screen whose stream is asked for.
+func (h *handler) seeLive(r *http.Request) (need, error) {
+	s, looked, err := h.watched(r)
+	if err != nil {
+		return need{}, err
+	}
+	return s.needs(looked)
+}
+
+func changeLimits(r *http.Request) (need, error) {
+	verb := control.Verb(r.FormValue("verb"))
+	if _, is := verbs[verb]; !is {
+		return need{}, &badRequest{fmt.Sprintf("limits cannot be changed by %q", verb)}
+	}
+	return need{verb: verb, place: placeOf(r), rows: verb == control.VerbRollback}, nil
+}
+
+// placeOf returns the place of the limits that a form names.
+func placeOf(r *http.Request) string { return strings.TrimSpace(r.FormValue("scope")) }
+
+// changeTasks needs the right to the scope of the screen; the service checks that of each chosen task.
+func changeTasks(r *http.Request) (need, error) {
+	verb, scope := control.Verb(r.FormValue("verb")), r.FormValue("scope")
+	if _, is := taskVerbs[verb]; !is {
+		return need{}, &badRequest{fmt.Sprintf("tasks cannot be changed by %q", verb)}
+	}
+	return need{verb: verb, place: scope, rows: scope == "" && len(r.Form["task"]) > 0}, nil
+}
