@@ -77,7 +77,7 @@ func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 // asynq tasks use package worker instead.
 //
 // It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to
-// outlast ctx's deadline or a rule's max_wait. If ctx ends first, it returns ctx's error, and the
+// end less than Config.StartTolerance before ctx's deadline, or to outlast a rule's max_wait. If ctx ends first, it returns ctx's error, and the
 // units are given back. Other errors are those of Decide. It waits out an outage under a closed rule,
 // as long as max_wait allows. A changed policy applies at once. Costs one round trip for each time it
 // asks.
@@ -95,14 +95,14 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	for {
 		changed := l.PolicyChanged()
 		// A start is taken only where it would not outlast anybody's patience.
-		req.MaxDelay = min(ahead, p.patience(time.Since(began)), untilDeadline(ctx))
+		req.MaxDelay = min(ahead, p.patience(time.Since(began)), l.untilLastStart(ctx))
 		d, err := l.Start(ctx, req)
 		var pause time.Duration
 		switch {
 		case err == nil && d.Allowed:
 			return d, nil
 		case err == nil:
-			err = tooLong(ctx, d, time.Since(began))
+			err = tooLong(untilDeadline(ctx), l.untilLastStart(ctx), d, time.Since(began))
 			pause = d.RetryDelay(req.MaxDelay)
 			req.ID = NewID()
 			if req.slot != nil && req.slot.spent {
@@ -179,11 +179,26 @@ func untilDeadline(ctx context.Context) time.Duration {
 	return Never
 }
 
-// tooLong refuses a wait that is known to outlast ctx or a rule that it is for.
-func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
-	if left, known := untilDeadline(ctx), d.atLeast(); known > left {
-		return fmt.Errorf("%w: allowed in %s, after the context's deadline in %s: %w",
-			ErrMaxWait, known, left.Round(time.Millisecond), context.DeadlineExceeded)
+// untilLastStart returns how long a start may be away that ctx lets run. A start on the deadline itself
+// would be charged, waited for and refunded, so the last one is as much before it as it may come late.
+func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
+	left := untilDeadline(ctx)
+	if left == Never {
+		return left
+	}
+	return max(0, left-max(0, l.cfg.StartTolerance))
+}
+
+// tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule
+// that it is for.
+func tooLong(deadline, last time.Duration, d Decision, waited time.Duration) error {
+	if known := d.atLeast(); known > last {
+		where := "after"
+		if known <= deadline {
+			where = "too close to"
+		}
+		return fmt.Errorf("%w: allowed in %s, %s the context's deadline in %s: %w",
+			ErrMaxWait, known, where, deadline.Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	for i := range d.Rules {
 		r := d.Rules[i]

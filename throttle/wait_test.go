@@ -112,6 +112,32 @@ func TestWaitRefuses(t *testing.T) {
 	}
 }
 
+// "At once and without a charge, if the wait is known to end less than Config.StartTolerance before ctx's deadline": such a start would
+// be charged, waited for and refunded. An earlier one is granted.
+func TestWaitOnItsDeadline(t *testing.T) {
+	t.Parallel()
+	for deadline, granted := range map[time.Duration]bool{sec + 5*ms: false, sec + 9*ms: false, sec + 11*ms: true} {
+		bubbleIn(t, deadline.String(), Config{StartTolerance: 5 * ms}, policyOf(t, bucket(1, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {
+			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			defer cancel()
+			began := time.Now()
+			d, err := l.Wait(ctx, Request{Scope: "p/x"})
+			if granted {
+				if err != nil || !d.Allowed {
+					t.Errorf("%+v, %v", d, err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrMaxWait) || time.Since(began) > 0 {
+				t.Errorf("after %s: %+v, %v", time.Since(began), d, err)
+			}
+		})
+	}
+}
+
 // "If ctx ends first, it returns ctx's error, and the units are given back".
 func TestCancelledWaitGivesBack(t *testing.T) {
 	t.Parallel()
