@@ -105,6 +105,7 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 		if len(s.rules) == 0 {
 			return Settlement{}, nil
 		}
+		asked := time.Now()
 		reply, err := l.runner.run(ctx, s.call(l, g, call))
 		if err != nil {
 			return Settlement{}, unavailable(ctx, "settle with", g.scope, err)
@@ -113,7 +114,7 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 		if reply[0] >= 0 {
 			return s.settlement(g, reply), nil
 		}
-		l.scopes.renew(time.UnixMicro(reply[1]), g.scope)
+		l.told(p.provider, asked, time.UnixMicro(reply[1]), []string{g.scope})
 	}
 	return Settlement{}, fmt.Errorf("%w: settle with %q: calendars change while they are asked", ErrUnavailable, g.scope)
 }

@@ -366,3 +366,26 @@ func TestSettleRefused(t *testing.T) {
 		})
 	}
 }
+
+// A process that only settles learns the server's time from the replies: its own clock may be minutes behind, in another period of a
+// calendar.
+func TestSettleUnderAnotherClock(t *testing.T) {
+	t.Parallel()
+	p := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
+		{Name: "minute", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("* * * * *", "UTC"), Unit: "tokens"},
+	}}})
+	m, rdb := redistest.Miniredis(t)
+	m.SetTime(time.Now().Add(5 * time.Minute))
+	cfg := Config{Prefix: redistest.Prefix(t), Timeout: bound}
+	asks, settles := newLimiter(t, rdb, p, cfg), newLimiter(t, rdb, p, cfg)
+	d, err := asks.Decide(t.Context(), Request{Scope: "p", Costs: policy.Costs{"tokens": 3}})
+	if err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if _, err := settles.Settle(t.Context(), d.Grant, policy.Costs{"tokens": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := asks.Peek(t.Context(), Request{Scope: "p", Costs: policy.Costs{"tokens": 1}}); err != nil || state.Rules[0].Remaining != 9 {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
