@@ -36,7 +36,7 @@ func ParseRole(name string) (Role, bool) {
 type Actor struct {
 	// Name is the author in the history. Required.
 	Name string
-	// Groups are compared with the owner of a scope, as Name is.
+	// Groups are compared with the owner of a scope; see Is.
 	Groups []string
 	Role   Role
 	// Scopes are the scopes that the actor may see, with all below them: names, or "*" for every name.
@@ -46,9 +46,13 @@ type Actor struct {
 	Via string
 }
 
-// is reports whether an owner in the limits stands for the actor.
-func (a Actor) is(owner string) bool {
-	return owner != "" && (owner == a.Name || slices.Contains(a.Groups, owner))
+// Is reports whether a name in the limits or in a list of rights stands for the actor: user:anna for the
+// person anna, and any other name for a group. A person named as a group is not that group.
+func (a Actor) Is(name string) bool {
+	if person, is := strings.CutPrefix(name, "user:"); is {
+		return person != "" && person == a.Name
+	}
+	return name != "" && slices.Contains(a.Groups, name)
 }
 
 // seesAll reports whether the actor may see every scope.

@@ -27,7 +27,7 @@ type AssignedField struct {
 // AssignedFields are the fields that assign writes, in order.
 var AssignedFields = []AssignedField{
 	{
-		"owner", "the name of a person or a group",
+		"owner", "the name of a group, or user:NAME",
 		func(a policystore.Assigned) bool { return a.Owner != nil },
 		func(a *policystore.Assigned, text string) bool { a.Owner = &text; return true },
 		func(n policy.ScopeConfig) string { return n.Owner },

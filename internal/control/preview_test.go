@@ -16,7 +16,7 @@ const previewed = `limits:
     owner: team
     rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 10s, burst: 1}]
     scopes:
-      a: {owner: anna}
+      a: {owner: "user:anna"}
   q: {rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 10s, burst: 1}]}
 `
 
@@ -138,9 +138,9 @@ func TestOwnersRollBack(t *testing.T) {
 		t.Errorf("the limits have changed since: %v", err)
 	}
 
-	boss := "bert"
+	boss := "user:bert"
 	apply(admin, Change{Verb: VerbAssign, Scope: "p/a", Assigned: policystore.Assigned{Owner: &boss}})
-	bert := Actor{Name: boss, Role: RoleOwner}
+	bert := Actor{Name: "bert", Role: RoleOwner}
 	if _, err = a.Apply(t.Context(), bert, Change{Verb: VerbUnset, Scope: "p/a"}); !errors.As(err, new(*ForbiddenError)) {
 		t.Errorf("who the owner is, an owner may not undo: %v", err)
 	}

@@ -178,7 +178,7 @@ func (s *Service) mayAt(who Actor, verb Verb, place string) error {
 
 // allowed reports whether the actor may do it, by the owners of the levels of a place.
 func (a Actor) allowed(verb Verb, place string, owners []string) bool {
-	owns := a.Role == RoleOwner && slices.ContainsFunc(owners, a.is)
+	owns := a.Role == RoleOwner && slices.ContainsFunc(owners, a.Is)
 	switch rights[verb][a.Role] {
 	case own:
 		return owns

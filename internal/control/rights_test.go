@@ -18,7 +18,7 @@ const owned = `limits:
     owner: team-pay
     rules: [{name: plan, algorithm: fixed-window, limit: 5, per: 30d}]
     scopes:
-      acme: {owner: dora, rules: [{name: tenant, algorithm: fixed-window, limit: 2, per: 30d}]}
+      acme: {owner: "user:dora", rules: [{name: tenant, algorithm: fixed-window, limit: 2, per: 30d}]}
   mail: {rules: [{name: plan, algorithm: fixed-window, limit: 5, per: 30d}]}
 `
 
@@ -70,6 +70,25 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// A person named like a group is not the group, and a group named like a person is not the person.
+func TestNamesAreNotGroups(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{"team-pay": true, "user:anna": true, "anna": false, "user:team-pay": false, "user:": false, "": false} {
+		if got := (Actor{Name: "anna", Groups: []string{"team-pay"}}).Is(name); got != want {
+			t.Errorf("anna of team-pay is %q: %t", name, got)
+		}
+	}
+	a := newAsked(t, owned)
+	for _, who := range []Actor{{Name: "team-pay"}, {Name: "eve", Groups: []string{"user:dora", "dora"}}, {Name: "user:dora"}} {
+		who.Role = RoleOwner
+		for _, scope := range []string{"payments", "payments/acme"} {
+			if err := a.May(who, VerbPause, scope); err == nil {
+				t.Errorf("%+v may pause %s", who, scope)
+			}
+		}
+	}
+}
+
 // A viewer sees no scopes but those that it is given, and those below them. An owner sees its own besides.
 func TestSees(t *testing.T) {
 	t.Parallel()
@@ -107,7 +126,7 @@ func TestForbiddenWords(t *testing.T) {
 		want  string
 	}{
 		{viewer, VerbPause, "payments", "vera may not pause payments: its owner is team-pay"},
-		{viewer, VerbPause, "payments/acme", "vera may not pause payments/acme: its owner is dora"},
+		{viewer, VerbPause, "payments/acme", "vera may not pause payments/acme: its owner is user:dora"},
 		{viewer, VerbPause, "mail", "vera may not pause mail: it has no owner, and only an admin may"},
 		{viewer, VerbPayload, "mail", "vera may not read the payloads of mail: it has no owner, and only an admin may"},
 		{viewer, VerbImport, "", "vera may not import into all limits: only an admin may"},

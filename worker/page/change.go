@@ -60,7 +60,7 @@ type ruleField struct {
 
 // assignedLabels are the labels of the fields of a scope, and what they are for.
 var assignedLabels = map[string][2]string{
-	"owner":        {"Owner", "the person or group that may pause and change this scope and those below it; empty: none"},
+	"owner":        {"Owner", "the group, or the person as user:NAME, that may pause and change this scope and those below it; empty: none"},
 	"apps":         {"Applications that may spend", "names divided by commas; empty: all"},
 	"hosts":        {"Hosts whose answers count", "such as api.example.com,*.example.org; empty: those of the level above"},
 	"weight":       {"Weight among its siblings", "a whole number; empty: 1"},
