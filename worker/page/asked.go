@@ -7,8 +7,11 @@ import (
 	"strings"
 )
 
-// held is how many bytes of a form are kept while its sender logs in again.
-const held = 2 << 20
+const (
+	// mostForm is how many bytes a form has at most, and mostLogin that of the login, whose sender is not known
+	// yet. A login also has the form that was sent when the session had ended.
+	mostForm, mostLogin = 2 << 20, 64 << 10
+)
 
 // who returns the actor of a request.
 func (h *handler) who(r *http.Request) (who Actor, ok bool) {
@@ -16,7 +19,7 @@ func (h *handler) who(r *http.Request) (who Actor, ok bool) {
 	case h.cfg.Identify != nil:
 		who, ok = h.cfg.Identify(r)
 	case h.cfg.Local != "":
-		who, ok = Actor{Name: h.cfg.Local, Role: RoleAdmin}, local(r)
+		who, ok = Actor{Name: h.cfg.Local, Role: RoleAdmin}, local(r) && !forwarded(r)
 	default:
 		if h.cfg.Proxy != nil {
 			who, ok = h.cfg.Proxy.identify(r)
@@ -51,7 +54,7 @@ func (h *handler) asked(route route) http.HandlerFunc {
 			if r.URL.Path != "/live" { // which the browser opens by itself, also when nobody looks
 				h.sessions.use(r, h.now())
 			}
-			if !readForm(w, r, held) {
+			if !readForm(w, r, mostForm) {
 				return
 			}
 			h.follow(r.Context())
@@ -60,19 +63,30 @@ func (h *handler) asked(route route) http.HandlerFunc {
 				return
 			}
 			route.handle(w, r, who)
-		case h.cfg.Local != "":
-			http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
-		case h.cfg.Users == nil:
-			http.Error(w, "who you are is not known here, or you have no role: log in at the proxy in front of this page, and ask its keeper", http.StatusForbidden)
-		case r.Header.Get("Authorization") != "" || r.URL.Path == "/live":
-			w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
-			http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)
-		case r.Method == http.MethodPost:
-			h.askAgain(w, r)
 		default:
-			next := r.URL.RequestURI()
-			http.Redirect(w, r, h.link("/login", "next", next), http.StatusSeeOther)
+			h.unknown(w, r)
 		}
+	}
+}
+
+// unknown sends a request whose actor is not known to the login, or refuses it.
+func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case h.cfg.Local != "" && forwarded(r):
+		http.Error(w, "a proxy has passed this request on, and everybody on this machine is an admin here: start the page with -proxy or -users", http.StatusForbidden)
+	case h.cfg.Local != "":
+		http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
+	case h.cfg.Proxy != nil && h.cfg.Proxy.sends(r) && !h.cfg.Proxy.named(r):
+		http.Error(w, "this page is not known under the name that you ask for: its keeper can add it with -proxy-host", http.StatusMisdirectedRequest)
+	case h.cfg.Users == nil:
+		http.Error(w, "who you are is not known here, or you have no role: log in at the proxy in front of this page, and ask its keeper", http.StatusForbidden)
+	case r.Header.Get("Authorization") != "" || r.URL.Path == "/live":
+		w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
+		http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)
+	case r.Method == http.MethodPost:
+		h.askAgain(w, r)
+	default:
+		http.Redirect(w, r, h.link("/login", "next", r.URL.RequestURI()), http.StatusSeeOther)
 	}
 }
 
@@ -88,7 +102,7 @@ func readForm(w http.ResponseWriter, r *http.Request, most int64) bool {
 	case err == nil, errors.Is(err, http.ErrNotMultipart):
 		return true
 	case errors.As(err, new(*http.MaxBytesError)):
-		http.Error(w, "the form is larger than "+number(most>>10)+" KB", http.StatusRequestEntityTooLarge)
+		http.Error(w, "the form is larger than "+number(most>>10)+" KB: log in if your session has ended, or send less", http.StatusRequestEntityTooLarge)
 	default:
 		http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
 	}
@@ -108,8 +122,7 @@ type heldField struct{ Name, Value string }
 
 // askAgain shows the login to a sender whose session has ended, and keeps the form.
 func (h *handler) askAgain(w http.ResponseWriter, r *http.Request) {
-	if err := r.ParseForm(); err != nil {
-		http.Error(w, "the form cannot be read: "+err.Error(), http.StatusBadRequest)
+	if !readForm(w, r, mostLogin/2) { // the login sends it again, with longer names
 		return
 	}
 	l := login{Next: r.URL.RequestURI(), Posted: true, Fault: "Your session has ended. Log in again: what you typed is kept."}
@@ -133,9 +146,7 @@ func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 const heldPrefix = "held:"
 
 func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, 2*held)
-	if err := r.ParseForm(); err != nil {
-		http.Error(w, "the form cannot be read: "+err.Error(), http.StatusBadRequest)
+	if !readForm(w, r, mostLogin) {
 		return
 	}
 	l := login{Next: safePath(r.PostForm.Get("next")), Name: r.PostForm.Get("name"), Posted: r.PostForm.Get("posted") != ""}
@@ -146,16 +157,15 @@ func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	from := r.RemoteAddr
-	if at, ok := remote(r); ok {
-		from = at.String()
-	}
-	if !h.sessions.mayTry(from, h.now()) {
-		w.Header().Set("Retry-After", "60")
-		l.Fault = "Too many tries from your address. Try again in a minute."
+	from, browser := h.sender(r), h.cfg.Users.browser(r, l.Name)
+	leave, ok := h.guesses.enter(l.Name, from, browser, h.now())
+	if !ok {
+		w.Header().Set("Retry-After", "10")
+		l.Fault = "Too many tries at this name, or from your address. Try again in some seconds."
 		h.render(w, r, http.StatusTooManyRequests, "login", view{Title: "Log in", Data: l})
 		return
 	}
+	defer leave()
 	who, hash, ok := h.cfg.Users.password(l.Name, r.PostForm.Get("password"))
 	if !ok {
 		h.log.WarnContext(r.Context(), "page: login refused", "name", l.Name, "from", from)
@@ -163,9 +173,11 @@ func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
 		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
 		return
 	}
-	h.sessions.succeeded(from)
 	h.log.InfoContext(r.Context(), "page: login", "name", who.Name, "role", who.Role.String(), "from", from)
 	http.SetCookie(w, cookie(r, h.cfg.Prefix, h.sessions.begin(who.Name, hash, h.now())))
+	if browser == "" {
+		http.SetCookie(w, browserCookieOf(r, h.cfg.Prefix, who.Name, hash))
+	}
 	if l.Posted {
 		h.render(w, r, http.StatusOK, "resume", view{Title: "Logged in", Who: who, Data: l})
 		return

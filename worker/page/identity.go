@@ -40,12 +40,16 @@ func sameRights(a, b Actor) bool {
 type Proxy struct {
 	// Networks are the addresses that the proxy's requests come from. Required.
 	Networks []netip.Prefix
+	// Hosts are the names under which browsers ask for the page, such as limits.example.com; other requests
+	// are refused, so that a name that somebody else's DNS points here gets no answer. Defaults to
+	// localhost and every address, since those are no such names: set it if the proxy passes on the Host.
+	Hosts []string
 	// UserHeader is the header with the name. Defaults to X-Forwarded-User.
 	UserHeader string
 	// GroupsHeader is the header with the groups, separated by commas. Defaults to X-Forwarded-Groups.
 	GroupsHeader string
-	// Admins and Viewers are the names and groups with these roles. All others are RoleOwner: viewers that
-	// may act in the scopes that they own.
+	// Admins and Viewers are the groups with these roles, and persons as user:NAME. All others are
+	// RoleOwner: viewers that may act in the scopes that they own.
 	Admins, Viewers []string
 }
 
@@ -57,32 +61,39 @@ func (p *Proxy) check() error {
 	return nil
 }
 
-// identify returns the actor of a request, and false if the request does not come from the proxy, or
-// has no name.
-func (p *Proxy) identify(r *http.Request) (Actor, bool) {
+// sends reports whether a request comes from the proxy.
+func (p *Proxy) sends(r *http.Request) bool {
 	from, ok := remote(r)
-	if !ok || !slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(from) }) {
+	return ok && slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(from) })
+}
+
+// named reports whether a request asks for the page under one of its names.
+func (p *Proxy) named(r *http.Request) bool {
+	host := hostOf(r)
+	if len(p.Hosts) > 0 {
+		return slices.ContainsFunc(p.Hosts, func(one string) bool { return strings.EqualFold(one, host) })
+	}
+	_, err := netip.ParseAddr(host)
+	return err == nil || host == localhost
+}
+
+// identify returns the actor of a request, and false if the request does not come from the proxy, asks
+// for another host, or has no name. A header with two lines is refused: one of them may be the client's.
+func (p *Proxy) identify(r *http.Request) (Actor, bool) {
+	names, groups := r.Header.Values(or(p.UserHeader, "X-Forwarded-User")), r.Header.Values(or(p.GroupsHeader, "X-Forwarded-Groups"))
+	if !p.sends(r) || !p.named(r) || len(names) != 1 || len(groups) > 1 {
 		return Actor{}, false
 	}
-	name := r.Header.Values(or(p.UserHeader, "X-Forwarded-User"))
-	if len(name) != 1 || strings.TrimSpace(name[0]) == "" {
-		return Actor{}, false
-	}
-	who := Actor{Name: strings.TrimSpace(name[0]), Role: RoleOwner}
-	for _, line := range r.Header.Values(or(p.GroupsHeader, "X-Forwarded-Groups")) {
-		for group := range strings.SplitSeq(line, ",") {
-			if group = strings.TrimSpace(group); group != "" {
-				who.Groups = append(who.Groups, group)
-			}
+	who := Actor{Name: strings.TrimSpace(names[0]), Role: RoleOwner}
+	for group := range strings.SplitSeq(strings.Join(groups, ""), ",") {
+		if group = strings.TrimSpace(group); group != "" {
+			who.Groups = append(who.Groups, group)
 		}
 	}
-	named := func(list []string) bool {
-		return slices.ContainsFunc(list, func(one string) bool { return one == who.Name || slices.Contains(who.Groups, one) })
-	}
 	switch {
-	case named(p.Admins):
+	case slices.ContainsFunc(p.Admins, who.Is):
 		who.Role = RoleAdmin
-	case named(p.Viewers):
+	case slices.ContainsFunc(p.Viewers, who.Is):
 		who.Role = RoleViewer
 	}
 	return who, true
@@ -104,6 +115,18 @@ func remote(r *http.Request) (netip.Addr, bool) {
 	return at.Addr().Unmap(), true
 }
 
+// localhost is the name of this machine.
+const localhost = "localhost"
+
+// hostOf returns the name or address that a request asks for.
+func hostOf(r *http.Request) string {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+}
+
 // local reports whether a request was made on this machine to a name of this machine. The check of the
 // name refuses a web page whose own name resolves to 127.0.0.1.
 func local(r *http.Request) bool {
@@ -111,14 +134,17 @@ func local(r *http.Request) bool {
 	if !ok || !from.IsLoopback() {
 		return false
 	}
-	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.Trim(host, "[]")
-	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
-		return true
-	}
+	host := hostOf(r)
 	at, err := netip.ParseAddr(host)
-	return err == nil && at.IsLoopback()
+	return host == localhost || err == nil && at.IsLoopback()
+}
+
+// forwarded reports whether a proxy has passed a request on: its sender may be on any machine.
+func forwarded(r *http.Request) bool {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "X-Forwarded-") || name == "Forwarded" || name == "X-Real-Ip" || name == "Via" {
+			return true
+		}
+	}
+	return false
 }

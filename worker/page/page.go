@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -69,6 +70,7 @@ type handler struct {
 	inspector *asynq.Inspector
 	service   *control.Service
 	sessions  *sessions
+	guesses   *guesses
 	templates templates
 	hub       *hub
 	mux       *http.ServeMux
@@ -105,7 +107,7 @@ func New(cfg Config) (*Page, error) {
 }
 
 func newHandler(cfg Config) (*handler, error) {
-	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), heartbeat: heartbeat, longest: streamLongest, jobs: newJobs(), answerWithin: answerWithin}
+	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), guesses: newGuesses(), heartbeat: heartbeat, longest: streamLongest, jobs: newJobs(), answerWithin: answerWithin}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -158,14 +160,18 @@ func (h *handler) check() error {
 	return nil
 }
 
-// canonical redirects a request for the prefix itself to the overview.
+// canonical redirects a request for the prefix itself to the overview, and refuses paths that ServeMux
+// would redirect to a place outside the prefix.
 func (h *handler) canonical(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "" {
+		switch at := r.URL.Path; {
+		case at == "":
 			http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusPermanentRedirect)
-			return
+		case at[0] != '/' || path.Clean(at) != at:
+			http.NotFound(w, r)
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 

@@ -283,6 +283,12 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s: %v", path, header)
 		}
 	}
+	for path, want := range map[string]int{"/limitsfoo": 404, "/limits//scope": 404, "/limits/../limits/": 404, "/": 404, "/limits": 308} {
+		code, _, header := s.do(httptest.NewRequest(http.MethodGet, path, nil))
+		if at := header.Get("Location"); code != want || at != "" && at != "/limits/" || header.Get("X-Frame-Options") != "DENY" {
+			t.Errorf("%s: %d to %q", path, code, at)
+		}
+	}
 	_, body, _ := s.do(httptest.NewRequest(http.MethodGet, "/limits/", nil))
 	has(t, body, `href="/limits/assets/page.css`, `href="/limits/history"`, `href="/limits/scope?scope=payments"`)
 	for _, bad := range []string{"style=", "onclick", "<script>"} {

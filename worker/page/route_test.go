@@ -169,10 +169,10 @@ func TestMultipart(t *testing.T) {
 	cross := requestOf(http.MethodPost, "/change", pause, true)
 	cross.Header.Set("Sec-Fetch-Site", "cross-site")
 	large := maps.Clone(pause)
-	large.Set("padding", strings.Repeat("x", held))
+	large.Set("padding", strings.Repeat("x", mostForm))
 	torn := requestOf(http.MethodPost, "/change?"+pause.Encode(), form("reason", "x"), true)
 	torn.Body = http.MaxBytesReader(httptest.NewRecorder(), torn.Body, 20)
-	query := formTo("/change?"+pause.Encode(), form("padding", strings.Repeat("x", held)))
+	query := formTo("/change?"+pause.Encode(), form("padding", strings.Repeat("x", mostForm)))
 	for name, one := range map[string]struct {
 		r    *http.Request
 		code int

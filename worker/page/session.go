@@ -14,9 +14,6 @@ const (
 	sessionIdle, sessionLongest = 2 * time.Hour, 12 * time.Hour
 	// mostSessions bounds the memory of sessions. The session that was last used longest ago ends first.
 	mostSessions = 10_000
-	// triesAMinute is how many wrong passwords a minute are allowed from one address.
-	triesAMinute = 10
-	mostAddrs    = 10_000
 )
 
 // session is the login of a person.
@@ -29,18 +26,12 @@ type session struct {
 // sessions are the sessions of this process, in its memory; a restart ends them all. Their keys are the
 // hashes of their ids.
 type sessions struct {
-	mu    sync.Mutex
-	byID  map[[sha256.Size]byte]*session
-	tries map[string]tries
-}
-
-type tries struct {
-	n     int
-	until time.Time
+	mu   sync.Mutex
+	byID map[[sha256.Size]byte]*session
 }
 
 func newSessions() *sessions {
-	return &sessions{byID: map[[sha256.Size]byte]*session{}, tries: map[string]tries{}}
+	return &sessions{byID: map[[sha256.Size]byte]*session{}}
 }
 
 // begin returns the id of a new session.
@@ -120,39 +111,6 @@ func (s *sessions) end(r *http.Request) {
 		defer s.mu.Unlock()
 		delete(s.byID, sha256.Sum256([]byte(cookie.Value)))
 	}
-}
-
-// mayTry reports whether an address may try a password, and counts the try.
-func (s *sessions) mayTry(addr string, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one, known := s.tries[addr]
-	if !known && len(s.tries) >= mostAddrs {
-		for a, t := range s.tries {
-			if !now.Before(t.until) {
-				delete(s.tries, a)
-			}
-		}
-		if len(s.tries) >= mostAddrs {
-			return false
-		}
-	}
-	if !now.Before(one.until) {
-		one = tries{until: now.Add(time.Minute)}
-	}
-	if one.n >= triesAMinute {
-		return false
-	}
-	one.n++
-	s.tries[addr] = one
-	return true
-}
-
-// succeeded forgets the tries from an address.
-func (s *sessions) succeeded(addr string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.tries, addr)
 }
 
 // cookie returns the cookie of a session. An empty id deletes it.

@@ -1,0 +1,143 @@
+package page
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// triesAtOne is how many passwords a minute are tried at one name from one address, or from one browser in
+	// which the person has logged in before, and triesAtAll how many at one name, and from one address.
+	triesAtOne, triesAtAll = 10, 100
+	// mostKeys bounds the memory of tries. Some 600 a minute can be made, since comparing takes its time.
+	mostKeys = 30_000
+	// mostWaiting is how many tries wait for their turn to be compared.
+	mostWaiting = 20
+)
+
+// guesses bounds how fast passwords are tried. Guesses at a name lock out neither others nor, in a browser
+// that it has used before, the person of that name. It is safe for concurrent use.
+type guesses struct {
+	waiting chan struct{}
+
+	mu   sync.Mutex
+	full map[tryKey]time.Time // when all tries of a key have come back
+}
+
+// tryKey is a hash of what tries are counted under.
+type tryKey [sha256.Size]byte
+
+func newGuesses() *guesses {
+	return &guesses{waiting: make(chan struct{}, mostWaiting), full: map[tryKey]time.Time{}}
+}
+
+// enter counts a try at a name, whatever comes of it, and reports whether it may be made. browser is the id
+// of one in which the person has logged in before, or empty. leave must be called when it was made.
+func (g *guesses) enter(name, from, browser string, now time.Time) (leave func(), ok bool) {
+	if browser != "" {
+		return func() {}, g.count(now, []string{"browser", name, browser}, nil)
+	}
+	select {
+	case g.waiting <- struct{}{}:
+		leave = func() { <-g.waiting }
+	default:
+		return nil, false
+	}
+	if !g.count(now, []string{"one", name, from}, [][]string{{"name", name}, {"address", from}}) {
+		leave()
+		return nil, false
+	}
+	return leave, true
+}
+
+// count counts a try under a key with triesAtOne and keys with triesAtAll, unless one of them has none left.
+func (g *guesses) count(now time.Time, one []string, all [][]string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := map[tryKey]time.Time{}
+	for i, parts := range append([][]string{one}, all...) {
+		key, each := tryKey(sha256.Sum256([]byte(strings.Join(parts, "\x00")))), time.Minute/triesAtAll
+		if i == 0 {
+			each = time.Minute / triesAtOne
+		}
+		at := g.full[key]
+		if at.Before(now) {
+			at = now
+		}
+		if next[key] = at.Add(each); next[key].Sub(now) > time.Minute {
+			return false
+		}
+	}
+	if len(g.full)+len(next) > mostKeys {
+		for key, at := range g.full {
+			if at.Before(now) {
+				delete(g.full, key)
+			}
+		}
+		if len(g.full)+len(next) > mostKeys {
+			return false
+		}
+	}
+	for key, at := range next {
+		g.full[key] = at
+	}
+	return true
+}
+
+// sender returns the address of which the tries of a request are counted: of the proxy's requests the one
+// for which it was made, and of IPv6 the network, since a host has all of it.
+func (h *handler) sender(r *http.Request) string {
+	at, ok := remote(r)
+	if !ok {
+		return r.RemoteAddr
+	}
+	if lines := r.Header.Values("X-Forwarded-For"); len(lines) > 0 && h.cfg.Proxy != nil && h.cfg.Proxy.sends(r) {
+		hops := strings.Split(lines[len(lines)-1], ",")
+		if of, err := netip.ParseAddr(strings.TrimSpace(hops[len(hops)-1])); err == nil {
+			at = of.Unmap()
+		}
+	}
+	if at.Is6() {
+		return netip.PrefixFrom(at, 64).Masked().String()
+	}
+	return at.String()
+}
+
+// browserCookie marks a browser in which a person has logged in. It gives no right.
+const browserCookie = "headway_browser"
+
+// browserCookieOf returns the cookie of a new browser of a person, until the password changes.
+func browserCookieOf(r *http.Request, prefix, name string, hash []byte) *http.Cookie {
+	id := rand.Text()
+	c := cookie(r, prefix, id+"."+browserMAC(name, hash, id))
+	c.Name, c.Path, c.MaxAge = browserCookie, prefix+"/login", 365*24*60*60
+	return c
+}
+
+// browser returns the id of a request's browser if the person has logged in there before.
+func (u *Users) browser(r *http.Request, name string) string {
+	one, known := u.current().people[name]
+	i := slices.IndexFunc(r.Cookies(), func(c *http.Cookie) bool { return c.Name == browserCookie })
+	if !known || i < 0 {
+		return ""
+	}
+	id, mac, _ := strings.Cut(r.Cookies()[i].Value, ".")
+	if !hmac.Equal([]byte(mac), []byte(browserMAC(name, one.hash, id))) {
+		return ""
+	}
+	return id
+}
+
+func browserMAC(name string, hash []byte, id string) string {
+	mac := hmac.New(sha256.New, hash)
+	_, _ = mac.Write([]byte("headway browser\x00" + name + "\x00" + id)) // it never fails
+	return hex.EncodeToString(mac.Sum(nil))
+}
