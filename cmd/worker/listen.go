@@ -127,17 +127,26 @@ func (l listenAddr) open(h, shown http.Handler, log *slog.Logger) (*statusServer
 	}}, nil
 }
 
-// beside serves the page, if there is one, beside all else. The root then leads to it.
+// beside serves the page, if there is one, beside all else. The root then leads to it: the page itself
+// answers, so that this answer has the headers of all its answers.
 func beside(h, shown http.Handler) http.Handler {
 	if shown == nil {
 		return h
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
-	mux.Handle("GET /{$}", http.RedirectHandler(pagePath+"/", http.StatusFound))
-	mux.Handle(pagePath, shown)
-	mux.Handle(pagePath+"/", shown)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case path == pagePath || strings.HasPrefix(path, pagePath+"/"):
+			shown.ServeHTTP(w, r)
+		case path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+			to := *r.URL
+			to.Path, to.RawPath = pagePath, ""
+			root := r.WithContext(r.Context())
+			root.URL = &to
+			shown.ServeHTTP(w, root)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
 }
 
 type statusServer struct {

@@ -52,13 +52,16 @@ Flags:
   -proxy CIDR       where requests of a proxy come from that says in the headers
                     X-Forwarded-User and X-Forwarded-Groups who asks, such as
                     oauth2-proxy. May be given more than once
+  -proxy-host HOST  a name under which browsers ask for the page, if the proxy
+                    passes it on. May be given more than once. Default: localhost
+                    and every address
   -proxy-admin NAME
-                    a user or group of the proxy that is an admin. May be given
-                    more than once. Others are owners: they see all, and act in
-                    scopes of which they, or a group of theirs, are the owner
+                    a group of the proxy whose members are admins; user:NAME is a
+                    person. May be given more than once. Others are owners: they
+                    see all, and act in scopes that they, or a group of theirs, own
   -proxy-viewer NAME
-                    a user or group of the proxy that only sees. May be given more
-                    than once
+                    a group, or user:NAME, that only sees. May be given more than
+                    once
   -log-level LEVEL  debug, info, warn or error. Default: info
   -log-format FORM  text or json, on stderr. Default: text
   -h                print this
@@ -74,7 +77,8 @@ Examples:
 // pageCommand is one run of "worker page".
 type pageCommand struct {
 	redis, listen, prefix, users string
-	networks, admins, viewers    []string
+	networks, hosts              []string
+	admins, viewers              []string
 	level, logFormat             string
 
 	addr  listenAddr
@@ -90,6 +94,7 @@ func newPage() (*cli.Command, *pageCommand) {
 	c.Flags.StringVar(&p.prefix, "prefix", "", "")
 	cli.FileVar(c.Flags, &p.users, "users")
 	cli.ListVar(c.Flags, &p.networks, "proxy", nil)
+	cli.ListVar(c.Flags, &p.hosts, "proxy-host", nil)
 	cli.ListVar(c.Flags, &p.admins, "proxy-admin", nil)
 	cli.ListVar(c.Flags, &p.viewers, "proxy-viewer", nil)
 	cli.ChoiceVar(c.Flags, &p.level, "log-level", "info", "debug", "info", "warn", "error")
@@ -174,9 +179,9 @@ func (p *pageCommand) check() (err error) {
 		return cli.Errorf("-prefix /limits", "-prefix %q does not begin with a slash, or ends with one", p.prefix)
 	}
 	if len(p.networks) > 0 {
-		p.proxy = &page.Proxy{Admins: p.admins, Viewers: p.viewers}
-	} else if len(p.admins)+len(p.viewers) > 0 {
-		return cli.Errorf("-proxy 127.0.0.1/32 -proxy-admin NAME", "-proxy-admin and -proxy-viewer need -proxy")
+		p.proxy = &page.Proxy{Hosts: p.hosts, Admins: p.admins, Viewers: p.viewers}
+	} else if len(p.hosts)+len(p.admins)+len(p.viewers) > 0 {
+		return cli.Errorf("-proxy 127.0.0.1/32 -proxy-admin NAME", "-proxy-host, -proxy-admin and -proxy-viewer need -proxy")
 	}
 	for _, text := range p.networks {
 		network, err := netip.ParsePrefix(text)
