@@ -112,7 +112,7 @@ func (g *Client) configured(args []any) []any {
 	}
 	out := slices.Clone(args)
 	info = protowire.AppendTag(slices.Clone(info), fieldConcurrency, protowire.VarintType) // of two values the last one counts
-	out[infoArg] = protowire.AppendVarint(info, uint64(g.cfg.Concurrency))                //nolint:gosec // at least 1
+	out[infoArg] = protowire.AppendVarint(info, uint64(g.cfg.Concurrency))                 //nolint:gosec // at least 1
 	return out
 }
 
