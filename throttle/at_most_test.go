@@ -13,9 +13,12 @@ import (
 )
 
 // asks counts decisions.
-type asks struct{ atomic.Int64 }
+type asks struct {
+	NoObserver
+	atomic.Int64
+}
 
-func (a *asks) Decided(Decision, time.Duration, error) { a.Add(1) }
+func (a *asks) Decided(context.Context, Decision, time.Duration, error) { a.Add(1) }
 
 // "takes as many units from scope as are available now, at most n"; "taken is 0 if not even one unit is available: the Decision is then a denial, and its RetryAfter is that of one unit"; "one round trip if n units are available, usually two if fewer are".
 func TestAllowAtMost(t *testing.T) {
@@ -98,11 +101,12 @@ func TestAllowAtMostAtOnce(t *testing.T) {
 
 // quicker takes a unit after each denial, as others do that are quicker.
 type quicker struct {
+	NoObserver
 	asks
 	other *bench
 }
 
-func (q *quicker) Decided(d Decision, _ time.Duration, _ error) {
+func (q *quicker) Decided(_ context.Context, d Decision, _ time.Duration, _ error) {
 	if q.Add(1); !d.Allowed {
 		q.other.decide(Request{Scope: "p"})
 	}

@@ -65,31 +65,30 @@ type Config struct {
 }
 
 // Observer receives what a Limiter decides. Its methods are called in the caller's goroutine and must
-// not block.
+// not block. Implementations embed NoObserver, so that a method that a later release adds does not break
+// them.
 type Observer interface {
-	// Decided reports one decision, how long the answer took, and its error, if any. d.Rules is set only
-	// if err is nil. took is 0 for a decision that made no call: one that Dispatch had granted
-	// (Decision.Handed), and one that was prefetched.
-	Decided(d Decision, took time.Duration, err error)
-}
-
-// ContextObserver is an Observer that also gets the context of a request, such as for the trace that it belongs to.
-type ContextObserver interface {
-	Observer
-	// DecidedIn is called instead of Decided for each decision that made a call.
-	DecidedIn(ctx context.Context, d Decision, took time.Duration, err error)
-}
-
-// UpstreamObserver is an Observer that also receives the effects of APIs' answers.
-type UpstreamObserver interface {
-	// UpstreamSignal reports a new effect of an answer: "pause", "cut" for a reduced rule, or "limit" for
-	// the API's own limit.
+	// Decided reports one decision, with the context of the request, how long the answer took, and its
+	// error, if any. d.Rules is set only if err is nil. took is 0 for a decision that made no call: one that
+	// Dispatch had granted (Decision.Handed), and one that was prefetched.
+	Decided(ctx context.Context, d Decision, took time.Duration, err error)
+	// UpstreamSignal reports a new effect of an API's answer: "pause", "cut" for a reduced rule, or "limit"
+	// for the API's own limit.
 	UpstreamSignal(what string)
 }
 
+// NoObserver observes nothing.
+type NoObserver struct{}
+
+// Decided does nothing.
+func (NoObserver) Decided(context.Context, Decision, time.Duration, error) {}
+
+// UpstreamSignal does nothing.
+func (NoObserver) UpstreamSignal(string) {}
+
 // UpstreamChange is a new effect of an API's answer, see Limiter.Report.
 type UpstreamChange struct {
-	// What is what UpstreamObserver gets: "pause", "cut", "limit" or "rise".
+	// What is as Observer.UpstreamSignal gets it: "pause", "cut", "limit" or "rise".
 	What string
 	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and
 	// Pattern its place in the policy; both are empty for a pause.

@@ -359,7 +359,7 @@ func (l *Limiter) readGranted(p WaiterRef, value string, now int64, asked time.T
 
 // handed returns the decision of one who was granted its start by Dispatch, and needs not ask: as long as the limits are
 // what they were then, and the start can be in time.
-func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
+func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool) {
 	g := req.Turn.Granted
 	if g == nil || g.under == nil || req.Scope != g.Scope || req.standing != comes {
 		return d, false
@@ -380,9 +380,7 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 	if g.Grant.probe {
 		l.reports.probe(p, d.begins)
 	}
-	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(d, 0, nil)
-	}
+	l.observe(ctx, &d, 0, nil)
 	return d, true
 }
 

@@ -16,11 +16,12 @@ import (
 
 // late is an observer that keeps callers back, each decision for its own time.
 type late struct {
+	NoObserver
 	by    []time.Duration
 	tries int
 }
 
-func (o *late) Decided(Decision, time.Duration, error) {
+func (o *late) Decided(context.Context, Decision, time.Duration, error) {
 	if o.tries++; o.tries <= len(o.by) {
 		<-time.After(o.by[o.tries-1])
 	}
@@ -104,12 +105,13 @@ func TestLateForEver(t *testing.T) {
 
 // lag keeps each caller back for a while of its own, from time to time.
 type lag struct {
+	NoObserver
 	mu   sync.Mutex
 	luck *rand.Rand
 	most time.Duration
 }
 
-func (o *lag) Decided(Decision, time.Duration, error) {
+func (o *lag) Decided(context.Context, Decision, time.Duration, error) {
 	o.mu.Lock()
 	by := time.Duration(o.luck.Int64N(int64(o.most)))
 	if o.luck.IntN(4) == 0 {

@@ -280,14 +280,10 @@ func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d 
 	return err
 }
 
-// observe reports a decision that took a call.
+// observe reports a decision to the Observer, if there is one.
 func (l *Limiter) observe(ctx context.Context, d *Decision, took time.Duration, err error) {
-	switch o := l.cfg.Observer.(type) {
-	case nil:
-	case ContextObserver:
-		o.DecidedIn(ctx, *d, took, err)
-	default:
-		o.Decided(*d, took, err)
+	if l.cfg.Observer != nil {
+		l.cfg.Observer.Decided(ctx, *d, took, err)
 	}
 }
 

@@ -92,9 +92,7 @@ func (l *Limiter) fromStock(ctx context.Context, p *compiledScope, req *Request,
 	if o.from != nil {
 		p.handOut(&o, req, d)
 		d.Prefetched = true
-		if l.cfg.Observer != nil {
-			l.cfg.Observer.Decided(*d, 0, nil)
-		}
+		l.observe(ctx, d, 0, nil)
 		return nil
 	}
 	if o.units > 0 {

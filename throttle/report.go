@@ -360,8 +360,8 @@ func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
 	if !one.changed || effects[w.verb] == "" {
 		return
 	}
-	if o, ok := l.cfg.Observer.(UpstreamObserver); ok {
-		o.UpstreamSignal(effects[w.verb])
+	if l.cfg.Observer != nil {
+		l.cfg.Observer.UpstreamSignal(effects[w.verb])
 	}
 	if l.cfg.OnUpstream != nil {
 		l.cfg.OnUpstream(p.changeBy(w, one))

@@ -24,7 +24,7 @@ import (
 // which the starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
-		d, handed := l.handed(&req)
+		d, handed := l.handed(ctx, &req)
 		req.Turn.Granted = nil
 		if !handed {
 			l.startLater(&req)

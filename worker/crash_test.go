@@ -268,9 +268,12 @@ func TestLateMark(t *testing.T) {
 }
 
 // late is a limiter's Observer that keeps each caller back for a while.
-type late time.Duration
+type late struct {
+	throttle.NoObserver
+	by time.Duration
+}
 
-func (l late) Decided(throttle.Decision, time.Duration, error) { <-time.After(time.Duration(l)) }
+func (l late) Decided(context.Context, throttle.Decision, time.Duration, error) { <-time.After(l.by) }
 
 // "Where no limit binds, a busy machine costs nothing": a start that comes late, as where handlers
 // fill the processors, is no reason to put its task back, to carry it over or to pick it up twice.
@@ -287,7 +290,7 @@ func TestLateIsNotPutBack(t *testing.T) {
 			rules := []policy.Rule{rule}
 			// Without tenants no slot is lent: on such a machine a run may last so long.
 			s := newSystem(t, rules, MiddlewareConfig{Tenant: func(string) string { return "" }})
-			limiter, err := throttle.New(s.rdb, policyOfP(t, rules), throttle.Config{Observer: late(20 * time.Millisecond)})
+			limiter, err := throttle.New(s.rdb, policyOfP(t, rules), throttle.Config{Observer: late{by: 20 * time.Millisecond}})
 			must(t, err)
 			s.throttle.cfg.Limiter = limiter
 			for i := range tasks / 2 {

@@ -9,25 +9,39 @@ import (
 	"github.com/headway-go/headway/worker/metrics"
 )
 
+// NoObserver observes nothing.
+type NoObserver struct{ nothing }
+
+var _ Observer = NoObserver{}
+
+type nothing struct{}
+
+func (nothing) PickedUp(string)                                    {}
+func (nothing) Holding(int)                                        {}
+func (nothing) Held(time.Duration)                                 {}
+func (nothing) Rescheduled(string, time.Duration)                  {}
+func (nothing) Refused(string, string, time.Duration)              {}
+func (nothing) Ran(context.Context, string, string, time.Duration) {}
+func (nothing) MaxWaitExceeded(string, string, time.Duration)      {}
+func (nothing) LeaseHeld(string, int)                              {}
+func (nothing) DispatcherPolled(string, string, bool)              {}
+func (nothing) DispatchLead(time.Duration)                         {}
+func (nothing) Failed(string)                                      {}
+
 // deciding passes what a limiter decides on to the metrics and the events.
 type deciding struct {
 	*metrics.Metrics
 	events *events.Events
 }
 
-func (d deciding) Decided(one throttle.Decision, took time.Duration, err error) {
-	d.Metrics.Decided(one, took, err)
-	d.events.Decided(one, took, err)
-}
-
-func (d deciding) DecidedIn(ctx context.Context, one throttle.Decision, took time.Duration, err error) {
-	d.Metrics.DecidedIn(ctx, one, took, err)
-	d.events.Decided(one, took, err)
+func (d deciding) Decided(ctx context.Context, one throttle.Decision, took time.Duration, err error) {
+	d.Metrics.Decided(ctx, one, took, err)
+	d.events.Decided(ctx, one, took, err)
 }
 
 // polls passes polls on to the events.
 type polls struct {
-	nobody
+	NoObserver
 	events *events.Events
 }
 
@@ -62,25 +76,10 @@ func (o observers) Rescheduled(queue string, wait time.Duration) {
 	}
 }
 
-func (o observers) Ran(queue, outcome string, took time.Duration) {
+func (o observers) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
 	for _, one := range o {
-		one.Ran(queue, outcome, took)
+		one.Ran(ctx, queue, outcome, took)
 	}
-}
-
-func (o observers) RanIn(ctx context.Context, queue, outcome string, took time.Duration) {
-	for _, one := range o {
-		ranIn(ctx, one, queue, outcome, took)
-	}
-}
-
-// ranIn reports a run, with its context to those who want it.
-func ranIn(ctx context.Context, to Observer, queue, outcome string, took time.Duration) {
-	if its, is := to.(ContextObserver); is {
-		its.RanIn(ctx, queue, outcome, took)
-		return
-	}
-	to.Ran(queue, outcome, took)
 }
 
 func (o observers) MaxWaitExceeded(queue, became string, waited time.Duration) {
@@ -115,8 +114,6 @@ func (o observers) Failed(kind string) {
 
 func (o observers) Refused(queue, why string, wait time.Duration) {
 	for _, one := range o {
-		if refused, ok := one.(RefusedObserver); ok {
-			refused.Refused(queue, why, wait)
-		}
+		one.Refused(queue, why, wait)
 	}
 }

@@ -61,14 +61,14 @@ func TestDecisionsReachMetricsAndEvents(t *testing.T) {
 	wants(`headway_decisions_total{outcome="allowed",rule="p:limit"} 2.0`, `headway_decisions_total{outcome="denied",rule="p:limit"} 1.0`, `trace_id="`+trace)
 	redistest.WaitFor(t, "the thresholds", bound, func() bool { return len(got.percents()) == 2 })
 
-	// Decisions without a context reach both too.
+	// Decisions of requests without a trace reach both too.
 	rules := []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Scope: "q", Rule: "r", Pattern: "q", Limit: 10, Window: time.Hour}, Limited: true}}
-	(deciding{limits.metrics, limits.events}).Decided(throttle.Decision{Rules: rules, Binding: 0}, time.Millisecond, nil)
+	(deciding{limits.metrics, limits.events}).Decided(t.Context(), throttle.Decision{Rules: rules, Binding: 0}, time.Millisecond, nil)
 	redistest.WaitFor(t, "the threshold of another rule", bound, func() bool { return got.has(events.Threshold, "q") })
 	wants(`headway_decisions_total{outcome="denied",rule="q:r"} 1.0`)
 }
 
-var _ ContextObserver = (*metrics.Metrics)(nil)
+var _ Observer = (*metrics.Metrics)(nil)
 
 // "Runnable are the tasks that could start now had they a worker": those in pending, and those that wait while their rules have
 // room. Limited tasks are not among them.
@@ -135,8 +135,8 @@ func TestSummary(t *testing.T) {
 		for range 3 {
 			s.PickedUp("q")
 		}
-		s.Ran("q", "ok", time.Second)
-		s.Ran("q", "failed", time.Second)
+		s.Ran(t.Context(), "q", "ok", time.Second)
+		s.Ran(t.Context(), "q", "failed", time.Second)
 		s.Rescheduled("q", time.Second)
 		<-time.After(90 * time.Second)
 		synctest.Wait()

@@ -28,14 +28,6 @@ const (
 	refusedMost  = 30 * time.Second
 )
 
-// RefusedObserver is an Observer that is also called for tasks that the present limits refuse.
-type RefusedObserver interface {
-	// Refused reports a task that was put back for wait, until limits change or another worker picks
-	// it up. why is "app" (its scope is for other applications), "unmatched" (its scope meets no rule,
-	// or it names none) or "cost" (it costs more than a rule can admit).
-	Refused(queue, why string, wait time.Duration)
-}
-
 // refusal returns why the limits refuse a task, as observers receive it, "" for any other error; and
 // the key under which such tasks are logged together.
 func refusal(err error) (why, of string) {
@@ -79,9 +71,7 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
-	if o, asks := t.observer.(RefusedObserver); asks {
-		o.Refused(j.queue, why, time.Until(at))
-	}
+	t.observer.Refused(j.queue, why, time.Until(at))
 	j.why = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "headway: ")
 	if why == "unmatched" {
 		t.unmatched.waits(ctx, t.log, j, at)

@@ -48,8 +48,8 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		}
 	}()
 
-	began, outcome := time.Now(), "failed"                                         // "failed" is also the outcome of a panic
-	defer func() { ranIn(ctx, t.observer, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
+	began, outcome := time.Now(), "failed"                                      // "failed" is also the outcome of a panic
+	defer func() { t.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
 	ctx, traced := t.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
 	seen, run := t.asRun(ctx, j)

@@ -13,7 +13,7 @@ const summaryEvery = time.Minute
 
 // summary is an Observer that counts tasks for a periodic log line. It is safe for concurrent use.
 type summary struct {
-	nobody
+	NoObserver
 	pickedUp, ran, failed, putBack atomic.Int64
 }
 
@@ -21,7 +21,7 @@ func (s *summary) PickedUp(string) { s.pickedUp.Add(1) }
 
 func (s *summary) Rescheduled(string, time.Duration) { s.putBack.Add(1) }
 
-func (s *summary) Ran(_, outcome string, _ time.Duration) {
+func (s *summary) Ran(_ context.Context, _, outcome string, _ time.Duration) {
 	s.ran.Add(1)
 	if outcome == "failed" || outcome == "lost" {
 		s.failed.Add(1)

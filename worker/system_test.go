@@ -164,6 +164,7 @@ func (s *system) counters() (processed, failed int) {
 
 // seen is an Observer that remembers.
 type seen struct {
+	NoObserver
 	mu          sync.Mutex
 	pickups     int
 	rescheduled int
@@ -198,7 +199,7 @@ func (o *seen) Holding(delta int) {
 		o.onHold()
 	}
 }
-func (o *seen) Ran(_, outcome string, _ time.Duration) {
+func (o *seen) Ran(_ context.Context, _, outcome string, _ time.Duration) {
 	o.with(func() { o.outcomes = append(o.outcomes, outcome) })
 }
 

@@ -119,7 +119,8 @@ type SettledUsage interface {
 }
 
 // Observer observes what happens to tasks. Its methods are called in the tasks' goroutines and must
-// not block.
+// not block. Implementations embed NoObserver, so that a method that a later release adds does not break
+// them.
 type Observer interface {
 	// PickedUp reports a task taken from a queue.
 	PickedUp(queue string)
@@ -130,9 +131,13 @@ type Observer interface {
 	// Rescheduled reports a limited task that was put back for wait, or that was planned where it
 	// stood. The latter is reported from another goroutine than the task's.
 	Rescheduled(queue string, wait time.Duration)
-	// Ran reports a run that ended. outcome is "ok", "failed", "lost" (its lease) or "deferred" (by
+	// Refused reports a task that was put back for wait, until limits change or another worker picks
+	// it up. why is "app" (its scope is for other applications), "unmatched" (its scope meets no rule,
+	// or it names none) or "cost" (it costs more than a rule can admit).
+	Refused(queue, why string, wait time.Duration)
+	// Ran reports a run that ended, with the context that the handler had. outcome is "ok", "failed", "lost" (its lease) or "deferred" (by
 	// the API, see Deferrer).
-	Ran(queue, outcome string, took time.Duration)
+	Ran(ctx context.Context, queue, outcome string, took time.Duration)
 	// MaxWaitExceeded reports a task that waited too long, and the outcome: "failed", "dropped",
 	// "moved" or "fallback".
 	MaxWaitExceeded(queue, became string, waited time.Duration)
@@ -149,13 +154,6 @@ type Observer interface {
 	DispatchLead(lead time.Duration)
 	// Failed reports a fault of the given kind, such as "release".
 	Failed(kind string)
-}
-
-// ContextObserver is an Observer that also gets the context of a run, such as for the trace that it belongs to.
-type ContextObserver interface {
-	Observer
-	// RanIn is called instead of Ran, with the context that the handler had.
-	RanIn(ctx context.Context, queue, outcome string, took time.Duration)
 }
 
 const (
@@ -227,7 +225,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	t.serving, t.stop = context.WithCancel(context.Background())
 	if t.observer == nil {
-		t.observer = nobody{}
+		t.observer = NoObserver{}
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
@@ -258,18 +256,3 @@ func (t *Middleware) dispatchConfig() dispatch.Config {
 // handler. Running tasks are not affected. Server.Shutdown calls it. It is final: no limited task
 // starts under t afterwards, on any of its servers.
 func (t *Middleware) Stop() { t.stop() }
-
-type nobody struct{}
-
-func (nobody) PickedUp(string)                   {}
-func (nobody) Holding(int)                       {}
-func (nobody) Held(time.Duration)                {}
-func (nobody) Rescheduled(string, time.Duration) {}
-func (nobody) Ran(string, string, time.Duration) {}
-func (nobody) LeaseHeld(string, int)             {}
-
-func (nobody) MaxWaitExceeded(string, string, time.Duration) {}
-
-func (nobody) DispatcherPolled(string, string, bool) {}
-func (nobody) DispatchLead(time.Duration)            {}
-func (nobody) Failed(string)                         {}

@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker"
 )
 
 const (
@@ -102,7 +103,7 @@ func busyLoop(d time.Duration) func() {
 
 // busyCounts counts what becomes of tasks on their way to their runs.
 type busyCounts struct {
-	pickUps
+	worker.NoObserver
 	picked, back atomic.Int64
 }
 

@@ -143,7 +143,7 @@ func byHeadway(st *stage) (stop func() error, err error) {
 		if err != nil {
 			return nil, err
 		}
-		limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, Observer: pickUps{st}})
+		limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, Observer: pickUps{stage: st}})
 		if err != nil {
 			return nil, err
 		}
@@ -165,17 +165,9 @@ func byBareAsynq(st *stage) (stop func() error, err error) {
 }
 
 // pickUps counts for a stage how often its tasks are taken from the queue.
-type pickUps struct{ *stage }
+type pickUps struct {
+	worker.NoObserver
+	*stage
+}
 
-func (p pickUps) PickedUp(string)                     { p.picked.Add(1) }
-func (pickUps) Holding(int)                           {}
-func (pickUps) Held(time.Duration)                    {}
-func (pickUps) Rescheduled(string, time.Duration)     {}
-func (pickUps) Ran(string, string, time.Duration)     {}
-func (pickUps) LeaseHeld(string, int)                 {}
-func (pickUps) DispatcherPolled(string, string, bool) {}
-func (pickUps) DispatchLead(time.Duration)            {}
-
-func (pickUps) MaxWaitExceeded(string, string, time.Duration) {}
-
-func (pickUps) Failed(string) {}
+func (p pickUps) PickedUp(string) { p.picked.Add(1) }

@@ -142,7 +142,7 @@ func (st *stage) hear(out io.Reader) {
 const pickedUp = "picked up"
 
 // tellPickUps tells of pick-ups as hear wants them.
-type tellPickUps struct{ pickUps }
+type tellPickUps struct{ worker.NoObserver }
 
 func (tellPickUps) PickedUp(string) { fmt.Fprintln(os.Stdout, pickedUp) }
 

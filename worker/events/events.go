@@ -65,10 +65,11 @@ const (
 // Events notices events and reports them. It is a throttle.Observer, and takes what package worker
 // observes; worker.New connects it. It is safe for concurrent use.
 type Events struct {
-	cfg     Config
-	host    string
-	noticed chan noticed
-	webhook *webhook // nil: none
+	throttle.NoObserver // Upstream gets what answers change
+	cfg                 Config
+	host                string
+	noticed             chan noticed
+	webhook             *webhook // nil: none
 
 	mu     sync.Mutex
 	recent map[string]time.Time // what was noticed here, and until when it is not again

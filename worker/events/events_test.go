@@ -233,7 +233,7 @@ func TestGrantedStarts(t *testing.T) {
 			for range 100 {
 				one := d
 				one.Handed = true
-				p.events.Decided(one, 0, nil)
+				p.events.Decided(t.Context(), one, 0, nil)
 			}
 			pass(askPause)
 			synctest.Wait()

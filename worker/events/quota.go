@@ -45,7 +45,7 @@ type passed struct {
 
 // Decided implements throttle.Observer: it notices thresholds. A decision below all of them costs some
 // nanoseconds a rule.
-func (e *Events) Decided(d throttle.Decision, _ time.Duration, err error) {
+func (e *Events) Decided(_ context.Context, d throttle.Decision, _ time.Duration, err error) {
 	if err != nil || d.Degraded {
 		return
 	}
@@ -183,7 +183,7 @@ func (e *Events) askLeft(ctx context.Context, limiter *throttle.Limiter) {
 		select {
 		case scope := <-e.quotas.asks:
 			if d, err := limiter.Peek(ctx, throttle.Request{Scope: scope}); err == nil {
-				e.Decided(d, 0, nil)
+				e.Decided(ctx, d, 0, nil)
 			}
 		case <-ctx.Done():
 			return

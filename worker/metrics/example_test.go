@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -16,7 +17,7 @@ func ExampleMetrics() {
 	registry.MustRegister(m)
 
 	m.PickedUp("default")
-	m.Ran("default", "done", 20*time.Millisecond)
+	m.Ran(context.Background(), "default", "done", 20*time.Millisecond)
 
 	families, err := registry.Gather()
 	if err != nil {

@@ -86,14 +86,14 @@ func TestDecided(t *testing.T) {
 	decide := func(degraded bool, rules ...throttle.RuleState) throttle.Decision {
 		return throttle.Decision{Rules: rules, Degraded: degraded}
 	}
-	m.Decided(decide(false, account, refunds), 2*time.Millisecond, nil)
-	m.Decided(decide(false, account, full), time.Millisecond, nil)
-	m.Decided(decide(false, account, suspended), time.Millisecond, nil)
-	m.Decided(decide(true, account), time.Second, nil)
-	m.Decided(decide(true, full), time.Second, nil)
-	m.Decided(throttle.Decision{Rules: []throttle.RuleState{account}, Prefetched: true}, 0, nil) // nobody was asked
-	m.Decided(throttle.Decision{}, time.Second, throttle.ErrUnavailable)
-	m.Decided(throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
+	m.Decided(context.Background(), decide(false, account, refunds), 2*time.Millisecond, nil)
+	m.Decided(context.Background(), decide(false, account, full), time.Millisecond, nil)
+	m.Decided(context.Background(), decide(false, account, suspended), time.Millisecond, nil)
+	m.Decided(context.Background(), decide(true, account), time.Second, nil)
+	m.Decided(context.Background(), decide(true, full), time.Second, nil)
+	m.Decided(context.Background(), throttle.Decision{Rules: []throttle.RuleState{account}, Prefetched: true}, 0, nil) // nobody was asked
+	m.Decided(context.Background(), throttle.Decision{}, time.Second, throttle.ErrUnavailable)
+	m.Decided(context.Background(), throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
 	page := scrape(t, m)
 	if strings.Contains(page, "acme") {
 		t.Error("a label holds a tenant")
@@ -121,8 +121,8 @@ func TestTasks(t *testing.T) {
 	m.PickedUp("default")
 	m.PickedUp("default")
 	m.PickedUp("low")
-	m.Ran("default", "done", 2*time.Second)
-	m.Ran("default", "failed", time.Millisecond)
+	m.Ran(context.Background(), "default", "done", 2*time.Second)
+	m.Ran(context.Background(), "default", "failed", time.Millisecond)
 	m.Rescheduled("low", 40*time.Second)
 	m.Holding(1)
 	m.Holding(1)
@@ -162,10 +162,10 @@ func TestBounded(t *testing.T) {
 	for g := range 4 {
 		wg.Go(func() {
 			for i := g; i < rules; i += 4 {
-				m.Decided(one(fmt.Sprintf("p%d", i), "r"), time.Millisecond, nil)
+				m.Decided(context.Background(), one(fmt.Sprintf("p%d", i), "r"), time.Millisecond, nil)
 				m.PickedUp(fmt.Sprintf("q%d", i))
 				m.Failed(fmt.Sprintf("k%d", i))
-				m.Ran(fmt.Sprintf("q%d", i), fmt.Sprintf("o%d", i), time.Second)
+				m.Ran(context.Background(), fmt.Sprintf("q%d", i), fmt.Sprintf("o%d", i), time.Second)
 			}
 		})
 	}
@@ -245,12 +245,12 @@ func TestExemplars(t *testing.T) {
 	in := func(id string) context.Context { return context.WithValue(context.Background(), key{}, id) }
 	denied := one("payments", "account")
 	denied.Allowed, denied.Rules[0].Limited, denied.Rules[0].RetryAfter = false, true, 2*time.Second
-	m.DecidedIn(in("aaaa"), denied, time.Millisecond, nil)
-	m.DecidedIn(in("never"), one("payments", "account"), time.Millisecond, nil)
-	m.RanIn(in("bbbb"), "default", "ok", 20*time.Millisecond)
-	m.RanIn(in(""), "default", "ok", 2*time.Second)
+	m.Decided(in("aaaa"), denied, time.Millisecond, nil)
+	m.Decided(in("never"), one("payments", "account"), time.Millisecond, nil)
+	m.Ran(in("bbbb"), "default", "ok", 20*time.Millisecond)
+	m.Ran(in(""), "default", "ok", 2*time.Second)
 	for _, id := range []string{strings.Repeat("x", 200), "\xff"} { // what an exemplar cannot have
-		m.RanIn(in(id), "default", "ok", 20*time.Minute)
+		m.Ran(in(id), "default", "ok", 20*time.Minute)
 	}
 	r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/metrics", nil)
 	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
@@ -274,8 +274,6 @@ func TestExemplars(t *testing.T) {
 		t.Error("the text format has exemplars")
 	}
 }
-
-var _ throttle.ContextObserver = (*Metrics)(nil)
 
 // "A scrape reads them": once in five seconds however many ask, and nothing while nobody does. After an error they are absent.
 func TestShared(t *testing.T) {

@@ -13,15 +13,9 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Decided counts one decision of a limiter: the result of each rule on its path, and how long it took.
-// It implements throttle.Observer.
-func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
-	m.decided(d, took, err, "")
-}
-
-// DecidedIn is Decided with the trace of a request as an exemplar of its wait. It implements
-// throttle.ContextObserver.
-func (m *Metrics) DecidedIn(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
+// Decided counts one decision of a limiter: the result of each rule on its path, and how long it took. The
+// trace of a denied request is the exemplar of its wait. It implements throttle.Observer.
+func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
 	trace := ""
 	if err == nil && !d.Allowed {
 		trace = m.traceID(ctx)
@@ -46,7 +40,7 @@ func (m *Metrics) decided(d throttle.Decision, took time.Duration, err error, tr
 	}
 }
 
-// UpstreamSignal implements throttle.UpstreamObserver.
+// UpstreamSignal implements throttle.Observer.
 func (m *Metrics) UpstreamSignal(what string) { m.signals.WithLabelValues(what).Inc() }
 
 func (s *series) decided(r *throttle.RuleState, degraded bool, trace string) {
@@ -89,11 +83,8 @@ func (m *Metrics) LeaseHeld(rule string, delta int) {
 // PickedUp counts a task taken from queue.
 func (m *Metrics) PickedUp(queue string) { m.pickups.WithLabelValues(m.queues.of(queue)).Inc() }
 
-// Ran counts a run that ended in outcome after took.
-func (m *Metrics) Ran(queue, outcome string, took time.Duration) { m.ran(queue, outcome, took, "") }
-
-// RanIn is Ran with the trace of the run as an exemplar. It implements worker.ContextObserver.
-func (m *Metrics) RanIn(ctx context.Context, queue, outcome string, took time.Duration) {
+// Ran counts a run that ended in outcome after took, with its trace as an exemplar.
+func (m *Metrics) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
 	m.ran(queue, outcome, took, m.traceID(ctx))
 }
 
