@@ -38,10 +38,12 @@ func actionOf(who Actor, c TaskChange, done TasksDone) policystore.Action {
 		By: who.Name, Via: who.Via, Verb: string(c.Verb), Scope: c.Scope, Queue: c.Queue, Type: c.Type, Reason: c.Reason,
 		Changed: done.Changed, Left: len(done.Tasks) - done.Changed,
 	}
-	switch c.Verb {
-	case VerbMove:
+	switch {
+	case c.Failed:
+		a.Verb = map[Verb]string{VerbRun: "retry", VerbCancel: "delete"}[c.Verb]
+	case c.Verb == VerbMove:
 		a.To = c.To
-	case VerbPriority:
+	case c.Verb == VerbPriority:
 		a.To = fmt.Sprint("priority ", c.Priority)
 	}
 	for _, task := range done.Tasks {

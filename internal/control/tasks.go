@@ -35,6 +35,11 @@ type TaskChange struct {
 	// if these are set.
 	IDs                []string
 	Scope, Queue, Type string
+	// Failed makes run and cancel about tasks that failed, instead of those that wait: run tries them again,
+	// and cancel deletes them. Without IDs they are those of Scope, of Queue, and with an error of the kind
+	// Error, as far as these are set; see ErrorKind. Tasks that the actor may not change are left.
+	Failed bool
+	Error  string
 	// To is the scope that move moves tasks to.
 	To string
 	// Priority is the value that priority sets.
@@ -107,7 +112,11 @@ func (c *TaskChange) check() error {
 		return &TaskChangeError{fmt.Sprintf("tasks cannot be changed by %q", c.Verb)}
 	case c.Verb == VerbClear && (c.Scope == "" || len(c.IDs) > 0 || c.Queue != "" || c.Type != ""):
 		return &TaskChangeError{"clear takes a scope alone, and no ids, queue or type"}
-	case len(c.IDs) == 0 && c.Scope == "":
+	case c.Failed && (c.Verb != VerbRun && c.Verb != VerbCancel || c.Type != ""):
+		return &TaskChangeError{"tasks that failed can be tried again or deleted, by scope, queue and error"}
+	case !c.Failed && c.Error != "":
+		return &TaskChangeError{"only tasks that failed have an error"}
+	case len(c.IDs) == 0 && c.Scope == "" && !c.Failed:
 		return &TaskChangeError{"no task is named, and no scope"}
 	case len(c.IDs) > 0 && c.Scope != "":
 		return &TaskChangeError{"tasks are named by their ids or by a scope, not by both"}
@@ -179,8 +188,13 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 			return n, err
 		}
 	}
-	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" {
+	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" && !c.Failed {
 		return n, s.countUnder(ctx, who, c, &n)
+	}
+	if c.Failed {
+		list, _, more, err := s.meantFailed(ctx, who, c, mostSearched, &n.Refused)
+		n.Tasks, n.More = int64(len(list)), more
+		return n, err
 	}
 	list, more, err := s.meant(ctx, who, c, mostSearched, &n.Refused)
 	n.Tasks, n.More = int64(len(list)), more
@@ -192,7 +206,7 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 		return err
 	}
 	scopes := []string{c.Scope}
-	if len(c.IDs) > 0 {
+	if len(c.IDs) > 0 || c.Failed {
 		scopes = nil // each task's scope is checked when the task is found
 	}
 	if err := s.mayTasks(who, c, scopes...); err != nil {
@@ -221,6 +235,10 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 		err = s.clear(ctx, who, c, most, &done)
 		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
 	}
+	if c.Failed {
+		err = s.applyFailed(ctx, who, c, most, &done)
+		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
+	}
 	list, more, err := s.meant(ctx, who, c, most, &done.Refused)
 	if err != nil {
 		return done, err
@@ -242,8 +260,18 @@ func (d *TasksDone) change(ctx context.Context, tasks *worker.WaitingTasks, c Ta
 	}
 	out, err := changeTask(ctx, tasks, c, one)
 	if err != nil {
-		return fmt.Errorf("task %s of queue %s: %w", quote(one.id), quote(one.queue), err)
+		return one.fault(err)
 	}
+	d.add(c, one, out)
+	return nil
+}
+
+func (m meant) fault(err error) error {
+	return fmt.Errorf("task %s of queue %s: %w", quote(m.id), quote(m.queue), err)
+}
+
+// add adds the outcome for one task.
+func (d *TasksDone) add(c TaskChange, one meant, out Outcome) {
 	d.Tasks = append(d.Tasks, TaskDone{ID: one.id, Queue: one.queue, Scope: one.scope, Outcome: out})
 	if out == TaskChanged {
 		d.Changed++
@@ -253,7 +281,6 @@ func (d *TasksDone) change(ctx context.Context, tasks *worker.WaitingTasks, c Ta
 	if c.Progress != nil {
 		c.Progress(d.Changed, len(d.Tasks)-d.Changed)
 	}
-	return nil
 }
 
 func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (Outcome, error) {

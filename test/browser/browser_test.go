@@ -58,6 +58,7 @@ var screens = []struct{ name, path string }{
 	{"task", "/task?id=acme-150"},
 	{"drain", "/drain?scope=mail"},
 	{"history", "/history"},
+	{"failures", "/failures"},
 	{"workers", "/workers"},
 	{"forecast", "/forecast?batch=" + url.QueryEscape(batch())},
 	{"change", "/change?verb=set&scope=payments/acme&rule=tenant"},
@@ -87,6 +88,7 @@ func TestScreens(t *testing.T) {
 	s.day()
 	s.fill()
 	s.aged()
+	s.archived()
 	for _, look := range []struct {
 		name, scheme  string
 		width, height int64

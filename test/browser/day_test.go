@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
@@ -245,5 +246,20 @@ func (s *site) aged() {
 				s.t.Fatal(err)
 			}
 		}
+	}
+}
+
+// archived has some tasks in asynq's archive, of a queue that no worker serves.
+func (s *site) archived() {
+	s.t.Helper()
+	client := asynq.NewClientFromRedisClient(s.rdb)
+	for i := range 3 {
+		task := asynq.NewTaskWithHeaders("invoice", nil, map[string]string{queue.HeaderScope: "payments/acme"})
+		if _, err := client.Enqueue(task, asynq.TaskID(fmt.Sprint("failed-", i)), asynq.Queue("nightly")); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if _, err := asynq.NewInspectorFromRedisClient(s.rdb).ArchiveAllPendingTasks("nightly"); err != nil {
+		s.t.Fatal(err)
 	}
 }

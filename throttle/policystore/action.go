@@ -22,7 +22,7 @@ type Action struct {
 	// By is the author, and Via the way that it was made, such as "page" or "cli".
 	By  string `json:"by"`
 	Via string `json:"via,omitempty"`
-	// Verb is run, move, cancel, clear or priority.
+	// Verb is run, move, cancel, clear, priority, or of tasks that failed retry or delete.
 	Verb string `json:"verb"`
 	// Scope, Queue and Type selected the tasks; Scope is empty if ids did. Scopes are those that the tasks
 	// spent from, 20 at most.

@@ -28,6 +28,8 @@ type act struct {
 	Before   string // of clear: the moment of the first count
 	Reason   string
 	Fault    string
+	OfFailed  bool   // it is about tasks that failed
+	Error    string // the kind of their errors
 
 	expected int64 // how many tasks the person was told
 
@@ -48,15 +50,23 @@ type outcomeCount struct {
 	N       int
 }
 
-var taskVerbs = map[control.Verb]struct {
+type taskVerb struct {
 	title, button string
 	danger        bool
-}{
+}
+
+var taskVerbs = map[control.Verb]taskVerb{
 	control.VerbRun:      {"Start tasks next", "Start them next", false},
 	control.VerbMove:     {"Move tasks to another scope", "Move them", false},
 	control.VerbPriority: {"Change the priority of tasks", "Set it", false},
 	control.VerbCancel:   {"Cancel tasks", "Cancel them", true},
 	control.VerbClear:    {"Clear", "Cancel all that wait", true},
+}
+
+// failedVerbs are the verbs for tasks that failed.
+var failedVerbs = map[control.Verb]taskVerb{
+	control.VerbRun:    {"Retry tasks that failed", "Retry them", false},
+	control.VerbCancel: {"Delete tasks that failed", "Delete them", true},
 }
 
 // acted handles the form for waiting tasks: it counts the tasks, or makes the change.
@@ -67,6 +77,9 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 		Before: r.FormValue("before"),
 	}
 	kind := taskVerbs[a.Verb]
+	if a.OfFailed = r.FormValue("failed") != ""; a.OfFailed {
+		kind, a.Error = failedVerbs[a.Verb], r.FormValue("error")
+	}
 	a.expected, _ = strconv.ParseInt(r.FormValue("expected"), 10, 64)
 	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
 	if a.Verb == control.VerbClear {
@@ -114,7 +127,7 @@ func (a *act) before(n control.TaskCount) {
 
 // asked turns the form into changes for the service: one, or one for each queue of the chosen tasks.
 func (a *act) asked() (list []control.TaskChange, err error) {
-	c := control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason}
+	c := control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason, Failed: a.OfFailed}
 	if a.Priority != "" {
 		if c.Priority, err = strconv.Atoi(a.Priority); err != nil {
 			return nil, &control.TaskChangeError{Why: fmt.Sprintf("priority %q is not a whole number", a.Priority)}
@@ -126,7 +139,7 @@ func (a *act) asked() (list []control.TaskChange, err error) {
 		}
 	}
 	if a.All {
-		c.Scope, c.Queue, c.Type = a.Scope, a.Queue, a.Type
+		c.Scope, c.Queue, c.Type, c.Error = a.Scope, a.Queue, a.Type, a.Error
 		return []control.TaskChange{c}, nil
 	}
 	byQueue := map[string][]string{}

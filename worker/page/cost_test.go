@@ -36,7 +36,7 @@ func TestSnapshotCost(t *testing.T) {
 		s.enqueue(fmt.Sprint("provider", n), fmt.Sprint("p", n, "-"), 2)
 	}
 	h := pageOfSite(t, s)
-	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7", "/workers", "/history"} {
+	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7", "/workers", "/failures", "/history"} {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		screen, _ := h.screenOf(r.URL.Path)
 		topic, err := screen.topic(r, s.who)

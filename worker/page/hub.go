@@ -128,8 +128,8 @@ func (h *hub) drop() {
 }
 
 // get returns the state of a topic, at most one snapshot old, and waits for the actor's turn to read it. If
-// Redis does not answer, or no turn comes in time, it is the state from before, with the error: a *shareError
-// for the latter.
+// Redis does not answer, it is the state from before, with the error. If no turn comes in time it is that
+// state too; the error is a *shareError if there is none.
 func (h *hub) get(ctx context.Context, t topic, actor string) state {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,7 +138,7 @@ func (h *hub) get(ctx context.Context, t topic, actor string) state {
 		return e.state
 	}
 	if err := h.enter(actor); err != nil {
-		return state{data: e.state.data, at: e.state.at, err: err}
+		return e.state.or(err)
 	}
 	e.loads[actor]++
 	h.loads[actor]++
@@ -158,11 +158,15 @@ func (h *hub) get(ctx context.Context, t topic, actor string) state {
 	less(e.loads, actor)
 	less(h.loads, actor)
 	h.leave(e, actor)
-	st := e.state
-	if late != nil {
-		st.err = late
+	return e.state.or(late)
+}
+
+// or returns the state, with an error that is why there is nothing to show.
+func (s state) or(err error) state {
+	if s.data == nil && err != nil {
+		s.err = err
 	}
-	return st
+	return s
 }
 
 // forget makes the next get read each topic again, after a change.

@@ -100,11 +100,12 @@ func changeLimits(r *http.Request) (need, error) {
 // placeOf returns the place of the limits that a form names.
 func placeOf(r *http.Request) string { return strings.TrimSpace(r.FormValue("scope")) }
 
-// changeTasks needs the right to the scope of the screen; the service checks that of each chosen task.
+// changeTasks needs the right to the scope of the screen; the service checks that of each chosen task, and of
+// each that failed.
 func changeTasks(r *http.Request) (need, error) {
 	verb, scope := control.Verb(r.FormValue("verb")), r.FormValue("scope")
 	if _, is := taskVerbs[verb]; !is {
 		return need{}, &badRequest{fmt.Sprintf("tasks cannot be changed by %q", verb)}
 	}
-	return need{verb: verb, place: scope, rows: scope == "" && len(r.Form["task"]) > 0}, nil
+	return need{verb: verb, place: scope, rows: r.FormValue("failed") != "" || scope == "" && len(r.Form["task"]) > 0}, nil
 }

@@ -35,6 +35,7 @@ func (h *handler) screens() map[string]screen {
 		"/task":     {name: "task", needs: seeRows, topic: h.taskTopic, view: h.taskView, live: true},
 		"/history":  {name: "history", needs: seeRows, topic: h.historyTopic, view: h.historyView},
 		"/progress": {name: "progress", needs: seeRows, topic: h.progressTopic, view: h.progressView, live: true},
+		"/failures": {name: "failures", needs: seeRows, topic: h.failuresTopic, view: h.failuresView, live: true},
 		"/workers":  {name: "workers", needs: seeRows, topic: h.workersTopic, view: h.workersView, live: true},
 	}
 }

@@ -1,0 +1,231 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/control"
+)
+
+// failures is one reading of what failed and what runs, by asynq queue. Of more queues than a snapshot has
+// commands for, it reads some in turn.
+type failures struct {
+	names  []string
+	queues map[string]control.FailedQueue
+	read   map[string]time.Time
+}
+
+// failuresAtFirst is how many queues the first reading reads, each by a turn of its own.
+const failuresAtFirst = 10
+
+func (h *handler) failuresTopic(*http.Request, Actor) (topic, error) {
+	cost := func(last any) int {
+		if last == nil {
+			return limitsCost + queuesCost
+		}
+		return snapshotCommands
+	}
+	return topic{key: "failures", cost: cost, load: h.loadFailures}, nil
+}
+
+func (h *handler) loadFailures(ctx context.Context, last any) (any, error) {
+	f := &failures{queues: map[string]control.FailedQueue{}, read: map[string]time.Time{}}
+	before, again := last.(*failures)
+	if _, err := h.limits(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if f.names, err = h.inspector.Queues(); err != nil {
+		return nil, err
+	}
+	slices.Sort(f.names)
+	f.names = f.names[:min(len(f.names), mostQueues)]
+	if again {
+		for _, name := range f.names {
+			f.queues[name], f.read[name] = before.queues[name], before.read[name]
+		}
+	}
+	due := slices.Clone(f.names)
+	slices.SortStableFunc(due, func(a, b string) int { return f.read[a].Compare(f.read[b]) })
+	left := snapshotCommands - limitsCost - queuesCost
+	for i, name := range due {
+		if !again && i < failuresAtFirst {
+			err = turn(ctx, control.FailedCost)
+		} else if !again || left < control.FailedCost {
+			break
+		}
+		if err == nil {
+			f.queues[name], err = h.service.Failed(ctx, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		f.read[name] = h.now()
+		left -= f.queues[name].Cost()
+	}
+	return f, nil
+}
+
+// failuresData is the content of the screen.
+type failuresData struct {
+	Scope, Queue, Error string // the filter
+	Groups              []failureGroup
+	AllGroups           int
+	Rows                []failureRow
+	All                 int // rows before the filter
+	Pages               pages
+	Partly              []string // queues of which not all failed tasks were looked at
+	Read, Queues        int
+	Days                []queueDays
+	Running             []runningScope
+	May                 bool // the actor may act on some of the rows
+}
+
+// failureGroup is the failed tasks of a scope and a queue whose errors are of one kind.
+type failureGroup struct {
+	Scope, Queue, Kind string
+	Archived, Retry    int
+	Last               time.Time
+	May                bool
+}
+
+// failureRow is a failed task.
+type failureRow struct {
+	control.FailedTask
+	Text  string // of the error
+	Value string // its name in forms
+	May   bool
+}
+
+type queueDays struct {
+	Name             string
+	Today, Yesterday day
+}
+
+type day struct{ Processed, Failed int }
+
+// Part is how many of a hundred failed.
+func (d day) Part() int { return d.Failed * 100 / max(1, d.Processed) }
+
+type runningScope struct {
+	Scope  string
+	Tasks  int
+	Oldest control.ActiveTask
+}
+
+// mostGroups and mostErrorText bound the tables.
+const mostGroups, mostErrorText = 100, 300
+
+func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, string, error) {
+	f := data.(*failures)
+	d := failuresData{
+		Scope: strings.TrimSpace(r.FormValue("scope")), Queue: strings.TrimSpace(r.FormValue("queue")), Error: strings.TrimSpace(r.FormValue("error")),
+		Queues: len(f.names),
+	}
+	sees := func(scope string) bool { return h.service.May(who, control.VerbSee, scope) == nil }
+	running := map[string]*runningScope{}
+	var rows []failureRow
+	for _, name := range f.names {
+		q := f.queues[name]
+		if !f.read[name].IsZero() {
+			d.Read++
+		}
+		for _, t := range q.Tasks {
+			if sees(t.Scope) {
+				rows = append(rows, failureRow{FailedTask: t})
+			}
+		}
+		for _, t := range q.Active {
+			if sees(t.Scope) {
+				running[t.Scope] = running[t.Scope].with(t)
+			}
+		}
+		if !sees("") { // the sums of a queue are those of all scopes
+			continue
+		}
+		if q.More {
+			d.Partly = append(d.Partly, name)
+		}
+		if len(q.Days) == 2 {
+			d.Days = append(d.Days, queueDays{name, day{q.Days[0].Processed, q.Days[0].Failed}, day{q.Days[1].Processed, q.Days[1].Failed}})
+		}
+	}
+	d.All = len(rows)
+	rows = slices.DeleteFunc(rows, func(row failureRow) bool {
+		return !matches(row.Scope, d.Scope) || !matches(row.Queue, d.Queue) || !matches(row.Kind, d.Error) && !matches(row.Error, d.Error)
+	})
+	may := h.actsOnFailed(who)
+	d.Groups = groupsOf(rows)
+	d.AllGroups = len(d.Groups)
+	d.Groups = d.Groups[:min(mostGroups, len(d.Groups))]
+	for i, g := range d.Groups {
+		d.Groups[i].May = g.Scope != "" && may(g.Scope)
+	}
+	slices.SortStableFunc(rows, func(a, b failureRow) int { return b.At.Compare(a.At) })
+	d.Rows, d.Pages = pageOf(rows, r)
+	for i, row := range d.Rows {
+		row.May, row.Text = may(row.Scope), strings.ToValidUTF8(row.Error[:min(len(row.Error), mostErrorText)], "")
+		row.Value = url.Values{"queue": {row.Queue}, "id": {row.ID}}.Encode()
+		d.Rows[i], d.May = row, d.May || row.May
+	}
+	for _, one := range running {
+		d.Running = append(d.Running, *one)
+	}
+	slices.SortFunc(d.Running, func(a, b runningScope) int { return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), strings.Compare(a.Scope, b.Scope)) })
+	d.Running = d.Running[:min(rowsAPage, len(d.Running))]
+	return d, "Failures", nil
+}
+
+// actsOnFailed returns whether an actor may retry or delete the tasks of a scope, each scope asked once.
+func (h *handler) actsOnFailed(who Actor) func(scope string) bool {
+	known := map[string]bool{}
+	return func(scope string) bool {
+		may, is := known[scope]
+		if !is {
+			may = h.service.May(who, control.VerbRun, scope) == nil || h.service.May(who, control.VerbCancel, scope) == nil
+			known[scope] = may
+		}
+		return may
+	}
+}
+
+func groupsOf(rows []failureRow) (list []failureGroup) {
+	at := map[[3]string]int{}
+	for _, row := range rows {
+		key := [3]string{row.Scope, row.Queue, row.Kind}
+		i, is := at[key]
+		if !is {
+			i = len(list)
+			at[key], list = i, append(list, failureGroup{Scope: row.Scope, Queue: row.Queue, Kind: row.Kind})
+		}
+		g := &list[i]
+		if row.Archived {
+			g.Archived++
+		} else {
+			g.Retry++
+		}
+		if row.At.After(g.Last) {
+			g.Last = row.At
+		}
+	}
+	slices.SortStableFunc(list, func(a, b failureGroup) int {
+		return cmp.Or(cmp.Compare(b.Archived+b.Retry, a.Archived+a.Retry), b.Last.Compare(a.Last), strings.Compare(a.Scope, b.Scope))
+	})
+	return list
+}
+
+// with adds a task that runs.
+func (s *runningScope) with(t control.ActiveTask) *runningScope {
+	if s == nil {
+		return &runningScope{Scope: t.Scope, Tasks: 1, Oldest: t}
+	}
+	if s.Tasks++; !t.Since.IsZero() && (s.Oldest.Since.IsZero() || t.Since.Before(s.Oldest.Since)) {
+		s.Oldest = t
+	}
+	return s
+}

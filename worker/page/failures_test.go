@@ -1,0 +1,161 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// fails has tasks of scopes fail for good with an error, in queue bad. Their ids are f0, f1 and so on.
+func (s *site) fails(why string, scopes ...string) {
+	s.t.Helper()
+	client := asynq.NewClientFromRedisClient(s.rdb)
+	for i, scope := range scopes {
+		task := asynq.NewTaskWithHeaders("mail", []byte("card 4711"), map[string]string{queue.HeaderScope: scope})
+		_, err := client.Enqueue(task, asynq.TaskID(fmt.Sprint("f", i)), asynq.Queue("bad"))
+		must(s.t, err)
+	}
+	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{Queues: map[string]int{"bad": 1}, LogLevel: asynq.FatalLevel, TaskCheckInterval: 50 * time.Millisecond})
+	must(s.t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return fmt.Errorf("%s: %w", why, asynq.SkipRetry) })))
+	defer server.Shutdown()
+	redistest.WaitAsking(s.t, "the failures", time.Minute, func() bool {
+		list, err := asynq.NewInspectorFromRedisClient(s.rdb).ListArchivedTasks("bad")
+		return err == nil && len(list) == len(scopes)
+	})
+}
+
+// archivedIn are the ids of the archived tasks of queue bad.
+func (s *site) archived() (ids []string) {
+	s.t.Helper()
+	list, err := asynq.NewInspectorFromRedisClient(s.rdb).ListArchivedTasks("bad")
+	if err != nil && !errors.Is(err, asynq.ErrQueueNotFound) {
+		s.t.Fatal(err)
+	}
+	for _, one := range list {
+		ids = append(ids, one.ID)
+	}
+	return ids
+}
+
+// What failed is shown by error, to those who may see its scope; it is retried and deleted by those who may change its scope.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	const hostile = `<script>alert(1)</script> void invoice 17`
+	s.fails(hostile, "payments/acme", "payments/acme", "search")
+	code, body := s.get("/failures")
+	if code != http.StatusOK || strings.Contains(body, "<script>alert") || strings.Contains(body, "4711") {
+		t.Errorf("%d\n%s", code, body)
+	}
+	has(t, body, "&lt;script&gt;alert(#)&lt;/script&gt; void invoice #", "void invoice 17", ">payments/acme</a>", ">f2</a>", "never: archived", "Retry…", "No task is with a worker", "Runs that failed")
+	if _, body = s.get("/failures?scope=sear"); strings.Contains(body, ">f0</a>") || !strings.Contains(body, ">f2</a>") {
+		t.Error("the filter keeps what does not match, or the other way round")
+	}
+	if _, body = s.get("/failures?error=" + url.QueryEscape("no such error")); !strings.Contains(body, "No failed task matches the filter") {
+		t.Errorf("another error:\n%s", body)
+	}
+	for _, s.who = range []Actor{{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}, {Name: "oda", Role: RoleOwner, Groups: []string{"team-acme"}, Scopes: []string{"search"}}} {
+		_, body = s.get("/failures")
+		if sees := strings.Contains(body, ">f0</a>"); sees != (s.who.Role == RoleOwner) || !strings.Contains(body, ">f2</a>") || strings.Contains(body, "Runs that failed") {
+			t.Errorf("%s sees\n%s", s.who.Name, body)
+		}
+		if acts := strings.Contains(body, "Delete…"); acts != (s.who.Role == RoleOwner) || strings.Contains(body, "choose f2") {
+			t.Errorf("%s is offered\n%s", s.who.Name, body)
+		}
+	}
+	fields := url.Values{"failed": {"yes"}, "verb": {"run"}, "task": {url.Values{"queue": {"bad"}, "id": {"f0"}}.Encode(), url.Values{"queue": {"bad"}, "id": {"f2"}}.Encode()}}
+	_, body = s.post("/tasks", fields)
+	has(t, body, "Retry tasks that failed", "<dd>1</dd>", "They are tried again", "Left, because others own them", ">search</a>")
+	fields.Set("do", "make")
+	_, body = s.post("/tasks", fields)
+	has(t, body, "1 task was changed", "Left, because others own them", ">search</a>", "What failed")
+	if got := fmt.Sprint(s.archived()); got != "[f1 f2]" {
+		t.Errorf("archived: %s", got)
+	}
+	s.who = Actor{Name: "vic", Role: RoleViewer}
+	if code, _ = s.post("/tasks", fields); code != http.StatusForbidden || len(s.archived()) != 2 {
+		t.Errorf("a viewer gets %d; archived: %v", code, s.archived())
+	}
+	s.who = Actor{Name: "root", Role: RoleAdmin}
+	fields = url.Values{"failed": {"yes"}, "verb": {"cancel"}, "all": {"yes"}, "scope": {"payments/acme"}, "queue": {"bad"}, "error": {"<script>alert(#)</script> void invoice #: skip retry for the task"}}
+	_, body = s.post("/tasks", fields)
+	has(t, body, "Delete tasks that failed", "<dd>1</dd>", "This cannot be undone", "&lt;script&gt;alert(#)")
+	fields.Set("do", "make")
+	if _, body = s.post("/tasks", fields); fmt.Sprint(s.archived()) != "[f2]" {
+		t.Errorf("archived: %v\n%s", s.archived(), body)
+	}
+	if _, body = s.get("/history"); !strings.Contains(body, "delete") || !strings.Contains(body, "retry") {
+		t.Errorf("the history:\n%s", body)
+	}
+}
+
+// sent counts the commands that a client sends; those of a script are one.
+type sent struct{ atomic.Int64 }
+
+func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// 10,000 archived tasks, of three queues, stay within the commands of a snapshot, and the screen says what it leaves out.
+func TestFailuresCost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	client := asynq.NewClientFromRedisClient(s.rdb)
+	inspector := asynq.NewInspectorFromRedisClient(s.rdb)
+	for name, n := range map[string]int{"a": 10_000, "b": 1200, "c": 3} {
+		for range n {
+			_, err := client.Enqueue(asynq.NewTaskWithHeaders("mail", nil, map[string]string{queue.HeaderScope: "search"}), asynq.Queue(name))
+			must(t, err)
+		}
+		_, err := inspector.ArchiveAllPendingTasks(name)
+		must(t, err)
+	}
+	own := redis.NewClient(s.rdb.Options())
+	t.Cleanup(func() { _ = own.Close() })
+	var n sent
+	own.AddHook(&n)
+	h, err := newHandler(Config{Redis: own, Local: "me"})
+	must(t, err)
+	topic, err := h.failuresTopic(nil, Actor{})
+	must(t, err)
+	var last any
+	for i := range 4 {
+		before := n.Load()
+		last, err = topic.load(t.Context(), last)
+		must(t, err)
+		if spent := n.Load() - before; i > 0 && spent > snapshotCommands || spent > failuresAtFirst*50 {
+			t.Errorf("reading %d sent %d commands", i, spent)
+		}
+	}
+	data, _, err := h.failuresView(httptest.NewRequest(http.MethodGet, "/failures", nil), Actor{Name: "me", Role: RoleAdmin}, last)
+	must(t, err)
+	d := data.(failuresData)
+	if fmt.Sprint(d.Partly) != "[a b]" || d.All < 2000 || d.All > 2100 || d.Read != 3 || len(d.Rows) != rowsAPage || len(d.Groups) != 3 {
+		t.Errorf("%v, %d, read %d, %d groups", d.Partly, d.All, d.Read, len(d.Groups))
+	}
+}
