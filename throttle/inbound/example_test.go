@@ -1,6 +1,7 @@
 package inbound_test
 
 import (
+	"cmp"
 	"fmt"
 	"log"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/inbound"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Each caller of an API may make two requests an hour.
@@ -36,7 +38,7 @@ limits:
 	mux.HandleFunc("GET /quote", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "42") })
 	limits := &inbound.Middleware{Limiter: limiter, LegacyHeader: true, Scope: func(r *http.Request) string {
 		caller, _, _ := r.BasicAuth() // that has been checked
-		return "api/" + caller
+		return policy.JoinScope("api", cmp.Or(caller, "unknown"))
 	}}
 	server := httptest.NewServer(limits.Wrap(mux))
 	defer server.Close()

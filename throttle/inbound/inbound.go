@@ -1,7 +1,7 @@
 // Package inbound puts an http.Handler under limits: each request asks the limiter first, and is
 // passed on or answered 429.
 //
-//	handler := inbound.Wrap(mux, limiter, func(r *http.Request) string { return "api/" + callerOf(r) })
+//	handler := inbound.Wrap(mux, limiter, func(r *http.Request) string { return policy.JoinScope("api", callerOf(r)) })
 //
 // Nobody waits: a server has better uses for a connection. Package roundtrip is for the other
 // direction, requests that a program makes.
@@ -54,7 +54,9 @@ type Middleware struct {
 	// Scope returns the scope that a request spends from, such as api/acme. A request with an empty scope
 	// is not limited. Each caller in it has limits of its own, under "*" in limits.yaml, and uses some
 	// memory in Redis as long as they are in use: take names from authenticated data, not from input that
-	// any client can set. Required.
+	// any client can set. Join them with policy.JoinScope: after "api/"+name, a caller named acme/x spends
+	// from the limits of acme. JoinScope of an empty name is empty, so give callers without a name one.
+	// Required.
 	Scope func(*http.Request) string
 	// Cost returns how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64

@@ -2,6 +2,7 @@ package inbound_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,6 +134,27 @@ func TestMiddleware(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Callers whose names are joined as Scope says have limits of their own, whatever the names hold: none spends another's.
+func TestCallersAreApart(t *testing.T) {
+	t.Parallel()
+	limits := throttletest.Policy(t, `limits: {api: {scopes: {"*": {rules: [{name: caller, algorithm: fixed-window, limit: 1, per: 30d}]}}}}`)
+	l, err := throttle.New(redistest.Client(t), limits, throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := ""
+	h := inbound.Wrap(ok, l, func(*http.Request) string { return policy.JoinScope("api", cmp.Or(caller, "unknown")) })
+	long := strings.Repeat("a", 500)
+	names := []string{"anna/x", "anna", "anna/", "/anna", "anna%2Fx", "anna ", "Anna", "*", "..", "../anna", "anna//", "an\x00na", "an\xffna", "", long, long + "b", "\n"}
+	for _, want := range []int{http.StatusNoContent, http.StatusTooManyRequests} {
+		for _, caller = range names {
+			if code := serve(t, h, "/").StatusCode; code != want {
+				t.Errorf("%.20q gets %d, want %d", caller, code, want)
+			}
+		}
 	}
 }
 
