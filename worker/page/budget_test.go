@@ -183,6 +183,37 @@ func TestStreamsLeaveLoadsTheirPart(t *testing.T) {
 	})
 }
 
+// A request that comes while the reading of one that was given up still hangs begins its own.
+func TestGivenUpReading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(slog.New(slog.DiscardHandler), time.Now)
+		var readings atomic.Int64
+		hangs := make(chan struct{})
+		one := topic{key: "one", cost: fixed(0), load: func(context.Context, any) (any, error) {
+			if readings.Add(1) == 1 {
+				<-hangs
+				return "old", nil
+			}
+			return "new", nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			synctest.Wait()
+			cancel()
+		}()
+		h.get(ctx, one, "anna")
+		if st := h.get(t.Context(), one, "anna"); st.data != "new" {
+			t.Errorf("%+v", st)
+		}
+		close(hangs)
+		synctest.Wait()
+		if st := h.state("one"); st.data != "new" || len(h.open)+len(h.loads)+len(h.under) > 0 {
+			t.Errorf("%+v, %v, %v, %v", st, h.open, h.loads, h.under)
+		}
+	})
+}
+
 // 200 scopes loaded at once cost Redis no more than the budget, counted by Redis.
 func TestScopesAtOnceCost(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -92,9 +91,6 @@ func (e *shareError) Error() string { return e.why }
 
 var errPatience = &shareError{fmt.Sprintf("the page reads %d commands of Redis a second at most, and this had no turn within %s: try again a little later, or close other screens of this page",
 	snapshotCommands, loadPatience)}
-
-// errUnwanted ends a reading that nobody waits for any more.
-var errUnwanted = errors.New("page: nobody waits for it")
 
 func newHub(log *slog.Logger, now func() time.Time) *hub {
 	return &hub{log: log, now: now, entries: map[string]*entry{}, budget: newBudget(), open: map[string]int{}, loads: map[string]int{}, under: map[string]int{}, wake: make(chan struct{}, 1)}
@@ -214,7 +210,8 @@ func (h *hub) leave(e *entry, actor string) {
 	less(h.open, actor)
 	h.turns() // run ends if that was the last
 	if e.reading != nil && len(e.viewers) == 0 && len(e.loads) == 0 {
-		e.reading.stop(errUnwanted)
+		e.reading.stop(nil)
+		e.reading = nil // whoever comes now does not wait for its end
 	}
 }
 
@@ -252,27 +249,28 @@ func (h *hub) begin(e *entry) {
 			data, err = e.load(context.WithValue(ctx, readingKey{}, r), last)
 		}
 		r.limit.Stop()
-		h.end(e, data, err, context.Cause(ctx))
+		h.end(e, r, data, err, context.Cause(ctx))
 	}()
 }
 
-// end keeps the result of a reading. cause says why it was stopped, nil if it was not.
-func (h *hub) end(e *entry, data any, err, cause error) {
+// end keeps the result of a reading, unless nobody waits for it any more. cause says why it was stopped, nil
+// if it was not.
+func (h *hub) end(e *entry, r *reading, data any, err, cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if by := e.reading.by; by != nil {
-		less(h.under, *by)
+	if r.by != nil {
+		less(h.under, *r.by)
 	}
-	close(e.reading.done)
-	e.reading = nil
+	close(r.done)
 	h.turns()
-	now := h.now()
-	switch {
-	case err == nil:
-		e.state = state{data: data, at: now, tried: now}
-	case errors.Is(cause, errUnwanted):
+	if e.reading != r {
 		return
-	default:
+	}
+	e.reading = nil
+	now := h.now()
+	if err == nil {
+		e.state = state{data: data, at: now, tried: now}
+	} else {
 		e.state.err, e.state.tried = errOr(cause, err), now
 	}
 	for viewer := range e.viewers {
