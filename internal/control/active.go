@@ -3,7 +3,6 @@ package control
 import (
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/hibiken/asynq"
 
@@ -20,10 +19,7 @@ func (s *Service) active(name string) (int, error) {
 }
 
 // ActiveTask is a task that a worker has: it runs, or is held for its start.
-type ActiveTask struct {
-	Queue, ID, Type, Scope string
-	Since                  time.Time // when its wait began, by its headers, zero if they do not say
-}
+type ActiveTask struct{ Queue, ID, Type, Scope string }
 
 // ActiveInCost is how many Redis commands ActiveIn sends for each page of 200 active tasks, at most.
 const ActiveInCost = 5
@@ -78,7 +74,7 @@ func eachActive(inspector *asynq.Inspector, name string, do func(ActiveTask)) er
 		for _, task := range tasks {
 			if !task.IsOrphaned && !seen[task.ID] {
 				seen[task.ID] = true
-				do(ActiveTask{Queue: name, ID: task.ID, Type: task.Type, Scope: task.Headers[queue.HeaderScope], Since: dueOf(task)})
+				do(ActiveTask{Queue: name, ID: task.ID, Type: task.Type, Scope: task.Headers[queue.HeaderScope]})
 			}
 		}
 		if len(tasks) < pageSize {

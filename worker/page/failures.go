@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // failures is one reading of what failed and what runs, by asynq queue. Of more queues than a snapshot has
@@ -18,15 +19,23 @@ type failures struct {
 	names  []string
 	queues map[string]control.FailedQueue
 	read   map[string]time.Time
+	// started is when the active tasks were picked up, as far as it is known, and next the server to ask next:
+	// of more than startsASnapshot each reading asks some in turn.
+	started map[asynqx.TaskRef]time.Time
+	next    int
 }
 
-// failuresAtFirst is how many queues the first reading reads, each by a turn of its own.
-const failuresAtFirst = 10
+const (
+	// failuresAtFirst is how many queues the first reading reads, each by a turn of its own.
+	failuresAtFirst = 10
+	startsASnapshot = 8
+	startsCost      = startsASnapshot + 2
+)
 
 func (h *handler) failuresTopic(*http.Request, Actor) (topic, error) {
 	cost := func(last any) int {
 		if last == nil {
-			return limitsCost + queuesCost
+			return limitsCost + queuesCost + startsCost
 		}
 		return snapshotCommands
 	}
@@ -52,7 +61,7 @@ func (h *handler) loadFailures(ctx context.Context, last any) (any, error) {
 	}
 	due := slices.Clone(f.names)
 	slices.SortStableFunc(due, func(a, b string) int { return f.read[a].Compare(f.read[b]) })
-	left := snapshotCommands - limitsCost - queuesCost
+	left := snapshotCommands - limitsCost - queuesCost - startsCost
 	for i, name := range due {
 		if !again && i < failuresAtFirst {
 			err = turn(ctx, control.FailedCost)
@@ -68,7 +77,37 @@ func (h *handler) loadFailures(ctx context.Context, last any) (any, error) {
 		f.read[name] = h.now()
 		left -= f.queues[name].Cost()
 	}
-	return f, nil
+	return f, h.loadStarts(ctx, f, before)
+}
+
+// loadStarts reads when the active tasks were picked up.
+func (h *handler) loadStarts(ctx context.Context, f, before *failures) error {
+	keys, _, err := asynqx.ServerKeys(ctx, h.cfg.Redis, h.now(), mostServers)
+	if err != nil {
+		return err
+	}
+	slices.Sort(keys)
+	f.started = map[asynqx.TaskRef]time.Time{}
+	var known map[asynqx.TaskRef]time.Time
+	if before != nil {
+		known, f.next = before.started, before.next
+	}
+	var some []string
+	for range min(startsASnapshot, len(keys)) {
+		some, f.next = append(some, keys[f.next%len(keys)]), f.next+1
+	}
+	now, err := asynqx.Starts(ctx, h.cfg.Redis, some)
+	for _, q := range f.queues {
+		for _, t := range q.Active {
+			ref := asynqx.TaskRef{Queue: t.Queue, ID: t.ID}
+			if at, is := now[ref]; is {
+				f.started[ref] = at
+			} else if at, is := known[ref]; is {
+				f.started[ref] = at
+			}
+		}
+	}
+	return err
 }
 
 // failuresData is the content of the screen.
@@ -113,9 +152,10 @@ type day struct{ Processed, Failed int }
 func (d day) Part() int { return d.Failed * 100 / max(1, d.Processed) }
 
 type runningScope struct {
-	Scope  string
-	Tasks  int
-	Oldest control.ActiveTask
+	Scope   string
+	Tasks   int
+	Oldest  control.ActiveTask
+	Started time.Time // of Oldest, zero if it is not known
 }
 
 // mostGroups and mostErrorText bound the tables.
@@ -142,7 +182,7 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 		}
 		for _, t := range q.Active {
 			if sees(t.Scope) {
-				running[t.Scope] = running[t.Scope].with(t)
+				running[t.Scope] = running[t.Scope].with(t, f.started[asynqx.TaskRef{Queue: t.Queue, ID: t.ID}])
 			}
 		}
 		if !sees("") { // the sums of a queue are those of all scopes
@@ -220,12 +260,12 @@ func groupsOf(rows []failureRow) (list []failureGroup) {
 }
 
 // with adds a task that runs.
-func (s *runningScope) with(t control.ActiveTask) *runningScope {
+func (s *runningScope) with(t control.ActiveTask, started time.Time) *runningScope {
 	if s == nil {
-		return &runningScope{Scope: t.Scope, Tasks: 1, Oldest: t}
+		s = &runningScope{Scope: t.Scope, Oldest: t, Started: started}
 	}
-	if s.Tasks++; !t.Since.IsZero() && (s.Oldest.Since.IsZero() || t.Since.Before(s.Oldest.Since)) {
-		s.Oldest = t
+	if s.Tasks++; !started.IsZero() && (s.Started.IsZero() || started.Before(s.Started)) {
+		s.Oldest, s.Started = t, started
 	}
 	return s
 }

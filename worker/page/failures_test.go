@@ -102,6 +102,43 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// What runs is shown by scope, with the task that a worker has had for the longest, to those who may see the scope.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	client := asynq.NewClientFromRedisClient(s.rdb)
+	for _, id := range []string{"first", "second"} {
+		_, err := client.Enqueue(asynq.NewTaskWithHeaders("mail", nil, map[string]string{queue.HeaderScope: "payments/acme"}), asynq.TaskID(id))
+		must(t, err)
+	}
+	end := make(chan struct{})
+	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 50 * time.Millisecond})
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-end; return nil })))
+	t.Cleanup(server.Shutdown)
+	t.Cleanup(func() { close(end) })
+	shown := func() runningScope {
+		h := pageOfSite(t, s) // reads Redis anew
+		topic, err := h.failuresTopic(nil, s.who)
+		must(t, err)
+		last, err := topic.load(t.Context(), nil)
+		must(t, err)
+		data, _, err := h.failuresView(httptest.NewRequest(http.MethodGet, "/failures", nil), s.who, last)
+		must(t, err)
+		if d := data.(failuresData); len(d.Running) > 0 {
+			return d.Running[0]
+		}
+		return runningScope{}
+	}
+	redistest.WaitAsking(t, "both to run, and their server to say so", time.Minute, func() bool {
+		one := shown()
+		return one.Scope == "payments/acme" && one.Tasks == 2 && !one.Started.IsZero()
+	})
+	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	if _, body := s.get("/failures"); strings.Contains(body, ">payments/acme<") || strings.Contains(body, ">first<") {
+		t.Errorf("a stranger sees\n%s", body)
+	}
+}
+
 // sent counts the commands that a client sends; those of a script are one.
 type sent struct{ atomic.Int64 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -96,6 +97,47 @@ func readServerInfo(text []byte) (s ServerInfo, ok bool) {
 		return true
 	})
 	return s, ok
+}
+
+// Starts returns when the tasks that servers run were picked up, by the keys of these servers, as they wrote some seconds ago. Costs one
+// round trip of a command a server.
+func Starts(ctx context.Context, rdb redis.UniversalClient, keys []string) (map[TaskRef]time.Time, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	texts := make([]*redis.StringSliceCmd, len(keys))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, key := range keys {
+			texts[i] = pipe.HVals(ctx, "asynq:workers"+strings.TrimPrefix(key, serversKey))
+		}
+		return nil
+	})
+	starts := map[TaskRef]time.Time{}
+	for _, some := range texts {
+		for _, text := range some.Val() {
+			if task, at, ok := readStart([]byte(text)); ok {
+				starts[task] = at
+			}
+		}
+	}
+	return starts, err
+}
+
+// readStart reads what a server writes of a task that it runs (asynq v0.25 and v0.26, internal/proto/asynq.proto).
+func readStart(text []byte) (task TaskRef, at time.Time, ok bool) {
+	ok = eachField(text, func(number protowire.Number, value []byte, _ uint64) (is bool) {
+		switch number {
+		case 4:
+			task.ID = string(value)
+		case 7:
+			task.Queue = string(value)
+		case 8:
+			at, is = readTimestamp(value)
+			return is
+		}
+		return true
+	})
+	return task, at, ok
 }
 
 func readWeightEntry(text []byte) (name string, weight int, ok bool) {
