@@ -28,7 +28,7 @@ type act struct {
 	Before   string // of clear: the moment of the first count
 	Reason   string
 	Fault    string
-	OfFailed  bool   // it is about tasks that failed
+	OfFailed bool   // it is about tasks that failed
 	Error    string // the kind of their errors
 
 	expected int64 // how many tasks the person was told

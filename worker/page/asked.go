@@ -25,7 +25,9 @@ func (h *handler) who(r *http.Request) (who Actor, ok bool) {
 			who, ok = h.cfg.Proxy.identify(r)
 		}
 		if !ok && h.cfg.Users != nil {
-			who, ok = h.user(r)
+			if who, ok = h.user(r); ok && h.cfg.Proxy == nil { // a proxy has groups that the file does not know
+				who = h.cfg.Users.withOwnGroup(who)
+			}
 		}
 	}
 	who.Via = "page"

@@ -216,7 +216,9 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 	for _, one := range running {
 		d.Running = append(d.Running, *one)
 	}
-	slices.SortFunc(d.Running, func(a, b runningScope) int { return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), strings.Compare(a.Scope, b.Scope)) })
+	slices.SortFunc(d.Running, func(a, b runningScope) int {
+		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), strings.Compare(a.Scope, b.Scope))
+	})
 	d.Running = d.Running[:min(rowsAPage, len(d.Running))]
 	return d, "Failures", nil
 }

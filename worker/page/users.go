@@ -44,6 +44,7 @@ type Users struct {
 type userFile struct {
 	people map[string]person
 	tokens []token
+	groups map[string]bool // those that somebody is in
 }
 
 type person struct {
@@ -179,6 +180,15 @@ func (u *Users) person(name string, hash []byte) (Actor, bool) {
 	return one.who, known && subtle.ConstantTimeCompare(one.hash, hash) == 1
 }
 
+// withOwnGroup returns an actor of the file with a group of its own name, unless somebody is in a group of
+// that name: "owner: anna" then means the person anna, and a person named as a group is not that group.
+func (u *Users) withOwnGroup(who Actor) Actor {
+	if !u.current().groups[who.Name] {
+		who.Groups = append(slices.Clone(who.Groups), who.Name)
+	}
+	return who
+}
+
 // token returns the actor of a token.
 func (u *Users) token(text string) (who Actor, ok bool) {
 	sum := sha256.Sum256([]byte(text))
@@ -201,7 +211,7 @@ type userReader struct {
 var roleNames = []string{"viewer", "owner", "admin"}
 
 func parseUsers(name string, data []byte) (userFile, error) {
-	r := &userReader{out: userFile{people: map[string]person{}}}
+	r := &userReader{out: userFile{people: map[string]person{}, groups: map[string]bool{}}}
 	if root := usersFormat.Read(data, &r.Faults); root != nil {
 		r.root(root)
 	}
@@ -262,6 +272,9 @@ func (r *userReader) user(f strictyaml.Field, path, secret string) {
 			who.Role, _ = control.ParseRole(name)
 		case "groups":
 			who.Groups = r.list(one, where)
+			for _, group := range who.Groups {
+				r.out.groups[group] = true
+			}
 		case "scopes":
 			who.Scopes = r.list(one, where)
 			for _, scope := range who.Scopes {

@@ -1,7 +1,9 @@
 package page
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -183,6 +185,41 @@ func TestUsersFile(t *testing.T) {
 			t.Errorf("%q is accepted", password)
 		}
 	}
+}
+
+// docs/page.md: "With a file of users and no proxy, `owner: anna` is the person too, as long as nobody of the file is in a group `anna`".
+func TestOwnGroup(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "users.yaml")
+	anna, team, board := sumOf("anna's"), sumOf("team's"), sumOf("board's")
+	must(t, os.WriteFile(path, fmt.Appendf(nil, `tokens:
+  team-acme: {sha256: %s, role: owner}
+  team-pay: {sha256: %s, role: owner}
+  board: {sha256: %s, role: viewer, groups: [team-pay]}
+`, anna, team, board), 0o600))
+	users, err := LoadUsers(path)
+	must(t, err)
+	for _, c := range []struct {
+		token, scope string
+		proxy        *Proxy
+		want         int
+	}{
+		{"anna's", "payments/acme", nil, http.StatusOK}, // its owner is team-acme, which is no group in the file
+		{"team's", "payments", nil, http.StatusForbidden},
+		{"anna's", "payments/acme", &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, http.StatusForbidden},
+	} {
+		s := newSite(t, func(cfg *Config) { cfg.Identify, cfg.Users, cfg.Proxy = nil, users, c.proxy })
+		r := httptest.NewRequest(http.MethodGet, "http://localhost/change?verb=pause&scope="+c.scope, nil)
+		r.Header.Set("Authorization", "Bearer "+c.token)
+		if code, body, _ := s.do(r); code != c.want {
+			t.Errorf("%s at %s: %d, want %d\n%s", c.token, c.scope, code, c.want, body)
+		}
+	}
+}
+
+func sumOf(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
 }
 
 // "A session ends after two hours without use, after twelve hours": each by itself, and at a logout.
