@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -43,6 +45,10 @@ func newHidden(t *testing.T) *site {
 	task := queue.Task{Type: "zz-mail", ID: "task0", Scope: "payments/zz-child", Queue: "zz-queue", Payload: []byte(`"zz-payload"`)}
 	_, err := s.queue.Enqueue(t.Context(), task)
 	must(t, err)
+	task.ID = "task1"
+	_, err = s.queue.Enqueue(t.Context(), task)
+	must(t, err)
+	must(t, asynq.NewInspectorFromRedisClient(s.rdb).ArchiveTask("zz-queue", "task1"))
 	edit := policystore.Edit{By: "anna", Reason: "zz-reason"}
 	_, err = s.store.Set(t.Context(), edit, "payments", "zz-account", map[string]string{"limit": "98763"})
 	must(t, err)
@@ -112,7 +118,7 @@ func TestRightsComeFirst(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"GET /scope 403", "GET /scope 400", "GET /live 403", "GET /limits.yaml 403", "GET /task 404", "GET /done 404", "POST /change 403", "GET /workers 200"} {
+	for _, want := range []string{"GET /scope 403", "GET /scope 400", "GET /live 403", "GET /limits.yaml 403", "GET /task 404", "GET /done 404", "GET /failures 200", "POST /change 403", "GET /workers 200"} {
 		if !seen[want] {
 			t.Errorf("no request was answered %s", want)
 		}
