@@ -108,7 +108,7 @@ func TestPageOfThisMachineBehindAProxy(t *testing.T) {
 	r := start(t, whole, nil, "page", "-redis", ownRedis(t), "-listen", ":0")
 	r.says("url=")
 	code, body := asks(t, inFront(t, r.found("url"), false), "/", "", "localhost")
-	if text, err := io.ReadAll(body); err != nil || code != http.StatusForbidden || !strings.Contains(string(text), "-proxy or -users") {
+	if text, err := io.ReadAll(body); err != nil || code != http.StatusForbidden || !strings.Contains(string(text), "give the page users") {
 		t.Errorf("%d, %v\n%s", code, err, text)
 	}
 	r.stop()

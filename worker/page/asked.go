@@ -75,7 +75,7 @@ func (h *handler) asked(route route) http.HandlerFunc {
 func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case h.cfg.Local != "" && forwarded(r):
-		http.Error(w, "a proxy has passed this request on, and everybody on this machine is an admin here: start the page with -proxy or -users", http.StatusForbidden)
+		http.Error(w, "a proxy has passed this request on, and everybody on this machine is an admin here: give the page users (-users, or -page-users of a worker), or a proxy that says who asks (-proxy)", http.StatusForbidden)
 	case h.cfg.Local != "":
 		http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 	case h.cfg.Proxy != nil && h.cfg.Proxy.sends(r) && !h.cfg.Proxy.named(r):

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -28,8 +29,9 @@ const (
 type guesses struct {
 	waiting chan struct{}
 
-	mu   sync.Mutex
-	full map[tryKey]time.Time // when all tries of a key have come back
+	mu      sync.Mutex
+	full    map[tryKey]time.Time // when all tries of a key have come back
+	cleaned time.Time            // when keys that have all were last forgotten
 }
 
 // tryKey is a hash of what tries are counted under.
@@ -43,7 +45,7 @@ func newGuesses() *guesses {
 // of one in which the person has logged in before, or empty. leave must be called when it was made.
 func (g *guesses) enter(name, from, browser string, now time.Time) (leave func(), ok bool) {
 	if browser != "" {
-		return func() {}, g.count(now, []string{"browser", name, browser}, nil)
+		return func() {}, g.count(now, []string{"browser", name, browser}, [][]string{{"browsers", name}})
 	}
 	select {
 	case g.waiting <- struct{}{}:
@@ -76,19 +78,14 @@ func (g *guesses) count(now time.Time, one []string, all [][]string) bool {
 			return false
 		}
 	}
+	if len(g.full)+len(next) > mostKeys && now.Sub(g.cleaned) >= time.Second {
+		maps.DeleteFunc(g.full, func(_ tryKey, at time.Time) bool { return at.Before(now) })
+		g.cleaned = now
+	}
 	if len(g.full)+len(next) > mostKeys {
-		for key, at := range g.full {
-			if at.Before(now) {
-				delete(g.full, key)
-			}
-		}
-		if len(g.full)+len(next) > mostKeys {
-			return false
-		}
+		return false
 	}
-	for key, at := range next {
-		g.full[key] = at
-	}
+	maps.Copy(g.full, next)
 	return true
 }
 

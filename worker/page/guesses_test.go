@@ -56,6 +56,15 @@ func TestGuesses(t *testing.T) {
 	if try("anna", "here", "a browser of hers") {
 		t.Error("such a browser has no bound")
 	}
+	made := triesAtOne
+	for i := range 3 * triesAtAll {
+		if try("anna", "here", fmt.Sprint("another of her browsers ", i)) {
+			made++
+		}
+	}
+	if made != triesAtAll {
+		t.Errorf("all browsers of a person have %d tries", made)
+	}
 	if now = now.Add(time.Minute / triesAtAll); !try("carl", "home", "") || !try("dora", "here", "") || try("eve", "here", "") {
 		t.Error("one try must have come back to the address")
 	}

@@ -2,6 +2,7 @@ package page
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -57,6 +58,11 @@ type Proxy struct {
 func (p *Proxy) check() error {
 	if len(p.Networks) == 0 {
 		return errors.New("page: Proxy.Networks is empty: name the networks that the proxy's requests come from")
+	}
+	for _, host := range p.Hosts {
+		if _, err := netip.ParseAddr(host); err != nil && (host == "" || strings.ContainsAny(host, "/:*")) {
+			return fmt.Errorf("page: Proxy.Hosts has %q, which is no name of a host such as limits.example.com, without a port", host)
+		}
 	}
 	return nil
 }

@@ -83,9 +83,13 @@ func TestWhoAsks(t *testing.T) {
 			t.Errorf("as %q through the proxy: %d %s", host, code, body)
 		}
 	}
+	proxyAs := func(host string) *Proxy {
+		return &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Hosts: []string{host}}
+	}
 	for name, cfg := range map[string]Config{
 		"no Redis": {Local: "x"}, "nobody": {Redis: s.rdb}, "two ways": {Redis: s.rdb, Local: "x", Proxy: &Proxy{}}, "a prefix": {Redis: s.rdb, Local: "x", Prefix: "limits"},
-		"a proxy of nowhere": {Redis: s.rdb, Proxy: &Proxy{}},
+		"a proxy of nowhere": {Redis: s.rdb, Proxy: &Proxy{}}, "a host with a port": {Redis: s.rdb, Proxy: proxyAs("limits.example.com:443")},
+		"a URL for a host": {Redis: s.rdb, Proxy: proxyAs("https://limits.example.com")}, "a pattern": {Redis: s.rdb, Proxy: proxyAs("*.example.com")},
 	} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("%s is accepted", name)
