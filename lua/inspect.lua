@@ -18,7 +18,9 @@
 -- ARGV[5]     most    integer > 0, how many members to read.
 -- ARGV[6..]   rule    one for each rule. See include/core/rules.lua.
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
--- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
+-- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first, "-" for the last.
+-- ARGV[n+2s+6..] from  one for each of s scopes: until when the limits pause it, in integer µs since the epoch, 0 for no
+--                     pause. Its path is without that pause.
 --
 -- Returns  {numbers, scopes, after, places}:
 --          numbers   the clock of this call in integer µs, then six for each of s scopes:
@@ -88,9 +90,9 @@ end
 local function queue(j, s)
   local l, ticket = queues.add(KEYS[n + 4 + j], ARGV[n + 5 + j]), ARGV[n + s + 5 + j]
   local card, place = call('ZCARD', l.key), nil
-  if ticket == '' then
-    ticket = call('ZRANGE', l.key, '0', '0')[1] or ''
-    place = card > 0 and 0 or nil
+  if ticket == '' or ticket == '-' then
+    place = card > 0 and (ticket == '' and 0 or card - 1) or nil
+    ticket = place and call('ZRANGE', l.key, whole(place), whole(place))[1] or ''
   else
     place = call('ZRANK', l.key, ticket) or nil
   end
@@ -100,7 +102,7 @@ local function queue(j, s)
     local _, sig = counted(path, ticket)
     waits, binding = expected_in(l, path, place, card, function(level)
       return before_at(level, l.leaf, sig)
-    end, places)
+    end, places, tonumber(ARGV[n + 2 * s + 5 + j]))
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
   return card, flying[l.scope] or 0, place or -1, out, waits, binding, places

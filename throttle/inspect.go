@@ -73,7 +73,7 @@ func (l *Limiter) Inspect(ctx context.Context, scope string) (QueueStats, error)
 		return QueueStats{}, unavailable(ctx, "inspect", scope, err)
 	}
 	out := QueueStats{At: page.at, Dispatched: page.lines[0].released, NextStart: unknowable}
-	out.add(page.lines)
+	out.add(page)
 	seen := map[string]bool{scope: true}
 	for {
 		if err := l.inspectBelow(ctx, p, page.fresh(seen), &out); err != nil {
@@ -97,16 +97,20 @@ func (l *Limiter) inspectBelow(ctx context.Context, p *compiledScope, scopes []s
 		if err != nil {
 			return err
 		}
-		out.add(page.lines)
+		out.add(page)
 	}
 	return nil
 }
 
-// add counts lines in: whose first is expected soonest comes next.
-func (i *QueueStats) add(lines []inspected) {
-	for _, line := range lines {
+// add counts lines in: whose first is expected soonest comes next. Those of a later call are expected from its time on.
+func (i *QueueStats) add(page inspection) {
+	later := page.at.Sub(i.At)
+	for _, line := range page.lines {
 		if line.waiting == 0 {
 			continue
+		}
+		if line.start.Known() {
+			line.start = line.start.plus(later)
 		}
 		i.Waiting, i.Queues = i.Waiting+line.waiting, i.Queues+1
 		if line.start.In < i.NextStart.In || !i.NextStart.Known() && i.Binding.Scope.Len() == 0 {
@@ -236,12 +240,14 @@ const (
 // under a path, if there is one, that have a queue, after a member of the heap.
 func (l *Limiter) inspectOnce(ctx context.Context, p *compiledScope, scopes, tickets []string, under, after string) (inspection, error) {
 	t := l.table(scopes)
-	args := make([]any, 0, 5+len(t.rules)+2*len(scopes))
+	pauses := t.liftPauses()
+	args := make([]any, 0, 5+len(t.rules)+3*len(scopes))
 	args = append(args, l.clock(), len(t.rules), under, after, inspectPage)
 	args = append(append(args, t.rules...), t.paths...)
 	for _, ticket := range tickets {
 		args = append(args, ticket)
 	}
+	args = append(args, pauses...)
 	keys := slices.Concat(t.ruleKey, []any{p.queue[2], p.queue[3], p.queue[4], p.upstream}, t.queues)
 	reply, err := l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)
 	if err != nil && l.repaired(ctx, p.scope.Provider(), scopes, err) {
@@ -288,10 +294,8 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 			waiting: number(at), released: number(at + 1), ahead: number(at + 2), out: number(at+3) == 1,
 			start: exactly(wait(number(at + 4))),
 		}
-		if by := int(number(at + 5)); p != nil && by > 0 {
-			if line.paused = by > len(p.bounds); !line.paused {
-				line.heed(p, by, out.at)
-			}
+		if p != nil {
+			line.heed(p, int(number(at+5)), out.at)
 		}
 		if p != nil {
 			line.places = p.readPlaces(held[i])
@@ -318,19 +322,26 @@ func (p *compiledScope) readPlaces(reply any) (list []placeQueue) {
 	return list
 }
 
-// heed takes over which rule of the plan binds. Of pauses it is the one that lasts longest,
-// and nobody starts before its end.
+// heed takes over which rule of the plan binds, by its number in the path without pauses. While the limits pause the scope, the pause
+// that lasts longest is what its tasks wait for, and the rules then say how long after its end.
 func (i *inspected) heed(p *compiledScope, number int, at time.Time) {
-	i.binding = p.bounds[number-1]
+	rules := p.unpaused()
+	i.paused = number > len(rules)
+	if number > 0 && !i.paused && p.bounds[rules[number-1]].Rule != openRule {
+		i.binding = p.bounds[rules[number-1]]
+		i.start = exactly(p.realStart(rules[number-1], at, i.start.In))
+	}
+	if len(p.pauses) == 0 || i.ahead < 0 {
+		return
+	}
+	of := i.binding.Rule
+	pause, left := p.paused(at)
+	i.binding, i.paused = pause, false
 	switch {
-	case len(p.pauses) > 0:
-		var left time.Duration
-		i.binding, left = p.paused(at)
+	case left == Never:
+		i.start = unknowable
+	case !i.start.Known() && of.Algorithm == policy.Concurrency && of.Limit > 0: // runs end meanwhile
 		i.start = exactly(left)
-	case i.binding.Rule == openRule:
-		i.binding = policy.MatchedRule{}
-	default:
-		i.start = exactly(p.realStart(number-1, at, i.start.In))
 	}
 }
 

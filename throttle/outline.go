@@ -18,6 +18,8 @@ type ScopeWaiting struct {
 	Units int64
 	// Children is the number of names below the scope in which something waits, its own queue included.
 	Children int64
+	// Own is the part of Units that waits in the scope's own queue.
+	Own int64
 }
 
 // outlinePart is how many nodes one command reads: it holds the server up for less than a millisecond.
@@ -26,12 +28,12 @@ const outlinePart = 1000
 // WaitingIn returns how much waits in scopes of one provider, in their order, 0 for an unknown one. Costs one round trip of one
 // command. The error is a *policy.ScopeError, wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) WaitingIn(ctx context.Context, provider string, scopes ...string) ([]ScopeWaiting, error) {
-	list, fields := make([]ScopeWaiting, len(scopes)), make([]string, len(scopes))
+	list, fields := make([]ScopeWaiting, len(scopes)), make([]string, 2*len(scopes))
 	for i, name := range scopes {
 		if _, err := policy.ParseScope(name); err != nil {
 			return nil, err
 		}
-		list[i].Scope, fields[i] = name, "n"+scopePath(name)
+		list[i].Scope, fields[2*i], fields[2*i+1] = name, "n"+scopePath(name), "n"+scopePath(name)+"/"
 	}
 	if len(scopes) == 0 {
 		return nil, nil
@@ -43,9 +45,9 @@ func (w Waitlist) WaitingIn(ctx context.Context, provider string, scopes ...stri
 	if err != nil {
 		return nil, unavailable(ctx, "count who waits for", provider, err)
 	}
-	for i, record := range sums.Val() {
-		sum := readNodeSum(record)
-		list[i].Units, list[i].Children = sum.units, sum.kids
+	for i := range list {
+		all, own := readNodeSum(sums.Val()[2*i]), readNodeSum(sums.Val()[2*i+1])
+		list[i].Units, list[i].Children, list[i].Own = all.units, all.kids, own.units
 	}
 	return list, nil
 }
@@ -55,7 +57,7 @@ func (w Waitlist) WaitingIn(ctx context.Context, provider string, scopes ...stri
 // meanwhile may be missing. Costs one round trip for each 1000. The error wraps ErrUnavailable, or is ctx's.
 func (w Waitlist) Outline(ctx context.Context, provider string, most int) (list []ScopeWaiting, more bool, err error) {
 	key := metaKey(keyspace(w.l.cfg.Prefix).provider(provider))
-	seen, cursor, read := map[string]bool{}, uint64(0), 0
+	seen, own, cursor, read := map[string]bool{}, map[string]int64{}, uint64(0), 0
 	for {
 		var part *redis.ScanCmd
 		if err := w.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
@@ -67,8 +69,12 @@ func (w Waitlist) Outline(ctx context.Context, provider string, most int) (list 
 		fields, cursor = part.Val()
 		for i := 0; i+1 < len(fields); i += 2 {
 			path := strings.TrimPrefix(fields[i], "n")
-			if strings.HasSuffix(path, "/") || seen[path] {
-				continue // a scope's own queue; its scope stands beside it
+			if queue, is := strings.CutSuffix(path, "/"); is { // its scope stands beside it
+				own[scopeOf(provider, queue)] = readNodeSum(fields[i+1]).units
+				continue
+			}
+			if seen[path] {
+				continue
 			}
 			seen[path] = true
 			if sum := readNodeSum(fields[i+1]); sum.units > 0 {
@@ -78,6 +84,9 @@ func (w Waitlist) Outline(ctx context.Context, provider string, most int) (list 
 		if read += len(fields) / 2; cursor == 0 || read >= 2*most { // each scope has two fields
 			break
 		}
+	}
+	for i := range list {
+		list[i].Own = own[list[i].Scope]
 	}
 	slices.SortFunc(list, func(a, b ScopeWaiting) int {
 		return cmp.Or(cmp.Compare(b.Units, a.Units), cmp.Compare(a.Scope, b.Scope))
@@ -134,4 +143,28 @@ func (w Waitlist) Queued(ctx context.Context, scope string, from, most int) (lis
 		}
 	}
 	return list, count.Val(), nil
+}
+
+// LastQueued returns the last waiter in the own queue of each of some scopes, 64 at most and all of one provider, in their order. Its
+// expected start is that of InspectWaiter, and so about when all that wait in the queue now will have started. It does not wait in an empty
+// queue; of a scope that no rule matches its start is unknown. Costs one round trip, and one more if tasks wait for runs to end. Its errors
+// are those of Limiter.Inspect.
+func (w Waitlist) LastQueued(ctx context.Context, scopes ...string) ([]WaiterStatus, error) {
+	list := make([]WaiterStatus, len(scopes))
+	i := slices.IndexFunc(scopes, func(scope string) bool { _, err := w.l.scopes.of(scope); return err == nil })
+	if i < 0 {
+		return list, nil
+	}
+	p, err := w.l.scopes.of(scopes[i])
+	if err != nil {
+		return nil, err
+	}
+	page, err := w.l.inspect(ctx, p, scopes, slices.Repeat([]string{"-"}, len(scopes)), "", "")
+	if err != nil {
+		return nil, unavailable(ctx, "look at the queues of", scopes[i], err)
+	}
+	for i, line := range page.lines {
+		list[i] = WaiterStatus{At: page.at, Waits: line.ahead >= 0, Ahead: line.ahead, Expected: line.start, Binding: line.binding, Paused: line.paused}
+	}
+	return list, nil
 }

@@ -58,7 +58,7 @@ func TestOutline(t *testing.T) {
 		b.ask("p/b %", "y", 1)
 		b.ask("p", "z", 2)
 		list, more, err := b.Waitlist().Outline(t.Context(), "p", 10)
-		want := []ScopeWaiting{{"p", 12, 3}, {"p/a", 9, 2}, {"p/a/x", 3, 1}, {"p/b %", 1, 1}}
+		want := []ScopeWaiting{{"p", 12, 3, 2}, {"p/a", 9, 2, 6}, {"p/a/x", 3, 1, 3}, {"p/b %", 1, 1, 1}}
 		if err != nil || more || !reflect.DeepEqual(list, want) {
 			t.Errorf("%+v, more %t, %v; want %+v", list, more, err, want)
 		}
@@ -67,7 +67,7 @@ func TestOutline(t *testing.T) {
 			t.Errorf("two at most: %+v, more %t, %v", list, more, err)
 		}
 		list, err = b.Waitlist().WaitingIn(t.Context(), "p", "p/b %", "p/none", "p")
-		if want := []ScopeWaiting{{"p/b %", 1, 1}, {"p/none", 0, 0}, {"p", 12, 3}}; err != nil || !reflect.DeepEqual(list, want) {
+		if want := []ScopeWaiting{{"p/b %", 1, 1, 1}, {"p/none", 0, 0, 0}, {"p", 12, 3, 2}}; err != nil || !reflect.DeepEqual(list, want) {
 			t.Errorf("%+v, %v; want %+v", list, err, want)
 		}
 	})

@@ -1,8 +1,11 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // pauseLeft is how long a pause lasts from a moment on, Never where no clock ends it.
@@ -77,4 +80,42 @@ func (l *Limiter) overtaken(scope string, d Decision) bool {
 	}
 	p, err := l.scopes.of(scope)
 	return err == nil && len(p.pauses) > 0
+}
+
+// unpaused are the numbers of the bounds that are rules.
+func (p *compiledScope) unpaused() []int {
+	rules := make([]int, 0, len(p.bounds))
+	for i := range p.bounds {
+		if !slices.Contains(p.pauses, i) {
+			rules = append(rules, i)
+		}
+	}
+	return rules
+}
+
+// liftPauses takes the pauses by the limits out of the paths, and returns until when each scope is paused, 0 for one that is not, or
+// that no clock ends.
+func (t *table) liftPauses() []any {
+	until := make([]any, len(t.plans))
+	for i, p := range t.plans {
+		until[i] = int64(0)
+		if p == nil || len(p.pauses) == 0 {
+			continue
+		}
+		parts, left := strings.Split(text(t.paths[i]), ","), []string{}
+		for _, rule := range p.unpaused() {
+			left = append(left, parts[rule])
+		}
+		t.paths[i] = strings.Join(left, ",")
+		ends := time.Time{}
+		for _, pause := range p.pauses {
+			if b := p.bounds[pause]; b.Until.After(ends) {
+				ends = b.Until
+			}
+		}
+		if !ends.IsZero() {
+			until[i] = ends.UnixMicro()
+		}
+	}
+	return until
 }

@@ -35,6 +35,9 @@ var unknowable = Estimate{Never, Never, Never}
 // exactly returns the estimate of a moment that is known; Never is.
 func exactly(d time.Duration) Estimate { return Estimate{d, d, d} }
 
+// plus returns the estimate from an earlier moment on.
+func (e Estimate) plus(d time.Duration) Estimate { return Estimate{e.In + d, e.From + d, e.To + d} }
+
 // and returns when both have happened.
 func (e Estimate) and(o Estimate) Estimate {
 	return Estimate{max(e.In, o.In), max(e.From, o.From), max(e.To, o.To)}

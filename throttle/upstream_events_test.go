@@ -91,3 +91,30 @@ func TestUpstreamEventsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// What APIs paused and cut is found from above, scope by scope, as each scope's own state has it.
+func TestUpstreamBelow(t *testing.T) {
+	t.Parallel()
+	rules := tenants(t, "p {", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: 50, Per: 10 * sec}})
+	onBoth(t, Config{}, rules, func(b *bench) {
+		if got, more, err := b.UpstreamBelow(ctx, "p {"); err != nil || more || len(got.Pauses)+len(got.Corrections) > 0 {
+			b.t.Errorf("before any answer: %+v, %v", got, err)
+		}
+		b.heed("p {/a:b", upstream.Hint{Limited: true, Status: 429, Retry: 30 * sec, RetryKnown: true})
+		b.heed("p {/c", upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: 20, Remaining: 3, Reset: sec, Window: 10 * sec}}})
+		got, more, err := b.UpstreamBelow(ctx, "p {")
+		if err != nil || more || len(got.Pauses) != 1 || got.Pauses[0].Scope != "p {/a:b" || len(got.Corrections) != 2 {
+			b.t.Fatalf("%+v, %v", got, err)
+		}
+		for _, c := range got.Corrections {
+			one, err := b.UpstreamState(ctx, c.Bound.Scope.String())
+			if err != nil || len(one.Corrections) != 1 || one.Corrections[0].Limit != c.Limit || !one.Corrections[0].Until.Equal(c.Until) {
+				b.t.Errorf("%+v, %v, and from above %+v", one, err, c)
+			}
+		}
+		b.pass(time.Hour)
+		if got, _, err = b.UpstreamBelow(ctx, "p {"); err != nil || len(got.Pauses) > 0 {
+			b.t.Errorf("an hour later: %+v, %v", got, err)
+		}
+	})
+}

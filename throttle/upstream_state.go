@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -79,6 +80,45 @@ func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamStat
 		}
 	}
 	return out, nil
+}
+
+// UpstreamBelow returns what APIs have answered about all scopes of a provider, as far as it still applies, in no order. It reads about 1000
+// entries; more says that there are others. Costs one round trip. Its errors are those of Report.
+func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out UpstreamState, more bool, err error) {
+	if _, err := policy.ParseScope(provider); err != nil {
+		return out, false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	pipe := l.rdb.Pipeline()
+	clock, part := pipe.Time(ctx), pipe.HScan(ctx, upstreamKey(keyspace(l.cfg.Prefix).provider(provider)), 0, "[PR]*", outlinePart)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return out, false, unavailable(ctx, "ask what was told of", provider, err)
+	}
+	if out.At = clock.Val(); l.clock() != "" {
+		out.At = time.UnixMicro(sum(l.clock()))
+	}
+	fields, cursor := part.Val()
+	rules, _ := l.scopes.current()
+	for i := 0; i+1 < len(fields); i += 2 {
+		path, rule, is := strings.Cut(fields[i][1:], ":")
+		level := scopeOf(provider, path)
+		if !is {
+			out.addPause(level, fields[i+1])
+			continue
+		}
+		scope, err := policy.ParseScope(level)
+		if err != nil {
+			continue
+		}
+		bounds, _ := rules.Match(scope) // a rule that is no more corrects nothing
+		for _, b := range bounds {
+			if b.Scope == scope && escape(b.Rule.Name) == rule {
+				out.addCorrection(b, fields[i+1], l.cfg.StartTolerance)
+			}
+		}
+	}
+	return out, cursor != 0, nil
 }
 
 // addPause reads a field of what was told; see lua/include/upstream/upstream.lua.
