@@ -236,7 +236,7 @@ func (i *inspection) start(at control.Time, between control.Range, why control.R
 	case why == control.ReasonPaused && at.IsZero():
 		return "when " + cli.Quote(scope) + " is resumed"
 	case why == control.ReasonPaused:
-		return i.moment(at) + ", when the pause of " + cli.Quote(scope) + " ends"
+		return i.moment(at) + ", after the pause of " + cli.Quote(scope)
 	case why == control.ReasonUpstream:
 		by = ", when its pause is over"
 	case rule != "":

@@ -156,7 +156,7 @@ func TestInspectPaused(t *testing.T) {
 	got = i.objects("task", "f")[0]
 	want(t, got, map[string]any{"turn": "waiting", "position": 1.0, "paused_scope": "free", "paused_by": "anna", "rule": "/paused", "rule_scope": "free", "start": got["paused_until"]})
 	out, _ := i.run(0, "task", "f")
-	says(t, out, "paused     free, since 20", ", by anna (user default), until 20", "start      in 59m", ", when the pause of free ends\n")
+	says(t, out, "paused     free, since 20", ", by anna (user default), until 20", "start      in 59m", ", after the pause of free\n")
 	out, _ = i.run(0, "task", "r")
 	says(t, out, "paused     runs, since 20", ", by bert (user default)\n", "start      when runs is resumed\n")
 	out, _ = i.run(0, "scope", "p {*}")

@@ -44,16 +44,12 @@ type Level struct {
 	// Waiting is the sum of the costs of all tasks that wait in the scope and below it. Of costs by unit
 	// it counts the requests.
 	Waiting int64
-	// Below is the number of names below the scope in which tasks wait.
-	Below int64
+	// Own is the part of Waiting in the scope's own queue, and Below the number of names below the scope in which tasks wait.
+	Own, Below int64
 	// Rules are the rules on the scope's path that apply now, outermost first. Binding is the index of the
 	// fullest, -1 for none.
 	Rules   []Rule
 	Binding int
-	// Done is about when the last of the tasks that wait now will have started, by the pace of the rules
-	// and by what waits under each. A scope that shares a rule may be done sooner. It is zero if nothing
-	// waits, or if no clock can tell.
-	Done time.Time
 	// Suspended says that a rule has limit 0.
 	Suspended bool
 	// Unmatched says that no rule matches the scope itself; scopes below it may have some.
@@ -70,24 +66,41 @@ func (s *Service) Providers(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, tree := s.limiter.Policy().Limits()
 	names := map[string]bool{}
-	for name := range tree {
-		names[name] = name != "*"
+	for name := range s.named().byProvider {
+		names[name] = true
 	}
 	for name := range active {
 		names[name] = true
 	}
-	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// LevelCost is the most Redis commands that Level sends.
-const LevelCost = 4
+// LevelCost is the most Redis commands that Glance sends, and WholeLevelCost those of Level under one concurrency rule.
+const (
+	LevelCost      = 4
+	WholeLevelCost = LevelCost + 4
+)
 
 // Level returns the state of a scope under limits that were read before. It costs four round trips,
 // however many scopes and tasks there are. The error is a *policy.ScopeError, or Redis's.
 func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level, error) {
+	return s.level(ctx, name, limits, s.limiter.Forecast)
+}
+
+// Glance is Level without what waits under each rule, and when the rule is reset. It costs three round trips.
+func (s *Service) Glance(ctx context.Context, name string, limits Limits) (Level, error) {
+	return s.level(ctx, name, limits, func(ctx context.Context, scope string) (throttle.Forecast, error) {
+		d, err := s.limiter.Peek(ctx, throttle.Request{Scope: scope})
+		now := throttle.Forecast{At: d.At}
+		for _, r := range d.Rules {
+			now.Rules = append(now.Rules, throttle.RuleForecast{RuleState: r})
+		}
+		return now, err
+	})
+}
+
+func (s *Service) level(ctx context.Context, name string, limits Limits, look func(context.Context, string) (throttle.Forecast, error)) (Level, error) {
 	l := Level{Scope: name, At: limits.At, Binding: -1, Pause: s.pause(name, limits.Version, limits.At)}
 	scope, err := policy.ParseScope(name)
 	if err != nil {
@@ -99,7 +112,7 @@ func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level,
 	if err != nil {
 		return l, err
 	}
-	l.Waiting, l.Below = waiting[0].Units, waiting[0].Children
+	l.Waiting, l.Own, l.Below = waiting[0].Units, waiting[0].Own, waiting[0].Children
 	l.Upstream, err = s.limiter.UpstreamState(ctx, name)
 	if IsUnmatched(err) {
 		l.Unmatched = true
@@ -108,18 +121,18 @@ func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level,
 	if err != nil {
 		return l, err
 	}
-	now, err := s.limiter.Forecast(ctx, name)
+	now, err := look(ctx, name)
 	if err != nil {
 		return l, err
 	}
 	l.At, l.Rules = now.At, rulesOf(now, l.Upstream)
-	l.judge(now)
+	l.judge()
 	return l, nil
 }
 
-// judge finds the rule that binds, and the time when all tasks will have started.
-func (l *Level) judge(now throttle.Forecast) {
-	most, at := -1.0, now.At
+// judge finds the rule that binds.
+func (l *Level) judge() {
+	most := -1.0
 	for i, r := range l.Rules {
 		part := 1.0
 		if limit := r.Counts(); limit > 0 {
@@ -130,40 +143,6 @@ func (l *Level) judge(now throttle.Forecast) {
 		if part > most {
 			most, l.Binding = part, i
 		}
-	}
-	if l.Waiting == 0 {
-		return
-	}
-	for _, p := range l.Upstream.Pauses {
-		if p.Until.After(at) {
-			at = p.Until
-		}
-	}
-	if l.PausedScope != "" {
-		if l.PausedUntil.IsZero() {
-			return
-		}
-		at = l.PausedUntil.Time
-	}
-	done, known := at, false
-	for _, r := range now.Rules {
-		if r.Paused {
-			continue
-		}
-		if r.Algorithm == policy.Concurrency && r.Remaining > 0 {
-			continue // it has room: other rules decide
-		}
-		in := r.AdmitsIn(r.Waiting)
-		if !in.Known() {
-			return
-		}
-		known = true
-		if end := at.Add(in.In); end.After(done) {
-			done = end
-		}
-	}
-	if known {
-		l.Done = done
 	}
 }
 
@@ -180,6 +159,7 @@ func (r Rule) Counts() int64 {
 type Branch struct {
 	Scope    string
 	Waiting  int64
+	Own      int64 // the part that waits in its own queue
 	Children int64
 	Named    bool // the limits name it
 }
@@ -188,53 +168,32 @@ type Branch struct {
 type Outline struct {
 	Branches []Branch // most waiting first, then by name
 	More     bool     // there are others
-	Read     int      // the number of commands it took
 }
 
 // Outline returns the scopes of a provider: those that the limits name, those in which tasks wait, and
-// those above them. It reads at most as many scopes as asked for, 1000 in a round trip. The error is
+// those above them. It reads at most as many scopes as asked for, 1000 in two round trips. The error is
 // Redis's.
 func (s *Service) Outline(ctx context.Context, provider string, most int) (Outline, error) {
 	waiting, more, err := s.limiter.Waitlist().Outline(ctx, provider, most)
 	if err != nil {
 		return Outline{}, err
 	}
-	out, seen := Outline{More: more, Read: 1 + len(waiting)/500}, map[string]bool{}
-	add := func(name string, units, children int64, named bool) {
-		if !seen[name] {
-			seen[name] = true
-			out.Branches = append(out.Branches, Branch{Scope: name, Waiting: units, Children: children, Named: named})
-		}
-	}
-	_, tree := s.limiter.Policy().Limits()
-	named := map[string]bool{}
-	if config, is := tree[provider]; is {
-		nameBranches(provider, config, named)
-	}
+	out, named, seen := Outline{More: more}, s.named(), map[string]bool{}
 	for _, w := range waiting {
-		add(w.Scope, w.Units, w.Children, named[w.Scope])
+		seen[w.Scope] = true
+		out.Branches = append(out.Branches, Branch{w.Scope, w.Units, w.Own, w.Children, named.has(w.Scope)})
 	}
-	for _, name := range slices.Sorted(maps.Keys(named)) {
+	for _, name := range named.byProvider[provider] {
+		if seen[name] {
+			continue
+		}
 		if len(out.Branches) >= most {
 			out.More = true
 			break
 		}
-		add(name, 0, 0, true)
+		out.Branches = append(out.Branches, Branch{Scope: name, Named: true})
 	}
 	return out, nil
-}
-
-// Paused reports whether the limits pause a scope, or a level above it. It does no I/O.
-func (s *Service) Paused(scope string) bool { return s.pause(scope, nil, s.now()).PausedScope != "" }
-
-// nameBranches adds the scopes that the limits name from a place on. "*" stands for no single name.
-func nameBranches(at string, config policy.ScopeConfig, names map[string]bool) {
-	names[at] = true
-	for name, below := range config.Scopes {
-		if name != "*" {
-			nameBranches(at+"/"+name, below, names)
-		}
-	}
 }
 
 // NextTurn is a task in the queue of a scope.
@@ -281,12 +240,15 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 	t.All = all
 	for _, one := range list {
 		next := NextTurn{Position: one.Ahead + 1, Reason: queue.ReasonOf(one.Binding, one.Paused)}
-		next.Start, next.Range = expected(one.At, one.Expected, one.Binding)
+		next.Start, next.Range = expected(one.At, one.Expected)
 		next.Rule, next.RuleScope, t.At = one.Binding.Rule.Name, one.Binding.Scope.String(), one.At
 		if name, id, is := queue.ReadTicket(one.ID); is {
 			next.Queue, next.ID = name, id
 		} else {
 			next.ID = one.ID
+		}
+		if changes(limiter, scope, next.Start.Time) {
+			next.Start, next.Range, next.Reason = Time{}, Range{}, ReasonHours
 		}
 		if t.Unmatched {
 			next.Start, next.Range, next.Reason = Time{}, Range{}, ReasonUnmatched

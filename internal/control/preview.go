@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -93,12 +92,8 @@ func counted(n int64, one, many string) string {
 	return strconv.FormatInt(n, 10) + " " + many
 }
 
-// mostForecast is for how many scopes the last start is worked out: the fullest ones.
-const mostForecast = 16
-
 // Preview works out the effect of a change, and changes nothing. Its errors are those of Apply. It
-// costs what Service.Waiting costs, and four round trips for each of the 16 fullest scopes that the
-// change concerns.
+// costs what Service.Waiting costs, and two round trips for each provider that the change concerns.
 func (s *Service) Preview(ctx context.Context, who Actor, c Change) (p Preview, err error) {
 	if s.store == nil {
 		return p, errNoStore
@@ -156,11 +151,16 @@ func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, er
 	if err != nil || len(queues) == 0 {
 		return e, err
 	}
-	if e.Before, err = s.last(ctx, made.PolicyBefore, queues); err != nil {
-		return e, err
+	for policy, last := range map[*policy.Policy]*Last{made.PolicyBefore: &e.Before, made.Policy: &e.After} {
+		limiter, err := throttle.New(s.rdb, policy, throttle.Config{Prefix: s.prefix})
+		if err != nil {
+			return e, err
+		}
+		if *last, err = s.lastStart(ctx, limiter, queues); err != nil {
+			return e, err
+		}
 	}
-	e.After, err = s.last(ctx, made.Policy, queues)
-	return e, err
+	return e, nil
 }
 
 // placesOf returns the places of the limits that differ, "*" for all.
@@ -212,33 +212,3 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []thro
 	return list, more, nil
 }
 
-// last returns when the last task of some queues starts under a policy. A time that no clock can tell
-// is later than all others.
-func (s *Service) last(ctx context.Context, under *policy.Policy, queues []throttle.ScopeQueue) (last Last, err error) {
-	limiter, err := throttle.New(s.rdb, under, throttle.Config{Prefix: s.prefix})
-	if err != nil {
-		return last, err
-	}
-	for i, q := range queues[:min(mostForecast, len(queues))] {
-		one, err := s.lastOf(ctx, limiter, q.Scope)
-		if err != nil {
-			return last, err
-		}
-		if i == 0 || one.Start.IsZero() && !last.Start.IsZero() || !last.Start.IsZero() && one.Start.After(last.Start.Time) {
-			last = one
-		}
-	}
-	return last, nil
-}
-
-func (s *Service) lastOf(ctx context.Context, limiter *throttle.Limiter, scope string) (last Last, err error) {
-	starts, err := queue.LastStarts(ctx, limiter, []string{scope})
-	if IsUnmatched(err) {
-		return Last{Reason: ReasonUnmatched}, nil
-	}
-	if err != nil {
-		return last, err
-	}
-	by := starts[0].Binding
-	return Last{Start: At(starts[0].At), Reason: starts[0].Reason, Rule: by.Rule, RuleScope: by.Scope}, nil
-}

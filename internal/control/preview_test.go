@@ -51,7 +51,7 @@ func TestPreview(t *testing.T) {
 		{Change{Verb: VerbSet, Scope: "p/b", Rule: "own", Fields: map[string]string{"algorithm": "token-bucket", "limit": "1", "per": "1s"}}, 1, 1, 1, 20 * time.Second, 20 * time.Second, ReasonRule},
 		{Change{Verb: VerbPause, Scope: "p/a"}, 1, 5, 1, time.Minute, 0, ReasonPaused},
 		{Change{Verb: VerbPause, Scope: "*", Force: true}, 1, 7, 3, time.Minute, 0, ReasonPaused},
-		{Change{Verb: VerbPause, Scope: "q", For: time.Hour}, 1, 1, 1, 10 * time.Second, time.Hour, ReasonRule},
+		{Change{Verb: VerbPause, Scope: "q", For: time.Hour}, 1, 1, 1, 10 * time.Second, time.Hour, ReasonPaused},
 		{Change{Verb: VerbSet, Scope: "q", Rule: "rate", Fields: map[string]string{"limit": "0", "burst": ""}}, 1, 1, 1, 10 * time.Second, 0, ReasonSuspended},
 		{Change{Verb: VerbRemove, Scope: "q", Rule: "rate"}, 1, 1, 1, 10 * time.Second, 0, ReasonUnmatched},
 	} {

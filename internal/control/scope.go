@@ -73,7 +73,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Users: s.users(name),
 	}
 	if got.Waiting > 0 {
-		r.NextStart, r.Range = expected(got.At, got.NextStart, got.Binding)
+		r.NextStart, r.Range = expected(got.At, got.NextStart)
 		r.Reason = queue.ReasonOf(got.Binding, got.Paused)
 	}
 	v, now := s.current(ctx)

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -46,6 +45,7 @@ type Service struct {
 	log       *slog.Logger
 	serves    func(ctx context.Context, queue string) (served, known bool)
 	served    served
+	names     namedOf
 }
 
 // New returns a Service. It does no I/O.
@@ -90,11 +90,9 @@ type Range struct {
 	StartTo   Time `json:"start_to,omitzero"`
 }
 
-// expected returns the moment that is expected, counted from at, and zero if no clock can tell. The end of a pause is exact.
-func expected(at time.Time, in throttle.Estimate, b policy.MatchedRule) (Time, Range) {
+// expected returns the moment that is expected, counted from at, and zero if no clock can tell.
+func expected(at time.Time, in throttle.Estimate) (Time, Range) {
 	switch {
-	case b.Paused():
-		return At(b.Until), Range{}
 	case !in.Known():
 		return Time{}, Range{}
 	case in.From == in.To:

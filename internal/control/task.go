@@ -154,7 +154,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		s.parked(spec, r)
 	case got.Waits:
 		r.Turn, r.Position = TurnWaiting, got.Ahead+1
-		r.Start, r.Range = expected(got.At, got.Expected, got.Binding)
+		r.Start, r.Range = expected(got.At, got.Expected)
 		r.Rule, r.RuleScope, r.Reason = got.Binding.Rule.Name, got.Binding.Scope.String(), queue.ReasonOf(got.Binding, got.Paused)
 	}
 	return nil

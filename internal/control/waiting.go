@@ -64,7 +64,7 @@ func (s *Service) waitingScope(q throttle.ScopeQueue) WaitingScope {
 		w.Reason = ReasonUnmatched
 		return w
 	}
-	w.NextStart, w.Range = expected(q.At, q.NextStart, q.Binding)
+	w.NextStart, w.Range = expected(q.At, q.NextStart)
 	w.Reason = queue.ReasonOf(q.Binding, q.Paused)
 	w.Rule, w.RuleScope = q.Binding.Rule.Name, q.Binding.Scope.String()
 	return w

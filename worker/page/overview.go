@@ -14,11 +14,13 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// levelsASnapshot is how many providers one snapshot reads, and oldestASnapshot of how many the longest wait. A page with more reads
-// them in turns.
+// A snapshot reads levelsASnapshot providers at a glance, and depthsASnapshot of them in depth. A page with more reads them in turns.
 const (
-	levelsASnapshot = 8
-	oldestASnapshot = 1
+	levelsASnapshot = 7
+	depthsASnapshot = 1
+	// depthCost is the commands of one in depth, and branchesInDepth the most scopes of it that are read.
+	depthCost       = 2 + control.UpstreamCost + control.LastCost + throttle.OldestWaitCost
+	branchesInDepth = 1000
 )
 
 // rowsAPage is the most rows of a table.
@@ -29,14 +31,19 @@ type overview struct {
 	limits control.Limits
 	levels []control.Level // by name
 	read   map[string]time.Time
-	oldest map[string]oldestWait
+	depths map[string]depth
 }
 
-// oldestWait is when the longest wait for a provider began, zero if that is not known.
-type oldestWait struct{ since, read time.Time }
+// depth is what a glance at a provider does not tell.
+type depth struct {
+	read   time.Time
+	oldest time.Time // when the longest wait began, zero if that is not known
+	last   control.Last
+	below  control.Trouble // without the scopes that the limits name as paused
+}
 
 func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost + oldestASnapshot*throttle.OldestWaitCost), load: h.loadOverview}, nil
+	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost + depthsASnapshot*depthCost), load: h.loadOverview}, nil
 }
 
 // loadOverview reads the providers that were read longest ago, and all the first time.
@@ -51,21 +58,18 @@ func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
 		return nil, err
 	}
 	known := map[string]control.Level{}
-	o := &overview{limits: limits, read: map[string]time.Time{}, oldest: map[string]oldestWait{}}
+	o := &overview{limits: limits, read: map[string]time.Time{}, depths: map[string]depth{}}
+	levels, depths := len(names), rowsAPage
 	if before != nil {
 		for _, l := range before.levels {
 			known[l.Scope] = l
 		}
 		maps.Copy(o.read, before.read)
-		maps.Copy(o.oldest, before.oldest)
+		maps.Copy(o.depths, before.depths)
+		levels, depths = levelsASnapshot, depthsASnapshot
 	}
-	due := slices.Clone(names)
-	slices.SortStableFunc(due, func(a, b string) int { return o.read[a].Compare(o.read[b]) })
-	if before != nil {
-		due = due[:min(len(due), levelsASnapshot)]
-	}
-	for _, name := range due {
-		l, err := h.service.Level(ctx, name, limits)
+	for _, name := range longestAgo(names, levels, func(name string) time.Time { return o.read[name] }) {
+		l, err := h.service.Glance(ctx, name, limits)
 		if err != nil {
 			return nil, err
 		}
@@ -76,32 +80,40 @@ func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
 			o.levels = append(o.levels, l)
 		}
 	}
-	return o, h.loadOldest(ctx, o, before == nil)
+	for _, name := range longestAgo(names, depths, func(name string) time.Time { return o.depths[name].read }) {
+		if o.depths[name], err = h.loadDepth(ctx, name, limits); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
 }
 
-// loadOldest reads the longest wait of the providers for which it was read longest ago, and of some more the first time.
-func (h *handler) loadOldest(ctx context.Context, o *overview, first bool) error {
-	var due []string
-	for _, l := range o.levels {
-		if l.Waiting > 0 {
-			due = append(due, l.Scope)
-		} else {
-			delete(o.oldest, l.Scope)
-		}
+// longestAgo returns the names that were read longest ago, at most as many as asked for.
+func longestAgo(names []string, most int, read func(string) time.Time) []string {
+	due := slices.Clone(names)
+	slices.SortStableFunc(due, func(a, b string) int { return read(a).Compare(read(b)) })
+	return due[:min(len(due), most)]
+}
+
+// loadDepth reads a provider in depth.
+func (h *handler) loadDepth(ctx context.Context, name string, limits control.Limits) (d depth, err error) {
+	d.read = h.now()
+	out, err := h.service.Outline(ctx, name, branchesInDepth)
+	if err != nil {
+		return d, err
 	}
-	slices.SortStableFunc(due, func(a, b string) int { return o.oldest[a].read.Compare(o.oldest[b].read) })
-	most := oldestASnapshot
-	if first {
-		most = rowsAPage
+	up, err := h.service.Upstream(ctx, name)
+	if err != nil {
+		return d, err
 	}
-	for _, name := range due[:min(len(due), most)] {
-		since, err := h.limiter.Waitlist().OldestWait(ctx, name)
-		if err != nil {
-			return err
-		}
-		o.oldest[name] = oldestWait{since, h.now()}
+	if d.below = h.service.Below(name, out, up, limits); len(out.Branches) == 0 || out.Branches[0].Waiting == 0 {
+		return d, nil
 	}
-	return nil
+	if d.last, err = h.service.LastStart(ctx, name, out); err != nil {
+		return d, err
+	}
+	d.oldest, err = h.limiter.Waitlist().OldestWait(ctx, name)
+	return d, err
 }
 
 // overviewData is the content of the screen.
@@ -131,6 +143,7 @@ type levelRow struct {
 	Meter    *meter // of the fullest rule, nil for none
 	Vendor   *meter // of the fullest rule for which the API reported a limit of its own, nil for none
 	Oldest   time.Time
+	Last     control.Last // when all that waits will have started
 }
 
 // meter is a rule with what is used of it.
@@ -155,9 +168,9 @@ func meterOf(r control.Rule, scope string, binding bool) meter {
 	return m
 }
 
-// standing is the state of a scope, in one word and a sentence.
+// standing is the state of a scope, in a word or two and a sentence.
 type standing struct {
-	Kind  string // paused, api, suspended, cut, unmatched, waiting, full, open
+	Kind  string // suspended, unmatched, paused, api, cut, waiting, full, open, idle
 	Word  string
 	Text  string
 	Until any // a time, zero for none
@@ -167,50 +180,87 @@ type standing struct {
 // standings are the states, worst first.
 var standings = []struct{ kind, word string }{
 	{"suspended", "Suspended"}, {"unmatched", "No rule"}, {"paused", "Paused"}, {"api", "API pause"}, {"cut", "Cut"}, {"waiting", "Waiting"},
-	{"full", "Full"}, {"open", "Open"},
+	{"full", "Full"}, {"open", "Open"}, {"idle", "Idle"},
 }
 
-func standingOf(l control.Level) standing {
-	kind, text, until := "open", "", any(time.Time{})
-	switch api := len(l.Upstream.Pauses); {
-	case l.PausedScope != "":
-		kind, text, until = "paused", "paused", l.PausedUntil
-		if l.PausedScope != l.Scope {
-			text += " with " + l.PausedScope
-		}
-		if l.PausedBy != "" {
-			text += " by " + l.PausedBy
-		}
-	case l.Unmatched && l.Below == 0:
-		kind, text = "unmatched", "no rule matches it"
-	case l.Suspended:
-		kind, text = "suspended", "a rule has limit 0"
-	case api > 0:
-		kind, text, until = "api", "its API asked for a pause", l.Upstream.Pauses[api-1].Until
-	default:
-		for _, r := range l.Rules {
-			if r.Admits > 0 && r.Admits < r.Limit {
-				kind, text, until = "cut", "its API allows "+number(r.Admits)+" of "+number(r.Limit)+" under "+r.Rule, r.AdmitsUntil
-			}
-		}
-		if kind != "cut" && l.Waiting > 0 {
-			kind = "waiting"
-		}
-		if kind == "open" && l.Binding >= 0 && l.Rules[l.Binding].Remaining <= 0 {
-			kind = "full"
+func (s *standing) be(kind string) {
+	s.Kind = kind
+	s.rank = 2 * slices.IndexFunc(standings, func(one struct{ kind, word string }) bool { return one.kind == kind })
+	s.Word = standings[s.rank/2].word
+}
+
+// standingOf returns the state of a scope: its own, or what is worse below it.
+func standingOf(l control.Level, below control.Trouble) standing {
+	s := ownStanding(l)
+	for _, one := range []struct {
+		kind string
+		n    int
+	}{
+		{"suspended", below.Suspended}, {"unmatched", below.Unmatched}, {"paused", below.Paused}, {"api", below.UpstreamPaused}, {"cut", below.Cut},
+	} {
+		var worst standing
+		if worst.be(one.kind); one.n > 0 && worst.rank < s.rank {
+			s = worst
+			s.Word += " below"
+			s.rank++ // behind those that are so themselves
 		}
 	}
-	s := standing{Kind: kind, Text: text, Until: until}
-	for i, one := range standings {
-		if one.kind == kind {
-			s.Word, s.rank = one.word, i
+	if text := below.String(); text != "" {
+		if s.Text != "" {
+			s.Text += "; "
+		}
+		s.Text += "below it " + text
+	}
+	return s
+}
+
+func ownStanding(l control.Level) (s standing) {
+	api := len(l.Upstream.Pauses)
+	switch {
+	case l.PausedScope != "":
+		s.be("paused")
+		s.Text, s.Until = "paused", l.PausedUntil
+		if l.PausedScope != l.Scope {
+			s.Text += " with " + l.PausedScope
+		}
+		if l.PausedBy != "" {
+			s.Text += " by " + l.PausedBy
+		}
+	case l.Unmatched && l.Own > 0:
+		s.be("unmatched")
+		s.Text = "no rule matches it"
+	case l.Unmatched && l.Waiting > 0:
+		s.be("waiting")
+	case l.Unmatched && l.Below == 0:
+		s.be("idle")
+		s.Text = "no rule counts here itself"
+	case l.Suspended:
+		s.be("suspended")
+		s.Text = "a rule has limit 0"
+	case api > 0:
+		s.be("api")
+		s.Text, s.Until = "its API asked for a pause", l.Upstream.Pauses[api-1].Until
+	default:
+		s.be("open")
+		for _, r := range l.Rules {
+			if r.Admits > 0 && r.Admits < r.Limit {
+				s.be("cut")
+				s.Text, s.Until = "its API allows "+number(r.Admits)+" of "+number(r.Limit)+" under "+r.Rule, r.AdmitsUntil
+			}
+		}
+		switch {
+		case s.Kind == "cut":
+		case l.Waiting > 0:
+			s.be("waiting")
+		case l.Binding >= 0 && l.Rules[l.Binding].Remaining <= 0:
+			s.be("full")
 		}
 	}
 	return s
 }
 
-func rowOf(l control.Level) levelRow {
-	row := levelRow{Level: l, Standing: standingOf(l)}
+func rowOf(l control.Level, below control.Trouble) levelRow {
+	row := levelRow{Level: l, Standing: standingOf(l, below)}
 	if l.Binding >= 0 {
 		m := meterOf(l.Rules[l.Binding], l.Scope, true)
 		m.VendorLimit = 0 // it has a column of its own
@@ -236,8 +286,12 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 		if h.service.May(who, control.VerbSee, l.Scope) != nil {
 			continue
 		}
-		row := rowOf(l)
-		row.Oldest = o.oldest[l.Scope].since
+		in := o.depths[l.Scope]
+		in.below.Paused += h.service.PausedBelow(l.Scope, o.limits)
+		row := rowOf(l, in.below)
+		if l.Waiting > 0 {
+			row.Oldest, row.Last = in.oldest, in.last
+		}
 		d.All++
 		d.Waiting += l.Waiting
 		counts[row.Standing.Kind]++

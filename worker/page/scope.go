@@ -29,6 +29,7 @@ const (
 // scopeState is one reading of a scope. It does not change after it was read: the next reading makes
 // another.
 type scopeState struct {
+	limits  control.Limits
 	level   control.Level
 	turns   control.Turns
 	shadows []throttle.RuleState
@@ -38,6 +39,9 @@ type scopeState struct {
 	// lower are the scopes below, users the applications that spent in the last hour, now and day the
 	// starts over the last quarter of an hour and the last day.
 	lower    control.Outline
+	last     control.Last
+	upstream control.Upstream
+	below    control.Trouble
 	users    usage.Report
 	now, day []usage.Point
 	// past are the policies of the last day, and events the changes by the API's answers.
@@ -63,11 +67,11 @@ var (
 	slowEvery = [slowParts]time.Duration{
 		slowLower: 5 * time.Second, slowUsers: 30 * time.Second, slowNow: 10 * time.Second, slowDay: 5 * time.Minute, slowEvents: 5 * time.Second,
 	}
-	slowCost = [slowParts]int{slowLower: 24, slowUsers: 39, slowNow: 5, slowDay: 13, slowEvents: mostLevels + 1}
+	slowCost = [slowParts]int{slowLower: 20 + control.LastCost + control.UpstreamCost, slowUsers: 39, slowNow: 5, slowDay: 13, slowEvents: mostLevels + 1}
 )
 
 // quickCost is the cost of the other parts.
-const quickCost = limitsCost + control.LevelCost + 3
+const quickCost = limitsCost + control.WholeLevelCost + 3
 
 func (h *handler) scopeTopic(r *http.Request, _ Actor) (topic, error) {
 	name := r.FormValue("scope")
@@ -102,11 +106,11 @@ func (h *handler) loadScope(ctx context.Context, name string, last any) (any, er
 	if again {
 		*s = *before
 	}
-	limits, err := h.limits(ctx)
-	if err != nil {
+	var err error
+	if s.limits, err = h.limits(ctx); err != nil {
 		return nil, err
 	}
-	if s.level, err = h.service.Level(ctx, name, limits); err != nil {
+	if s.level, err = h.service.Level(ctx, name, s.limits); err != nil {
 		return nil, err
 	}
 	if s.turns, err = h.service.Turns(ctx, name, 0, nextTurns); err != nil {
@@ -163,8 +167,7 @@ func (h *handler) loadSlow(ctx context.Context, s *scopeState, name string, part
 	of, now := usage.Config{Prefix: h.cfg.KeyPrefix}, h.now()
 	switch part {
 	case slowLower:
-		s.lower, err = h.service.Outline(ctx, provider, mostBranches)
-		s.lower.Branches = below(name, s.lower.Branches)
+		return h.loadLower(ctx, s, provider, name)
 	case slowUsers:
 		s.users, err = usage.Read(ctx, h.cfg.Redis, of, name, time.Hour)
 	case slowNow:
@@ -179,6 +182,22 @@ func (h *handler) loadSlow(ctx context.Context, s *scopeState, name string, part
 	return err
 }
 
+// loadLower reads the scopes below.
+func (h *handler) loadLower(ctx context.Context, s *scopeState, provider, name string) (err error) {
+	if s.lower, err = h.service.Outline(ctx, provider, mostBranches); err != nil {
+		return err
+	}
+	if s.last, err = h.service.LastStart(ctx, name, s.lower); err != nil {
+		return err
+	}
+	if s.upstream, err = h.service.Upstream(ctx, provider); err != nil {
+		return err
+	}
+	s.below = h.service.Below(name, s.lower, s.upstream, s.limits)
+	s.lower.Branches = below(name, s.lower.Branches)
+	return nil
+}
+
 // below returns the scopes that are one level below another.
 func below(name string, all []control.Branch) []control.Branch {
 	depth := strings.Count(name, "/") + 1
@@ -190,6 +209,7 @@ func below(name string, all []control.Branch) []control.Branch {
 // scopeData is the content of the screen.
 type scopeData struct {
 	control.Level
+	Last     control.Last // when all that waits here and below will have started
 	Standing standing
 	Meters   []ruleRow
 	Shadows  []shadowRow
@@ -224,8 +244,27 @@ type shadowRow struct {
 
 type branchRow struct {
 	control.Branch
-	Name   string
-	Paused bool
+	Name     string
+	Standing standing
+}
+
+// branchStanding is the state of a scope below, as far as the limits and what APIs have said tell it: of a scope without any state of its
+// own it is empty.
+func (h *handler) branchStanding(b control.Branch, of *scopeState) (s standing) {
+	paused, cut := of.upstream.Of(b.Scope)
+	switch why := h.service.Held(b.Scope, of.limits); {
+	case why == control.ReasonPaused:
+		s.be("paused")
+	case why == control.ReasonSuspended:
+		s.be("suspended")
+	case why == control.ReasonUnmatched && b.Own > 0:
+		s.be("unmatched")
+	case paused:
+		s.be("api")
+	case cut:
+		s.be("cut")
+	}
+	return s
 }
 
 // may is the list of actions that the page offers. The service checks the rights in any case.
@@ -239,8 +278,10 @@ func (h *handler) mayDo(who Actor, scope string) may {
 func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, error) {
 	s := data.(*scopeState)
 	name := s.level.Scope
+	under := s.below
+	under.Paused += h.service.PausedBelow(name, s.limits)
 	d := scopeData{
-		Level: s.level, Standing: standingOf(s.level), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
+		Level: s.level, Last: s.last, Standing: standingOf(s.level, under), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
 		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, UsedFrom: s.users.From, May: h.mayDo(who, name),
 	}
 	binds := -1
@@ -275,7 +316,7 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 	}
 	d.Below, d.Pages = pageOf(rows, r)
 	for i := range d.Below {
-		d.Below[i].Paused = h.service.Paused(d.Below[i].Scope)
+		d.Below[i].Standing = h.branchStanding(d.Below[i].Branch, s)
 	}
 	d.Events = h.service.SeenUpstreamEvents(who, s.events)
 	now := h.now()
