@@ -215,6 +215,8 @@ func (s *spendings) Settled(scope string, by usage.By, more policy.Costs) {
 	s.note("settled %s %s %s %s", scope, by.Queue, by.Type, more)
 }
 
+func (s *spendings) Ended(scope string, how usage.Ends) { s.note("ended %s %+v", scope, how) }
+
 func (s *spendings) note(format string, a ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

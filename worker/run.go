@@ -50,6 +50,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 
 	began, outcome := time.Now(), "failed"                                      // "failed" is also the outcome of a panic
 	defer func() { t.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
+	defer func() { t.ended(j, outcome) }()
 	ctx, traced := t.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
 	seen, run := t.asRun(ctx, j)
@@ -90,11 +91,19 @@ func (t *Middleware) spent(j *job) {
 		t.cfg.Usage.Spent(j.scope, by, max(j.cost, 1))
 		return
 	}
-	if u, apart := t.cfg.Usage.(CostsUsage); apart {
-		u.SpentCosts(j.scope, by, j.costs)
+	t.cfg.Usage.SpentCosts(j.scope, by, j.costs)
+}
+
+// ended reports a run that did not succeed.
+func (t *Middleware) ended(j *job, outcome string) {
+	how := usage.Ends{Failed: 1}
+	switch {
+	case t.cfg.Usage == nil || j.scope == "" || outcome == "ok":
 		return
+	case outcome == "deferred":
+		how = usage.Ends{Refused: 1}
 	}
-	t.cfg.Usage.Spent(j.scope, by, max(j.costs.Of(policy.Requests), 1))
+	t.cfg.Usage.Ended(j.scope, how)
 }
 
 // by returns the fields of usage except the application.

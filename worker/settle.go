@@ -34,8 +34,8 @@ func (t *Middleware) withRun(ctx context.Context, j *job, g throttle.Grant) cont
 
 // settled reports the difference between costs and what was reported before.
 func (r *running) settled(costs policy.Costs) {
-	u, asks := r.throttle.cfg.Usage.(SettledUsage)
-	if !asks {
+	u := r.throttle.cfg.Usage
+	if u == nil {
 		return
 	}
 	r.mu.Lock()

@@ -95,27 +95,18 @@ type MiddlewareConfig struct {
 	Logger *slog.Logger
 }
 
-// Usage records what tasks spend.
+// Usage records what tasks spend, and how their runs end. Its methods are called in the tasks' goroutines
+// and must not block.
 type Usage interface {
-	// Spent reports a starting task: its scope; its queue, type and enqueuer; and its cost. For costs
-	// by unit that is the number of requests, at least 1. It is called in the task's goroutine and
-	// must not block.
+	// Spent reports a starting task: its scope; its queue, type and enqueuer; and its cost.
 	Spent(scope string, by usage.By, units int64)
-}
-
-// CostsUsage is a Usage that accepts costs by unit.
-type CostsUsage interface {
-	Usage
 	// SpentCosts reports a starting task with costs by unit, instead of Spent.
 	SpentCosts(scope string, by usage.By, costs policy.Costs)
-}
-
-// SettledUsage is a Usage that accepts corrections when runs are settled.
-type SettledUsage interface {
-	CostsUsage
 	// Settled reports how much more of each unit a run has spent than was reported before; negative if
 	// less.
 	Settled(scope string, by usage.By, more policy.Costs)
+	// Ended reports a run that failed, or that the API refused and that is deferred.
+	Ended(scope string, how usage.Ends)
 }
 
 // Observer observes what happens to tasks. Its methods are called in the tasks' goroutines and must

@@ -90,6 +90,7 @@ type tally struct {
 	scope policy.Scope
 	by    map[By]*spending
 	all   spending
+	ends  Ends
 
 	shadows map[string]*Shadow // of the level itself
 }
@@ -107,6 +108,7 @@ func (p *period) byProvider() map[string][]*tally {
 				levels[level] = t
 			}
 			t.all.addAll(a.all)
+			t.ends.add(a.ends)
 			if level == a.scope {
 				t.shadows = a.shadows
 			}
@@ -193,6 +195,12 @@ func (b *batch) send(ctx context.Context, tallies []*tally) error {
 func (b *batch) add(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
 	pipe.HIncrBy(ctx, key, fieldUnits, t.all.Units)
 	pipe.HIncrBy(ctx, key, fieldTasks, t.all.Tasks)
+	if t.ends.Failed > 0 {
+		pipe.HIncrBy(ctx, key, fieldFailed, t.ends.Failed)
+	}
+	if t.ends.Refused > 0 {
+		pipe.HIncrBy(ctx, key, fieldRefused, t.ends.Refused)
+	}
 	last := make([]any, 0, 2*mostBy)
 	for _, by := range t.most() {
 		name := ":" + by.name()

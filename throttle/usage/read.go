@@ -29,6 +29,8 @@ type Report struct {
 	// All is everything that was recorded. Other is the part of it that Spenders, the largest ones, do
 	// not list.
 	All, Other Sum
+	// Ends are the runs that did not succeed.
+	Ends Ends
 	// ByUnit is the spending of units other than requests, by name. OtherByUnit is the part of it that
 	// Spenders do not list. They are nil if nothing costs by unit.
 	ByUnit, OtherByUnit map[string]int64
@@ -181,6 +183,7 @@ func (r *Report) read(fields map[string]string, by map[By]*Spender) {
 		kind, name, of := strings.Cut(field, ":")
 		if !of {
 			r.All.note(kind, n)
+			r.Ends.note(kind, n)
 			continue
 		}
 		who, ok := parseBy(name)
@@ -223,6 +226,15 @@ func readShadows(slots []slot) (all []Shadow) {
 		all = append(all, *by[name])
 	}
 	return all
+}
+
+func (e *Ends) note(kind string, n int64) {
+	switch kind {
+	case fieldFailed:
+		e.Failed += n
+	case fieldRefused:
+		e.Refused += n
+	}
 }
 
 func (s *Sum) note(kind string, n int64) {

@@ -67,6 +67,17 @@ type Sum struct {
 	Tasks int64 // how often something was spent
 }
 
+// Ends are runs that did not succeed.
+type Ends struct {
+	Failed  int64
+	Refused int64 // by the API, which said when to come back
+}
+
+func (e *Ends) add(more Ends) {
+	e.Failed += more.Failed
+	e.Refused += more.Refused
+}
+
 // Shadow is what a shadow rule would have done.
 type Shadow struct {
 	Rule   string
@@ -184,6 +195,15 @@ func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 	}
 }
 
+// Ended adds runs that did not succeed to those of their scope. It costs what Spent does.
+func (r *Recorder) Ended(scope string, how Ends) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.current.account(scope); a != nil {
+		a.ends.add(how)
+	}
+}
+
 // Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It
 // costs what Spent does.
 func (r *Recorder) Record(one throttle.Spent) {
@@ -263,6 +283,7 @@ type account struct {
 	scope policy.Scope
 	by    map[By]*spending
 	all   spending // that of others included
+	ends  Ends
 
 	shadows map[string]*Shadow // by rule
 }
@@ -271,11 +292,9 @@ func newPeriod() *period { return &period{accounts: map[string]*account{}} }
 
 // add reports whether there was room to count the scope, or its provider at least.
 func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
-	a := p.accounts[scope]
+	a := p.account(scope)
 	if a == nil {
-		if a = p.open(scope); a == nil {
-			return false
-		}
+		return false
 	}
 	a.all.add(sum)
 	known := a.by[by]
@@ -317,6 +336,14 @@ func (p *period) shadowed(one throttle.Shadowed) {
 		a.shadows[one.Rule] = sum
 	}
 	sum.add(one)
+}
+
+// account returns the account of a scope, or of its provider where there are too many; nil for none.
+func (p *period) account(scope string) *account {
+	if a := p.accounts[scope]; a != nil {
+		return a
+	}
+	return p.open(scope)
 }
 
 // open makes an account for a scope, or finds that of its provider where there are too

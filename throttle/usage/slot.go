@@ -14,7 +14,7 @@ const (
 	// mostBy is of a scope. With three fields each, their hash stays as small as Redis
 	// makes hashes of at most 128 fields.
 	mostBy     = 40
-	mostFields = 2 + 3*mostBy
+	mostFields = 4 + 3*mostBy
 )
 
 // grain is how long slots of time are, and how far back they can be asked for.
@@ -53,6 +53,7 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 // of the scope begin with.
 //
 //	u, n    units and tasks of all
+//	f, r    runs of all that failed, and that the API refused
 //	u:by    units of one who spent; by is app/queue/type, and /enqueued-by where that is known
 //	n:by    tasks
 //	t:by    when it was sent last, in unix seconds
@@ -84,6 +85,9 @@ const (
 	fieldTasks = "n"
 	fieldLast  = "t"
 	fieldWaits = "w"
+
+	fieldFailed  = "f"
+	fieldRefused = "r"
 )
 
 // name encodes a spender as a field name. Different spenders have different names.
