@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -23,13 +24,30 @@ type failures struct {
 	// of more than startsASnapshot each reading asks some in turn.
 	started map[asynqx.TaskRef]time.Time
 	next    int
+	// runs are those of today by provider, and runsRead when they were read.
+	runs     []providerRuns
+	runsRead time.Time
 }
+
+// providerRuns is how the runs of a provider ended today.
+type providerRuns struct {
+	Scope string
+	usage.Runs
+}
+
+// FailedPart and RefusedPart are parts of a hundred of the runs that started.
+func (p providerRuns) FailedPart() int64  { return p.Failed * 100 / max(1, p.Started) }
+func (p providerRuns) RefusedPart() int64 { return p.Refused * 100 / max(1, p.Started) }
 
 const (
 	// failuresAtFirst is how many queues the first reading reads, each by a turn of its own.
 	failuresAtFirst = 10
 	startsASnapshot = 8
 	startsCost      = startsASnapshot + 2
+	// mostRuns is of how many providers the runs of today are read, and runsEvery how often: usage is written
+	// every ten seconds.
+	mostRuns  = 40
+	runsEvery = 10 * time.Second
 )
 
 func (h *handler) failuresTopic(*http.Request, Actor) (topic, error) {
@@ -77,7 +95,32 @@ func (h *handler) loadFailures(ctx context.Context, last any) (any, error) {
 		f.read[name] = h.now()
 		left -= f.queues[name].Cost()
 	}
+	if err := h.loadRuns(ctx, f, before); err != nil {
+		return nil, err
+	}
 	return f, h.loadStarts(ctx, f, before)
+}
+
+// loadRuns reads how the runs of each provider ended today.
+func (h *handler) loadRuns(ctx context.Context, f, before *failures) error {
+	if before != nil && h.now().Sub(before.runsRead) < runsEvery {
+		f.runs, f.runsRead = before.runs, before.runsRead
+		return nil
+	}
+	if err := turn(ctx, 1+mostRuns); err != nil {
+		return err
+	}
+	names, err := h.service.Providers(ctx)
+	if err != nil {
+		return err
+	}
+	names = names[:min(len(names), mostRuns)]
+	runs, err := usage.Today(ctx, h.cfg.Redis, usage.Config{Prefix: h.cfg.KeyPrefix}, names, h.now())
+	for i, one := range runs {
+		f.runs = append(f.runs, providerRuns{names[i], one})
+	}
+	f.runsRead = h.now()
+	return err
 }
 
 // loadStarts reads when the active tasks were picked up.
@@ -121,6 +164,7 @@ type failuresData struct {
 	Partly              []string // queues of which not all failed tasks were looked at
 	Read, Queues        int
 	Days                []queueDays
+	Runs                []providerRuns
 	Running             []runningScope
 	May                 bool // the actor may act on some of the rows
 }
@@ -193,6 +237,11 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 		}
 		if len(q.Days) == 2 {
 			d.Days = append(d.Days, queueDays{name, day{q.Days[0].Processed, q.Days[0].Failed}, day{q.Days[1].Processed, q.Days[1].Failed}})
+		}
+	}
+	for _, one := range f.runs {
+		if sees(one.Scope) && one.Runs != (usage.Runs{}) {
+			d.Runs = append(d.Runs, one)
 		}
 	}
 	d.All = len(rows)

@@ -223,6 +223,8 @@ type scopeData struct {
 	Pages    pages
 	Users    []usage.Spender
 	Other    usage.Sum
+	Ends     usage.Ends // of the last hour, as Users and Started are
+	Started  int64
 	UsedFrom time.Time
 	Charts   []chart
 	Events   []control.UpstreamEvent
@@ -282,7 +284,7 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 	under.Paused += h.service.PausedBelow(name, s.limits)
 	d := scopeData{
 		Level: s.level, Last: s.last, Standing: standingOf(s.level, under), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
-		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, UsedFrom: s.users.From, May: h.mayDo(who, name),
+		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, UsedFrom: s.users.From, May: h.mayDo(who, name),
 	}
 	binds := -1
 	if len(s.turns.List) > 0 {
