@@ -4,6 +4,7 @@ package randompolicy
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -46,6 +47,9 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 
 // Rule returns a valid rule.
 func Rule(random *rand.Rand, name string) policy.Rule {
+	if strings.HasSuffix(name, ":") { // which only the fields of a scope have in the history
+		name += "."
+	}
 	micros := func(most time.Duration) time.Duration {
 		n := 1 + random.Int64N(most.Microseconds())
 		if random.IntN(2) == 0 { // round ones too

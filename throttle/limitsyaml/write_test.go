@@ -31,9 +31,13 @@ func TestYAMLHostileNames(t *testing.T) {
 	t.Parallel()
 	limits := map[string]policy.ScopeConfig{}
 	for _, name := range hostile {
+		rule := name
+		if strings.HasSuffix(name, ":") { // which a rule's name must not be
+			rule += "."
+		}
 		limits[name] = policy.ScopeConfig{
-			Rules:  []policy.Rule{{Name: name, Algorithm: policy.Concurrency, Limit: 1}, {Name: "*", Unlimited: true}},
-			Scopes: map[string]policy.ScopeConfig{"*": {}, name: {Rules: []policy.Rule{{Name: name, Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour}}}},
+			Rules:  []policy.Rule{{Name: rule, Algorithm: policy.Concurrency, Limit: 1}, {Name: "*", Unlimited: true}},
+			Scopes: map[string]policy.ScopeConfig{"*": {}, name: {Rules: []policy.Rule{{Name: rule, Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour}}}},
 		}
 	}
 	p, err := policy.New(policy.UnmatchedAllow, limits)
