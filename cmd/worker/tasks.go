@@ -51,7 +51,7 @@ Flags:
   -to SCOPE         of move: the new scope
   -set N            of priority: the new one, up to 1000000 either way. A higher one
                     goes first
-  -limit N          change N tasks at most, 1 to 10000. Default: 10000. clear goes on
+  -limit N          change N tasks at most, 1 to 100000. Default: 10000. clear goes on
                     until none is left
   -dry-run          print how many tasks it would be, and change none
   -as NAME          the author, for the history. Default: the user's name
@@ -80,6 +80,9 @@ const (
 	tasksClear   = string(control.VerbClear)
 )
 
+// usualLimit is how many tasks a call changes at most unless -limit says otherwise: a minute's work.
+const usualLimit = 10_000
+
 // tasksCommand is one run of "worker tasks".
 type tasksCommand struct {
 	url    string
@@ -104,7 +107,7 @@ func newTasks() (*cli.Command, *tasksCommand) {
 	fs.StringVar(&c.change.Type, "type", "", "")
 	fs.StringVar(&c.change.To, "to", "", "")
 	fs.IntVar(&c.change.Priority, "set", 0, "")
-	fs.IntVar(&c.limit, "limit", control.MostTasks, "")
+	fs.IntVar(&c.limit, "limit", usualLimit, "")
 	fs.BoolVar(&c.dry, "dry-run", false, "")
 	fs.StringVar(&c.as, "as", "", "")
 	fs.StringVar(&c.change.Reason, "reason", "", "")

@@ -211,4 +211,3 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []thro
 	})
 	return list, more, nil
 }
-

@@ -22,7 +22,7 @@ import (
 var taskVerbs = []Verb{VerbRun, VerbMove, VerbCancel, VerbClear, VerbPriority}
 
 // MostTasks is the most tasks that one TaskChange changes.
-const MostTasks = 10_000
+const MostTasks = 100_000
 
 // TaskChange is a change of waiting tasks that an actor asks for. Count counts these tasks, and
 // ApplyTasks changes them.

@@ -160,7 +160,7 @@ func TestTaskChangesAreChecked(t *testing.T) {
 		"no scope to move to":                                     {Verb: VerbMove, Scope: "p"},
 		"priority 9000000 is not from -1000000 to 1000000":        {Verb: VerbPriority, Scope: "p", Priority: 9_000_000},
 		`tasks cannot be changed by "pause"`:                      {Verb: VerbPause, Scope: "p"},
-		"20000 is not from 1 to 10000 tasks":                      {Verb: VerbCancel, Scope: "p", Most: 20_000},
+		"200000 is not from 1 to 100000 tasks":                    {Verb: VerbCancel, Scope: "p", Most: 200_000},
 		"no queue has a task none":                                {Verb: VerbCancel, IDs: []string{"none"}},
 		"a scope alone":                                           {Verb: VerbClear, Scope: "p", Queue: "default"},
 		"scope \"nowhere\" meets no rule":                         {Verb: VerbMove, Scope: "p", To: "nowhere"},
