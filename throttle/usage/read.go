@@ -125,6 +125,25 @@ func openBook(rdb redis.UniversalClient, cfg Config, scope string) (book, error)
 	return book{rdb, s, throttle.ScopeKey(prefix, s)}, nil
 }
 
+// Used reports whether anything was spent from a scope, or below it, in the last 31 days. Costs one round trip of one command. Its
+// errors are those of Read.
+func Used(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string) (bool, error) {
+	b, err := openBook(rdb, cfg, scope)
+	if err != nil {
+		return false, err
+	}
+	var keys []string
+	now := time.Now()
+	for back := time.Duration(0); back <= days.reach; back += days.every {
+		keys = append(keys, days.usedKey(b.key, days.start(now.Add(-back))))
+	}
+	n, err := rdb.Exists(ctx, keys...).Result()
+	if err != nil {
+		return false, b.failed(err)
+	}
+	return n > 0, nil
+}
+
 func (b book) failed(err error) error {
 	return fmt.Errorf("usage: read who uses %q: %w", b.scope.String(), err)
 }

@@ -217,7 +217,11 @@ func TestGivenUpReading(t *testing.T) {
 // 200 scopes loaded at once cost Redis no more than the budget, counted by Redis.
 func TestScopesAtOnceCost(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, nil)
+	limits := "limits: {payments: {rules: [{name: account, algorithm: fixed-window, limit: 2, per: 30d}], scopes: {"
+	for n := range 200 {
+		limits += fmt.Sprintf("t%d: {}, ", n)
+	}
+	s := newSiteUnder(t, limits+"}}}", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begun := time.Now()

@@ -42,6 +42,11 @@ func (h *handler) loadDrain(ctx context.Context, name string, last any) (any, er
 	if s.limits, err = h.limits(ctx); err != nil {
 		return nil, err
 	}
+	if !again {
+		if err = h.checkScope(ctx, name, s.limits); err != nil {
+			return nil, err
+		}
+	}
 	names, err := h.inspector.Queues()
 	if err != nil {
 		return nil, err

@@ -252,6 +252,7 @@ type failure struct {
 	What  []string
 	Try   string
 	Retry bool // the screen reads itself again
+	Found []found
 }
 
 // againAfter is after how many seconds a browser reads a screen again that has no answer of Redis, also without scripts.
@@ -265,7 +266,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status
 	case http.StatusForbidden:
 		title = "Not allowed"
 	case http.StatusNotFound:
-		title = "Not found"
+		title, f.Found = "Not found", h.meant(r, who)
 	case http.StatusTooManyRequests:
 		title = "Too much at once"
 		w.Header().Set("Retry-After", retryAfter)
@@ -301,7 +302,7 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, new(*control.ForbiddenError)):
 		return http.StatusForbidden
-	case errors.As(err, new(*notFound)), errors.As(err, new(*control.NoTaskError)):
+	case errors.As(err, new(*notFound)), errors.As(err, new(*noScope)), errors.As(err, new(*control.NoTaskError)):
 		return http.StatusNotFound
 	case errors.As(err, new(*badRequest)):
 		return http.StatusBadRequest

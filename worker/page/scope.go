@@ -110,6 +110,11 @@ func (h *handler) loadScope(ctx context.Context, name string, last any) (any, er
 	if s.limits, err = h.limits(ctx); err != nil {
 		return nil, err
 	}
+	if !again {
+		if err = h.checkScope(ctx, name, s.limits); err != nil {
+			return nil, err
+		}
+	}
 	if s.level, err = h.service.Level(ctx, name, s.limits); err != nil {
 		return nil, err
 	}
@@ -348,10 +353,16 @@ func (h *handler) waitersTopic(r *http.Request, _ Actor) (topic, error) {
 			return waitersCost + 1 + min(newTasks, before.unknown())
 		},
 		load: func(ctx context.Context, last any) (any, error) {
-			if _, err := h.limits(ctx); err != nil { // the limits to use
+			limits, err := h.limits(ctx) // the limits to use
+			if err != nil {
 				return nil, err
 			}
-			before, _ := last.(*waiters)
+			before, again := last.(*waiters)
+			if !again {
+				if err := h.checkScope(ctx, name, limits); err != nil {
+					return nil, err
+				}
+			}
 			turns, err := h.service.Turns(ctx, name, from, rowsAPage)
 			if err == nil && len(turns.List) == 0 && turns.All > 0 { // the queue is shorter by now: its last page
 				turns, err = h.service.Turns(ctx, name, int((turns.All-1)/rowsAPage*rowsAPage), rowsAPage)

@@ -233,16 +233,3 @@ func (s *stream) send(event, data string) error {
 	}
 	return s.to.Flush()
 }
-
-// search redirects to the scope or task of the query.
-func (h *handler) search(w http.ResponseWriter, r *http.Request, _ Actor) {
-	q := strings.TrimSpace(r.FormValue("q"))
-	switch {
-	case q == "":
-		http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusSeeOther)
-	case r.FormValue("for") == "task":
-		http.Redirect(w, r, h.link("/task", "id", q), http.StatusSeeOther)
-	default:
-		http.Redirect(w, r, h.link("/scope", "scope", strings.Trim(q, "/")), http.StatusSeeOther)
-	}
-}
