@@ -58,6 +58,7 @@ var screens = []struct{ name, path string }{
 	{"task", "/task?id=acme-150"},
 	{"drain", "/drain?scope=mail"},
 	{"history", "/history"},
+	{"limits", "/limits"},
 	{"failures", "/failures"},
 	{"workers", "/workers"},
 	{"forecast", "/forecast?batch=" + url.QueryEscape(batch())},

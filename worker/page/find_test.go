@@ -58,3 +58,15 @@ func TestFind(t *testing.T) {
 		}
 	}
 }
+
+// What is done with chosen tasks stands before the 50 rows of a page, not below them.
+func TestActionsStandAboveTheRows(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/acme", "inv", 2)
+	_, body := s.get("/waiters?scope=payments/acme")
+	if act, row := strings.Index(body, `value="cancel"`), strings.Index(body, "inv0"); act < 0 || row < act {
+		t.Errorf("the actions stand at %d, the rows at %d", act, row)
+	}
+}
