@@ -104,6 +104,10 @@ func TestScreens(t *testing.T) {
 			if wide := eval[int64](t, ctx, `document.documentElement.scrollWidth`); wide > look.width {
 				t.Errorf("%s, %s: it is %d wide, and the screen %d", screen.name, look.name, wide, look.width)
 			}
+			cut := eval[[]string](t, ctx, `[...document.querySelectorAll('.scroll:not(.tall)')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute('aria-label') || e.className)`)
+			if look.width < 600 && len(cut) > 0 {
+				t.Errorf("%s, %s: cut off: %q", screen.name, look.name, cut)
+			}
 			s.picture(ctx, screen.name, look.name)
 			if look.width < 600 { // the rules are those of the other two
 				continue
