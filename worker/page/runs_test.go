@@ -20,7 +20,7 @@ func TestRunsOfToday(t *testing.T) {
 	must(t, r.Flush(t.Context()))
 	_, body := s.get("/failures")
 	has(t, body, "Runs of today (UTC), by provider",
-`data-label="Started" class="n">10</td>`, `data-label="Failed" class="n">3</td>`, `class="n">30 %</td>`,
+		`data-label="Started" class="n">10</td>`, `data-label="Failed" class="n">3</td>`, `class="n">30 %</td>`,
 		`data-label="Refused by the API" class="n">2</td>`, `class="n">20 %</td>`)
 	_, body = s.get("/scope?scope=payments/acme")
 	has(t, body, "Of 10 runs in the last hour 3 failed, and its API refused 2.")
