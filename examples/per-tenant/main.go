@@ -61,7 +61,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	tenants := []string{"small", "other", "big"}
 	for range 8 {
 		for _, tenant := range tenants {
-			if _, err := tasks.Enqueue(ctx, queue.Task{Type: "geo:lookup", Scope: "geo/" + tenant}); err != nil {
+			if _, err := tasks.Enqueue(ctx, queue.Task{Type: "geo:lookup", Scope: queue.Scope("geo", tenant)}); err != nil {
 				return err
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Sender sends mails, each as soon as the limits allow.
@@ -27,7 +28,7 @@ var ErrLater = errors.New("mailer: the limits put this mail off")
 
 // Send waits for the limits of a tenant and delivers a mail.
 func (s *Sender) Send(ctx context.Context, tenant, to string) error {
-	_, err := s.Limiter.Wait(ctx, throttle.Request{Scope: "mail/" + tenant})
+	_, err := s.Limiter.Wait(ctx, throttle.Request{Scope: policy.JoinScope("mail", tenant)})
 	if errors.Is(err, throttle.ErrMaxWait) {
 		return fmt.Errorf("%w: %s", ErrLater, to)
 	}
