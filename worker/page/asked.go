@@ -122,26 +122,45 @@ type login struct {
 
 type heldField struct{ Name, Value string }
 
+// mostHeld is how many fields are kept: each becomes an input, which is longer than a short field.
+const mostHeld = 500
+
+// hold keeps the fields whose names begin with prefix, without it, or refuses a form of too many.
+func (l *login) hold(w http.ResponseWriter, form url.Values, prefix string) bool {
+	for name, values := range form {
+		field, is := strings.CutPrefix(name, prefix)
+		for _, value := range values {
+			if is {
+				l.Held = append(l.Held, heldField{field, value})
+			}
+		}
+	}
+	if len(l.Held) > mostHeld {
+		http.Error(w, "the form has more than "+number(mostHeld)+" fields: log in, and send it again", http.StatusRequestEntityTooLarge)
+		return false
+	}
+	return true
+}
+
 // askAgain shows the login to a sender whose session has ended, and keeps the form.
 func (h *handler) askAgain(w http.ResponseWriter, r *http.Request) {
 	if !readForm(w, r, mostLogin/2) { // the login sends it again, with longer names
 		return
 	}
 	l := login{Next: r.URL.RequestURI(), Posted: true, Fault: "Your session has ended. Log in again: what you typed is kept."}
-	for name, values := range r.PostForm {
-		for _, value := range values {
-			l.Held = append(l.Held, heldField{name, value})
-		}
+	if !l.hold(w, r.PostForm, "") {
+		return
 	}
 	h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
 }
 
 func (h *handler) login(w http.ResponseWriter, r *http.Request) {
+	next := safePath(r.URL.Query().Get("next")) // FormValue would read a body of any size
 	if _, ok := h.who(r); ok {
-		http.Redirect(w, r, h.cfg.Prefix+safePath(r.FormValue("next")), http.StatusSeeOther)
+		http.Redirect(w, r, h.cfg.Prefix+next, http.StatusSeeOther)
 		return
 	}
-	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: safePath(r.FormValue("next"))}})
+	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: next}})
 }
 
 // heldPrefix begins the names of the kept form's fields in the login form.
@@ -152,12 +171,8 @@ func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l := login{Next: safePath(r.PostForm.Get("next")), Name: r.PostForm.Get("name"), Posted: r.PostForm.Get("posted") != ""}
-	for name, values := range r.PostForm {
-		if field, is := strings.CutPrefix(name, heldPrefix); is {
-			for _, value := range values {
-				l.Held = append(l.Held, heldField{field, value})
-			}
-		}
+	if !l.hold(w, r.PostForm, heldPrefix) {
+		return
 	}
 	from, browser := h.sender(r), h.cfg.Users.browser(r, l.Name)
 	leave, ok := h.guesses.enter(l.Name, from, browser, h.now())

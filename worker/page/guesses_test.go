@@ -172,6 +172,21 @@ func TestLargeLogin(t *testing.T) {
 			}
 		}
 	}
+	many := form("name", "anna")
+	for i := range mostHeld + 1 {
+		many.Set(fmt.Sprint("held:", i), "")
+	}
+	for _, at := range []string{"/login", "/change"} {
+		if code, body := s.post(at, many); code != http.StatusRequestEntityTooLarge || len(body) > 1000 {
+			t.Errorf("%s with many fields: %d with %d bytes", at, code, len(body))
+		}
+	}
+	big := strings.NewReader("--x\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a\"\r\n\r\n" + strings.Repeat("y", 64<<20) + "\r\n--x--\r\n")
+	r := httptest.NewRequest(http.MethodGet, "/login", big)
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+	if code, _, _ := s.do(r); code != http.StatusOK || r.MultipartForm != nil || big.Len() < 32<<20 {
+		t.Errorf("%d, and %d bytes of a body that nobody asked for were left unread", code, big.Len())
+	}
 	if code, body := s.post("/forecast", form("batch", strings.Repeat("z", 20<<10))); code != http.StatusUnauthorized || !strings.Contains(body, "what you typed is kept") {
 		t.Errorf("a form that can be kept: %d", code)
 	}
