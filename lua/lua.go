@@ -127,6 +127,10 @@ func expandedFor(path, kinds string) ready {
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
+	return readyOf(source)
+}
+
+func readyOf(source string) ready {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
 	hash := hex.EncodeToString(sum[:])
 	return ready{source: source, sha: hash, arg: hash}

@@ -1,0 +1,374 @@
+// Package wire is the format of what Headway's scripts take and return: keys, texts of rules, arguments and
+// replies. It decides nothing. See package lua for the scripts.
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// Never is a moment or a wait that no clock reaches, as scripts have it: 2^53 - 1.
+const Never = 1<<53 - 1
+
+// ErrReply is a reply that no script of this version gives: another version may have written the keys, or they are damaged.
+var ErrReply = errors.New("a script's reply cannot be read")
+
+// Server runs scripts: a client of go-redis.
+type Server interface {
+	EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
+	Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
+}
+
+// Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first
+// call of a script.
+func Run(ctx context.Context, rdb Server, script *lua.Script, prefix string, args ...any) (any, error) {
+	keys := []string{prefix}
+	reply, err := rdb.EvalSha(ctx, script.SHA(), keys, args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		reply, err = rdb.Eval(ctx, script.Source(), keys, args...).Result()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", script.Name, err)
+	}
+	return reply, nil
+}
+
+// seven appends whole numbers from 0 to Never, seven bytes each.
+func seven(b []byte, numbers ...int64) []byte {
+	for _, n := range numbers {
+		b = append(b, byte(n>>48), byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	}
+	return b
+}
+
+// reader reads numbers of seven bytes and bytes. After the end it reads zeros, and short is true.
+type reader struct {
+	text  string
+	short bool
+}
+
+func (r *reader) byte() byte {
+	if r.text == "" {
+		r.short = true
+		return 0
+	}
+	b := r.text[0]
+	r.text = r.text[1:]
+	return b
+}
+
+func (r *reader) number() int64 {
+	if len(r.text) < 7 {
+		r.text, r.short = "", true
+		return 0
+	}
+	var b [8]byte
+	copy(b[1:], r.text)
+	r.text = r.text[7:]
+	return int64(binary.BigEndian.Uint64(b[:])) //nolint:gosec // 56 bits
+}
+
+// Rule is a rule of a scope.
+type Rule struct {
+	Kind    byte    // T token bucket, S sliding or fixed window, K calendar, C concurrency
+	Level   int     // the number of names of its node
+	Blocks  int     // the level that it blocks: more than Level where only a part of what is below its node takes it
+	Name    string  // escaped
+	Unit    string  // "" requests, "*" each task counts
+	Numbers []int64 // as lua/include/rules.lua has them
+}
+
+// Rules is what applies at a scope.
+type Rules struct {
+	Version, Policy int64 // see lua/include/rules.lua
+	Until           int64 // µs since the epoch; Never if they always apply
+	Weights         []float64
+	Rules           []Rule
+}
+
+// Text returns the rules as scripts read them.
+func (r Rules) Text() string {
+	b := append(seven(nil, r.Version, r.Policy, r.Until), byte(len(r.Weights)))
+	for _, w := range r.Weights {
+		b = seven(b, int64(math.Round(w*1e6)))
+	}
+	for _, one := range r.Rules {
+		b = append(b, one.Kind, byte(one.Level), byte(one.Blocks), byte(len(one.Name)), byte(len(one.Unit)))
+		b = append(append(b, one.Name...), one.Unit...)
+		b = seven(b, one.Numbers...)
+	}
+	return string(b)
+}
+
+// Waiter returns the name of a task among those that wait: its asynq queue and its id.
+func Waiter(queue, id string) string { return queue + ":" + id }
+
+// Attempt asks for units.
+type Attempt struct {
+	Scope  string
+	Text   string // of its rules
+	Many   int    // how many such attempts
+	Peek   bool
+	ID     string // its own, or ""
+	Waiter string // "queue:id" of a task, or ""
+	Ahead  int64
+	From   int64
+	Leeway int64
+	Cost   int64
+	Costs  string // by unit, instead of Cost
+}
+
+// State is what one rule says after a decision.
+type State struct{ Place, Left, Retry, Reset int64 }
+
+// The statuses of an answer.
+const (
+	Denied   = 0
+	Allowed  = 1
+	Replayed = 2
+	MustJoin = 3
+	Outdated = 4
+	Claimed  = 5
+)
+
+// Answer is the decision on one attempt.
+type Answer struct {
+	Status  byte
+	Binding int
+	Start   int64
+	Rules   []State
+}
+
+// DecideArgs returns the arguments of decide.
+func DecideArgs(clock, call, record string, attempts []Attempt) []any {
+	texts, number := []any{}, map[string]byte{}
+	for _, a := range attempts {
+		if number[a.Text] == 0 {
+			texts = append(texts, a.Text)
+			number[a.Text] = byte(len(texts))
+		}
+	}
+	args := append([]any{clock, call, record, len(texts)}, texts...)
+	for _, a := range attempts {
+		flags, id := byte(0), a.ID
+		if a.Peek {
+			flags++
+		}
+		if a.ID != "" {
+			flags += 2
+		}
+		if a.Waiter != "" {
+			flags, id = flags+4, a.Waiter
+		}
+		ask := seven([]byte{flags, number[a.Text]}, int64(max(a.Many, 1)), a.Ahead, a.From, a.Leeway, a.Cost)
+		args = append(args, a.Scope, string(ask), a.Costs, id)
+	}
+	return args
+}
+
+// ReadDecide reads the reply of decide: the server's clock, and an answer for each attempt, in their order. rules says how many
+// rules the attempt of an answer has.
+func ReadDecide(reply any, attempts int, rules func(i int) int) (now int64, answers []Answer, err error) {
+	text, _ := reply.(string)
+	r := reader{text: text}
+	now = r.number()
+	for i := range attempts {
+		a := Answer{Status: r.byte()}
+		if a.Status != Outdated {
+			a.Binding, a.Start = int(r.byte()), r.number()
+			for range rules(i) {
+				a.Rules = append(a.Rules, State{r.number(), r.number(), r.number(), r.number()})
+			}
+		}
+		answers = append(answers, a)
+	}
+	if r.short || r.text != "" {
+		return 0, nil, ErrReply
+	}
+	return now, answers, nil
+}
+
+// Task is a task that joins the line.
+type Task struct {
+	Scope, Text, Queue, ID string
+	Priority               int64
+	Place                  int64 // the score that it had, or 0
+	Cost                   string
+}
+
+// JoinArgs returns the arguments of join. Tasks of a leaf follow each other.
+func JoinArgs(clock string, tasks []Task) []any {
+	number, scopes := map[string]int{}, []any{}
+	for _, t := range tasks {
+		if number[t.Scope] == 0 {
+			scopes = append(scopes, t.Scope, t.Text)
+			number[t.Scope] = len(scopes) / 2
+		}
+	}
+	args := append([]any{clock, len(scopes) / 2}, scopes...)
+	for i := 0; i < len(tasks); {
+		j := i
+		for j < len(tasks) && tasks[j].Scope == tasks[i].Scope && tasks[j].Queue == tasks[i].Queue {
+			j++
+		}
+		args = append(args, number[tasks[i].Scope], tasks[i].Queue, j-i)
+		for _, t := range tasks[i:j] {
+			rank := strconv.FormatInt(t.Priority, 10)
+			if t.Place > 0 {
+				rank = "=" + strconv.FormatInt(t.Place, 10)
+			}
+			args = append(args, t.ID, rank, t.Cost)
+		}
+		i = j
+	}
+	return args
+}
+
+// Place is the result of join for a task.
+type Place struct{ Before, Expected int64 }
+
+// ReadJoin reads the reply of join.
+func ReadJoin(reply any) (now int64, places []Place, err error) {
+	list, _ := reply.([]any)
+	if len(list)%2 != 1 {
+		return 0, nil, ErrReply
+	}
+	now, _ = list[0].(int64)
+	for i := 1; i < len(list); i += 2 {
+		before, _ := list[i].(int64)
+		expected, _ := list[i+1].(int64)
+		places = append(places, Place{before, expected})
+	}
+	return now, places, nil
+}
+
+// News is what became of a grant.
+type News struct {
+	Waiter string
+	What   string // came, back, used
+	Late   int64
+	Text   string
+}
+
+// Dispatch is a call of dispatch.
+type Dispatch struct {
+	Lead, Spread, From int64
+	Most               int
+	Version, Policy    int64
+	Serves             []Weighted
+	Fresh              map[string]string
+	News               []News
+}
+
+// Weighted is a queue that is served; a weight of 0 is strict.
+type Weighted struct {
+	Queue  string
+	Weight float64
+}
+
+// Args returns the arguments of dispatch.
+func (d Dispatch) Args(clock string) []any {
+	var serves strings.Builder
+	for _, w := range d.Serves {
+		fmt.Fprintf(&serves, "%s %g\n", w.Queue, w.Weight)
+	}
+	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), len(d.Fresh)}
+	for scope, text := range d.Fresh {
+		args = append(args, scope, text)
+	}
+	for _, n := range d.News {
+		args = append(args, n.Waiter, n.What, n.Late, n.Text)
+	}
+	return args
+}
+
+// Grant is a grant in flight.
+type Grant struct {
+	Waiter, Queue, ID, Scope, Cost string
+	Start, Score, Granted, Policy  int64
+	Places                         []int64
+}
+
+// Lease returns the lease that the grant holds.
+func (g Grant) Lease() string { return g.Waiter + "@" + strconv.FormatInt(g.Start, 10) }
+
+// Dispatched is the reply of dispatch.
+type Dispatched struct {
+	Now, Next        int64
+	Granted, Overdue []Grant
+	Stale            []string
+	Refused          [][3]string
+}
+
+// ReadGrant reads a grant in flight.
+func ReadGrant(waiter, value string) (Grant, error) {
+	r := reader{text: value}
+	n := int(r.byte())
+	g := Grant{Waiter: waiter, Start: r.number(), Score: r.number(), Granted: r.number(), Policy: r.number()}
+	for range n {
+		g.Places = append(g.Places, r.number())
+	}
+	var ok, named bool
+	g.Scope, g.Cost, ok = strings.Cut(r.text, "\n")
+	g.Queue, g.ID, named = strings.Cut(waiter, ":")
+	if r.short || !ok || !named {
+		return g, fmt.Errorf("a grant of %q: %w", waiter, ErrReply)
+	}
+	return g, nil
+}
+
+// ReadDispatch reads the reply of dispatch.
+func ReadDispatch(reply any) (d Dispatched, err error) {
+	list, _ := reply.([]any)
+	if len(list) != 5 {
+		return d, ErrReply
+	}
+	times, _ := list[0].(string)
+	r := reader{text: times}
+	d.Now, d.Next = r.number(), r.number()
+	if d.Granted, err = readGrants(list[1]); err != nil {
+		return d, err
+	}
+	d.Stale = texts(list[2])
+	refused := texts(list[3])
+	for i := 0; i+2 < len(refused); i += 3 {
+		d.Refused = append(d.Refused, [3]string(refused[i:i+3]))
+	}
+	if d.Overdue, err = readGrants(list[4]); err != nil {
+		return d, err
+	}
+	if r.short {
+		return d, ErrReply
+	}
+	return d, nil
+}
+
+func readGrants(list any) (grants []Grant, err error) {
+	all := texts(list)
+	for i := 0; i+1 < len(all); i += 2 {
+		g, err := ReadGrant(all[i], all[i+1])
+		if err != nil {
+			return nil, err
+		}
+		grants = append(grants, g)
+	}
+	return grants, nil
+}
+
+func texts(list any) (out []string) {
+	all, _ := list.([]any)
+	for _, one := range all {
+		text, _ := one.(string)
+		out = append(out, text)
+	}
+	return out
+}

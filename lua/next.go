@@ -1,0 +1,40 @@
+package lua
+
+import (
+	"embed"
+	"strings"
+)
+
+//go:embed next/*.lua next/include/*.lua
+var nextFiles embed.FS
+
+// Next returns a script of the core that is being built.
+func Next(name string) *Script {
+	s := &Script{Name: name, path: name}
+	s.expanded = func() ready { return readyOf(expandNext(name)) }
+	return s
+}
+
+func expandNext(name string) string {
+	seen := map[string]bool{}
+	var put func(file string) string
+	put = func(file string) string {
+		text, err := nextFiles.ReadFile("next/" + file + ".lua")
+		if err != nil {
+			panic("lua: " + err.Error())
+		}
+		var out strings.Builder
+		for line := range strings.SplitAfterSeq(string(text), "\n") {
+			part, ok := strings.CutPrefix(strings.TrimSpace(line), includeMark)
+			switch {
+			case !ok && !strings.HasPrefix(strings.TrimSpace(line), "--"):
+				out.WriteString(line)
+			case ok && !seen[part]:
+				seen[part] = true
+				out.WriteString(put("include/" + part))
+			}
+		}
+		return out.String()
+	}
+	return put(name)
+}

@@ -1,0 +1,57 @@
+-- What every script has: the clock, the names of keys, conversions.
+--
+-- KEYS[1] is the prefix of a provider's keys, such as "hw:{acme}:". All other keys are built from it, so they share its slot.
+-- ARGV[1] is "" for the server's clock, or integer µs since the epoch (tests).
+--
+-- A node is the provider, '', or a name of a path, '/acme' or '/acme/refunds'. Names are escaped: they contain no ':', '/'
+-- or control character, and nor do the names of rules and queues. Source: docs/keys.md
+local call, P, now = redis.call, KEYS[1], tonumber(ARGV[1])
+if not now then
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local sub, byte, char, match = string.sub, string.byte, string.char, string.match
+
+-- EXACT is the largest number below which whole numbers are exact, and means never. FAR is how far ahead a start can be.
+local EXACT, FAR = 9007199254740991, 60000000
+
+-- Whole numbers are stored in seven bytes, big-endian. A server without Redis's struct library, such as miniredis, has the
+-- formats that are used here: "B" is a byte, "I7" a number.
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      local n, text = numbers[i], ''
+      for _ = 1, kind == 'B' and 1 or 7 do
+        text, n = char(n % 256) .. text, floor(n / 256)
+      end
+      return text
+    end))
+  end,
+  unpack = function(format, text, at)
+    local out = {}
+    at = at or 1
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
+      end
+      out[#out + 1], at = n, last + 1
+    end
+    out[#out + 1] = at
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
+
+-- Whole numbers as Redis's commands take them.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL of a key that means nothing any more us µs from now, in ms: a second more.
+local function outlast(us)
+  return whole(min(EXACT, ceil(us / 1000) + 1000))
+end

@@ -1,0 +1,269 @@
+-- Which of the waiting tasks is next: start-time fair queueing among the children of each node, one tree for each queue.
+-- Source: docs/turns.md#the-tree
+--
+--   q:<queue>:<scope>     sorted set, a leaf: the ids of the tasks of a scope, by priority and arrival
+--   ready:<queue>:<node>  sorted set: the children that could be served, by tag. The leaf of the node's own tasks is the child '!'.
+--   left:<queue>:<node>   sorted set: tags of children that are not ready, while they are ahead of those that are
+--   ready, left           the same for the queues among themselves
+--   blocked               sorted set: nodes by the moment at which to look at them again; in no queue are they ready
+--   recheck               the same, taken from there to be looked at now, some in each call
+--   queues                hash: each queue that has or had a tree, and until when a caller serves it. '*': the clock of the last
+--                         dispatch. '#': the version and the policy of the newest rules.
+--   rules                 hash: the text of the rules of each scope with waiting tasks
+--   costs                 hash: the cost of each waiter that is not 1
+--   units                 hash: how many requests wait below each node, without its own leaf: only estimates read it
+--
+-- The lowest tag goes first, and a turn raises it by cost / weight. The virtual time of a node is the lowest tag of its ready
+-- children, or of those that left: no clock is kept. Ready and left sets are read once and written at the end, by save_tree.
+local blocked, recheck, rules_key, costs_key = P .. 'blocked', P .. 'recheck', P .. 'rules', P .. 'costs'
+
+-- How long the keys of waiting tasks are kept, in s: a month after a task has joined.
+local STAYS = '2592000'
+
+local seen, last_dispatch, newest = {}, now, '' -- the queues; when a dispatch came last, and the newest rules it had
+do
+  local all = call('HGETALL', P .. 'queues')
+  for i = 1, #all, 2 do
+    seen[all[i]] = tonumber(all[i + 1]) or 0
+    newest = all[i] == '#' and all[i + 1] or newest
+  end
+  last_dispatch = seen['*'] or now
+  seen['*'], seen['#'] = nil, nil
+end
+
+local function leaf_key(q, scope) return P .. 'q:' .. q .. ':' .. scope end
+local function set_name(q, at) return at and ':' .. q .. ':' .. at or '' end
+local function parent(at) return at ~= '' and match(at, '^(.*)/[^/]*$') or nil end
+
+-- Tags and places as Redis's sorted sets take them.
+local function score(n) return string.format('%.17g', n) end
+
+local function lowest(key) return tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
+
+-- The ready children of a node: `list` has the first of them, by tag, all of them if `whole`; dirty and gone what is to be
+-- written, left the tags of children that leave.
+local sets, FEW, MANY = {}, 8, 64
+
+local function write_set(n)
+  local come, go, away = {}, {}, {}
+  for child, tag in pairs(n.dirty) do come[#come + 1], come[#come + 2] = score(tag), child end
+  for child, tag in pairs(n.gone) do
+    go[#go + 1] = child
+    if tag then away[#away + 1], away[#away + 2] = score(tag), child end
+  end
+  if #come > 0 then call('ZADD', n.key, unpack(come)) end
+  if #go > 0 then call('ZREM', n.key, unpack(go)) end
+  if n.fresh then call('EXPIRE', n.key, STAYS) end
+  if #away > 0 then
+    call('ZADD', n.left, unpack(away))
+    call('EXPIRE', n.left, '3600')
+  end
+  if n.turned then call('ZREMRANGEBYSCORE', n.left, '-inf', score(n.turned)) end
+  n.dirty, n.gone, n.fresh, n.turned = {}, {}, nil, nil
+end
+
+local function read_set(n, most)
+  write_set(n)
+  local got, list = call('ZRANGE', n.key, '0', whole(most - 1), 'WITHSCORES'), {}
+  for i = 1, #got, 2 do list[#list + 1] = { child = got[i], tag = tonumber(got[i + 1]) } end
+  n.list, n.whole = list, #list < most
+end
+
+local function children(q, at)
+  local name = set_name(q, at)
+  local n = sets[name]
+  if not n then
+    n = { key = P .. 'ready' .. name, left = P .. 'left' .. name, dirty = {}, gone = {} }
+    sets[name] = n
+    read_set(n, FEW)
+  end
+  return n
+end
+
+-- The first child, if any.
+local function first(n)
+  if #n.list == 0 and not n.whole then read_set(n, MANY) end
+  return n.list[1]
+end
+
+-- Whether any child of a node is away with a tag of its own: asked once, until one leaves.
+local function apart(n)
+  if n.away == nil then n.away = call('EXISTS', n.left) == 1 end
+  return n.away
+end
+
+local function put(n, child, tag)
+  n.dirty[child], n.gone[child] = tag, nil
+  local list = n.list
+  local i = #list
+  if not n.whole and i > 0 and tag >= list[i].tag or not n.whole and i == 0 then return end -- among those that were not read
+  while i > 0 and list[i].tag > tag do i = i - 1 end
+  table.insert(list, i + 1, { child = child, tag = tag })
+end
+
+local rechecks = call('EXISTS', recheck) == 1
+local times = {} -- nodes that this call blocks, or false for those it unblocks
+local function is_blocked(at)
+  if times[at] ~= nil then return times[at] end
+  return call('ZSCORE', blocked, at) or rechecks and call('ZSCORE', recheck, at)
+end
+
+-- A child is ready, and so are the nodes above it that are not blocked.
+local function enter(q, at, child)
+  local n = children(q, at)
+  local low, tag = first(n), 0
+  if apart(n) then
+    local own = tonumber(call('ZSCORE', n.left, child) or nil)
+    tag = max(own or 0, low and low.tag or lowest(n.left) or 0)
+    if own then call('ZREM', n.left, child) end
+  elseif low then
+    tag = low.tag
+  end
+  put(n, child, tag)
+  if low then return end
+  n.fresh = true
+  if at == '' then return enter(q, nil, q) end
+  if at and not is_blocked(at) then enter(q, parent(at), at) end
+end
+
+-- A child is no longer ready, and neither is a node without ready children.
+local function leave(q, at, child)
+  local n, tag = children(q, at), nil
+  for i, e in ipairs(n.list) do
+    if e.child == child then
+      tag = table.remove(n.list, i).tag
+      break
+    end
+  end
+  tag = tag or n.dirty[child] or not n.whole and not n.gone[child] and tonumber(call('ZSCORE', n.key, child) or nil)
+  if not tag then return end
+  n.dirty[child], n.gone[child] = nil, false
+  local low = first(n)
+  if low and tag > low.tag or apart(n) then n.gone[child], n.away = tag, true end
+  if low or not at then return end
+  if at == '' then return leave(q, nil, q) end
+  leave(q, parent(at), at)
+end
+
+-- The first child of a node has had a turn.
+local function turn(n, units)
+  if apart(n) then n.turned = n.list[1].tag elseif #n.list == 1 and n.whole then return end -- it is alone
+  local e = table.remove(n.list, 1)
+  put(n, e.child, e.tag + units)
+end
+
+-- Has a node that is blocked looked at now: units came free below it, or a limit has changed.
+local function due(at)
+  if times[at] then times[at] = now end
+  return call('ZADD', blocked, 'XX', 'LT', 'CH', '0', at)
+end
+
+local function due_above(at)
+  while at do
+    due(at)
+    at = parent(at)
+  end
+end
+
+local function block(at, t)
+  times[at] = max(now + 1, t)
+  for q in pairs(at ~= '' and seen or {}) do leave(q, parent(at), at) end
+end
+
+local function unblock(at)
+  times[at] = false
+  for q in pairs(at ~= '' and seen or {}) do
+    if first(children(q, at)) then enter(q, parent(at), at) end
+  end
+end
+
+-- The requests of a cost by unit.
+local function requests(cost) return tonumber(cost) or tonumber(match(',' .. cost, ',requests=(%d+),') or nil) or 1 end
+
+local counts = {}
+local function count(scope, units)
+  local at = parent(scope)
+  while at do
+    counts[at] = (counts[at] or 0) + units
+    at = parent(at)
+  end
+end
+
+local leaves = {} -- the leaves whose first tasks were read: ids and scores by turns, from `next` on; and those that were taken
+
+local function leaf(q, scope)
+  local key = leaf_key(q, scope)
+  local l = leaves[key]
+  if not l then
+    l = { key = key, q = q, scope = scope, taken = {}, list = {}, next = 1, size = 2 }
+    leaves[key] = l
+  end
+  if l.list[l.next] == nil and not l.ended then
+    l.list, l.next = call('ZRANGE', key, whole(#l.taken), whole(#l.taken + l.size - 1), 'WITHSCORES'), 1
+    l.ended, l.size = #l.list < 2 * l.size, 16
+  end
+  return l
+end
+
+-- Takes the first task out of a leaf. Returns whether the leaf is empty.
+local function take(l)
+  l.taken[#l.taken + 1], l.next = l.list[l.next], l.next + 2
+  l.empty = l.ended and l.list[l.next] == nil
+  return l.empty
+end
+
+-- Puts tasks in a leaf: scores and ids by turns, and their costs by id where they are not 1. Returns how many were not there.
+local function wait(q, scope, tasks, costs)
+  local key = leaf_key(q, scope)
+  local was = lowest(key)
+  local joined = call('ZADD', key, 'NX', unpack(tasks))
+  if not seen[q] then
+    seen[q] = 0
+    call('HSET', P .. 'queues', q, '0')
+  end
+  call('EXPIRE', key, STAYS)
+  for id, cost in pairs(costs) do
+    call('HSET', costs_key, q .. ':' .. id, cost)
+    call('EXPIRE', costs_key, STAYS)
+  end
+  count(scope, joined)
+  if not was then
+    enter(q, scope, '!')
+  elseif lowest(key) < was then -- another task is first
+    due_above(scope)
+  end
+  return joined
+end
+
+-- Writes what has changed.
+local function save_tree()
+  local empty, come, go = {}, {}, {}
+  for key, l in pairs(leaves) do
+    if #l.taken > 0 then call('ZREM', key, unpack(l.taken)) end
+    if l.empty then empty[#empty + 1] = l end
+  end
+  for _, l in ipairs(empty) do
+    local others = {}
+    for q in pairs(seen) do others[#others + 1] = q ~= l.q and leaf_key(q, l.scope) or nil end
+    if #others == 0 or call('EXISTS', unpack(others)) == 0 then go[#go + 1] = l.scope end
+  end
+  if #go > 0 then call('HDEL', rules_key, unpack(go)) end
+  for _, n in pairs(sets) do write_set(n) end
+  go = {}
+  for at, t in pairs(times) do
+    if t then come[#come + 1], come[#come + 2] = whole(t), at end
+    if not t or rechecks then go[#go + 1] = at end
+  end
+  if #come > 0 then
+    call('ZADD', blocked, unpack(come))
+    call('EXPIRE', blocked, STAYS)
+  end
+  if #go > 0 and rechecks then call('ZREM', recheck, unpack(go)) end
+  for i = #go, 1, -1 do
+    if times[go[i]] then table.remove(go, i) end
+  end
+  if #go > 0 then call('ZREM', blocked, unpack(go)) end
+  for at, units in pairs(counts) do
+    if units ~= 0 and call('HINCRBY', P .. 'units', at, whole(units)) <= 0 then call('HDEL', P .. 'units', at) end
+  end
+end
