@@ -36,5 +36,20 @@ func expandNext(name string) string {
 		}
 		return out.String()
 	}
-	return put(name)
+	// A local of the outermost function that functions inside use costs each of them a search among all such locals, so the
+	// base is outside, and all else in one function.
+	out := put(name)
+	base := put2("include/base", nextFiles)
+	return strings.Replace(out, base, base+"local function run()\n", 1) + "end\nreturn run()\n"
+}
+
+func put2(file string, f embed.FS) string {
+	text, _ := f.ReadFile("next/" + file + ".lua")
+	var out strings.Builder
+	for line := range strings.SplitAfterSeq(string(text), "\n") {
+		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
 }

@@ -89,15 +89,15 @@ type Rule struct {
 
 // Rules is what applies at a scope.
 type Rules struct {
-	Version, Policy int64 // see lua/include/rules.lua
-	Until           int64 // µs since the epoch; Never if they always apply
-	Weights         []float64
-	Rules           []Rule
+	Version, Policy, Shape int64 // see lua/include/rules.lua
+	Until                  int64 // µs since the epoch; Never if they always apply
+	Weights                []float64
+	Rules                  []Rule
 }
 
 // Text returns the rules as scripts read them.
 func (r Rules) Text() string {
-	b := append(seven(nil, r.Version, r.Policy, r.Until), byte(len(r.Weights)))
+	b := append(seven(nil, r.Version, r.Policy, r.Shape, r.Until), byte(len(r.Weights)))
 	for _, w := range r.Weights {
 		b = seven(b, int64(math.Round(w*1e6)))
 	}
@@ -294,7 +294,7 @@ func (d Dispatch) Args(clock string) []any {
 // Grant is a grant in flight.
 type Grant struct {
 	Waiter, Queue, ID, Scope, Cost string
-	Start, Score, Granted, Policy  int64
+	Start, Score, Granted, Shape   int64
 	Places                         []int64
 }
 
@@ -313,7 +313,7 @@ type Dispatched struct {
 func ReadGrant(waiter, value string) (Grant, error) {
 	r := reader{text: value}
 	n := int(r.byte())
-	g := Grant{Waiter: waiter, Start: r.number(), Score: r.number(), Granted: r.number(), Policy: r.number()}
+	g := Grant{Waiter: waiter, Start: r.number(), Score: r.number(), Granted: r.number(), Shape: r.number()}
 	for range n {
 		g.Places = append(g.Places, r.number())
 	}

@@ -45,129 +45,102 @@ local CLAIMABLE = 2000
 local id, record, texts_end = ARGV[2], ARGV[3], 4 + tonumber(ARGV[4])
 local out, formats, anonymous, records = {}, {}, false, {}
 
--- Whether tasks wait at all: most calls find none.
-local waits, flies
-local function look_for_waiters()
-  waits = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0
-  flies = call('EXISTS', flight) == 1
-end
-
 -- Whether any task waits for what a path shares: a node of the path is blocked, or has children that could be served, in a queue
 -- that is served.
 local function held_up(its, scope, queue)
-  local nodes, lists = { '' }, {}
-  for level = 1, #its.weights do
-    nodes[level + 1] = node(scope, level)
-  end
+  local nodes, lists = {}, {}
+  for level = 0, #its.weights do nodes[level + 1] = node(scope, level) end
   for _, key in ipairs({ 'blocked', 'recheck' }) do
     for _, at in ipairs(call('ZMSCORE', P .. key, unpack(nodes))) do
-      if at then
-        return true
-      end
+      if at then return true end
     end
   end
   local queues = call('HGETALL', P .. 'queues')
   for i = 1, #queues, 2 do
     local q = queues[i]
-    if q == queue or tonumber(queues[i + 1]) > now - 10000000 and byte(q) ~= 42 and byte(q) ~= 35 then
+    if q == queue or q ~= '*' and q ~= '#' and tonumber(queues[i + 1]) > now - 10000000 then
       lists[#lists + 1] = P .. 'q:' .. q .. ':' .. scope
-      for r = 1, its.many do
-        lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its[r].blocks
-      end
+      for r = 1, its.many do lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its[r].blocks end
     end
   end
   return #lists > 0 and call('EXISTS', unpack(lists)) > 0
 end
 
-local function reply(its, status, by, start, places, retries)
-  local n, numbers = its.many, {}
-  for i = 1, n do
-    local r = its[i]
-    local of, k = r.its, 4 * i
-    numbers[k - 3], numbers[k - 2] = places and places[i] or 0, of.left(r)
-    numbers[k - 1], numbers[k] = retries and retries[i] or 0, min(EXACT, of.reset(r))
-  end
-  formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
-  out[#out + 1] = packed(formats[n], status, by, start, unpack(numbers, 1, 4 * n))
-end
-
 -- µs until each rule alone would admit the cost, or one unit if it takes nothing.
-local function retries_of(its, cost, lease)
+local function retries_of(its, costs, lease)
   local retries = {}
   for i = 1, its.many do
-    local r = its[i]
-    local t = r.its.fit(r, now, max(1, units(r, cost)), lease)
+    local t = its[i].its.fit(its[i], now, max(1, costs[i]), lease)
     retries[i] = t and t - now or EXACT
   end
   return retries
 end
 
-local function deny(its, cost, lease, status, score)
-  local start = joint(its, cost, now, lease)
-  local _, by = binding(its, cost, lease)
-  if by and by > its.many then
-    local r = its[by]
-    by = its.many + (r.trial > 0 and r.trial <= now and 2 or 1)
+local numbers = {}
+local function reply(its, status, by, start, at, retries)
+  local n = its.many
+  for i = 1, n do
+    local k = 4 * i
+    numbers[k - 3], numbers[k - 1] = at and at[i] or 0, retries and retries[i] or 0
+    numbers[k - 2], numbers[k] = its[i].its.show(its[i])
   end
-  reply(its, status, by or 0, score or start or EXACT, nil, retries_of(its, cost, lease))
+  formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
+  out[#out + 1] = packed(formats[n], status, by, start, unpack(numbers, 1, 4 * n))
 end
 
-local function allow(its, a, start, lease, places)
-  local retries = start > now and retries_of(its, a.cost, lease)
-  places = places or charge(its, start + a.leeway, a.cost, lease)
-  reply(its, 1, 0, start, places, retries)
-  if a.own then
-    records[#records + 1] = a
-    a.text = out[#out]
-  else
-    anonymous = true
-  end
+local function deny(its, costs, lease, status, place)
+  local start = joint(its, costs, now, lease)
+  local _, by = binding(its, costs, lease)
+  if by and by > its.many then by = its.many + (its[by].trial > 0 and its[by].trial <= now and 2 or 1) end
+  reply(its, status, by or 0, place or start or EXACT, nil, retries_of(its, costs, lease))
 end
 
--- The grant of a task that is in flight. True if it was taken; else nil, and the score of its place if it was too late.
+-- Takes the grant of a task that is in flight: returns true if it is in time; else nil, and the score of its place if it had one.
 local function claim(its, a)
   local value = call('HGET', flight, a.id)
-  if not value then
-    return nil
-  end
+  if not value then return nil end
   local g = read_grant(value)
-  local ours = g.policy == its.policy and g.scope == a.scope
+  local ours = g.shape == its.shape and g.scope == a.scope
   landed(a.id)
   if ours and g.start + CLAIMABLE >= now then
     anonymous = true
     reply(its, 5, 0, g.start, g.places)
     return true
   end
-  refund(its, g.places, g.start, g.cost, lease_of(a.id, g.start), not ours)
+  refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(a.id, g.start), not ours)
   return nil, g.score
 end
 
-local function decide(a, its, number)
-  local lease, score = a.own and a.id or id .. '.' .. number, nil
+-- Decides on a task that has no grant, or one that is too late. Returns true if that was all; else nil, and the score of its place.
+local waits, flies
+local function come(its, a)
+  if waits == nil then
+    waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1
+  end
+  local taken, place
+  if flies then taken, place = claim(its, a) end
+  if not taken and not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then
+    deny(its, costs_of(its, a.cost), nil, 3)
+    taken = true
+  end
+  return taken, place
+end
+
+local function decide(a, its, costs, number)
+  local lease, place, over = a.own and a.id or id .. '.' .. number, nil, false
   if a.task then
-    if waits == nil then
-      look_for_waiters()
-    end
-    lease = nil
-    local taken
-    if flies then
-      taken, score = claim(its, a)
-    end
-    if taken then
-      return
-    elseif waits and not score and held_up(its, a.scope, match(a.id, '^[^:]*')) then
-      return deny(its, a.cost, nil, 3)
-    end
+    lease, over, place = nil, come(its, a)
+    if over then return end
   end
-  local start, _, sure = joint(its, a.cost, now + a.from, lease)
-  if not (start and sure and start <= now + a.ahead) then
-    return deny(its, a.cost, lease, a.task and 3 or 0, score)
-  end
+  local start, _, sure = joint(its, costs, now + a.from, lease)
+  if not (start and sure and start <= now + a.ahead) then return deny(its, costs, lease, a.task and 3 or 0, place) end
   lease = lease or lease_of(a.id, start)
-  if a.peek then
-    reply(its, 1, 0, start, nil, a.cost == 0 and retries_of(its, 0, lease))
+  local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
+  reply(its, 1, 0, start, not a.peek and charge(its, start + a.leeway, costs, lease), retries)
+  if a.own and not a.peek then
+    records[#records + 1], a.text = a, out[#out]
   else
-    allow(its, a, start, lease)
+    anonymous = anonymous or not a.peek
   end
 end
 
@@ -177,6 +150,7 @@ for i = texts_end + 1, #ARGV, 4 do
   local a = { scope = ARGV[i], ahead = ahead, from = from, leeway = leeway, cost = ARGV[i + 2] ~= '' and ARGV[i + 2] or cost,
     id = ARGV[i + 3], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4 }
   local its = policy(a.scope, ARGV[4 + text])
+  local costs = costs_of(its, a.cost)
   local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)
   for _ = 1, many do
     count = count + 1
@@ -185,13 +159,13 @@ for i = texts_end + 1, #ARGV, 4 do
     elseif before and sub(before, 1, #a.scope + 1) == a.scope .. '\n' then
       out[#out + 1] = '\2' .. sub(before, #a.scope + 3)
     else
-      decide(a, its, count)
+      decide(a, its, costs, count)
     end
   end
 end
 
 local answer = table.concat(out)
-if record ~= '' and anonymous then
+if anonymous and record ~= '' then
   local before = call('SET', P .. 'c:' .. record, id .. answer, 'PX', '31000', 'GET')
   if before and sub(before, 1, 16) == id then -- sent before: its reply was lost
     call('SET', P .. 'c:' .. record, before, 'PX', '31000')
@@ -199,7 +173,5 @@ if record ~= '' and anonymous then
   end
 end
 save()
-for _, a in ipairs(records) do
-  call('SET', P .. 'a:' .. a.id, a.scope .. '\n' .. a.text, 'PX', '30000')
-end
+for _, a in ipairs(records) do call('SET', P .. 'a:' .. a.id, a.scope .. '\n' .. a.text, 'PX', '30000') end
 return packed('>I7', now) .. answer

@@ -38,8 +38,10 @@
 -- OVERDUE is when a grant has not come in time. A queue is served for SERVED after the look that its caller was told; it is gone
 -- after GONE. AHEAD is how many turns a queue may be ahead of one that another caller serves, or as many as are in flight: what
 -- calls grant at once. BACK is how soon to look again after giving way to that caller, and STALE after naming a scope. A call
--- takes at most STEPS steps, and takes up at most DUE blocked nodes. NEVER is how soon to look at a limit of 0.
-local OVERDUE, SERVED, GONE, AHEAD, BACK, STALE, STEPS, DUE, NEVER = 3000000, 250000, 10000000, 64, 10000, 100000, 1000, 200, 3600000000
+-- takes at most STEPS steps, and takes up at most DUE blocked nodes. NEVER is how soon to look at a limit of 0, and PART at a
+-- rule without a clock that other scopes share, which do not all learn of what came free.
+local OVERDUE, SERVED, GONE, AHEAD, BACK, STALE, STEPS, DUE = 3000000, 250000, 10000000, 64, 10000, 100000, 1000, 200
+local NEVER, PART = 3600000000, 1000000
 
 local lead, spread, from, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local version, policy_number = match(ARGV[6], '^(%d+) (%d+)$')
@@ -61,17 +63,7 @@ local function rules_of(scope, text)
   return text and policy(scope, text)
 end
 
--- The news. A run that began late: its units count from then on, so that they do not leave a window too soon.
-local function move(its, g, late)
-  for i = 1, its.many do
-    local r, c = its[i], units(its[i], g.cost)
-    if c > 0 and r.kind ~= 'C' and (g.places[i] or 0) > 0 then
-      r.its.refund(r, g.places[i], c)
-      r.its.charge(r, g.start + late, c)
-      changed[r] = true
-    end
-  end
-end
+-- The news.
 
 for i = news_from, #ARGV, 4 do
   local waiter, what, late = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
@@ -79,12 +71,12 @@ for i = news_from, #ARGV, 4 do
   if value then
     local g = read_grant(value)
     local its = rules_of(g.scope, ARGV[i + 3])
-    local same = its and its.policy == g.policy
+    local same = its and its.shape == g.shape
     if late > 0 then
-      if same then move(its, g, late) end
+      if same then move_later(its, g.places, g.start + late, costs_of(its, g.cost)) end
     else -- of a task that may have started only the lease comes back
       if its then
-        refund(its, g.places, g.start, g.cost, lease_of(waiter, g.start), what ~= 'back' or not same)
+        refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(waiter, g.start), what ~= 'back' or not same)
         for _, r in ipairs(its) do due(r.blocks) end
       end
       if what == 'back' then
@@ -174,8 +166,8 @@ local fields, granted_at, paid = {}, {}, {}
 -- Charges the first task of a leaf at its start, and counts its turn at each node of the path, from the provider down.
 local function grant(l, its, path, id, cost, start, turned)
   local waiter = l.q .. ':' .. id
-  local places = charge(its, start, cost, lease_of(waiter, start))
-  local value = grant_text(start, tonumber(l.list[l.next + 1]), its.policy, places, l.scope, cost)
+  local at = charge(its, start, costs_of(its, cost), lease_of(waiter, start))
+  local value = grant_text(its.many, start, tonumber(l.list[l.next + 1]), its.shape, at, l.scope, cost)
   granted[#granted + 1], granted[#granted + 2] = waiter, value
   fields[#fields + 1], fields[#fields + 2] = waiter, value
   granted_at[#granted_at + 1], granted_at[#granted_at + 2] = whole(now), waiter
@@ -212,13 +204,16 @@ local function serve(q, scope, path, turned)
   end
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
-  local start, _, sure = joint(its, cost, now + from)
+  local start, _, sure = joint(its, costs_of(its, cost), now + from)
   if start and sure and start <= now + lead + spread then return grant(l, its, path, id, cost, start, turned) end
-  local at, by, certain = binding(its, cost)
+  local at, by, certain = binding(its, costs_of(its, cost))
   local r = its[by]
   if not r then return block(scope, its.ends) end -- the rules end before
-  if at then return block(r.blocks, min(certain and at - lead > now and at - lead or at, its.ends)) end
-  if r[1] == 0 then return block(r.blocks, min(now + NEVER, its.ends)) end
+  if at then
+    if not certain and r.of.blocks ~= r.of.level then at = min(at, now + PART) end
+    return block(r.blocks, min(certain and at - lead > now and at - lead or at, its.ends))
+  end
+  if r.cap == 0 or r.p == 0 then return block(r.blocks, min(now + NEVER, its.ends)) end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = q, scope, id
   paid[#paid + 1] = q .. ':' .. id
   count(scope, -1)

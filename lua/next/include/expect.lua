@@ -16,14 +16,14 @@ end
 -- that could be served has a turn for each turn of the leaf.
 local function expect(its, scope, q, before, cost)
   local latest = now
-  for _, r in ipairs(its) do
-    local c = units(r, cost)
+  for i, r in ipairs(its) do
+    local c = costs_of(its, cost)[i]
     local ahead = before * c
-    if r.blocks ~= scope and r.kind ~= 'P' then
+    if r.blocks ~= scope and r.of.kind ~= 'P' then
       local here = waiting_below(q, scope, r.blocks)
       ahead = min(max(here - c, ahead), (before + 1) * c * max(1, ready_below(q, r.blocks)) - c)
     end
-    local t = c > 0 and r.its.after(r, now, max(0, ahead), c) or c == 0 and now
+    local t = c > 0 and algorithm(r.of.kind, 'rare').after(r, now, max(0, ahead), c) or c == 0 and now
     if not t then
       return nil
     end

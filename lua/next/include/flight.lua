@@ -1,18 +1,21 @@
 -- Grants in flight: given, and not yet claimed. Source: docs/turns.md#in-flight
 --
 -- flight   hash: a waiter, "queue:id", and its grant: a byte, how many rules it was charged under; numbers of seven bytes, its
---          start, the score of its place in the queue, when it was granted, the policy of the rules, and the places of its units;
+--          start, the score of its place in the queue, when it was granted, the shape of the rules, and the places of its units;
 --          then the scope, a newline, and the cost, a number or by unit
 -- flights  sorted set of the same waiters by when they were granted
 local flight, flights = P .. 'flight', P .. 'flights'
 
-local function grant_text(start, score, policy_number, places, scope, cost)
-  return packed('>BI7I7I7I7' .. string.rep('I7', #places), #places, start, score, now, policy_number, unpack(places)) .. scope .. '\n' .. cost
+-- The text of a grant under n rules.
+local grant_formats = {}
+local function grant_text(n, start, place, shape, at, scope, cost)
+  grant_formats[n] = grant_formats[n] or '>BI7I7I7I7' .. string.rep('I7', n)
+  return packed(grant_formats[n], n, start, place, now, shape, unpack(at, 1, n)) .. scope .. '\n' .. cost
 end
 
 local function read_grant(value)
   local g, n = {}, byte(value, 1)
-  g.start, g.score, g.granted, g.policy = unpacked('>I7I7I7I7', value, 2)
+  g.start, g.score, g.granted, g.shape = unpacked('>I7I7I7I7', value, 2)
   g.places = { unpacked('>' .. string.rep('I7', n), value, 30) }
   g.scope, g.cost = match(sub(value, 30 + 7 * n), '^([^\n]*)\n(.*)$')
   g.cost = tonumber(g.cost) or g.cost

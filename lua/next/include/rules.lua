@@ -3,70 +3,73 @@
 --
 -- The rules of a scope are one text, which the caller compiles. Scopes of one kind have the same text, which is read once:
 --   version  number: the newer of two texts counts
---   policy   number: texts of the same policy are equally new
+--   policy   number: a digest of the rules. Texts of the same policy are equally new.
+--   shape    number: a digest of which rules these are, whatever their numbers. Grants are given back under rules of their shape.
 --   until    number: when the text ceases to apply, since a period or the hours of a rule end; EXACT for never
 --   weights  a byte, how many names the scope has, and for each its weight in millionths
 --   rules    for each: its kind, a letter; bytes: the level of its node, as a number of names; the level that it blocks, deeper
 --            where only a part below its node takes it; the lengths of its name and of its unit; then the name, the unit ("" for
---            requests, "*" for a rule that counts each task), and its numbers
---     T token-bucket       p cap slack...   see include/token_bucket.lua: p, q, cap, slack
+--            requests, "*" for a rule that counts each task), and its numbers, as the algorithm loads them:
+--     T token-bucket       p, q, cap, slack: include/token_bucket.lua
 --     S sliding-window     cap, per, grain, slack; fixed-window where per is 0, on use where grain is 0: include/windows.lua
 --     K calendar           cap, a, b0, b1, slack, rollover, spread: include/calendar.lua
 --     C concurrency        cap, lease: include/concurrency.lua
 --
 -- What an API has reported replaces that for a time. It is in the hash `api`, which exists while there is any:
 --   R<node>:<rule>  until, the kind, and the numbers that count until then
---   P<node>         a pause: ends, since, length, trial; see include/pause.lua
-local algorithms = {}
--- #include token_bucket
--- #include windows
--- #include calendar
--- #include concurrency
-
-local NUMBERS = { T = '>I7I7I7I7', S = '>I7I7I7I7', K = '>I7I7I7I7I7I7I7', C = '>I7I7' }
-local BYTES = { T = 28, S = 28, K = 49, C = 14 }
-
-local texts, loaded, of_scope, made = {}, {}, {}, {}
-local changed = {} -- rules to be written, each once
-local api = P .. 'api'
-local reported = call('EXISTS', api) == 1
-
--- The first n names of a scope: node('/acme/refunds', 1) is '/acme'.
-local function node(scope, n)
-  local at = 1
-  for _ = 1, n do
-    at = string.find(scope, '/', at + 1, true) or #scope + 1
-  end
-  return n == 0 and '' or sub(scope, 1, at - 1)
-end
-
--- The algorithm of a kind, made when the first rule of it is met: most calls meet one or two.
-local function algorithm(kind)
-  local its = made[kind]
+--   P<node>         a pause: see include/pause.lua
+--
+-- An algorithm is made when the first rule of its kind is met, and its rare part when that is needed: to make functions is most of
+-- what a short call costs. Each has
+--   load(of, key, numbers, v)  the state of a rule
+--   fit(r, t, c, id)     the first moment from t on at which it admits c units, and true if it may be later; nil for never
+--   charge(r, start, c, id)  takes c units at a start, in r only; returns their place
+--   save(r)              the text to write, and how long it means anything, in µs; or it writes by itself
+--   show(r)              the units left, and µs until it is as if unused
+-- and rarely
+--   adjust(r, was)       after a change of the limit, or a step of the clock
+--   refund(r, place, c, id)  gives units back, exactly or too few; returns how many
+--   room(r)              how many units may be charged as a debt: a rule holds twice its capacity at most
+--   after(r, t, others, c)   when others and then c units are admitted, an estimate; nil if no clock tells
+local algorithms, rare, made = {}, {}, {}
+local function algorithm(kind, how)
+  local name = how and how .. kind or kind
+  local its = made[name]
   if not its then
-    its = algorithms[kind]()
-    made[kind] = its
+    its = (how and rare or algorithms)[kind]()
+    made[name] = its
   end
   return its
 end
 
+-- #include token_bucket
+-- #include windows
+-- #include calendar
+-- #include concurrency
 -- #include pause
 
+local texts, loaded, of_scope = {}, {}, {}
+local changed = {} -- rules to be written
+local reported = call('EXISTS', P .. 'api') == 1
+
+-- The first n names of a scope: node('/acme/refunds', 1) is '/acme'.
+local function node(scope, n)
+  local at = 0
+  for _ = 0, n do at = string.find(scope, '/', at + 1, true) or #scope + 1 end
+  return sub(scope, 1, at - 1)
+end
+
 local function read(text)
-  local its = { weights = {}, rules = {} }
-  local names
-  its.version, its.policy, its.ends, names = unpacked('>I7I7I7B', text)
-  for i = 1, names do
-    its.weights[i] = unpacked('>I7', text, 16 + 7 * i) / 1000000
-  end
-  local at = 23 + 7 * names
-  while at <= #text do
+  local its, names = { weights = {}, rules = {} }, nil
+  its.version, its.policy, its.shape, its.ends, names = unpacked('>I7I7I7I7B', text)
+  for i = 1, names do its.weights[i] = unpacked('>I7', text, 23 + 7 * i) / 1000000 end
+  local at, size = 30 + 7 * names, #text
+  while at <= size do
     local kind, level, blocks, name, unit = byte(text, at, at + 4)
-    kind = char(kind)
-    local numbers = at + 5 + name + unit
-    its.rules[#its.rules + 1] = { kind = kind, level = level, blocks = blocks, name = sub(text, at + 5, at + 4 + name),
-      unit = sub(text, at + 5 + name, numbers - 1), numbers = sub(text, numbers, numbers + BYTES[kind] - 1) }
-    at = numbers + BYTES[kind]
+    local letter, from, numbers = char(kind), at + 5, at + 5 + name + unit
+    at = numbers + (kind == 75 and 49 or kind == 67 and 14 or 28)
+    its.rules[#its.rules + 1] = { kind = letter, level = level, blocks = blocks, name = sub(text, from, from + name - 1),
+      unit = sub(text, from + name, numbers - 1), numbers = sub(text, numbers, at - 1), its = algorithm(letter) }
   end
   return its
 end
@@ -74,37 +77,41 @@ end
 -- The state of a rule at a scope, read once a call.
 local function rule(of, scope)
   local at = node(scope, of.level)
-  local key = P .. 'r:' .. at .. ':' .. of.name
-  local r = loaded[key]
+  local name = at .. ':' .. of.name
+  local r = loaded[name]
   if not r then
-    local numbers = of.numbers
-    local other = reported and call('HGET', api, 'R' .. at .. ':' .. of.name)
-    if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind then
-      numbers = sub(other, 9)
-    end
-    r = { unpacked(NUMBERS[of.kind], numbers) }
-    r.key, r.kind, r.unit, r.name, r.node, r.blocks = key, of.kind, of.unit, of.name, at, node(scope, of.blocks)
-    r.its = algorithm(of.kind)
-    r.its.load(r, of.kind ~= 'C' and call('GET', key))
-    loaded[key] = r
+    local numbers, key = of.numbers, P .. 'r:' .. name
+    local other = reported and call('HGET', P .. 'api', 'R' .. name)
+    if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind then numbers = sub(other, 9) end
+    r = of.its.load(of, key, numbers, of.kind ~= 'C' and call('GET', key))
+    r.its, r.blocks = of.its, of.blocks == of.level and at or node(scope, of.blocks)
+    loaded[name] = r
   end
   return r
 end
 
--- The rules of a scope by a text. The pauses of its nodes follow the rules: each is one more that admits nothing before it ends.
+-- The pause of a node, nil if there is none.
+local function pause(at)
+  local r = loaded[at]
+  if r == nil then
+    local v = call('HGET', P .. 'api', 'P' .. at)
+    r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
+    if r then r.its, r.blocks = algorithm('P'), at end
+    loaded[at] = r
+  end
+  return r or nil
+end
+
+-- The rules of a scope by a text, and after them the pauses of its nodes: each is one more that admits nothing before it ends.
 local function policy(scope, text)
   local its = of_scope[scope]
-  if its then
-    return its
-  end
+  if its then return its end
   local of = texts[text] or read(text)
   texts[text] = of
-  its = { version = of.version, policy = of.policy, ends = of.ends, weights = of.weights, many = #of.rules }
-  for i, one in ipairs(of.rules) do
-    its[i] = rule(one, scope)
-  end
+  its = { version = of.version, policy = of.policy, shape = of.shape, ends = of.ends, weights = of.weights, many = #of.rules, costs = {} }
+  for i = 1, its.many do its[i] = rule(of.rules[i], scope) end
   if reported then
-    add_pauses(its, scope, #of.weights)
+    for level = 0, #of.weights do its[#its + 1] = pause(node(scope, level)) end
   end
   of_scope[scope] = its
   return its
@@ -112,92 +119,98 @@ end
 
 -- How many units a task takes under a rule: cost is a number, or by unit, "requests=1,tokens=1500,". 0 is none.
 local function units(r, cost)
-  if r.kind == 'P' or r.unit == '*' and type(cost) ~= 'number' then
-    return 1
-  elseif type(cost) == 'number' then
-    return cost
-  end
-  local name = r.unit == '' and 'requests' or r.unit
-  return tonumber(match(',' .. cost, ',' .. name:gsub('%p', '%%%0') .. '=(%d+),') or r.unit == '' and 1 or 0)
+  local unit = r.of.unit
+  if r.of.kind == 'P' or unit == '*' and type(cost) ~= 'number' then return 1 end
+  if type(cost) == 'number' then return cost end
+  local name = string.gsub(unit == '' and 'requests' or unit, '%p', '%%%0')
+  return tonumber(match(',' .. cost, ',' .. name .. '=(%d+),') or unit == '' and 1 or 0)
 end
 
--- The first moment from t on at which all rules admit a cost, and whether that is sure; nil for never, then the rule that says
--- so. A guess ends the search: then the moment is a lower bound.
-local function joint(its, cost, t, id)
+-- The same under each rule: the costs of a task. Tasks of a scope that cost the same share them.
+local function costs_of(its, cost)
+  local list = its.costs[cost]
+  if not list then
+    list = {}
+    for i = 1, #its do list[i] = units(its[i], cost) end
+    its.costs[cost] = list
+  end
+  return list
+end
+
+-- The first moment from t on at which all rules admit a cost, the rule that asks for it, and whether it is sure; nil for never, and
+-- the rule that says so. If it is not sure, it is a lower bound.
+local function joint(its, costs, t, id)
   local many, agree, i, sure, by = #its, 0, 0, true, 0
   for _ = 1, 50 * many do
     i = i % many + 1
-    local r = its[i]
-    local c = units(r, cost)
-    if c > 0 then
-      local at, guess = r.its.fit(r, t, c, id)
-      if not at then
-        return nil, i
-      end
+    if costs[i] > 0 then
+      local at, guess = its[i].its.fit(its[i], t, costs[i], id)
+      if not at then return nil, i end
       sure = sure and not guess
-      if at > t then
-        t, agree, by = at, 0, i
-      end
+      if at > t then t, agree, by = at, 0, i end
     end
     agree = agree + 1
-    if agree == many then
-      return t, by, sure and t < its.ends
-    end
+    if agree == many then return t, by, sure and t < its.ends end
   end
   return t, by, many == 0 and t < its.ends
 end
 
--- The rule that alone would admit a cost last, and when; nil for never. Units that come free of others start nothing sooner.
-local function binding(its, cost, id)
+-- When the rule that alone would admit a cost last admits it, the rule, and whether that is sure; nil for never. Units that come
+-- free of others start nothing sooner.
+local function binding(its, costs, id)
   local last, by, sure = now, nil, true
   for i, r in ipairs(its) do
-    local c = units(r, cost)
     local at, guess = now, nil
-    if c > 0 then
-      at, guess = r.its.fit(r, now, c, id)
-    end
-    if not at then
-      return nil, i
-    elseif at > last then
-      last, by, sure = at, i, not guess
-    end
+    if costs[i] > 0 then at, guess = r.its.fit(r, now, costs[i], id) end
+    if not at then return nil, i end
+    if at > last then last, by, sure = at, i, not guess end
   end
   return last, by, sure
 end
 
 -- Charges all rules at a start, and the pauses of which it is a probe. Returns the places of the units, one for each rule, 0 for
--- none.
-local function charge(its, start, cost, id)
-  local places = {}
-  for i, r in ipairs(its) do
-    local c = units(r, cost)
-    local place = c > 0 and r.its.charge(r, start, c, id)
-    if place then
-      changed[r] = true
-    end
-    if i <= its.many then
-      places[i] = place or 0
-    end
+-- none, in a list that the next call uses again.
+local places = {}
+local function charge(its, start, costs, id)
+  for i = 1, #its do
+    local r = its[i]
+    local place = costs[i] > 0 and r.its.charge(r, start, costs[i], id)
+    if place then changed[r] = true end
+    places[i] = place or 0
   end
   return places
 end
 
 -- Gives back what was charged at places for a start, or only the leases of it. If it was a probe, the next start is one.
-local function refund(its, places, start, cost, id, leases_only)
+local function refund(its, at, start, costs, id, leases_only)
   for i, r in ipairs(its) do
-    local c = units(r, cost)
-    if r.kind == 'C' or r.kind == 'P' or c > 0 and not leases_only and places[i] and places[i] > 0 then
-      r.its.refund(r, r.kind == 'P' and start or places[i], c, id)
+    local kind = r.of.kind
+    if kind == 'C' or kind == 'P' or costs[i] > 0 and not leases_only and (at[i] or 0) > 0 then
+      algorithm(kind, 'rare').refund(r, kind == 'P' and start or at[i], costs[i], id)
       changed[r] = true
     end
   end
 end
 
+-- Has a node that is blocked looked at now: units came free below it, or a limit has changed. Returns 1 if it was blocked.
+local function due(at) return call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at) end
+
+-- Moves units to a later start: a run began late, and they are not to leave a window too soon. The bound of a bucket minds it too.
+local function move_later(its, at, start, costs)
+  for i = 1, its.many do
+    local r = its[i]
+    if costs[i] > 0 and r.of.kind ~= 'C' and (at[i] or 0) > 0 then
+      local back = algorithm(r.of.kind, 'rare').refund(r, at[i], costs[i])
+      if back > 0 then at[i] = r.its.charge(r, start, back) end
+      changed[r] = true
+    end
+  end
+  return at
+end
+
 local function save()
   for r in pairs(changed) do
     local state, lasts = r.its.save(r)
-    if state then
-      call('SET', r.key, state, 'PX', outlast(lasts))
-    end
+    if state then call('SET', r.key, state, 'PX', outlast(lasts)) end
   end
 end

@@ -3,85 +3,103 @@
 -- Source: docs/algorithms.md#token-bucket
 --
 -- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at `at`, the latest start so far, which
--- never repeats, so that it also identifies the charge. `low` is the lowest level that any charge after `since` met: no charge
--- since then can have been refilled below it, so a refund up to `low` is exact.
-algorithms.T = function()
+-- never repeats, so that it also identifies the charge; at any time t it is x - (t - at) * p, negative if the bucket has been full
+-- for a while. `low` is the lowest level that any charge after `since` met: no charge since then can have been refilled below it,
+-- so a refund up to `low` is exact.
+function algorithms.T()
+  local TOKEN, UNTOUCHED = 84, EXACT
+  return {
+    load = function(of, key, numbers, v)
+      local p, q, cap, slack = unpacked('>I7I7I7I7', numbers)
+      local r = { of = of, key = key, p = p, q = q, cap = cap, slack = slack, at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, written = now }
+      if v and byte(v) == TOKEN then
+        local _, written, at, x, was, since, low = unpacked('>BI7I7I7I7I7I7', v)
+        r.written, r.at, r.x, r.since, r.low = written, at, x, since, low
+        if written > now or was ~= q and p > 0 then algorithm('T', 'rare').adjust(r, was) end
+      end
+      return r
+    end,
+
+    fit = function(r, t, c)
+      local p = r.p
+      if p == 0 or c > r.cap then return nil end
+      local over = r.x - (t - r.at - r.slack) * p + (c - r.cap) * r.q
+      return over <= 0 and t or t + ceil(over / p)
+    end,
+
+    charge = function(r, start, c)
+      local p, q, x, at = r.p, r.q, r.x, r.at
+      local met, mark = x - (start - at) * p, start > at and start or at + 1
+      if met < q then
+        r.since, r.low = mark, UNTOUCHED
+      elseif met < r.low then
+        r.low = met
+      end
+      r.x = max(0, max(x - (now - at) * p, (start - now) * p) + c * q - (mark - now) * p)
+      r.at, r.written = mark, now
+      return mark
+    end,
+
+    -- A bucket that has been full for less than slack is not yet as if unused.
+    save = function(r)
+      local lasts = r.p > 0 and max(0, (r.x - (now - r.at) * r.p) / r.p + r.slack) or EXACT / 1000
+      return packed('>BI7I7I7I7I7I7', TOKEN, r.written, r.at, r.x, r.q, r.since, r.low), lasts
+    end,
+
+    -- The units left, and µs until it is as if unused.
+    show = function(r)
+      local p, q = r.p, r.q
+      if p == 0 then return 0, EXACT end
+      local level = r.x - (now - r.at) * p + r.slack * p
+      return max(0, floor((r.cap * q - max(level, r.slack * p)) / q)), ceil(max(0, level / p))
+    end,
+  }
+end
+
+function rare.T()
   -- The highest level: sums must stay exact.
   local MOST, UNTOUCHED = 4503599627370496, EXACT
 
-  -- The level at t, negative if the bucket has been full for a while.
-  local function level(r, t) return r.x - (t - r.at) * r[1] end
+  local function level(r, t) return r.x - (t - r.at) * r.p end
 
   -- x parts, of which `was` were a unit, in parts of this rule.
   local function convert(r, x, was, round)
     local rest = x % was
-    return min(MOST, (x - rest) / was * r[2] + round(rest / was * r[2]))
-  end
-
-  -- The first moment from t on at which c more units fit after others.
-  local function fit(r, t, c, others)
-    local p, q, cap = r[1], r[2], r[3]
-    if p == 0 or c > cap then return nil end
-    local over = level(r, t) + r[4] * p + (c + (others or 0) - cap) * q
-    return over <= 0 and t or t + ceil(over / p)
+    return min(MOST, (x - rest) / was * r.q + round(rest / was * r.q))
   end
 
   return {
-    load = function(r, v)
-      local p, q, cap, slack = r[1], r[2], r[3], r[4]
-      r.at, r.x, r.since, r.low, r.written = now - slack - 1, 0, now, UNTOUCHED, now
-      if not v or byte(v, 1) ~= 84 then return end
-      local _, written, at, x, was, since, low = unpacked('>BI7I7I7I7I7I7', v)
-      local back = max(0, written - now)
-      r.written, r.at, r.x, r.since, r.low = written - back, at - back, x, since - back, back > 0 and 0 or low
-      if was ~= q and p > 0 then
-        r.x = convert(r, x, was, ceil)
-        r.low = low < UNTOUCHED and max(0, convert(r, low, was, floor) - 1) or low
-        -- A changed limit drops what is beyond full, but not what starts ahead.
-        local most = cap * q + max(0, r.at - now) * p
+    -- After a change of the limit, or a step of the clock. A changed limit drops what is beyond full, but not what starts ahead.
+    adjust = function(r, was)
+      local back = max(0, r.written - now)
+      r.written, r.at, r.since, r.low = r.written - back, r.at - back, r.since - back, back > 0 and 0 or r.low
+      if was ~= r.q then
+        r.x = convert(r, r.x, was, ceil)
+        r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, was, floor) - 1) or r.low
+        local most = r.cap * r.q + max(0, r.at - now) * r.p
         if r.x > most then r.x, r.since, r.low = most, r.at + 1, 0 end
       end
     end,
 
-    fit = function(r, t, c) return fit(r, t, c) end,
-
-    charge = function(r, start, c)
-      local p, met, mark = r[1], max(0, level(r, start)), max(start, r.at + 1)
-      local x = max(level(r, now), (start - now) * p) + c * r[2]
-      if met < r[2] then
-        r.since, r.low = mark, UNTOUCHED
-      else
-        r.low = min(r.low, met)
-      end
-      r.x, r.at, r.written = max(0, x - (mark - now) * p), mark, now
-      return mark
-    end,
-
     refund = function(r, mark, c)
-      if r[1] == 0 or mark > r.at or mark < r.since then return 0 end
-      local back = max(0, min(c * r[2], level(r, now), r.x))
+      if r.p == 0 or mark > r.at or mark < r.since then return 0 end
+      local back = max(0, min(c * r.q, level(r, now), r.x))
       if mark < r.at and r.low < UNTOUCHED then
         back = min(back, r.low)
         r.low = r.low - back
       end
       r.x = r.x - back
-      return floor(back / r[2])
+      return floor(back / r.q)
     end,
 
-    -- A bucket that has been full for less than slack is not yet as if unused.
-    save = function(r)
-      local lasts = r[1] > 0 and max(0, level(r, now) / r[1] + r[4]) or EXACT / 1000
-      return packed('>BI7I7I7I7I7I7', 84, r.written, r.at, r.x, r[2], r.since, r.low), lasts
-    end,
+    -- How many units may be charged as a debt.
+    room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,
 
-    left = function(r) return r[1] == 0 and 0 or max(0, floor((r[3] * r[2] - max(0, level(r, now) + r[4] * r[1])) / r[2])) end,
-    room = function(r) return max(0, floor((min(2 * r[3] * r[2], MOST) - max(0, level(r, now))) / r[2])) end,
-    reset = function(r) return r[1] == 0 and EXACT or ceil(max(0, level(r, now) / r[1] + r[4])) end,
-
-    -- A bucket that has been full for a while is no fuller than full.
-    after = function(r, t, units, c)
-      local full = min(0, level(r, t))
-      return fit(r, t, c, units - full / r[2])
+    -- When `others` and then c units are admitted; nil if no clock tells. A bucket is no fuller than full.
+    after = function(r, t, others, c)
+      if r.p == 0 or c > r.cap then return nil end
+      local over = max(0, level(r, t)) + r.slack * r.p + (others + c - r.cap) * r.q
+      return over <= 0 and t or t + ceil(over / r.p)
     end,
   }
 end

@@ -152,12 +152,6 @@ local function turn(n, units)
   put(n, e.child, e.tag + units)
 end
 
--- Has a node that is blocked looked at now: units came free below it, or a limit has changed.
-local function due(at)
-  if times[at] then times[at] = now end
-  return call('ZADD', blocked, 'XX', 'LT', 'CH', '0', at)
-end
-
 local function due_above(at)
   while at do
     due(at)

@@ -12,53 +12,124 @@
 -- the next window. A window that opens on use (grain 0) is a fixed window whose cell is its beginning, in µs: that of its first
 -- start. Half of its slack is part of its length. If a window was opened ahead of now, an earlier start gets a window of its own
 -- only where that one ends before the other begins. Else the start belongs to the window ahead, and waits for it to begin.
-algorithms.S = function()
-  local SLIDING, FIXED, OPENED = 83, 70, 79
+local SLIDING, FIXED, OPENED = 83, 70, 79
 
-  local function varint(n)
-    local s = ''
-    while n >= 128 do
-      local low = n % 128
-      s, n = s .. char(128 + low), (n - low) / 128
+-- The cell of the log at i, which follows `cell`, its units, and where the next one is.
+local function entry(log, i, cell)
+  local b, delta, units, digit = byte(log, i), 0, 0, 1
+  while b >= 128 do
+    delta, digit, i = delta + (b - 128) * digit, digit * 128, i + 1
+    b = byte(log, i)
+  end
+  delta, digit, i = delta + b * digit, 1, i + 1
+  b = byte(log, i)
+  while b >= 128 do
+    units, digit, i = units + (b - 128) * digit, digit * 128, i + 1
+    b = byte(log, i)
+  end
+  return cell + delta, units + b * digit, i + 1
+end
+
+local function varint(n)
+  local s = ''
+  while n >= 128 do
+    local low = n % 128
+    s, n = s .. char(128 + low), (n - low) / 128
+  end
+  return s .. char(n)
+end
+
+-- Adds units to a cell after all cells of the log.
+local function append(r, cell, units)
+  if units == 0 then return end
+  if r.log == '' then r.base, r.last = cell, cell end
+  r.log, r.last = r.log .. varint(cell - r.last) .. varint(units), cell
+end
+
+-- Adds units to the tail or to a cell after it.
+local function push(r, cell, units)
+  if units == 0 then return end
+  if r.total > 0 and cell > r.tail then append(r, r.tail, r.count) end
+  r.count = (r.total > 0 and cell == r.tail and r.count or 0) + units
+  r.total, r.tail = r.total + units, cell
+end
+
+local function clear(r) r.total, r.base, r.last, r.tail, r.count, r.log, r.seen = 0, 0, 0, 0, 0, '', nil end
+
+function algorithms.S()
+  -- Removes the units that have left the window.
+  local function expire(r)
+    local gone, log, i, cell = floor((now - r.window) / r.grain), r.log, 1, r.base
+    if r.tail <= gone then return clear(r) end
+    while i <= #log do
+      local at, units, following = entry(log, i, cell)
+      if at > gone then break end
+      r.total, cell, i = r.total - units, at, following
     end
-    return s .. char(n)
+    if i > 1 then r.base, r.log = cell, sub(log, i) end
   end
 
-  -- The varint at i, and where the next one is.
-  local function number(log, i)
-    local n, digit, b = 0, 1, byte(log, i)
-    while b >= 128 do
-      n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
-      b = byte(log, i)
+  -- The moment by which `need` of the units held have left. A scan goes on from where the one before it ended.
+  local function leave(r, need)
+    local seen = r.seen
+    if not seen or seen.units >= need then seen = { i = 1, cell = r.base, units = 0 } end
+    r.seen = seen
+    while seen.i <= #r.log do
+      local cell, units, i = entry(r.log, seen.i, seen.cell)
+      if seen.units + units >= need then return cell * r.grain + r.per end
+      seen.cell, seen.units, seen.i = cell, seen.units + units, i
     end
-    return n + b * digit, i + 1
+    return r.tail * r.grain + r.per
   end
 
-  -- The cell of the log at i, which follows `cell`, its units, and where the next one is.
-  local function entry(log, i, cell)
-    local delta, units
-    delta, i = number(log, i)
-    units, i = number(log, i)
-    return cell + delta, units, i
-  end
+  return {
+    load = function(of, key, numbers, v)
+      local cap, per, grain, slack = unpacked('>I7I7I7I7', numbers)
+      local layout, width, opens = per > 0 and SLIDING or FIXED, grain, nil
+      if grain == 0 then layout, width, opens, per, grain = OPENED, 1, per, 0, 1 end
+      local r = { of = of, key = key, cap = cap, per = per, grain = grain, slack = min(slack, (opens or grain) - 1), opens = opens,
+        layout = layout, width = width, window = per > 0 and per or opens or grain, written = now, total = 0, base = 0, last = 0,
+        tail = 0, count = 0, log = '', leave = leave }
+      if v and byte(v) == layout then
+        local _, written, was
+        _, written, was, r.total, r.base, r.last, r.tail, r.count = unpacked('>BI7I7I7I7I7I7I7', v)
+        r.log, r.written = sub(v, 51), written
+        if written > now or was ~= width then algorithm('S', 'rare').adjust(r, was) end
+        if r.total > 0 then expire(r) end
+      end
+      return r
+    end,
 
-  local function clear(r) r.total, r.base, r.last, r.tail, r.count, r.log, r.seen = 0, 0, 0, 0, 0, '', nil end
+    fit = function(r, t, c)
+      if r.per == 0 or c > r.cap then return algorithm('S', 'rare').fit(r, t, c) end
+      local need = r.total + c - r.cap
+      return need <= 0 and t or max(t, leave(r, need))
+    end,
 
-  -- Adds units to a cell after all cells of the log.
-  local function append(r, cell, units)
-    if units == 0 then return end
-    if r.log == '' then r.base, r.last = cell, cell end
-    r.log, r.last = r.log .. varint(cell - r.last) .. varint(units), cell
-  end
+    charge = function(r, start, c)
+      local cell = r.per > 0 and ceil(start / r.grain) or algorithm('S', 'rare').cell_of(r, start)
+      if r.total == 0 or cell >= r.tail then
+        push(r, cell, c)
+      else
+        algorithm('S', 'rare').insert(r, cell, c)
+      end
+      r.written = now
+      return cell * r.grain
+    end,
 
-  -- Adds units to the tail or to a cell after it.
-  local function push(r, cell, units)
-    if units == 0 then return end
-    if r.total > 0 and cell > r.tail then append(r, r.tail, r.count) end
-    r.count = (r.total > 0 and cell == r.tail and r.count or 0) + units
-    r.total, r.tail = r.total + units, cell
-  end
+    save = function(r)
+      local lasts = r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now)
+      return packed('>BI7I7I7I7I7I7I7', r.layout, r.written, r.width, r.total, r.base, r.last, r.tail, r.count) .. r.log, lasts
+    end,
 
+    show = function(r)
+      local held = r.per > 0 and r.total or algorithm('S', 'rare').held(r, now)
+      return max(0, r.cap - held), r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now)
+    end,
+  }
+end
+
+function rare.S()
   -- Writes all cells anew, in their order, each as `change` says of it: its number and its units.
   local function rebuild(r, change)
     local log, i, cell, tail, count, units = r.log, 1, r.base, r.tail, r.count, nil
@@ -68,21 +139,6 @@ algorithms.S = function()
       push(r, change(cell, units))
     end
     push(r, change(tail, count))
-  end
-
-  local function put(r, cell, units)
-    if r.total == 0 or cell >= r.tail then return push(r, cell, units) end
-    if r.log == '' or cell > r.last then
-      r.total, r.seen = r.total + units, nil
-      return append(r, cell, units)
-    end
-    local left = units
-    rebuild(r, function(at, its)
-      if left > 0 and at > cell then push(r, cell, left) end
-      local more = at == cell and left or 0
-      left = at >= cell and 0 or left
-      return at, its + more
-    end)
   end
 
   -- When the window begins, of those that open on use, to which a start belongs.
@@ -103,28 +159,6 @@ algorithms.S = function()
   -- When the fixed window ends to which a start belongs: later than that.
   local function end_of(r, t) return r.opens and begin_of(r, t) + r.opens or t - t % r.grain + r.grain end
 
-  -- Removes the units that have left the window.
-  local function expire(r)
-    local gone, log, i, cell = floor((now - r.window) / r.grain), r.log, 1, r.base
-    if r.tail <= gone then return clear(r) end
-    while i <= #log do
-      local at, units, following = entry(log, i, cell)
-      if at > gone then break end
-      r.total, cell, i = r.total - units, at, following
-    end
-    r.base, r.log = cell, sub(log, i)
-  end
-
-  -- Moves what was counted in other cells, or by a clock that has stepped back, into cells of this rule and this clock. Units
-  -- of fixed windows of another length count at the end of theirs, or now.
-  local function move(r, grain, back)
-    rebuild(r, function(cell, units)
-      local t = cell * grain - back
-      if r.per == 0 and not r.opens then t = back == 0 and t - grain > now and t - 1 or min(t - 1, now) end
-      return r.opens and t or cell_of(r, t), units
-    end)
-  end
-
   -- The units that count together with those of a start at t: in a fixed window its own.
   local function held(r, t)
     if r.per > 0 then return r.total end
@@ -137,54 +171,44 @@ algorithms.S = function()
     return 0
   end
 
-  -- The moment by which `need` of the units held have left. A scan goes on from where the one before it ended.
-  local function leave(r, need)
-    local seen = r.seen
-    if not seen or seen.units >= need then seen = { i = 1, cell = r.base, units = 0 } end
-    r.seen = seen
-    while seen.i <= #r.log do
-      local cell, units, i = entry(r.log, seen.i, seen.cell)
-      if seen.units + units >= need then return cell * r.grain + r.per end
-      seen.cell, seen.units, seen.i = cell, seen.units + units, i
-    end
-    return r.tail * r.grain + r.per
-  end
-
-  local function lasts(r) return r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now) end
-
   return {
-    load = function(r, v)
-      local per, grain, slack, back = r[2], r[3], r[4], 0
-      r.layout, r.width, r.opens = per > 0 and SLIDING or FIXED, grain, nil
-      if grain == 0 then r.layout, r.width, r.opens, per, grain = OPENED, 1, per, 0, 1 end
-      r.per, r.grain, r.slack = per, grain, min(slack, (r.opens or grain) - 1)
-      r.window, r.written = per > 0 and per or r.opens or grain, now
-      clear(r)
-      if not v or byte(v, 1) ~= r.layout then return end
-      local _, written, width
-      _, written, width, r.total, r.base, r.last, r.tail, r.count = unpacked('>BI7I7I7I7I7I7I7', v)
-      r.log, r.written, back = sub(v, 51), min(written, now), max(0, written - now)
-      if back > 0 or width ~= r.width then move(r, width, back) end
-      if r.total > 0 then expire(r) end
+    cell_of = cell_of,
+    held = held,
+
+    -- After a change of the windows, or a step of the clock. Units of fixed windows of another length count at the end of
+    -- theirs, or now.
+    adjust = function(r, width)
+      local back = max(0, r.written - now)
+      r.written = r.written - back
+      rebuild(r, function(cell, units)
+        local t = cell * width - back
+        if r.per == 0 and not r.opens then t = back == 0 and t - width > now and t - 1 or min(t - 1, now) end
+        return r.opens and t or cell_of(r, t), units
+      end)
+    end,
+
+    -- Adds units to a cell before the tail.
+    insert = function(r, cell, units)
+      if r.log == '' or cell > r.last then
+        r.total, r.seen = r.total + units, nil
+        return append(r, cell, units)
+      end
+      rebuild(r, function(at, its)
+        if units > 0 and at > cell then push(r, cell, units) end
+        local more = at == cell and units or 0
+        units = at >= cell and 0 or units
+        return at, its + more
+      end)
     end,
 
     fit = function(r, t, c)
-      if c > r[1] then return nil end
-      local need = held(r, t) + c - r[1]
-      if r.per > 0 then return need <= 0 and t or max(t, leave(r, need)) end
-      local ends = end_of(r, t)
+      if c > r.cap then return nil end
+      local ends, need = end_of(r, t), held(r, t) + c - r.cap
       while need > 0 or ends - t <= r.slack do
         t = ends
-        ends, need = end_of(r, t), held(r, t) + c - r[1]
+        ends, need = end_of(r, t), held(r, t) + c - r.cap
       end
       return max(t, ends - r.window)
-    end,
-
-    charge = function(r, start, c)
-      local cell = cell_of(r, start)
-      put(r, cell, c)
-      r.written = now
-      return cell * r.grain
     end,
 
     -- Takes units out of the cell that they were charged in.
@@ -199,20 +223,14 @@ algorithms.S = function()
       return back
     end,
 
-    save = function(r)
-      return packed('>BI7I7I7I7I7I7I7', r.layout, r.written, r.width, r.total, r.base, r.last, r.tail, r.count) .. r.log, lasts(r)
-    end,
-
-    left = function(r) return max(0, r[1] - held(r, now)) end,
-    room = function(r) return max(0, 2 * r[1] - held(r, now)) end,
-    reset = lasts,
+    room = function(r) return max(0, 2 * r.cap - held(r, now)) end,
 
     -- Windows that are used up by the units before count as whole ones.
-    after = function(r, t, units, c)
-      if c > r[1] then return nil end
-      local windows = floor(units / r[1])
-      local need = held(r, t) + units - windows * r[1] + c - r[1]
-      if need > 0 then t = r.per > 0 and max(t, leave(r, min(need, r.total))) or end_of(r, t) end
+    after = function(r, t, others, c)
+      if c > r.cap then return nil end
+      local windows = floor(others / r.cap)
+      local need = held(r, t) + others - windows * r.cap + c - r.cap
+      if need > 0 then t = r.per > 0 and max(t, r.leave(r, min(need, r.total))) or end_of(r, t) end
       return t + windows * r.window
     end,
   }

@@ -1,0 +1,134 @@
+-- settle: report what became of granted attempts.
+--
+-- KEYS[1]     prefix  of the provider's keys. See include/base.lua.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests). Then six for each attempt:
+--             lease   the id under which it holds places of concurrency rules
+--             what    "ended": its run is over, and its places are free
+--                     "unused": all that it was granted comes back, as exactly as each algorithm can, once. Its id can be used again.
+--                     "late": its run began late, and its units count from then on
+--                     "spent": its units are those that it has spent. What it did not spend comes back; what it spent beyond its
+--                     grant is charged now as a debt, even if it does not fit, up to twice the rule's capacity. The last report counts.
+--             number  integer µs: how long its run held its places; by how much the run began late; or, for "spent", how long the
+--                     record is kept
+--             grant   what it was granted, as in include/flight.lua, with the scope and the cost
+--             rules   the text of the scope's rules. See include/rules.lua.
+--             spent   for each rule integer units, seven bytes each; "" but for "spent"
+--
+-- Returns  in bytes: the clock of this call in seven bytes; a byte, 1 if tasks wait for what came back; then for each attempt a byte:
+--          1 done, 0 its grant had come back before, 4 the rules are out of date and nothing was done; and if it was done three
+--          numbers of seven bytes for each rule: the units that came back, that were charged as a debt, and that it has spent and is
+--          not charged
+--
+-- Writes   the states of rules, run times, marks of what came back, records of what was spent, and when to look at blocked nodes.
+-- Source   docs/algorithms.md#settling
+
+-- #include base
+-- #include rules
+-- #include flight
+-- #include run_times
+
+local out, waits = {}, 0
+
+local function freed(r)
+  waits = max(waits, due(r.blocks))
+end
+
+local verbs = {}
+
+function verbs.ended(a, its)
+  for i = 1, its.many do
+    local r = its[i]
+    if r.of.kind == 'C' and algorithm('C', 'rare').refund(r, 0, 1, a.lease) == 1 then
+      changed[r] = true
+      note_run(P .. 't' .. sub(r.key, #P + 2), a.number)
+      freed(r)
+    end
+  end
+end
+
+function verbs.unused(a, its, back)
+  if not call('SET', P .. 'x:' .. a.lease, '1', 'NX', 'PX', '60000') then return false end
+  call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
+  local same = a.grant.shape == its.shape
+  for i = 1, #its do
+    local r, c = its[i], a.costs[i]
+    local kind, place = r.of.kind, a.grant.places[i] or 0
+    if kind == 'C' or kind == 'P' or same and c > 0 and place > 0 then
+      back[i] = algorithm(kind, 'rare').refund(r, kind == 'P' and a.grant.start or place, c, a.lease) or 0
+      changed[r] = true
+      freed(r)
+    end
+  end
+end
+
+function verbs.late(a, its)
+  if a.grant.shape == its.shape then move_later(its, a.grant.places, a.grant.start + a.number, a.costs) end
+end
+
+-- The record of what was spent is for each rule what it is not charged, and where and how much it was charged: by its grant, and
+-- as debts, which are told apart by the last of them alone.
+local function record_of(a, its)
+  local v, list = call('GET', P .. 's:' .. a.lease), {}
+  for i = 1, its.many do
+    local over, place, units, debt_place, debt = 0, a.grant.places[i] or 0, a.costs[i], 0, 0
+    if v and unpacked('>I7', v) == its.shape then over, place, units, debt_place, debt = unpacked('>I7I7I7I7I7', v, 35 * i - 27) end
+    if a.grant.shape ~= its.shape then place, units = 0, 0 end
+    list[i] = { over = over, place = place, units = units, debt_place = debt_place, debt = debt }
+  end
+  return list
+end
+
+-- Gives back units of a rule that were charged last: of the debts first, as far as their place is known.
+local function take_back(r, its, less)
+  local refund, back = algorithm(r.of.kind, 'rare').refund, 0
+  for _, from in ipairs({ { 'debt', 'debt_place' }, { 'units', 'place' } }) do
+    local units = min(its[from[1]], less)
+    if units > 0 then
+      back = back + (its[from[2]] > 0 and refund(r, its[from[2]], units) or 0)
+      its[from[1]], less = its[from[1]] - units, less - units
+    end
+  end
+  return back
+end
+
+function verbs.spent(a, its, back, debts, overs)
+  if call('EXISTS', P .. 'x:' .. a.lease) == 1 then return false end
+  local text = packed('>I7', its.shape)
+  for i, of in ipairs(record_of(a, its)) do
+    local r, spent = its[i], unpacked('>I7', a.spent, 7 * i - 6)
+    local more = spent - of.over - of.units - of.debt
+    if r.of.kind ~= 'C' and more > 0 then
+      local units = min(more, algorithm(r.of.kind, 'rare').room(r))
+      of.over = of.over + more - units
+      if units > 0 then of.debt_place, of.debt, debts[i] = r.its.charge(r, now, units), of.debt + units, units end
+      changed[r] = true
+    elseif r.of.kind ~= 'C' and more < 0 then
+      local free = min(of.over, -more)
+      of.over = of.over - free
+      back[i] = take_back(r, of, -more - free)
+      changed[r] = true
+      freed(r)
+    end
+    overs[i] = of.over
+    text = text .. packed('>I7I7I7I7I7', of.over, of.place, of.units, of.debt_place, of.debt)
+  end
+  call('SET', P .. 's:' .. a.lease, text, 'PX', outlast(a.number))
+end
+
+for i = 2, #ARGV, 6 do
+  local a = { lease = ARGV[i], number = tonumber(ARGV[i + 2]), grant = read_grant(ARGV[i + 3]), spent = ARGV[i + 5] }
+  local its = policy(a.grant.scope, ARGV[i + 4])
+  a.costs = costs_of(its, a.grant.cost)
+  local back, debts, overs = {}, {}, {}
+  if now >= its.ends then
+    out[#out + 1] = '\4'
+  elseif verbs[ARGV[i + 1]](a, its, back, debts, overs) == false then
+    out[#out + 1] = '\0'
+  else
+    out[#out + 1] = '\1'
+    for k = 1, its.many do out[#out + 1] = packed('>I7I7I7', back[k] or 0, debts[k] or 0, overs[k] or 0) end
+  end
+end
+save()
+return packed('>I7B', now, waits) .. table.concat(out)
