@@ -134,7 +134,7 @@ local function revive(q)
   end
   if tag and others and others > tag then call('ZADD', P .. 'ready', score(others), q) end
 end
-for q, weight in string.gmatch(ARGV[7], '([^\n ]+) (%S+)\n') do
+for q, weight in string.gmatch(ARGV[7], '([^\n ]*) (%S+)\n') do
   serves[q] = tonumber(weight)
   if serves[q] == 0 then strict[#strict + 1] = q
   elseif most > 0 and not sets[''] and seen[q] and seen[q] <= now - SERVED then revive(q) end

@@ -3,31 +3,31 @@
 
 -- How many requests wait below a node, and how many of its children could be served: read once.
 local below, siblings = {}, {}
-local function waiting_below(q, scope, at)
+local function waiting_below(at)
   below[at] = below[at] or (tonumber(call('HGET', P .. 'units', at) or nil) or 0) + (counts[at] or 0)
   return below[at]
 end
 local function ready_below(q, at)
-  siblings[at] = siblings[at] or max(#children(q, at).list, call('ZCARD', children(q, at).key))
-  return siblings[at]
+  local name = set_name(q, at)
+  siblings[name] = siblings[name] or max(#children(q, at).list, call('ZCARD', children(q, at).key))
+  return siblings[name]
 end
 
--- The moment by which a task of a scope starts that has so many tasks before it in its leaf; nil if no clock tells. Each sibling
--- that could be served has a turn for each turn of the leaf.
-local function expect(its, scope, q, before, cost)
-  local latest = now
+-- The moment by which a task of a scope starts that has so many tasks before it in its leaf, and the rule that admits it last; nil
+-- and a rule if no clock tells. Each sibling that could be served has a turn for each turn of the leaf. `queued`, if given, gets for
+-- each concurrency rule how many tasks take a place up to and including it, and how many runs hold one.
+local function expect(its, scope, q, before, cost, from, queued)
+  local latest, by, costs, unknown = max(now, from or 0), 0, costs_of(its, cost), nil
   for i, r in ipairs(its) do
-    local c = costs_of(its, cost)[i]
+    local c = costs[i]
     local ahead = before * c
     if r.blocks ~= scope and r.of.kind ~= 'P' then
-      local here = waiting_below(q, scope, r.blocks)
-      ahead = min(max(here - c, ahead), (before + 1) * c * max(1, ready_below(q, r.blocks)) - c)
+      ahead = max(0, min(max(waiting_below(r.blocks) - c, ahead), (before + 1) * c * max(1, ready_below(q, r.blocks)) - c))
     end
-    local t = c > 0 and algorithm(r.of.kind, 'rare').after(r, now, max(0, ahead), c) or c == 0 and now
-    if not t then
-      return nil
-    end
-    latest = max(latest, t)
+    local t = c == 0 and now or algorithm(r.of.kind, 'rare').after(r, max(now, from or 0), ahead, c)
+    if r.of.kind == 'C' and queued then queued[#queued + 1], queued[#queued + 2] = ahead + 1, r.held end
+    if not t then unknown = unknown or i elseif t > latest then latest, by = t, i end
   end
-  return latest
+  if unknown then return nil, unknown end
+  return latest, by
 end

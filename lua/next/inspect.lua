@@ -1,0 +1,69 @@
+-- inspect: return where tasks wait, changing nothing at all.
+--
+-- KEYS[1]     prefix  of the provider's keys. See include/base.lua and include/tree.lua.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests). Then five for each scope:
+-- ARGV[2..]   scope, and
+--             rules   the text of its rules. See include/rules.lua.
+--             queue   of the task that is asked for; "*" for the queue of the first.
+--             id      of the task; "" for the first of its leaf, "-" for the last.
+--             from    until when the limits pause it, in integer µs since the epoch, 0 for no pause
+--
+-- Returns  {clock, then a list for each scope}
+--          clock     integer µs, the clock of this call
+--          list      {waiting, flying, ahead, out, expected, binding, then two for each concurrency rule: tasks, held}
+--          waiting   how many tasks are in its leaves
+--          flying    how many tasks of it, and of scopes below it, are in flight
+--          ahead     how many tasks are before the task in its leaf; -1 when it is not in it
+--          out       1 when the task is in flight
+--          expected  integer µs until its start is expected; -1 if unknown
+--          binding   the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause
+--          tasks     how many tasks take a place up to and including the task, and held how many runs hold one
+--
+-- Writes   nothing.
+-- Source   docs/operations.md#who-waits
+
+-- #include base
+-- #include rules
+-- #include flight
+-- #include tree
+-- #include expect
+
+-- How many tasks are in flight at each scope.
+local flying = {}
+do
+  local all = call('HVALS', flight)
+  for _, value in ipairs(all) do
+    local scope = read_grant(value).scope
+    flying[scope] = (flying[scope] or 0) + 1
+  end
+end
+
+local out = { now }
+for i = 2, #ARGV, 5 do
+  local scope, text, queue, id, from = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+  local waiting, below_here, rank, its = 0, 0, false, policy(scope, text)
+  for q in pairs(seen) do
+    local many = call('ZCARD', leaf_key(q, scope))
+    waiting = waiting + many
+    if queue == '*' and many > 0 then queue = q end
+  end
+  for at, many in pairs(flying) do
+    if at == scope or sub(at, 1, #scope + 1) == scope .. '/' then below_here = below_here + many end
+  end
+  local key = leaf_key(queue, scope)
+  if id == '' or id == '-' then
+    local place = id == '-' and '-1' or '0'
+    id = call('ZRANGE', key, place, place)[1] or ''
+  end
+  rank = call('ZRANK', key, id)
+  local list = { waiting, below_here, rank or -1, call('HEXISTS', flight, queue .. ':' .. id), -1, 0 }
+  if rank then
+    local cost, queued = call('HGET', costs_key, queue .. ':' .. id) or 1, {}
+    local expected, by = expect(its, scope, queue, rank, tonumber(cost) or cost, from, queued)
+    list[5], list[6] = expected and expected - now or -1, min(by, its.many + 1)
+    for _, n in ipairs(queued) do list[#list + 1] = n end
+  end
+  out[#out + 1] = list
+end
+return out

@@ -1,0 +1,216 @@
+-- report: record what an API has reported about its limits, for all tasks of a scope.
+--
+-- Each word is one signal. Sent again, a word changes nothing more, except for the time that has passed since.
+--
+-- KEYS[1]     prefix  of the provider's keys. See include/base.lua, and the hash `api` in include/rules.lua.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2..]   words   eight for each: a verb, a name, five numbers, 0 for each that it does not need, and the numbers of a rule as in
+--             its text, "" if it does not need them. A level is the path of a node, and a rule "node:name". Parts are in millionths.
+--             pause   a level; no start there for the first number of µs.
+--             rest    a level, paused with exponential backoff, for a pause of unknown length: base in µs, max in µs, jitter in
+--                     millionths, and how many µs ago the call was sent, 0 for now. The pause doubles each time that it was in vain.
+--                     A call that was sent before it changes nothing.
+--             open    a scope, of which a call was not refused: how many µs ago it was sent, 0 for now. The trials of the scope and
+--                     of the levels above it are over, unless the call was sent before them.
+--             lift    a level, whose pause is over.
+--             cut     a rule: the part that is left of it, unless a cut was less than the second number of µs ago or a pause before
+--                     it in the call was already in force; the part by which it grows in a second, with the words about it; the least
+--                     part that is left, and the largest part that it may have. Its numbers, the whole.
+--             rise    a rule, whose calls succeed: the largest part that it may have, the part by which it grows in a second, and for
+--                     how many more µs it may be above the whole. Its numbers, the whole.
+--             adopt   a rule: its numbers by the API's own limit, or "" for none, and for how many µs they are valid.
+--             free    a rule, whose own numbers count again.
+--
+-- Returns  {now, waits, then three for each word: changed, ends, noted}
+--          now      integer µs, the clock of this call
+--          waits    1 if tasks wait for something that has changed, else 0
+--          changed  1 when it was not known before
+--          ends     integer µs since the epoch, until when it is in force; 0 if nothing is
+--          noted    how many bytes of the name are the level or rule that it is recorded for; -1 if there is no room for it
+--
+-- Writes   the hash api, and when to look at blocked nodes.
+-- Source   docs/vendor.md#pauses
+
+-- #include base
+-- #include rules
+
+-- At most MOST fields are kept: the API's replies to tenants' calls create them. SWEPT are looked at in each call for what is over.
+local MOST, SWEPT, WHOLE = 20000, '50', 1000000
+
+local key, waits, latest = P .. 'api', 0, 0
+
+-- Has what waits at a node looked at now. stood: a pause was already in force, so that a refused call had been sent before it.
+local function look(at) waits = max(waits, due(at)) end
+local stood = false
+
+local function put(field, ends, value)
+  latest = max(latest, ends)
+  call('HSET', key, field, value)
+end
+
+-- The field for a name, or of the node above, if there is no room: so no call is sent that the API would refuse.
+local function room_for(letter, name)
+  if call('HEXISTS', key, letter .. name) == 1 or call('HLEN', key) < MOST then return name end
+  return letter == 'P' and match(name, '^(/[^/]+)/') or nil
+end
+
+local function pause_of(level)
+  local v = call('HGET', key, 'P' .. level)
+  return v and algorithm('P').load(nil, '', v) or { ends = 0, since = now, length = 0, trial = 0 }
+end
+
+local function put_pause(level, p)
+  put('P' .. level, max(p.ends, p.trial) + max(p.length, RESTED), packed('>I7I7I7I7', p.ends, p.since, p.length, p.trial))
+end
+
+-- When a pause ends, or the guess of one is over.
+local function over(p) return p.trial > 0 and p.trial or p.ends end
+
+-- Whether a call that was sent `age` µs ago was on its way before the guess was over: no start comes in the second half of it.
+local function from_before(p, age) return p.trial > 0 and now - age < p.trial - p.length / 2 end
+
+local verbs = {}
+
+local function pause(level, us, length)
+  local p = pause_of(level)
+  local ends = over(p)
+  stood = stood or ends > now
+  if ends >= now + us then return 0, ends end
+  put_pause(level, { ends = now + us, since = ends > now and p.since or now, length = length, trial = length > 0 and now + us or 0 })
+  if p.ends > now + us then look(level) end -- tasks wait for the probe
+  return 1, now + us
+end
+
+function verbs.pause(level, us) return pause(level, us, 0) end
+
+-- If a level has rested and is refused again soon afterwards, it rests for longer.
+function verbs.rest(level, base, most, jitter, age)
+  local p = pause_of(level)
+  local ends = over(p)
+  if ends > now or from_before(p, age) then
+    stood = true
+    return 0, ends
+  end
+  local again = p.length > 0 and now - ends <= max(p.length, RESTED)
+  local length = min(again and 2 * p.length or base, most)
+  return pause(level, length + floor(length * jitter / WHOLE), length)
+end
+
+function verbs.lift(level)
+  local p = pause_of(level)
+  if p.ends <= now and p.trial == 0 then return 0, 0 end
+  call('HDEL', key, 'P' .. level)
+  look(level)
+  return 1, 0
+end
+
+function verbs.open(scope, age)
+  local changed_any, at = 0, scope
+  while at do
+    local p = pause_of(at)
+    if p.trial > 0 and p.trial <= now and not from_before(p, age) then
+      p.ends, p.trial = max(min(p.ends, now), p.trial), 0
+      put_pause(at, p)
+      look(at)
+      changed_any = 1
+    end
+    at = at ~= '' and match(at, '^(.*)/[^/]*$') or nil
+  end
+  return changed_any, 0
+end
+
+-- A correction: until when it counts, the kind and the numbers that count, and then its whole numbers and until when those are the
+-- API's own; the part of them, when that was set, and how much it grows in a second; when it was cut; and until when it may be above
+-- the whole.
+local function correction_of(name, numbers)
+  local v = call('HGET', key, 'R' .. name)
+  local c = { whole = numbers, till = 0, part = WHOLE, at = now, grows = WHOLE, cut = 0, raised = 0 }
+  if not v then return c end
+  local own = sub(v, 37, 64)
+  c.till, c.part, c.at, c.grows, c.cut, c.raised = unpacked('>I7I7I7I7I7I7', v, 65)
+  if c.till > now then c.whole = own end
+  return c
+end
+
+-- The present part, with what it has grown.
+local function part_of(c, most)
+  return min(c.raised > now and max(WHOLE, most) or WHOLE, c.part + floor(max(0, now - c.at) * c.grows / 1000000))
+end
+
+local function put_correction(name, kind, c)
+  local a, b, d, e = unpacked('>I7I7I7I7', c.whole)
+  if c.part ~= WHOLE then a = max(1, floor(a * c.part / WHOLE)) end
+  local ends = max(c.till, c.part > WHOLE and c.raised or c.part < WHOLE and c.at + ceil((WHOLE - c.part) * 1000000 / c.grows) or 0)
+  if ends <= now then
+    call('HDEL', key, 'R' .. name)
+  else
+    put('R' .. name, ends, packed('>I7B', ends, kind) .. packed('>I7I7I7I7', a, b, d, e) .. c.whole
+      .. packed('>I7I7I7I7I7I7', c.till, c.part, c.at, c.grows, c.cut, c.raised))
+  end
+  look(match(name, '^[^:]*'))
+  return ends
+end
+
+function verbs.cut(name, left, apart, grows, least, most, kind, numbers)
+  local c = correction_of(name, numbers)
+  if stood or now - c.cut < apart then return 0, 0 end
+  c.part = max(least, floor(part_of(c, most) * left / WHOLE))
+  c.at, c.grows, c.cut = now, max(1, grows), now
+  return 1, put_correction(name, kind, c)
+end
+
+function verbs.rise(name, most, grows, us, _, _, kind, numbers)
+  local c = correction_of(name, numbers)
+  local fresh = c.raised <= now and us > 0
+  c.raised = max(c.raised, now + us)
+  c.part = part_of(c, most)
+  c.at, c.grows = now, max(1, grows)
+  return fresh and 1 or 0, put_correction(name, kind, c)
+end
+
+function verbs.adopt(name, us, _, _, _, _, kind, numbers)
+  local c = correction_of(name, numbers)
+  local known = c.till > now and c.whole == numbers and us > 0
+  if us == 0 and c.till <= now then return 0, 0 end
+  c.whole, c.till = numbers, us > 0 and now + us or 0
+  return known and 0 or 1, put_correction(name, kind, c)
+end
+
+function verbs.free(name)
+  local had = call('HDEL', key, 'R' .. name)
+  if had == 1 then look(match(name, '^[^:]*')) end
+  return had, 0
+end
+
+local LETTER = { pause = 'P', rest = 'P', cut = 'R', rise = 'R', adopt = 'R' }
+local out = { now, 0 }
+for i = 2, #ARGV, 8 do
+  local verb, name, numbers, rule_text = ARGV[i], ARGV[i + 1], {}, ARGV[i + 7]
+  for j = 1, 5 do numbers[j] = tonumber(ARGV[i + 1 + j]) end
+  numbers[6], numbers[7] = byte(rule_text) or 0, sub(rule_text, 2)
+  local noted = name
+  if LETTER[verb] then noted = room_for(LETTER[verb], name) end
+  local changed_it, ends = 0, 0
+  if noted then changed_it, ends = verbs[verb](noted, unpack(numbers)) end
+  out[#out + 1], out[#out + 2], out[#out + 3] = changed_it, ends, noted and #noted or -1
+end
+
+-- Some fields are looked at in each call that writes, and what is over is deleted.
+if latest > 0 then
+  local cursor = call('HGET', key, '@') or '0'
+  local found = call('HSCAN', key, cursor, 'COUNT', SWEPT)
+  for i = 1, #found[2], 2 do
+    local field, v = found[2][i], found[2][i + 1]
+    if byte(field) == 80 then
+      local p = algorithm('P').load(nil, '', v)
+      if max(p.ends, p.trial) + max(p.length, RESTED) < now then call('HDEL', key, field) end
+    elseif byte(field) == 82 and unpacked('>I7', v) < now then
+      call('HDEL', key, field)
+    end
+  end
+  call('HSET', key, '@', found[1])
+  if call('PTTL', key) < (latest - now) / 1000 then call('PEXPIRE', key, outlast(latest - now)) end
+end
+out[2] = waits
+return out
