@@ -15,8 +15,8 @@ func TestSmoke(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:7391", Protocol: 2})
 	rdb.FlushAll(ctx)
 	text := Rules{Version: 1, Policy: 1, Shape: 1, Until: Never, Weights: []float64{1}, Rules: []Rule{
-		{Kind: 'S', Level: 0, Blocks: 0, Name: "acct", Numbers: []int64{20, 1000000, 1, 0}},
-		{Kind: 'T', Level: 1, Blocks: 1, Name: "ten", Numbers: []int64{1, 200000, 3, 0}},
+		{Kind: 'S', Level: 0, Name: "acct", Numbers: []int64{20, 1000000, 1, 0}},
+		{Kind: 'T', Level: 1, Name: "ten", Numbers: []int64{1, 200000, 3, 0}},
 	}}.Text()
 	now := int64(1700000000000000)
 	clock := func() string { return fmt.Sprint(now) }

@@ -81,7 +81,6 @@ func (r *reader) number() int64 {
 type Rule struct {
 	Kind    byte    // T token bucket, S sliding or fixed window, K calendar, C concurrency
 	Level   int     // the number of names of its node
-	Blocks  int     // the level that it blocks: more than Level where only a part of what is below its node takes it
 	Name    string  // escaped
 	Unit    string  // "" requests, "*" each task counts
 	Numbers []int64 // as lua/include/rules.lua has them
@@ -102,7 +101,7 @@ func (r Rules) Text() string {
 		b = seven(b, int64(math.Round(w*1e6)))
 	}
 	for _, one := range r.Rules {
-		b = append(b, one.Kind, byte(one.Level), byte(one.Blocks), byte(len(one.Name)), byte(len(one.Unit)))
+		b = append(b, one.Kind, byte(one.Level), byte(len(one.Name)), byte(len(one.Unit)))
 		b = append(append(b, one.Name...), one.Unit...)
 		b = seven(b, one.Numbers...)
 	}

@@ -60,7 +60,7 @@ local function held_up(its, scope, queue)
     local q = queues[i]
     if q == queue or q ~= '*' and q ~= '#' and tonumber(queues[i + 1]) > now - 10000000 then
       lists[#lists + 1] = P .. 'q:' .. q .. ':' .. scope
-      for r = 1, its.many do lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its[r].blocks end
+      for r = 1, its.many do lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its[r].node end
     end
   end
   return #lists > 0 and call('EXISTS', unpack(lists)) > 0

@@ -38,10 +38,8 @@
 -- OVERDUE is when a grant has not come in time. A queue is served for SERVED after the look that its caller was told; it is gone
 -- after GONE. AHEAD is how many turns a queue may be ahead of one that another caller serves, or as many as are in flight: what
 -- calls grant at once. BACK is how soon to look again after giving way to that caller, and STALE after naming a scope. A call
--- takes at most STEPS steps, and takes up at most DUE blocked nodes. NEVER is how soon to look at a limit of 0, and PART at a
--- rule without a clock that other scopes share, which do not all learn of what came free.
-local OVERDUE, SERVED, GONE, AHEAD, BACK, STALE, STEPS, DUE = 3000000, 250000, 10000000, 64, 10000, 100000, 1000, 200
-local NEVER, PART = 3600000000, 1000000
+-- takes at most STEPS steps, and takes up at most DUE blocked nodes. NEVER is how soon to look at a limit of 0.
+local OVERDUE, SERVED, GONE, AHEAD, BACK, STALE, STEPS, DUE, NEVER = 3000000, 250000, 10000000, 64, 10000, 100000, 1000, 200, 3600000000
 
 local lead, spread, from, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local version, policy_number = match(ARGV[6], '^(%d+) (%d+)$')
@@ -77,7 +75,7 @@ for i = news_from, #ARGV, 4 do
     else -- of a task that may have started only the lease comes back
       if its then
         refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(waiter, g.start), what ~= 'back' or not same)
-        for _, r in ipairs(its) do due(r.blocks) end
+        for _, r in ipairs(its) do due(r.node) end
       end
       if what == 'back' then
         local q, id = match(waiter, '^([^:]*):(.*)$')
@@ -209,11 +207,8 @@ local function serve(q, scope, path, turned)
   local at, by, certain = binding(its, costs_of(its, cost))
   local r = its[by]
   if not r then return block(scope, its.ends) end -- the rules end before
-  if at then
-    if not certain and r.of.blocks ~= r.of.level then at = min(at, now + PART) end
-    return block(r.blocks, min(certain and at - lead > now and at - lead or at, its.ends))
-  end
-  if r.cap == 0 or r.p == 0 then return block(r.blocks, min(now + NEVER, its.ends)) end
+  if at then return block(r.node, min(certain and at - lead > now and at - lead or at, its.ends)) end
+  if r.cap == 0 or r.p == 0 then return block(r.node, min(now + NEVER, its.ends)) end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = q, scope, id
   paid[#paid + 1] = q .. ':' .. id
   count(scope, -1)

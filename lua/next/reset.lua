@@ -25,7 +25,7 @@ for i = 1, its.many do
   if byte(ARGV[4], i) == 1 and r.of.kind ~= 'C' then
     used = r.of.kind == 'K' and r.count or 2 * r.cap - algorithm(r.of.kind, 'rare').room(r)
     call('DEL', r.key)
-    out[2] = max(out[2], due(r.blocks))
+    out[2] = max(out[2], due(r.node))
   end
   out[i + 2] = used
 end

@@ -31,7 +31,7 @@
 local out, waits = {}, 0
 
 local function freed(r)
-  waits = max(waits, due(r.blocks))
+  waits = max(waits, due(r.node))
 end
 
 local verbs = {}

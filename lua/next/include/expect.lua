@@ -21,8 +21,8 @@ local function expect(its, scope, q, before, cost, from, queued)
   for i, r in ipairs(its) do
     local c = costs[i]
     local ahead = before * c
-    if r.blocks ~= scope and r.of.kind ~= 'P' then
-      ahead = max(0, min(max(waiting_below(r.blocks) - c, ahead), (before + 1) * c * max(1, ready_below(q, r.blocks)) - c))
+    if r.node ~= scope and r.of.kind ~= 'P' then
+      ahead = max(0, min(max(waiting_below(r.node) - c, ahead), (before + 1) * c * max(1, ready_below(q, r.node)) - c))
     end
     local t = c == 0 and now or algorithm(r.of.kind, 'rare').after(r, max(now, from or 0), ahead, c)
     if r.of.kind == 'C' and queued then queued[#queued + 1], queued[#queued + 2] = ahead + 1, r.held end

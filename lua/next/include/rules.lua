@@ -7,9 +7,9 @@
 --   shape    number: a digest of which rules these are, whatever their numbers. Grants are given back under rules of their shape.
 --   until    number: when the text ceases to apply, since a period or the hours of a rule end; EXACT for never
 --   weights  a byte, how many names the scope has, and for each its weight in millionths
---   rules    for each: its kind, a letter; bytes: the level of its node, as a number of names; the level that it blocks, deeper
---            where only a part below its node takes it; the lengths of its name and of its unit; then the name, the unit ("" for
---            requests, "*" for a rule that counts each task), and its numbers, as the algorithm loads them:
+--   rules    for each: its kind, a letter; bytes: the level of its node, as a number of names, and the lengths of its name and of
+--            its unit; then the name, the unit ("" for requests, "*" for a rule that counts each task), and its numbers, as the
+--            algorithm loads them. All scopes below a node meet its rules.
 --     T token-bucket       p, q, cap, slack: include/token_bucket.lua
 --     S sliding-window     cap, per, grain, slack; fixed-window where per is 0, on use where grain is 0: include/windows.lua
 --     K calendar           cap, a, b0, b1, slack, rollover, spread: include/calendar.lua
@@ -65,10 +65,10 @@ local function read(text)
   for i = 1, names do its.weights[i] = unpacked('>I7', text, 23 + 7 * i) / 1000000 end
   local at, size = 30 + 7 * names, #text
   while at <= size do
-    local kind, level, blocks, name, unit = byte(text, at, at + 4)
-    local letter, from, numbers = char(kind), at + 5, at + 5 + name + unit
+    local kind, level, name, unit = byte(text, at, at + 3)
+    local letter, from, numbers = char(kind), at + 4, at + 4 + name + unit
     at = numbers + (kind == 75 and 49 or kind == 67 and 14 or 28)
-    its.rules[#its.rules + 1] = { kind = letter, level = level, blocks = blocks, name = sub(text, from, from + name - 1),
+    its.rules[#its.rules + 1] = { kind = letter, level = level, name = sub(text, from, from + name - 1),
       unit = sub(text, from + name, numbers - 1), numbers = sub(text, numbers, at - 1), its = algorithm(letter) }
   end
   return its
@@ -84,7 +84,7 @@ local function rule(of, scope)
     local other = reported and call('HGET', P .. 'api', 'R' .. name)
     if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind then numbers = sub(other, 9) end
     r = of.its.load(of, key, numbers, of.kind ~= 'C' and call('GET', key))
-    r.its, r.blocks = of.its, of.blocks == of.level and at or node(scope, of.blocks)
+    r.its, r.node = of.its, at
     loaded[name] = r
   end
   return r
@@ -96,7 +96,7 @@ local function pause(at)
   if r == nil then
     local v = call('HGET', P .. 'api', 'P' .. at)
     r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
-    if r then r.its, r.blocks = algorithm('P'), at end
+    if r then r.its, r.node = algorithm('P'), at end
     loaded[at] = r
   end
   return r or nil
