@@ -108,9 +108,6 @@ func (r Rules) Text() string {
 	return string(b)
 }
 
-// Waiter returns the name of a task among those that wait: its asynq queue and its id.
-func Waiter(queue, id string) string { return queue + ":" + id }
-
 // Attempt asks for units.
 type Attempt struct {
 	Scope  string
@@ -219,7 +216,7 @@ func JoinArgs(clock string, tasks []Task) []any {
 		for j < len(tasks) && tasks[j].Scope == tasks[i].Scope && tasks[j].Queue == tasks[i].Queue {
 			j++
 		}
-		args = append(args, number[tasks[i].Scope], tasks[i].Queue, j-i)
+		args = append(args, number[tasks[i].Scope], Escape(tasks[i].Queue), j-i)
 		for _, t := range tasks[i:j] {
 			rank := strconv.FormatInt(t.Priority, 10)
 			if t.Place > 0 {
@@ -278,7 +275,7 @@ type Weighted struct {
 func (d Dispatch) Args(clock string) []any {
 	var serves strings.Builder
 	for _, w := range d.Serves {
-		fmt.Fprintf(&serves, "%s %g\n", w.Queue, w.Weight)
+		fmt.Fprintf(&serves, "%s %g\n", Escape(w.Queue), w.Weight)
 	}
 	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), len(d.Fresh)}
 	for scope, text := range d.Fresh {
@@ -319,6 +316,7 @@ func ReadGrant(waiter, value string) (Grant, error) {
 	var ok, named bool
 	g.Scope, g.Cost, ok = strings.Cut(r.text, "\n")
 	g.Queue, g.ID, named = strings.Cut(waiter, ":")
+	g.Queue = Unescape(g.Queue)
 	if r.short || !ok || !named {
 		return g, fmt.Errorf("a grant of %q: %w", waiter, ErrReply)
 	}

@@ -1,0 +1,126 @@
+package wire
+
+import (
+	"hash/fnv"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Scope is what applies at a scope under a policy, compiled once. It never changes.
+type Scope struct {
+	Scope  policy.Scope
+	Prefix string // of the keys of its provider
+	Path   string // after the provider's name
+	Text   string // the rules, as scripts read them
+
+	// All are the rules and pauses that the scope meets at any time of day. Rules are those that apply now, in the order of
+	// Text; Paused are the indexes of those that are no rules but pauses of the policy.
+	All, Rules []policy.MatchedRule
+	Paused     []int
+	Shadows    []policy.MatchedRule
+
+	From, Until int64 // µs by the server's clock for which Text applies; Until is Never if always
+	hours       int64 // when rules begin or end to apply next; Never if they always do
+	Most        int64 // no cost up to it is more than a rule can admit
+}
+
+// Compiler compiles the scopes of a policy.
+type Compiler struct {
+	Base            string // throttle.Config.Prefix
+	Tolerance       time.Duration
+	Version, Policy int64
+}
+
+// Compile returns what applies at a scope at a time, given all that it meets and the weights of its names, nil for none.
+func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights []float64, at time.Time) *Scope {
+	s := &Scope{Scope: scope, Prefix: Prefix(c.Base, scope.Provider()), Path: Path(scope.String()), All: all, Until: Never, hours: Never, Most: math.MaxInt64}
+	text := Rules{Version: c.Version, Policy: c.Policy, Weights: namesBelow(scope, weights)}
+	shape := fnv.New64a()
+	for _, b := range all {
+		if b.Rule.Shadow {
+			b.Rule.Shadow = false
+			s.Shadows = append(s.Shadows, b)
+			continue
+		}
+		if !s.applies(b, at) {
+			continue
+		}
+		kind, numbers := Numbers(b.Rule, c.Tolerance, at)
+		one := Rule{Kind: kind, Level: b.Scope.Len() - 1, Name: Escape(b.Rule.Name), Unit: unitText(b), Numbers: numbers}
+		_, _ = shape.Write(append([]byte{kind, byte(one.Level)}, one.Name+"\x00"+one.Unit+"\x00"...))
+		text.Rules = append(text.Rules, one)
+		s.Rules = append(s.Rules, b)
+		s.bound(b)
+	}
+	text.Shape, text.Until = int64(shape.Sum64()>>11), s.Until //nolint:gosec // 53 bits
+	s.Text = text.Text()
+	return s
+}
+
+// applies reports whether a rule applies at a time, and narrows the time for which the scope holds.
+func (s *Scope) applies(b policy.MatchedRule, at time.Time) bool {
+	switch r := b.Rule; {
+	case b.Paused():
+		s.Paused = append(s.Paused, len(s.Rules))
+		if !b.Until.IsZero() {
+			s.narrow(0, b.Until.UnixMicro())
+		}
+	case r.Active != nil:
+		active, from, until := r.ActiveAt(at)
+		s.narrow(from.UnixMicro(), until.UnixMicro())
+		s.hours = min(s.hours, until.UnixMicro())
+		if !active {
+			return false
+		}
+	}
+	if b.Rule.Algorithm == policy.Calendar {
+		p := b.Rule.PeriodsAt(at)
+		s.narrow(p.From.UnixMicro(), p.To.UnixMicro())
+	}
+	return true
+}
+
+func (s *Scope) narrow(from, until int64) { s.From, s.Until = max(s.From, from), min(s.Until, until) }
+
+// bound lowers Most to what a rule can admit. When a rule's hours are over, it admits any cost.
+func (s *Scope) bound(b policy.MatchedRule) {
+	if b.Rule.Algorithm != policy.Concurrency && b.Rule.Active == nil && b.Rule.Limit > 0 {
+		s.Most = min(s.Most, b.Rule.Capacity())
+	}
+}
+
+// Holds reports whether the scope's rules are those of a time of the server's clock.
+func (s *Scope) Holds(at int64) bool { return s.From <= at && at < s.Until }
+
+// Changes returns when rules begin or end to apply next by their hours, Never if they always apply.
+func (s *Scope) Changes() int64 { return s.hours }
+
+// Leases reports whether runs hold places.
+func (s *Scope) Leases() bool {
+	return slices.ContainsFunc(s.Rules, func(b policy.MatchedRule) bool { return b.Rule.Algorithm == policy.Concurrency })
+}
+
+// unitText is the unit of a rule as scripts read it.
+func unitText(b policy.MatchedRule) string {
+	switch {
+	case b.Paused() || b.Rule.Algorithm == policy.Concurrency:
+		return "*"
+	case b.Rule.Unit == policy.Requests:
+		return ""
+	}
+	return b.Rule.Unit
+}
+
+// namesBelow returns the weights of the names after the provider's, 1 where none is given.
+func namesBelow(scope policy.Scope, weights []float64) []float64 {
+	below := make([]float64, scope.Len()-1)
+	for i := range below {
+		if below[i] = 1; i+1 < len(weights) && weights[i+1] > 0 {
+			below[i] = weights[i+1]
+		}
+	}
+	return below
+}

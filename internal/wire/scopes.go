@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Scopes keeps what has been compiled under a policy, up to a bound: a flood of new scopes costs work again, and no memory. It
+// is safe for concurrent use.
+type Scopes struct {
+	mu       sync.RWMutex
+	policy   *policy.Policy
+	compiler Compiler
+	known    map[string]*Scope
+	changed  chan struct{}    // closed when the policy is another one
+	before   []*policy.Policy // the latest last
+	now      func(prefix string) time.Time
+}
+
+const (
+	maxScopes = 10_000
+	// keptPolicies is how many earlier policies are kept.
+	keptPolicies = 16
+)
+
+// NewScopes returns a cache for a policy; compiler has no version yet. now returns the time of a provider's server.
+func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time.Time) *Scopes {
+	s := &Scopes{compiler: compiler, now: now, changed: make(chan struct{})}
+	s.use(p)
+	return s
+}
+
+// use makes p the policy. Of two processes with different policies the one that was given its policy later counts.
+func (s *Scopes) use(p *policy.Policy) {
+	s.policy, s.known = p, map[string]*Scope{}
+	s.compiler.Version = max(time.Now().UnixMicro(), s.compiler.Version+1)
+	s.compiler.Policy = int64(p.Digest() >> 11) //nolint:gosec // 53 bits
+}
+
+// Set makes all scopes be compiled anew, under another policy.
+func (s *Scopes) Set(p *policy.Policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = append(s.before, s.policy)
+	s.before = s.before[max(0, len(s.before)-keptPolicies):]
+	s.use(p)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Policy returns the policy, and a channel that is closed when it is another one.
+func (s *Scopes) Policy() (*policy.Policy, <-chan struct{}) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.policy, s.changed
+}
+
+// Earlier returns the policies before the present one, the latest last: 16 at most.
+func (s *Scopes) Earlier() []*policy.Policy {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Clone(s.before)
+}
+
+// Version returns the version and the digest of the present policy, as texts of rules have them.
+func (s *Scopes) Version() (version, digest int64) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.compiler.Version, s.compiler.Policy
+}
+
+// Of returns what applies at a scope now. The error is a *policy.ScopeError or *policy.UnmatchedError.
+func (s *Scopes) Of(scope string) (*Scope, error) {
+	s.mu.RLock()
+	known := s.known[scope]
+	s.mu.RUnlock()
+	if known != nil && (known.Until == Never || known.Holds(s.now(known.Prefix).UnixMicro())) {
+		return known, nil
+	}
+	parsed, err := policy.ParseScope(scope)
+	if err != nil {
+		return nil, err
+	}
+	return s.compile(parsed, s.now(Prefix(s.compiler.Base, parsed.Provider())))
+}
+
+// At returns what applies at a scope at a time of the server's clock: a reply has told that a scope is out of date.
+func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) { return s.compile(scope, at) }
+
+func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
+	s.mu.RLock()
+	p, compiler := s.policy, s.compiler
+	s.mu.RUnlock()
+	all, err := p.MatchAt(scope, at)
+	if err != nil {
+		return nil, err
+	}
+	one := compiler.Compile(scope, all, p.Weights(scope), at)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.compiler.Version == compiler.Version {
+		if len(s.known) >= maxScopes {
+			clear(s.known)
+		}
+		s.known[scope.String()] = one
+	}
+	return one, nil
+}
