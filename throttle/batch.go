@@ -1,0 +1,297 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
+)
+
+// sender sends attempts to be decided. Attempts that come while others are on the way are sent together as soon as those are
+// back, those of one provider in one script call. No timer waits for company: a lone attempt is sent at once, by its own caller.
+type sender struct {
+	rdb       redis.UniversalClient
+	timeout   time.Duration
+	unbatched bool
+	records   records
+
+	mu      sync.Mutex
+	sending int
+	waiting []*ask // in the order in which they came
+	round   *round // of those that wait
+}
+
+const (
+	maxSenders = 2
+	maxBatch   = 256
+	maxTexts   = 200 // of rules in one call, whose number is a byte
+)
+
+// ask is one attempt on its way.
+type ask struct {
+	wire.Attempt
+	plan    *plan
+	sent    time.Time
+	replied time.Time
+	round   *round
+	state   atomic.Int32
+
+	now    int64 // by the server's clock
+	answer wire.Answer
+	err    error
+	orphan func(*ask) // gives back what was granted
+}
+
+// What became of an attempt that waits with others.
+const (
+	isWaiting  int32 = iota
+	isLeft           // its caller has left: what was granted goes back
+	isAnswered       // its caller takes the answer
+)
+
+// round is attempts that wait to be sent together.
+type round struct{ done chan struct{} }
+
+// decide has an attempt decided. A caller whose context ends while others send for it leaves at once; one that sends for
+// itself leaves when the client does. Either way what was granted to it is given back. Costs one round trip, which others may share.
+func (s *sender) decide(ctx context.Context, a *ask) error {
+	if err := ended(ctx); err != nil {
+		return err
+	}
+	a.sent = time.Now()
+	if s.unbatched || a.Peek {
+		return s.sendOne(ctx, a)
+	}
+	s.mu.Lock()
+	if s.sending < maxSenders {
+		s.sending++
+		s.mu.Unlock()
+		defer s.next()
+		return s.sendOne(ctx, a)
+	}
+	if s.round == nil {
+		s.round = &round{done: make(chan struct{})}
+	}
+	a.round = s.round
+	s.waiting = append(s.waiting, a)
+	s.mu.Unlock()
+	return s.wait(ctx, a)
+}
+
+// sendOne sends one attempt under its caller's context.
+func (s *sender) sendOne(ctx context.Context, a *ask) error {
+	one := s.newCall([]*ask{a})
+	s.send(within(ctx, s.timeout), one)
+	if a.err != nil && ended(ctx) != nil {
+		go s.learn(one)
+	}
+	return a.err
+}
+
+// next ends a sender's turn. Attempts that came meanwhile go out in a goroutine of their own, so that the caller that sent
+// alone need not wait for them.
+func (s *sender) next() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		s.sending--
+		return
+	}
+	go s.drain()
+}
+
+// drain sends what waits, round after round. Callers that were answered run first, so that one that asks again at once is
+// with the next round: a round of few costs as much as one of many.
+func (s *sender) drain() {
+	for {
+		s.mu.Lock()
+		batch, all := s.waiting, s.round
+		if s.waiting, s.round = nil, nil; len(batch) == 0 {
+			s.sending--
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		s.together(batch)
+		close(all.done)
+		runtime.Gosched()
+	}
+}
+
+// together sends attempts, in one call for each provider.
+func (s *sender) together(batch []*ask) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	for len(batch) > 0 {
+		var some, rest []*ask
+		texts := map[string]bool{}
+		for _, a := range batch {
+			switch {
+			case a.state.Load() == isLeft:
+			case len(some) < maxBatch && (len(some) == 0 || some[0].plan.Prefix == a.plan.Prefix) && (len(texts) < maxTexts || texts[a.Text]):
+				some, texts[a.Text] = append(some, a), true
+			default:
+				rest = append(rest, a)
+			}
+		}
+		if len(some) > 0 {
+			one := s.newCall(some)
+			s.send(ctx, one)
+			s.handOut(one)
+		}
+		batch = rest
+	}
+}
+
+// handOut gives back what was granted to callers that have left.
+func (s *sender) handOut(c *decideCall) {
+	learns := false
+	for _, a := range c.asks {
+		if a.state.CompareAndSwap(isWaiting, isAnswered) {
+			continue
+		}
+		if a.err == nil {
+			go a.orphan(a)
+		} else if !learns {
+			learns = true
+			go s.learn(c)
+		}
+	}
+}
+
+// wait returns when the attempt's round is back, or its caller's time is over.
+func (s *sender) wait(ctx context.Context, a *ask) error {
+	timer := time.NewTimer(s.timeout)
+	defer timer.Stop()
+	var err error
+	select {
+	case <-a.round.done:
+		return a.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = fmt.Errorf("%w %s", errNoAnswer, s.timeout)
+	}
+	if a.state.CompareAndSwap(isWaiting, isLeft) {
+		return err
+	}
+	<-a.round.done
+	return a.err
+}
+
+// decideCall is one call of decide.
+type decideCall struct {
+	asks   []*ask
+	order  []*ask // as the script answers them
+	args   []any
+	record *record
+}
+
+// newCall makes a call of attempts of one provider. Attempts that ask the same are told as one.
+func (s *sender) newCall(asks []*ask) *decideCall {
+	c := &decideCall{asks: asks}
+	attempts, groups := make([]wire.Attempt, 0, len(asks)), make([][]*ask, 0, len(asks))
+	at := make(map[wire.Attempt]int, len(asks))
+	name := ""
+	for _, a := range asks {
+		if !a.Peek && a.ID == "" && c.record == nil {
+			c.record = s.records.take()
+			name = c.record.name
+		}
+		if i, known := at[a.Attempt]; known && a.ID == "" && a.Waiter == "" {
+			attempts[i].Many++
+			groups[i] = append(groups[i], a)
+			continue
+		}
+		at[a.Attempt] = len(attempts)
+		attempts, groups = append(attempts, a.Attempt), append(groups, []*ask{a})
+		attempts[len(attempts)-1].Many = 1
+	}
+	for _, group := range groups {
+		c.order = append(c.order, group...)
+	}
+	c.args = append([]any{"evalsha", lua.Decide.SHA(), 1, asks[0].plan.Prefix}, wire.DecideArgs(asks[0].plan.clockText(), NewID(), name, attempts)...)
+	return c
+}
+
+// send sends a call, and fills in the answers of its attempts or their error. While a cluster moves the slot of its keys, it
+// is sent again.
+func (s *sender) send(ctx context.Context, c *decideCall) {
+	reply, err := command(ctx, s.rdb, lua.Decide, c.args)
+	replied := time.Now()
+	var answers []wire.Answer
+	var now int64
+	if err == nil {
+		now, answers, err = wire.ReadDecide(reply, len(c.order), func(i int) int { return len(c.order[i].plan.Rules) })
+	}
+	for i, a := range c.order {
+		a.replied, a.now, a.err = replied, now, err
+		if err == nil {
+			a.answer = answers[i]
+		}
+	}
+	if c.record != nil {
+		s.records.put(c.record, err == nil)
+	}
+}
+
+// learn finds out what became of a call without an answer, and gives back what was granted to callers that have left. The call
+// is sent again: it changes nothing if it arrived before. If Redis does not answer, units come back by the clock.
+func (s *sender) learn(c *decideCall) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	reply, err := command(ctx, s.rdb, lua.Decide, c.args)
+	if err != nil {
+		return
+	}
+	now, answers, err := wire.ReadDecide(reply, len(c.order), func(i int) int { return len(c.order[i].plan.Rules) })
+	if err != nil {
+		return
+	}
+	for i, a := range c.order {
+		if a.ID == "" && a.state.Load() != isAnswered { // one with an id of its caller's may have been asked for again
+			a.orphan(&ask{Attempt: a.Attempt, plan: a.plan, sent: a.sent, now: now, answer: answers[i]})
+		}
+	}
+}
+
+// records are the keys that keep the replies of calls for half a minute. A call without an answer may yet arrive and must find
+// its own record, so its key is not used again: of the others a process has as many as it ever had calls on their way.
+type records struct {
+	client string
+
+	mu    sync.Mutex
+	idle  []*record
+	taken uint64
+}
+
+type record struct{ name string }
+
+func (r *records) take() *record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last := len(r.idle) - 1; last >= 0 {
+		one := r.idle[last]
+		r.idle = r.idle[:last]
+		return one
+	}
+	r.taken++
+	return &record{r.client + "." + strconv.FormatUint(r.taken, 36)}
+}
+
+func (r *records) put(one *record, answered bool) {
+	if !answered {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = append(r.idle, one)
+}
