@@ -134,11 +134,13 @@ const (
 	MustJoin = 3
 	Outdated = 4
 	Claimed  = 5
+	MustBack = 6 // it had a grant, and is to join at its place
 )
 
 // Answer is the decision on one attempt.
 type Answer struct {
 	Status  byte
+	Probe   bool
 	Binding int
 	Start   int64
 	Rules   []State
@@ -179,6 +181,7 @@ func ReadDecide(reply any, attempts int, rules func(i int) int) (now int64, answ
 	now = r.number()
 	for i := range attempts {
 		a := Answer{Status: r.byte()}
+		a.Status, a.Probe = a.Status%16, a.Status >= 16
 		if a.Status != Outdated {
 			a.Binding, a.Start = int(r.byte()), r.number()
 			for range rules(i) {
@@ -292,6 +295,7 @@ type Grant struct {
 	Waiter, Queue, ID, Scope, Cost string
 	Start, Score, Granted, Shape   int64
 	Places                         []int64
+	Probe                          bool
 }
 
 // Lease returns the lease that the grant holds.
@@ -308,9 +312,9 @@ type Dispatched struct {
 // ReadGrant reads a grant in flight.
 func ReadGrant(waiter, value string) (Grant, error) {
 	r := reader{text: value}
-	n := int(r.byte())
-	g := Grant{Waiter: waiter, Start: r.number(), Score: r.number(), Granted: r.number(), Shape: r.number()}
-	for range n {
+	n := r.byte()
+	g := Grant{Waiter: waiter, Probe: n >= 128, Start: r.number(), Score: r.number(), Granted: r.number(), Shape: r.number()}
+	for range n % 128 {
 		g.Places = append(g.Places, r.number())
 	}
 	var ok, named bool

@@ -24,11 +24,11 @@
 --
 -- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
 --            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
---                     that takes its grant. After 4 nothing follows.
+--                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
 --            binding  a byte: the rule, from 1, that alone would admit it last; one more than there are rules for a pause, two
 --                     more for a pause whose probe is on its way; 0 for none
---            start    µs since the epoch; of a denied attempt when it would start if no other came, 2^53 - 1 for never; of a task
---                     that had a grant and is to join, the score of its place
+--            start    µs since the epoch; of a denied attempt when it would start if no other came, 2^53 - 1 for never; after 6
+--                     the score of its place
 --            and for each rule: where it was charged, the units left, µs until it alone would admit the cost, and µs until it is
 --            as if unused; 2^53 - 1 for never
 --
@@ -104,7 +104,7 @@ local function claim(its, a)
   landed(a.id)
   if ours and g.start + CLAIMABLE >= now then
     anonymous = true
-    reply(its, 5, 0, g.start, g.places)
+    reply(its, g.probe and 21 or 5, 0, g.start, g.places)
     return true
   end
   refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(a.id, g.start), not ours)
@@ -133,10 +133,11 @@ local function decide(a, its, costs, number)
     if over then return end
   end
   local start, _, sure = joint(its, costs, now + a.from, lease)
-  if not (start and sure and start <= now + a.ahead) then return deny(its, costs, lease, a.task and 3 or 0, place) end
+  if not (start and sure and start <= now + a.ahead) then return deny(its, costs, lease, place and 6 or a.task and 3 or 0, place) end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
-  reply(its, 1, 0, start, not a.peek and charge(its, start + a.leeway, costs, lease), retries)
+  local at = not a.peek and charge(its, start + a.leeway, costs, lease)
+  reply(its, at and is_probe(its) and 17 or 1, 0, start, at, retries)
   if a.own and not a.peek then
     records[#records + 1], a.text = a, out[#out]
   else

@@ -165,7 +165,7 @@ local fields, granted_at, paid = {}, {}, {}
 local function grant(l, its, path, id, cost, start, turned)
   local waiter = l.q .. ':' .. id
   local at = charge(its, start, costs_of(its, cost), lease_of(waiter, start))
-  local value = grant_text(its.many, start, tonumber(l.list[l.next + 1]), its.shape, at, l.scope, cost)
+  local value = grant_text(its.many, is_probe(its), start, tonumber(l.list[l.next + 1]), its.shape, at, l.scope, cost)
   granted[#granted + 1], granted[#granted + 2] = waiter, value
   fields[#fields + 1], fields[#fields + 2] = waiter, value
   granted_at[#granted_at + 1], granted_at[#granted_at + 2] = whole(now), waiter

@@ -13,7 +13,8 @@
 --                     record is kept
 --             grant   what it was granted, as in include/flight.lua, with the scope and the cost
 --             rules   the text of the scope's rules. See include/rules.lua.
---             spent   for each rule integer units, seven bytes each; "" but for "spent"
+--             charged for each rule three numbers of seven bytes: units that it is charged and that it has spent and is not charged, if
+--                     no record says so; and, for "spent", the units that it has spent, 2^53 - 1 for a rule that stays as it is
 --
 -- Returns  in bytes: the clock of this call in seven bytes; a byte, 1 if tasks wait for what came back; then for each attempt a byte:
 --          1 done, 0 its grant had come back before, 4 the rules are out of date and nothing was done; and if it was done three
@@ -47,33 +48,15 @@ function verbs.ended(a, its)
   end
 end
 
-function verbs.unused(a, its, back)
-  if not call('SET', P .. 'x:' .. a.lease, '1', 'NX', 'PX', '60000') then return false end
-  call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
-  local same = a.grant.shape == its.shape
-  for i = 1, #its do
-    local r, c = its[i], a.costs[i]
-    local kind, place = r.of.kind, a.grant.places[i] or 0
-    if kind == 'C' or kind == 'P' or same and c > 0 and place > 0 then
-      back[i] = algorithm(kind, 'rare').refund(r, kind == 'P' and a.grant.start or place, c, a.lease) or 0
-      changed[r] = true
-      freed(r)
-    end
-  end
-end
-
-function verbs.late(a, its)
-  if a.grant.shape == its.shape then move_later(its, a.grant.places, a.grant.start + a.number, a.costs) end
-end
-
 -- The record of what was spent is for each rule what it is not charged, and where and how much it was charged: by its grant, and
 -- as debts, which are told apart by the last of them alone.
 local function record_of(a, its)
   local v, list = call('GET', P .. 's:' .. a.lease), {}
   for i = 1, its.many do
-    local over, place, units, debt_place, debt = 0, a.grant.places[i] or 0, a.costs[i], 0, 0
+    local units, over = unpacked('>I7I7', a.charged, 21 * i - 20)
+    local place, debt_place, debt = a.grant.places[i] or 0, 0, 0
     if v and unpacked('>I7', v) == its.shape then over, place, units, debt_place, debt = unpacked('>I7I7I7I7I7', v, 35 * i - 27) end
-    if a.grant.shape ~= its.shape then place, units = 0, 0 end
+    if a.grant.shape ~= its.shape then place = 0 end
     list[i] = { over = over, place = place, units = units, debt_place = debt_place, debt = debt }
   end
   return list
@@ -92,18 +75,38 @@ local function take_back(r, its, less)
   return back
 end
 
+function verbs.unused(a, its, back)
+  if not call('SET', P .. 'x:' .. a.lease, '1', 'NX', 'PX', '60000') then return false end
+  local list = record_of(a, its)
+  call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
+  for i, r in ipairs(its) do
+    local kind, of = r.of.kind, list[i]
+    if kind == 'C' or kind == 'P' then
+      back[i] = algorithm(kind, 'rare').refund(r, a.grant.start, 1, a.lease) or 0
+    else
+      back[i] = take_back(r, of, of.units + of.debt)
+    end
+    changed[r] = true
+    freed(r)
+  end
+end
+
+function verbs.late(a, its)
+  if a.grant.shape == its.shape then move_later(its, a.grant.places, a.grant.start + a.number, a.costs) end
+end
+
 function verbs.spent(a, its, back, debts, overs)
   if call('EXISTS', P .. 'x:' .. a.lease) == 1 then return false end
   local text = packed('>I7', its.shape)
   for i, of in ipairs(record_of(a, its)) do
-    local r, spent = its[i], unpacked('>I7', a.spent, 7 * i - 6)
-    local more = spent - of.over - of.units - of.debt
-    if r.of.kind ~= 'C' and more > 0 then
+    local r, spent = its[i], unpacked('>I7', a.charged, 21 * i - 6)
+    local more = spent == EXACT and 0 or spent - of.over - of.units - of.debt
+    if more > 0 then
       local units = min(more, algorithm(r.of.kind, 'rare').room(r))
       of.over = of.over + more - units
       if units > 0 then of.debt_place, of.debt, debts[i] = r.its.charge(r, now, units), of.debt + units, units end
       changed[r] = true
-    elseif r.of.kind ~= 'C' and more < 0 then
+    elseif more < 0 then
       local free = min(of.over, -more)
       of.over = of.over - free
       back[i] = take_back(r, of, -more - free)
@@ -117,7 +120,7 @@ function verbs.spent(a, its, back, debts, overs)
 end
 
 for i = 2, #ARGV, 6 do
-  local a = { lease = ARGV[i], number = tonumber(ARGV[i + 2]), grant = read_grant(ARGV[i + 3]), spent = ARGV[i + 5] }
+  local a = { lease = ARGV[i], number = tonumber(ARGV[i + 2]), grant = read_grant(ARGV[i + 3]), charged = ARGV[i + 5] }
   local its = policy(a.grant.scope, ARGV[i + 4])
   a.costs = costs_of(its, a.grant.cost)
   local back, debts, overs = {}, {}, {}

@@ -181,6 +181,14 @@ local function charge(its, start, costs, id)
   return places
 end
 
+-- Whether what was charged last is a probe.
+local function is_probe(its)
+  for i = its.many + 1, #its do
+    if places[i] > 0 then return true end
+  end
+  return false
+end
+
 -- Gives back what was charged at places for a start, or only the leases of it. If it was a probe, the next start is one.
 local function refund(its, at, start, costs, id, leases_only)
   for i, r in ipairs(its) do
