@@ -22,6 +22,11 @@ type Scope struct {
 	Paused     []int
 	Shadows    []policy.MatchedRule
 
+	Shape int64 // of the rules, see Rules
+
+	// Attached is what a user of the scope has worked out beside.
+	Attached any
+
 	From, Until int64 // µs by the server's clock for which Text applies; Until is Never if always
 	hours       int64 // when rules begin or end to apply next; Never if they always do
 	Most        int64 // no cost up to it is more than a rule can admit
@@ -55,7 +60,8 @@ func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights 
 		s.Rules = append(s.Rules, b)
 		s.bound(b)
 	}
-	text.Shape, text.Until = int64(shape.Sum64()>>11), s.Until //nolint:gosec // 53 bits
+	s.Shape = int64(shape.Sum64() >> 11) //nolint:gosec // 53 bits
+	text.Shape, text.Until = s.Shape, s.Until
 	s.Text = text.Text()
 	return s
 }

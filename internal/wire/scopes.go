@@ -18,6 +18,7 @@ type Scopes struct {
 	changed  chan struct{}    // closed when the policy is another one
 	before   []*policy.Policy // the latest last
 	now      func(prefix string) time.Time
+	attach   func(*Scope) any
 }
 
 const (
@@ -26,9 +27,10 @@ const (
 	keptPolicies = 16
 )
 
-// NewScopes returns a cache for a policy; compiler has no version yet. now returns the time of a provider's server.
-func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time.Time) *Scopes {
-	s := &Scopes{compiler: compiler, now: now, changed: make(chan struct{})}
+// NewScopes returns a cache for a policy; compiler has no version yet. now returns the time of a provider's server, and attach
+// what each compiled scope has as Attached.
+func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time.Time, attach func(*Scope) any) *Scopes {
+	s := &Scopes{compiler: compiler, now: now, attach: attach, changed: make(chan struct{})}
 	s.use(p)
 	return s
 }
@@ -90,6 +92,18 @@ func (s *Scopes) Of(scope string) (*Scope, error) {
 // At returns what applies at a scope at a time of the server's clock: a reply has told that a scope is out of date.
 func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) { return s.compile(scope, at) }
 
+// Alone returns what a scope comes to if a rule is all that it meets, at a time of the server's clock. It is not kept.
+func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
+	s.mu.RLock()
+	compiler := s.compiler
+	s.mu.RUnlock()
+	one := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
+	if s.attach != nil {
+		one.Attached = s.attach(one)
+	}
+	return one
+}
+
 func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
 	s.mu.RLock()
 	p, compiler := s.policy, s.compiler
@@ -99,6 +113,9 @@ func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
 		return nil, err
 	}
 	one := compiler.Compile(scope, all, p.Weights(scope), at)
+	if s.attach != nil {
+		one.Attached = s.attach(one)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.compiler.Version == compiler.Version {

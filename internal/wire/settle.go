@@ -1,0 +1,156 @@
+package wire
+
+
+
+// GrantText returns a grant as scripts keep it: what was charged at a start under rules of a shape, at the places of its units.
+func GrantText(start, shape int64, places []int64, path, cost string) string {
+	b := seven([]byte{byte(len(places))}, start, 0, 0, shape)
+	b = seven(b, places...)
+	return string(b) + path + "\n" + cost
+}
+
+// Report is what became of a granted attempt; see lua/settle.lua.
+type Report struct {
+	Lease   string
+	What    string // ended, unused, late, spent
+	Number  int64  // µs: see the script
+	Grant   string // GrantText
+	Text    string // of the scope's rules
+	Charged []Charged
+}
+
+// Charged is what an attempt is charged under a rule.
+type Charged struct{ Units, Over, Spent int64 }
+
+// SettleArgs returns the arguments of settle.
+func SettleArgs(clock string, reports ...Report) []any {
+	args := []any{clock}
+	for _, r := range reports {
+		var b []byte
+		for _, c := range r.Charged {
+			b = seven(b, c.Units, c.Over, c.Spent)
+		}
+		args = append(args, r.Lease, r.What, r.Number, r.Grant, r.Text, string(b))
+	}
+	return args
+}
+
+// Settled is what came back, was charged as a debt, and is not charged under a rule.
+type Settled struct{ Back, Debt, Over int64 }
+
+// ReadSettle reads the reply of settle for one report about n rules: status is 1 if it was done, 0 if its grant had come back
+// before, Outdated if its rules are out of date. waits says that tasks wait for what came back.
+func ReadSettle(reply any, n int) (now int64, waits bool, status byte, rules []Settled, err error) {
+	text, _ := reply.(string)
+	r := reader{text: text}
+	now, waits, status = r.number(), r.byte() == 1, r.byte()
+	if status == 1 {
+		for range n {
+			rules = append(rules, Settled{r.number(), r.number(), r.number()})
+		}
+	}
+	if r.short || r.text != "" {
+		return 0, false, 0, nil, ErrReply
+	}
+	return now, waits, status, rules, nil
+}
+
+// Word is a signal of an API; see lua/report.lua.
+type Word struct {
+	Verb, Name string
+	Numbers    [5]int64
+	Rule       string // RuleText, or ""
+}
+
+// RuleText returns the kind and the numbers of a rule.
+func RuleText(kind byte, numbers []int64) string { return string(seven([]byte{kind}, numbers...)) }
+
+// ReportArgs returns the arguments of report.
+func ReportArgs(clock string, words []Word) []any {
+	args := []any{clock}
+	for _, w := range words {
+		args = append(args, w.Verb, w.Name)
+		for _, n := range w.Numbers {
+			args = append(args, n)
+		}
+		args = append(args, w.Rule)
+	}
+	return args
+}
+
+// Noted is what became of a word.
+type Noted struct {
+	Changed bool
+	Ends    int64
+	Name    string // the level or rule that it is recorded for; "" if Full
+	Full    bool   // there is no room for it
+}
+
+// ReadReport reads the reply of report.
+func ReadReport(reply any, words []Word) (now int64, waits bool, noted []Noted, err error) {
+	list, _ := reply.([]any)
+	if len(list) != 2+3*len(words) {
+		return 0, false, nil, ErrReply
+	}
+	number := func(i int) int64 { n, _ := list[i].(int64); return n }
+	for i, w := range words {
+		length := number(4 + 3*i)
+		noted = append(noted, Noted{Changed: number(2+3*i) == 1, Ends: number(3 + 3*i), Name: w.Name[:max(0, length)], Full: length < 0})
+	}
+	return number(0), number(1) == 1, noted, nil
+}
+
+// Pause is the pause of a node by an API; see lua/include/pause.lua.
+type Pause struct{ Ends, Since, Length, Trial int64 }
+
+// Over returns when it ends, or the guess of it is over: from then on only scripts know which start is next.
+func (p Pause) Over() int64 {
+	if p.Trial > 0 {
+		return p.Trial
+	}
+	return p.Ends
+}
+
+// ReadPause reads a pause in the hash api.
+func ReadPause(v string) (p Pause, ok bool) {
+	r := reader{text: v}
+	p = Pause{r.number(), r.number(), r.number(), r.number()}
+	return p, !r.short
+}
+
+// Correction is what an API has made of a rule's numbers; see lua/report.lua.
+type Correction struct {
+	Until          int64
+	Kind           byte
+	Numbers, Whole []int64 // that count, and of which they are a part
+	Own            int64   // until when Whole are the API's own, in µs
+	Part           int64   // in millionths
+}
+
+// ReadCorrection reads a correction in the hash api.
+func ReadCorrection(v string) (c Correction, ok bool) {
+	r := reader{text: v}
+	c.Until, c.Kind = r.number(), r.byte()
+	for _, list := range []*[]int64{&c.Numbers, &c.Whole} {
+		for range 4 {
+			*list = append(*list, r.number())
+		}
+	}
+	c.Own, c.Part = r.number(), r.number()
+	return c, !r.short
+}
+
+// APIKey returns the key of the hash in which the reports of an API are kept.
+func APIKey(prefix string) string { return prefix + "api" }
+
+// ResetArgs returns the arguments of reset; which says which rules of the text to reset.
+func ResetArgs(clock, path, text string, which []bool) []any {
+	bytes := make([]byte, len(which))
+	for i, is := range which {
+		if is {
+			bytes[i] = 1
+		}
+	}
+	return []any{clock, path, text, string(bytes)}
+}
+
