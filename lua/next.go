@@ -3,16 +3,22 @@ package lua
 import (
 	"embed"
 	"strings"
+	"sync"
 )
 
 //go:embed next/*.lua next/include/*.lua
 var nextFiles embed.FS
 
+var nextScripts sync.Map
+
 // Next returns a script of the core that is being built.
 func Next(name string) *Script {
-	s := &Script{Name: name, path: name}
-	s.expanded = func() ready { return readyOf(expandNext(name)) }
-	return s
+	if known, is := nextScripts.Load(name); is {
+		return known.(*Script) //nolint:forcetypeassert // see below
+	}
+	s := &Script{Name: name, path: name, expanded: sync.OnceValue(func() ready { return readyOf(expandNext(name)) })}
+	first, _ := nextScripts.LoadOrStore(name, s)
+	return first.(*Script) //nolint:forcetypeassert // as above
 }
 
 func expandNext(name string) string {

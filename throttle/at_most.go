@@ -46,7 +46,7 @@ func (l *Limiter) AllowAtMost(ctx context.Context, scope string, n int64) (d Dec
 
 // mostOf is n, or the largest cost that the rules of a scope can ever admit where that is less.
 func (l *Limiter) mostOf(scope string, n int64) (int64, error) {
-	p, err := l.scopes.of(scope)
+	p, err := l.plan(scope)
 	if err != nil {
 		return 0, err
 	}

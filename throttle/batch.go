@@ -22,11 +22,16 @@ type sender struct {
 	timeout   time.Duration
 	unbatched bool
 	records   records
+	orphan    func(*ask) // gives back what was granted to a caller that has gone
 
 	mu      sync.Mutex
 	sending int
 	waiting []*ask // in the order in which they came
 	round   *round // of those that wait
+}
+
+func newSender(l *Limiter) *sender {
+	return &sender{rdb: l.rdb, timeout: l.cfg.Timeout, unbatched: l.cfg.Unbatched, records: records{client: NewID()[:10]}, orphan: l.orphan}
 }
 
 const (
@@ -47,7 +52,8 @@ type ask struct {
 	now    int64 // by the server's clock
 	answer wire.Answer
 	err    error
-	orphan func(*ask) // gives back what was granted
+	lease  string // under which it holds what it was granted
+	price  price
 }
 
 // What became of an attempt that waits with others.
@@ -159,7 +165,7 @@ func (s *sender) handOut(c *decideCall) {
 			continue
 		}
 		if a.err == nil {
-			go a.orphan(a)
+			go s.orphan(a)
 		} else if !learns {
 			learns = true
 			go s.learn(c)
@@ -191,6 +197,7 @@ func (s *sender) wait(ctx context.Context, a *ask) error {
 type decideCall struct {
 	asks   []*ask
 	order  []*ask // as the script answers them
+	prefix string
 	args   []any
 	record *record
 }
@@ -218,14 +225,20 @@ func (s *sender) newCall(asks []*ask) *decideCall {
 	for _, group := range groups {
 		c.order = append(c.order, group...)
 	}
-	c.args = append([]any{"evalsha", lua.Decide.SHA(), 1, asks[0].plan.Prefix}, wire.DecideArgs(asks[0].plan.clockText(), NewID(), name, attempts)...)
+	id := NewID()
+	for i, a := range c.order {
+		if a.lease = a.ID; a.ID == "" {
+			a.lease = id + "." + strconv.Itoa(i+1)
+		}
+	}
+	c.prefix, c.args = asks[0].plan.Prefix, wire.DecideArgs(asks[0].plan.clockText(), id, name, attempts)
 	return c
 }
 
 // send sends a call, and fills in the answers of its attempts or their error. While a cluster moves the slot of its keys, it
 // is sent again.
 func (s *sender) send(ctx context.Context, c *decideCall) {
-	reply, err := command(ctx, s.rdb, lua.Decide, c.args)
+	reply, err := wire.Run(ctx, s.rdb, decideScript, c.prefix, c.args...)
 	replied := time.Now()
 	var answers []wire.Answer
 	var now int64
@@ -248,7 +261,7 @@ func (s *sender) send(ctx context.Context, c *decideCall) {
 func (s *sender) learn(c *decideCall) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	reply, err := command(ctx, s.rdb, lua.Decide, c.args)
+	reply, err := wire.Run(ctx, s.rdb, decideScript, c.prefix, c.args...)
 	if err != nil {
 		return
 	}
@@ -258,7 +271,7 @@ func (s *sender) learn(c *decideCall) {
 	}
 	for i, a := range c.order {
 		if a.ID == "" && a.state.Load() != isAnswered { // one with an id of its caller's may have been asked for again
-			a.orphan(&ask{Attempt: a.Attempt, plan: a.plan, sent: a.sent, now: now, answer: answers[i]})
+			s.orphan(&ask{Attempt: a.Attempt, plan: a.plan, sent: a.sent, lease: a.lease, price: a.price, now: now, answer: answers[i]})
 		}
 	}
 }

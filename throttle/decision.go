@@ -1,10 +1,12 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. In
@@ -38,15 +40,15 @@ type Decision struct {
 	// record of such a grant.
 	Degraded bool
 	// Handed says that Dispatch had granted the start, see Turn.Granted. Report it with
-	// Waitlist.ReportClaimed once the run has begun. If the run does not begin, the grant is still in
+	// dispatch once the run has begun. If the run does not begin, the grant is still in
 	// flight.
 	Handed bool
 	// Prefetched says that the units came from this process's stock, without a call; see
 	// policy.Rule.Prefetch. At is when they were charged, and Rules is Redis's answer at that time, less
 	// the units handed out since.
 	Prefetched bool
-	// Position is the waiter's place in its queue, for a request with a waiter id.
-	Position QueuePosition
+	// Joins says, for a denial of a task that can wait, that it is to join the tasks that wait: see package worker.
+	Joins bool
 	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
 
@@ -54,8 +56,9 @@ type Decision struct {
 	overdue  time.Duration  // how long ago the start of a repeated attempt was
 	replayed bool           // it was granted before
 	begins   time.Time      // the start, by this process's clock
-	leeway   time.Duration  // see lateness
-	under    *compiledScope // by which it was decided
+	leeway   time.Duration // see lateness
+	under    *plan         // by which it was decided
+	place    int64         // the place in its queue that a task had, 0 for none
 }
 
 // RuleState is the state of one rule in a decision.
@@ -160,76 +163,94 @@ func seconds(d time.Duration) int64 {
 	return whole
 }
 
-// The reply of decide and peek has five numbers, and five more for each rule; see
-// lua/decide.lua.
-const (
-	replyHead = 5
-	replyRule = 5
-	shortRule = 3
-)
-
-// lengthened writes out the short reply to a request that is granted from now on. One
-// more number at its end is when to look for those who wait.
-func lengthened(short []int64, rules int) []int64 {
-	full := make([]int64, replyHead+replyRule*rules, replyHead+replyRule*rules+turnReply)
-	full[0], full[2] = 1, short[0]
-	for i := range rules {
-		r, s := full[replyHead+replyRule*i:], short[1+shortRule*i:]
-		r[1], r[3], r[4] = s[0], s[1], s[2]
-	}
-	if look := short[1+shortRule*rules:]; len(look) > 0 {
-		full = append(full, -1, 0, look[0])
-	}
-	return full
-}
-
-// fromReply reads the reply of decide and peek.
-func fromReply(p *compiledScope, reply []int64) (d Decision) {
-	p.read(reply, &d)
-	return d
-}
-
 // read fills a decision that is empty: it is too large to be handed on again and again.
-func (p *compiledScope) read(reply []int64, d *Decision) {
-	d.Allowed, d.At, d.Binding = reply[0] == 1, time.UnixMicro(reply[2]), int(reply[4])-1
-	d.Rules, d.Position = slices.Clone(p.states), noTurn
-	if d.Allowed {
-		d.replayed = reply[1] == 1
-		start := time.Duration(reply[3]) * time.Microsecond
+func (p *plan) read(a *ask, d *Decision) {
+	d.At, d.Binding = time.UnixMicro(a.now), -1
+	p.readRules(a, d)
+	switch start := us(a.answer.Start - a.now); a.answer.Status {
+	case wire.Allowed, wire.Replayed, wire.Claimed:
+		d.Allowed, d.replayed = true, a.answer.Status == wire.Replayed
 		d.Wait, d.overdue = max(0, start), max(0, -start)
-	} else {
-		d.RetryAfter = wait(reply[3])
+		d.Binding = fewestLeft(d.Rules)
+	case wire.MustJoin, wire.MustBack:
+		d.Joins = true
+		fallthrough
+	default:
+		if a.answer.Status == wire.MustBack {
+			d.place, start = a.answer.Start, Never
+		}
+		d.RetryAfter = wait(start)
+		p.readDenial(a, d)
 	}
+}
+
+// readRules fills in the states of the rules that the attempt takes anything of.
+func (p *plan) readRules(a *ask, d *Decision) {
+	d.Rules = slices.Clone(p.states)
+	for i, r := range a.answer.Rules {
+		state := &d.Rules[i]
+		state.Limited, state.Remaining = r.Retry > 0, r.Left
+		state.RetryAfter, state.ResetAfter = wait(us(r.Retry)), wait(us(r.Reset))
+	}
+	if len(a.price.costs) > 0 && !a.price.costs.Zero() {
+		kept := d.Rules[:0]
+		for i, b := range p.Rules {
+			if a.price.under(b.Rule) > 0 {
+				kept = append(kept, d.Rules[i])
+			}
+		}
+		d.Rules = kept
+	}
+}
+
+// readDenial finds out what a denial waits for. Scripts do not know when the policy's own pauses end, nor the hours of rules.
+func (p *plan) readDenial(a *ask, d *Decision) {
+	if by := a.answer.Binding - 1; by >= len(p.Rules) {
+		d.Paused, d.probes = true, by > len(p.Rules)
+	} else if by >= 0 {
+		b := p.Rules[by]
+		d.Binding = slices.IndexFunc(d.Rules, func(r RuleState) bool { return r.Scope == b.Scope.String() && r.Rule == b.Rule.Name })
+	}
+	if p.Until == wire.Never && len(p.Paused) == 0 {
+		return
+	}
+	longest := time.Duration(0)
 	for i := range d.Rules {
-		state, r := &d.Rules[i], reply[replyHead+replyRule*i:]
-		state.Limited, state.Remaining, state.RetryAfter, state.ResetAfter = r[0] == 1, r[1], wait(r[2]), wait(r[3])
-	}
-	if turn := reply[replyHead+replyRule*len(d.Rules):]; len(turn) >= turnReply {
-		d.Position = readTurn(turn)
-		if d.Position.Waits {
-			d.Position.Expected = p.realStart(-1, d.At, d.Position.Expected)
+		r := &d.Rules[i]
+		b := p.Rules[slices.IndexFunc(p.Rules, func(b policy.MatchedRule) bool { return b.Scope.String() == r.Scope && b.Rule.Name == r.Rule })]
+		if b.Paused() {
+			r.RetryAfter = pauseLeft(b, d.At)
+		} else if b.Rule.Active != nil { // it holds nothing up when its hours are over
+			_, _, until := b.Rule.ActiveAt(d.At)
+			r.RetryAfter = min(r.RetryAfter, until.Sub(d.At))
+		}
+		if r.RetryAfter > longest {
+			longest = r.RetryAfter
+			if len(p.Paused) > 0 && !d.Paused {
+				d.Binding = i
+			}
 		}
 	}
-	if d.Allowed {
-		d.Binding = fewestLeft(d.Rules)
-	} else if d.Binding >= len(d.Rules) {
-		d.Binding, d.Paused, d.probes = -1, true, d.Binding > len(d.Rules)
-	}
-	if !p.plain() {
-		p.clip(d)
-		p.heedPauses(d, max(0, us(-1-reply[3])))
-		p.shown(d)
+	if !d.Paused {
+		d.RetryAfter = longest
 	}
 }
 
-// wait reads a time of a reply: whole microseconds, -1 for what no clock tells.
-func wait(us int64) time.Duration {
-	if us < 0 || us > int64(Never/time.Microsecond) {
+// pauseLeft is how long a pause of the policy lasts from a moment on, Never where no clock ends it.
+func pauseLeft(b policy.MatchedRule, at time.Time) time.Duration {
+	if b.Until.IsZero() {
 		return Never
 	}
-	return time.Duration(us) * time.Microsecond
+	return max(time.Microsecond, b.Until.Sub(at))
 }
 
+// wait reads a time of a reply: Never for what no clock tells.
+func wait(d time.Duration) time.Duration {
+	if d < 0 || d >= us(1<<52) {
+		return Never
+	}
+	return d
+}
 func fewestLeft(rules []RuleState) int {
 	least := -1
 	for i := range rules {

@@ -1,6 +1,10 @@
 package throttle
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/headway-go/headway/internal/wire"
+)
 
 var (
 	// ErrUnavailable is wrapped by every error that says that Redis could not decide: it was down, too
@@ -19,3 +23,6 @@ var (
 
 // errNoAnswer is ErrUnavailable's cause when Config.Timeout is over.
 var errNoAnswer = errors.New("no answer within")
+
+// errReply is a reply that no script of this version gives.
+var errReply = wire.ErrReply

@@ -1,13 +1,13 @@
 package throttle
 
 import (
-	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -15,33 +15,45 @@ import (
 // took nothing.
 type Grant struct {
 	scope  string
-	id     string         // as Redis knows it; see plan.attemptID
-	plan   *compiledScope // under which it was granted; nil for one that took nothing
-	kept   string         // the key under which SaveGrant has it
-	record string         // the key of its record, where that is not its id's
-	cost   price
-	told   *settled      // what was settled of it; nil for one that can't be
-	shadow *shadow       // what shadow rules took beside it, if there are any
-	spent  *spentGrant   // what Config.OnSpent knows of it
-	places []int64       // where each rule put its units
-	start  int64         // by the server's clock, µs
-	lasts  time.Duration // see plan.settles; 0 for the plan's
-	from   time.Time     // when the leases began to run, at the latest
-	came   time.Time     // when start has come on this process's clock, or a moment later; zero where it isn't known
-	probe  bool          // it goes first after a guessed pause
-	local  bool          // taken from this process's share during an outage
+	id     string // as Redis knows it: the name under which it holds places
+	plan   *plan  // under which it was granted; nil for one that took nothing
+	price  price
+	start  int64   // by the server's clock, µs
+	places []int64 // where each rule put its units
+	kept   string  // the key under which SaveGrant has it
+	known  *known  // what was settled of it; nil for one that can't be
+	shadow *shadow // what shadow rules took beside it, if there are any
+	spent  *spentGrant
+	from   time.Time // when the leases began to run, at the latest
+	probe  bool      // it goes first after a guessed pause
+	local  bool      // taken from this process's share during an outage
 }
 
 // NewGrant returns a grant that took nothing, for test doubles of a Limiter. To refund or lease it
 // does nothing.
 func NewGrant(scope, id string) Grant { return Grant{scope: scope, id: id, local: true} }
 
+// grant is what an attempt was granted.
+func (a *ask) grant() Grant {
+	g := Grant{
+		scope: a.plan.Scope.Scope.String(), id: a.lease, plan: a.plan, price: a.price, start: a.answer.Start, known: &known{}, probe: a.answer.Probe,
+		places: make([]int64, len(a.answer.Rules)), from: a.sent.Add(us(a.answer.Start - a.now)),
+	}
+	if a.Waiter != "" {
+		g.id = a.Waiter + "@" + strconv.FormatInt(g.start, 10)
+	}
+	for i, r := range a.answer.Rules {
+		g.places[i] = r.Place
+	}
+	return g
+}
+
 // ID returns the attempt id under which it was granted.
 func (g Grant) ID() string {
 	if g.plan == nil {
 		return g.id
 	}
-	return strings.TrimSuffix(g.id, g.plan.mark)
+	return wire.Unescape(strings.TrimSuffix(g.id, g.plan.mark))
 }
 
 // Zero reports whether the grant took nothing.
@@ -50,7 +62,7 @@ func (g Grant) Zero() bool { return g.id == "" }
 // Refund gives a grant back: a run that did not happen spends nothing. Window rules get exactly the
 // grant's units back, at the grant's time. A token bucket gets at most what it would hold if the units
 // had not been taken, which may be less. Places of concurrency rules are freed. What comes back can be
-// spent at once. A rule that is gone, or whose algorithm has changed meanwhile, gets no units back.
+// spent at once, and so can the attempt id. A rule that is gone, or whose algorithm has changed meanwhile, gets no units back.
 //
 // A second Refund within a minute does nothing. The error wraps ErrUnavailable if Redis could not be
 // reached; the units then stay spent, which is safe. It runs even if ctx has ended: it has its own
@@ -63,137 +75,112 @@ func (l *Limiter) Refund(ctx context.Context, g Grant) error {
 	return err
 }
 
-// giveBack tells of what has come free, or not where its caller takes it again.
-func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
+// giveBack wakes the tasks that wait for what has come free, or not if its caller takes it again.
+func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
 	g.shadow.giveBack()
 	if g.Zero() {
 		return nil
 	}
-	p := g.plan
 	if g.local {
-		l.outage.giveBack(p, g)
+		l.outage.giveBack(g.plan, g)
 		return nil
 	}
-	rules, places := l.rulesNow(p, g.places)
-	started := l.started(g, rules)
-	places = g.told.nowhere(p.keys, places)
-	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
-	mark := p.attempt(g.id)
-	record := cmp.Or(g.record, mark)
-	c := newCall(lua.Settle.For(p.kinds), p.keyArgs, 5, 6+5*len(rules), settleHead+settleRule*len(rules)+settleTail)
-	c.args = append(c.args, mark, record, p.settled(g.id), p.queue[1], p.queue[3], l.clock(), g.id, "", int64(maxParts), 0, g.since())
-	for i := range rules {
-		c.args = append(c.args, rules[i], g.cost.at(i), places[i], 0, started(i, places[i]))
-	}
 	ctx = context.WithoutCancel(ctx)
-	reply, err := l.runner.run(ctx, c)
+	_, _, err := l.report(ctx, g, "unused", 0, nil, wakes)
 	if err != nil {
 		return unavailable(ctx, "give back to", g.scope, err)
-	}
-	if tells {
-		l.heedFreed(p.scope.Provider(), reply)
-	}
-	if err := l.returnProbe(ctx, g); err != nil {
-		return err
 	}
 	if g.kept != "" {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()
 		if err := l.rdb.Del(ctx, g.kept).Err(); err != nil {
-			return unavailable(ctx, "let go a grant of", g.scope, err)
+			return unavailable(ctx, "drop a grant of", g.scope, err)
 		}
 	}
 	return nil
 }
 
-// started returns, by rule, when a grant was charged for if its units are where they were put, and the rule is still as it was
-// then; else 0. Rules are those of rulesNow.
-func (l *Limiter) started(g Grant, rules []any) func(rule int, place int64) int64 {
-	unchanged := g.kept == "" && len(l.scopes.since(g.plan.made)) == 0
-	return func(i int, place int64) int64 {
-		if unchanged && place > 0 && i < len(g.plan.rules) && rules[i] == g.plan.rules[i] {
-			return g.start
-		}
-		return 0
+// ReportBegun reports when the run of a grant began, by this process's clock, if that was later than its start by more than
+// Config.StartTolerance: its units then count from that moment, so that they leave no window too soon. It does nothing for other grants. Costs one
+// round trip. The error wraps ErrUnavailable; the charge then stays.
+func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error {
+	if g.Zero() || g.local || g.plan == nil {
+		return nil
 	}
+	late := at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start)))
+	if late <= l.cfg.StartTolerance || l.clock() != "" {
+		return nil
+	}
+	if _, _, err := l.report(context.WithoutCancel(ctx), g, "late", late.Microseconds(), nil, true); err != nil {
+		return unavailable(ctx, "report a late run of", g.scope, err)
+	}
+	return nil
 }
 
-// stepSeen is by how much the server's clock must have gone back against this process's for that to be a step:
-// scripts move what is in a state by no less than a second.
-const stepSeen = 900 * time.Millisecond
-
-// since is what the server's clock shows by now at least, in µs, unless it has stepped back since the grant; 0
-// where nobody knows.
-func (g Grant) since() int64 {
-	if g.came.IsZero() {
-		return 0
+// report tells what became of a grant, under the rules as they are by now. spent is by unit, for "spent". It returns the plan of
+// those rules and what each of them did; nil if the grant had come back before, or its scope has no rules any more.
+func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool), wakes bool) (*plan, []wire.Settled, error) {
+	p, err := l.plan(g.scope)
+	if err != nil {
+		return nil, nil, nil //nolint:nilerr // a scope that no rule counts any more
 	}
-	return g.start + (time.Since(g.came) - stepSeen).Microseconds()
-}
-
-// withOthers adds the rules of a scope that a grant took nothing of, those that were not
-// there then too: it may have been settled with units of theirs.
-func (l *Limiter) withOthers(p *compiledScope, rules []any, places []int64, cost price) (*compiledScope, []any, []int64, price) {
-	all, err := l.scopes.of(p.scope.String())
-	if err != nil || all == p || !slices.ContainsFunc(all.keys, func(key string) bool { return !slices.Contains(p.keys, key) }) {
-		return p, rules, places, cost
-	}
-	both := &compiledScope{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), queue: p.queue}
-	rules, places = slices.Clone(rules), slices.Clone(places)
-	by := make([]int64, len(p.keys))
-	for i := range by {
-		by[i] = cost.at(i)
-	}
-	for i, key := range all.keys {
-		if !slices.Contains(p.keys, key) {
-			both.keys, both.keyArgs, both.params = append(both.keys, key), append(both.keyArgs, key), append(both.params, all.params[i])
-			rules, places, by = append(rules, all.rules[i]), append(places, 0), append(by, 0)
-		}
-	}
-	present := map[byte]bool{}
-	for _, one := range both.params {
-		present[one.kind] = true
-	}
-	both.kinds = kindsOf(present)
-	return both, rules, places, price{by: by}
-}
-
-// rulesNow returns the rules of a plan as scripts read them, each as it is by now, and where
-// its units stand. Under one whose algorithm or unit was another one meanwhile they stand
-// nowhere: they were taken over, and may be anybody's. To a longer window, units that a shorter one
-// has let go are still spent, and whoever writes its state under the old rule would forget
-// them.
-func (l *Limiter) rulesNow(p *compiledScope, places []int64) ([]any, []int64) {
-	later := l.scopes.since(p.made)
-	now, err := l.scopes.of(p.scope.String())
-	if len(later) == 0 && (err != nil || now == p) {
-		return p.rules, places
-	}
-	rules, places := slices.Clone(p.rules), slices.Clone(places)
-	for i, b := range p.bounds {
-		if !alwaysCounted(later, p.scope, b) {
-			places[i] = 0
-		}
+	for range planTries {
+		report := wire.Report{Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent)}
+		report.Grant = wire.GrantText(g.start, p.Shape, g.placesIn(p), p.Path, g.costText())
+		asked := time.Now()
+		limited, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		reply, err := wire.Run(limited, l.rdb, settleScript, p.Prefix, wire.SettleArgs(l.clock(), report)...)
+		cancel()
 		if err != nil {
-			continue
+			return nil, nil, err
 		}
-		if j := slices.Index(now.keys, p.keys[i]); j >= 0 && now.params[j].kind == p.params[i].kind {
-			rules[i] = now.rules[j]
+		now, waits, status, rules, err := wire.ReadSettle(reply, len(p.Rules))
+		if err != nil {
+			return nil, nil, err
+		}
+		p.clock.Observe(asked, time.Now(), time.UnixMicro(now))
+		if waits && wakes {
+			l.list.Wake(p.Scope.Scope.Provider())
+		}
+		if status != wire.Outdated {
+			return p, rules, nil
+		}
+		if p, err = p.fresh(now); err != nil {
+			return nil, nil, nil //nolint:nilerr // as above
 		}
 	}
-	return rules, places
+	return nil, nil, errReply
 }
 
-// alwaysCounted says that a rule had its algorithm, its unit and its fixed windows under all of some policies.
-func alwaysCounted(policies []*policy.Policy, scope policy.Scope, b policy.MatchedRule) bool {
-	for _, pol := range policies {
-		bounds, _ := pol.Match(scope) // no rule is no rule that counts
-		if !slices.ContainsFunc(bounds, func(other policy.MatchedRule) bool {
-			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.Unit == b.Rule.Unit &&
-				(b.Rule.Algorithm != policy.FixedWindow || other.Rule.Per == b.Rule.Per && other.Rule.OpensOnUse == b.Rule.OpensOnUse)
-		}) {
-			return false
+// costText is the cost of a grant as scripts have it in a grant.
+func (g Grant) costText() string {
+	if text := g.price.text(); text != "" {
+		return text
+	}
+	return strconv.FormatInt(g.price.each, 10)
+}
+
+// placesIn returns where the grant's units are, by the rules of a plan: 0 for a rule that did not count then, or counted
+// otherwise.
+func (g Grant) placesIn(p *plan) []int64 {
+	if p == g.plan && !g.known.any() {
+		return g.places
+	}
+	places := make([]int64, len(p.Rules))
+	for i, b := range p.Rules {
+		if _, settled := g.known.of(b); settled {
+			continue // the record knows it, as long as any can come back
+		}
+		if j := slices.IndexFunc(g.plan.Rules, func(o policy.MatchedRule) bool { return countsAs(b, o) }); j >= 0 && j < len(g.places) {
+			places[i] = g.places[j]
 		}
 	}
-	return true
+	return places
+}
+
+// countsAs reports whether units of a rule are at the same places under another one: it has the same name at the same level,
+// its algorithm, its unit and, if its windows are fixed, their length.
+func countsAs(a, b policy.MatchedRule) bool {
+	return a.Scope == b.Scope && a.Rule.Name == b.Rule.Name && a.Rule.Algorithm == b.Rule.Algorithm && a.Rule.Unit == b.Rule.Unit &&
+		(a.Rule.Algorithm != policy.FixedWindow || a.Rule.Per == b.Rule.Per && a.Rule.OpensOnUse == b.Rule.OpensOnUse)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/redisread"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -23,19 +23,20 @@ var ErrGrantNotFound = errors.New("throttle: no grant is kept under this id")
 // kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they
 // end with their run.
 type kept struct {
-	ID    string     `json:"id"`
-	Start int64      `json:"start"` // by the server's clock, µs
-	Lasts int64      `json:"lasts"` // µs; see plan.settles
-	Rules []keptRule `json:"rules"`
+	ID    string       `json:"id"`
+	Start int64        `json:"start"` // by the server's clock, µs
+	Costs policy.Costs `json:"costs,omitempty"`
+	Cost  int64        `json:"cost,omitempty"`
+	Rules []keptRule   `json:"rules"`
 }
 
 type keptRule struct {
-	Key   string `json:"key"` // without the provider's prefix
+	Name  string `json:"name"` // wire.RuleName
 	Kind  string `json:"kind"`
 	Unit  string `json:"unit"`
 	Units int64  `json:"units"`
 	Place int64  `json:"place"`
-	Over  int64  `json:"over,omitempty"` // see held
+	Over  int64  `json:"over,omitempty"`
 }
 
 // SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any
@@ -48,7 +49,7 @@ type keptRule struct {
 // The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round
 // trip, none for a grant that took nothing or was made in an outage.
 func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
-	if id == "" || len(id) > maxTicketBytes {
+	if id == "" || len(id) > maxWaiterBytes {
 		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
 	}
 	if stay < time.Millisecond || stay > policy.MaxTime {
@@ -58,11 +59,11 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 		return nil
 	}
 	p := g.plan
-	k := kept{ID: g.id, Start: g.start, Lasts: g.holds(p).Microseconds(), Rules: []keptRule{}}
-	all := l.held(g)
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		h := all[key]
-		k.Rules = append(k.Rules, keptRule{key[len(p.provider):], string(h.algorithm), h.unit, h.units, h.place, h.over})
+	k := kept{ID: g.id, Start: g.start, Costs: g.price.costs, Cost: g.price.each, Rules: []keptRule{}}
+	places := g.placesIn(p)
+	for i, c := range g.charged(p, nil) {
+		r := p.Rules[i].Rule
+		k.Rules = append(k.Rules, keptRule{wire.RuleName(p.Rules[i]), string(r.Algorithm), r.Unit, c.Units, places[i], c.Over})
 	}
 	text, err := json.Marshal(k)
 	if err != nil {
@@ -70,10 +71,10 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	g.told.keep(time.Now().Add(stay))
+	g.known.keep(time.Now().Add(stay))
 	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.Set(ctx, l.keptKey(p.scope, id), text, stay)
-		pipe.PExpire(ctx, p.settled(g.id), g.remembered(p))
+		pipe.Set(ctx, keptKey(p, id), text, stay)
+		pipe.PExpire(ctx, p.Prefix+"s:"+g.id, g.remembered())
 		return nil
 	})
 	if err != nil {
@@ -87,13 +88,13 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 // another algorithm by now. The error is a *policy.ScopeError, *policy.UnmatchedError or
 // ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
 func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error) {
-	p, err := l.scopes.of(scope)
+	p, err := l.plan(scope)
 	if err != nil {
 		return Grant{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	key := l.keptKey(p.scope, id)
+	key := keptKey(p, id)
 	var text *redis.StringCmd
 	var left *redis.DurationCmd
 	err = redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
@@ -109,33 +110,31 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 	if err := json.Unmarshal([]byte(text.Val()), &k); err != nil || k.ID == "" {
 		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrGrantNotFound, diag.Quote(id), diag.Quote(scope))
 	}
-	g := l.grantOf(p, k, key)
-	g.told.keep(time.Now().Add(left.Val()))
+	g := p.keptGrant(k, key)
+	g.known.keep(time.Now().Add(left.Val()))
 	return g, nil
 }
 
-// grantOf makes a kept grant one again, under the rules as they are by now.
-func (l *Limiter) grantOf(p *compiledScope, k kept, key string) Grant {
-	g := Grant{scope: p.scope.String(), id: k.ID, kept: key, told: &settled{}, start: k.Start, lasts: us(k.Lasts), cost: price{by: []int64{}}}
-	var bounds []policy.MatchedRule
-	for _, r := range k.Rules {
-		i := slices.Index(p.keys, p.provider+r.Key)
-		if i < 0 || string(p.bounds[i].Rule.Algorithm) != r.Kind || p.bounds[i].Rule.Unit != r.Unit {
+// keptGrant makes a kept grant one again, under the rules as they are by now.
+func (p *plan) keptGrant(k kept, key string) Grant {
+	g := Grant{
+		scope: p.Scope.Scope.String(), id: k.ID, plan: p, price: price{k.Cost, k.Costs}, start: k.Start, kept: key, known: &known{},
+		places: make([]int64, len(p.Rules)),
+	}
+	for i, b := range p.Rules {
+		at := slices.IndexFunc(k.Rules, func(r keptRule) bool {
+			return r.Name == wire.RuleName(b) && r.Kind == string(b.Rule.Algorithm) && r.Unit == b.Rule.Unit
+		})
+		if at < 0 {
+			g.known.note(b, wire.Charged{}) // it took nothing of it
 			continue
 		}
-		b := p.bounds[i]
-		b.Rule.Active = nil // it held when it was charged
-		bounds = append(bounds, b)
-		g.cost.by, g.places = append(g.cost.by, r.Units), append(g.places, r.Place)
-		if r.Over > 0 {
-			g.told.note(p.keys[i], held{p.bounds[i].Rule.Algorithm, r.Unit, r.Units, 0, r.Over})
+		r := k.Rules[at]
+		if g.places[i] = r.Place; r.Units != g.price.under(b.Rule) || r.Over > 0 {
+			g.known.note(b, wire.Charged{Units: r.Units, Over: r.Over})
 		}
 	}
-	g.plan = compileScope(l.scopes.keys, p.scope, bounds, l.cfg.StartTolerance, l.scopes.now(p.provider))
-	g.plan.made = p.made
 	return g
 }
 
-func (l *Limiter) keptKey(s policy.Scope, id string) string {
-	return ScopeKey(l.cfg.Prefix, s) + "!kept:" + escape(id)
-}
+func keptKey(p *plan, id string) string { return p.Prefix + "k:" + p.Path + ":" + wire.Escape(id) }

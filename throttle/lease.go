@@ -8,16 +8,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 )
 
 // Lease holds a run's places under the concurrency rules of its scope. It is safe for concurrent use.
 type Lease struct {
 	limiter *Limiter
 	grant   Grant
-	plan    *compiledScope
-	keys    []any
-	leases  []any
+	plan    *plan
 	lost    context.CancelCauseFunc
 	shadow  *shadow // of the grant
 
@@ -49,7 +47,11 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 		return ctx, &Lease{}
 	}
 	p := g.plan
-	if p == nil || len(p.leases) == 0 {
+	if p == nil {
+		return ctx, &Lease{}
+	}
+	shortest, longest, some := p.leases()
+	if !some {
 		return ctx, &Lease{}
 	}
 	if g.local {
@@ -57,32 +59,25 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 		return ctx, &Lease{limiter: l, grant: g, plan: p}
 	}
 	s := &Lease{limiter: l, grant: g, plan: p}
-	keys, leases, shortest := p.leaseKeys()
-	s.leases = leases
-	for _, key := range keys {
-		s.keys = append(s.keys, key)
-	}
 	held, lost := context.WithCancelCause(ctx)
 	s.lost = lost
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.until = g.from.Add(p.longestLease())
+	s.until = g.from.Add(longest)
 	left := shortest - time.Since(g.from)
 	s.ends = time.AfterFunc(left, func() { s.end(ErrLeaseLost) })
-	s.renew = time.AfterFunc(left-shortest+shortest/3, func() { s.beat(shortest) })
+	s.renew = time.AfterFunc(left-shortest+shortest/3, func() { s.beat(shortest, longest) })
 	return held, s
 }
 
 // beat renews once, and sets the time for the next renewal: a third of the lease
 // from now, or sooner after a failure.
-func (s *Lease) beat(lease time.Duration) {
+func (s *Lease) beat(lease, longest time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
 	sent := time.Now()
-	c := newCall(lua.Renew, s.keys, 0, 2+len(s.leases), 2)
-	c.args = append(append(c.args, s.limiter.clock(), s.grant.id), s.leases...)
-	reply, err := s.limiter.runner.run(ctx, c)
-	if err == nil && reply[0] != 1 {
+	reply, err := wire.Run(ctx, s.limiter.rdb, renewScript, s.plan.Prefix, s.limiter.clock(), s.grant.id, s.plan.Path, s.plan.Text)
+	if err == nil && !wire.Renewed(reply) {
 		s.end(ErrLeaseLost)
 		return
 	}
@@ -93,7 +88,7 @@ func (s *Lease) beat(lease time.Duration) {
 	case err != nil:
 		s.renew.Reset(lease / 12)
 	default:
-		s.until = sent.Add(s.plan.longestLease())
+		s.until = sent.Add(longest)
 		s.ends.Reset(lease - time.Since(sent))
 		s.renew.Reset(lease / 3)
 	}
@@ -127,19 +122,17 @@ func (s *Lease) Release(ctx context.Context) error {
 	}
 	s.end(context.Canceled)
 	ctx = context.WithoutCancel(ctx)
-	took := time.Since(s.grant.from)
-	c := newCall(lua.Release, s.keys, len(s.keys)+2, 3, 2)
-	for _, key := range s.plan.runKeys() {
-		c.args = append(c.args, key)
-	}
-	c.args = append(c.args, s.plan.queue[1], s.plan.queue[3], s.limiter.clock(), s.grant.id, max(0, took.Microseconds()))
-	reply, err := s.limiter.runner.run(ctx, c)
-	if err != nil {
-		s.releaseLater(c)
+	took := max(0, time.Since(s.grant.from))
+	if err := s.release(ctx, took); err != nil {
+		s.releaseLater(took)
 		return unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}
-	s.limiter.heedFreed(s.plan.scope.Provider(), reply)
 	return nil
+}
+
+func (s *Lease) release(ctx context.Context, took time.Duration) error {
+	_, _, err := s.limiter.report(ctx, s.grant, "ended", took.Microseconds(), nil, true)
+	return err
 }
 
 // A release that Redis did not take is sent again after a pause that doubles. The longest
@@ -150,30 +143,26 @@ const (
 )
 
 // releaseLater sends a release again, and again, while its places are taken.
-func (s *Lease) releaseLater(c call) {
+func (s *Lease) releaseLater(took time.Duration) {
 	s.mu.Lock()
 	again := s.again
 	s.again = true
 	s.mu.Unlock()
 	if !again {
-		s.releaseAfter(firstRelease, c)
+		s.releaseAfter(firstRelease, took)
 	}
 }
 
 // releaseAfter keeps a timer and, until that is over, no goroutine.
-func (s *Lease) releaseAfter(pause time.Duration, c call) {
+func (s *Lease) releaseAfter(pause, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Now().Add(pause).After(s.until) {
 		return
 	}
 	time.AfterFunc(pause, func() {
-		reply, err := s.limiter.runner.run(context.Background(), c)
-		switch {
-		case err == nil:
-			s.limiter.heedFreed(s.plan.scope.Provider(), reply)
-		case !errors.Is(err, redis.ErrClosed):
-			s.releaseAfter(min(2*pause, lastRelease), c)
+		if err := s.release(context.Background(), took); err != nil && !errors.Is(err, redis.ErrClosed) {
+			s.releaseAfter(min(2*pause, lastRelease), took)
 		}
 	})
 }

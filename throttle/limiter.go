@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -21,20 +24,18 @@ import (
 // Limiter.Allow is for callers that reject work instead of waiting. Limiter.Peek only looks.
 type Limiter struct {
 	cfg     Config
-	scopes  *scopeCache
+	scopes  *wire.Scopes
+	clocks  *wire.Clocks
 	rdb     redis.UniversalClient
-	runner  *runner
-	nexts   nextSets
-	slots   *slots
+	sender  *sender
 	outage  *outage
 	reports reportCache
-	freed   freed
 	members memberCount
 	shadows *shadows
 	hasty   hastyRules
-	skews   skews
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
+	list    *waitlist.List
 }
 
 // New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring
@@ -54,26 +55,31 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		return nil, errors.Join(faults...)
 	}
 	cfg.StartTolerance = cfg.StartTolerance.Truncate(time.Microsecond) // as scripts count
-	keys := keyspace(cfg.Prefix)
 	l := &Limiter{
 		cfg:    cfg,
-		scopes: newPlans(policy, keys, cfg.StartTolerance, cfg.App),
+		clocks: &wire.Clocks{},
 		rdb:    rdb,
-		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
-		slots:  newSlots(),
 		outage: newOutage(cfg.Logger),
 		clock:  func() string { return "" },
 	}
-	l.scopes.now = l.serverTime
+	l.sender = newSender(l)
+	l.scopes = wire.NewScopes(policy, wire.Compiler{Base: cfg.Prefix, Tolerance: cfg.StartTolerance}, l.serverTime, l.newPlan)
+	l.list = waitlist.New(waitlist.Config{
+		Redis: rdb, Scopes: l.scopes, Clocks: l.clocks, Base: cfg.Prefix, Timeout: cfg.Timeout, Logger: cfg.Logger,
+		Clock: func() string { return l.clock() }, ID: l.sender.records.client,
+	})
 	l.shadows = newShadows(l, cfg)
 	l.hasty.tolerance, l.hasty.logger = cfg.StartTolerance, cfg.Logger
 	l.hasty.in(policy)
 	return l, nil
 }
 
+// Waitlist returns the waiters of l's limits, for packages queue and worker. It does no I/O.
+func (l *Limiter) Waitlist() *waitlist.List { return l.list }
+
 // Policy returns the policy that the limiter decides under. It does no I/O.
 func (l *Limiter) Policy() *policy.Policy {
-	policy, _ := l.scopes.current()
+	policy, _ := l.scopes.Policy()
 	return policy
 }
 
@@ -86,18 +92,20 @@ func (l *Limiter) Policy() *policy.Policy {
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
-		l.emptyStocks(l.scopes.set(policy), (*stock).close)
+		old := l.stocked(func(*plan) bool { return true })
+		l.scopes.Set(policy)
+		l.emptyStocks(old, (*stock).close)
 		l.hasty.in(policy)
 	}
 }
 
 // EarlierPolicies returns the limiter's previous policies, the latest last: 16 at most. It does no
 // I/O.
-func (l *Limiter) EarlierPolicies() []*policy.Policy { return l.scopes.earlier() }
+func (l *Limiter) EarlierPolicies() []*policy.Policy { return l.scopes.Earlier() }
 
 // PolicyChanged returns a channel that the next call of SetPolicy closes.
 func (l *Limiter) PolicyChanged() <-chan struct{} {
-	_, changed := l.scopes.current()
+	_, changed := l.scopes.Policy()
 	return changed
 }
 
@@ -125,9 +133,9 @@ type Request struct {
 	// start, and the caller must wait for Decision.Wait. Defaults to 0: the start is now, or the request
 	// is denied.
 	MaxDelay time.Duration
-	// Turn lets the request wait in a queue, see [Waitlist]. Defaults to none: a denied request is not
-	// remembered.
-	Turn Turn
+	// Waiter makes the request one of a task that can wait for a turn; see package worker. It overtakes no task that waits for
+	// what its scope shares: it is then denied, with Decision.Joins. Defaults to none.
+	Waiter Waiter
 	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
 	// function it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
@@ -137,12 +145,18 @@ type Request struct {
 	// Defaults to none.
 	BeforeStart func()
 
-	slot     *slot    // of an ID that the Limiter drew and asks for again
-	once     bool     // nobody asks again for the ID, which the Limiter drew
-	standing standing // of the waiter
-	late     lateness // of the start before this one
-	renewed  bool     // it is asked again, since the plan was stale
-	missed   int      // how often it was granted a start at which other rules hold
+	late lateness // of the start before this one
+}
+
+// Waiter is a task that can wait.
+type Waiter struct {
+	// Queue is its asynq queue and ID its id there, at most 1024 bytes.
+	Queue, ID string
+	// MaxDelay is Request.MaxDelay for a task that was not granted a start before. At most that.
+	MaxDelay time.Duration
+	// Granted is what it was granted by dispatch. Start uses it without asking Redis if the run can begin in time, and returns it
+	// with Decision.Handed. Defaults to none.
+	Granted *waitlist.Granted
 }
 
 // Allow takes one unit from scope if all rules admit it now. It is Decide with a Request of that
@@ -160,7 +174,7 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // have taken are given back. Costs one round trip, shared with other callers where possible, or none
 // if the units are prefetched, see policy.Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
-	err = l.decideOnly(ctx, req, &d)
+	err = l.decideOnly(ctx, &req, &d)
 	if d.under != nil && len(d.under.shadows) > 0 {
 		l.evaluateShadows(&d, &req, d.Wait)
 	}
@@ -172,11 +186,8 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err erro
 }
 
 // decideOnly is Decide without shadow rules. It fills a decision that is empty.
-func (l *Limiter) decideOnly(ctx context.Context, req Request, d *Decision) error {
-	if req.once = req.ID == ""; req.once {
-		req.slot = nil
-	}
-	p, err := l.prepare(&req)
+func (l *Limiter) decideOnly(ctx context.Context, req *Request, d *Decision) error {
+	p, err := l.prepare(req)
 	if err != nil {
 		return err
 	}
@@ -184,189 +195,208 @@ func (l *Limiter) decideOnly(ctx context.Context, req Request, d *Decision) erro
 		return err
 	}
 	switch {
-	case p.plain() && len(req.Costs) == 0:
-	case len(p.bounds) == 0:
+	case len(p.All) == 0:
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
-	case req.takesNothing():
-		*d, err = l.decideNothing(ctx, p, &req)
-		return err
-	case p.stocks(&req):
-		return l.fromStock(ctx, p, &req, d)
+	case p.stocks(req):
+		return l.fromStock(ctx, p, req, d)
 	}
-	return l.decide(ctx, p, &req, d)
+	return l.decide(ctx, p, req, d)
 }
 
 // prepare fills in what req leaves out and refuses what can never be granted.
-func (l *Limiter) prepare(req *Request) (*compiledScope, error) {
-	p, err := l.scopes.of(req.Scope)
+func (l *Limiter) prepare(req *Request) (*plan, error) {
+	p, err := l.plan(req.Scope)
 	if err != nil {
 		return nil, err
 	}
-	if p.refusal != nil && req.standing != rejoins { // which spends nothing
+	if p.refusal != nil {
 		return nil, p.refusal
 	}
-	if len(req.Costs) > 0 && req.takesNothing() {
-		err = req.Costs.CheckUnits()
-	} else {
-		p, err = l.withCost(p, req)
+	switch {
+	case len(req.Costs) > 0:
+		err = p.checkCosts(req.Costs)
+		if req.takesNothing() {
+			err = req.Costs.CheckUnits()
+		}
+	case req.Cost == 0:
+		req.Cost = defaultCost
+		fallthrough
+	default:
+		err = p.check(req.Cost)
 	}
 	if err != nil {
 		return nil, err
-	}
-	if req.ID == "" {
-		req.ID = NewID()
 	}
 	if len(req.ID) > maxIDBytes {
 		return nil, fmt.Errorf("throttle: Request.ID is %d bytes long; the most is %d", len(req.ID), maxIDBytes)
 	}
-	if req.Turn != (Turn{}) {
-		if err := req.checkTicket(); err != nil {
-			return nil, err
-		}
+	if len(req.Waiter.ID) > maxWaiterBytes {
+		return nil, fmt.Errorf("throttle: Request.Waiter.ID is %d bytes long; the most is %d", len(req.Waiter.ID), maxWaiterBytes)
 	}
 	if req.MaxDelay != 0 || req.late.leeway != 0 {
-		l.boundDelay(p, req)
+		l.boundDelay(req)
 	}
 	return p, nil
 }
 
-// withCost returns the plan of the rules that req takes anything of, unless they can never
-// admit it.
-func (l *Limiter) withCost(p *compiledScope, req *Request) (*compiledScope, error) {
-	if len(req.Costs) > 0 {
-		if err := p.checkCosts(req.Costs); err != nil {
-			return nil, err
-		}
-		return l.scopes.counted(p, req.Costs), nil
-	}
-	if req.Cost == 0 {
-		req.Cost = defaultCost
-	}
-	return p, p.check(req.Cost)
-}
+// takesNothing reports whether a request asks for 0 units, in so many words.
+func (r *Request) takesNothing() bool { return r.Waiter.ID == "" && r.Costs.Zero() }
 
-// boundDelay has a start be asked for no further ahead than one may be, and notes how far that was.
-func (l *Limiter) boundDelay(p *compiledScope, req *Request) {
-	req.MaxDelay = p.reach(min(max(req.MaxDelay, 0), MaxDelayLimit), l.serverTime)
-	req.MaxDelay = min(req.MaxDelay, MaxDelayLimit-req.late.leeway)
+func (r *Request) price() price { return price{each: r.Cost, costs: r.Costs} }
+
+// boundDelay bounds how far ahead a start is asked for, and notes how far that was.
+func (l *Limiter) boundDelay(req *Request) {
+	req.MaxDelay = min(max(req.MaxDelay, 0), MaxDelayLimit-req.late.leeway)
 	if reach := int64(req.MaxDelay + req.late.leeway); reach > l.ahead.Load() {
 		l.ahead.Store(reach) // of two at once either will do
 	}
 }
 
-// decide sends the attempt that a request is by now, and makes the decision of what becomes of it.
-func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d *Decision) error {
-	a := l.attempt(p, req)
-	c := a.call()
-	reply, err := l.runner.run(ctx, c)
-	if err != nil && req.Turn.WaiterID != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
-		reply, err = l.runner.run(ctx, c)
+// ask is the attempt that a request is by now.
+func (p *plan) ask(req *Request) *ask {
+	a := &ask{plan: p, Attempt: wire.Attempt{
+		Scope: p.Path, Text: p.Text, Ahead: req.MaxDelay.Microseconds(), From: req.late.from.Microseconds(), Leeway: req.late.leeway.Microseconds(),
+		Cost: req.Cost, Costs: req.price().text(), Peek: req.takesNothing(),
+	}, price: req.price()}
+	if len(req.Costs) > 0 {
+		a.Cost = 0
 	}
-	replied := time.Now()
-	req.slot.answered(a, err)
-	if err == nil {
-		err = l.answered(ctx, a, reply, replied, d)
+	switch {
+	case req.Waiter.ID != "":
+		a.Waiter = wire.Waiter(req.Waiter.Queue, req.Waiter.ID)
+		if req.late == (lateness{}) {
+			a.Ahead = min(a.Ahead, req.Waiter.MaxDelay.Microseconds())
+		}
+	case req.ID != "":
+		a.ID = p.attemptID(req.ID)
+	}
+	return a
+}
+
+// maxWaiterBytes bounds the id of a waiter or a kept grant.
+const maxWaiterBytes = 1024
+
+// planTries is how often a request is decided anew since the rules of another time apply.
+const planTries = 3
+
+// decide sends the attempt that a request is by now, and reads the answer.
+func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) (err error) {
+	var a *ask
+	for range planTries {
+		a = p.ask(req)
+		if err = l.sender.decide(ctx, a); err != nil || a.answer.Status != wire.Outdated {
+			break
+		}
+		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+		if p, err = p.fresh(a.now); err != nil {
+			return err
+		}
+		err = fmt.Errorf("rules change while they are asked: %w", wire.ErrReply)
+	}
+	if err != nil {
+		*d, err = l.withoutRedis(ctx, p, req, err)
+	} else {
+		err = l.answered(ctx, a, d)
 		d.leeway = req.late.leeway
-		if !p.plain() {
-			if again, err := l.decideAgain(ctx, p, req, d, err == nil); again {
-				return err
+		if p.stock != nil && err == nil && !d.Allowed && req.Waiter.ID == "" && !a.Peek {
+			if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
+				l.giveBackDraws(gone)
+				*d = Decision{}
+				return l.decide(ctx, p, req, d)
 			}
 		}
-	} else {
-		*d, err = l.withoutRedis(ctx, p, req, err)
 	}
-	l.observe(ctx, d, replied.Sub(a.sent), err)
+	l.observe(ctx, d, a.replied.Sub(a.sent), err)
 	return err
 }
 
 // observe reports a decision to the Observer, if there is one.
 func (l *Limiter) observe(ctx context.Context, d *Decision, took time.Duration, err error) {
 	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(ctx, *d, took, err)
+		l.cfg.Observer.Decided(ctx, *d, max(0, took), err)
 	}
 }
 
-// answered reads the reply to an attempt, and what it tells of the server.
-func (l *Limiter) answered(ctx context.Context, a *attempt, reply []int64, replied time.Time, d *Decision) error {
+// answered reads the answer to an attempt, and what it tells of the server. A grant to a caller that has gone goes back.
+func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	p := a.plan
-	a.replied = replied
-	a.answered()
 	if l.outage.on.Load() {
 		l.outage.over(p)
 	}
-	err := a.answer(ctx, reply, d)
+	if dead := ended(ctx); dead != nil {
+		go l.orphan(a)
+		d.Binding = -1
+		return dead
+	}
+	p.read(a, d)
 	d.under = p
+	d.begins = p.clock.Begins(a.sent, a.replied, time.UnixMicro(a.now), d.Wait-d.overdue)
+	if d.Allowed && !a.Peek {
+		d.Grant = a.grant()
+	}
 	if d.Paused {
 		l.deniedByPause(p)
 	}
-	d.begins = p.clock(&l.skews).begins(a.sent, replied, time.UnixMicro(reply[2]), d.Wait-d.overdue)
 	if d.Grant.probe {
 		l.reports.probe(p, d.begins)
 	}
-	if p.stock != nil && err == nil {
+	if p.stock != nil {
 		p.stock.saw(d)
 	}
-	return err
+	return nil
 }
 
-// decideAgain decides once more what was decided under the rules of another time, or denied though the stock of this process
-// has units. It says whether that was so.
-func (l *Limiter) decideAgain(ctx context.Context, p *compiledScope, req *Request, d *Decision, read bool) (again bool, err error) {
-	if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
-		req.renewed, *d = true, Decision{}
-		return true, l.decide(ctx, fresh, req, d)
+// orphan gives back what was granted to a caller that has gone. If that fails, units come back by the clock.
+func (l *Limiter) orphan(a *ask) {
+	switch a.answer.Status {
+	case wire.Allowed, wire.Claimed:
+		_ = l.Refund(context.Background(), a.grant())
 	}
-	if p.stock != nil && read && !d.Allowed && req.Turn.WaiterID == "" && !req.renewed {
-		if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
-			l.giveBackDraws(gone)
-			req.renewed, *d = true, Decision{}
-			return true, l.decide(ctx, p, req, d)
-		}
-	}
-	if p.misses(d) {
-		return true, l.retryInWindow(ctx, p, req, d)
-	}
-	return false, nil
 }
 
 // Peek returns what Decide would answer now, and changes nothing. Its errors and cost are those of
 // Decide, but it always returns an error while Redis is unavailable.
-func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
+func (l *Limiter) Peek(ctx context.Context, req Request) (d Decision, err error) {
 	p, err := l.prepare(&req)
 	if err != nil {
 		return Decision{}, err
 	}
-	if req.takesNothing() && len(p.bounds) > 0 {
-		return l.peekNothing(ctx, p, &req)
-	}
-	return l.peek(ctx, p, req)
-}
-
-// peek is peekOnce, and once more where the plan was stale.
-func (l *Limiter) peek(ctx context.Context, p *compiledScope, req Request) (Decision, error) {
-	if len(p.bounds) == 0 {
-		return Decision{Allowed: true, Binding: -1}, nil
-	}
-	d, err := l.peekOnce(ctx, p, req)
-	if err == nil && p.stale(d.At) {
-		fresh := l.scopes.refresh(p, d.At)
-		if fresh == nil { // there were pauses alone, and they have ended
-			return Decision{Allowed: true, Binding: -1, At: d.At}, nil
-		}
-		return l.peekOnce(ctx, fresh, req)
-	}
+	d, _, err = l.peek(ctx, p, &req)
 	return d, err
 }
 
-func (l *Limiter) peekOnce(ctx context.Context, p *compiledScope, req Request) (Decision, error) {
-	c, id := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds)), p.attemptID(&req)
-	c.args = p.appendArgs(append(c.args, p.attempt(id), p.upstream, l.clock(), id, "?"+p.path), p.price(&req))
-	reply, err := l.runner.run(ctx, c)
-	if err != nil {
-		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)
+// peek is Peek, and returns the plan that has answered.
+func (l *Limiter) peek(ctx context.Context, p *plan, req *Request) (d Decision, _ *plan, err error) {
+	if len(p.All) == 0 {
+		return Decision{Allowed: true, Binding: -1}, p, nil
 	}
-	return fromReply(p, reply), nil
+	for range planTries {
+		a := p.ask(req)
+		a.Peek, a.Waiter, a.ID = true, "", ""
+		if err := l.sender.decide(ctx, a); err != nil {
+			return Decision{}, p, unavailable(ctx, "peek at", req.Scope, err)
+		}
+		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+		if a.answer.Status != wire.Outdated {
+			p.read(a, &d)
+			return d, p, nil
+		}
+		if p, err = p.fresh(a.now); err != nil {
+			return Decision{}, p, err
+		}
+	}
+	return Decision{}, p, unavailable(ctx, "peek at", req.Scope, errReply)
+}
+
+// serverTime is what the clock of a provider's server shows, as far as its replies have told. It is late by the shortest delay of
+// a reply. prefix is that of the provider's keys.
+func (l *Limiter) serverTime(prefix string) time.Time {
+	if text := l.clock(); text != "" { // a test's own
+		now, _ := strconv.ParseInt(text, 10, 64)
+		return time.UnixMicro(now)
+	}
+	return l.clocks.Of(prefix).ToServer(time.Now())
 }
 
 // NewID returns a random attempt id: 96 bits in 16 letters.

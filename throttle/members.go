@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 )
 
 const (
@@ -43,11 +43,14 @@ func (l *Limiter) Heartbeat(ctx context.Context) {
 func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	c := newCall(lua.Heartbeat, []any{keyspace(l.cfg.Prefix).members()}, 0, 3, 1)
-	c.args = append(c.args, l.clock(), id, stay.Microseconds())
-	reply, err := c.send(ctx, l.runner.rdb)
+	reply, err := wire.Run(ctx, l.rdb, heartbeatScript, l.cfg.Prefix+":", l.clock(), id, stay.Microseconds())
 	if err != nil {
 		return 0, err
 	}
-	return reply[0], nil
+	list, _ := reply.([]any)
+	if len(list) != 1 {
+		return 0, errReply
+	}
+	live, _ := list[0].(int64)
+	return live, nil
 }

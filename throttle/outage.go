@@ -2,12 +2,14 @@ package throttle
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/policy"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // outage is what a limiter knows while Redis does not decide: since when, and
@@ -42,7 +44,7 @@ func (o *outage) began(err error) {
 
 // over notes that Redis decided under the rules of a plan while it was on, and tells when that
 // ends the outage.
-func (o *outage) over(p *compiledScope) {
+func (o *outage) over(p *plan) {
 	if lasted, done := o.decided(p); done {
 		o.logger.Info("redis available again; on_redis_error no longer applies", "outage", lasted.Round(time.Millisecond))
 	}
@@ -63,11 +65,11 @@ func (o *outage) failed() (first bool) {
 }
 
 // decided drops the shares of a plan, and all of them when it ends the outage.
-func (o *outage) decided(p *compiledScope) (lasted time.Duration, done bool) {
+func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, key := range p.keys {
-		delete(o.shares, key)
+	for _, b := range p.Rules {
+		delete(o.shares, shareKey(p, b))
 	}
 	if o.since.IsZero() || time.Since(o.latest) < calm {
 		return 0, false
@@ -82,7 +84,7 @@ func (o *outage) decided(p *compiledScope) (lasted time.Duration, done bool) {
 // withoutRedis decides by the rules' failure policies: closed refuses to decide,
 // open does not count, share counts in this process. A closed rule on the path
 // outweighs the others, and the answer always says that it is degraded.
-func (l *Limiter) withoutRedis(ctx context.Context, p *compiledScope, req *Request, cause error) (Decision, error) {
+func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
 	if err := ended(ctx); err != nil {
 		return none, err
@@ -97,20 +99,23 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *compiledScope, req *Reque
 
 // decide grants req from this process's shares, under all of them or none. What
 // Redis granted before may start as late as slack from now.
-func (o *outage) decide(p *compiledScope, req *Request, live int64, slack time.Duration) Decision {
+func (o *outage) decide(p *plan, req *Request, live int64, slack time.Duration) Decision {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now()
+	now, id := time.Now(), NewID()
+	if req.ID != "" {
+		id = p.attemptID(req.ID)
+	}
 	d := Decision{Allowed: true, Degraded: true, Binding: -1, At: now, Rules: slices.Clone(p.states)}
-	shares, cost := make([]*share, len(p.bounds)), p.price(req)
-	for i, b := range p.bounds {
+	shares, cost := make([]*share, len(p.Rules)), req.price()
+	for i, b := range p.Rules {
 		if b.Rule.OnRedisError != policy.FailShare {
 			continue
 		}
-		shares[i] = o.share(p.keys[i], b.Rule, live, now, slack)
+		shares[i] = o.share(shareKey(p, b), b.Rule, live, now, slack)
 		state := &d.Rules[i]
 		state.Limit = shares[i].capacity
-		state.RetryAfter = shares[i].fit(now, cost.at(i))
+		state.RetryAfter = shares[i].fit(now, cost.under(p.Rules[i].Rule))
 		state.Limited = state.RetryAfter > 0
 		if state.RetryAfter > d.RetryAfter {
 			d.Allowed, d.RetryAfter, d.Binding = false, state.RetryAfter, i
@@ -122,16 +127,14 @@ func (o *outage) decide(p *compiledScope, req *Request, live int64, slack time.D
 			continue
 		}
 		if d.Allowed {
-			s.take(now, p.attemptID(req), cost.at(i))
+			s.take(now, id, cost.under(p.Rules[i].Rule))
 		}
 		d.Rules[i].Remaining, d.Rules[i].ResetAfter = s.left(now), s.reset(now)
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
-		d.Grant = Grant{scope: req.Scope, id: p.attemptID(req), plan: p, cost: cost, local: true}
+		d.Grant = Grant{scope: req.Scope, id: id, plan: p, price: cost, local: true}
 	}
-	p.clip(&d)
-	p.shown(&d)
 	return d
 }
 
@@ -163,7 +166,7 @@ func (o *outage) drop() {
 
 // hold keeps the places of a grant of this outage until they are given back:
 // its holder is in this process, and ends with it.
-func (o *outage) hold(p *compiledScope, g Grant) {
+func (o *outage) hold(p *plan, g Grant) {
 	o.each(p, func(s *share) {
 		if _, held := s.held[g.id]; held {
 			s.held[g.id] = forever
@@ -173,20 +176,29 @@ func (o *outage) hold(p *compiledScope, g Grant) {
 
 // giveBack frees the places that a grant of this outage holds; its units are few
 // and stay spent.
-func (o *outage) giveBack(p *compiledScope, g Grant) {
+func (o *outage) giveBack(p *plan, g Grant) {
 	o.each(p, func(s *share) { delete(s.held, g.id) })
 }
 
 // each visits the shares of a plan's concurrency rules.
-func (o *outage) each(p *compiledScope, visit func(*share)) {
+func (o *outage) each(p *plan, visit func(*share)) {
 	if p == nil {
 		return // a grant of a stand-in's
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, i := range p.leases {
-		if s := o.shares[p.keys[i]]; s != nil {
+	for _, b := range p.Rules {
+		if s := o.shares[shareKey(p, b)]; s != nil && b.Rule.Algorithm == policy.Concurrency {
 			visit(s)
 		}
 	}
+}
+
+func shareKey(p *plan, b policy.MatchedRule) string { return wire.StateKey(p.Prefix, b) }
+
+// closed reports whether rules of the plan stop all requests while Redis does not decide.
+func (l *Limiter) closed(p *plan, live int64) bool {
+	return slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool {
+		return b.Rule.OnRedisError == policy.FailClosed || b.Rule.OnRedisError == policy.FailShare && live == 0
+	})
 }

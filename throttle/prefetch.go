@@ -2,12 +2,14 @@ package throttle
 
 import (
 	"context"
-	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // stock is units of a scope that this process has charged before anybody asked for them, see Rule.Prefetch: one
@@ -71,7 +73,7 @@ func newStock(bounds []policy.MatchedRule) *stock {
 }
 
 // prefetch is how long before its start a unit may be charged on the plan's path, 0 where none may be.
-func (p *compiledScope) prefetch() time.Duration {
+func (p *plan) prefetch() time.Duration {
 	if p.stock == nil {
 		return 0
 	}
@@ -80,15 +82,14 @@ func (p *compiledScope) prefetch() time.Duration {
 
 // stocks says whether a request may be served from the plan's stock: it asks for a number of units, nobody asks
 // again for its id, and it does not wait in line.
-func (p *compiledScope) stocks(req *Request) bool {
-	return p.stock != nil && req.Turn.WaiterID == "" && len(req.Costs) == 0 && !req.late.any() && req.starts() &&
-		(req.once || req.slot != nil && !req.slot.spent)
+func (p *plan) stocks(req *Request) bool {
+	return p.stock != nil && req.Waiter.ID == "" && len(req.Costs) == 0 && !req.late.any() && req.ID == ""
 }
 
 // fromStock takes the units of a request from the stock, and fills that where it is worth it. Otherwise the
 // request is decided as any other.
-func (l *Limiter) fromStock(ctx context.Context, p *compiledScope, req *Request, d *Decision) error {
-	o := p.stock.order(time.Now(), req.Cost, p.most)
+func (l *Limiter) fromStock(ctx context.Context, p *plan, req *Request, d *Decision) error {
+	o := p.stock.order(time.Now(), req.Cost, p.Most)
 	if o.from != nil {
 		p.handOut(&o, req, d)
 		d.Prefetched = true
@@ -105,54 +106,50 @@ func (l *Limiter) fromStock(ctx context.Context, p *compiledScope, req *Request,
 
 // draw charges units for a request and for those that are expected next. It does not decide where so many are
 // denied, or were charged under the rules of another time.
-func (l *Limiter) draw(ctx context.Context, p *compiledScope, req *Request, o *order, d *Decision) (decided bool, err error) {
+func (l *Limiter) draw(ctx context.Context, p *plan, req *Request, o *order, d *Decision) (decided bool, err error) {
 	defer p.stock.end()
-	a := l.attempt(p, &Request{Scope: req.Scope, Cost: o.units, ID: NewID(), once: true})
-	reply, err := l.runner.run(ctx, a.call())
-	replied := time.Now()
-	if err == nil {
-		one := &draw{}
-		err = l.answered(ctx, a, reply, replied, &one.decision)
-		switch got := &one.decision; {
-		case err != nil:
-			d.Binding = -1
-		case !got.Allowed:
-			return false, nil
-		case p.stale(got.At) || p.misses(got):
-			_ = l.Refund(ctx, got.Grant) // else the units stay spent
-			return false, nil
-		default:
-			begins := got.begins
-			one.until, one.left, got.begins = a.sent.Add(p.valid(got.At)), o.units-req.Cost, a.sent
-			p.stock.put(l, one, replied, o)
-			p.handOut(o, req, d)
-			d.begins = begins
-		}
-	} else {
+	a := p.ask(&Request{Scope: req.Scope, Cost: o.units})
+	if err = l.sender.decide(ctx, a); err != nil {
 		*d, err = l.withoutRedis(ctx, p, req, err)
+		l.observe(ctx, d, a.replied.Sub(a.sent), err)
+		return true, err
 	}
-	l.observe(ctx, d, replied.Sub(a.sent), err)
-	return true, err
+	one := &draw{}
+	if err = l.answered(ctx, a, &one.decision); err != nil {
+		d.Binding = -1
+		return true, err
+	}
+	got := &one.decision
+	if !got.Allowed {
+		return false, nil
+	}
+	begins := got.begins
+	one.until, one.left, got.begins = a.sent.Add(p.valid(got.At)), o.units-req.Cost, a.sent
+	p.stock.put(l, one, a.replied, o)
+	p.handOut(o, req, d)
+	d.begins = begins
+	l.observe(ctx, d, a.replied.Sub(a.sent), nil)
+	return true, nil
 }
 
 // valid is for how long units may be handed out that were charged at a time of the server's: no longer than the
 // plan holds.
-func (p *compiledScope) valid(at time.Time) time.Duration {
-	if p.until == 0 {
+func (p *plan) valid(at time.Time) time.Duration {
+	if p.Until == wire.Never {
 		return p.stock.within
 	}
-	return min(p.stock.within, us(p.until-at.UnixMicro()))
+	return min(p.stock.within, us(p.Until-at.UnixMicro()))
 }
 
 // handOut makes the decision of a request from the draw that has its units.
-func (p *compiledScope) handOut(o *order, req *Request, d *Decision) {
+func (p *plan) handOut(o *order, req *Request, d *Decision) {
 	*d = o.from.decision
 	d.Rules = slices.Clone(o.states)
 	for i := range d.Rules {
 		d.Rules[i].Remaining += o.held
 	}
 	d.Binding = fewestLeft(d.Rules)
-	d.Grant.id, d.Grant.record, d.Grant.cost, d.Grant.told = p.attemptID(req), "", price{each: req.Cost}, new(settled)
+	d.Grant.id, d.Grant.price, d.Grant.known = d.Grant.id+"."+NewID(), price{each: req.Cost}, &known{}
 }
 
 // order is what comes of a request to a stock.
@@ -307,13 +304,13 @@ func (s *stock) close() (gone []*draw) {
 func (l *Limiter) giveBackDraws(gone []*draw) {
 	for _, one := range gone {
 		g := one.decision.Grant
-		g.cost = price{each: one.left}
+		g.price = price{each: one.left}
 		_ = l.Refund(context.Background(), g)
 	}
 }
 
 // emptyStocks gives back what plans have in stock.
-func (l *Limiter) emptyStocks(plans []*compiledScope, empty func(*stock) []*draw) {
+func (l *Limiter) emptyStocks(plans []*plan, empty func(*stock) []*draw) {
 	var gone []*draw
 	for _, p := range plans {
 		gone = append(gone, empty(p.stock)...)
@@ -323,18 +320,30 @@ func (l *Limiter) emptyStocks(plans []*compiledScope, empty func(*stock) []*draw
 	}
 }
 
+// stocked returns the plans that may have something in stock, and that are so.
+func (l *Limiter) stocked(are func(*plan) bool) (some []*plan) {
+	if !l.Policy().Prefetches() {
+		return nil
+	}
+	l.scopes.Each(func(s *wire.Scope) {
+		if p, _ := s.Attached.(*plan); p != nil && p.stock != nil && are(p) {
+			some = append(some, p)
+		}
+	})
+	return some
+}
+
 // emptyBelow gives back what is in stock for a level, by its path, and below it.
-func (l *Limiter) emptyBelow(provider, level string) {
-	l.emptyStocks(l.scopes.stocks(func(p *compiledScope) bool { return p.below(provider, level) }), (*stock).empty)
+func (l *Limiter) emptyBelow(prefix, level string) {
+	l.emptyStocks(l.stocked(func(p *plan) bool {
+		rest, is := strings.CutPrefix(p.Path, level)
+		return is && p.Prefix == prefix && (rest == "" || rest[0] == '/')
+	}), (*stock).empty)
 }
 
-// emptyUnder gives back what is in stock under a rule, by its key.
-func (l *Limiter) emptyUnder(rule string) {
-	l.emptyStocks(l.scopes.stocks(func(p *compiledScope) bool { return slices.Contains(p.keys, rule) }), (*stock).empty)
-}
-
-// below says whether the plan's scope is at a level, by its path, or below it.
-func (p *compiledScope) below(provider, level string) bool {
-	rest, is := strings.CutPrefix(p.path, level)
-	return is && p.provider == provider && (rest == "" || rest[0] == '/')
+// emptyUnder gives back what is in stock under a rule, by its name.
+func (l *Limiter) emptyUnder(prefix, rule string) {
+	l.emptyStocks(l.stocked(func(p *plan) bool {
+		return p.Prefix == prefix && slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool { return wire.RuleName(b) == rule })
+	}), (*stock).empty)
 }

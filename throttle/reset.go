@@ -1,10 +1,10 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
-	"time"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -28,7 +28,7 @@ type WasReset struct {
 // is counted twice. Costs two round trips. The error is a *policy.ScopeError or *policy.UnmatchedError, wraps
 // ErrUnavailable, or is ctx's; with an error, the rules that were reset before it are returned too.
 func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, error) {
-	p, err := l.scopes.of(scope)
+	p, err := l.plan(scope)
 	if err != nil {
 		return nil, err
 	}
@@ -42,43 +42,31 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, er
 	return done, nil
 }
 
-func (l *Limiter) reset(ctx context.Context, p *compiledScope, rule string) (done []WasReset, err error) {
-	var keys, rules []any
-	present, at := map[byte]bool{}, l.serverTime(p.provider)
-	for _, b := range p.all {
-		if b.Scope != p.scope || b.Rule.Algorithm == policy.Concurrency || b.Paused() || rule != "" && b.Rule.Name != rule {
-			continue
+func (l *Limiter) reset(ctx context.Context, p *plan, rule string) (done []WasReset, err error) {
+	which := make([]bool, len(p.Rules))
+	for i, b := range p.Rules {
+		if which[i] = b.Scope == p.Scope.Scope && b.Rule.Algorithm != policy.Concurrency && !b.Paused() && (rule == "" || b.Rule.Name == rule); which[i] {
+			done = append(done, WasReset{Rule: b.Rule.Name, Unit: cmp.Or(b.Rule.Unit, policy.Requests)})
 		}
-		kind, text := ruleText(b, l.cfg.StartTolerance, at)
-		present[kind] = true
-		keys, rules = append(keys, keyspace(l.cfg.Prefix).rule(b)), append(rules, text)
-		done = append(done, WasReset{Rule: b.Rule.Name, Unit: unitCounted(b.Rule)})
 	}
 	if len(done) == 0 {
 		return nil, nil
 	}
-	c := newCall(lua.Reset.For(kindsOf(present)), keys, 2, 1+len(rules), len(rules)+2)
-	c.args = append(append(c.args, p.queue[1], p.queue[3], l.clock()), rules...)
-	reply, err := l.runner.run(ctx, c)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	reply, err := wire.Run(ctx, l.rdb, resetScript, p.Prefix, wire.ResetArgs(l.clock(), p.Path, p.Text, which)...)
+	if err != nil {
+		return nil, err
+	}
+	waits, used, err := wire.ReadReset(reply, which)
 	if err != nil {
 		return nil, err
 	}
 	for i := range done {
-		done[i].Used = reply[i+1]
+		done[i].Used = used[i]
 	}
-	l.heedFreed(p.scope.Provider(), reply)
+	if waits {
+		l.list.Wake(p.Scope.Scope.Provider())
+	}
 	return done, nil
-}
-
-// ruleText is a rate rule as scripts read it at a time, whether or not it decides then, and its kind.
-func ruleText(b policy.MatchedRule, pad time.Duration, at time.Time) (kind byte, text string) {
-	kind, numbers, more, _ := ruleNumbers(b, pad, at)
-	return kind, lua.Rule(kind, numbers, more...) + unitText(b.Rule)
-}
-
-func unitCounted(r policy.Rule) string {
-	if r.Unit == "" {
-		return policy.Requests
-	}
-	return r.Unit
 }

@@ -2,12 +2,12 @@ package throttle
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -68,12 +68,12 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Sett
 // Settle.
 // Source: docs/vendor.md#refused-calls
 func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error) {
-	p, err := l.scopes.of(g.scope)
+	p, err := l.plan(g.scope)
 	if g.Zero() || err != nil || p.answers == policy.AnswersIgnore || p.refusals.Count {
 		return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
 	}
 	none := policy.Costs{}
-	for _, b := range p.bounds {
+	for _, b := range p.Rules {
 		none[b.Rule.Unit] = 0
 	}
 	return l.settle(ctx, g, none, isQuota)
@@ -94,100 +94,39 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 	if g.Zero() || g.local {
 		return Settlement{}, nil
 	}
-	ctx = context.WithoutCancel(ctx)
-	call := NewID()
-	for range settleTries {
-		p, err := l.scopes.of(g.scope)
-		if err != nil {
-			return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
-		}
-		s := l.settling(p, g, costs, settles)
-		if len(s.rules) == 0 {
-			return Settlement{}, nil
-		}
-		asked := time.Now()
-		reply, err := l.runner.run(ctx, s.call(l, g, call))
-		if err != nil {
-			return Settlement{}, unavailable(ctx, "settle with", g.scope, err)
-		}
-		l.heedFreed(p.scope.Provider(), reply)
-		if reply[0] >= 0 {
-			return s.settlement(g, reply), nil
-		}
-		l.told(p.provider, asked, time.UnixMicro(reply[1]), []string{g.scope})
+	spent := func(r policy.Rule) (int64, bool) {
+		units, named := costs[r.Unit]
+		return units, named && r.Algorithm != policy.Concurrency && r.Name != policy.PausedRule && settles(r)
 	}
-	return Settlement{}, fmt.Errorf("%w: settle with %q: calendars change while they are asked", ErrUnavailable, g.scope)
-}
-
-const (
-	// settleTries is how often it is asked again with calendars of another time.
-	settleTries = 3
-	// settleHead is how many numbers a reply begins with, settleRule how many each
-	// rule has, and settleTail how many come last.
-	settleHead = 2
-	settleRule = 3
-	settleTail = 1
-	// longestSettling is for how long after its start a grant's units come back.
-	longestSettling = 24 * time.Hour
-)
-
-// settling is the rules that a settlement is about.
-type settling struct {
-	plan  *compiledScope
-	rules []int  // of the plan
-	held  []held // what the grant is charged under each
-	spent []int64
-}
-
-func (l *Limiter) settling(p *compiledScope, g Grant, costs policy.Costs, settles func(policy.Rule) bool) settling {
-	s, held := settling{plan: p}, l.held(g)
-	for i, b := range p.bounds {
-		spent, named := costs[b.Rule.Unit]
-		if b.Rule.Algorithm == policy.Concurrency || everybodys(b.Rule) || !named || !settles(b.Rule) {
+	if p, err := l.plan(g.scope); err != nil || !slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool { _, is := spent(b.Rule); return is }) {
+		return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
+	}
+	ctx = context.WithoutCancel(ctx)
+	p, rules, err := l.report(ctx, g, "spent", g.remembered().Microseconds(), spent, true)
+	if err != nil {
+		return Settlement{}, unavailable(ctx, "settle with", g.scope, err)
+	}
+	var out Settlement
+	for i, r := range rules {
+		units, is := spent(p.Rules[i].Rule)
+		if !is {
 			continue
 		}
-		s.rules, s.spent, s.held = append(s.rules, i), append(s.spent, spent), append(s.held, held[p.keys[i]])
+		state := p.states[i]
+		out.Rules = append(out.Rules, SettledRule{Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: units, Back: r.Back, Debt: r.Debt, Over: r.Over})
+		g.known.note(p.Rules[i], wire.Charged{Units: units - r.Over, Over: r.Over})
 	}
-	return s
+	return out, nil
 }
 
-// call is the script call; see lua/settle.lua.
-func (s settling) call(l *Limiter, g Grant, id string) call {
-	keys, present := make([]any, 0, len(s.rules)), map[byte]bool{}
-	for _, i := range s.rules {
-		keys = append(keys, s.plan.keyArgs[i])
-		present[s.plan.params[i].kind] = true
-	}
-	until := g.start + g.holds(s.plan).Microseconds()
-	c := newCall(lua.Settle.For(kindsOf(present)), keys, 5, 6+5*len(s.rules), settleHead+settleRule*len(s.rules)+settleTail)
-	mark := s.plan.attempt(g.id)
-	c.args = append(c.args, mark, mark, s.plan.settled(g.id), s.plan.queue[1], s.plan.queue[3],
-		l.clock(), g.id, id, until, g.remembered(s.plan).Milliseconds(), g.since())
-	for k, i := range s.rules {
-		c.args = append(c.args, s.plan.rules[i], s.held[k].units, s.held[k].place, s.held[k].over, s.spent[k])
-	}
-	return c
-}
+// longestSettling is for how long after its start a grant's units come back at most.
+const longestSettling = 24 * time.Hour
 
-// settlement reads the reply, and has the grant know it.
-func (s settling) settlement(g Grant, reply []int64) Settlement {
-	if reply[0] == 0 {
-		return Settlement{} // it has been given back
-	}
-	out := Settlement{Rules: make([]SettledRule, len(s.rules))}
-	for k, i := range s.rules {
-		state, spent, r := s.plan.states[i], s.spent[k], reply[settleHead+settleRule*k:]
-		out.Rules[k] = SettledRule{Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: spent, Back: r[0], Debt: r[1], Over: r[2]}
-		g.told.note(s.plan.keys[i], held{algorithm: s.plan.bounds[i].Rule.Algorithm, unit: state.Unit, units: spent - r[2], over: r[2]})
-	}
-	return out
-}
-
-// settles is for how long after its start units of a grant may come back: as long as a
-// rule holds them, but for a bucket that is never empty, and a day at most.
-func (p *compiledScope) settles() time.Duration {
+// remembered is for how long Redis keeps what was settled of a grant: for longer than any of it can come back, as long as a rule
+// holds it, and than the grant is kept.
+func (g Grant) remembered() time.Duration {
 	longest := time.Minute
-	for _, b := range p.bounds {
+	for _, b := range g.plan.Rules {
 		switch b.Rule.Algorithm {
 		case policy.Concurrency:
 		case policy.TokenBucket:
@@ -196,14 +135,93 @@ func (p *compiledScope) settles() time.Duration {
 		case policy.Calendar:
 			longest = longestSettling
 		case policy.SlidingWindow, policy.FixedWindow:
-			longest = max(longest, b.Rule.Per+widened(b.Rule))
+			longest = max(longest, b.Rule.Per+wire.Widened(b.Rule))
 		}
 	}
-	return min(longest, longestSettling)
+	return min(longest, longestSettling) + 2*MaxDelayLimit + g.known.left()
 }
 
-// settled returns the key of what was settled of an attempt. No id is written with an '='.
-func (p *compiledScope) settled(id string) string { return p.attempt(id) + "=" }
+// known is what this process knows of a grant's settlements: Redis drops its record some minutes after the last one, and a run
+// may settle again much later. Copies of a grant share it. It is safe for concurrent use; nil knows nothing.
+type known struct {
+	mu    sync.Mutex
+	rules map[string]wire.Charged // by the rule's name
+	kept  time.Time               // until then Redis keeps the grant
+}
+
+func (k *known) note(b policy.MatchedRule, c wire.Charged) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rules == nil {
+		k.rules = map[string]wire.Charged{}
+	}
+	k.rules[wire.RuleName(b)] = c
+}
+
+// any reports whether anything was settled.
+func (k *known) any() bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.rules) > 0
+}
+
+// of returns what was settled under a rule.
+func (k *known) of(b policy.MatchedRule) (c wire.Charged, settled bool) {
+	if k == nil {
+		return c, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, settled = k.rules[wire.RuleName(b)]
+	return c, settled
+}
+
+// keep notes until when the grant is kept, at least.
+func (k *known) keep(until time.Time) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if until.After(k.kept) {
+		k.kept = until
+	}
+}
+
+// left is for how long the grant will be kept yet.
+func (k *known) left() time.Duration {
+	if k == nil {
+		return 0
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return max(0, time.Until(k.kept))
+}
+
+// charged is what the grant is charged under the rules of a plan: what was settled, or else what it was granted; and what it has
+// spent, if that is asked for.
+func (g Grant) charged(p *plan, spent func(policy.Rule) (int64, bool)) []wire.Charged {
+	list := make([]wire.Charged, len(p.Rules))
+	for i, b := range p.Rules {
+		c, settled := g.known.of(b)
+		if !settled && slices.ContainsFunc(g.plan.Rules, func(o policy.MatchedRule) bool { return countsAs(b, o) }) {
+			c = wire.Charged{Units: g.price.under(b.Rule)}
+		}
+		if c.Spent = wire.Never; spent != nil {
+			if units, is := spent(b.Rule); is {
+				c.Spent = units
+			}
+		}
+		list[i] = c
+	}
+	return list
+}
 
 // String describes the rules with units that came back, were charged or are over, for logs: "tokens of
 // llm: 1830 spent, 330 charged".

@@ -1,9 +1,11 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // share is one process's part of a limit while Redis cannot decide: the limit
@@ -61,7 +63,7 @@ func newShare(r policy.Rule, live int64, now time.Time, slack time.Duration) *sh
 
 // window is the length of the rule's window. What is granted here may start as
 // late as what Redis grants.
-func (s *share) window() time.Duration { return s.rule.Per + widened(s.rule) + s.slack }
+func (s *share) window() time.Duration { return s.rule.Per + wire.Widened(s.rule) + s.slack }
 
 // unit is how long a token bucket takes to refill n units.
 func (s *share) unit(n int64) time.Duration {

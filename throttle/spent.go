@@ -35,8 +35,7 @@ type spentGrant struct {
 // reportSpent tells Config.OnSpent, which is not nil, of a request that was allowed. Of one with a waiter id it says nothing:
 // who lets requests wait in line knows which of them run.
 func (l *Limiter) reportSpent(d *Decision, req *Request) {
-	drawn := req.ID == "" || req.slot != nil // otherwise the caller's own, who may have sent it before
-	if req.Turn.WaiterID != "" || req.takesNothing() || d.replayed && !drawn {
+	if req.Waiter.ID != "" || req.takesNothing() || d.replayed {
 		return
 	}
 	one := Spent{Scope: req.Scope, Tasks: 1, Units: max(req.Cost, defaultCost), Costs: req.Costs}

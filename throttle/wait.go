@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Start is Decide that also waits for a granted start: when it returns an allowed decision, the run
@@ -15,20 +16,19 @@ import (
 // id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or
 // a limit denies it: lateness is never a denial. Each repetition costs two round trips.
 //
-// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing but the
-// waiter's place. If the scope is paused during the wait, a start that was granted more than 250 ms
-// ahead is taken back, and any start if this process has reported the API's pause; a waiter goes back
-// to the front of its queue. Errors are those of Decide. If ctx ends during the wait, the units are
+// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start that was granted more than 250 ms
+// ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
+// is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait, the units are
 // given back and the error is ctx's; At and Wait of the Decision are then those of the missed start.
 // Costs what Decide costs, and for a start that is granted more than 250 ms ahead one more round trip,
 // which the starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
 		d, handed := l.handed(ctx, &req)
-		req.Turn.Granted = nil
+		req.Waiter.Granted = nil
 		if !handed {
 			l.startLater(&req)
-			if err := l.decideOnly(ctx, req, &d); err != nil || !d.Allowed {
+			if err := l.decideOnly(ctx, &req, &d); err != nil || !d.Allowed {
 				return d, err
 			}
 		}
@@ -36,12 +36,11 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err != nil {
 			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d, true))
 		}
-		req.Turn.MissedStart = d.starts()
 		if paused || l.overtaken(req.Scope, d) {
 			if err := l.takeBack(ctx, &d, true); err != nil {
 				return Decision{Binding: -1}, err
-			} else if req.Turn.WaiterID != "" {
-				return l.Waitlist().RequeueFront(ctx, req)
+			} else if req.Waiter.ID != "" {
+				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, place: d.place}, nil
 			}
 			req.ID = ""
 			continue
@@ -57,15 +56,14 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err := l.takeBack(ctx, &d, false); err != nil { // those who wait would be granted what it asks for anew
 			return Decision{Binding: -1}, err
 		}
-		req.ID, req.standing = "", again
+		req.ID = ""
 		if req.late = l.after(&d, late, tries); req.late.from > 0 {
 			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
 		}
 	}
 }
 
-// takeBack gives a start back that cannot be used. One that is in flight is given back by whoever says so, or asks
-// for the ticket again.
+// takeBack gives a start back that cannot be used. One that is in flight comes back with the next decision about its task.
 func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 	if d.Handed {
 		return nil
@@ -82,10 +80,6 @@ func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 // as long as max_wait allows. A changed policy applies at once. Costs one round trip for each time it
 // asks.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
-	if req.ID == "" {
-		req.slot = l.slots.take()
-		defer func() { l.slots.put(req.slot) }()
-	}
 	p, err := l.prepare(&req)
 	if err != nil {
 		return Decision{}, err
@@ -104,13 +98,8 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 		case err == nil:
 			err = tooLong(untilDeadline(ctx), l.untilLastStart(ctx), d, time.Since(began))
 			pause = d.RetryDelay(req.MaxDelay)
-			req.ID = NewID()
-			if req.slot != nil && req.slot.spent {
-				req.slot = l.slots.take() // an attempt of an outage may yet arrive in the other
-			}
+			req.ID = ""
 		case errors.Is(err, ErrUnavailable):
-			// Asked again under its ID, an attempt that was granted before its
-			// reply was lost is not charged twice.
 			if waited := time.Since(began); p.patience(waited) > 0 {
 				err = nil
 			} else {
@@ -149,26 +138,6 @@ func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 		return pause - pause/10 + rand.N(pause/10+1)
 	}
 	return max(pause-ahead/2, time.Millisecond)
-}
-
-// patience returns how much longer a request may wait for the least patient of
-// its rules, 0 when no longer.
-func (p *compiledScope) patience(waited time.Duration) time.Duration {
-	left := Never
-	for _, b := range p.bounds {
-		if b.Rule.MaxWait > 0 {
-			left = min(left, max(0, b.Rule.MaxWait-waited))
-		}
-	}
-	return left
-}
-
-// maxWait is the shortest max_wait of the rules, 0 where none has one.
-func (p *compiledScope) maxWait() time.Duration {
-	if left := p.patience(0); left != Never {
-		return left
-	}
-	return 0
 }
 
 // untilDeadline returns how long ctx lasts.

@@ -18,7 +18,7 @@ type Scopes struct {
 	changed  chan struct{}    // closed when the policy is another one
 	before   []*policy.Policy // the latest last
 	now      func(prefix string) time.Time
-	attach   func(*Scope) any
+	attach   func(*Scope, *policy.Policy) any
 }
 
 const (
@@ -29,7 +29,7 @@ const (
 
 // NewScopes returns a cache for a policy; compiler has no version yet. now returns the time of a provider's server, and attach
 // what each compiled scope has as Attached.
-func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time.Time, attach func(*Scope) any) *Scopes {
+func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time.Time, attach func(*Scope, *policy.Policy) any) *Scopes {
 	s := &Scopes{compiler: compiler, now: now, attach: attach, changed: make(chan struct{})}
 	s.use(p)
 	return s
@@ -92,14 +92,23 @@ func (s *Scopes) Of(scope string) (*Scope, error) {
 // At returns what applies at a scope at a time of the server's clock: a reply has told that a scope is out of date.
 func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) { return s.compile(scope, at) }
 
+// Each visits what is known.
+func (s *Scopes) Each(visit func(*Scope)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, one := range s.known {
+		visit(one)
+	}
+}
+
 // Alone returns what a scope comes to if a rule is all that it meets, at a time of the server's clock. It is not kept.
 func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
 	s.mu.RLock()
-	compiler := s.compiler
+	p, compiler := s.policy, s.compiler
 	s.mu.RUnlock()
 	one := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
 	if s.attach != nil {
-		one.Attached = s.attach(one)
+		one.Attached = s.attach(one, p)
 	}
 	return one
 }
@@ -114,7 +123,7 @@ func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
 	}
 	one := compiler.Compile(scope, all, p.Weights(scope), at)
 	if s.attach != nil {
-		one.Attached = s.attach(one)
+		one.Attached = s.attach(one, p)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

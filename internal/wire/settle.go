@@ -1,7 +1,5 @@
 package wire
 
-
-
 // GrantText returns a grant as scripts keep it: what was charged at a start under rules of a shape, at the places of its units.
 func GrantText(start, shape int64, places []int64, path, cost string) string {
 	b := seven([]byte{byte(len(places))}, start, 0, 0, shape)
@@ -154,3 +152,23 @@ func ResetArgs(clock, path, text string, which []bool) []any {
 	return []any{clock, path, text, string(bytes)}
 }
 
+// Renewed reports whether the reply of renew says that all places are held.
+func Renewed(reply any) bool {
+	list, _ := reply.([]any)
+	return len(list) > 0 && list[0] == int64(1)
+}
+
+// ReadReset reads the reply of reset: whether tasks wait for one of the rules, and the units that each of those that were reset
+// had counted.
+func ReadReset(reply any, which []bool) (waits bool, used []int64, err error) {
+	list, _ := reply.([]any)
+	if len(list) != 2+len(which) {
+		return false, nil, ErrReply
+	}
+	for i, is := range which {
+		if n, _ := list[2+i].(int64); is {
+			used = append(used, n)
+		}
+	}
+	return list[1] == int64(1), used, nil
+}
