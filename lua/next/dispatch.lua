@@ -18,7 +18,7 @@
 -- ARGV[9..]   scope and the text of its rules, for each of them. See include/rules.lua.
 -- ARGV[2n+9..] news   four for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
 --                     back, "used" it has not come, and may have started, "gone" it no longer exists; by how many µs its run
---                     began late, 0 if it did not; and the text of its rules, which only a late run needs.
+--                     began late, 0 if it did not; and the text of its rules, which all but a run in time need.
 --
 -- Returns  {times, granted, stale, refused, overdue}
 --          times    in bytes: the clock of this call, and when to look again, 0 for not; seven bytes each
@@ -54,11 +54,17 @@ for i = 9, news_from - 1, 2 do
   due_above(ARGV[i])
 end
 
--- The rules of a scope, nil if no text is at hand.
+-- The rules of a scope by a text, nil if it is older than the caller's or another one than this call uses: rules that scopes share
+-- have one state and one set of numbers in a call.
+local using
 local function rules_of(scope, text)
   if of_scope[scope] then return of_scope[scope] end
-  text = text ~= '' and text or call('HGET', rules_key, scope)
-  return text and policy(scope, text)
+  local its, of = 0, nil
+  if text then its, of = unpacked('>I7I7', text) end
+  if not of or its < version and of ~= policy_number then return nil, true end
+  using = using or of
+  if of ~= using then return nil, false end
+  return policy(scope, text)
 end
 
 -- The news.
@@ -68,7 +74,7 @@ for i = news_from, #ARGV, 4 do
   local value = (what ~= 'came' or late > 0) and call('HGET', flight, waiter)
   if value then
     local g = read_grant(value)
-    local its = rules_of(g.scope, ARGV[i + 3])
+    local its = rules_of(g.scope, ARGV[i + 3] ~= '' and ARGV[i + 3] or nil)
     local same = its and its.shape == g.shape
     if late > 0 then
       if same then move_later(its, g.places, g.start + late, costs_of(its, g.cost)) end
@@ -189,8 +195,9 @@ end
 
 -- Serves the first task of a leaf.
 local function serve(q, scope, path, turned)
-  local its = rules_of(scope, '')
-  if not its or its.version < version and its.policy ~= policy_number or now >= its.ends then
+  local its, old = rules_of(scope, call('HGET', rules_key, scope))
+  if not its and not old then return block(scope, now + BACK) end -- the next call may use these
+  if not its or now >= its.ends then
     stale[#stale + 1] = scope
     return block(scope, now + STALE) -- until the caller's next call
   end
@@ -207,8 +214,8 @@ local function serve(q, scope, path, turned)
   local at, by, certain = binding(its, costs_of(its, cost))
   local r = its[by]
   if not r then return block(scope, its.ends) end -- the rules end before
-  if at then return block(r.node, min(certain and at - lead > now and at - lead or at, its.ends)) end
-  if r.cap == 0 or r.p == 0 then return block(r.node, min(now + NEVER, its.ends)) end
+  if at then return block(r.node, min(certain and at - lead > now and at - lead or at, its.ends, r.till)) end
+  if r.cap == 0 or r.p == 0 or r.till < EXACT then return block(r.node, min(now + NEVER, its.ends, r.till)) end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = q, scope, id
   paid[#paid + 1] = q .. ':' .. id
   count(scope, -1)

@@ -81,10 +81,12 @@ local function rule(of, scope)
   local r = loaded[name]
   if not r then
     local numbers, key = of.numbers, P .. 'r:' .. name
-    local other = reported and call('HGET', P .. 'api', 'R' .. name)
-    if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind then numbers = sub(other, 9) end
+    local other, till = reported and call('HGET', P .. 'api', 'R' .. name), EXACT
+    if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind then
+      numbers, till = sub(other, 9), unpacked('>I7', other)
+    end
     r = of.its.load(of, key, numbers, of.kind ~= 'C' and call('GET', key))
-    r.its, r.node = of.its, at
+    r.its, r.node, r.till = of.its, at, till -- until when these numbers count
     loaded[name] = r
   end
   return r
@@ -96,7 +98,7 @@ local function pause(at)
   if r == nil then
     local v = call('HGET', P .. 'api', 'P' .. at)
     r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
-    if r then r.its, r.node = algorithm('P'), at end
+    if r then r.its, r.node, r.till = algorithm('P'), at, EXACT end
     loaded[at] = r
   end
   return r or nil
@@ -203,13 +205,13 @@ end
 -- Has a node that is blocked looked at now: units came free below it, or a limit has changed. Returns 1 if it was blocked.
 local function due(at) return call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at) end
 
--- Moves units to a later start: a run began late, and they are not to leave a window too soon. The bound of a bucket minds it too.
+-- Moves units to a later start: a run began late, and counts when it began, whatever has come back of its units by then.
 local function move_later(its, at, start, costs)
   for i = 1, its.many do
     local r = its[i]
     if costs[i] > 0 and r.of.kind ~= 'C' and (at[i] or 0) > 0 then
-      local back = algorithm(r.of.kind, 'rare').refund(r, at[i], costs[i])
-      if back > 0 then at[i] = r.its.charge(r, start, back) end
+      algorithm(r.of.kind, 'rare').refund(r, at[i], costs[i])
+      at[i] = r.its.charge(r, start, costs[i])
       changed[r] = true
     end
   end
