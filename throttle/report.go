@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -42,7 +42,7 @@ type ReportResult struct {
 // that the policy names. It asks nothing of Redis. A scope that meets no rule is read without a unit.
 func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now time.Time) upstream.Hint {
 	var r upstream.Reader
-	if p, err := l.scopes.of(scope); err == nil {
+	if p, err := l.plan(scope); err == nil {
 		r.ResetUnit = p.resets
 	}
 	return r.Read(status, header, now)
@@ -76,11 +76,11 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
-	if !a.Limited && len(a.Quotas) == 0 && (a.Unread || !l.scopes.raises()) && !l.reports.probing.Load() {
+	if !a.Limited && len(a.Quotas) == 0 && (a.Unread || !l.Policy().RaisesLimits()) && !l.reports.probing.Load() {
 		return ReportResult{}, nil
 	}
-	p, err := l.scopes.of(scope)
-	if err != nil || len(p.bounds) == 0 || p.answers == policy.AnswersIgnore || !p.hearsHost(a.Host) {
+	p, err := l.plan(scope)
+	if err != nil || len(p.Rules) == 0 || p.answers == policy.AnswersIgnore || !p.hearsHost(a.Host) {
 		return ReportResult{}, err
 	}
 	if p.answers == policy.AnswersRefusals && !a.Limited {
@@ -89,7 +89,7 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	began, probed := l.reports.probed(p, a.Sent)
 	words, out, known := l.pauses(p, a, probed)
 	if probed && !a.Limited {
-		words = append(words, signal{"open", p.path, [5]int64{age(a)}})
+		words = append(words, signal{Word: wire.Word{Verb: "open", Name: p.Path, Numbers: [5]int64{age(a)}}})
 	}
 	if p.answers.Correct() {
 		switch {
@@ -97,7 +97,7 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 		case !a.Limited:
 			words = append(words, l.rises(p)...)
 		case len(words) > 0:
-			words = append(words, p.cuts()...)
+			words = append(words, l.cuts(p)...)
 		}
 		words = append(words, l.adoptions(p, a)...)
 	}
@@ -107,17 +107,17 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	told, err := l.sendSignals(ctx, p, words)
 	if err != nil {
 		for _, w := range words {
-			l.reports.forget(p.provider, w.name) // it is to be told with the next answer
+			l.reports.forget(p.Prefix, w.Name) // it is to be told with the next answer
 		}
 		return out, err
 	}
 	if probed {
 		l.reports.endProbe(p, began)
-		l.tellFreed(p.scope.Provider()) // a pause may end sooner than its probe would have been given up
+		l.list.Wake(p.Scope.Scope.Provider()) // a pause may end sooner than its probe would have been given up
 	}
 	for i, one := range told {
 		l.noted(ctx, p, words[i], one, known)
-		if words[i].verb == "pause" || words[i].verb == "rest" {
+		if words[i].pauses() {
 			out.Until = one.until
 		}
 		out.Changed = out.Changed || one.changed
@@ -126,20 +126,13 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	return out, nil
 }
 
-// signal is what is told; see lua/report_upstream.lua.
+// signal is a word that is reported; see lua/report.lua.
 type signal struct {
-	verb, name string
-	numbers    [5]int64
+	wire.Word
+	limit int64 // the API's own, of an adoption
 }
 
-// frees says whether tasks may start sooner by the word than they would have.
-func (w signal) frees() bool {
-	switch w.verb {
-	case "pause", "rest", "cut":
-		return false
-	}
-	return true
-}
+func (w signal) pauses() bool { return w.Verb == "pause" || w.Verb == "rest" }
 
 // notedSignal is what became of a word.
 type notedSignal struct {
@@ -153,22 +146,22 @@ type notedSignal struct {
 
 // correctable tells whether a rule is one whose limit an API can correct.
 func correctable(r policy.Rule) bool {
-	return r.Limit > 0 && r != openRule && (r.Algorithm == policy.TokenBucket || r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow)
+	return r.Limit > 0 && (r.Algorithm == policy.TokenBucket || r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow)
 }
 
 // hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or
 // of a level that says that it heeds.
-func (p *compiledScope) hears(b policy.MatchedRule) bool { return b.Heeds || b.Scope == p.scope }
+func (p *plan) hears(b policy.MatchedRule) bool { return b.Heeds || b.Scope == p.Scope.Scope }
 
 // paced are the rules that refusals cut, and that grow again: those of the lowest level that
 // has any.
-func (p *compiledScope) paced() (some []int) {
-	for i := len(p.bounds) - 1; i >= 0; i-- {
-		b := p.bounds[i]
+func (p *plan) paced() (some []int) {
+	for i := len(p.Rules) - 1; i >= 0; i-- {
+		b := p.Rules[i]
 		if !correctable(b.Rule) || b.Rule.Per > mostWindow || !p.hears(b) {
 			continue
 		}
-		if len(some) > 0 && b.Scope.Len() != p.bounds[some[0]].Scope.Len() {
+		if len(some) > 0 && b.Scope.Len() != p.Rules[some[0]].Scope.Len() {
 			break
 		}
 		some = append(some, i)
@@ -176,36 +169,49 @@ func (p *compiledScope) paced() (some []int) {
 	return some
 }
 
+// wholeOf is a rule's numbers as scripts read them, under a limit.
+func (l *Limiter) wholeOf(b policy.MatchedRule, limit int64) string {
+	b.Rule.Limit = limit
+	return wire.RuleText(wire.Finer(b.Rule, l.cfg.StartTolerance))
+}
+
 // cuts are the words that cut rules.
-func (p *compiledScope) cuts() (words []signal) {
+func (l *Limiter) cuts(p *plan) (words []signal) {
 	for _, i := range p.paced() {
-		b := p.bounds[i]
+		b := p.Rules[i]
 		c := b.Corrects.WithDefaults()
 		if c.Least >= c.Most {
 			continue // nothing is left to cut
 		}
 		apart := min(max(b.Rule.Per, leastWindow), time.Minute)
-		words = append(words, signal{"cut", p.ruleName(i), [5]int64{
+		words = append(words, signal{Word: wire.Word{Verb: "cut", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit), Numbers: [5]int64{
 			(100 - c.Cut) * onePercent, apart.Microseconds(), growsBy(b), c.Least * onePercent, c.Most * onePercent,
-		}})
+		}}})
 	}
 	return words
 }
 
-// rises are the words by which rules may grow above their limits, since a call was not refused.
-func (l *Limiter) rises(p *compiledScope) (words []signal) {
+// rises are the words by which corrected rules grow again, and grow above their limits where the policy lets them, since a call
+// was not refused: at most one a second for each rule.
+func (l *Limiter) rises(p *plan) (words []signal) {
 	for _, i := range p.paced() {
-		b := p.bounds[i]
-		if !b.Corrects.Raises() {
+		b := p.Rules[i]
+		over, again := int64(0), growEach
+		if b.Corrects.Raises() {
+			over = adoptedFor.Microseconds()
+		} else if !l.reports.corrected(p, i) {
 			continue
 		}
-		w := signal{"rise", p.ruleName(i), [5]int64{mostMillionths(b), growsBy(b), adoptedFor.Microseconds()}}
-		if l.reports.signalResult(p.keys[i], w, adoptedFor/2) {
+		w := signal{Word: wire.Word{Verb: "rise", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit), Numbers: [5]int64{max(whole, mostMillionths(b)), growsBy(b), over}}}
+		if l.reports.signalResult(p.Prefix+wire.RuleName(b), w, again) {
 			words = append(words, w)
 		}
 	}
 	return words
 }
+
+// growEach is how often a corrected limit grows.
+const growEach = time.Second
 
 // growsBy is by how many millionths of a limit it grows in a second.
 func growsBy(b policy.MatchedRule) int64 {
@@ -220,47 +226,36 @@ func mostMillionths(b policy.MatchedRule) int64 {
 	return b.Corrects.Most * onePercent
 }
 
-// reachOf is how many millionths of its limit may come of a rule: what the policy lets, as far as
-// a bucket's numbers go. See lua/include/upstream/upstream.lua.
-func reachOf(b policy.MatchedRule, pad time.Duration) int64 {
-	most := max(whole, mostMillionths(b))
-	if b.Rule.Algorithm != policy.TokenBucket {
-		return most
-	}
-	_, n := ruleParams(b.Rule, pad, most)
-	far, _ := mulDiv(min(maxDrain, maxParts/max(n[3], 1)), whole, n[0])
-	return min(most, far)
-}
-
 // mostOf is so many millionths of a limit, rounded down.
 func mostOf(limit, most int64) int64 {
-	n, _ := mulDiv(limit, most, whole)
+	n, _ := wire.MulDiv(limit, most, whole)
 	return n
 }
 
-// ruleName is what follows the provider in a rule's key.
-func (p *compiledScope) ruleName(i int) string { return p.keys[i][len(p.provider):] }
-
 // adoptions are the words for limits of the API's own: each for the lowest rule of the same
 // unit and window.
-func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) {
+func (l *Limiter) adoptions(p *plan, a upstream.Hint) (words []signal) {
 	for _, q := range a.Quotas {
 		if q.Limit <= 0 || q.Window <= 0 {
 			continue
 		}
-		for i := len(p.bounds) - 1; i >= 0; i-- {
-			r := p.bounds[i].Rule
-			if !correctable(r) || r.Unit != q.Unit || r.Per != q.Window || !p.hears(p.bounds[i]) {
+		for i := len(p.Rules) - 1; i >= 0; i-- {
+			r := p.Rules[i].Rule
+			if !correctable(r) || r.Unit != q.Unit || r.Per != q.Window || !p.hears(p.Rules[i]) {
 				continue
 			}
-			limit := adoptedOf(p.bounds[i], q.Limit)
+			limit := adoptedOf(p.Rules[i], q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
-			burst := limit
-			if q.Rate {
-				burst = 0
+			w := signal{Word: wire.Word{Verb: "adopt", Name: wire.RuleName(p.Rules[i]), Numbers: [5]int64{0}}, limit: limit}
+			w.Rule = l.wholeOf(p.Rules[i], r.Limit)
+			if limit > 0 {
+				b := p.Rules[i]
+				if !q.Rate && b.Rule.Algorithm == policy.TokenBucket {
+					b.Rule.Burst = min(b.Rule.Burst, limit)
+				}
+				w.Rule, w.Numbers[0] = l.wholeOf(b, limit), holds.Microseconds()
 			}
-			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(p.bounds[i], l.cfg.StartTolerance).Microseconds(), holds.Microseconds(), burst}}
-			if l.reports.signalResult(p.keys[i], w, holds/2) {
+			if l.reports.signalResult(p.Prefix+w.Name, w, holds/2) {
 				words = append(words, w)
 			}
 			break
@@ -279,76 +274,67 @@ func adoptedOf(b policy.MatchedRule, limit int64) int64 {
 	return min(limit, mostOf(b.Rule.Limit, max(most, whole)))
 }
 
-// countedIn is the window in which scripts count a limit of the rule: the pad, and what a burst cannot
-// pay of a margin, slow a bucket. See bucketTimes.
-func countedIn(b policy.MatchedRule, pad time.Duration) time.Duration {
-	if b.Rule.Algorithm == policy.TokenBucket {
-		per, _ := bucketTimes(b.Rule, pad, mostMillionths(b))
-		return us(per)
+// sendSignals reports words.
+func (l *Limiter) sendSignals(ctx context.Context, p *plan, signals []signal) ([]notedSignal, error) {
+	words := make([]wire.Word, len(signals))
+	for i, w := range signals {
+		words[i] = w.Word
 	}
-	return b.Rule.Per
-}
-
-// tell tells words; see lua/report_upstream.lua.
-func (l *Limiter) sendSignals(ctx context.Context, p *compiledScope, words []signal) ([]notedSignal, error) {
-	c := newCall(lua.ReportUpstream, []any{p.upstream, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
-	c.args = append(c.args, l.clock())
-	for _, w := range words {
-		c.args = append(c.args, w.verb, w.name)
-		for _, n := range w.numbers {
-			c.args = append(c.args, n)
-		}
-	}
-	reply, err := l.runner.run(context.WithoutCancel(ctx), c)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.Timeout)
+	defer cancel()
+	reply, err := wire.Run(limited, l.rdb, reportScript, p.Prefix, wire.ReportArgs(l.clock(), words)...)
 	if err != nil {
-		return nil, unavailable(ctx, "tell what the API said of", p.scope.String(), err)
+		return nil, unavailable(ctx, "report what the API said of", p.Scope.Scope.String(), err)
+	}
+	now, waits, list, err := wire.ReadReport(reply, words)
+	if err != nil {
+		return nil, unavailable(ctx, "report what the API said of", p.Scope.Scope.String(), err)
 	}
 	out := make([]notedSignal, len(words))
-	for i, w := range words {
-		changed, until, noted := reply[1+3*i], reply[2+3*i], reply[3+3*i]
-		out[i].at = time.UnixMicro(reply[0])
-		if out[i].changed = changed == 1; until > 0 {
-			out[i].until, out[i].left = time.UnixMicro(until), us(until-reply[0])
+	for i, n := range list {
+		out[i] = notedSignal{at: time.UnixMicro(now), changed: n.Changed, noted: n.Name, full: n.Full}
+		if n.Ends > 0 {
+			out[i].until, out[i].left = time.UnixMicro(n.Ends), us(n.Ends-now)
 		}
-		out[i].noted, out[i].full = w.name[:max(0, noted)], noted < 0
 	}
-	if slices.ContainsFunc(out, func(one notedSignal) bool { return one.changed }) && slices.ContainsFunc(words, signal.frees) {
-		l.tellFreed(p.scope.Provider())
+	if waits {
+		l.list.Wake(p.Scope.Scope.Provider())
 	}
 	return out, nil
 }
 
 // noted keeps what was told, and has what is new in the log.
-func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one notedSignal, known bool) {
+func (l *Limiter) noted(ctx context.Context, p *plan, w signal, one notedSignal, known bool) {
 	l.tellUpstream(p, w, one)
-	if one.changed && (w.verb == "cut" || w.verb == "adopt") {
-		l.emptyUnder(p.provider + w.name)
+	if one.changed && (w.Verb == "cut" || w.Verb == "adopt") {
+		l.reports.correct(p.Prefix+w.Name, one.left)
+		l.emptyUnder(p.Prefix, w.Name)
 	}
 	until := one.until.UTC().Format(time.RFC3339)
-	scope := p.scope.String()
+	scope := p.Scope.Scope.String()
 	switch {
 	case one.full:
-		l.reports.unsaid(p.provider+w.name, w.verb)
-	case w.verb == "pause" || w.verb == "rest":
+		l.reports.unsaid(p.Prefix+w.Name, w.Verb)
+	case w.pauses():
 		l.reports.note(p, one)
-		l.emptyBelow(p.provider, one.noted)
-		scope = levelsOf(p.scope)[strings.Count(one.noted, "/")]
+		l.emptyBelow(p.Prefix, one.noted)
+		scope = levelsOf(p.Scope.Scope)[strings.Count(one.noted, "/")]
 		if one.changed {
-			l.cfg.Logger.WarnContext(ctx, "the API asked to stop calling; scope paused", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)
+			l.cfg.Logger.WarnContext(ctx, "the API asked to stop calling; scope paused", "scope", scope, "answered", p.Scope.Scope.String(), "until", until, "said", known)
 		}
 	case !one.changed:
-	case w.verb == "open":
+	case w.Verb == "open":
 		l.cfg.Logger.InfoContext(ctx, "the API accepts calls again; scope resumed", "scope", scope)
-	case w.verb == "cut":
-		l.cfg.Logger.InfoContext(ctx, "the API rejects calls; limit reduced", "scope", scope, "rule", w.name, "until", until)
-	case w.verb == "rise":
-		l.cfg.Logger.InfoContext(ctx, "the API rejects no calls; limit raised above the configured one", "scope", scope, "rule", w.name,
-			"percent", w.numbers[0]/onePercent, "until", until)
-	case w.verb == "adopt" && w.numbers[0] > 0:
+	case w.Verb == "cut":
+		l.cfg.Logger.InfoContext(ctx, "the API rejects calls; limit reduced", "scope", scope, "rule", w.Name, "until", until)
+	case w.Verb == "rise":
+		l.cfg.Logger.InfoContext(ctx, "the API rejects no calls; limit raised above the configured one", "scope", scope, "rule", w.Name,
+			"percent", w.Numbers[0]/onePercent, "until", until)
+	case w.Verb == "adopt" && w.limit > 0:
 		l.cfg.Logger.WarnContext(ctx, "the API's limit differs from the configured one; using the API's",
-			"scope", scope, "rule", w.name, "limit", w.numbers[0], "until", until)
-	case w.verb == "adopt":
-		l.cfg.Logger.InfoContext(ctx, "the API's limit is at least the configured one; using the configured one", "scope", scope, "rule", w.name)
+			"scope", scope, "rule", w.Name, "limit", w.limit, "until", until)
+	case w.Verb == "adopt":
+		l.cfg.Logger.InfoContext(ctx, "the API's limit is at least the configured one; using the configured one", "scope", scope, "rule", w.Name)
 	}
 }
 
@@ -356,12 +342,12 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one not
 var effects = map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}
 
 // tellUpstream reports what is new to the observers.
-func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
-	if !one.changed || effects[w.verb] == "" {
+func (l *Limiter) tellUpstream(p *plan, w signal, one notedSignal) {
+	if !one.changed || effects[w.Verb] == "" {
 		return
 	}
 	if l.cfg.Observer != nil {
-		l.cfg.Observer.UpstreamSignal(effects[w.verb])
+		l.cfg.Observer.UpstreamSignal(effects[w.Verb])
 	}
 	if l.cfg.OnUpstream != nil {
 		l.cfg.OnUpstream(p.changeBy(w, one))
@@ -369,20 +355,20 @@ func (l *Limiter) tellUpstream(p *compiledScope, w signal, one notedSignal) {
 }
 
 // changeBy is what a word has changed.
-func (p *compiledScope) changeBy(w signal, one notedSignal) UpstreamChange {
-	change := UpstreamChange{What: effects[w.verb], Until: one.until, Left: one.left}
-	switch w.verb {
+func (p *plan) changeBy(w signal, one notedSignal) UpstreamChange {
+	change := UpstreamChange{What: effects[w.Verb], Until: one.until, Left: one.left}
+	switch w.Verb {
 	case "pause", "rest":
-		change.Scope = levelsOf(p.scope)[strings.Count(one.noted, "/")]
+		change.Scope = levelsOf(p.Scope.Scope)[strings.Count(one.noted, "/")]
 	default:
-		for i, b := range p.bounds {
-			if p.ruleName(i) == w.name {
+		for _, b := range p.Rules {
+			if wire.RuleName(b) == w.Name {
 				change.Scope, change.Rule, change.Pattern = b.Scope.String(), b.Rule.Name, b.Pattern
 			}
 		}
 	}
-	if w.verb == "adopt" {
-		change.Limit = w.numbers[0]
+	if w.Verb == "adopt" {
+		change.Limit = w.limit
 	}
 	return change
 }
@@ -391,23 +377,23 @@ func (p *compiledScope) changeBy(w signal, one notedSignal) UpstreamChange {
 // they held up are dispatched at once. Scopes above and below it keep their pauses and corrections.
 // Costs one round trip. Its errors are those of Report.
 func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
-	p, err := l.scopes.of(scope)
-	if err != nil || len(p.bounds) == 0 {
+	p, err := l.plan(scope)
+	if err != nil || len(p.Rules) == 0 {
 		return err
 	}
 	return l.forget(ctx, p, "")
 }
 
-// forget forgets what was told of a rule at the scope's level, or of all and of its pause.
-func (l *Limiter) forget(ctx context.Context, p *compiledScope, rule string) error {
+// forget forgets what was reported of a rule at the scope's level, or of all and of its pause.
+func (l *Limiter) forget(ctx context.Context, p *plan, rule string) error {
 	var words []signal
 	if rule == "" {
-		words = append(words, signal{verb: "lift", name: p.path})
+		words = append(words, signal{Word: wire.Word{Verb: "lift", Name: p.Path}})
 	}
-	for i, b := range p.bounds {
-		if b.Scope == p.scope && correctable(b.Rule) && (rule == "" || b.Rule.Name == rule) {
-			words = append(words, signal{verb: "free", name: p.ruleName(i)})
-			l.reports.forget(p.provider, p.ruleName(i))
+	for _, b := range p.Rules {
+		if b.Scope == p.Scope.Scope && correctable(b.Rule) && (rule == "" || b.Rule.Name == rule) {
+			words = append(words, signal{Word: wire.Word{Verb: "free", Name: wire.RuleName(b)}})
+			l.reports.forget(p.Prefix, wire.RuleName(b))
 		}
 	}
 	if len(words) == 0 {

@@ -4,6 +4,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // reportCachedFor is how long a report is cached before it is sent again: another process may have
@@ -17,7 +20,7 @@ const (
 )
 
 // reportCache is what this process has told, or was told, so that it says nothing twice: of up to
-// maxPlans scopes and rules.
+// maxCached scopes and rules.
 type reportCache struct {
 	waiting atomic.Int64 // for a start
 	probing atomic.Bool  // there are probes
@@ -27,6 +30,7 @@ type reportCache struct {
 	words  map[cachedKey]cachedSignal
 	looked map[string]time.Time // at the pauses of scopes, by the same
 	probes map[string]time.Time // when the latest probe of a scope began, by the same
+	corrections map[string]time.Time // until when rules are corrected, by their keys
 	next   chan struct{}        // closed when a pause is heard of; nil where nobody waits for that
 }
 
@@ -41,33 +45,33 @@ type cachedPause struct {
 type cachedKey struct{ rule, verb string }
 
 type cachedSignal struct {
-	numbers [5]int64
-	told    time.Time
+	word signal
+	told time.Time
 }
 
 // until tells whether an answer that asks for so long says nothing new.
-func (h *reportCache) until(p *compiledScope, now time.Time, wait time.Duration) (until time.Time, told bool) {
+func (h *reportCache) until(p *plan, now time.Time, wait time.Duration) (until time.Time, told bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	one, known := h.pauses[p.provider+p.path]
+	one, known := h.pauses[p.Prefix+p.Path]
 	fresh := known && now.Before(one.here) && now.Sub(one.told) < reportCachedFor
 	return one.until, fresh && !now.Add(wait-knownPause).After(one.here)
 }
 
 // note notes the pause that an answer to the scope's calls asked for: it may count for a level above,
 // which those beside the scope have to hear of too.
-func (h *reportCache) note(p *compiledScope, one notedSignal) {
+func (h *reportCache) note(p *plan, one notedSignal) {
 	if !one.until.IsZero() {
 		at := one.until.Add(-one.left)
-		h.pause(p.provider+p.path, one.until, at)
-		if one.noted != p.path {
-			h.pause(p.provider+one.noted, one.until, at)
+		h.pause(p.Prefix+p.Path, one.until, at)
+		if one.noted != p.Path {
+			h.pause(p.Prefix+one.noted, one.until, at)
 		}
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.pauses, p.provider+p.path)
+	delete(h.pauses, p.Prefix+p.Path)
 }
 
 // signalResult tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
@@ -76,15 +80,15 @@ func (h *reportCache) note(p *compiledScope, one notedSignal) {
 func (h *reportCache) signalResult(key string, w signal, again time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now, its := time.Now(), cachedKey{key, w.verb}
+	now, its := time.Now(), cachedKey{key, w.Verb}
 	one, known := h.words[its]
-	if known && now.Sub(one.told) < limitsApart || known && one.numbers == w.numbers && now.Sub(one.told) < again {
+	if known && now.Sub(one.told) < limitsApart || known && one.word == w && now.Sub(one.told) < again {
 		return false
 	}
-	if h.words == nil || len(h.words) >= maxPlans {
+	if h.words == nil || len(h.words) >= maxCached {
 		h.words = map[cachedKey]cachedSignal{}
 	}
-	h.words[its] = cachedSignal{w.numbers, now}
+	h.words[its] = cachedSignal{w, now}
 	return true
 }
 
@@ -98,9 +102,74 @@ func (h *reportCache) unsaid(key, verb string) {
 	}
 }
 
+// maxCached bounds what a cache of this package keeps.
+const maxCached = 10_000
+
+// correct notes that a rule, by its key, is corrected for a time.
+func (h *reportCache) correct(key string, left time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.corrections == nil || len(h.corrections) >= maxCached {
+		h.corrections = map[string]time.Time{}
+	}
+	h.corrections[key] = time.Now().Add(left)
+}
+
+// corrected reports whether this process has heard that a rule of a plan is corrected now.
+func (h *reportCache) corrected(p *plan, rule int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Before(h.corrections[p.Prefix+wire.RuleName(p.Rules[rule])])
+}
+
 func (h *reportCache) forget(provider, rule string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.words, cachedKey{provider + rule, "adopt"})
 	delete(h.words, cachedKey{provider + rule, "rise"})
 }
+
+// After a pause of unknown length one call goes first, as a probe, and the others wait until a call has gone through; see
+// lua/include/pause.lua. The script that grants a start says whether it is a probe. This process remembers that until
+// the answer comes, since no other answer without news is worth a round trip.
+
+// probe remembers that a start of the plan's scope is a probe.
+func (h *reportCache) probe(p *plan, begins time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.probes == nil || len(h.probes) >= maxCached {
+		h.probes = map[string]time.Time{}
+	}
+	h.probes[p.Prefix+p.Path] = begins
+	h.probing.Store(true)
+}
+
+// probed returns whether an answer may be that of the scope's probe, and when that began: a call that was sent before is none.
+func (h *reportCache) probed(p *plan, sent time.Time) (began time.Time, is bool) {
+	if !h.probing.Load() {
+		return began, false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	began, is = h.probes[p.Prefix+p.Path]
+	return began, is && (sent.IsZero() || !sent.Before(began.Add(-pauseGrace)))
+}
+
+// endProbe forgets the probe of a scope, unless another one has begun.
+func (h *reportCache) endProbe(p *plan, began time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if at, is := h.probes[p.Prefix+p.Path]; is && at.Equal(began) {
+		delete(h.probes, p.Prefix+p.Path)
+	}
+	h.probing.Store(len(h.probes) > 0)
+}
+
+// age is how many µs ago the call of an answer was sent, 0 if that is not known.
+func age(a upstream.Hint) int64 {
+	if a.Sent.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(a.Sent).Microseconds())
+}
+

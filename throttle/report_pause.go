@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -15,7 +16,7 @@ const mostRest = 5 * time.Minute
 
 // pauses is the word for the pause that an answer asks for, if there is one that is not
 // known, and what is known otherwise.
-func (l *Limiter) pauses(p *compiledScope, a upstream.Hint, probed bool) (words []signal, out ReportResult, known bool) {
+func (l *Limiter) pauses(p *plan, a upstream.Hint, probed bool) (words []signal, out ReportResult, known bool) {
 	wait, known, asks := p.stays(a)
 	if !asks {
 		return nil, out, known
@@ -25,22 +26,22 @@ func (l *Limiter) pauses(p *compiledScope, a upstream.Hint, probed bool) (words 
 		return nil, ReportResult{Until: until}, known
 	}
 	if known {
-		return []signal{{"pause", p.path, [5]int64{wait.Microseconds()}}}, out, known
+		return []signal{{Word: wire.Word{Verb: "pause", Name: p.Path, Numbers: [5]int64{wait.Microseconds()}}}}, out, known
 	}
 	most := min(mostRest, l.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
-	return []signal{{"rest", p.path, [5]int64{p.refusals.Pause.Microseconds(), most.Microseconds(), rand.N(int64(100_000)), age(a)}}}, out, known
+	return []signal{{Word: wire.Word{Verb: "rest", Name: p.Path, Numbers: [5]int64{p.refusals.Pause.Microseconds(), most.Microseconds(), rand.N(int64(100_000)), age(a)}}}}, out, known
 }
 
 // stays tells how long an answer asks to stay away, if it does, and whether it says so.
-func (p *compiledScope) stays(a upstream.Hint) (wait time.Duration, known, asks bool) {
+func (p *plan) stays(a upstream.Hint) (wait time.Duration, known, asks bool) {
 	if a.Limited {
 		return a.Retry, a.RetryKnown && a.Retry > 0, true
 	}
 	for _, q := range a.Quotas {
-		if p.resets == 0 && slices.ContainsFunc(p.bounds, inMillis(q)) {
+		if p.resets == 0 && slices.ContainsFunc(p.Rules, inMillis(q)) {
 			q.Reset /= 1000
 		}
-		if q.Unit == policy.Requests && q.Remaining == 0 && q.Reset > 0 && !slices.ContainsFunc(p.bounds, paces(q)) {
+		if q.Unit == policy.Requests && q.Remaining == 0 && q.Reset > 0 && !slices.ContainsFunc(p.Rules, paces(q)) {
 			wait = max(wait, q.Reset)
 		}
 	}
@@ -60,8 +61,8 @@ func paces(q upstream.Quota) func(policy.MatchedRule) bool {
 		if !correctable(r) || r.Unit != q.Unit || atOnce > q.Limit {
 			return false
 		}
-		before, _ := mulDiv(q.Limit-1, int64(r.Per), r.Limit)
-		full, _ := mulDiv(q.Limit, int64(r.Per), r.Limit)
+		before, _ := wire.MulDiv(q.Limit-1, int64(r.Per), r.Limit)
+		full, _ := wire.MulDiv(q.Limit, int64(r.Per), r.Limit)
 		rounding := time.Millisecond
 		if q.Reset%time.Second == 0 {
 			rounding = time.Second

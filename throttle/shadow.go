@@ -4,12 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"github.com/headway-go/headway/throttle/policy"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Shadowed is the answer of a shadow rule to one start that was granted without it.
@@ -59,10 +60,10 @@ type shadows struct {
 
 func newShadows(l *Limiter, cfg Config) *shadows {
 	beside := &Limiter{
-		cfg: Config{Prefix: cfg.Prefix, StartTolerance: cfg.StartTolerance, Timeout: cfg.Timeout}, scopes: l.scopes, rdb: l.rdb,
-		runner: newRunner(l.rdb, cfg.Timeout, cfg.Unbatched), slots: l.slots, outage: newOutage(slog.New(slog.DiscardHandler)),
-		clock: func() string { return l.clock() },
+		cfg: Config{Prefix: cfg.Prefix, StartTolerance: cfg.StartTolerance, Timeout: cfg.Timeout}, scopes: l.scopes, clocks: l.clocks, rdb: l.rdb,
+		outage: newOutage(slog.New(slog.DiscardHandler)), list: l.list, clock: func() string { return l.clock() },
 	}
+	beside.sender = newSender(beside)
 	s := &shadows{l: beside, tell: cfg.OnShadow, log: cfg.Logger}
 	s.sums.log = cfg.Logger
 	return s
@@ -70,41 +71,18 @@ func newShadows(l *Limiter, cfg Config) *shadows {
 
 // shadowRule is a shadow rule that a scope meets.
 type shadowRule struct {
-	keys  keyspace
-	pad   time.Duration
-	of    *compiledScope
+	of    *plan
 	bound policy.MatchedRule
-	plan  atomic.Pointer[compiledScope] // of the rule alone
+	alone atomic.Pointer[plan] // of the rule alone
 }
 
-// split takes the shadow rules out of those that a scope meets.
-func (p *compiledScope) split(keys keyspace, pad time.Duration, all []policy.MatchedRule) (deciding []policy.MatchedRule) {
-	if !slices.ContainsFunc(all, func(b policy.MatchedRule) bool { return b.Rule.Shadow }) {
-		return all
-	}
-	for _, b := range all {
-		if b.Rule.Shadow {
-			b.Rule.Shadow = false
-			p.shadows = append(p.shadows, &shadowRule{keys: keys, pad: pad, of: p, bound: b})
-		} else {
-			deciding = append(deciding, b)
-		}
-	}
-	return deciding
-}
-
-// under returns the plan of the rule alone.
-func (r *shadowRule) under(now func(provider string) time.Time) *compiledScope {
-	if p := r.plan.Load(); p != nil && p.holds(now) {
+// plan returns the plan of the rule alone, for a time of the server's clock.
+func (r *shadowRule) plan(at time.Time) *plan {
+	if p := r.alone.Load(); p != nil && p.Holds(at.UnixMicro()) {
 		return p
 	}
-	return r.refresh(now(r.of.provider))
-}
-
-func (r *shadowRule) refresh(at time.Time) *compiledScope {
-	p := compileScope(r.keys, r.of.scope, []policy.MatchedRule{r.bound}, r.pad, at)
-	p.made = r.of.made
-	r.plan.Store(p)
+	p := r.of.limiter.scopes.Alone(r.of.Scope.Scope, r.bound, at).Attached.(*plan) //nolint:forcetypeassert // see newPlan
+	r.alone.Store(p)
 	return p
 }
 
@@ -137,11 +115,10 @@ func (l *Limiter) askBeside(p *compiledScope, d *Decision, req Request, in time.
 	if req.Cost == 0 {
 		req.Cost = defaultCost
 	}
-	once := req.ID == "" || req.slot != nil
 	ask := func() {
 		for _, r := range p.shadows {
-			own := Request{Scope: req.Scope, Cost: req.Cost, Costs: req.Costs, once: once}
-			if own.ID = NewID(); !once {
+			own := Request{Scope: req.Scope, Cost: req.Cost, Costs: req.Costs}
+			if req.ID != "" {
 				own.ID = shadowID(req, r)
 			}
 			if !l.shadows.background(mostShadows, func() { s.ask(r, own) }) {
@@ -195,39 +172,34 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 	s.of.failed.Store(false)
 }
 
-// decide asks a rule, once more where its plan was that of another time.
-func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
-	p := r.under(s.l.serverTime)
-	for again := false; ; again = true {
-		if p.open {
-			return Decision{}, nil // it does not hold now
+// decide asks a rule, and again if its plan was that of another time.
+func (s *shadows) decide(r *shadowRule, req Request) (d Decision, err error) {
+	at := s.l.serverTime(r.of.Prefix)
+	for range planTries {
+		p := r.plan(at)
+		if len(p.Rules) == 0 {
+			return Decision{}, nil // it does not apply now
 		}
-		a := s.l.attempt(p, &req)
-		reply, err := s.l.runner.run(context.Background(), a.call())
-		if err != nil {
+		a := p.ask(&req)
+		if err := s.l.sender.decide(context.Background(), a); err != nil {
 			return Decision{}, err
 		}
-		a.answered()
-		d := fromReply(p, reply)
-		s.l.skews.of(p.provider).observe(a.sent, time.Now(), d.At)
-		if d.Allowed {
-			d.Grant = a.grant(reply)
-		}
-		if again || !p.misses(&d) && (d.Allowed || !p.stale(d.At)) {
+		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+		if a.answer.Status != wire.Outdated {
+			if p.read(a, &d); d.Allowed {
+				d.Grant = a.grant()
+			}
 			return d, nil
 		}
-		if d.Allowed {
-			s.undo(d.Grant)
-			req.ID, req.once = NewID(), true
-		}
-		p = r.refresh(d.At)
+		at = time.UnixMicro(a.now)
 	}
+	return Decision{}, errReply
 }
 
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	cost := (&compiledScope{bounds: []policy.MatchedRule{b}}).price(&req).at(0)
+	cost := req.price().under(b.Rule)
 	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}}
@@ -336,21 +308,17 @@ func (s *shadow) freeAll() {
 // PeekShadows returns the state of each shadow rule of a scope, for one unit now. It changes nothing.
 // Its errors are those of Peek. Costs one round trip for each shadow rule.
 func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, error) {
-	p, err := l.scopes.of(scope)
+	p, err := l.plan(scope)
 	if err != nil {
 		return nil, err
 	}
 	var states []RuleState
 	for _, r := range p.shadows {
-		req := Request{Scope: scope, Cost: defaultCost, ID: NewID()}
-		own := r.under(l.serverTime)
-		if own.open {
-			continue // it does not hold now
+		own := r.plan(l.serverTime(p.Prefix))
+		if len(own.Rules) == 0 {
+			continue // it does not apply now
 		}
-		d, err := l.peekOnce(ctx, own, req)
-		if err == nil && own.stale(d.At) {
-			d, err = l.peekOnce(ctx, r.refresh(d.At), req)
-		}
+		d, _, err := l.peek(ctx, own, &Request{Scope: scope, Cost: defaultCost})
 		if err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -52,22 +53,24 @@ type eventRecord struct {
 }
 
 // eventsKey is the sorted set of the events of a level, by their times.
-func (k keyspace) eventsKey(level policy.Scope) string { return k.scope(level) + "!answers" }
+func (l *Limiter) eventsKey(level policy.Scope) string {
+	return wire.Prefix(l.cfg.Prefix, level.Provider()) + "e:" + wire.Path(level.String())
+}
 
 // recordEvents keeps what an answer changed, for people. It costs a round trip, and two while a level has more than it keeps.
-func (l *Limiter) recordEvents(ctx context.Context, p *compiledScope, a upstream.Hint, words []signal, told []notedSignal) {
+func (l *Limiter) recordEvents(ctx context.Context, p *plan, a upstream.Hint, words []signal, told []notedSignal) {
 	events := map[string][]redis.Z{}
 	for i, one := range told {
-		if !one.changed || effects[words[i].verb] == "" {
+		if !one.changed || effects[words[i].Verb] == "" {
 			continue
 		}
 		change := p.changeBy(words[i], one)
-		level := p.scope.Prefix(strings.Count(change.Scope, "/") + 1)
+		level := p.Scope.Scope.Prefix(strings.Count(change.Scope, "/") + 1)
 		text, err := json.Marshal(recordOf(p, a, change, one.at))
 		if err != nil {
 			continue // it has only texts and numbers
 		}
-		key := keyspace(l.cfg.Prefix).eventsKey(level)
+		key := l.eventsKey(level)
 		events[key] = append(events[key], redis.Z{Score: float64(one.at.UnixMicro()), Member: text})
 	}
 	if len(events) == 0 {
@@ -76,16 +79,16 @@ func (l *Limiter) recordEvents(ctx context.Context, p *compiledScope, a upstream
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.Timeout)
 	defer cancel()
 	if err := l.addEvents(ctx, events); err != nil {
-		l.cfg.Logger.WarnContext(ctx, "cannot record what an API's answer changed; limits are not affected", "scope", p.scope.String(), "error", err)
+		l.cfg.Logger.WarnContext(ctx, "cannot record what an API's answer changed; limits are not affected", "scope", p.Scope.Scope.String(), "error", err)
 	}
 }
 
-func recordOf(p *compiledScope, a upstream.Hint, change UpstreamChange, at time.Time) eventRecord {
+func recordOf(p *plan, a upstream.Hint, change UpstreamChange, at time.Time) eventRecord {
 	r := eventRecord{At: at.UnixMicro(), What: change.What, Rule: change.Rule, Limit: change.Limit, Status: a.Status, Host: a.Host}
 	if !change.Until.IsZero() {
 		r.Until = change.Until.UnixMicro()
 	}
-	if answered := p.scope.String(); answered != change.Scope {
+	if answered := p.Scope.Scope.String(); answered != change.Scope {
 		r.By = answered
 	}
 	if a.RetryKnown {
@@ -134,7 +137,7 @@ func (l *Limiter) UpstreamEvents(ctx context.Context, scope string) ([]UpstreamE
 	pipe := l.rdb.Pipeline()
 	kept := make([]*redis.StringSliceCmd, s.Len())
 	for i := range kept {
-		kept[i] = pipe.ZRange(ctx, keyspace(l.cfg.Prefix).eventsKey(s.Prefix(i+1)), -keptEvents, -1)
+		kept[i] = pipe.ZRange(ctx, l.eventsKey(s.Prefix(i+1)), -keptEvents, -1)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, unavailable(ctx, "ask what was reported of", scope, err)

@@ -2,9 +2,11 @@ package throttle
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -49,34 +51,34 @@ type Correction struct {
 // UpstreamState returns what APIs have answered about a scope and the scopes above it. Costs one round
 // trip. Its errors are those of Report.
 func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
-	p, err := l.scopes.of(scope)
+	p, err := l.plan(scope)
 	if err != nil {
 		return UpstreamState{}, err
 	}
-	levels := levelsOf(p.scope)
-	fields := make([]string, 0, len(levels)+len(p.keys))
+	levels := levelsOf(p.Scope.Scope)
+	fields := make([]string, 0, len(levels)+len(p.Rules))
 	for _, level := range levels {
-		fields = append(fields, "P"+scopePath(level))
+		fields = append(fields, "P"+wire.Path(level))
 	}
-	for i := range p.keys {
-		fields = append(fields, "R"+p.ruleName(i))
+	for _, b := range p.Rules {
+		fields = append(fields, "R"+wire.RuleName(b))
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	pipe := l.rdb.Pipeline()
-	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, upstreamKey(p.provider), fields...)
+	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, wire.APIKey(p.Prefix), fields...)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return UpstreamState{}, unavailable(ctx, "ask what was told of", scope, err)
 	}
 	out := UpstreamState{At: clock.Val()}
 	if fixed := l.clock(); fixed != "" {
-		out.At = time.UnixMicro(sum(fixed))
+		out.At = time.UnixMicro(clockOf(fixed))
 	}
 	for i, v := range values.Val() {
 		if i < len(levels) {
-			out.addPause(levels[i], text(v))
+			out.addPause(levels[i], textOf(v))
 		} else {
-			out.addCorrection(p.bounds[i-len(levels)], text(v), l.cfg.StartTolerance)
+			out.addCorrection(p.Rules[i-len(levels)], textOf(v))
 		}
 	}
 	return out, nil
@@ -91,18 +93,18 @@ func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out Upstr
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	pipe := l.rdb.Pipeline()
-	clock, part := pipe.Time(ctx), pipe.HScan(ctx, upstreamKey(keyspace(l.cfg.Prefix).provider(provider)), 0, "[PR]*", outlinePart)
+	clock, part := pipe.Time(ctx), pipe.HScan(ctx, wire.APIKey(wire.Prefix(l.cfg.Prefix, provider)), 0, "[PR]*", scanPart)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return out, false, unavailable(ctx, "ask what was told of", provider, err)
 	}
 	if out.At = clock.Val(); l.clock() != "" {
-		out.At = time.UnixMicro(sum(l.clock()))
+		out.At = time.UnixMicro(clockOf(l.clock()))
 	}
 	fields, cursor := part.Val()
-	rules, _ := l.scopes.current()
+	rules := l.Policy()
 	for i := 0; i+1 < len(fields); i += 2 {
 		path, rule, is := strings.Cut(fields[i][1:], ":")
-		level := scopeOf(provider, path)
+		level := wire.ScopeOf(provider, path)
 		if !is {
 			out.addPause(level, fields[i+1])
 			continue
@@ -113,66 +115,49 @@ func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out Upstr
 		}
 		bounds, _ := rules.Match(scope) // a rule that is no more corrects nothing
 		for _, b := range bounds {
-			if b.Scope == scope && escape(b.Rule.Name) == rule {
-				out.addCorrection(b, fields[i+1], l.cfg.StartTolerance)
+			if b.Scope == scope && wire.Escape(b.Rule.Name) == rule {
+				out.addCorrection(b, fields[i+1])
 			}
 		}
 	}
 	return out, cursor != 0, nil
 }
 
-// addPause reads a field of what was told; see lua/include/upstream/upstream.lua.
+// scanPart is how many fields one command reads: it holds the server up for less than a millisecond.
+const scanPart = 1000
+
+func textOf(v any) string {
+	text, _ := v.(string)
+	return text
+}
+
+// clockOf is the time of a test's clock.
+func clockOf(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// addPause adds a pause of the hash api.
 func (t *UpstreamState) addPause(scope, v string) {
-	if len(v) < pauseLength {
-		return
-	}
-	one := UpstreamPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
-	if one.Until.After(t.At) {
-		t.Pauses = append(t.Pauses, one)
+	if p, is := wire.ReadPause(v); is && p.Ends > t.At.UnixMicro() {
+		t.Pauses = append(t.Pauses, UpstreamPause{Scope: scope, Until: time.UnixMicro(p.Ends), Since: time.UnixMicro(p.Since), Guessed: p.Length > 0})
 	}
 }
 
-// pauseLength is the length of a pause in Redis; see lua/include/upstream/pause.lua.
-const pauseLength = 4 * packed
-
-// pauseOver is when a pause ends, or the guess of one is over: from then on it is known to the script alone which start is next.
-func pauseOver(v string) time.Time {
-	if trial := number(v[3*packed:]); trial > 0 {
-		return time.UnixMicro(trial)
-	}
-	return time.UnixMicro(number(v))
-}
-
-// addCorrection does too; see lua/include/upstream/correction.lua.
-func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.Duration) {
-	if len(v) < 10*packed || !correctable(b.Rule) {
+// addCorrection adds a correction of the hash api.
+func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string) {
+	c, is := wire.ReadCorrection(v)
+	now := t.At.UnixMicro()
+	if !is || !correctable(b.Rule) || c.Until <= now {
 		return
 	}
-	n := make([]int64, len(v)/packed)
-	for i := range n {
-		n[i] = number(v[i*packed:])
+	one := Correction{Bound: b, Until: time.UnixMicro(c.Until), Part: c.Part}
+	one.Limit = wire.LimitOf(c.Kind, c.Numbers, b.Rule)
+	if c.Own > now {
+		one.Own = wire.LimitOf(c.Kind, c.Whole, b.Rule)
 	}
-	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
-	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, reachOf(b, pad), int64(whole)
-	if raised > now {
-		top = most
-	}
-	if till > since { // no more than the whole while the API's own limit counts
-		part, since = min(whole, part+max(0, min(now, till)-since)*grows/1_000_000), till
-	}
-	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
-	c.Limit = max(1, mostOf(limit, c.Part))
-	window := countedIn(b, pad).Microseconds()
-	if b.Rule.Algorithm == policy.TokenBucket && own > 0 && per != window { // a rate
-		own, _ = mulDiv(own, window, per)
-		own, per = max(1, own), window
-	}
-	if till > now && own > 0 && per == window {
-		c.Own = min(own, mostOf(limit, most))
-		c.Limit = max(1, min(c.Own, mostOf(max(limit, c.Own), min(whole, c.Part))))
-	}
-	if ends > now && c.Limit != limit {
-		t.Corrections = append(t.Corrections, c)
+	if one.Limit != b.Rule.Limit {
+		t.Corrections = append(t.Corrections, one)
 	}
 }
 

@@ -150,3 +150,29 @@ func gcd(a, b int64) int64 {
 	}
 	return a
 }
+
+// finer is by how much finer a bucket counts whose rate an API corrects.
+const finer = 1000
+
+// Finer is Numbers of a rule whose limit an API may correct by a part: a bucket counts in finer parts, as far as its numbers
+// allow, so that parts of its rate are exact enough.
+func Finer(r policy.Rule, tolerance time.Duration) (kind byte, numbers []int64) {
+	kind, numbers = Numbers(r, tolerance, time.Time{})
+	if kind == 'T' && numbers[0] > 0 {
+		p, q, burst, slack := numbers[0], numbers[1], numbers[2], numbers[3]
+		by := max(1, min(finer, maxDrain/p, maxParts/(2*q*burst), maxParts/(p*max(slack, 1))))
+		numbers[0], numbers[1] = p*by, q*by
+	}
+	return kind, numbers
+}
+
+// LimitOf returns the limit of a rule that corrected numbers come to.
+func LimitOf(kind byte, numbers []int64, r policy.Rule) int64 {
+	if kind != 'T' {
+		return numbers[0]
+	}
+	_, whole := Numbers(r, 0, time.Time{})
+	limit, _ := MulDiv(numbers[0], r.Limit, max(1, whole[0]))
+	limit, _ = MulDiv(limit, whole[1], max(1, numbers[1]))
+	return max(1, limit)
+}
