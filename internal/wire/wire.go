@@ -253,8 +253,9 @@ func ReadJoin(reply any) (now int64, places []Place, err error) {
 // News is what became of a grant.
 type News struct {
 	Waiter string
-	What   string // came, back, used
+	What   string // came, back, used, gone
 	Late   int64
+	Path   string // of its scope
 	Text   string
 }
 
@@ -285,7 +286,7 @@ func (d Dispatch) Args(clock string) []any {
 		args = append(args, scope, text)
 	}
 	for _, n := range d.News {
-		args = append(args, n.Waiter, n.What, n.Late, n.Text)
+		args = append(args, n.Waiter, n.What, n.Late, n.Path, n.Text)
 	}
 	return args
 }

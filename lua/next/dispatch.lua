@@ -16,9 +16,10 @@
 --                     priority the weight is 0, and the first of them goes first.
 -- ARGV[8]     rules   integer n: how many scopes follow that an earlier call named as stale.
 -- ARGV[9..]   scope and the text of its rules, for each of them. See include/rules.lua.
--- ARGV[2n+9..] news   four for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
---                     back, "used" it has not come, and may have started, "gone" it no longer exists; by how many µs its run
---                     began late, 0 if it did not; and the text of its rules, which all but a run in time need.
+-- ARGV[2n+9..] news   five for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
+--                     back, "used" it has not come, and may have started, "gone" it no longer exists, waiting or granted; by how
+--                     many µs its run began late, 0 if it did not; its scope; and the text of its rules, which all but a run in
+--                     time need.
 --
 -- Returns  {times, granted, stale, refused, overdue}
 --          times    in bytes: the clock of this call, and when to look again, 0 for not; seven bytes each
@@ -69,28 +70,29 @@ end
 
 -- The news.
 
-for i = news_from, #ARGV, 4 do
+for i = news_from, #ARGV, 5 do
   local waiter, what, late = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local value = (what ~= 'came' or late > 0) and call('HGET', flight, waiter)
+  local q, id = match(waiter, '^([^:]*):(.*)$')
   if value then
     local g = read_grant(value)
-    local its = rules_of(g.scope, ARGV[i + 3] ~= '' and ARGV[i + 3] or nil)
+    local its = rules_of(g.scope, ARGV[i + 4] ~= '' and ARGV[i + 4] or nil)
     local same = its and its.shape == g.shape
     if late > 0 then
       if same then move_later(its, g.places, g.start + late, costs_of(its, g.cost)) end
     else -- of a task that may have started only the lease comes back
       if its then
-        refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(waiter, g.start), what ~= 'back' or not same)
+        refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(waiter, g.start), what == 'used' or not same)
         for _, r in ipairs(its) do due(r.node) end
       end
       if what == 'back' then
-        local q, id = match(waiter, '^([^:]*):(.*)$')
         wait(q, g.scope, { score(g.score), id }, g.cost ~= 1 and { [id] = g.cost } or {})
-        if ARGV[i + 3] ~= '' then call('HSET', rules_key, g.scope, ARGV[i + 3]) end
+        if ARGV[i + 4] ~= '' then call('HSET', rules_key, g.scope, ARGV[i + 4]) end
       end
     end
   end
   landed(waiter)
+  if what == 'gone' then withdraw(q, ARGV[i + 3], id) end
 end
 
 for _, waiter in ipairs(call('ZRANGEBYSCORE', flights, '-inf', whole(now - OVERDUE), 'LIMIT', '0', '64')) do

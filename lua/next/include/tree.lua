@@ -11,7 +11,7 @@
 --                         dispatch. '#': the version and the policy of the newest rules.
 --   rules                 hash: the text of the rules of each scope with waiting tasks
 --   costs                 hash: the cost of each waiter that is not 1
---   units                 hash: how many requests wait below each node, without its own leaf: only estimates read it
+--   units                 hash: how many tasks wait below each node, without its own leaf. When none does, its shares begin anew.
 --
 -- The lowest tag goes first, and a turn raises it by cost / weight. The virtual time of a node is the lowest tag of its ready
 -- children, or of those that left: no clock is kept. Ready and left sets are read once and written at the end, by save_tree.
@@ -229,6 +229,22 @@ local function wait(q, scope, tasks, costs)
   return joined
 end
 
+-- Takes any task out of its leaf, if it is there.
+local function withdraw(q, scope, id)
+  local key = leaf_key(q, scope)
+  local place = call('ZRANK', key, id)
+  if not place then return end
+  call('ZREM', key, id)
+  call('HDEL', costs_key, q .. ':' .. id)
+  count(scope, -1)
+  if call('EXISTS', key) == 0 then
+    leave(q, scope, '!')
+    leaves[key] = { taken = {}, empty = true, q = q, scope = scope }
+  elseif place == 0 then -- the next one may need less
+    due_above(scope)
+  end
+end
+
 -- Writes what has changed.
 local function save_tree()
   local empty, come, go = {}, {}, {}
@@ -258,6 +274,10 @@ local function save_tree()
   end
   if #go > 0 then call('ZREM', blocked, unpack(go)) end
   for at, units in pairs(counts) do
-    if units ~= 0 and call('HINCRBY', P .. 'units', at, whole(units)) <= 0 then call('HDEL', P .. 'units', at) end
+    if units ~= 0 and call('HINCRBY', P .. 'units', at, whole(units)) <= 0 then
+      call('HDEL', P .. 'units', at)
+      for q in pairs(seen) do call('DEL', P .. 'left' .. set_name(q, at)) end
+      if at == '' then call('DEL', P .. 'left') end
+    end
   end
 end
