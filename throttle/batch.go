@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
-	"github.com/headway-go/headway/lua"
 )
 
 // sender sends attempts to be decided. Attempts that come while others are on the way are sent together as soon as those are

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -136,7 +137,7 @@ func (c Config) withDefaults() Config {
 // faults names each field that is wrong.
 func (c Config) faults() (faults []error) {
 	for i := range len(c.Prefix) {
-		if b := c.Prefix[i]; !keepsItsByte(b) || b == '~' || b >= 0x80 {
+		if b := c.Prefix[i]; wire.Escape(string(b)) != string(b) || b == '~' || b >= 0x80 {
 			faults = append(faults, fmt.Errorf("throttle: Config.Prefix %q holds %q; use letters, digits, '-', '_' and '.'", c.Prefix, b))
 			break
 		}

@@ -52,10 +52,10 @@ type Decision struct {
 	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
 
-	probes   bool           // a denial for a pause that a probe may end at any moment
-	overdue  time.Duration  // how long ago the start of a repeated attempt was
-	replayed bool           // it was granted before
-	begins   time.Time      // the start, by this process's clock
+	probes   bool          // a denial for a pause that a probe may end at any moment
+	overdue  time.Duration // how long ago the start of a repeated attempt was
+	replayed bool          // it was granted before
+	begins   time.Time     // the start, by this process's clock
 	leeway   time.Duration // see lateness
 	under    *plan         // by which it was decided
 	place    int64         // the place in its queue that a task had, 0 for none

@@ -50,7 +50,7 @@ type keptRule struct {
 // trip, none for a grant that took nothing or was made in an outage.
 func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
 	if id == "" || len(id) > maxWaiterBytes {
-		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
+		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; write 1 to %d", len(id), maxWaiterBytes)
 	}
 	if stay < time.Millisecond || stay > policy.MaxTime {
 		return fmt.Errorf("throttle: SaveGrant: it would stay for %s; write 1ms to %s", stay, policy.MaxTime)

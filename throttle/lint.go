@@ -5,7 +5,9 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -44,14 +46,34 @@ func slowReason(r policy.Rule) string {
 	if part >= reached {
 		return ""
 	}
-	late := defaultPad + widened(r)
+	late := defaultPad + wire.Widened(r)
 	what, try := fmt.Sprintf("the start tolerance of %s is", late), "write a limit for a longer time"
-	if widened(r) > 0 {
+	if wire.Widened(r) > 0 {
 		what = fmt.Sprintf("the start tolerance and its margin, %s, are", late)
 		try = "write a shorter margin, or a limit for a longer time"
 	}
-	if widened(r) > 0 && r.Algorithm == policy.TokenBucket {
+	if wire.Widened(r) > 0 && r.Algorithm == policy.TokenBucket {
 		try = fmt.Sprintf("write a shorter margin, or a burst of %d, which pays for it", 1+int64(math.Ceil(late.Seconds()*float64(r.Limit)/r.Per.Seconds())))
 	}
 	return fmt.Sprintf("reaches %.0f %% of its limit at most: %s added to per (%s); %s", math.Floor(100*part), what, r.Per, try)
+}
+
+// pace returns how many units a rule admits in how long while tasks wait for it.
+func pace(b policy.MatchedRule, tolerance time.Duration) (units int64, per time.Duration) {
+	if b.Rule.Limit == 0 || b.Rule.Algorithm == policy.Calendar {
+		return 0, 0
+	}
+	kind, n := wire.Numbers(b.Rule, tolerance, time.Time{})
+	switch kind {
+	case 'T':
+		return n[0], us(n[1])
+	case 'S':
+		if n[2] == 0 {
+			return n[0], us(n[1]) // a window that opens on use
+		}
+		cells := max(1, (n[1]+n[2]-1)/n[2]) // a unit leaves at the end of its cell
+		return n[0], time.Duration(cells*n[2]) * time.Microsecond
+	default:
+		return 0, 0
+	}
 }

@@ -3,7 +3,6 @@ package throttle
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 

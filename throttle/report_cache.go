@@ -25,13 +25,13 @@ type reportCache struct {
 	waiting atomic.Int64 // for a start
 	probing atomic.Bool  // there are probes
 
-	mu     sync.Mutex
-	pauses map[string]cachedPause // by the key of the scope
-	words  map[cachedKey]cachedSignal
-	looked map[string]time.Time // at the pauses of scopes, by the same
-	probes map[string]time.Time // when the latest probe of a scope began, by the same
+	mu          sync.Mutex
+	pauses      map[string]cachedPause // by the key of the scope
+	words       map[cachedKey]cachedSignal
+	looked      map[string]time.Time // at the pauses of scopes, by the same
+	probes      map[string]time.Time // when the latest probe of a scope began, by the same
 	corrections map[string]time.Time // until when rules are corrected, by their keys
-	next   chan struct{}        // closed when a pause is heard of; nil where nobody waits for that
+	next        chan struct{}        // closed when a pause is heard of; nil where nobody waits for that
 }
 
 type cachedPause struct {
@@ -172,4 +172,3 @@ func age(a upstream.Hint) int64 {
 	}
 	return max(0, time.Since(a.Sent).Microseconds())
 }
-

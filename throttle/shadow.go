@@ -109,7 +109,7 @@ func (l *Limiter) evaluateShadows(d *Decision, req *Request, in time.Duration) {
 	}
 }
 
-func (l *Limiter) askBeside(p *compiledScope, d *Decision, req Request, in time.Duration) {
+func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration) {
 	s := &shadow{of: l.shadows}
 	d.Grant.shadow = s
 	if req.Cost == 0 {

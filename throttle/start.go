@@ -199,7 +199,6 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	return lateness{leeway: min(2*late, most).Truncate(time.Microsecond)}
 }
 
-
 // A start that was granted for longer ahead than pauseGrace is looked after once more, so long
 // before it comes, by a look that others may share who spend from the scope. So no start begins
 // more than pauseGrace after its API's pause was told, whoever told it.
@@ -375,4 +374,3 @@ func (l *Limiter) overtaken(scope string, d Decision) bool {
 	p, err := l.plan(scope)
 	return err == nil && len(p.Paused) > 0
 }
-
