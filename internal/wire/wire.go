@@ -232,20 +232,20 @@ func JoinArgs(clock string, tasks []Task) []any {
 	return args
 }
 
-// Place is the result of join for a task.
-type Place struct{ Before, Expected int64 }
+// Place is the result of join for a task: how many tasks are before it, µs until its expected start, -1 if unknown, and the rule
+// that it waits for, from 1; 0 for none, one more than there are for a pause by an API.
+type Place struct{ Before, Expected, Binding int64 }
 
 // ReadJoin reads the reply of join.
 func ReadJoin(reply any) (now int64, places []Place, err error) {
 	list, _ := reply.([]any)
-	if len(list)%2 != 1 {
+	if len(list)%3 != 1 {
 		return 0, nil, ErrReply
 	}
-	now, _ = list[0].(int64)
-	for i := 1; i < len(list); i += 2 {
-		before, _ := list[i].(int64)
-		expected, _ := list[i+1].(int64)
-		places = append(places, Place{before, expected})
+	number := func(i int) int64 { n, _ := list[i].(int64); return n }
+	now = number(0)
+	for i := 1; i < len(list); i += 3 {
+		places = append(places, Place{number(i), number(i + 1), number(i + 2)})
 	}
 	return now, places, nil
 }

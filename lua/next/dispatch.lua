@@ -52,6 +52,7 @@ local function look_again(t) again = min(again or t, t) end
 local news_from = 9 + 2 * tonumber(ARGV[8])
 for i = 9, news_from - 1, 2 do
   call('HSET', rules_key, ARGV[i], ARGV[i + 1])
+  due(leaf_node(ARGV[i]))
   due_above(ARGV[i])
 end
 
@@ -192,22 +193,22 @@ local function grant(l, its, path, id, cost, start, turned)
   end
   for i, n in ipairs(path) do turn(n, turns / (its.weights[i] or 1)) end
   count(l.scope, -1)
-  if take(l) then leave(l.q, l.scope, '!') end
+  if take(l) then leave(l.q, l.scope, leaf_node(l.scope)) end
 end
 
 -- Serves the first task of a leaf.
 local function serve(q, scope, path, turned)
   local its, old = rules_of(scope, call('HGET', rules_key, scope))
-  if not its and not old then return block(scope, now + BACK) end -- the next call may use these
+  if not its and not old then return block(leaf_node(scope), now + BACK) end -- the next call may use these
   if not its or now >= its.ends then
     stale[#stale + 1] = scope
-    return block(scope, now + STALE) -- until the caller's next call
+    return block(leaf_node(scope), now + STALE) -- until the caller's next call
   end
   local l = leaf(q, scope)
   local id = l.list[l.next]
   if not id then
     l.empty = true
-    return leave(q, scope, '!')
+    return leave(q, scope, leaf_node(scope))
   end
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
@@ -215,28 +216,29 @@ local function serve(q, scope, path, turned)
   if start and sure and start <= now + lead + spread then return grant(l, its, path, id, cost, start, turned) end
   local at, by, certain = binding(its, costs_of(its, cost))
   local r = its[by]
-  if not r then return block(scope, its.ends) end -- the rules end before
+  if not r then return block(leaf_node(scope), its.ends) end -- the rules end before
   if at then return block(r.node, min(certain and at - lead > now and at - lead or at, its.ends, r.till)) end
   if r.cap == 0 or r.p == 0 or r.till < EXACT then return block(r.node, min(now + NEVER, its.ends, r.till)) end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = q, scope, id
   paid[#paid + 1] = q .. ':' .. id
   count(scope, -1)
-  if take(l) then leave(q, scope, '!') end
+  if take(l) then leave(q, scope, leaf_node(scope)) end
 end
 
 local steps = 0
 while not is_blocked('') and #granted < 2 * most and #refused < 300 do
   local q, turned = next_queue()
   if not q then break end
-  local path, at, child = {}, '', nil
-  repeat
+  local path, at, scope = {}, '', nil
+  while not scope do
     local n = children(q, at)
-    child = first(n) and n.list[1].child
     path[#path + 1] = n
-    at = child and child ~= '!' and child or at
-  until not child or child == '!'
-  if child then
-    serve(q, at, path, turned)
+    if not first(n) then break end
+    at = n.list[1].child
+    scope = scope_of(at)
+  end
+  if scope then
+    serve(q, scope, path, turned)
   else -- a node without ready children: what was lost is made anew
     leave(q, parent(at), at == '' and q or at)
   end

@@ -11,9 +11,10 @@
 --                     priority, an integer, or "=" and the score of the place that it had; its cost, a number, or by unit,
 --                     "requests=1,tokens=5,"
 --
--- Returns  {clock, then for each task: how many tasks are before it in its leaf, and expected}
+-- Returns  {clock, then for each task: how many tasks are before it in its leaf, expected, and binding}
 --          clock     integer µs, the clock of this call
 --          expected  integer µs until its start is expected: an estimate. -1 if unknown
+--          binding   the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause
 --
 -- Writes   the keys of the tree.
 -- Source   docs/turns.md#join
@@ -57,8 +58,8 @@ while at < #ARGV do
       before = joined == #tasks / 2 and ARGV[i + 1] == ARGV[i - 2] and before + 1 or call('ZRANK', key, ARGV[i])
     end
     local cost = tonumber(ARGV[i + 2]) or ARGV[i + 2]
-    local expected = expect(its, scope, q, before, cost)
-    out[#out + 1], out[#out + 2] = before, expected and expected - now or -1
+    local expected, by = expect(its, scope, q, before, cost)
+    out[#out + 1], out[#out + 2], out[#out + 3] = before, expected and expected - now or -1, min(by, its.many + 1)
   end
   at = last + 1
 end

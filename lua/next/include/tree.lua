@@ -2,7 +2,7 @@
 -- Source: docs/turns.md#the-tree
 --
 --   q:<queue>:<scope>     sorted set, a leaf: the ids of the tasks of a scope, by priority and arrival
---   ready:<queue>:<node>  sorted set: the children that could be served, by tag. The leaf of the node's own tasks is the child '!'.
+--   ready:<queue>:<node>  sorted set: the children that could be served, by tag. The leaf of a scope is its child <scope>/!
 --   left:<queue>:<node>   sorted set: tags of children that are not ready, while they are ahead of those that are
 --   ready, left           the same for the queues among themselves
 --   blocked               sorted set: nodes by the moment at which to look at them again; in no queue are they ready
@@ -34,6 +34,8 @@ end
 local function leaf_key(q, scope) return P .. 'q:' .. q .. ':' .. scope end
 local function set_name(q, at) return at and ':' .. q .. ':' .. at or '' end
 local function parent(at) return at ~= '' and match(at, '^(.*)/[^/]*$') or nil end
+local function leaf_node(scope) return scope .. '/!' end
+local function scope_of(leaf) return match(leaf, '^(.*)/!$') end
 
 -- Tags and places as Redis's sorted sets take them.
 local function score(n) return string.format('%.17g', n) end
@@ -167,7 +169,8 @@ end
 local function unblock(at)
   times[at] = false
   for q in pairs(at ~= '' and seen or {}) do
-    if first(children(q, at)) then enter(q, parent(at), at) end
+    local scope = scope_of(at)
+    if scope and call('EXISTS', leaf_key(q, scope)) == 1 or not scope and first(children(q, at)) then enter(q, parent(at), at) end
   end
 end
 
@@ -206,6 +209,16 @@ local function take(l)
   return l.empty
 end
 
+-- Makes a leaf and the nodes above it ready again, where that was lost: a task has come by itself that waits already.
+local function heal(q, scope)
+  local child, at = leaf_node(scope), scope
+  while at and not is_blocked(child) do
+    local n = children(q, at)
+    if not (n.dirty[child] or call('ZSCORE', n.key, child)) then enter(q, at, child) end
+    child, at = at, parent(at)
+  end
+end
+
 -- Puts tasks in a leaf: scores and ids by turns, and their costs by id where they are not 1. Returns how many were not there.
 local function wait(q, scope, tasks, costs)
   local key = leaf_key(q, scope)
@@ -222,7 +235,9 @@ local function wait(q, scope, tasks, costs)
   end
   count(scope, joined)
   if not was then
-    enter(q, scope, '!')
+    enter(q, scope, leaf_node(scope))
+  elseif joined == 0 then
+    heal(q, scope)
   elseif lowest(key) < was then -- another task is first
     due_above(scope)
   end
@@ -238,7 +253,7 @@ local function withdraw(q, scope, id)
   call('HDEL', costs_key, q .. ':' .. id)
   count(scope, -1)
   if call('EXISTS', key) == 0 then
-    leave(q, scope, '!')
+    leave(q, scope, leaf_node(scope))
     leaves[key] = { taken = {}, empty = true, q = q, scope = scope }
   elseif place == 0 then -- the next one may need less
     due_above(scope)
