@@ -61,7 +61,7 @@ func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights 
 		s.bound(b)
 	}
 	s.Shape = int64(shape.Sum64() >> 11) //nolint:gosec // 53 bits
-	text.Shape, text.Until = s.Shape, s.Until
+	text.Shape, text.From, text.Until = s.Shape, s.From, s.Until
 	s.Text = text.Text()
 	return s
 }

@@ -89,14 +89,14 @@ type Rule struct {
 // Rules is what applies at a scope.
 type Rules struct {
 	Version, Policy, Shape int64 // see lua/include/rules.lua
-	Until                  int64 // µs since the epoch; Never if they always apply
+	From, Until            int64 // µs since the epoch; 0 and Never if they always apply
 	Weights                []float64
 	Rules                  []Rule
 }
 
 // Text returns the rules as scripts read them.
 func (r Rules) Text() string {
-	b := append(seven(nil, r.Version, r.Policy, r.Shape, r.Until), byte(len(r.Weights)))
+	b := append(seven(nil, r.Version, r.Policy, r.Shape, r.From, r.Until), byte(len(r.Weights)))
 	for _, w := range r.Weights {
 		b = seven(b, int64(math.Round(w*1e6)))
 	}

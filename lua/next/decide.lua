@@ -155,7 +155,7 @@ for i = texts_end + 1, #ARGV, 4 do
   local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)
   for _ = 1, many do
     count = count + 1
-    if now >= its.ends then
+    if its.outdated then
       out[#out + 1] = '\4'
     elseif before and sub(before, 1, #a.scope + 1) == a.scope .. '\n' then
       out[#out + 1] = '\2' .. sub(before, #a.scope + 3)

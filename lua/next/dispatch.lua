@@ -200,7 +200,7 @@ end
 local function serve(q, scope, path, turned)
   local its, old = rules_of(scope, call('HGET', rules_key, scope))
   if not its and not old then return block(leaf_node(scope), now + BACK) end -- the next call may use these
-  if not its or now >= its.ends then
+  if not its or its.outdated then
     stale[#stale + 1] = scope
     return block(leaf_node(scope), now + STALE) -- until the caller's next call
   end

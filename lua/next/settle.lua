@@ -124,7 +124,7 @@ for i = 2, #ARGV, 6 do
   local its = policy(a.grant.scope, ARGV[i + 4])
   a.costs = costs_of(its, a.grant.cost)
   local back, debts, overs = {}, {}, {}
-  if now >= its.ends then
+  if its.outdated then
     out[#out + 1] = '\4'
   elseif verbs[ARGV[i + 1]](a, its, back, debts, overs) == false then
     out[#out + 1] = '\0'

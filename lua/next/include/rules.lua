@@ -5,7 +5,7 @@
 --   version  number: the newer of two texts counts
 --   policy   number: a digest of the rules. Texts of the same policy are equally new.
 --   shape    number: a digest of which rules these are, whatever their numbers. Grants are given back under rules of their shape.
---   until    number: when the text ceases to apply, since a period or the hours of a rule end; EXACT for never
+--   from, until  numbers: when the text applies, since a period or the hours of a rule begin and end; 0 and EXACT for always
 --   weights  a byte, how many names the scope has, and for each its weight in millionths
 --   rules    for each: its kind, a letter; bytes: the level of its node, as a number of names, and the lengths of its name and of
 --            its unit; then the name, the unit ("" for requests, "*" for a rule that counts each task), and its numbers, as the
@@ -61,9 +61,9 @@ end
 
 local function read(text)
   local its, names = { weights = {}, rules = {} }, nil
-  its.version, its.policy, its.shape, its.ends, names = unpacked('>I7I7I7I7B', text)
-  for i = 1, names do its.weights[i] = unpacked('>I7', text, 23 + 7 * i) / 1000000 end
-  local at, size = 30 + 7 * names, #text
+  its.version, its.policy, its.shape, its.from, its.ends, names = unpacked('>I7I7I7I7I7B', text)
+  for i = 1, names do its.weights[i] = unpacked('>I7', text, 30 + 7 * i) / 1000000 end
+  local at, size = 37 + 7 * names, #text
   while at <= size do
     local kind, level, name, unit = byte(text, at, at + 3)
     local letter, from, numbers = char(kind), at + 4, at + 4 + name + unit
@@ -110,7 +110,7 @@ local function policy(scope, text)
   if its then return its end
   local of = texts[text] or read(text)
   texts[text] = of
-  its = { version = of.version, policy = of.policy, shape = of.shape, ends = of.ends, weights = of.weights, many = #of.rules, costs = {} }
+  its = { version = of.version, policy = of.policy, shape = of.shape, ends = of.ends, outdated = now < of.from or now >= of.ends, weights = of.weights, many = #of.rules, costs = {} }
   for i = 1, its.many do its[i] = rule(of.rules[i], scope) end
   if reported then
     for level = 0, #of.weights do its[#its + 1] = pause(node(scope, level)) end

@@ -236,7 +236,7 @@ local function wait(q, scope, tasks, costs)
   count(scope, joined)
   if not was then
     enter(q, scope, leaf_node(scope))
-  elseif joined == 0 then
+  elseif joined < #tasks / 2 then
     heal(q, scope)
   elseif lowest(key) < was then -- another task is first
     due_above(scope)

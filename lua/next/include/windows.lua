@@ -143,7 +143,7 @@ function rare.S()
 
   -- When the window begins, of those that open on use, to which a start belongs.
   local function begin_of(r, t)
-    local i, cell = 1, r.base
+    local i, cell, _ = 1, r.base, nil
     while i <= #r.log do
       cell, _, i = entry(r.log, i, cell)
       if cell + r.opens > t then return cell < t + r.opens and cell or t end
