@@ -121,10 +121,10 @@ func (e *expiring) see(h *history, req request, d throttle.Decision, a Answer) {
 	}
 }
 
-// again asks for an attempt that was granted: it is not charged again, and has its start; one that was given back is over.
+// again asks for an attempt that was granted: it is not charged again, and has its start.
 func (h *history) again() {
 	r := h.runs[len(h.runs)-1-h.rng.IntN(min(len(h.runs), 5))]
-	if h.at-r.at > 29e6 || len(r.path) == 0 {
+	if h.at-r.at > 29e6 || len(r.path) == 0 || r.over {
 		return
 	}
 	d, err := h.limiter.Decide(h.ctx, r.req)
@@ -133,8 +133,8 @@ func (h *history) again() {
 	switch {
 	case err != nil:
 		h.object("error", "asked again for %s: %v", r.id, err)
-	case d.Allowed == r.over:
-		h.object("again", "%s is granted: %v, and was given back: %v", r.id, d.Allowed, r.over)
+	case !d.Allowed:
+		h.object("again", "%s is granted no more", r.id)
 	case d.Allowed && d.Wait.Microseconds() != max(0, r.start-h.at):
 		h.object("again", "%s starts in %s, and its start is in %d µs", r.id, d.Wait, r.start-h.at)
 	}

@@ -640,6 +640,9 @@ func (k *calendar) first(known func(int64) int64, t, c int64) int64 {
 		if k.rule.Spread {
 			at = max(t, k.pace)
 		}
+		if _, ends := k.rule.Begins(known(t)); t >= ends { // "nothing is granted ahead of its period"
+			return Never
+		}
 		if at < end-k.slack && k.left(known(at), at) >= c {
 			return at
 		}
