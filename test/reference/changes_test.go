@@ -83,8 +83,8 @@ var changeScenes = map[string]func(*changing){
 	"all was spent": func(c *changing) {
 		for from, before := range versions {
 			for to, after := range versions {
-				if from == to || before.Algorithm != after.Algorithm || before.OpensOnUse != after.OpensOnUse || to == "half hours" || after.Limit > 7 {
-					continue // another algorithm begins anew
+				if from == to || before.Algorithm != after.Algorithm || before.OpensOnUse != after.OpensOnUse || before.Algorithm == policy.Calendar || after.Limit > 7 {
+					continue // another algorithm begins anew, and units of a period may be from before another's
 				}
 				*c = changing{c.ctx, c.rdb, c.root + "c", c.clock, c.faults}
 				c.clock.Set(time.Unix(1_800_057_600, 0))

@@ -5,7 +5,7 @@
 -- from b1 on: no start is charged ahead of its period.
 --
 -- The state is the period of the latest start, by that start: whatever the boundaries are by now, none of its units started
--- later. `carry` is what was rolled over into it. The last `slack` µs of a period admit nothing. If the units that are left are
+-- later. `spare` is what the period before left over, or by how much it was over. The last `slack` µs of a period admit nothing. If the units that are left are
 -- spread, nothing starts before `next`; `step` is by how much the latest start has put `next` off.
 local CALENDAR = 75
 
@@ -16,24 +16,27 @@ local function part(time, units, of)
   return min(time, (time - rest) / of * units + over)
 end
 
-local function room(r) return r.cap + min(r.carry, r.rollover) - r.count end
+-- spare is stored with ZERO added.
+local ZERO = 4503599627370496
+
+local function room(r) return r.cap + max(0, min(r.spare, r.rollover)) - r.count end
 
 function algorithms.K()
   return {
     load = function(of, key, numbers, v)
       local cap, a, b0, b1, slack, rollover, spread = unpacked('>I7I7I7I7I7I7I7', numbers)
       local r = { of = of, key = key, cap = cap, a = a, b0 = b0, b1 = b1, slack = slack, rollover = rollover, spread = spread == 1,
-        last = 0, count = 0, carry = 0, next = 0, step = 0, written = now }
+        last = 0, count = 0, spare = 0, next = 0, step = 0, written = now }
       if not v or byte(v) ~= CALENDAR then return r end
-      local _, written, last, count, carry, following, step = unpacked('>BI7I7I7I7I7I7', v)
+      local _, written, last, count, spare, following, step = unpacked('>BI7I7I7I7I7I7', v)
       local back = max(0, written - now)
-      last = last - back
+      last, spare = last - back, spare - ZERO
       if last >= b0 then
-        r.written, r.last, r.count, r.carry, r.next, r.step = written - back, last, count, carry, following - min(back, following), step
+        r.written, r.last, r.count, r.spare, r.next, r.step = written - back, last, count, spare, following - min(back, following), step
         return r
       end
-      r.carry = min(rollover, max(0, cap + min(carry, rollover) - count))
-      if last < a then r.carry = min(rollover, cap + r.carry) end -- the period before had no units
+      r.spare = cap + max(0, min(spare, rollover)) - count
+      if last < a then r.spare = cap + max(0, min(r.spare, rollover)) end -- the period before had no units
       return r
     end,
 
@@ -57,7 +60,7 @@ function algorithms.K()
     -- Where units roll over, the state is kept until two more periods have passed.
     save = function(r)
       local lasts = r.b1 - now + (r.rollover > 0 and 2 * (r.b1 - r.b0) or 0)
-      return packed('>BI7I7I7I7I7I7', CALENDAR, r.written, r.last, r.count, r.carry, r.next, r.step), lasts
+      return packed('>BI7I7I7I7I7I7', CALENDAR, r.written, r.last, r.count, r.spare + ZERO, r.next, r.step), lasts
     end,
 
     show = function(r)
@@ -68,15 +71,15 @@ end
 
 function rare.K()
   return {
-    -- What comes back to the period before can be rolled over. How much that period was in debt is not known.
+    -- What comes back to the period before can be rolled over.
     refund = function(r, place, c)
       if place >= r.b0 then
         local back = min(r.count, c)
         r.count = r.count - back
         if place == r.last then r.next, r.step = r.next - min(r.next, r.step), 0 end
         return back
-      elseif place >= r.a and r.carry > 0 then
-        r.carry, r.last = min(r.rollover, r.carry + c), max(r.last, r.b0)
+      elseif place >= r.a then
+        r.spare, r.last = r.spare + c, max(r.last, r.b0)
         return c
       end
       return 0

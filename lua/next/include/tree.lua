@@ -192,7 +192,7 @@ local function leaf(q, scope)
   local key = leaf_key(q, scope)
   local l = leaves[key]
   if not l then
-    l = { key = key, q = q, scope = scope, taken = {}, list = {}, next = 1, size = 2 }
+    l = { key = key, q = q, scope = scope, taken = {}, list = {}, next = 1, size = 3 }
     leaves[key] = l
   end
   if l.list[l.next] == nil and not l.ended then
