@@ -23,7 +23,8 @@ for i = 1, its.many do
   if r.of.kind == 'C' then
     if tonumber(call('ZSCORE', r.key, ARGV[2]) or 0) <= now then return { 0, 0 } end
     r.its.charge(r, now, 1, ARGV[2])
-    changed[r], ends = true, min(ends, r.lease)
+    dirty(r)
+    ends = min(ends, r.lease)
   end
 end
 save()

@@ -41,7 +41,7 @@ function verbs.ended(a, its)
   for i = 1, its.many do
     local r = its[i]
     if r.of.kind == 'C' and algorithm('C', 'rare').refund(r, 0, 1, a.lease) == 1 then
-      changed[r] = true
+      dirty(r)
       note_run(P .. 't' .. sub(r.key, #P + 2), a.number)
       freed(r)
     end
@@ -86,7 +86,7 @@ function verbs.unused(a, its, back)
     else
       back[i] = take_back(r, of, of.units + of.debt)
     end
-    changed[r] = true
+    dirty(r)
     freed(r)
   end
 end
@@ -105,12 +105,12 @@ function verbs.spent(a, its, back, debts, overs)
       local units = min(more, algorithm(r.of.kind, 'rare').room(r))
       of.over = of.over + more - units
       if units > 0 then of.debt_place, of.debt, debts[i] = r.its.charge(r, now, units), of.debt + units, units end
-      changed[r] = true
+      dirty(r)
     elseif more < 0 then
       local free = min(of.over, -more)
       of.over = of.over - free
       back[i] = take_back(r, of, -more - free)
-      changed[r] = true
+      dirty(r)
       freed(r)
     end
     overs[i] = of.over

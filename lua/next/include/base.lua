@@ -16,15 +16,15 @@ local sub, byte, char, match = string.sub, string.byte, string.char, string.matc
 -- EXACT is the largest number below which whole numbers are exact, and means never. FAR is how far ahead a start can be.
 local EXACT, FAR = 9007199254740991, 60000000
 
--- Whole numbers are stored in seven bytes, big-endian. A server without Redis's struct library, such as miniredis, has the
--- formats that are used here: "B" is a byte, "I7" a number.
+-- Whole numbers are stored big-endian, most in seven bytes. A server without Redis's struct library, such as miniredis, has the
+-- formats that are used here: "B" is a byte, "I7" a number of seven.
 local struct = rawget(_G, 'struct') or {
   pack = function(format, ...)
     local i, numbers = 0, { ... }
-    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+    return (string.gsub(sub(format, 2), '[BI](%d?)', function(size)
       i = i + 1
       local n, text = numbers[i], ''
-      for _ = 1, kind == 'B' and 1 or 7 do
+      for _ = 1, tonumber(size) or 1 do
         text, n = char(n % 256) .. text, floor(n / 256)
       end
       return text
@@ -33,8 +33,8 @@ local struct = rawget(_G, 'struct') or {
   unpack = function(format, text, at)
     local out = {}
     at = at or 1
-    for kind in string.gmatch(format, '[BI]') do
-      local n, last = 0, kind == 'B' and at or at + 6
+    for size in string.gmatch(format, '[BI](%d?)') do
+      local n, last = 0, at + (tonumber(size) or 1) - 1
       for i = at, last do
         n = n * 256 + byte(text, i)
       end

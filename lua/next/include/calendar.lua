@@ -26,11 +26,11 @@ function algorithms.K()
     load = function(of, key, numbers, v)
       local cap, a, b0, b1, slack, rollover, spread = unpacked('>I7I7I7I7I7I7I7', numbers)
       local r = { of = of, key = key, cap = cap, a = a, b0 = b0, b1 = b1, slack = slack, rollover = rollover, spread = spread == 1,
-        last = 0, count = 0, spare = 0, next = 0, step = 0, written = now }
+        last = 0, count = 0, spare = 0, next = 0, step = 0, written = now, till = 0, size = 0 }
       if not v or byte(v) ~= CALENDAR then return r end
-      local _, written, last, count, spare, following, step = unpacked('>BI7I7I7I7I7I7', v)
+      local _, till, written, last, count, spare, following, step = unpacked('>BI6I7I7I7I7I7I7', v)
       local back = max(0, written - now)
-      last, spare = last - back, spare - ZERO
+      last, spare, r.till, r.size = last - back, spare - ZERO, till, #v
       if last >= b0 then
         r.written, r.last, r.count, r.spare, r.next, r.step = written - back, last, count, spare, following - min(back, following), step
         return r
@@ -60,7 +60,7 @@ function algorithms.K()
     -- Where units roll over, the state is kept until two more periods have passed.
     save = function(r)
       local lasts = r.b1 - now + (r.rollover > 0 and 2 * (r.b1 - r.b0) or 0)
-      return packed('>BI7I7I7I7I7I7', CALENDAR, r.written, r.last, r.count, r.spare + ZERO, r.next, r.step), lasts
+      return packed('>BI6I7I7I7I7I7I7', CALENDAR, expires(r, lasts), r.written, r.last, r.count, r.spare + ZERO, r.next, r.step)
     end,
 
     show = function(r)

@@ -24,7 +24,7 @@
 --   load(of, key, numbers, v)  the state of a rule
 --   fit(r, t, c, id)     the first moment from t on at which it admits c units, and true if it may be later; nil for never
 --   charge(r, start, c, id)  takes c units at a start, in r only; returns their place
---   save(r)              the text to write, and how long it means anything, in µs; or it writes by itself
+--   save(r)              the text to write; or it writes by itself
 --   show(r)              the units left, and µs until it is as if unused
 -- and rarely
 --   adjust(r, was)       after a change of the limit, or a step of the clock
@@ -42,6 +42,19 @@ local function algorithm(kind, how)
   return its
 end
 
+-- To set a TTL costs as much as a write. So it is set to end LONGER after the state means nothing any more, and kept while it ends at
+-- least LEAST and at most MOST after that, in ms. A state says when its key expires; this returns that, and notes a new TTL.
+local LONGER, LEAST, MOST = 40000, 1000, 58000
+local function expires(r, lasts)
+  local ends = ceil((now + lasts) / 1000)
+  local spare = r.till - ends
+  if spare < LEAST or spare > MOST then
+    r.till = ends + LONGER
+    r.ttl = r.till - floor(now / 1000)
+  end
+  return r.till
+end
+
 -- #include token_bucket
 -- #include windows
 -- #include calendar
@@ -50,6 +63,11 @@ end
 
 local texts, loaded, of_scope = {}, {}, {}
 local changed = {} -- rules to be written
+
+local function dirty(r)
+  if not r.dirty then r.dirty, changed[#changed + 1] = true, r end
+end
+
 local reported = call('EXISTS', P .. 'api') == 1
 
 -- The first n names of a scope: node('/acme/refunds', 1) is '/acme'.
@@ -60,7 +78,7 @@ local function node(scope, n)
 end
 
 local function read(text)
-  local its, names = { weights = {}, rules = {} }, nil
+  local its, names = { weights = {}, rules = {}, plain = true }, nil
   its.version, its.policy, its.shape, its.from, its.ends, names = unpacked('>I7I7I7I7I7B', text)
   for i = 1, names do its.weights[i] = unpacked('>I7', text, 30 + 7 * i) / 1000000 end
   local at, size = 37 + 7 * names, #text
@@ -68,7 +86,8 @@ local function read(text)
     local kind, level, name, unit = byte(text, at, at + 3)
     local letter, from, numbers = char(kind), at + 4, at + 4 + name + unit
     at = numbers + (kind == 75 and 49 or kind == 67 and 14 or 28)
-    its.rules[#its.rules + 1] = { kind = letter, level = level, name = sub(text, from, from + name - 1),
+    its.plain = its.plain and (kind == 84 or kind == 83)
+    its.rules[#its.rules + 1] = { kind = letter, level = level, names = names, name = sub(text, from, from + name - 1),
       unit = sub(text, from + name, numbers - 1), numbers = sub(text, numbers, at - 1), its = algorithm(letter) }
   end
   return its
@@ -76,7 +95,8 @@ end
 
 -- The state of a rule at a scope, read once a call.
 local function rule(of, scope)
-  local at = node(scope, of.level)
+  local level = of.level
+  local at = level == 0 and '' or level == of.names and scope or node(scope, level)
   local name = at .. ':' .. of.name
   local r = loaded[name]
   if not r then
@@ -177,7 +197,7 @@ local function charge(its, start, costs, id)
   for i = 1, #its do
     local r = its[i]
     local place = costs[i] > 0 and r.its.charge(r, start, costs[i], id)
-    if place then changed[r] = true end
+    if place then dirty(r) end
     places[i] = place or 0
   end
   return places
@@ -197,7 +217,7 @@ local function refund(its, at, start, costs, id, leases_only)
     local kind = r.of.kind
     if kind == 'C' or kind == 'P' or costs[i] > 0 and not leases_only and (at[i] or 0) > 0 then
       algorithm(kind, 'rare').refund(r, kind == 'P' and start or at[i], costs[i], id)
-      changed[r] = true
+      dirty(r)
     end
   end
 end
@@ -212,15 +232,23 @@ local function move_later(its, at, start, costs)
     if costs[i] > 0 and r.of.kind ~= 'C' and (at[i] or 0) > 0 then
       algorithm(r.of.kind, 'rare').refund(r, at[i], costs[i])
       at[i] = r.its.charge(r, start, costs[i])
-      changed[r] = true
+      dirty(r)
     end
   end
   return at
 end
 
 local function save()
-  for r in pairs(changed) do
-    local state, lasts = r.its.save(r)
-    if state then call('SET', r.key, state, 'PX', outlast(lasts)) end
+  for _, r in ipairs(changed) do
+    local state = r.its.save(r)
+    if not state then
+      r.ttl = nil -- it writes by itself
+    elseif r.ttl then
+      call('SET', r.key, state, 'PX', whole(r.ttl))
+    elseif #state == r.size then
+      call('SETRANGE', r.key, '0', state) -- half of what SET costs
+    else
+      call('SET', r.key, state, 'KEEPTTL')
+    end
   end
 end

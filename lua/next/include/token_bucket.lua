@@ -11,10 +11,11 @@ function algorithms.T()
   return {
     load = function(of, key, numbers, v)
       local p, q, cap, slack = unpacked('>I7I7I7I7', numbers)
-      local r = { of = of, key = key, p = p, q = q, cap = cap, slack = slack, at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, written = now }
+      local r = { of = of, key = key, p = p, q = q, cap = cap, slack = slack, at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, written = now, till = 0, size = 0 }
       if v and byte(v) == TOKEN then
-        local _, written, at, x, was, since, low = unpacked('>BI7I7I7I7I7I7', v)
-        r.written, r.at, r.x, r.since, r.low = written, at, x, since, low
+        local _, till, at, lead, x, was, age, low = unpacked('>BI6I7I4I7I7I5I7', v)
+        local written = at - lead
+        r.till, r.size, r.written, r.at, r.x, r.since, r.low = till, #v, written, at, x, at - age, low
         if written > now or was ~= q and p > 0 then algorithm('T', 'rare').adjust(r, was) end
       end
       return r
@@ -43,7 +44,9 @@ function algorithms.T()
     -- A bucket that has been full for less than slack is not yet as if unused.
     save = function(r)
       local lasts = r.p > 0 and max(0, (r.x - (now - r.at) * r.p) / r.p + r.slack) or EXACT / 1000
-      return packed('>BI7I7I7I7I7I7', TOKEN, r.written, r.at, r.x, r.q, r.since, r.low), lasts
+      local till, age = expires(r, lasts), r.at - r.since
+      if age >= 1099511627776 then age = 0 end -- what is from before the latest start does not come back then
+      return packed('>BI6I7I4I7I7I5I7', TOKEN, till, r.at, max(0, r.at - r.written), r.x, r.q, max(0, age), r.low)
     end,
 
     -- The units left, and µs until it is as if unused.

@@ -42,7 +42,7 @@ end
 -- Adds units to a cell after all cells of the log.
 local function append(r, cell, units)
   if units == 0 then return end
-  if r.log == '' then r.base, r.last = cell, cell end
+  if r.log == '' then r.base, r.last, r.seen = cell, cell, nil end
   r.log, r.last = r.log .. varint(cell - r.last) .. varint(units), cell
 end
 
@@ -89,11 +89,11 @@ function algorithms.S()
       if grain == 0 then layout, width, opens, per, grain = OPENED, 1, per, 0, 1 end
       local r = { of = of, key = key, cap = cap, per = per, grain = grain, slack = min(slack, (opens or grain) - 1), opens = opens,
         layout = layout, width = width, window = per > 0 and per or opens or grain, written = now, total = 0, base = 0, last = 0,
-        tail = 0, count = 0, log = '', leave = leave }
+        tail = 0, count = 0, log = '', leave = leave, till = 0, size = 0 }
       if v and byte(v) == layout then
         local _, written, was
-        _, written, was, r.total, r.base, r.last, r.tail, r.count = unpacked('>BI7I7I7I7I7I7I7', v)
-        r.log, r.written = sub(v, 51), written
+        _, r.till, written, was, r.total, r.base, r.last, r.tail, r.count = unpacked('>BI6I7I7I7I7I7I7I7', v)
+        r.log, r.written, r.size = sub(v, 57), written, #v
         if written > now or was ~= width then algorithm('S', 'rare').adjust(r, was) end
         if r.total > 0 then expire(r) end
       end
@@ -119,7 +119,7 @@ function algorithms.S()
 
     save = function(r)
       local lasts = r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now)
-      return packed('>BI7I7I7I7I7I7I7', r.layout, r.written, r.width, r.total, r.base, r.last, r.tail, r.count) .. r.log, lasts
+      return packed('>BI6I7I7I7I7I7I7I7', r.layout, expires(r, lasts), r.written, r.width, r.total, r.base, r.last, r.tail, r.count) .. r.log
     end,
 
     show = function(r)
