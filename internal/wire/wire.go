@@ -265,6 +265,7 @@ type Dispatch struct {
 	Most               int
 	Version, Policy    int64
 	Serves             []Weighted
+	Skips              []string // scopes whose tasks cannot start at the caller now
 	Fresh              map[string]string
 	News               []News
 }
@@ -281,7 +282,11 @@ func (d Dispatch) Args(clock string) []any {
 	for _, w := range d.Serves {
 		fmt.Fprintf(&serves, "%s %g\n", Escape(w.Queue), w.Weight)
 	}
-	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), len(d.Fresh)}
+	skips := strings.Join(d.Skips, "\n")
+	if skips != "" {
+		skips += "\n"
+	}
+	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), skips, len(d.Fresh)}
 	for scope, text := range d.Fresh {
 		args = append(args, scope, text)
 	}

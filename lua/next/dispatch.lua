@@ -14,9 +14,10 @@
 -- ARGV[6]     newest  the version and the policy of the caller's rules, integers with a space between.
 -- ARGV[7]     serves  for each queue that the caller serves "queue weight", each line ended by a newline. Of queues with strict
 --                     priority the weight is 0, and the first of them goes first.
--- ARGV[8]     rules   integer n: how many scopes follow that an earlier call named as stale.
--- ARGV[9..]   scope and the text of its rules, for each of them. See include/rules.lua.
--- ARGV[2n+9..] news   five for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
+-- ARGV[8]     skips   scopes whose tasks the caller cannot start now, each ended by a newline.
+-- ARGV[9]     rules   integer n: how many scopes follow that an earlier call named as stale.
+-- ARGV[10..]  scope and the text of its rules, for each of them. See include/rules.lua.
+-- ARGV[2n+10..] news  five for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
 --                     back, "used" it has not come, and may have started, "gone" it no longer exists, waiting or granted; by how
 --                     many µs its run began late, 0 if it did not; its scope; and the text of its rules, which all but a run in
 --                     time need.
@@ -49,8 +50,8 @@ local granted, stale, refused, overdue, serves, strict = {}, {}, {}, {}, {}, {}
 local again -- the next look, if sooner than the tree says
 local function look_again(t) again = min(again or t, t) end
 
-local news_from = 9 + 2 * tonumber(ARGV[8])
-for i = 9, news_from - 1, 2 do
+local news_from = 10 + 2 * tonumber(ARGV[9])
+for i = 10, news_from - 1, 2 do
   call('HSET', rules_key, ARGV[i], ARGV[i + 1])
   due(leaf_node(ARGV[i]))
   due_above(ARGV[i])
@@ -147,10 +148,27 @@ for q, weight in string.gmatch(ARGV[7], '([^\n ]*) (%S+)\n') do
   elseif most > 0 and not sets[''] and seen[q] and seen[q] <= now - SERVED then revive(q) end
 end
 
+local skips = {}
+for scope in string.gmatch(ARGV[8], '([^\n]*)\n') do skips[leaf_node(scope)] = true end
+
+-- Moves the first child of a node that this caller can start to the front of its list. Returns nil if there is none.
+local function show(n)
+  for i, e in ipairs(n.list) do
+    if not skips[e.child] and not (n.hides and n.hides[e.child]) then
+      table.remove(n.list, i)
+      table.insert(n.list, 1, e)
+      return e
+    end
+  end
+  if n.whole then return nil end
+  read_set(n, 2 * #n.list + MANY)
+  return show(n)
+end
+
 -- The queue that is next, and whether it has a turn; nil if there is none, or if another caller is to come for it first.
 local function next_queue()
   for _, q in ipairs(strict) do
-    if first(children(q, '')) then return q end
+    if serves[q] and first(children(q, '')) then return q end
   end
   local n, earlier = children(), nil
   if not n.whole then read_set(n, 1000) end
@@ -233,12 +251,20 @@ while not is_blocked('') and #granted < 2 * most and #refused < 300 do
   while not scope do
     local n = children(q, at)
     path[#path + 1] = n
-    if not first(n) then break end
+    if not show(n) then break end
     at = n.list[1].child
     scope = scope_of(at)
   end
   if scope then
     serve(q, scope, path, turned)
+  elseif #children(q, at).list > 0 then -- all below it is skipped
+    local above = path[#path - 1]
+    if above then
+      above.hides = above.hides or {}
+      above.hides[at] = true
+    else
+      serves[q] = nil
+    end
   else -- a node without ready children: what was lost is made anew
     leave(q, parent(at), at == '' and q or at)
   end
