@@ -179,11 +179,11 @@ end
 
 -- When the rule that alone would admit a cost last admits it, the rule, and whether that is sure; nil for never. Units that come
 -- free of others start nothing sooner.
-local function binding(its, costs, id)
-  local last, by, sure = now, nil, true
+local function binding(its, costs, from, id)
+  local last, by, sure = from, nil, true
   for i, r in ipairs(its) do
-    local at, guess = now, nil
-    if costs[i] > 0 then at, guess = r.its.fit(r, now, costs[i], id) end
+    local at, guess = from, nil
+    if costs[i] > 0 then at, guess = r.its.fit(r, from, costs[i], id) end
     if not at then return nil, i end
     if at > last then last, by, sure = at, i, not guess end
   end
