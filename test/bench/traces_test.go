@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"runtime"
 	"testing"
 	"time"
 
@@ -17,36 +16,19 @@ const fewKeys = 50
 // usageKeys are those that tell who spent what, which outlive the tasks.
 var usageKeys = regexp.MustCompile(`!(used|units|shadows|scopes):`)
 
-// leave ends the workers. Where the scenario asks for it, it notes before what is left of a run when so
-// much time has passed, or few keys are left: our keys, and the memory that only the workers hold.
+// leave ends the workers. Where the scenario asks for it, it notes before how many keys of ours are left when so much time
+// has passed, or few are.
 func (o *outcome) leave(b *testing.B, stop func() error) error {
 	b.Helper()
-	if o.traces == 0 {
-		return stop()
+	if o.traces > 0 {
+		since := time.Now()
+		o.keys = keysOf(b, o.rdb)
+		for ; o.keys > fewKeys && time.Since(since) < o.traces; o.keys = keysOf(b, o.rdb) {
+			<-time.After(time.Second)
+		}
+		o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s", o.keys, time.Since(since).Seconds()))
 	}
-	held := heap()
-	since := time.Now()
-	keys := keysOf(b, o.rdb)
-	for ; keys > fewKeys && time.Since(since) < o.traces; keys = keysOf(b, o.rdb) {
-		<-time.After(time.Second)
-	}
-	took := time.Since(since)
-	later := heap()
-	err := stop()
-	without := heap()
-	const megabyte = 1 << 20
-	o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s; the workers hold %.1f MB in the end, and %.1f MB then",
-		keys, took.Seconds(), (held-without)/megabyte, (later-without)/megabyte))
-	return err
-}
-
-// heap returns the bytes of what this program still uses.
-func heap() float64 {
-	runtime.GC()
-	runtime.GC() // what pools keep for one more
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.HeapAlloc)
+	return stop()
 }
 
 // keysOf returns how many keys of ours there are, those of usage apart.
