@@ -124,6 +124,7 @@ soak: ## The long rest, some hours: all tests in their long form, SEEDS random d
 	SIM_SEEDS=$(SEEDS) go test ./test/sim -count=1 -timeout 12h -v -args -days $(DAYS)
 	$(MAKE) histories faults
 	$(MAKE) bench PKG=./test/bench BENCH=Soak
+	HEADWAY_BENCH_SCENARIOS=all go -C test/bench test -run AtTheAPI -count=1 -timeout 1h -v .
 
 histories: ## Random histories of limits and of those who wait, each against its model: STEPS of them, and planted faults
 	@test/setup.sh
