@@ -40,8 +40,9 @@ type built struct {
 	workers []*builtWorker
 	batch   *programs.Program // nil until there is one
 
-	mu     sync.Mutex
-	memory []float64 // of all workers, MB, every few seconds
+	mu       sync.Mutex
+	memory   []float64  // of all workers, MB, every few seconds
+	quarters [4]float64 // the most of it in each quarter of the run
 }
 
 // builtWorker is a worker, and what it counted when its metrics were last read.
@@ -165,24 +166,19 @@ func (p *built) watch(ctx context.Context) {
 	}
 }
 
-// quarters returns the most memory that the workers had in each quarter of the run.
-func (p *built) quarters() (most [4]float64) {
-	for i, mb := range p.memory {
-		quarter := i * len(most) / len(p.memory)
-		most[quarter] = max(most[quarter], mb)
-	}
-	return most
-}
-
 var enqueuedIn = regexp.MustCompile(`enqueued.* in (\S+)`)
 
-// figures returns how often tasks were picked up, and what has no column.
+// figures ends the run's quarters, and returns how often tasks were picked up, and what has no column.
 func (p *built) figures() (pickUps int64, notes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for i, mb := range p.memory {
+		most := &p.quarters[i*len(p.quarters)/len(p.memory)]
+		*most = max(*most, mb)
+	}
 	memory := fmt.Sprintf("the workers' memory %.0f MB", slices.Max(p.memory))
-	if most := p.quarters(); len(p.memory) >= len(most) {
-		memory = fmt.Sprintf("the workers' memory %.0f MB in each quarter", most)
+	if len(p.memory) >= len(p.quarters) {
+		memory = fmt.Sprintf("the workers' memory %.0f MB in each quarter", p.quarters)
 	}
 	notes = []string{fmt.Sprintf("%.0f put back", p.sum("headway_rescheduled_total")), memory}
 	if took := enqueuedIn.FindStringSubmatch(p.batch.Stdout.String() + p.batch.Stderr.String()); took != nil {

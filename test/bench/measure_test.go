@@ -89,7 +89,7 @@ type outcome struct {
 	longest  []slowScript
 	idle     float64 // commands a second when all was done, where the scenario asks for it
 	bytes    int64
-	keys     int // left, where the scenario asks for it
+	keys     []string // left, where the scenario asks for it
 	lost     int
 	notes    []string
 }

@@ -14,7 +14,7 @@ import (
 const fewKeys = 50
 
 // usageKeys are those that tell who spent what, which outlive the tasks.
-var usageKeys = regexp.MustCompile(`!(used|units|shadows|scopes):`)
+var usageKeys = regexp.MustCompile(`!(used|units|shadows|scopes|spent):`)
 
 // leave ends the workers. Where the scenario asks for it, it notes before how many keys of ours are left when so much time
 // has passed, or few are.
@@ -22,27 +22,29 @@ func (o *outcome) leave(b *testing.B, stop func() error) error {
 	b.Helper()
 	if o.traces > 0 {
 		since := time.Now()
-		o.keys = keysOf(b, o.rdb)
-		for ; o.keys > fewKeys && time.Since(since) < o.traces; o.keys = keysOf(b, o.rdb) {
+		var usage int
+		for o.keys, usage = keysOf(b, o.rdb); len(o.keys) > fewKeys && time.Since(since) < o.traces; o.keys, usage = keysOf(b, o.rdb) {
 			<-time.After(time.Second)
 		}
-		o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s", o.keys, time.Since(since).Seconds()))
+		o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s, and %d of usage", len(o.keys), time.Since(since).Seconds(), usage))
 	}
 	return stop()
 }
 
-// keysOf returns how many keys of ours there are, those of usage apart.
-func keysOf(b *testing.B, rdb *redis.Client) (n int) {
+// keysOf returns the keys of ours, and how many more are those of usage.
+func keysOf(b *testing.B, rdb *redis.Client) (ours []string, usage int) {
 	b.Helper()
 	ctx := context.Background()
 	keys := rdb.Scan(ctx, 0, ownKeys+"*", 1000).Iterator()
 	for keys.Next(ctx) {
-		if !usageKeys.MatchString(keys.Val()) {
-			n++
+		if usageKeys.MatchString(keys.Val()) {
+			usage++
+		} else {
+			ours = append(ours, keys.Val())
 		}
 	}
 	if err := keys.Err(); err != nil {
 		b.Fatal(err)
 	}
-	return n
+	return ours, usage
 }
