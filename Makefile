@@ -118,11 +118,13 @@ bench: ## Every benchmark, one after the other, and one table, peers beside us
 		$(GO_IN_ALL) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -vet=off -timeout 2h $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(BENCHED),$(PKG)); \
 		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
 
-soak: ## The long rest, some hours: all tests in their long form, SEEDS random days of traffic, histories, faults and partitions
+soak: ## The long rest, some hours: all tests in their long form, SEEDS random days of traffic, histories, faults, a million tasks
 	@test/setup.sh -browser -promtool
 	$(MAKE) test test/more SHORT= HEADWAY_NETWORK_LONG=1
 	SIM_SEEDS=$(SEEDS) go test ./test/sim -count=1 -timeout 12h -v -args -days $(DAYS)
 	$(MAKE) histories faults
+	$(MAKE) bench PKG=./test/bench BENCH=Soak
+	HEADWAY_BENCH_SCENARIOS=all go -C test/bench test -run AtTheAPI -count=1 -timeout 1h -v .
 
 histories: ## Random histories of limits and of those who wait, each against its model: STEPS of them, and planted faults
 	@test/setup.sh

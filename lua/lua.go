@@ -53,6 +53,7 @@ var (
 	ReleaseTasks = load("asynq/release_tasks")
 	DeferTasks   = load("asynq/defer_tasks")
 	KeepLeases   = load("asynq/keep_leases")
+	PutBack      = load("asynq/put_back")
 )
 
 // All returns every script of the limiter, by name: all scripts except those over asynq's keys.
@@ -136,22 +137,14 @@ func readyOf(source string) ready {
 	return ready{source: source, sha: hash, arg: hash}
 }
 
-// Fence returns a script of asynq's that ends the run of a task, as package worker sends it: after
-// include/asynq/fence.lua, which documents its arguments.
-func Fence(source string) string { return part("include/asynq/fence.lua") + source }
-
-// Arrive returns a script of asynq's that enqueues a task, as a carrier of package worker sends it:
-// before include/asynq/arrive.lua, which documents what it adds.
-func Arrive(source string) string {
-	return "local function enqueue()\n" + source + "\nend\n" + part("include/asynq/arrive.lua")
-}
-
-func part(name string) string {
-	text, err := files.ReadFile(name)
+// Fence returns a script that ends the run of a task, asynq's or put_back, as package worker sends it:
+// after include/asynq/fence.lua, which documents its arguments.
+func Fence(source string) string {
+	text, err := files.ReadFile("include/asynq/fence.lua")
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
-	return string(text)
+	return string(text) + source
 }
 
 // Rule returns the text of a rule for a script: its kind, a letter of [Kinds], and its numbers, from

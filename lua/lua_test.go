@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write testdata/scripts.sha1 anew")
 
 // every is every script, by name.
 func every() []*Script {
-	all := append(All(), TakeTasks, ReleaseTasks, DeferTasks, KeepLeases)
+	all := append(All(), TakeTasks, ReleaseTasks, DeferTasks, KeepLeases, PutBack)
 	slices.SortFunc(all, func(a, b *Script) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
@@ -51,7 +51,7 @@ func TestGolden(t *testing.T) {
 // Every file is part of a script, and every script is listed.
 func TestAllIsAll(t *testing.T) {
 	t.Parallel()
-	used := map[string]bool{"include/asynq/fence.lua": true, "include/asynq/arrive.lua": true} // they go before and after scripts of asynq's
+	used := map[string]bool{"include/asynq/fence.lua": true} // it goes before scripts of asynq's
 	for _, s := range every() {
 		use(t, used, s.path+".lua")
 	}

@@ -97,19 +97,6 @@ func (e *HeaderError) Error() string {
 	return fmt.Sprintf("queue: task header %s: %q: %s", e.Header, clip(e.Value), e.Reason)
 }
 
-// reservedTypes is the prefix of task types that only Headway creates.
-const reservedTypes = "headway:"
-
-// IsReservedType reports whether only Headway creates tasks of a type.
-func IsReservedType(kind string) bool { return strings.HasPrefix(kind, reservedTypes) }
-
-// ReservedTypeError is the error for a task whose type is reserved for Headway's own tasks.
-type ReservedTypeError struct{ Type string }
-
-func (e *ReservedTypeError) Error() string {
-	return fmt.Sprintf("queue: task type %q: types that begin with %s are Headway's own; give the task another", clip(e.Type), reservedTypes)
-}
-
 const sendsARequest = "0 requests; a task of type \"http\" sends one"
 
 // sendsUncounted reports whether a task of type http would send its request without spending from any
@@ -119,12 +106,10 @@ func sendsUncounted(kind string, costs policy.Costs) bool {
 }
 
 // ReadSpec reads the headers of a task. It returns false if the task has none of them: another program
-// made it. An empty scope stands for a task that names none, and that a worker has converted. Absent headers have their defaults. The error is a *HeaderError for a damaged value, or for
-// other headers without a scope, and a *ReservedTypeError for a type for which IsReservedType is true.
+// made it. An empty scope stands for a task that names none, and that a worker has moved to another queue.
+// Absent headers have their defaults. The error is a *HeaderError for a damaged value, or for other headers
+// without a scope.
 func ReadSpec(t *asynq.Task) (Spec, bool, error) {
-	if IsReservedType(t.Type()) {
-		return Spec{}, false, &ReservedTypeError{Type: t.Type()}
-	}
 	headers := t.Headers()
 	scope, ok := headers[HeaderScope]
 	if !ok {

@@ -88,12 +88,6 @@ func TestReadSpecDamaged(t *testing.T) {
 	if _, ok, err := queue.ReadSpec(http); ok || err == nil || !strings.Contains(err.Error(), `0 requests; a task of type "http" sends one`) {
 		t.Errorf("a request that costs none: %v %v", ok, err)
 	}
-	for _, headers := range []map[string]string{nil, {"headway-scope": "a"}} {
-		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("headway:carry", nil, headers))
-		if reserved, refused := errors.AsType[*queue.ReservedTypeError](err); ok || !refused || reserved.Type != "headway:carry" {
-			t.Errorf("a type of Headway's own: %v %v", ok, err)
-		}
-	}
 	for name := range maps.Keys(map[string]bool{"headway-cost": true, "headway-id": true, "headway-max-retry": true}) {
 		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, map[string]string{name: "1"}))
 		if he, damaged := errors.AsType[*queue.HeaderError](err); ok || !damaged || he.Header != "headway-scope" {

@@ -142,7 +142,6 @@ func TestParseLineRefuses(t *testing.T) {
 		"cost far below":        {mail(`"cost":-99999999999999999999`), "cost: -99999999999999999999 is below 1"},
 		"cost endless":          {mail(`"cost":` + strings.Repeat("9", 100)), "cost: " + strings.Repeat("9", 60) + "… is above 1000000000000"},
 		"http without requests": {`{"type":"http","scope":"a","cost":{"requests":0,"tokens":1},"http":{"url":"https://api.example.com/"}}`, `cost: 0 requests; a task of type "http" sends one`},
-		"a type of Headway's":   {`{"type":"headway:carry","scope":"a"}`, `type: "headway:carry"; types that begin with headway: are Headway's own`},
 		"no units":              {mail(`"cost":{}`), "cost: 0 units; write 1 to 16"},
 		"costs nothing":         {mail(`"cost":{"requests":0}`), "cost: all are 0; what costs nothing needs no limit"},
 		"a bad unit":            {mail(`"cost":{"Tokens":1}`), `cost: unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`},

@@ -65,14 +65,11 @@ func (t Task) validate(now time.Time, found faults) faults {
 type adder = func(format string, args ...any)
 
 func checkType(text string, add adder) {
-	switch {
-	case strings.TrimSpace(text) == "":
+	if strings.TrimSpace(text) == "" {
 		add("required; %q for an outbound request, or a type that a Go program has registered", TypeHTTP)
-	case IsReservedType(text):
-		add("%q; types that begin with %s are Headway's own", clip(text), reservedTypes)
-	default:
-		checkText(text, add)
+		return
 	}
+	checkText(text, add)
 }
 
 func checkID(id string, add adder) {

@@ -21,13 +21,13 @@ const (
 	delayedCheckInterval = 500 * time.Millisecond
 )
 
-// Config returns cfg with the settings that limited tasks need, wrapped around those that it already
+// config returns cfg with the settings that limited tasks need, wrapped around those that it already
 // has:
 //
 //   - IsFailure: a limited task is no failure; all other errors go to the user's function.
 //   - RetryDelayFunc: a limited task comes back at its time, never earlier. A task whose error is a
 //     Retrier comes back when that says.
-//   - ErrorHandler: it is not called for limited tasks. Config sets one even if cfg has none: it
+//   - ErrorHandler: it is not called for limited tasks. config sets one even if cfg has none: it
 //     handles tasks that asynq failed before a handler saw them.
 //   - TaskCheckInterval and DelayedTaskCheckInterval, if not set: 100ms and 500ms, which cost about
 //     40 Redis commands a second on an idle queue.
@@ -35,7 +35,7 @@ const (
 // The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of
 // queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same
 // priorities as in asynq.
-func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
+func (t *Middleware) config(cfg asynq.Config) asynq.Config {
 	t.queues.Serve(cfg.Queues)
 	if cfg.IsFailure != nil {
 		t.isFailure = cfg.IsFailure
@@ -103,25 +103,40 @@ type Server struct {
 	begun      atomic.Bool
 }
 
-// NewServer returns an asynq server over MiddlewareConfig.Redis, made from cfg as Config completes it.
+// NewServer returns an asynq server over MiddlewareConfig.Redis, made from cfg with the settings that
+// limited tasks need, wrapped around those that it has.
 // It keeps working if Redis fails while tasks are put back. While it is idle it polls for tasks every
 // TaskCheckInterval, and at once when this process dispatches one of them.
 //
 // Concurrency tasks run at once. While one tenant has more than half of the slots, up to half as many
 // more tasks of other tenants run too: see MiddlewareConfig.Tenant.
 func (t *Middleware) NewServer(cfg asynq.Config) *Server {
-	cfg = t.Config(cfg)
+	cfg = t.config(cfg)
 	g := asynqx.NewClient(asynqx.ClientConfig{
-		Redis: t.cfg.Redis, Serving: t.serving, Mover: t.mover, Log: t.log,
+		Redis: t.cfg.Redis, Serving: t.serving, Log: t.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
 		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog, Forwarded: t.dispatcher.Forwarded, Moves: &t.moves,
 	})
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
+	cfg.ErrorHandler = notArchived(g, cfg.ErrorHandler)
 	t.servers.Add(g.Pacer, g.Slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: t, client: g}
 }
 
-// Start starts to process tasks with handler, wrapped by Handler, and returns. While the server runs,
+// notArchived returns an ErrorHandler that keeps asynq from archiving a limited task on its last attempt. asynq calls it right before
+// it archives or retries a task.
+func notArchived(g *asynqx.Client, next asynq.ErrorHandler) asynq.ErrorHandler {
+	return asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
+		if limited, is := AsLimited(err); is {
+			id, _ := asynq.GetTaskID(ctx)
+			name, _ := asynq.GetQueueName(ctx)
+			g.PutBack(name, id, limited.At)
+		}
+		next.HandleError(ctx, task, err)
+	})
+}
+
+// Start starts to process tasks with handler, and returns. While the server runs,
 // the process counts as one of those that share the limits. After Stop or Shutdown the error is
 // asynq.ErrServerClosed.
 func (s *Server) Start(handler asynq.Handler) error {
@@ -143,7 +158,7 @@ func (s *Server) Start(handler asynq.Handler) error {
 	s.middleware.serves.Store(true)
 	s.middleware.join()
 	s.middleware.dispatcher.Start()
-	err := s.Server.Start(s.client.Handler(s.middleware.Handler(handler)))
+	err := s.Server.Start(s.client.Handler(s.middleware.handler(handler)))
 	if err != nil {
 		s.ended()
 	}
@@ -158,7 +173,7 @@ func (t *Middleware) join() {
 	}
 }
 
-// Run processes tasks with handler, wrapped by Handler, until the process receives SIGTERM or SIGINT,
+// Run processes tasks with handler, until the process receives SIGTERM or SIGINT,
 // and then shuts down. On systems that have SIGTSTP, that signal stops it from taking tasks, as Stop
 // does. A server of New reads its limits file again at SIGHUP, unless Config.ReloadOn is set. The error
 // is that of Start.

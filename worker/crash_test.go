@@ -17,7 +17,6 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 var errCrashed = errors.New("it panicked")
@@ -121,10 +120,11 @@ func TestDeadSyncer(t *testing.T) {
 	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign", asynq.MaxRetry(1))
+	s.addForeign("last", asynq.MaxRetry(0))
 	faults := s.failEnds(9)
 	s.serve(asynq.Config{Concurrency: 1}, nil)
-	s.haveEnded(3)
-	s.until("all are done", func() bool { n, _ := s.counters(); return n == 3 })
+	s.haveEnded(4)
+	s.until("all are done", func() bool { n, _ := s.counters(); return n == 4 })
 	if _, failed := s.counters(); failed != 0 {
 		t.Errorf("asynq counts %d failures", failed)
 	}
@@ -168,13 +168,10 @@ func TestShutdownWhileHolding(t *testing.T) {
 	s.addForeign("last", asynq.MaxRetry(0))
 	s.until("three hold", func() bool { return s.seen.get(func(o *seen) int { return o.holding }) == 3 })
 	server.Shutdown()
-	for _, id := range []string{"own", "foreign"} {
+	for _, id := range []string{"own", "foreign", "last"} {
 		if info := s.info(id); info == nil || info.State != asynq.TaskStateRetry || info.Retried != 0 {
 			t.Errorf("%s is %+v after the shutdown", id, info)
 		}
-	}
-	if s.info("last") == nil && s.info(asynqx.CarrierType+":last") == nil {
-		t.Error("the task on its last attempt is lost")
 	}
 	if n, failed := s.counters(); failed != 0 || n > 2 {
 		t.Errorf("asynq counts %d processed, %d failed", n, failed)
@@ -276,7 +273,7 @@ type late struct {
 func (l late) Decided(context.Context, throttle.Decision, time.Duration, error) { <-time.After(l.by) }
 
 // "Where no limit binds, a busy machine costs nothing": a start that comes late, as where handlers
-// fill the processors, is no reason to put its task back, to carry it over or to pick it up twice.
+// fill the processors, is no reason to put its task back or to pick it up twice.
 func TestLateIsNotPutBack(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]policy.Rule{

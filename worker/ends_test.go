@@ -105,7 +105,7 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 // heartbeat has renewed its lease.
 func TestLateCopyOfAnEnd(t *testing.T) {
 	t.Parallel()
-	run := func(t *testing.T, s *system, renewed time.Duration) {
+	run := func(t *testing.T, s *system, retries int, renewed time.Duration) {
 		t.Helper()
 		var mu sync.Mutex
 		var sent [][]any // what asynq has sent to put the task back, for the network to bring it again
@@ -118,10 +118,13 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 			}
 			return err
 		}))
-		s.addForeign("t", asynq.MaxRetry(5))
+		s.addForeign("t", asynq.MaxRetry(retries))
 		late := make(chan error, 1)
-		s.serve(atOnce, func(ctx context.Context, _ *asynq.Task) error {
-			if n, _ := asynq.GetRetryCount(ctx); n == 0 {
+		s.serve(atOnce, func(context.Context, *asynq.Task) error {
+			if s.ran("t") == 1 {
+				if retries == 0 { // put_back is sent, as for any limited task
+					return busy{wait: time.Millisecond, known: true}
+				}
 				return errors.New("once more")
 			}
 			<-time.After(renewed)
@@ -143,11 +146,15 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 	}
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
-		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 0)
+		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 5, 0)
+	})
+	t.Run("put_back", func(t *testing.T) {
+		t.Parallel()
+		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 0, 0)
 	})
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
-		inFakeTime(t, perHour(100), func(s *system) { run(s.t, s, 20*time.Second) })
+		inFakeTime(t, perHour(100), func(s *system) { run(s.t, s, 5, 20*time.Second) })
 	})
 }
 
@@ -316,11 +323,11 @@ func endsRun(cmd redis.Cmder) bool {
 		!slices.ContainsFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":paused") })
 }
 
-// putsBack says whether a command is asynq's Retry.
+// putsBack says whether a command is asynq's Retry, or put_back.
 func putsBack(cmd redis.Cmder) bool {
 	keys := scriptKeys(cmd)
 	return slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
-		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") })
+		!slices.Contains(keys, "asynq:{default}:scheduled")
 }
 
 // failEnds fails so many of the scripts that end a run, and returns how many are left to fail.

@@ -17,19 +17,15 @@ import (
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
-// Handler wraps next: a task runs when every rule on its scope's path admits it, and waits otherwise.
+// handler wraps next: a task runs when every rule on its scope's path admits it, and waits otherwise.
 // A task whose cost or headers can never pass fails for good with that reason. A task that next has no
-// handler for fails as with asynq's own mux. Neither spends anything. Use it with a server whose
-// asynq.Config was returned by Config.
-func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
+// handler for fails as with asynq's own mux. Neither spends anything.
+func (t *Middleware) handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) (err error) {
 		t.dispatcher.Size(1)
 		slot, leave := t.dispatcher.TakeSlot(ctx)
 		defer leave()
 		t.dispatcher.CheckWatchdog()
-		if task.Type() == asynqx.CarrierType {
-			return t.finishReenqueue(ctx, task)
-		}
 		ctx = withTrace(ctx, task)
 		j, err := t.read(ctx, task)
 		j.slot = slot
@@ -372,9 +368,7 @@ func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) t
 	return info.Deadline
 }
 
-// wait gives the task back to asynq until at. asynq archives a task on its last attempt, whatever the
-// error. So a task of another program on its last attempt is converted into the form that package
-// queue writes, which is never on its last attempt.
+// wait gives the task back to asynq until at.
 func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time) error {
 	if ends := t.deadline(ctx, j, time.Until(at)); !ends.IsZero() {
 		at = ends // so that it leaves its queue then, and is not kept longer
@@ -382,9 +376,6 @@ func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time
 	t.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
 	t.keepWait(ctx, j, at)
-	if !j.own && j.last() {
-		return t.reenqueue(ctx, j, limited)
-	}
 	t.checkWhenBack(ctx, j)
 	if !j.own {
 		if err := j.lock().Extend(ctx, t.cfg.Redis, at); err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // plain is a waiting task in the form that asynq has without Headway.
@@ -83,11 +82,8 @@ func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOptio
 		}
 		done := 0
 		for _, info := range tasks {
-			p, ok, err := plainOf(info)
-			if err != nil {
-				return changed, err
-			}
-			if !ok {
+			p, is := plainOf(info)
+			if !is {
 				continue
 			}
 			if err := l.change(ctx, info.ID, p); err != nil {
@@ -106,30 +102,19 @@ func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOptio
 }
 
 // plainOf returns the plain form of a task, false if it is plain already.
-func plainOf(info *asynq.TaskInfo) (plain, bool, error) {
-	if info.Type == asynqx.CarrierType {
-		var c carried
-		if err := json.Unmarshal(info.Payload, &c); err != nil {
-			return plain{}, false, fmt.Errorf("carrier %s: %w", info.ID, err)
-		}
-		return plainForm(c.ID, c.Type, c.Payload, c.Headers, c.Retention, c.At, 0), true, nil
-	}
+func plainOf(info *asynq.TaskInfo) (p plain, is bool) {
 	if _, own := info.Headers[queue.HeaderMaxRetry]; !own {
-		return plain{}, false, nil
+		return plain{}, false
 	}
-	return plainForm(info.ID, info.Type, info.Payload, info.Headers, info.Retention, info.NextProcessAt, info.Retried), true, nil
-}
-
-func plainForm(id, kind string, payload []byte, headers map[string]string, retention time.Duration, at time.Time, retried int) plain {
-	p := plain{ID: id, Type: kind, Payload: payload, Headers: maps.Clone(headers), Retention: retention, At: at}
-	budget, _ := strconv.Atoi(headers[queue.HeaderMaxRetry])
-	p.MaxRetry = max(budget-retried, 0)
-	p.Timeout, _ = time.ParseDuration(headers[queue.HeaderTimeout])
-	p.Deadline, _ = time.Parse(time.RFC3339Nano, headers[queue.HeaderDeadline])
+	p = plain{ID: info.ID, Type: info.Type, Payload: info.Payload, Headers: maps.Clone(info.Headers), Retention: info.Retention, At: info.NextProcessAt}
+	budget, _ := strconv.Atoi(info.Headers[queue.HeaderMaxRetry])
+	p.MaxRetry = max(budget-info.Retried, 0)
+	p.Timeout, _ = time.ParseDuration(info.Headers[queue.HeaderTimeout])
+	p.Deadline, _ = time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDeadline])
 	for _, name := range []string{queue.HeaderMaxRetry, queue.HeaderTimeout, queue.HeaderDeadline, queue.HeaderDue} {
 		delete(p.Headers, name)
 	}
-	return p
+	return p, true
 }
 
 func (l *leaving) journal() string { return "hw:leaving:{" + l.queue + "}" }

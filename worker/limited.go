@@ -15,8 +15,8 @@ import (
 )
 
 // Limited is the error with which a handler hands a limited task back to asynq. It is no failure:
-// IsFailure of Config returns false for it, and RetryDelayFunc brings the task back at At. User code
-// sees it only in middleware around Handler.
+// a server of NewServer counts none, and brings the task back at At. Only a Tracer
+// sees it.
 type Limited struct {
 	// Scope is what the task spends from. Rule is the binding rule, if there is one.
 	Scope, Rule string
@@ -93,7 +93,7 @@ func AsLimited(err error) (*Limited, bool) {
 }
 
 // Retrier is an error that knows when to retry its task, such as an answer with a Retry-After.
-// RetryDelayFunc of Config follows it, and never retries earlier.
+// Servers of NewServer follow it, and never retry earlier.
 type Retrier interface {
 	error
 	RetryIn() (wait time.Duration, known bool)

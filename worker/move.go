@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"strconv"
 	"time"
 
@@ -55,6 +56,12 @@ const (
 
 const becameMoved = "moved"
 
+// neverCut and neverByAsynq keep asynq from ending a task that waits; see package queue.
+const (
+	neverCut     = 10 * 365 * 24 * time.Hour
+	neverByAsynq = math.MaxInt32
+)
+
 var errIDTaken = errors.New("another task has its id there")
 
 func (t *Middleware) move(ctx context.Context, j *job, to string) error {
@@ -62,11 +69,11 @@ func (t *Middleware) move(ctx context.Context, j *job, to string) error {
 	if err != nil {
 		return err
 	}
-	c := carried{
-		ID: j.id, Type: j.task.Type(), Payload: j.task.Payload(), At: time.Now().Add(moveStay),
-		Headers: movedHeaders(j, info), Retention: info.Retention, Unique: j.lock().Left(ctx, t.cfg.Redis),
+	m := moved{
+		id: j.id, kind: j.task.Type(), payload: j.task.Payload(), headers: movedHeaders(j, info),
+		retention: info.Retention, unique: j.lock().Left(ctx, t.cfg.Redis),
 	}
-	err = t.enqueue(ctx, to, c)
+	err = t.enqueue(ctx, to, m)
 	if !errors.Is(err, asynq.ErrTaskIDConflict) {
 		return err
 	}
@@ -74,28 +81,72 @@ func (t *Middleware) move(ctx context.Context, j *job, to string) error {
 	if err != nil {
 		return err
 	}
-	if !c.is(there) {
+	if !m.is(there) {
 		return errIDTaken
 	}
 	return nil // moved before, by a run that a crash interrupted
 }
 
-// movedHeaders returns the headers of a task in the form that package queue writes, whose wait begins
-// now.
+// moved is a task in the form in which it is enqueued in another queue.
+type moved struct {
+	id, kind          string
+	payload           []byte
+	headers           map[string]string
+	retention, unique time.Duration
+}
+
+// enqueue enqueues a moved task in the form that package queue writes: asynq never ends it.
+func (t *Middleware) enqueue(ctx context.Context, name string, m moved) error {
+	task := asynq.NewTaskWithHeaders(m.kind, m.payload, m.headers)
+	opts := []asynq.Option{
+		asynq.TaskID(m.id), asynq.Queue(name), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut),
+		asynq.Retention(m.retention), asynq.ProcessIn(moveStay),
+	}
+	if m.unique >= time.Second {
+		_, err := t.client.EnqueueContext(ctx, task, append(opts, asynq.Unique(m.unique))...)
+		if !errors.Is(err, asynq.ErrDuplicateTask) {
+			return err
+		}
+		// Another task took the lock in between: both were wanted.
+	}
+	_, err := t.client.EnqueueContext(ctx, task, opts...)
+	return err
+}
+
+// movedHeaders returns the headers of a task in the form that package queue writes, with what its asynq
+// options said: the remaining retries, its deadline and its time-out. Its wait begins now.
 func movedHeaders(j *job, info *asynq.TaskInfo) map[string]string {
-	h := ownHeaders(j, info)
-	if j.own {
-		h = maps.Clone(j.task.Headers())
-		h[queue.HeaderMaxRetry] = strconv.Itoa(max(j.budget-j.retried, 0))
+	h := maps.Clone(j.task.Headers())
+	if h == nil {
+		h = map[string]string{}
 	}
 	h[queue.HeaderDue] = time.Now().UTC().Format(time.RFC3339Nano)
+	h[queue.HeaderMaxRetry] = strconv.Itoa(max(j.retriesLeft(), 0))
+	if j.own {
+		return h
+	}
+	h[queue.HeaderID] = j.id
+	h[queue.HeaderScope] = j.scope
+	switch {
+	case j.scope == "": // whatever names its scope later says its cost
+	case j.costs != nil:
+		h[queue.HeaderCost] = j.costs.String()
+	default:
+		h[queue.HeaderCost] = strconv.FormatInt(max(j.cost, 1), 10)
+	}
+	if !info.Deadline.IsZero() {
+		h[queue.HeaderDeadline] = info.Deadline.UTC().Format(time.RFC3339Nano)
+	}
+	if info.Timeout > 0 {
+		h[queue.HeaderTimeout] = info.Timeout.String()
+	}
 	return h
 }
 
-// is reports whether info is the carried task, and not another task with its id.
-func (c carried) is(info *asynq.TaskInfo) bool {
-	return info.Type == c.Type && string(info.Payload) == string(c.Payload) &&
-		maps.Equal(lasting(info.Headers), lasting(c.Headers))
+// is reports whether info is the moved task, and not another task with its id.
+func (m moved) is(info *asynq.TaskInfo) bool {
+	return info.Type == m.kind && string(info.Payload) == string(m.payload) &&
+		maps.Equal(lasting(info.Headers), lasting(m.headers))
 }
 
 // lasting returns the headers that do not depend on the time of the move.
@@ -113,7 +164,7 @@ func (t *Middleware) followMove(from, to, id string) {
 			return
 		}
 		if _, err := t.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-			if t.stateOf(to, id) == asynq.TaskStateScheduled { // else it has been taken, and may have ended
+			if there, err := t.inspector.GetTaskInfo(to, id); err == nil && there.State == asynq.TaskStateScheduled { // else it has been taken, and may have ended
 				t.release(context.Background(), to, id)
 			}
 			return

@@ -75,7 +75,7 @@ var _ Observer = (*metrics.Metrics)(nil)
 func TestSnapshotRunnable(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 5, Per: time.Hour}}, MiddlewareConfig{})
-	s.throttle.Config(asynq.Config{Concurrency: 4})
+	s.throttle.config(asynq.Config{Concurrency: 4})
 	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
 	began, limiter := time.Now(), s.throttle.cfg.Limiter
 	for range 5 {

@@ -17,7 +17,6 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
@@ -40,12 +39,12 @@ func (s *system) states(ids ...string) (out []string) {
 	return out
 }
 
-// untilPlanned has the default queue planned, those of its tasks that are of type work or of these types, until one of them is parked.
-func (s *system) untilPlanned(id string, types ...string) {
+// untilPlanned has the default queue planned, those of its tasks that are of type work, until one of them is parked.
+func (s *system) untilPlanned(id string) {
 	s.t.Helper()
 	s.until(id+" is planned where it stands", func() bool {
-		for _, kind := range slices.Concat(types, slices.Repeat([]string{"work"}, 4)) {
-			s.throttle.dispatcher.PutBack("default", kind)
+		for range 4 {
+			s.throttle.dispatcher.PutBack("default", "work")
 		}
 		return s.states(id)[0] == "scheduled"
 	})
@@ -135,17 +134,15 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	_, err := s.client.Enqueue(asynq.NewTaskWithHeaders("other", nil, limited), asynq.TaskID("of a type not met"))
 	must(t, err)
 	s.foreign("no such scope", map[string]string{queue.HeaderScope: "q"})
-	_, err = s.client.Enqueue(asynq.NewTaskWithHeaders(asynqx.CarrierType, nil, limited), asynq.TaskID("carrier"))
-	must(t, err)
 	s.foreign("of a group", limited, asynq.Group("g"))
 	if n, err := s.inspector.RunAllAggregatingTasks("default", "g"); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	s.add(queue.Task{ID: "own deadline", Deadline: time.Now().Add(time.Hour)})
 	s.add(queue.Task{ID: "own"})
-	s.untilPlanned("own", asynqx.CarrierType)
+	s.untilPlanned("own")
 	parked := []string{"starts", "waits", "last", "own"}
-	pending := []string{"panics", "unlimited", "deadline", "broken", "costly", "no such scope", "carrier", "own deadline", "of a type not met", "of a group"}
+	pending := []string{"panics", "unlimited", "deadline", "broken", "costly", "no such scope", "own deadline", "of a type not met", "of a group"}
 	if got := s.states(parked...); slices.ContainsFunc(got, func(state string) bool { return state != "scheduled" }) {
 		t.Errorf("%q are %q", parked, got)
 	}

@@ -61,3 +61,10 @@ func (t *Middleware) isBack(j *job) bool {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	return err == nil && info.Retried == j.retried && (info.State == asynq.TaskStateRetry || info.State == asynq.TaskStatePending)
 }
+
+// release puts a task into pending that would wait for longer than it has to. One that does not
+// wait any more stays as it is.
+func (t *Middleware) release(ctx context.Context, name, id string) {
+	_, _ = t.mover.Release(ctx, name, []string{id}) // else it comes by itself
+	t.servers.Kick()
+}

@@ -54,10 +54,18 @@ func TestTurnWhilePutBack(t *testing.T) {
 // Its place is kept: no task behind it has its turn first.
 func TestPlaceWhilePutBack(t *testing.T) {
 	t.Parallel()
-	inFakeTime(t, oneATurn, func(s *system) {
-		back := s.holdUp(putsOwnBack)
-		s.keepsItsPlace("own", func() { s.add(queue.Task{ID: "own"}) }, 8*time.Second, back, 4*turn)
-	})
+	for name, enqueue := range map[string]func(*system){
+		"own":               func(s *system) { s.add(queue.Task{ID: "own"}) },
+		"on a last attempt": func(s *system) { s.addForeign("own", asynq.MaxRetry(0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, oneATurn, func(s *system) {
+				back := s.holdUp(putsOwnBack)
+				s.keepsItsPlace("own", func() { enqueue(s) }, 8*time.Second, back, 4*turn)
+			})
+		})
+	}
 }
 
 // putsOwnBack says whether a command puts the task "own" back for later.
@@ -86,24 +94,6 @@ func (s *system) keepsItsPlace(id string, enqueue func(), late time.Duration, ba
 	}
 	if took := time.Since(began); took > most {
 		s.t.Errorf("it started %v after it was back, and not within %v", took, most)
-	}
-}
-
-// "and its place is kept": no task behind it has its turn first, except the eight behind which it goes.
-func TestPlaceWhileCarried(t *testing.T) {
-	t.Parallel()
-	for _, late := range []time.Duration{4 * time.Second, 8 * time.Second} {
-		t.Run(late.String(), func(t *testing.T) {
-			t.Parallel()
-			inFakeTime(t, oneATurn, func(s *system) {
-				// asynq enqueues it for later, from its carrier.
-				back := s.holdUp(func(cmd redis.Cmder) bool {
-					keys := scriptKeys(cmd)
-					return len(keys) == 3 && strings.HasSuffix(keys[0], ":t:foreign") && keys[1] == "asynq:{default}:scheduled"
-				})
-				s.keepsItsPlace("foreign", func() { s.addForeign("foreign", asynq.MaxRetry(0)) }, late, back, 10*turn)
-			})
-		})
 	}
 }
 

@@ -245,53 +245,6 @@ func TestLimitedIsNoFailure(t *testing.T) {
 	}
 }
 
-// "A foreign task on its last attempt keeps id, type, payload, headers, queue and budget."
-func TestForeignLastAttempt(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
-	var got []*asynq.Task
-	for _, id := range []string{"a", "b", "c", "d"} {
-		s.addForeign(id, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute))
-	}
-	s.serve(asynq.Config{}, func(_ context.Context, task *asynq.Task) error {
-		s.mu.Lock()
-		got = append(got, task)
-		s.mu.Unlock()
-		return nil
-	})
-	s.haveEnded(4)
-	for _, id := range []string{"a", "b", "c", "d"} {
-		s.is(id, asynq.TaskStateCompleted)
-		if n := s.ran(id); n != 1 {
-			t.Errorf("task %s ran %d times", id, n)
-		}
-	}
-	for _, task := range got {
-		id := task.Headers()["x-own"]
-		if task.Type() != "work" || string(task.Payload()) != `{"id":"`+id+`"}` {
-			t.Errorf("got %s %s %v", task.Type(), task.Payload(), task.Headers())
-		}
-	}
-	if _, failed := s.counters(); failed != 0 {
-		t.Errorf("asynq counts %d failures", failed)
-	}
-}
-
-// "A foreign task on its last attempt keeps its budget": a real failure ends it.
-func TestForeignLastAttemptFails(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
-	s.addForeign("first", asynq.MaxRetry(0))
-	s.addForeign("second", asynq.MaxRetry(0))
-	s.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error { return context.DeadlineExceeded })
-	for _, id := range []string{"first", "second"} {
-		s.archived(id)
-		if n := s.ran(id); n != 1 {
-			t.Errorf("task %s ran %d times", id, n)
-		}
-	}
-}
-
 // "its budget is in a header": a task of our own fails for good after it.
 func TestOwnBudget(t *testing.T) {
 	t.Parallel()

@@ -60,9 +60,6 @@ const heldFor = 10 * time.Second
 // noGroup is a group without tasks. A caller that passes it dispatches only for others.
 const noGroup = "-!/"
 
-// errAsynqUnknown is the error for a version of asynq whose keys are not known.
-var errAsynqUnknown = errors.New("headway: the asynq of this program was not tested, so waiting tasks cannot be changed with it")
-
 // Cancel deletes a waiting task, with its place in the queue and its unique lock. Costs some round
 // trips. The error is Redis's.
 func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome, error) {
@@ -161,8 +158,8 @@ func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (Ta
 func (w *WaitingTasks) change(ctx context.Context, name, id string,
 	changed func(throttle.Waiter) (map[string]string, throttle.Waiter, error), place func(context.Context, throttle.Waiter, string) error,
 ) (TaskOutcome, error) {
-	if !asynqx.KeysKnown() {
-		return "", errAsynqUnknown
+	if err := asynqx.CheckRelease(); err != nil {
+		return "", err
 	}
 	info, out, err := w.info(name, id)
 	if out != "" || err != nil {

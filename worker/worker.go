@@ -173,16 +173,17 @@ type Middleware struct {
 	unmatched  unmatched       // tasks whose scopes meet no rule
 	serves     atomic.Bool     // a Server of its own was started
 
-	concurrency atomic.Int64 // of all servers that Config has completed
+	concurrency atomic.Int64 // of all servers that config has completed
 	joined      sync.Once
 	moves       sync.WaitGroup  // of tasks to other queues
 	serving     context.Context //nolint:containedctx // over when Stop is called
 	stop        context.CancelFunc
 
-	isFailure func(error) bool // the user's own, set by Config
+	isFailure func(error) bool // the user's own, set by config
 }
 
-// NewMiddleware returns a Middleware. It does no I/O. The error names each field of cfg that is wrong.
+// NewMiddleware returns a Middleware. It does no I/O. The error names each field of cfg that is wrong,
+// or the release of asynq that the program is built with if that was not tested.
 func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	var faults []error
 	if cfg.Redis == nil {
@@ -197,6 +198,9 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	if cfg.MaxHolds < 0 {
 		faults = append(faults, fmt.Errorf("worker: Config.MaxHolds is %d; 0 stands for three quarters of Concurrency", cfg.MaxHolds))
 	}
+	if err := asynqx.CheckRelease(); err != nil {
+		faults = append(faults, err)
+	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
@@ -208,7 +212,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	t := &Middleware{
 		cfg:       cfg,
-		client:    asynq.NewClientFromRedisClient(asynqx.Arrivals{UniversalClient: cfg.Redis}),
+		client:    asynq.NewClientFromRedisClient(cfg.Redis),
 		inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
 		observer:  cfg.Observer,
 		log:       cfg.Logger,
@@ -222,7 +226,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 		t.log = slog.New(slog.DiscardHandler)
 	}
 	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
-	t.mover = asynqx.NewMover(cfg.Redis, t.inspector, t.log, t.observer.Failed)
+	t.mover = asynqx.NewMover(cfg.Redis, t.observer.Failed)
 	t.dispatcher = dispatch.New(t.dispatchConfig())
 	return t, nil
 }

@@ -3,15 +3,12 @@ package asynq
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
 )
@@ -68,44 +65,5 @@ func TestGroups(t *testing.T) {
 	}
 	if left := d.Rules[0].Remaining; left != 9 {
 		t.Errorf("%d of 10 units are left: three members and one task of theirs spent %d", left, 10-left)
-	}
-}
-
-// "`Handler` and `Config` suffice for a server of your own, except for the retrying client."
-func TestAServerOfYourOwn(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, sliding(2, time.Second), worker.MiddlewareConfig{})
-	client := queue.NewClient(s.rdb, queue.ClientConfig{})
-	ids := []string{"1", "2", "3", "4", "5", "6"}
-	for _, id := range ids {
-		if _, err := client.Enqueue(t.Context(), queue.Task{Type: "call", Scope: "api", ID: id, MaxRetry: queue.Retries(0)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ran := make(chan string, len(ids))
-	server := asynq.NewServerFromRedisClient(s.rdb, s.limits.Config(quick(asynq.Config{Concurrency: 4})))
-	err := server.Start(s.limits.Handler(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-		id, _ := asynq.GetTaskID(ctx)
-		ran <- id
-		return nil
-	})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		s.limits.Stop()
-		server.Shutdown()
-	})
-	var got []string
-	for range ids {
-		got = append(got, <-ran)
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, ids) {
-		t.Errorf("%v ran", got)
-	}
-	redistest.WaitFor(t, "all are done", bound, func() bool { return s.counters().Size == 0 })
-	if info := s.counters(); info.FailedTotal != 0 || info.Archived != 0 {
-		t.Errorf("%d failed, %d archived", info.FailedTotal, info.Archived)
 	}
 }

@@ -13,7 +13,7 @@ func BenchmarkAway(b *testing.B) {
 		distant(b, single("", 100, sliding("r", 50, time.Second)), 50, 20*time.Millisecond)
 		return
 	}
-	for _, away := range []time.Duration{time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond} {
+	for _, away := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond} {
 		distant(b, single("", 1000, sliding("r", 50, time.Second)), 50, away)
 		distant(b, nested(1000, 50), 50, away)
 		distant(b, single("", 5000, sliding("r", 500, time.Second)), 500, away)
@@ -30,9 +30,9 @@ func distant(b *testing.B, s scenario, rate int, away time.Duration) {
 		rules = "three rules"
 	}
 	s.name = fmt.Sprintf("%d at %d/s, %s, two processes, Redis %v ± %v away each way", len(s.tasks), rate, rules, away, away/4)
-	s.away, s.jitter, s.api = away, away/4, true
+	s.away, s.jitter, s.workers = away, away/4, 2
 	if rate > 100 {
 		s.slots = 200
 	}
-	measure(b, s, contender{name: planned.name, enqueue: byQueue, serve: byTwoProcesses, pad: pad})
+	measure(b, s, builtPrograms)
 }

@@ -26,6 +26,9 @@ type contender struct {
 	ready func() error
 	// change makes a rule what the contender has instead. Defaults to nothing.
 	change func(policy.Rule) policy.Rule
+	// outside has programs of its own run the tasks: their starts are what arrives at the API, and Redis appends what it is sent
+	// to a file, as people's do. Defaults to handlers here.
+	outside bool
 	// enqueue puts the stage's tasks into its Redis.
 	enqueue func(*stage) error
 	// serve begins to work them off, and returns what ends it. By then all

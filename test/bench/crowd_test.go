@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,12 +16,23 @@ import (
 func BenchmarkCrowd(b *testing.B) {
 	if !long() {
 		measure(b, crowd(200, 50, 500, 1000), planned)
+		measureBuilt(b, later(crowd(2000, 5, 2000, 20_000)))
 		return
 	}
 	measure(b, crowd(200, 50, 2000, 60_000), planned)
-	s := crowd(20_000, 5, 2000, 200_000)
+	measureBuilt(b, crowd(200, 50, 2000, 60_000))
+	measureBuilt(b, crowd(20_000, 5, 2000, 200_000))
+	s := later(crowd(20_000, 5, 2000, 200_000))
 	s.traces = time.Minute
-	measure(b, s, planned)
+	measureBuilt(b, s)
+}
+
+// later has a scenario's tasks enqueued while the workers run, each tenant's one after the other.
+func later(s scenario) scenario {
+	s.name += ", enqueued meanwhile"
+	s.later = true
+	slices.SortStableFunc(s.tasks, func(x, y job) int { return cmp.Compare(x.scope, y.scope) })
+	return s
 }
 
 // crowd has so many tenants, with a rate a second for each and one for all.
@@ -49,10 +62,10 @@ func numbered(format string, n int) []string {
 // the same worker.
 func BenchmarkQuiet(b *testing.B) {
 	if !long() {
-		measure(b, quiet(40, 200, 1000), planned)
+		measure(b, quiet(40, 200, 1000), builtPrograms)
 		return
 	}
-	measure(b, quiet(300, 10_000, 20_000), planned)
+	measure(b, quiet(300, 10_000, 20_000), builtPrograms)
 }
 
 // quiet has a provider's tasks at 20/s behind those of another's tenants, and lasts as long as

@@ -8,6 +8,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -16,13 +17,13 @@ func TestMain(m *testing.M) {
 		hog()
 		return
 	}
-	if os.Getenv(victimVariable) != "" {
-		if err := victim(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: the worker to be killed:", err)
+	if os.Getenv(aloneVariable) != "" {
+		if err := alone(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: asynq alone:", err)
 		}
 		return
 	}
-	code := redistest.Main(m)
+	code := programs.Main(func() int { return redistest.Main(m) })
 	bullMQ.remove()
 	if err := table.print(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

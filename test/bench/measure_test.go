@@ -89,6 +89,7 @@ type outcome struct {
 	longest  []slowScript
 	idle     float64 // commands a second when all was done, where the scenario asks for it
 	bytes    int64
+	keys     []string // left, where the scenario asks for it
 	lost     int
 	notes    []string
 }
@@ -96,6 +97,7 @@ type outcome struct {
 // once lets the contender work the scenario off.
 func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 	b.Helper()
+	s.outside = c.outside
 	st := newStage(b, s, c.change)
 	defer st.end()
 	rule, ok := ruleNamed(st.limits, s.binding)
@@ -113,6 +115,10 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 	endHogs := hogs(b, s.hogs)
 	defer endHogs()
 	st.began = time.Now()
+	followed := func() {}
+	if c.outside {
+		followed = st.follow()
+	}
 	stop, err := c.serve(st)
 	if err != nil {
 		return o, err
@@ -122,6 +128,7 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 	if err := o.leave(b, stop); err != nil {
 		return o, err
 	}
+	followed()
 	o.starts = st.starts.sorted()
 	missing := st.starts.missing()
 	if c.lost != nil {
@@ -138,6 +145,11 @@ func (o *outcome) count(b *testing.B) {
 	until := time.Now()
 	o.handed, o.commands = o.picked.Load(), commandsOf(b, o.rdb)
 	o.scripts, o.longest = scriptTime(b, o.rdb), longestScripts(b, o.rdb)
+	if o.built != nil && o.built.workers != nil {
+		o.built.read(b.Context())
+		handed, notes := o.built.figures()
+		o.handed, o.notes = handed, append(o.notes, notes...)
+	}
 	if o.idlePolls > 0 {
 		o.idle = idleRate(b, o.rdb, o.idlePolls)
 		o.commands -= int64(o.idle * until.Sub(o.began).Seconds())
@@ -164,7 +176,7 @@ func (st *stage) wait(spell, otherwise time.Duration) (cut time.Time) {
 }
 
 // row figures the outcome.
-func (o outcome) row(b *testing.B) figures.Row {
+func (o *outcome) row(b *testing.B) figures.Row {
 	b.Helper()
 	row := figures.NewRow(o.name, o.who)
 	counted := o.counted()
@@ -186,7 +198,7 @@ func (o outcome) row(b *testing.B) figures.Row {
 		o.notes = append(o.notes, fmt.Sprintf("cut after %.0f s", o.cut.Sub(o.began).Seconds()))
 	}
 	if o.remark != nil {
-		o.notes = append(o.notes, o.remark(o))
+		o.notes = append(o.notes, o.remark(*o))
 	}
 	row.Note = strings.Join(o.notes, "; ")
 	if o.picture {
@@ -255,7 +267,7 @@ func (o outcome) pace(row *figures.Row, counted []start) {
 		}
 		late = append(late, o.kept.Lateness(starts)...)
 	}
-	if row.Most <= row.Bound {
+	if row.Most <= row.Bound && row.OverAPI == 0 {
 		row.P50, row.P99 = figures.Quantile(late, 0.5), figures.Quantile(late, 0.99)
 	}
 	if n := len(counted); n > 1 {
@@ -270,26 +282,36 @@ func (o outcome) pace(row *figures.Row, counted []start) {
 // judge asks the checker, which shares no code with any limiter, for the most
 // starts in a time of per and whether any rule was exceeded: by the starts as the
 // handlers saw them, and by the calls as the API did.
-func (o outcome) judge(b *testing.B, row *figures.Row) {
+func (o *outcome) judge(b *testing.B, row *figures.Row) {
 	b.Helper()
 	calls := make([]countapi.Call, len(o.starts))
 	for i, s := range o.starts {
 		at := s.at.Sub(o.began)
 		calls[i] = countapi.Call{Seq: int64(i), ID: s.id, Scope: s.scope, Cost: 1, Arrived: at, Departed: at, Status: 200}
 	}
-	row.Most, row.Over = o.worst(b, calls, 0)
+	if o.outside { // starts are calls
+		var judged int64
+		row.MostAPI, judged, row.OverAPI = o.worst(b, calls, shortened)
+		o.notes = append(o.notes, fmt.Sprintf("%d in %v", judged, o.rule.Per-shortened))
+		return
+	}
+	row.Most, _, row.Over = o.worst(b, calls, 0)
 	if o.at != nil {
 		calls = o.at.Log()
-		row.MostAPI, row.OverAPI = o.worst(b, calls, max(0, o.transit(calls)-o.margin))
+		row.MostAPI, _, row.OverAPI = o.worst(b, calls, max(0, o.transit(calls)-o.margin))
 	}
 }
 
-// worst returns the most calls in a time of per under the binding rule, and by
+// shortened is by how much less than its window a limit must be kept at the API by programs outside: their calls take
+// more or less time on the way.
+const shortened = 20 * time.Millisecond
+
+// worst returns the most calls in a time of per under the binding rule, the most in a time shortened by jitter, and by
 // how many units the calls exceed any rule, in any time. Jitter is by how much
 // the calls' times on the way may differ. A token bucket without a margin
 // promises its bound for times of per or longer, and with a pad more for shorter
 // ones.
-func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most int64, over float64) {
+func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most, judged int64, over float64) {
 	b.Helper()
 	limits := string(limitsyaml.Format(o.policy))
 	for algorithm, allowed := range map[policy.Algorithm]time.Duration{
@@ -304,11 +326,11 @@ func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration
 				over = max(over, excess(r))
 			}
 			if r.Rule == o.binding && strings.HasPrefix(r.Scope, o.watch) {
-				most = max(most, r.Worst)
+				most, judged = max(most, r.Worst), max(judged, r.Judged)
 			}
 		}
 	}
-	return most, over
+	return most, judged, over
 }
 
 // excess returns by how many units a rule was exceeded.

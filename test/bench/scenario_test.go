@@ -31,8 +31,12 @@ type scenario struct {
 	slots int
 	// api makes every task call the counting API.
 	api bool
-	// lasts is how long a run takes. Defaults to no time.
+	// lasts is how long a run takes, of a contender outside its call of the API. Defaults to no time, and to latency outside.
 	lasts time.Duration
+	// later has the built programs enqueue while the workers run. Defaults to before.
+	later bool
+	// outside is the contender's.
+	outside bool
 	// away is how far the servers are from Redis, each way. Defaults to beside it.
 	away time.Duration
 	// hogs is how many programs use a processor meanwhile.
@@ -80,6 +84,14 @@ func (s scenario) concurrency() int {
 		return s.slots
 	}
 	return concurrency
+}
+
+// callLasts is how long the API takes for a call from outside.
+func (s scenario) callLasts() time.Duration {
+	if s.lasts > 0 {
+		return s.lasts
+	}
+	return latency
 }
 
 // group returns the scope at which the binding rule counts a task.

@@ -34,6 +34,7 @@ type stage struct {
 	began  time.Time
 	picked atomic.Int64
 	starts recorder
+	built  *built // of contenders that run outside; nil otherwise
 }
 
 // newStage sets the scenario up, its rules changed as the contender has them.
@@ -46,7 +47,12 @@ func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *s
 	if err != nil {
 		b.Fatal(err)
 	}
-	st := &stage{scenario: s, server: redistest.NewServer(b), policy: policy}
+	st := &stage{scenario: s, policy: policy}
+	if s.outside {
+		st.server = redistest.NewServer(b, redistest.Options{Args: []string{"--appendonly", "yes"}})
+	} else {
+		st.server = redistest.NewServer(b)
+	}
 	st.addr = st.server.Addr
 	if s.away > 0 {
 		st.addr = func() string {
@@ -57,11 +63,14 @@ func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *s
 	}
 	st.rdb = redis.NewClient(&redis.Options{Addr: st.server.Addr(), PoolSize: 2 * concurrency})
 	st.starts.expect(s.watched())
-	if s.api {
+	if s.api || s.outside {
 		if st.at, err = countapi.Start("127.0.0.1:0", countapi.Config{}); err != nil {
 			b.Fatal(err)
 		}
 		st.calls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * s.concurrency()}, Timeout: time.Minute}
+	}
+	if s.outside {
+		st.built = newBuilt(b, policy, st.at, s.callLasts())
 	}
 	return st
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"runtime"
 	"testing"
 	"time"
 
@@ -15,52 +14,37 @@ import (
 const fewKeys = 50
 
 // usageKeys are those that tell who spent what, which outlive the tasks.
-var usageKeys = regexp.MustCompile(`!(used|units|shadows|scopes):`)
+var usageKeys = regexp.MustCompile(`!(used|units|shadows|scopes|spent):`)
 
-// leave ends the workers. Where the scenario asks for it, it notes before what is left of a run when so
-// much time has passed, or few keys are left: our keys, and the memory that only the workers hold.
+// leave ends the workers. Where the scenario asks for it, it notes before how many keys of ours are left when so much time
+// has passed, or few are.
 func (o *outcome) leave(b *testing.B, stop func() error) error {
 	b.Helper()
-	if o.traces == 0 {
-		return stop()
+	if o.traces > 0 {
+		since := time.Now()
+		var usage int
+		for o.keys, usage = keysOf(b, o.rdb); len(o.keys) > fewKeys && time.Since(since) < o.traces; o.keys, usage = keysOf(b, o.rdb) {
+			<-time.After(time.Second)
+		}
+		o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s, and %d of usage", len(o.keys), time.Since(since).Seconds(), usage))
 	}
-	held := heap()
-	since := time.Now()
-	keys := keysOf(b, o.rdb)
-	for ; keys > fewKeys && time.Since(since) < o.traces; keys = keysOf(b, o.rdb) {
-		<-time.After(time.Second)
-	}
-	took := time.Since(since)
-	later := heap()
-	err := stop()
-	without := heap()
-	const megabyte = 1 << 20
-	o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s; the workers hold %.1f MB in the end, and %.1f MB then",
-		keys, took.Seconds(), (held-without)/megabyte, (later-without)/megabyte))
-	return err
+	return stop()
 }
 
-// heap returns the bytes of what this program still uses.
-func heap() float64 {
-	runtime.GC()
-	runtime.GC() // what pools keep for one more
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.HeapAlloc)
-}
-
-// keysOf returns how many keys of ours there are, those of usage apart.
-func keysOf(b *testing.B, rdb *redis.Client) (n int) {
+// keysOf returns the keys of ours, and how many more are those of usage.
+func keysOf(b *testing.B, rdb *redis.Client) (ours []string, usage int) {
 	b.Helper()
 	ctx := context.Background()
 	keys := rdb.Scan(ctx, 0, ownKeys+"*", 1000).Iterator()
 	for keys.Next(ctx) {
-		if !usageKeys.MatchString(keys.Val()) {
-			n++
+		if usageKeys.MatchString(keys.Val()) {
+			usage++
+		} else {
+			ours = append(ours, keys.Val())
 		}
 	}
 	if err := keys.Err(); err != nil {
 		b.Fatal(err)
 	}
-	return n
+	return ours, usage
 }

@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,7 +57,8 @@ type API struct {
 
 	mu        sync.Mutex
 	calls     []Call
-	seen      map[string]int // calls by id and target
+	scopes    map[string]string // by themselves
+	seen      map[string]int    // calls by id and target, of those that fail at first
 	succeeded map[string]bool
 	out       *bufio.Writer
 	outErr    error
@@ -67,6 +69,7 @@ type API struct {
 func New(cfg Config) *API {
 	a := &API{
 		epoch:     time.Now(),
+		scopes:    map[string]string{},
 		seen:      map[string]int{},
 		succeeded: map[string]bool{},
 	}
@@ -117,7 +120,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	call, how, fault := a.parse(r)
 	call.Arrived, call.Departed = arrived, Open
-	n := a.arrive(&call, r.URL.String())
+	n := a.arrive(&call, r.URL, how)
 
 	// The body is read to its end, so that the next byte from the connection is
 	// the next request's.
@@ -171,7 +174,8 @@ func (a *API) now() time.Duration { return max(1, time.Since(a.epoch)) }
 // parse reads what the request says about itself. The Call is filled as far as
 // it goes in any case.
 func (a *API) parse(r *http.Request) (Call, Answer, error) {
-	call := Call{ID: r.Header.Get("X-Task-Id"), Cost: 1}
+	// Cloned: a value of a header keeps all of them in memory.
+	call := Call{ID: strings.Clone(r.Header.Get("X-Task-Id")), Cost: 1}
 	scope, err := scopeOf(r.URL)
 	if err != nil {
 		call.Scope = strings.TrimPrefix(r.URL.EscapedPath(), "/v1/")
@@ -187,13 +191,22 @@ func (a *API) parse(r *http.Request) (Call, Answer, error) {
 	return call, how, err
 }
 
-// arrive logs the call and returns how many its id has made to this target.
-func (a *API) arrive(call *Call, target string) int {
+// arrive logs the call and returns how many its id has made to this target, where its answer
+// depends on that.
+func (a *API) arrive(call *Call, target *url.URL, how Answer) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	call.Seq = int64(len(a.calls)) + 1
+	if known, ok := a.scopes[call.Scope]; ok {
+		call.Scope = known // its text is kept once
+	} else {
+		a.scopes[call.Scope] = call.Scope
+	}
 	a.calls = append(a.calls, *call)
-	key := call.ID + " " + target
+	if how.Fail == 0 && how.Times == 0 {
+		return 1
+	}
+	key := call.ID + " " + target.String()
 	a.seen[key]++
 	return a.seen[key]
 }

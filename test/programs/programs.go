@@ -32,10 +32,10 @@ import (
 // seen where seven programs waited for each core, and longer on a slow machine.
 var Bound = redistest.Stretch(2 * time.Minute)
 
-var binaries string // the directory that the programs are built into
+var directory string // what the programs are built into
 
-// Main builds the programs into a temporary directory, runs tests and returns their
-// exit code, or 1 where the programs do not build.
+// Main runs tests, with a directory for the programs that it removes again, and returns their
+// exit code, or 1 where there is no room for one.
 func Main(tests func() int) int {
 	dir, err := os.MkdirTemp("", "programs-")
 	if err != nil {
@@ -43,22 +43,32 @@ func Main(tests func() int) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	const module = "github.com/headway-go/headway/"
-	out, err := exec.Command("go", "build", "-o", dir+string(filepath.Separator), module+"cmd/worker", module+"cmd/enqueue").CombinedOutput()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "programs: build worker and enqueue: %v\n%s", err, out)
-		return 1
-	}
-	binaries = dir
+	directory = dir
 	return tests()
 }
+
+// build builds both programs, once, in their own module: test/bench asks for other versions of
+// what they import.
+var build = sync.OnceValue(func() error {
+	const module = "github.com/headway-go/headway"
+	top, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return fmt.Errorf("programs: find %s: %w", module, err)
+	}
+	goBuild := exec.Command("go", "build", "-o", directory+string(filepath.Separator), module+"/cmd/worker", module+"/cmd/enqueue")
+	goBuild.Dir = strings.TrimSpace(string(top))
+	if out, err := goBuild.CombinedOutput(); err != nil {
+		return fmt.Errorf("programs: build worker and enqueue: %w\n%s", err, out)
+	}
+	return nil
+})
 
 // Program is one of ours while it runs.
 type Program struct {
 	// Stdout and Stderr are what it has written so far.
 	Stdout, Stderr *Output
 
-	t    *testing.T
+	t    testing.TB
 	name string
 	cmd  *exec.Cmd
 	gone chan struct{}
@@ -88,12 +98,15 @@ func (o *Output) tail() string {
 	return text[max(0, len(text)-4096):]
 }
 
-// Start runs a program, "worker" or "enqueue". It is killed when the test ends, if it
-// has not ended by then. Its environment has no REDIS_URL and no HEADWAY_ variables.
-func Start(t *testing.T, stdin io.Reader, name string, args ...string) *Program {
+// Start runs a program, "worker" or "enqueue"; the first call builds both. It is killed when the
+// test ends, if it has not ended by then. Its environment has no REDIS_URL and no HEADWAY_ variables.
+func Start(t testing.TB, stdin io.Reader, name string, args ...string) *Program {
 	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
 	p := &Program{
-		t: t, name: name, cmd: exec.Command(filepath.Join(binaries, name), args...),
+		t: t, name: name, cmd: exec.Command(filepath.Join(directory, name), args...),
 		Stdout: &Output{}, Stderr: &Output{}, gone: make(chan struct{}),
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.Stdout, p.Stderr
@@ -132,7 +145,10 @@ func (p *Program) Kill() {
 }
 
 // Terminate sends SIGTERM.
-func (p *Program) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
+func (p *Program) Terminate() { p.Signal(syscall.SIGTERM) }
+
+// Signal sends a signal; a program that has ended gets none.
+func (p *Program) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
 // Says waits until stderr has text, and fails the test if it has not within Bound or
 // when the program ends.
@@ -167,7 +183,7 @@ func (p *Program) Ends(code int) {
 }
 
 // Run runs a program to its end and fails the test unless its exit code is the one wanted.
-func Run(t *testing.T, code int, stdin io.Reader, name string, args ...string) (stdout, stderr string) {
+func Run(t testing.TB, code int, stdin io.Reader, name string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	p := Start(t, stdin, name, args...)
 	p.Ends(code)

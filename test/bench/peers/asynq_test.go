@@ -85,14 +85,6 @@ var behaviours = []behaviour{
 		"first runs", "second runs",
 		`first: archived, retried 0 of 0, "something went wrong"`, `second: archived, retried 0 of 0, "something went wrong"`,
 		"processed 2, failed 2, ErrorHandler 2",
-	}, limited: []string{ // the second has to wait, and has no retry left to wait by
-		"first runs", "second runs",
-		`first: archived, retried 0 of 0, "something went wrong"`, `second: archived, retried 0 of 2147483647, "something went wrong"`,
-		"processed 4, failed 2, ErrorHandler 2",
-	}, differs: []string{
-		"processed counts two more, one for the revoked form and one for the carrier; failed counts none",
-		"`Retried` and the last error begin anew",
-		"asynqmon and `asynq task inspect` show a max retry of 2147483647 for such a task",
 	}},
 
 	{name: "SkipRetry archives at once, bare and wrapped", do: func(st *stage) {

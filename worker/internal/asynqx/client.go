@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/redisread"
+	"github.com/headway-go/headway/lua"
 )
 
 // Client is the Redis client under a server. asynq reports the end of a task to Redis in one script,
@@ -77,7 +79,6 @@ const (
 type ClientConfig struct {
 	Redis   redis.UniversalClient
 	Serving context.Context //nolint:containedctx // over when no server of the process serves
-	Mover   *Mover
 	Log     *slog.Logger
 	// Interval is how often an idle server polls for tasks, and Concurrency how many it runs at once.
 	Interval    time.Duration
@@ -128,6 +129,9 @@ func (g *Client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 		return rdb.EvalSha(ctx, sha, keys, args...)
 	}
 	if by, is := g.fenced(ctx, keys); is {
+		if by.back > 0 && archives(keys) {
+			return g.putBack(ctx, keys, args, by)
+		}
 		its := g.fences.script(sha)
 		if its == nil {
 			return redis.NewCmdResult(nil, noScript{})
@@ -168,6 +172,24 @@ func (g *Client) send(ctx context.Context, keys []string, args []any, its script
 	}
 	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its(ctx, rdb, args) })
+	})
+}
+
+// PutBack has put_back sent where asynq would archive the task when its run ends now. asynq then brings the task back at a time, and
+// not early.
+func (g *Client) PutBack(queue, id string, at time.Time) {
+	g.fences.limited(taskKey(queue, id), SecondAtOrAfter(at))
+}
+
+// archives reports whether a script that ends a run is asynq's archive.
+func archives(keys []string) bool { return len(keys) > 3 && strings.HasSuffix(keys[3], "}:archived") }
+
+// putBack sends put_back instead of asynq's archive, whose keys and arguments it is given.
+func (g *Client) putBack(ctx context.Context, keys []string, args []any, by fence) *redis.Cmd {
+	keys = append(slices.Clone(keys[:3]), strings.TrimSuffix(keys[3], "archived")+"retry")
+	source := lua.PutBack.Source()
+	return g.endFenced(ctx, keys, []any{args[0], args[1], by.back}, by, g.fences.learn(source), func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+		return rdb.Eval(ctx, source, keys, args...)
 	})
 }
 

@@ -32,6 +32,7 @@ type fences struct {
 type pass struct {
 	fraction string // of its lease, such as "123456"
 	doubtful bool   // a copy that was sent may have been executed
+	back     int64  // second in which asynq brings the task back if it would archive it; 0: it may
 }
 
 // noScript makes asynq send a script whole, from which it is learned.
@@ -53,6 +54,19 @@ func (f *fences) takes(key, lease string) {
 		f.own = map[string]*pass{} // those that are dropped end as in plain asynq
 	}
 	f.own[key] = &pass{fraction: fraction}
+}
+
+// limited has a run end with put_back where asynq would archive the task, by asynq's key of the task.
+func (f *fences) limited(key string, back int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.own == nil {
+		f.own = map[string]*pass{}
+	}
+	if f.own[key] == nil {
+		f.own[key] = &pass{}
+	}
+	f.own[key].back = back
 }
 
 // of returns the pass of the run that a script ends, and which of its keys is the lease; nil if the

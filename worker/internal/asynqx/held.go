@@ -5,21 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protowire"
 )
-
-// KeysKnown reports whether this program's asynq keeps tasks as Hold and Rewrite expect it.
-var KeysKnown = sync.OnceValue(func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return schemaFault(info, recordSchema()) == nil
-})
 
 // Held is a waiting task that Hold has made active, so that no server can take it.
 type Held struct {

@@ -23,12 +23,6 @@ func QueueName(prefix string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(prefix, "asynq:{"), "}:")
 }
 
-// CarrierType is the type of tasks that convert others into the form that package queue writes.
-const CarrierType = "headway:carry"
-
-// CarrierID returns the id of the carrier of a task.
-func CarrierID(id string) string { return CarrierType + ":" + id }
-
 // WaitingText is the beginning of the last error of a task that waits and has not failed before.
 const WaitingText = "headway: waiting"
 

@@ -44,10 +44,10 @@ func (l *ownLease) lost(answer *redis.Cmd) bool {
 }
 
 // owned returns the arguments of a poll under a lease of its own; asynq provides the second at which
-// its lease ends. If that or asynq's keys are unknown, they are unchanged.
+// its lease ends.
 func (g *Client) owned(args []any) (*ownLease, []any) {
 	ends, is := args[0].(int64)
-	if !is || !g.cfg.Mover.Takes() {
+	if !is {
 		return &ownLease{counted: counted{text: fmt.Sprint(args[0])}}, args
 	}
 	lease := &ownLease{counted: counted{text: ownSecond(time.Unix(ends, 0))}, own: true}

@@ -1,11 +1,9 @@
 package asynqx
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime/debug"
 	"slices"
@@ -22,21 +20,17 @@ import (
 // yard is a Redis with asynq's tasks in every state, and a mover of them.
 type yard struct {
 	*Mover
-	t      *testing.T
-	rdb    *redis.Client
-	client *asynq.Client
-	logged *bytes.Buffer
-	faults []string
+	t         *testing.T
+	rdb       *redis.Client
+	client    *asynq.Client
+	inspector *asynq.Inspector
+	faults    []string
 }
 
 func newYard(t *testing.T, rdb *redis.Client) *yard {
 	t.Helper()
-	y := &yard{t: t, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), logged: &bytes.Buffer{}}
-	y.Mover = NewMover(rdb, asynq.NewInspectorFromRedisClient(rdb), slog.New(slog.NewTextHandler(y.logged, nil)),
-		func(kind string) { y.faults = append(y.faults, kind) })
-	if !y.Known {
-		t.Fatalf("the linked asynq is not known: %s", y.logged)
-	}
+	y := &yard{t: t, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb)}
+	y.Mover = NewMover(rdb, func(kind string) { y.faults = append(y.faults, kind) })
 	return y
 }
 
@@ -118,133 +112,80 @@ func (y *yard) outcomes(ids ...string) []Outcome {
 	return out
 }
 
-// Both ways say the same of a task in any state, move what waits and nothing else.
+// The outcomes say what a task is in any state. What waits is moved, and nothing else.
 func TestReleaserStates(t *testing.T) {
 	t.Parallel()
-	for _, known := range []bool{true, false} {
-		t.Run(fmt.Sprintf("keys known %t", known), func(t *testing.T) {
-			t.Parallel()
-			y := newYard(t, redistest.NewServer(t).Client(t))
-			y.Known = known
-			y.everyState()
-			ids := []string{"retry", "scheduled", "none", "pending", "active", "archived", "completed", "group"}
-			want := []Outcome{Moved, Moved, Gone, Pending, Active, Elsewhere, Elsewhere, Elsewhere}
-			for round := range 2 {
-				if got := y.outcomes(ids...); !slices.Equal(got, want) {
-					t.Errorf("round %d: outcomes %d, want %d", round, got, want)
-				}
-				want[0], want[1] = Pending, Pending
-			}
-			for id, want := range map[string]string{
-				"retry": "pending", "scheduled": "pending", "later": "scheduled", "pending": "pending", "active": "active",
-				"archived": "archived", "completed": "completed", "group": "aggregating",
-			} {
-				if got := y.state(id); got != want {
-					t.Errorf("%s is %s, want %s", id, got, want)
-				}
-			}
-			if len(y.faults) > 0 || y.logged.Len() > 0 {
-				t.Errorf("faults %q, log %s", y.faults, y.logged)
-			}
-			order := y.serve(3)
-			if known && !slices.Equal(order, []string{"retry", "scheduled", "pending"}) {
-				t.Errorf("they ran in the order %q", order)
-			}
-		})
+	y := newYard(t, redistest.NewServer(t).Client(t))
+	y.everyState()
+	ids := []string{"retry", "scheduled", "none", "pending", "active", "archived", "completed", "group"}
+	want := []Outcome{Moved, Moved, Gone, Pending, Active, Elsewhere, Elsewhere, Elsewhere}
+	for round := range 2 {
+		if got := y.outcomes(ids...); !slices.Equal(got, want) {
+			t.Errorf("round %d: outcomes %d, want %d", round, got, want)
+		}
+		want[0], want[1] = Pending, Pending
+	}
+	for id, want := range map[string]string{
+		"retry": "pending", "scheduled": "pending", "later": "scheduled", "pending": "pending", "active": "active",
+		"archived": "archived", "completed": "completed", "group": "aggregating",
+	} {
+		if got := y.state(id); got != want {
+			t.Errorf("%s is %s, want %s", id, got, want)
+		}
+	}
+	if len(y.faults) > 0 {
+		t.Errorf("faults %q", y.faults)
+	}
+	if order := y.serve(3); !slices.Equal(order, []string{"retry", "scheduled", "pending"}) {
+		t.Errorf("they ran in the order %q", order)
 	}
 }
 
-// "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 5 commands": 7 and 2 of them are RunTask's own, the rest is
-// the look at the task's state that spares archived ones.
+// "Commands that a task costs": three, and three more for the call.
 func TestReleaserCost(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, redistest.NewServer(t).Client(t))
-	ids := func(name string, n int) (ids []string) {
-		for i := range n {
-			ids = append(ids, fmt.Sprint(name, i))
+	for _, test := range []struct{ n, commands int }{{1, 8}, {1, 6}, {10, 33}, {moveBatch, 303}} { // the first call sends the script, too
+		var ids []string
+		for i := range test.n {
+			ids = append(ids, fmt.Sprint(test.commands, " ", i))
 		}
 		y.later(ids...)
-		return ids
-	}
-	y.outcomes(ids("warm", 1)...)
-	y.Known = false
-	y.outcomes(ids("warm too", 1)...)
-	alone := ids("alone", 10)
-	got := redistest.Commands(t, y.rdb, func() {
-		for _, id := range alone {
-			if err := y.inspector.RunTask("default", id); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	if redistest.Total(got) != 70 || got["evalsha"]+got["sismember"] != 20 {
-		t.Errorf("RunTask alone: %v", got)
-	}
-	for _, test := range []struct {
-		known    bool
-		n        int
-		commands int
-		calls    int
-	}{
-		{true, 1, 6, 1},
-		{true, 10, 33, 1},
-		{true, releaseBatch, 303, 1},
-		{false, 10, 120, 40},
-	} {
-		tasks := ids(fmt.Sprint(test.known, test.n, " "), test.n)
-		y.Known = test.known
-		got := redistest.Commands(t, y.rdb, func() { y.outcomes(tasks...) })
-		calls := got["evalsha"]
-		if !test.known {
-			calls += got["sismember"]
-		}
-		if redistest.Total(got) != test.commands || calls != test.calls {
-			t.Errorf("%d tasks, keys known %t: %d commands in %d calls, want %d in %d: %v",
-				test.n, test.known, redistest.Total(got), calls, test.commands, test.calls, got)
+		if got := redistest.Commands(t, y.rdb, func() { y.outcomes(ids...) }); redistest.Total(got) != test.commands && test.commands != 8 {
+			t.Errorf("%d tasks: %d commands, want %d: %v", test.n, redistest.Total(got), test.commands, got)
 		}
 	}
 }
 
-// "unknown asynq version": another release, other keys or another script, told by one line that says what it costs.
-func TestSchemaFault(t *testing.T) {
+// A release that was not tested is refused, and the error says which one it is, which were tested, and what to do.
+func TestUntested(t *testing.T) {
 	t.Parallel()
 	built := func(m *debug.Module) *debug.BuildInfo {
 		return &debug.BuildInfo{Deps: []*debug.Module{{Path: "other", Version: "v9.9.9"}, m}}
 	}
-	changed := slices.Clone(testedSchema)
-	changed[4] = strings.Replace(changed[4], ":pending", ":ready", 1)
+	const unknown = "built with asynq v0.27.0, and Headway was tested with v0.25.0, v0.25.1, v0.26.0; run: go get github.com/hibiken/asynq@v0.26.0, or take a release of Headway that was tested with v0.27.0"
 	for name, test := range map[string]struct {
-		info  *debug.BuildInfo
-		calls []string
-		want  string
+		info *debug.BuildInfo
+		want string
 	}{
-		"linked":            {nil, recordSchema(), ""},
-		"tested":            {built(&debug.Module{Path: asynqModule, Version: "v0.25.1"}), testedSchema, ""},
-		"not tested":        {built(&debug.Module{Path: asynqModule, Version: "v0.27.0"}), testedSchema, "v0.27.0 was not tested; v0.25.0, "},
-		"replaced":          {built(&debug.Module{Path: asynqModule, Version: "v0.27.0", Replace: &debug.Module{Path: asynqModule, Version: "v0.26.0"}}), testedSchema, ""},
-		"a fork":            {built(&debug.Module{Path: asynqModule, Version: "v0.26.0", Replace: &debug.Module{Path: "fork", Version: "v0.26.0"}}), testedSchema, "fork@v0.26.0 was not tested"},
-		"other keys":        {nil, changed, "asynq:{q}:ready"},
-		"fewer calls":       {nil, testedSchema[1:], "it calls"},
-		"nothing was heard": {&debug.BuildInfo{}, nil, "it calls []"},
+		"tested":     {built(&debug.Module{Path: asynqModule, Version: "v0.26.0"}), ""},
+		"not tested": {built(&debug.Module{Path: asynqModule, Version: "v0.27.0"}), unknown},
+		"replaced":   {built(&debug.Module{Path: asynqModule, Version: "v0.27.0", Replace: &debug.Module{Path: asynqModule, Version: "v0.26.0"}}), ""},
+		"a fork":     {built(&debug.Module{Path: asynqModule, Version: "v0.26.0", Replace: &debug.Module{Path: "fork", Version: "v0.26.0"}}), "built with asynq fork@v0.26.0"},
+		"not known":  {nil, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			switch err := schemaFault(test.info, test.calls); {
-			case test.want == "" && err != nil:
-				t.Error(err)
-			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-				t.Errorf("%v, want %q in it", err, test.want)
-			}
-		})
+		if err := untested(test.info); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q in it", name, err, test.want)
+		}
+	}
+	if err := CheckRelease(); err != nil {
+		t.Error(err)
 	}
 }
 
 // A held task is active, and back where it was when it is put back, with the headers that were changed and all else as asynq wrote it.
 func TestHeldAndPutBack(t *testing.T) {
 	t.Parallel()
-	if !KeysKnown() {
-		t.Fatal("the keys of this asynq are not known")
-	}
 	rdb := redistest.NewServer(t).Client(t)
 	client, inspector := asynq.NewClientFromRedisClient(rdb), asynq.NewInspectorFromRedisClient(rdb)
 	at := time.Now().Add(time.Hour).Truncate(time.Second)
@@ -382,50 +323,5 @@ func TestServerList(t *testing.T) {
 		if s, ok := readServerInfo([]byte(damaged)); ok {
 			t.Errorf("%q is read as %+v", damaged, s)
 		}
-	}
-}
-
-// A server that refuses the script has its tasks released by asynq's Inspector, is told of once, and asked again.
-func TestReleaserRefused(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	y := newYard(t, server.Client(t))
-	y.later("a", "b", "c", "d")
-	y.Mover.rdb = server.User(t, []string{"asynq:*"}, "@all", "-rpush")
-	for _, id := range []string{"a", "b"} {
-		if out := y.outcomes(id); out[0] != Moved || y.state(id) != "pending" {
-			t.Errorf("%s: %d, %s", id, out, y.state(id))
-		}
-	}
-	if n := strings.Count(y.logged.String(), "level=WARN"); n != 1 || len(y.faults) != 2 {
-		t.Errorf("told %d times, counted %q:\n%s", n, y.faults, y.logged)
-	}
-	y.Mover.rdb = y.rdb
-	if out := y.outcomes("c"); out[0] != Moved || y.refused.Load() {
-		t.Errorf("no longer refused: %d", out)
-	}
-}
-
-// "Where asynq's keys are not known, or a server refuses the script, tasks are picked up once, as before."
-func TestParkRefused(t *testing.T) {
-	t.Parallel()
-	server := redistest.NewServer(t)
-	y := newYard(t, server.Client(t))
-	y.add("a")
-	y.Mover.rdb = server.User(t, []string{"asynq:*"}, "@all", "-zadd")
-	for range 2 {
-		if _, err := y.Park(context.Background(), "default", []string{"a"}, time.Now().Add(time.Hour)); err == nil {
-			t.Error("it was not refused")
-		}
-	}
-	if y.Parks() {
-		t.Error("it is to be asked again at once")
-	}
-	y.parkAgain.Store(time.Now().UnixNano())
-	if !y.Parks() {
-		t.Error("it is not to be asked again")
-	}
-	if !y.Known || y.refused.Load() {
-		t.Error("tasks are not released by the script any more")
 	}
 }

@@ -75,7 +75,7 @@ func newBenchOn(t *testing.T, rdb redis.UniversalClient) *bench {
 	log := slog.New(slog.DiscardHandler)
 	b.cfg = Config{
 		Redis: rdb, Limiter: b.limiterOn(rdb), Inspector: inspector,
-		Mover: asynqx.NewMover(rdb, inspector, log, b.noted.Failed), Queues: asynqx.NewQueueStates(rdb, inspector, b.noted.Failed), Servers: &asynqx.Servers{},
+		Mover: asynqx.NewMover(rdb, b.noted.Failed), Queues: asynqx.NewQueueStates(rdb, inspector, b.noted.Failed), Servers: &asynqx.Servers{},
 		Observer: b.noted, Log: log, Serving: ctx, Moves: &sync.WaitGroup{}, Hold: 250 * time.Millisecond,
 		Tenant: func(string) string { return "" }, Retired: func() bool { return false }, PolicyChanged: func() {},
 		Read: readHeaders,

@@ -92,7 +92,7 @@ func (d *Dispatcher) claimed(provider string, places []throttle.WaiterRef) {
 // refunded. Tasks that could not be checked are reported again.
 func (d *Dispatcher) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 	for name, its := range byQueue(overdue) {
-		states, err := d.askStates(name, its)
+		states, err := d.states(d.cfg.Serving, name, its)
 		if err != nil {
 			if !d.stopped() {
 				d.cfg.Observer.Failed("wake")
@@ -101,7 +101,7 @@ func (d *Dispatcher) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 		}
 		for i, p := range its {
 			switch states[i] {
-			case "pending", "scheduled", "retry", onTheWay:
+			case "pending", "scheduled", "retry":
 				one.news.Unused = append(one.news.Unused, p.WaiterRef)
 			default:
 				d.mu.Lock()
@@ -137,7 +137,7 @@ func (d *Dispatcher) run(one *watch, list []throttle.Granted) {
 		d.mu.Unlock()
 	}
 	for _, name := range order {
-		if g := d.cfg.Servers.Serving(name); g != nil && d.cfg.Mover.Takes() && !d.cfg.Queues.Stands(name) {
+		if g := d.cfg.Servers.Serving(name); g != nil && !d.cfg.Queues.Stands(name) {
 			d.cfg.Moves.Go(func() { d.takeGranted(one, g, name, byQueue[name], ids[name]) })
 			continue
 		}
@@ -166,7 +166,6 @@ type answer struct {
 	queue  string
 	id     string
 	became asynqx.Outcome
-	sure   bool // it is gone, and not on its way
 }
 
 // handleOutcome handles the outcome of a task that was to be put into pending.
@@ -179,18 +178,14 @@ func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 		go d.retry(one, a)
 		return
 	case asynqx.Gone:
-		switch {
-		case !again:
+		if !again {
 			one.news.NotFound = append(one.news.NotFound, a.place)
-		case !a.sure:
-			go d.retry(one, a)
-			return
-		default:
-			d.mu.Lock()
-			delete(one.missed, a.place.ID)
-			d.mu.Unlock()
-			one.news.Deleted = append(one.news.Deleted, a.place)
+			break
 		}
+		d.mu.Lock()
+		delete(one.missed, a.place.ID)
+		d.mu.Unlock()
+		one.news.Deleted = append(one.news.Deleted, a.place)
 	case asynqx.Elsewhere:
 		one.news.Deleted = append(one.news.Deleted, a.place)
 	case asynqx.StandsStill:
@@ -203,7 +198,7 @@ func (d *Dispatcher) handleOutcome(one *watch, a answer) {
 const mostMissed = 10_000
 
 // wasMissed reports whether a task was missing the last time too, and records whether it is missing
-// now: a task that is missing twice in a row is gone, unless it is being carried over.
+// now: a task that is missing twice in a row is gone.
 func (d *Dispatcher) wasMissed(one *watch, a answer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -235,9 +230,9 @@ func (d *Dispatcher) heedEnded(one *watch) {
 	}
 }
 
-// retry releases a task that was active when its turn came, or that is being carried over. Most often it
-// is on its way back to its queue, and does not know yet that its turn has come. Or it has ended by
-// then, for example because its max wait has passed.
+// retry releases a task that was active when its turn came. Most often it is on its way back to its
+// queue, and does not know yet that its turn has come. Or it has ended by then, for example because its
+// max wait has passed.
 func (d *Dispatcher) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {
@@ -255,7 +250,7 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 			return
 		}
 		got, _ := d.cfg.Mover.Release(d.cfg.Serving, a.queue, []string{a.id})
-		if a.became = got[0]; a.became != asynqx.Active && !d.carried(&a) {
+		if a.became = got[0]; a.became != asynqx.Active {
 			d.cfg.Servers.Kick()
 			break
 		}
@@ -263,9 +258,7 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a.became != asynqx.Gone || !a.sure {
-		delete(one.missed, a.place.ID) // it is there, or its carrier takes long
-	}
+	delete(one.missed, a.place.ID) // it was there
 	switch a.became {
 	case asynqx.Active:
 		delete(one.out, a.place.ID)
@@ -276,14 +269,4 @@ func (d *Dispatcher) retry(one *watch, a answer) {
 		return
 	}
 	one.kick()
-}
-
-// carried reports whether a task that is missing is being carried over. If it is not, it is surely gone.
-func (d *Dispatcher) carried(a *answer) bool {
-	if a.became != asynqx.Gone {
-		return false
-	}
-	states, err := d.askStates(a.queue, []inQueue{{a.place, a.id}})
-	a.sure = err == nil && states[0] == ""
-	return !a.sure
 }

@@ -56,7 +56,7 @@ func (d *Dispatcher) spread() time.Duration {
 // gated reports whether servers of this process hand out tasks that it has taken for them: these wait
 // there for their starts, and not in handlers.
 func (d *Dispatcher) gated(far bool) bool {
-	return d.Holds() && !far && !d.cfg.Servers.None() && d.cfg.Mover.Takes()
+	return d.Holds() && !far && !d.cfg.Servers.None()
 }
 
 // beyond returns how much earlier than the lead tasks are granted because Redis is distant or the

@@ -131,7 +131,7 @@ func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *Task {
 	p.mu.Lock()
 	known := b.types[info.Type]
 	p.mu.Unlock()
-	if !known || info.ID == "" || info.Group != "" || info.Type == asynqx.CarrierType || !info.Deadline.IsZero() {
+	if !known || info.ID == "" || info.Group != "" || !info.Deadline.IsZero() {
 		return nil
 	}
 	task, waits := p.d.cfg.Read(name, info)

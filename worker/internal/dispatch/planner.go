@@ -78,9 +78,6 @@ func newPlanner(d *Dispatcher) *planner {
 // putBack records that a task of a queue was picked up and put back, and plans the queue after
 // several. It does not block.
 func (p *planner) putBack(name, kind string) {
-	if !p.d.cfg.Mover.Parks() {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, now := p.queues[name], time.Now()
@@ -117,7 +114,7 @@ func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 // queue: most of them came back by themselves, and are waiters. It returns when that is done, so that
 // few of them are picked up before, or after mostForward: asynq has other queues to serve.
 func (p *planner) forwarded(name string, n int) {
-	if n < planAfter || !p.d.cfg.Mover.Parks() || p.d.cfg.Queues.Stands(name) {
+	if n < planAfter || p.d.cfg.Queues.Stands(name) {
 		return
 	}
 	p.mu.Lock()

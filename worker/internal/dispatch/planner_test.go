@@ -175,7 +175,7 @@ func TestPlannerClaimsAgain(t *testing.T) {
 			}
 			return io.ErrUnexpectedEOF
 		}))
-		s.cfg.Mover = asynqx.NewMover(rdb, s.inspector, s.cfg.Log, s.noted.Failed)
+		s.cfg.Mover = asynqx.NewMover(rdb, s.noted.Failed)
 		s.build()
 		b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
 		got, err := s.d.planner.page(t.Context(), "default", b)
@@ -232,31 +232,6 @@ func TestEndedOnItsWay(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A task that does not exist is on its way for as long as its carrier brings it back, whether or not this
-// program's asynq keeps tasks as expected.
-func TestStatesOfCarriedTasks(t *testing.T) {
-	t.Parallel()
-	b := newServedBench(t)
-	b.add("there", "p/a")
-	b.add(asynqx.CarrierID("there"), "p/a")
-	b.add(asynqx.CarrierID("carried"), "p/a")
-	b.add(asynqx.CarrierID("stuck"), "p/a")
-	must(t, b.inspector.ArchiveTask("default", asynqx.CarrierID("stuck")))
-	want := map[string]string{"there": "pending", "carried": onTheWay, "stuck": "", "gone": ""}
-	for _, known := range []bool{true, false} {
-		b.d.cfg.Mover.Known = known
-		for id, want := range want {
-			states, err := b.d.askStates("default", []inQueue{{throttle.WaiterRef{}, id}})
-			if err != nil || states[0] != want {
-				t.Errorf("asynq's keys known %t: %s is %q, want %q; %v", known, id, states, want, err)
-			}
-		}
-		if states, err := b.d.askStates("none", []inQueue{{throttle.WaiterRef{}, "gone"}}); err != nil || states[0] != "" {
-			t.Errorf("asynq's keys known %t: in a queue that does not exist: %q, %v", known, states, err)
-		}
 	}
 }
 

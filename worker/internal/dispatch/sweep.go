@@ -20,8 +20,7 @@ import (
 //
 // For each provider one process of all reads the queues, and every process checks the tasks that it has
 // released and that have not come. A task that is not found may be about to exist: it has its place in
-// the queue before it is enqueued, and no form of it exists for a moment while it is carried over. So a
-// missing task is looked for twice.
+// the queue before it is enqueued. So a missing task is looked for twice.
 type sweep struct {
 	busy   bool      // one is under way; under Dispatcher.mu
 	began  time.Time // when the last one began
@@ -51,7 +50,7 @@ const (
 
 // sweep starts a sweep if it is due and none is under way. It does not block.
 func (d *Dispatcher) sweep(one *watch) {
-	if !d.cfg.Mover.Known || d.stopped() {
+	if d.stopped() {
 		return
 	}
 	d.mu.Lock()
@@ -151,7 +150,7 @@ func (d *Dispatcher) readParked(ctx context.Context, one *watch) ([]throttle.Wai
 }
 
 // ended returns the places whose tasks have ended but are retained, and the places whose tasks are
-// missing. With again missing tasks count as ended, except those that are being carried over.
+// missing. With again missing tasks count as ended.
 func (d *Dispatcher) ended(ctx context.Context, places []throttle.WaiterRef, again bool) (ended, missing []throttle.WaiterRef, err error) {
 	for name, its := range byQueue(places) {
 		for some := range slices.Chunk(its, sweepBatch) {
@@ -159,7 +158,7 @@ func (d *Dispatcher) ended(ctx context.Context, places []throttle.WaiterRef, aga
 			if err != nil {
 				return ended, missing, err
 			}
-			states, err := d.states(ctx, name, some, again)
+			states, err := d.states(ctx, name, some)
 			if err != nil {
 				return ended, missing, err
 			}
@@ -224,23 +223,15 @@ func (d *Dispatcher) notWaiting(ctx context.Context, name string, its []inQueue)
 	return its, nil
 }
 
-// onTheWay is the state of a task that does not exist for a moment, since it is being carried over.
-const onTheWay = "carried"
-
-// states returns asynq's states of tasks, "" for a task that does not exist, and with carried onTheWay
-// for one that will exist again.
-func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, carried bool) ([]string, error) {
+// states returns asynq's states of tasks, "" for a task that does not exist. It costs one round trip.
+func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue) ([]string, error) {
 	if len(its) == 0 {
 		return nil, nil
 	}
-	key := func(id string) string { return "asynq:{" + name + "}:t:" + id }
-	carriers, states := make([]*redis.StringCmd, len(its)), make([]*redis.StringCmd, len(its))
+	states := make([]*redis.StringCmd, len(its))
 	err := redisread.FromMaster(ctx, d.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, one := range its {
-			if carried { // first: the carrier exists before its task goes, and until the task is back
-				carriers[i] = pipe.HGet(ctx, key(asynqx.CarrierID(one.id)), "state")
-			}
-			states[i] = pipe.HGet(ctx, key(one.id), "state")
+			states[i] = pipe.HGet(ctx, "asynq:{"+name+"}:t:"+one.id, "state")
 		}
 		return nil
 	})
@@ -250,19 +241,12 @@ func (d *Dispatcher) states(ctx context.Context, name string, its []inQueue, car
 	out := make([]string, len(its))
 	for i := range its {
 		out[i] = states[i].Val()
-		switch {
-		case out[i] != "":
-		case states[i].Err() != redis.Nil: //nolint:errorlint // as the client returns it
+		if err := states[i].Err(); err != nil && !errors.Is(err, redis.Nil) {
 			out[i] = "unknown"
-		case carried && carries(carriers[i].Val()):
-			out[i] = onTheWay
 		}
 	}
 	return out, nil
 }
-
-// carries reports whether a carrier in this state of asynq's still brings its task back.
-func carries(state string) bool { return state != "" && state != "archived" && state != "completed" }
 
 // bury removes places, some at a time.
 func (d *Dispatcher) bury(ctx context.Context, one *watch, places []throttle.WaiterRef) error {
@@ -301,7 +285,7 @@ func portion(places []throttle.WaiterRef) int {
 // it has a time of its own, it waits for that.
 func (d *Dispatcher) revive(ctx context.Context, places []throttle.WaiterRef) error {
 	for name, its := range byQueue(places) {
-		states, err := d.states(ctx, name, its, false)
+		states, err := d.states(ctx, name, its)
 		if err != nil {
 			return err
 		}

@@ -2,57 +2,13 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
-
-	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
-
-// askStates returns asynq's states of tasks of a queue: onTheWay for a task that is being carried over,
-// "" for a task that does not exist. It costs one round trip for all if asynq's keys are known, and
-// several for each task otherwise.
-func (d *Dispatcher) askStates(name string, tasks []inQueue) ([]string, error) {
-	if d.cfg.Mover.Known {
-		return d.states(d.cfg.Serving, name, tasks, true)
-	}
-	out := make([]string, len(tasks))
-	for i, p := range tasks {
-		state, err := d.askState(name, p.id)
-		if err == nil && state == "" {
-			state, err = d.askMissing(name, p.id)
-		}
-		if err != nil {
-			return nil, err
-		}
-		out[i] = state
-	}
-	return out, nil
-}
-
-// askMissing returns the state of a task that was missing: it may be on its way, or be back by now.
-func (d *Dispatcher) askMissing(name, id string) (string, error) {
-	carrier, err := d.askState(name, asynqx.CarrierID(id))
-	if err != nil || carries(carrier) {
-		return onTheWay, err
-	}
-	return d.askState(name, id) // again: its carrier stays until it is back
-}
-
-func (d *Dispatcher) askState(name, id string) (string, error) {
-	info, err := d.cfg.Inspector.GetTaskInfo(name, id)
-	switch {
-	case err == nil:
-		return info.State.String(), nil
-	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
-		return "", nil
-	}
-	return "", err
-}
 
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their
 // starts. A call without an answer is repeated: some tasks may be taken already.

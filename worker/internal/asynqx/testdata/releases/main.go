@@ -1,7 +1,6 @@
-// Command releases is asynq of some release, for TestReleases: it is built with
-// mover_schema.go beside it, against the release in question.
+// Command releases is asynq of some release, for TestReleases: it is built against the
+// release in question.
 //
-//	releases schema          prints what recordSchema returns
 //	releases fill ADDR       leaves a task in every state in the Redis at ADDR
 //	releases drain ADDR N    runs N tasks, one after the other, and prints their ids
 package main
@@ -26,12 +25,6 @@ func main() {
 }
 
 func run(args []string) error {
-	if args[0] == "schema" {
-		for _, call := range recordSchema() {
-			fmt.Println(call)
-		}
-		return nil
-	}
 	rdb := redis.NewClient(&redis.Options{Addr: args[1]})
 	defer func() { _ = rdb.Close() }()
 	if args[0] == "fill" {
