@@ -135,3 +135,12 @@ func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
 	}
 	return one, nil
 }
+
+// Unpaused returns what a scope comes to without the pauses of the policy, while the scope holds. It is not kept.
+func (s *Scopes) Unpaused(of *Scope) *Scope {
+	s.mu.RLock()
+	compiler := s.compiler
+	s.mu.RUnlock()
+	rules := slices.DeleteFunc(slices.Clone(of.All), policy.MatchedRule.Paused)
+	return compiler.Compile(of.Scope, rules, nil, time.UnixMicro(of.From))
+}

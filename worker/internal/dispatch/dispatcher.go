@@ -1,23 +1,27 @@
-// Package dispatch gives waiting tasks their turns. A [Dispatcher] asks the
-// limiter whose turn it is, at the right moment and for as many tasks as the process has room for, and
-// brings them to a server. It plans backlogs where they stand, removes waiters whose tasks are gone,
-// and detects when its own loops are stuck.
+// Package dispatch gives waiting tasks their turns. A [Dispatcher] asks whose turn it is, for as many tasks as this process has
+// slots, and brings each to a server of this process in time for its start. It also plans backlogs, and looks after waiting tasks
+// that are gone or late. docs/turns.md describes all of it.
 //
 // The package knows nothing about handlers. Only package worker uses it.
 package dispatch
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/internal/ratelog"
@@ -29,8 +33,7 @@ type Config struct {
 	Redis   redis.UniversalClient
 	Limiter *throttle.Limiter
 
-	// Inspector and Mover read and move asynq's tasks, Queues knows which queues stand still, and
-	// Servers are those of this process.
+	// Inspector and Mover read and move asynq's tasks, Queues knows which queues stand still, and Servers are those of this process.
 	Inspector *asynq.Inspector
 	Mover     *asynqx.Mover
 	Queues    *asynqx.QueueStates
@@ -38,28 +41,25 @@ type Config struct {
 
 	Observer Observer
 	Log      *slog.Logger
-	// Serving ends when nothing is dispatched any more. Moves are the tasks on their way; the process waits
-	// for them then.
+	// Serving ends when nothing is dispatched any more. Moves are the tasks on their way; the process waits for them then.
 	Serving context.Context //nolint:containedctx // of the loops
 	Moves   *sync.WaitGroup
 
-	// Hold is how near a start must be for its task to wait in a handler, and MaxHolds how many tasks may;
-	// 0 stands for three quarters of the slots.
+	// Hold is how near a start must be for its task to wait in a handler, and MaxHolds how many tasks may; 0 stands for three
+	// quarters of the slots.
 	Hold     time.Duration
 	MaxHolds int
 
 	// Tenant returns the tenant to which a scope belongs.
 	Tenant func(scope string) string
-	// Retired reports whether this process has started servers and all of them have stopped: a
-	// dispatched task would only wait until another process polls.
+	// Retired reports whether this process has started servers and all of them have stopped.
 	Retired func() bool
 	// PolicyChanged is called when the limiter has another policy.
 	PolicyChanged func()
-	// Read reads a pending task of a queue. waits is false for a task that must be picked up for a
-	// decision.
+	// Read reads a pending task of a queue. waits is false for a task that must be picked up for a decision.
 	Read func(queue string, info *asynq.TaskInfo) (task Task, waits bool)
-	// Expires returns when a wait of at most maxWait that began at due, by Redis's clock, ends by this
-	// process's clock. Nil means that tasks wait for as long as it takes.
+	// Expires returns when a wait of at most maxWait that began at due, by Redis's clock, ends by this process's clock. Nil means
+	// that tasks wait for as long as it takes.
 	Expires func(scope string, due time.Time, maxWait time.Duration) time.Time
 }
 
@@ -73,134 +73,250 @@ type Observer interface {
 
 // Task is a pending task that may wait where it stands.
 type Task struct {
-	ID     string
-	Waiter throttle.Waiter
+	Waiter waitlist.Waiter
 	// Own is true if package queue wrote the task. Lock is the unique lock that it may hold.
 	Own  bool
 	Lock asynqx.Lock
-	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if only a pick-up can
-	// tell.
+	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if only a pick-up can tell.
 	MaxWait time.Duration
 	Due     time.Time
 }
 
-// Dispatcher brings waiting tasks when their turns are near, for every provider that tasks wait for.
-// It has the limiter grant starts to those whose turn it is, and hands the tasks to a server of this
-// process, or puts them into pending. Every process that runs tasks has one. Each turn is given once,
-// to the first that asks; there is no leader. It is safe for concurrent use.
-//
-// It does not poll for what it knows: it polls a provider when the limiter said to, and when a task of
-// this process joins a queue or frees what others wait for. Twice a second it asks which providers
-// other processes have announced, because their tasks have begun to wait or something was freed. See
-// quiet.go for how often it polls the other providers.
+// Func is waitlist.List.Dispatch.
+type Func func(context.Context, waitlist.Request) (waitlist.Dispatched, error)
+
+// Dispatcher has one loop for each provider that tasks wait for. A loop calls dispatch when a turn comes, or sooner for a reason:
+// a task of this process has joined, something came free, a slot is free, or the limits have changed. Every process that runs
+// tasks has a Dispatcher, and each turn is given once, to the first that asks. It is safe for concurrent use.
 type Dispatcher struct {
 	cfg      Config
-	dispatch Func // grants those whose turn it is
-	watchdog *watchdog
+	list     *waitlist.List
+	dispatch Func
 	reach    *reach
+	watchdog *watchdog
 	planner  *planner
 	claims   *claims
-	nets     nets
-	weights  weights
-	load     load
+	slots    slots
 	repeats  ratelog.Repeats // of lines of the log
 
 	begin   sync.Once
 	mu      sync.Mutex
-	watches map[string]*watch
-	seen    map[string]announcement  // announcements that were handled
+	loops   map[string]*loop
 	learned map[string]chan struct{} // closed when the distance of a provider's Redis is known
-	lulls   map[string]*backoff      // after polls that found no waiter
-	taken   int                      // places that calls under way may fill
-
-	sample  int64 // how many tasks had ended when they were last counted
-	recent  int64 // how many ended in the time before
-	sampled time.Time
-	soon    *time.Timer // polls every provider when it fires
-	starved atomic.Bool // a watch had no place to release a task for
-	burst   bool        // its tasks' starts had come
+	queues   map[string]int           // of the servers of this process, with their weights
+	weighted bool                     // some server takes tasks by weight, and not strictly in the order of its queues
 }
-
-// Func is throttle.Waitlist.Dispatch.
-type Func func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error)
 
 // New returns a Dispatcher. It does no I/O.
 func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
-		cfg: cfg, dispatch: cfg.Limiter.Waitlist().Dispatch, reach: newReach(),
-		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
+		cfg: cfg, list: cfg.Limiter.Waitlist(), dispatch: cfg.Limiter.Waitlist().Dispatch, reach: newReach(),
+		loops: map[string]*loop{}, learned: map[string]chan struct{}{}, queues: map[string]int{},
 	}
 	d.watchdog, d.planner, d.claims = newWatchdog(d), newPlanner(d), newClaims(d)
 	return d
 }
 
-// AddServer adds a server: how many tasks it runs at a time, of which the first server's number
-// counts, the weights of its queues, and how often it polls for tasks. Call it before the server
-// starts.
-func (d *Dispatcher) AddServer(concurrency int, weights queue.Weights, check time.Duration) {
+// Intercept passes each call of Dispatch through wrap, for tests. Call it before Start.
+func (d *Dispatcher) Intercept(wrap func(next Func) Func) { d.dispatch = wrap(d.dispatch) }
+
+// AddServer adds a server: how many tasks it runs at a time, of which the first server's number counts, and its queues as in
+// asynq.Config. Call it before the server starts.
+func (d *Dispatcher) AddServer(concurrency int, queues map[string]int, strict bool) {
 	d.Size(concurrency)
-	d.weights.serves(weights)
-	d.load.check = check
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(queues) == 0 {
+		queues = map[string]int{"default": 1} // as asynq does
+	}
+	for name, weight := range queues {
+		if weight > 0 {
+			d.queues[name] = max(d.queues[name], weight)
+		}
+	}
+	d.weighted = d.weighted || !strict
 }
 
-// Rank returns the priority, the lane and the stride of a task of a queue, given its own priority:
-// among tasks that wait for their limits, queues have the weights that they have in asynq.
-func (d *Dispatcher) Rank(name string, own int) (priority int, lane string, stride int) {
-	return d.weights.rank(name, own)
+// serves returns the queues whose tasks this process can start now, with their weights; of strict ones the first first. d.mu is held.
+func (d *Dispatcher) serves() (serves []wire.Weighted) {
+	names := slices.SortedFunc(maps.Keys(d.queues), func(a, b string) int {
+		return cmp.Or(cmp.Compare(d.queues[b], d.queues[a]), strings.Compare(a, b))
+	})
+	for _, name := range names {
+		if d.cfg.Queues.Stands(name) {
+			continue
+		}
+		one := wire.Weighted{Queue: name}
+		if d.weighted {
+			one.Weight = float64(d.queues[name])
+		}
+		serves = append(serves, one)
+	}
+	return serves
 }
 
-// CheckWatchdog logs a line if dispatching has stopped. Handlers of tasks call it in passing; it costs
-// almost nothing more often than once a second.
+// Start starts the loops, once. They run until Config.Serving ends.
+func (d *Dispatcher) Start() {
+	d.begin.Do(func() {
+		context.AfterFunc(d.cfg.Serving, d.list.OnWake(d.Wake))
+		go d.guarded("follow the policy", d.followPolicy)
+		go d.guarded("look around", d.lookAround)
+		go d.guarded("sweep", d.sweep)
+	})
+}
+
+// Wake calls dispatch for a provider soon: its tasks may have turns. It does not block.
+func (d *Dispatcher) Wake(provider string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wake(provider)
+}
+
+// wake is Wake for a caller that holds d.mu.
+func (d *Dispatcher) wake(provider string) *loop {
+	one := d.loops[provider]
+	if one == nil {
+		one = newLoop(d, provider)
+		d.loops[provider] = one
+		if !d.stopped() {
+			go d.guarded("dispatch", one.run)
+		}
+	}
+	one.kick()
+	return one
+}
+
+// followPolicy calls dispatch for all providers each time that the limiter has another policy.
+func (d *Dispatcher) followPolicy() {
+	for {
+		changed := d.cfg.Limiter.PolicyChanged()
+		select {
+		case <-d.cfg.Serving.Done():
+			return
+		case <-changed:
+		}
+		d.cfg.PolicyChanged()
+		d.wakeAll(time.Time{})
+	}
+}
+
+const (
+	// lookEach is how often a process asks which queues are paused, and askEach how often it asks for the providers that others
+	// have announced, all of them at first and then those of the time since. A message of Redis Pub/Sub is usually quicker.
+	lookEach, askEach = time.Second, 10 * time.Second
+	// skewed is the most that clocks of processes differ.
+	skewed = 10 * time.Second
+	// restartPause is how long after a panic a loop runs again.
+	restartPause = 500 * time.Millisecond
+)
+
+// lookAround asks which queues of this process are paused, and which providers others have announced.
+func (d *Dispatcher) lookAround() {
+	var asked, since time.Time
+	changes := 0
+	for {
+		if now := time.Now(); now.Sub(asked) >= askEach {
+			if d.wakeAll(since) {
+				since = now.Add(-skewed - askEach)
+			}
+			asked = now
+		}
+		d.mu.Lock()
+		busy, names := len(d.loops) > 0, slices.Collect(maps.Keys(d.queues))
+		d.mu.Unlock()
+		if busy {
+			d.cfg.Queues.Ask(d.cfg.Serving, lookEach/2, names...)
+		}
+		if _, n := d.cfg.Queues.Standing(); n != changes {
+			changes = n
+			d.kickAll()
+		}
+		if !asynqx.Sleep(d.cfg.Serving, lookEach) {
+			return
+		}
+	}
+}
+
+// wakeAll wakes the loops there are, and those of all providers that were announced since.
+func (d *Dispatcher) wakeAll(since time.Time) (ok bool) {
+	active, err := d.list.ActiveProviders(d.cfg.Serving, since)
+	if err != nil && !d.stopped() {
+		d.cfg.Observer.Failed("wake")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for provider := range active {
+		if since.IsZero() || d.loops[provider] == nil {
+			d.wake(provider)
+		}
+	}
+	return err == nil
+}
+
+// kickAll has all loops call dispatch.
+func (d *Dispatcher) kickAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range d.loops {
+		one.kick()
+	}
+}
+
+// guarded runs a loop, and runs it again if it panics.
+func (d *Dispatcher) guarded(what string, loop func()) {
+	for again := true; again; {
+		again = false
+		func() {
+			defer func() {
+				if x := recover(); x != nil {
+					d.cfg.Observer.Failed("wake")
+					d.cfg.Log.Error("dispatcher panicked; restarting", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+					again = asynqx.Sleep(d.cfg.Serving, restartPause)
+				}
+			}()
+			loop()
+		}()
+	}
+}
+
+// CheckWatchdog logs a line if dispatching has stopped. Handlers of tasks call it in passing; it costs almost nothing more often
+// than once a second.
 func (d *Dispatcher) CheckWatchdog() { d.watchdog.check() }
 
-// Claim reports to Redis that a task has taken its granted start. wait returns when that was reported.
-func (d *Dispatcher) Claim(task throttle.WaiterRef) (wait func()) { return d.claims.tell(task) }
-
-// CameByItself records that asynq has brought back a waiting task of a scope. If this process grants
-// the starts of that scope, the fallback delays of other tasks become longer.
-func (d *Dispatcher) CameByItself(scope string) {
-	if d.dispatches(Provider(scope)) {
-		d.nets.came()
-	}
+// Claim reports to Redis that a task has begun its granted start, by how much it was late if that is more than the tolerance.
+// wait returns when that was reported.
+func (d *Dispatcher) Claim(task waitlist.Ref, late time.Duration) (wait func()) {
+	return d.claims.tell(waitlist.News{Ref: task, What: waitlist.Came, Late: late})
 }
 
-// FallbackDelay returns after how long asynq brings back a task by itself that is expected to start
-// after expected, if it is not granted.
-func (d *Dispatcher) FallbackDelay(expected time.Duration) time.Duration { return d.nets.of(expected) }
+// Unused reports that a task that was granted its start goes back to its place.
+func (d *Dispatcher) Unused(task waitlist.Ref) { d.report(task, waitlist.Unused) }
 
-// PutBack records that a task of a queue was picked up and put back. After several, the queue is
-// planned. It does not block.
+// Ended reports that a task that may have a place has ended, or is to wait for something else.
+func (d *Dispatcher) Ended(task waitlist.Ref) { d.report(task, waitlist.Gone) }
+
+// report adds news of a task to the next call. A process that stops reports them at once.
+func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) {
+	news := waitlist.News{Ref: task, What: what}
+	if d.stopped() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.TryFor)
+		defer cancel()
+		if err := d.list.Report(ctx, task.Provider(), []waitlist.News{news}); err != nil {
+			d.cfg.Observer.Failed("wake") // a grant comes back when it is overdue, and a place is taken away in its turn
+		}
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.wake(task.Provider())
+	one.news = append(one.news, news)
+	delete(one.out, task)
+}
+
+// PutBack records that a task of a queue was picked up and put back. After several, the queue is planned. It does not block.
 func (d *Dispatcher) PutBack(name, kind string) { d.planner.putBack(name, kind) }
 
-// Forwarded records that asynq has moved n due tasks of a queue into pending. It blocks while they are
-// planned, for a bounded time.
-func (d *Dispatcher) Forwarded(name string, n int) { d.planner.forwarded(name, n) }
-
-// Wait returns when the tasks claimed for planning are settled, or after a few seconds. Call it when
-// Config.Serving has ended.
+// Wait returns when the tasks claimed for planning are settled, or after a few seconds. Call it when Config.Serving has ended.
 func (d *Dispatcher) Wait() { d.planner.wait() }
 
-// Intercept passes each call of Dispatch through wrap, for tests. Call it before Start.
-func (d *Dispatcher) Intercept(wrap func(next Func) Func) {
-	d.dispatch = wrap(d.dispatch)
-}
-
-// LockAll holds the locks that are taken when a slot is freed, and makes one be wanted, until unlock
-// is called, for tests of what must not wait for them.
-func (d *Dispatcher) LockAll() (unlock func()) {
-	d.starved.Store(true)
-	d.mu.Lock()
-	d.claims.mu.Lock()
-	return func() {
-		d.mu.Unlock()
-		d.claims.mu.Unlock()
-	}
-}
-
 func (d *Dispatcher) stopped() bool { return d.cfg.Serving.Err() != nil }
-
-// Provider returns the first name of a scope.
-func Provider(scope string) string {
-	name, _, _ := strings.Cut(scope, "/")
-	return name
-}

@@ -2,19 +2,22 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// planner gives the tasks of a backlog their places while they are pending, so that each need not
-// be picked up once only to be put back, and no task waits behind them all. See docs/decisions/0016.
-// It is safe for concurrent use.
+// planner gives the tasks of a backlog their places while they are pending, so that each need not be picked up once only to be put
+// back. A page of tasks is taken out of pending, gets its places, and waits; those that may run go back. Tasks of one page keep
+// their order. See docs/decisions/0016. It is safe for concurrent use.
 type planner struct {
 	d *Dispatcher
 
@@ -26,19 +29,11 @@ type planner struct {
 // backlog is what is known of one queue.
 type backlog struct {
 	since  time.Time       // when the count of put-backs began
-	met    int             // the number of put-backs
+	met    int             // how many there were
 	types  map[string]bool // of tasks that had to go back: others may have no handler here
 	busy   bool            // it is being planned
 	rested time.Time       // when it may be planned again
-	size   int             // of the next page
-	told   bool            // a failure to plan it was logged
-	shut   shutting
-}
-
-// shutting is how long this process takes no tasks of a queue.
-type shutting struct {
-	until time.Time
-	open  func() // nil: it is open
+	told   bool            // that it cannot be planned
 }
 
 const (
@@ -46,43 +41,22 @@ const (
 	planAfter = 4
 	// planRest is how long a queue is left alone after a pass, and planFault after a failed one.
 	planRest, planFault = 100 * time.Millisecond, 5 * time.Second
-	// mostForward is how long asynq's other due tasks wait while a queue is planned.
-	mostForward = 250 * time.Millisecond
-	// planLock is how long a process that died keeps others from planning.
-	planLock = 2 * time.Second
-	// planClaim is when asynq brings back what a process that died has claimed.
+	// planClaim is when asynq brings back what a process that died has taken out of pending.
 	planClaim = 5 * time.Second
-
-	// settlePause is a little more than a task takes from asynq to its handler.
-	settlePause = 500 * time.Microsecond
-	mostSettle  = 10 * time.Millisecond
-	// mostShut is how long no task of the queue is taken. pageShut is how much of that must be left
-	// for a page.
-	mostShut, pageShut = 100 * time.Millisecond, 50 * time.Millisecond
-	// shutPause is how often a process that does not plan a queue checks whether another still does.
-	shutPause = 10 * time.Millisecond
-	// mostProviders bounds the providers of a page: each costs round trips.
-	mostProviders = 8
-
-	// A page is small at first, and at most so large that no script holds the server up
-	// for more than about a millisecond; nor are its messages to fill this process.
-	firstPage, mostPage = 16, 128
-	pageBytes           = 1 << 20
-	maxTypes            = 1000
+	// planPage is how many tasks are planned at once: no script takes longer than about a millisecond for them.
+	planPage = 128
+	maxTypes = 1000
 )
 
-func newPlanner(d *Dispatcher) *planner {
-	return &planner{d: d, queues: map[string]*backlog{}}
-}
+func newPlanner(d *Dispatcher) *planner { return &planner{d: d, queues: map[string]*backlog{}} }
 
-// putBack records that a task of a queue was picked up and put back, and plans the queue after
-// several. It does not block.
+// putBack records that a task of a queue was picked up and put back, and plans the queue after several.
 func (p *planner) putBack(name, kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, now := p.queues[name], time.Now()
 	if b == nil {
-		b = &backlog{types: map[string]bool{}, size: firstPage}
+		b = &backlog{types: map[string]bool{}}
 		p.queues[name] = b
 	}
 	if len(b.types) < maxTypes {
@@ -91,50 +65,14 @@ func (p *planner) putBack(name, kind string) {
 	if now.Sub(b.since) > lately {
 		b.since, b.met = now, 0
 	}
-	b.met++
-	if b.met < planAfter || b.busy || now.Before(b.rested) || p.d.stopped() {
+	if b.met++; b.met < planAfter || b.busy || now.Before(b.rested) || p.d.stopped() {
 		return
 	}
-	p.begin(name, b)
-}
-
-// begin begins a pass over a queue, and returns a channel that is closed when the pass is over. p.mu
-// is held.
-func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 	b.busy = true
-	done := make(chan struct{})
-	p.passes.Go(func() {
-		defer close(done)
-		p.run(name, b)
-	})
-	return done
+	p.passes.Go(func() { p.run(name, b) })
 }
 
-// forwarded records that asynq has moved several due tasks of a queue into pending, and plans the
-// queue: most of them came back by themselves, and are waiters. It returns when that is done, so that
-// few of them are picked up before, or after mostForward: asynq has other queues to serve.
-func (p *planner) forwarded(name string, n int) {
-	if n < planAfter || p.d.cfg.Queues.Stands(name) {
-		return
-	}
-	p.mu.Lock()
-	b := p.queues[name]
-	if b == nil || b.busy || b.told && time.Now().Before(b.rested) || p.d.stopped() {
-		p.mu.Unlock()
-		return
-	}
-	over := p.begin(name, b)
-	p.mu.Unlock()
-	timer := time.NewTimer(mostForward)
-	defer timer.Stop()
-	select {
-	case <-over:
-	case <-timer.C:
-	}
-}
-
-// wait returns when the passes that end with Config.Serving have settled what they have claimed, or
-// after a time-out.
+// wait returns when the passes that end with Config.Serving have settled what they have claimed, or after a time-out.
 func (p *planner) wait() {
 	p.mu.Lock()
 	p.mu.Unlock() //nolint:staticcheck // whoever had it has begun its pass, and nobody does any more
@@ -148,6 +86,8 @@ func (p *planner) wait() {
 	}
 }
 
+var errPanicked = errors.New("it panicked")
+
 // run plans a queue, and then leaves it alone for a while.
 func (p *planner) run(name string, b *backlog) {
 	err := errPanicked
@@ -155,7 +95,6 @@ func (p *planner) run(name string, b *backlog) {
 		if x := recover(); x != nil && !b.told {
 			p.d.cfg.Log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		}
-		b.told = err != nil
 		rest := planRest
 		if err != nil && !p.d.stopped() {
 			rest = planFault
@@ -163,72 +102,148 @@ func (p *planner) run(name string, b *backlog) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		b.busy, b.rested = false, time.Now().Add(rest)
+		b.busy, b.told, b.rested = false, err != nil, time.Now().Add(rest)
 	}()
-	err = p.plan(p.d.cfg.Serving, name, b)
+	for more := true; more; {
+		if more, err = p.page(p.d.cfg.Serving, name, b); err != nil {
+			break
+		}
+	}
 	if err != nil && !b.told && !p.d.stopped() {
-		p.d.cfg.Log.Warn("cannot plan a backlog; each task is picked up once to join its queue", "queue", name, "error", err)
+		p.d.cfg.Log.Warn("cannot plan a backlog; each task is picked up once to wait for its turn", "queue", name, "error", err)
 	}
 }
 
-// plan plans a queue, or leaves its tasks alone while another process does.
-func (p *planner) plan(ctx context.Context, name string, b *backlog) error {
-	defer p.open(b)
-	if free, err := p.lock(ctx, name); err != nil {
-		return err
-	} else if !free {
-		return p.leave(ctx, name, b)
+// page plans the tasks that are taken next. more says that most of them wait, and that others may follow.
+func (p *planner) page(ctx context.Context, name string, b *backlog) (more bool, err error) {
+	infos, err := p.d.cfg.Inspector.ListPendingTasks(name, asynq.PageSize(planPage))
+	if err != nil {
+		return false, err
 	}
-	defer p.d.cfg.Redis.Del(context.WithoutCancel(ctx), planKey(name))
-	for {
-		page, err := p.page(ctx, name, b)
-		if b.size = page.next(b.size); err != nil || !page.more() {
-			return err
-		}
-		p.d.cfg.Redis.PExpire(ctx, planKey(name), planLock)
-	}
-}
-
-func planKey(name string) string { return "hw:plan:{" + name + "}" }
-
-// lock keeps other processes from planning the queue. If a page takes so long that the lock is lost,
-// another process only repeats the work.
-func (p *planner) lock(ctx context.Context, name string) (free bool, err error) {
-	err = p.d.cfg.Redis.SetArgs(ctx, planKey(name), 1, redis.SetArgs{Mode: "NX", TTL: planLock}).Err()
-	if err == redis.Nil { //nolint:errorlint // as the client returns it
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// leave takes no tasks of a queue that another process plans, for a while: most would have to be put
-// back.
-func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
-	for p.shut(name, b); time.Now().Before(b.shut.until) && asynqx.Sleep(ctx, shutPause); {
-		if there, err := p.d.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
-			return err
+	tasks, err := p.claim(ctx, name, p.read(name, infos, b))
+	ctx = context.WithoutCancel(ctx) // what was claimed must be settled
+	var back, waits []Task
+	var until []time.Time
+	if placed, failed := p.join(ctx, tasks, err); failed != nil {
+		back, err = tasks, failed // any of them may have been claimed, or have a place
+	} else {
+		for i, one := range tasks {
+			if at, is := p.net(one, placed[i]); is {
+				waits, until = append(waits, one), append(until, at)
+			} else {
+				back = append(back, one)
+			}
 		}
 	}
-	return nil
+	err = errors.Join(err, p.release(ctx, name, back), p.keep(ctx, name, waits, until))
+	return len(infos) == planPage && 2*len(waits) >= len(infos), err
 }
 
-// shut keeps this process from taking tasks of a queue, from now on or since the page before. It ends
-// by itself: a Redis that hangs costs the order, and not the other tasks.
-func (p *planner) shut(name string, b *backlog) {
-	if b.shut.open != nil && time.Until(b.shut.until) >= pageShut {
-		return
+// read returns those of the tasks that may wait without being picked up.
+func (p *planner) read(name string, infos []*asynq.TaskInfo, b *backlog) (tasks []Task) {
+	for _, info := range infos {
+		p.mu.Lock()
+		known := b.types[info.Type]
+		p.mu.Unlock()
+		if !known || info.ID == "" || info.Group != "" || !info.Deadline.IsZero() {
+			continue
+		}
+		if one, waits := p.d.cfg.Read(name, info); waits {
+			tasks = append(tasks, one)
+		}
 	}
-	p.open(b)
-	open, settled := p.d.cfg.Servers.Shut(name)
-	timer := time.AfterFunc(mostShut, open) // before anything that may hang
-	b.shut = shutting{time.Now().Add(mostShut), func() { timer.Stop(); open() }}
-	settled()
+	return tasks
 }
 
-// open ends shut.
-func (p *planner) open(b *backlog) {
-	if b.shut.open != nil {
-		b.shut.open()
+// claim takes tasks out of pending, and returns those that were there; after an error, all. If this process dies, asynq brings them
+// back after a while.
+func (p *planner) claim(ctx context.Context, name string, tasks []Task) (claimed []Task, err error) {
+	if len(tasks) == 0 {
+		return nil, nil
 	}
-	b.shut = shutting{}
+	moved, err := p.d.cfg.Mover.Park(ctx, name, taskIDs(tasks), time.Now().Add(planClaim))
+	if err != nil {
+		return tasks, err
+	}
+	for i := range moved {
+		if moved[i] {
+			claimed = append(claimed, tasks[i])
+		}
+	}
+	return claimed, nil
+}
+
+func taskIDs(tasks []Task) (ids []string) {
+	for _, one := range tasks {
+		ids = append(ids, one.Waiter.ID)
+	}
+	return ids
+}
+
+func (p *planner) join(ctx context.Context, tasks []Task, err error) ([]waitlist.Joined, error) {
+	if err != nil || len(tasks) == 0 {
+		return nil, err
+	}
+	waiters := make([]waitlist.Waiter, len(tasks))
+	for i, one := range tasks {
+		waiters[i] = one.Waiter
+	}
+	return p.d.list.Join(ctx, waiters)
+}
+
+// net returns until when asynq keeps a task that was given a place, and whether it may wait. A task whose wait is bounded may not if
+// the wait is over, or its beginning is unknown: that is decided when it is picked up.
+func (p *planner) net(one Task, at waitlist.Joined) (until time.Time, waits bool) {
+	if at.Err != nil || at.Free {
+		return until, false
+	}
+	until = time.Now().Add(waitlist.SafetyNet(at.Expected))
+	for _, most := range []time.Duration{one.MaxWait, at.MaxWait} {
+		if p.d.cfg.Expires == nil || most == 0 {
+			continue
+		}
+		if one.Due.IsZero() {
+			return until, false
+		}
+		ends := p.d.cfg.Expires(one.Waiter.Scope, one.Due, most)
+		if !ends.After(time.Now()) {
+			return until, false
+		}
+		if ends.Before(until) {
+			until = ends
+		}
+	}
+	return until, true
+}
+
+// release puts claimed tasks ahead of all others in pending.
+func (p *planner) release(ctx context.Context, name string, tasks []Task) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	_, err := p.d.cfg.Mover.Release(ctx, name, taskIDs(tasks))
+	p.d.cfg.Servers.Kick()
+	return err
+}
+
+// keep has asynq keep claimed tasks, except those whose turn has come meanwhile, until they come back by themselves.
+func (p *planner) keep(ctx context.Context, name string, tasks []Task, until []time.Time) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	var foreign []asynqx.Lock // which asynq would let run out
+	var its []time.Time
+	nets := make([]redis.Z, len(tasks))
+	for i, one := range tasks {
+		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: one.Waiter.ID}
+		p.d.cfg.Observer.Rescheduled(name, time.Until(until[i]))
+		if !one.Own {
+			foreign, its = append(foreign, one.Lock), append(its, until[i])
+		}
+	}
+	err := p.d.cfg.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", nets...).Err()
+	if err := asynqx.ExtendLocks(ctx, p.d.cfg.Redis, foreign, its); err != nil {
+		p.d.cfg.Observer.Failed("lock")
+	}
+	return err
 }

@@ -126,3 +126,38 @@ func (r *reach) from() time.Duration {
 func (r *reach) window() time.Duration {
 	return min(r.ahead()-gatedLead+max(spread, r.dispatch.bound()+gatedLead), mostReach)
 }
+
+// Lead returns how long before its start a task is granted at the latest: never so early that it would not be held.
+func (d *Dispatcher) Lead() time.Duration {
+	if !d.Holds() {
+		return 0
+	}
+	return min(gatedLead, d.cfg.Hold*2/3)
+}
+
+// beyond returns how much earlier than the lead tasks are granted because Redis is distant or the machine busy.
+func (d *Dispatcher) beyond() time.Duration {
+	if !d.Holds() {
+		return 0
+	}
+	return d.reach.beyond()
+}
+
+// from returns how far ahead of now starts are at least.
+func (d *Dispatcher) from() time.Duration {
+	if !d.Holds() {
+		return 0
+	}
+	return d.reach.from()
+}
+
+// window returns how much earlier than the lead a call grants tasks, so that it serves several.
+func (d *Dispatcher) window() time.Duration {
+	if !d.Holds() {
+		return 0
+	}
+	return d.reach.window()
+}
+
+// Marked records how long the mark of a last attempt took, which its start waits for.
+func (d *Dispatcher) Marked(took time.Duration) { d.reach.mark.note(took) }

@@ -1,213 +1,121 @@
 package dispatch
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// watchdog detects loops of the Dispatcher that hang in a call or have ended. Such a loop cannot report
-// itself. So each loop records its completed polls, and handlers of tasks check in passing whether a
-// poll is overdue. It is safe for concurrent use.
+// watchdog finds loops that hang in a call, or that Redis does not answer. Such a loop cannot report itself. So each loop records
+// when its next call is due, and handlers of tasks check in passing whether one is overdue. It is safe for concurrent use.
 type watchdog struct {
-	d     *Dispatcher
-	asked atomic.Int64 // the last check, in ns since the epoch
-	mu    sync.Mutex
-	beats map[*beat]struct{}
-	back  woken // loops that were reported as overdue, and poll again
+	d      *Dispatcher
+	asked  atomic.Int64 // the last check, in ns since the epoch
+	mu     sync.Mutex
+	pulses map[*pulse]struct{}
 }
 
-// woken are providers whose loops poll again.
-type woken struct {
-	providers []string
-	since     time.Time     // when the first of them did
-	after     time.Duration // the longest time that one had not polled
-}
-
-// beat is the progress of one loop.
-type beat struct {
-	provider string    // anyProvider for the loop that reads announcements
-	last     time.Time // when it completed a poll, or began
-	due      time.Time // when the next poll is due, if that is long after the last; zero: soon
-	fault    error     // of the polls since
+// pulse is the progress of one loop.
+type pulse struct {
+	of       *watchdog
+	provider string
+	last     time.Time // when it completed a call, or began
+	due      time.Time // when the next one is due
+	fault    error     // of the calls since
 	told     bool      // it was reported as overdue
 }
 
 const (
-	// overdue is how long after its last poll, or after its next poll was due, a loop counts as stuck.
-	overdue  = 3 * time.Second
-	askPulse = time.Second
-
-	// anyProvider stands for all providers that the limits do not name.
-	anyProvider = "*"
+	// overdue is how long after its call was due a loop counts as stuck.
+	overdue = 3 * time.Second
+	// checkEach is how often loops are checked at most.
+	checkEach = time.Second
+	// otherProviders is the label of all providers that the limits do not name.
+	otherProviders = "*"
 )
 
-func newWatchdog(d *Dispatcher) *watchdog { return &watchdog{d: d, beats: map[*beat]struct{}{}} }
+func newWatchdog(d *Dispatcher) *watchdog { return &watchdog{d: d, pulses: map[*pulse]struct{}{}} }
 
-// begins adds a loop before its first poll.
-func (p *watchdog) begins(provider string) *beat {
-	b := &beat{provider: provider, last: time.Now()}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.beats[b] = struct{}{}
-	p.observe(provider, true)
-	return b
+// begins adds a loop before its first call.
+func (w *watchdog) begins(provider string) *pulse {
+	p := &pulse{of: w, provider: provider, last: time.Now(), due: time.Now()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pulses[p] = struct{}{}
+	p.observe(true)
+	return p
 }
 
-// looked records a poll: completed, or failed by err.
-func (p *watchdog) looked(b *beat, err error) {
-	p.mu.Lock()
-	if b.fault = err; err != nil {
-		p.mu.Unlock()
-		return
-	}
-	last, told := b.last, b.told
-	b.last, b.due, b.told = time.Now(), time.Time{}, false
-	p.observe(b.provider, true)
-	if told {
-		if len(p.back.providers) == 0 {
-			p.back.since = time.Now()
-		}
-		p.back.providers = append(p.back.providers, b.provider)
-		p.back.after = max(p.back.after, time.Since(last))
-	}
-	var back woken
-	if told && !p.stuck() { // else one line for several, a little later
-		back = p.takeBack()
-	}
-	p.mu.Unlock()
-	p.tellBack(back)
-}
-
-// rests records the time until the next poll of a loop.
-func (p *watchdog) rests(b *beat, wait time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b.due = (time.Time{}); wait > lookAgain {
-		b.due = time.Now().Add(wait)
-	}
-}
-
-// nothingDue records that loops at rest have nothing to poll for: it would have been announced.
-func (p *watchdog) nothingDue() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// beats records a call, and the time until the next one.
+func (p *pulse) beats(wait time.Duration) {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
 	now := time.Now()
-	for b := range p.beats {
-		if now.Before(b.due) && b.fault == nil {
-			p.observe(b.provider, true)
-		}
+	if p.told && !p.of.othersStuck(p) {
+		p.of.d.cfg.Log.Info("dispatch resumed in this process", "provider", p.provider, "after", now.Sub(p.last))
 	}
+	p.last, p.due, p.fault, p.told = now, now.Add(wait), nil, false
+	p.observe(true)
 }
 
-// stuck reports whether there is an overdue loop that was reported. p.mu is held.
-func (p *watchdog) stuck() bool {
-	for b := range p.beats {
-		if b.told {
+// failed records a call that failed.
+func (p *pulse) failed(err error) {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.fault = err
+}
+
+// ends removes a loop: no task waits, or the process stops.
+func (p *pulse) ends() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	delete(p.of.pulses, p)
+	p.observe(false)
+}
+
+// observe passes a call to the observer.
+func (p *pulse) observe(again bool) {
+	label := otherProviders
+	if p.of.d.cfg.Limiter.Policy().Names(p.provider) {
+		label = p.provider
+	}
+	p.of.d.cfg.Observer.DispatcherPolled(p.provider, label, again)
+}
+
+func (w *watchdog) othersStuck(except *pulse) bool {
+	for p := range w.pulses {
+		if p != except && p.told {
 			return true
 		}
 	}
 	return false
 }
 
-// takeBack returns and clears the loops that poll again, for the log. p.mu is held.
-func (p *watchdog) takeBack() woken {
-	back := p.back
-	p.back = woken{}
-	return back
-}
-
-func (p *watchdog) tellBack(back woken) {
-	if len(back.providers) > 0 {
-		first := slices.Min(back.providers)
-		p.d.cfg.Log.Info("dispatch resumed in this process", "provider", first, "after", back.after, "more", len(back.providers)-1)
-	}
-}
-
-// ends removes a loop: no task waits, or the process stops.
-func (p *watchdog) ends(b *beat) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.beats, b)
-	for other := range p.beats {
-		if other.provider == b.provider {
-			return
-		}
-	}
-	p.observe(b.provider, false)
-}
-
-// observe passes a poll to the observer. p.mu is held.
-func (p *watchdog) observe(provider string, again bool) {
-	label := anyProvider
-	if p.d.cfg.Limiter.Policy().Names(provider) {
-		label = provider
-	}
-	p.d.cfg.Observer.DispatcherPolled(provider, label, again)
-}
-
-// well reports whether a loop works.
-func (p *watchdog) well(b *beat) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	return b.fault == nil && (now.Sub(b.last) <= overdue || now.Sub(b.due) <= overdue)
-}
-
-// check logs one line for loops that are newly overdue. Calls more often than once a second cost next
-// to nothing.
-func (p *watchdog) check() {
-	now, asked := time.Now(), p.asked.Load()
-	if now.UnixNano()-asked < int64(askPulse) || !p.asked.CompareAndSwap(asked, now.UnixNano()) || p.d.stopped() {
+// check logs one line for the loops that are newly overdue.
+func (w *watchdog) check() {
+	now, asked := time.Now(), w.asked.Load()
+	if now.UnixNano()-asked < int64(checkEach) || !w.asked.CompareAndSwap(asked, now.UnixNano()) || w.d.stopped() {
 		return
 	}
-	p.mu.Lock()
-	away, stuck := p.late(now, true), p.late(now, false)
-	var back woken
-	if now.Sub(p.back.since) > overdue {
-		back = p.takeBack()
-	}
-	p.mu.Unlock()
-	const text = "dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time"
-	if len(away) > 0 {
-		p.d.cfg.Log.Warn(text, away...)
-	}
-	if len(stuck) > 0 {
-		p.d.cfg.Log.Error(text, stuck...)
-	}
-	p.tellBack(back)
-}
-
-// late returns the log line for loops that are newly overdue, nil if there are none. With away it is
-// about loops that Redis does not answer, which mends itself; otherwise it is about all others. p.mu is
-// held.
-func (p *watchdog) late(now time.Time, away bool) (line []any) {
-	var newly []*beat
-	due := false
-	for b := range p.beats {
-		failing := asynqx.MayPass(b.fault) // or it hangs in a call
-		if b.told || away != (failing || b.fault == nil) {
-			continue
-		}
-		// If one loop has had no answer for so long, others will be overdue in a moment.
-		if isLate := now.Sub(b.last) > overdue && now.Sub(b.due) > overdue; isLate || failing {
-			newly, due = append(newly, b), due || isLate
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var late []*pulse
+	for p := range w.pulses {
+		if !p.told && now.Sub(p.last) > overdue && now.Sub(p.due) > overdue {
+			p.told = true
+			late = append(late, p)
 		}
 	}
-	if !due {
-		return nil
+	if len(late) == 0 {
+		return
 	}
-	for _, b := range newly {
-		b.told = true
-	}
-	first := slices.MinFunc(newly, func(x, y *beat) int { return strings.Compare(x.provider, y.provider) })
-	line = []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(newly) - 1}
+	first := slices.MinFunc(late, func(a, b *pulse) int { return cmp.Compare(a.provider, b.provider) })
+	about := []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(late) - 1}
+	log := w.d.cfg.Log.Error // it hangs
 	if first.fault != nil {
-		line = append(line, "error", first.fault)
+		about, log = append(about, "error", first.fault), w.d.cfg.Log.Warn // this mends itself
 	}
-	return line
+	log("dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time", about...)
 }

@@ -1,0 +1,211 @@
+package waitlist
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/wire"
+)
+
+// Request asks for the tasks of a provider whose turn is near.
+type Request struct {
+	Provider string
+	// Lead is how long before its start a task is granted at the latest. Spread is how much earlier it may be granted, so that one
+	// call serves several. From is how far ahead starts are at least: a caller far from Redis has no task at hand sooner.
+	Lead, Spread, From time.Duration
+	// Max is how many tasks to grant at most.
+	Max int
+	// Serves are the asynq queues whose tasks this caller can start, and their weights. Of queues with strict priority the weight is
+	// 0, and the first goes first.
+	Serves []wire.Weighted
+	// Skips are scopes whose tasks this caller cannot start now.
+	Skips []string
+	// News is what became of tasks since the last call.
+	News []News
+}
+
+// What is what became of a task.
+type What string
+
+const (
+	// Came is a granted task that has begun to run.
+	Came What = "came"
+	// Unused is a granted task that does not start: its units and its place come back.
+	Unused What = "back"
+	// Used is a granted task that may have started unseen: only its places under concurrency rules come back.
+	Used What = "used"
+	// Gone is a task that no longer exists or no longer waits. It loses its place. If it was granted, its units come back.
+	Gone What = "gone"
+)
+
+// News is what became of a task.
+type News struct {
+	Ref
+	What What
+	// Late is how long after its start a task that Came began to run, if that was later than the start tolerance: its units move
+	// there. 0 for in time.
+	Late time.Duration
+}
+
+// Granted is a task that was granted its start.
+type Granted struct {
+	wire.Grant
+	// Scope is what applies to it, nil if the policy no longer knows the scope.
+	Scope *wire.Scope
+	// Wait is the time from the reply's clock to the start; negative if the start has passed.
+	Wait time.Duration
+	// Starts is the start by this process's clock.
+	Starts time.Time
+
+	provider string
+}
+
+// Ref returns the name of the task.
+func (g Granted) Ref() Ref { return refOf(g.provider, g.Grant.Scope, g.Queue, g.ID) }
+
+// Dispatched is the result of Dispatch.
+type Dispatched struct {
+	// At is the server's clock.
+	At time.Time
+	// Granted are the tasks that were granted their starts, in order. Report each as Came, Unused or Gone within 3 s.
+	Granted []Granted
+	// Overdue are tasks that were granted 3 s ago or earlier and not reported since, and are named to one caller a second. Report
+	// each as Unused if it waits in asynq, and otherwise as Used or Gone.
+	Overdue []Ref
+	// Refused are tasks that cost more than a rule will ever admit. They have lost their places.
+	Refused []Ref
+	// Waits says that tasks wait or are in flight, and Next in how long to call again. If Waits is false, a call is needed only
+	// after a wake.
+	Waits bool
+	Next  time.Duration
+}
+
+const (
+	// dispatchCalls bounds the round trips of one Dispatch: further scopes with other rules are for the next.
+	dispatchCalls = 4
+	// deniedPause is when to call again if all that is next waits in scopes that the policy denies: the script looks at them again
+	// after so long.
+	deniedPause = 100 * time.Millisecond
+)
+
+// Dispatch grants tasks their starts, in the order of their turns, and charges each at its start, at most Lead and Spread ahead. Any
+// number of processes may call it: each turn is granted once. Tasks of a scope that the policy denies stay where they are.
+//
+// It costs one round trip, and up to three more if scopes with other rules than before are next: their rules are brought along then.
+// After an error, report the same news again. A grant whose reply was lost is Overdue later.
+func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err error) {
+	version, digest := l.cfg.Scopes.Version()
+	call := wire.Dispatch{
+		Lead: req.Lead.Microseconds(), Spread: req.Spread.Microseconds(), From: req.From.Microseconds(), Most: max(0, req.Max),
+		Version: version, Policy: digest, Serves: req.Serves, News: l.news(req.News),
+	}
+	for _, scope := range req.Skips {
+		call.Skips = append(call.Skips, wire.Path(scope))
+	}
+	for range dispatchCalls {
+		reply, err := l.dispatch(ctx, req.Provider, call, &out)
+		if err != nil {
+			return out, wire.Unavailable(ctx, "dispatch tasks of", req.Provider, err)
+		}
+		if len(reply.Stale) == 0 {
+			break
+		}
+		if call.Fresh = l.texts(req.Provider, reply.Stale, out.At); len(call.Fresh) == 0 {
+			out.Next = max(out.Next, deniedPause)
+			break
+		}
+		call.News, call.Most = nil, max(0, call.Most-len(reply.Granted))
+	}
+	if out.Waits {
+		l.noteActive(req.Provider)
+	}
+	return out, nil
+}
+
+// dispatch sends one call, and adds its reply to out.
+func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch, out *Dispatched) (d wire.Dispatched, err error) {
+	asked := time.Now()
+	err = l.run(ctx, provider, dispatchScript, [][]any{call.Args(l.cfg.Clock())}, func(_ int, reply any) (err error) {
+		d, err = wire.ReadDispatch(reply)
+		return err
+	})
+	if err != nil {
+		return d, err
+	}
+	out.At = l.observe(provider, asked, d.Now)
+	out.Waits, out.Next = d.Next > 0, us(max(0, d.Next-d.Now))
+	for _, g := range d.Granted {
+		out.Granted = append(out.Granted, l.granted(provider, g, out.At))
+	}
+	for _, g := range d.Overdue {
+		out.Overdue = append(out.Overdue, refOf(provider, g.Scope, g.Queue, g.ID))
+	}
+	for _, r := range d.Refused {
+		out.Refused = append(out.Refused, refOf(provider, r[1], wire.Unescape(r[0]), r[2]))
+	}
+	return d, nil
+}
+
+func (l *List) granted(provider string, g wire.Grant, at time.Time) Granted {
+	start := time.UnixMicro(g.Start)
+	scope, _ := l.scopeAt(wire.ScopeOf(provider, g.Scope), at) // nil if the policy does not know it
+	return Granted{Grant: g, Scope: scope, Wait: start.Sub(at), Starts: l.cfg.Clocks.Of(l.prefix(provider)).ToLocal(start), provider: provider}
+}
+
+// texts returns the rules of scopes, without those that the policy denies.
+func (l *List) texts(provider string, paths []string, at time.Time) map[string]string {
+	texts := map[string]string{}
+	for _, path := range paths {
+		if s, err := l.scopeAt(wire.ScopeOf(provider, path), at); err == nil {
+			texts[path] = s.Text
+		}
+	}
+	return texts
+}
+
+// news returns news as the script reads them: with the rules of their scopes, "" for a scope that the policy denies.
+func (l *List) news(list []News) []wire.News {
+	out := make([]wire.News, len(list))
+	for i, n := range list {
+		out[i] = wire.News{Waiter: n.waiter(), What: string(n.What), Late: n.Late.Microseconds(), Path: wire.Path(n.Scope)}
+		if n.What == Came && n.Late == 0 {
+			continue // nothing of its grant changes
+		}
+		if s, err := l.cfg.Scopes.Of(n.Scope); err == nil {
+			out[i].Text = s.Text
+		}
+	}
+	return out
+}
+
+// Report tells what became of tasks of a provider, and dispatches none. It costs one round trip. After an error, report the same
+// again.
+func (l *List) Report(ctx context.Context, provider string, news []News) error {
+	if slices.ContainsFunc(news, func(n News) bool { return n.What != Came || n.Late > 0 }) {
+		_, err := l.Dispatch(ctx, Request{Provider: provider, News: news})
+		return err
+	}
+	fields, members := make([]string, len(news)), make([]any, len(news))
+	for i, n := range news {
+		fields[i], members[i] = n.waiter(), n.waiter()
+	}
+	if len(news) == 0 {
+		return nil
+	}
+	prefix := l.prefix(provider)
+	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
+		_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.HDel(ctx, prefix+"flight", fields...)
+			pipe.ZRem(ctx, prefix+"flights", members...)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return wire.Unavailable(ctx, "report started tasks of", provider, err)
+	}
+	return nil
+}

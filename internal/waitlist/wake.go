@@ -1,0 +1,198 @@
+package waitlist
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/wire"
+)
+
+// Processes wake each other by one channel of Redis Pub/Sub: tasks wait for a provider, or something that they wait for came free.
+// A message is the id of its sender, a space and the provider. A message can be lost, so each process also asks for the providers
+// that are active now and then.
+
+const (
+	// wakeEach is how often a process wakes the others for a provider at most.
+	wakeEach = 100 * time.Millisecond
+	// activeFor is how long a provider counts as active after its last announcement, and activeEach how often a process announces it.
+	activeFor  = 24 * time.Hour
+	activeEach = 10 * time.Second
+)
+
+// wakes is what a process has published and who listens to it.
+type wakes struct {
+	mu        sync.Mutex
+	listeners map[*func(string)]struct{}
+	sent      map[string]*wake     // published within wakeEach, by provider
+	active    map[string]time.Time // when it was announced last
+}
+
+// wake is a provider that was published a moment ago.
+type wake struct{ again bool } // and has to be once more
+
+func (l *List) channel() string   { return l.cfg.Base + ":wake" }
+func (l *List) activeKey() string { return l.cfg.Base + ":active" }
+
+// OnWake calls f with a provider when a process, this one or another, says that its tasks wait or that something came free for them.
+// f is called in one of several goroutines, must be quick and must not call end. Messages of other processes need one connection
+// for each OnWake, which is made in the background and renewed after errors; messages in between are lost. end ends the calls.
+func (l *List) OnWake(f func(provider string)) (end func()) {
+	w := &l.wakes
+	w.mu.Lock()
+	if w.listeners == nil {
+		w.listeners = map[*func(string)]struct{}{}
+	}
+	w.listeners[&f] = struct{}{}
+	w.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.listen(ctx, f)
+	}()
+	return func() {
+		w.mu.Lock()
+		delete(w.listeners, &f)
+		w.mu.Unlock()
+		cancel()
+		<-done
+	}
+}
+
+// listen passes messages of other processes on until ctx ends.
+func (l *List) listen(ctx context.Context, f func(provider string)) {
+	sub := l.cfg.Redis.Subscribe(ctx, l.channel())
+	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
+	defer stop()
+	for m := range sub.Channel() {
+		if id, provider, _ := strings.Cut(m.Payload, " "); id != l.cfg.ID {
+			f(provider)
+		}
+	}
+}
+
+// Wake wakes the processes that dispatch, since something came free that tasks of a provider wait for. It calls this process's
+// listeners, and publishes in the background, at most ten times a second for each provider. It ignores errors: each process asks
+// again by itself.
+func (l *List) Wake(provider string) {
+	l.tell(provider)
+	l.wakes.mu.Lock()
+	defer l.wakes.mu.Unlock()
+	l.wakes.publish(l, provider)
+}
+
+// tell calls the listeners of this process.
+func (l *List) tell(provider string) {
+	l.wakes.mu.Lock()
+	var calls []func(string)
+	for f := range l.wakes.listeners {
+		calls = append(calls, *f)
+	}
+	l.wakes.mu.Unlock()
+	for _, f := range calls {
+		f(provider)
+	}
+}
+
+// publish publishes a provider now, or when that is allowed again. w.mu is held.
+func (w *wakes) publish(l *List, provider string) {
+	if one := w.sent[provider]; one != nil {
+		one.again = true
+		return
+	}
+	if w.sent == nil {
+		w.sent = map[string]*wake{}
+	}
+	w.sent[provider] = &wake{}
+	go func() { _ = l.send(context.Background(), provider, true) }()
+	time.AfterFunc(wakeEach, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		again := w.sent[provider].again
+		delete(w.sent, provider)
+		if again {
+			w.publish(l, provider)
+		}
+	})
+}
+
+// announce wakes all processes since tasks have begun to wait for a provider.
+func (l *List) announce(ctx context.Context, provider string) error {
+	l.tell(provider)
+	return l.send(ctx, provider, true)
+}
+
+// noteActive announces in the background that tasks wait for a provider.
+func (l *List) noteActive(provider string) {
+	if l.wakes.dueActive(provider) {
+		go func() { _ = l.send(context.Background(), provider, false) }()
+	}
+}
+
+// dueActive reports whether a provider has to be announced.
+func (w *wakes) dueActive(provider string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.active[provider]) >= activeEach
+}
+
+// send publishes a provider, and announces it as active if that is due. The error is that of the announcement alone: a message is
+// lost as easily.
+func (l *List) send(ctx context.Context, provider string, publish bool) error {
+	due, now := l.wakes.dueActive(provider), time.Now()
+	var added *redis.IntCmd
+	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
+		_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			if due {
+				added = pipe.ZAdd(ctx, l.activeKey(), redis.Z{Score: float64(now.UnixMicro()), Member: provider})
+				pipe.ZRemRangeByScore(ctx, l.activeKey(), "-inf", strconv.FormatInt(now.Add(-activeFor).UnixMicro(), 10))
+				pipe.PExpire(ctx, l.activeKey(), activeFor)
+			}
+			if publish {
+				pipe.Publish(ctx, l.channel(), l.cfg.ID+" "+provider)
+			}
+			return nil
+		})
+		return err
+	})
+	if !due {
+		return nil
+	}
+	if added.Err() != nil {
+		return err
+	}
+	l.wakes.mu.Lock()
+	defer l.wakes.mu.Unlock()
+	if l.wakes.active == nil {
+		l.wakes.active = map[string]time.Time{}
+	}
+	l.wakes.active[provider] = now
+	return nil
+}
+
+// ActiveProviders returns the providers for which tasks have begun to wait, or have waited while a process dispatched them, within
+// the last day and since the given time, each with the time of its last announcement, by the clock of the process that made it. A
+// process announces each provider every ten seconds at most. It costs one round trip.
+func (l *List) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
+	if day := time.Now().Add(-activeFor); since.Before(day) {
+		since = day
+	}
+	var list *redis.ZSliceCmd
+	err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
+		list = pipe.ZRangeByScoreWithScores(ctx, l.activeKey(), &redis.ZRangeBy{Min: strconv.FormatInt(since.UnixMicro(), 10), Max: "+inf"})
+	})
+	if err != nil {
+		return nil, wire.Unavailable(ctx, "ask for the active providers of", l.cfg.Base, err)
+	}
+	active := make(map[string]time.Time, len(list.Val()))
+	for _, z := range list.Val() {
+		provider, _ := z.Member.(string)
+		active[provider] = time.UnixMicro(int64(z.Score))
+	}
+	return active, nil
+}

@@ -1,0 +1,102 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// A call is sent again for movingFor while its slot moves: a slot of ten thousand keys moves in less.
+const (
+	movingFor   = time.Second
+	firstMoving = 10 * time.Millisecond
+	lastMoving  = 100 * time.Millisecond
+)
+
+// Send calls send under a time-out. While a cluster moves the slot of its keys it calls send again, with pauses that double, for a
+// second or the time-out at most: nothing was done then. If no server answers, a cluster's client learns anew who serves the slots.
+func Send(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
+	end := time.Now().Add(min(movingFor, timeout))
+	err := sendOnce(ctx, rdb, timeout, send)
+	for pause := firstMoving; Moving(err) && time.Now().Add(pause).Before(end); pause = min(2*pause, lastMoving) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		err = sendOnce(ctx, rdb, timeout, send)
+	}
+	return err
+}
+
+func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := send(bounded)
+	Follow(ctx, rdb, err)
+	if err != nil && Ended(ctx) == nil && Ended(bounded) != nil {
+		return fmt.Errorf("no answer within %s: %v", timeout, err) //nolint:errorlint // a deadline of ours is not the caller's
+	}
+	return err
+}
+
+// Moving reports whether a call was refused because its slot moves from one master to another, with keys on both. Nothing was done.
+// go-redis itself gives up within 50 ms.
+func Moving(err error) bool {
+	return redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "ASK ")
+}
+
+// Follow has a cluster's client learn anew who serves which slots, after a call that no server answered. go-redis would go on
+// dialling a master that is gone until its map is ClusterStateReloadInterval old, a minute by default. The client reloads in the
+// background, once at a time. For other clients Follow does nothing.
+func Follow(ctx context.Context, rdb redis.UniversalClient, err error) {
+	if err == nil || errors.Is(err, context.Canceled) || redis.HasErrorPrefix(err, "") { // a server's own answer
+		return
+	}
+	if cluster, ok := rdb.(interface{ ReloadState(ctx context.Context) }); ok {
+		cluster.ReloadState(context.WithoutCancel(ctx))
+	}
+}
+
+// RunAll runs a script once for each list of arguments, in one round trip, and returns the replies. It costs two round trips more
+// on a server that does not know the script, and runs the first call twice there. The error is that of the first call that failed;
+// the others may have been done.
+func RunAll(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, calls [][]any) ([]any, error) {
+	replies := make([]any, len(calls))
+	if len(calls) == 1 {
+		reply, err := Run(ctx, rdb, script, prefix, calls[0]...)
+		replies[0] = reply
+		return replies, err
+	}
+	cmds, err := runPipelined(ctx, rdb, script, prefix, calls)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") { // the server has run none of them
+		if _, err = Run(ctx, rdb, script, prefix, calls[0]...); err == nil {
+			cmds, err = runPipelined(ctx, rdb, script, prefix, calls)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", script.Name, err)
+	}
+	for i, cmd := range cmds {
+		replies[i] = cmd.Val()
+	}
+	return replies, nil
+}
+
+func runPipelined(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, calls [][]any) ([]*redis.Cmd, error) {
+	cmds := make([]*redis.Cmd, len(calls))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, args := range calls {
+			cmds[i] = pipe.EvalSha(ctx, script.SHA(), []string{prefix}, args...)
+		}
+		return nil
+	})
+	return cmds, err
+}

@@ -1,0 +1,309 @@
+package dispatch
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/internal/waitlist"
+)
+
+const (
+	// gatedLead is how long before its start a task is granted at the latest: enough to bring it from a Redis nearby.
+	gatedLead = 20 * time.Millisecond
+	// spread is how much earlier a task may be granted, so that a call serves several tasks.
+	spread = 80 * time.Millisecond
+	// mostSpread is the spread of a slow limit, under which a call grants fewer than fewGranted tasks. With the lead it stays within
+	// 250 ms: a start that is further ahead is checked for pauses again.
+	mostSpread = 230 * time.Millisecond
+	fewGranted = 3
+	// callAgain is when to call again while tasks are on their way, or after an error.
+	callAgain = 500 * time.Millisecond
+	// callMost is when to call again whatever the reply says, for each loop of many: a wake may have been lost.
+	callMost, callShare = 1200 * time.Millisecond, 20 * time.Millisecond
+	// emptyPause is how long after a call that granted nothing a reason to come sooner waits, so that reasons are taken together.
+	emptyPause = 2 * time.Millisecond
+	// outStays is how long a granted task is on its way. Dispatch gives its grant to another process then.
+	outStays = 3 * time.Second
+	// mostSkips is how many scopes are passed over because their tenants have too many slots.
+	mostSkips = 64
+	// learnsFor bounds the measurement of Redis's distance. Tasks then start by what is known.
+	learnsFor = 3 * time.Second
+)
+
+// loop calls dispatch for one provider, as long as tasks wait for it. Its fields are guarded by Dispatcher.mu.
+type loop struct {
+	d        *Dispatcher
+	provider string
+	wakes    chan struct{} // holds one reason to call
+	pulse    *pulse
+
+	news    []waitlist.News
+	out     map[waitlist.Ref]sent // granted here, and on their way
+	skips   []string              // scopes of tenants that have too many slots
+	asks    int                   // how many tasks the call under way may grant
+	lent    bool                  // only slots were free that tenants with few of them may use
+	starved bool                  // tasks were due that there was no room for
+	wide    time.Duration         // the spread of a slow limit
+}
+
+// sent is a task that was granted.
+type sent struct {
+	granted *waitlist.Granted
+	at      time.Time
+	hands   time.Time // when it is handed to its server, if that is later than it was taken
+}
+
+func newLoop(d *Dispatcher, provider string) *loop {
+	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), out: map[waitlist.Ref]sent{}, pulse: d.watchdog.begins(provider)}
+}
+
+func (o *loop) kick() {
+	select {
+	case o.wakes <- struct{}{}:
+	default:
+	}
+}
+
+func (o *loop) run() {
+	defer o.pulse.ends()
+	o.d.learn(o.d.cfg.Serving, o.provider)
+	for {
+		wait, least := o.call()
+		if wait < 0 || !o.rest(wait, least) {
+			return
+		}
+	}
+}
+
+// rest waits until the next call is due, or until there is a reason to call sooner, but for least at any rate.
+func (o *loop) rest(wait, least time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-o.wakes:
+	case <-o.d.cfg.Serving.Done():
+		return false
+	}
+	if least <= 0 {
+		return true
+	}
+	timer.Reset(least)
+	select {
+	case <-timer.C:
+	case <-o.d.cfg.Serving.Done():
+	}
+	return o.d.cfg.Serving.Err() == nil
+}
+
+// call calls dispatch, and returns when to call again: never, if that is negative.
+func (o *loop) call() (wait, least time.Duration) {
+	d := o.d
+	select {
+	case <-o.wakes: // what it is for, this call does
+	default:
+	}
+	req := o.request()
+	began := time.Now()
+	got, err := d.dispatch(d.cfg.Serving, req)
+	if err != nil {
+		o.failed(req)
+		o.pulse.failed(err)
+		return callAgain, callAgain / 10
+	}
+	o.measure(began, got)
+	granted := o.granted(got.Granted)
+	o.heedOverdue(got.Overdue)
+	o.releaseRefused(got.Refused)
+	o.bring(granted)
+	wait = o.pause(req, got)
+	o.pulse.beats(wait)
+	if len(got.Granted) == 0 {
+		least = emptyPause
+	}
+	return wait, least
+}
+
+// request returns what to ask for, and takes the room and the news for it.
+func (o *loop) request() waitlist.Request {
+	d := o.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o.asks, o.starved = 0, false
+	o.asks, o.lent = d.room()
+	o.skips = slices.DeleteFunc(o.skips, func(scope string) bool { return !o.refuses(scope) })
+	req := waitlist.Request{
+		Provider: o.provider, Lead: d.Lead(), Spread: max(d.window(), o.wide), From: d.from(), Max: o.asks,
+		Serves: d.serves(), Skips: slices.Clone(o.skips), News: o.news,
+	}
+	o.news = nil
+	return req
+}
+
+// failed keeps the news for the next call.
+func (o *loop) failed(req waitlist.Request) {
+	d := o.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o.asks, o.news = 0, append(req.News, o.news...)
+	if !d.stopped() {
+		d.cfg.Observer.Failed("wake")
+	}
+}
+
+// measure notes how long the call took, and adapts the spread to the limit. A call, and the one that brings its tasks, cost as
+// much for one task as for several, so that a slow limit gets a wider spread. Each task then occupies its slot for longer, so that
+// half of the slots must be free.
+func (o *loop) measure(began time.Time, got waitlist.Dispatched) {
+	d, n := o.d, len(got.Granted)
+	if n > 0 {
+		d.reach.dispatch.note(time.Since(began))
+		d.reach.ask.note(got.Granted[0].Starts.Add(-got.Granted[0].Wait).Sub(began))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !d.Holds() || !d.hasPlenty():
+		o.wide = 0
+	case n > 0 && n < fewGranted:
+		o.wide = min(max(2*o.wide, spread), mostSpread)
+	case n > 2*fewGranted:
+		o.wide /= 2
+	}
+}
+
+// granted notes which tasks were granted their starts, and gives back those of tenants that have too many slots.
+func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
+	d := o.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o.asks = 0
+	for _, g := range list {
+		ref := g.Ref()
+		if o.refuses(ref.Scope) && len(o.skips) < mostSkips {
+			o.news = append(o.news, waitlist.News{Ref: ref, What: waitlist.Unused})
+			if !slices.Contains(o.skips, ref.Scope) {
+				o.skips = append(o.skips, ref.Scope)
+			}
+			continue
+		}
+		o.out[ref] = sent{granted: &g, at: time.Now()}
+		starts = append(starts, g)
+	}
+	return starts
+}
+
+// refuses reports whether no server may start a task of a scope's tenant now.
+func (o *loop) refuses(scope string) bool {
+	return o.d.cfg.Servers.Refuse(o.d.cfg.Tenant(scope), o.lent)
+}
+
+// pause returns the time until the next call, and ends the loop if nothing is left to wait for: the time is then negative.
+func (o *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.Duration) {
+	d := o.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	full := len(got.Granted) >= req.Max && got.Next <= 0
+	switch {
+	case d.stopped():
+		return -1
+	case len(o.news) > 0:
+		wait = 0
+	case got.Waits && full:
+		if wait = callAgain; d.worthACall() {
+			wait = 0
+		} else {
+			o.starved = true
+			d.slots.starved.Store(true)
+		}
+	case got.Waits:
+		most := max(callMost, time.Duration(len(d.loops))*callShare)
+		wait = max(0, min(o.due(got), most*3/4+rand.N(most/2)))
+	case len(o.coming()) > 0:
+		wait = callAgain // they may not come
+	case len(o.wakes) > 0:
+		wait = 0
+	default:
+		delete(d.loops, o.provider)
+		return -1
+	}
+	return wait
+}
+
+// due returns the time until the call for the next tasks. It is shorter the farther this process is from Redis.
+func (o *loop) due(got waitlist.Dispatched) time.Duration {
+	in := got.Next - o.d.beyond()
+	if in < gatedLead && len(got.Granted) == 0 { // do not call again and again for what no clock can tell
+		return min(got.Next, gatedLead)
+	}
+	return in
+}
+
+// coming returns the tasks that were granted here and are on their way.
+func (o *loop) coming() map[waitlist.Ref]sent {
+	for ref, its := range o.out {
+		if time.Since(its.at) > outStays {
+			delete(o.out, ref)
+		}
+	}
+	return o.out
+}
+
+// Arrived records that a task has come. It returns the task's grant from this process, nil if there is none. The first of a
+// provider's tasks waits until the distance of its Redis is known.
+func (d *Dispatcher) Arrived(ctx context.Context, task waitlist.Ref) *waitlist.Granted {
+	d.Start()
+	d.learn(ctx, task.Provider())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.loops[task.Provider()]
+	if one == nil {
+		return nil
+	}
+	its := one.out[task]
+	delete(one.out, task)
+	if !its.hands.IsZero() {
+		d.reach.pickup.note(time.Since(its.hands))
+	}
+	if time.Since(its.at) > outStays-throttleMargin {
+		return nil
+	}
+	return its.granted
+}
+
+// throttleMargin is how long before another process may be given the grant of a task it is no longer used from memory.
+const throttleMargin = time.Second
+
+// learn measures the distance of a provider's Redis and reads its clock, before the first of the provider's tasks starts here.
+// Concurrent callers wait for the result.
+func (d *Dispatcher) learn(ctx context.Context, provider string) {
+	d.mu.Lock()
+	learned, known := d.learned[provider]
+	if !known {
+		if len(d.learned) >= mostLearned {
+			clear(d.learned)
+		}
+		learned = make(chan struct{})
+		d.learned[provider] = learned
+	}
+	d.mu.Unlock()
+	if known {
+		select {
+		case <-learned:
+		case <-ctx.Done():
+		case <-d.cfg.Serving.Done():
+		}
+		return
+	}
+	defer close(learned)
+	ctx, cancel := context.WithTimeout(d.cfg.Serving, learnsFor) // not the task's: other callers wait for it too
+	defer cancel()
+	d.cfg.Limiter.SyncClock(ctx, provider)
+	d.reach.learn(func() error { return d.cfg.Redis.Ping(ctx).Err() })
+}
+
+// mostLearned is of how many providers it is remembered that their clock is known.
+const mostLearned = 10_000

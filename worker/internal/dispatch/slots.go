@@ -1,0 +1,176 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
+)
+
+// slots is what occupies the slots and holds of this process.
+type slots struct {
+	sized   sync.Once
+	all     int           // how many tasks run at a time
+	running atomic.Int64  // of them now, including those that wait
+	ended   atomic.Int64  // how many runs have ever ended
+	holders chan struct{} // a place for each task that may wait in a handler
+	surplus atomic.Int64  // tasks that wait without a hold, since their turn has come
+	starved atomic.Bool   // a loop had no room for a task
+
+	// Of the following, guarded by Dispatcher.mu: how many runs had ended at a moment, and in the lately before it.
+	sample, recent int64
+	sampled        time.Time
+	soon           *time.Timer // has the starved loops call when it fires
+}
+
+const (
+	// lately is over how long the runs that end are counted, and soonFree the time ahead of which a task is granted a slot that is
+	// not free yet: about as late as a start may be.
+	lately, soonFree = 50 * time.Millisecond, 5 * time.Millisecond
+	// mostAsked is how many tasks one call may grant: more would keep Redis for too long.
+	mostAsked = 48
+	// nearAsked is the same if Redis is near. The next call is a moment away, and a shorter one delays others less.
+	nearAsked = 18
+)
+
+// Size creates the holds, once it is known how many tasks run at a time. Only the first call counts.
+func (d *Dispatcher) Size(concurrency int) {
+	d.slots.sized.Do(func() {
+		n := d.cfg.MaxHolds
+		if n == 0 {
+			n = concurrency * 3 / 4
+		}
+		d.slots.holders, d.slots.all = make(chan struct{}, n), max(concurrency, n)
+	})
+}
+
+// TakeSlot counts a task that has come to a slot. leave frees the slot: another task may be dispatched.
+func (d *Dispatcher) TakeSlot(ctx context.Context) (slot *asynqx.Slot, leave func()) {
+	d.slots.running.Add(1)
+	slot = asynqx.ClientOf(ctx).TakeSlot(ctx)
+	once := sync.OnceFunc(func() {
+		ran := slot.Ran() // a task that was put back says nothing about how soon runs end
+		relieves := slot.Leave()
+		d.slots.running.Add(-1)
+		if ran {
+			d.slots.ended.Add(1)
+		}
+		d.slotFreed(relieves)
+	})
+	// asynq ends a task whose time is over, and takes another one, whatever the handler does.
+	over := context.AfterFunc(ctx, once)
+	return slot, func() { over(); once() }
+}
+
+// Hold takes a hold for a task that has a slot. waits and granted report whether the task may wait for its start in the handler,
+// and whether it may if it was granted its start. leave frees the hold.
+func (d *Dispatcher) Hold() (waits, granted bool, leave func()) {
+	select {
+	case d.slots.holders <- struct{}{}:
+		return true, true, func() {
+			<-d.slots.holders
+			d.slotFreed(false)
+		}
+	default:
+		// Another process has brought more than this one can hold. A task whose turn has come waits nevertheless, or it would only
+		// be brought again; but the last slot is for tasks that need not wait.
+		granted = int(d.slots.surplus.Add(1))+cap(d.slots.holders) < d.slots.all
+		return false, granted, func() { d.slots.surplus.Add(-1) }
+	}
+}
+
+// Holds reports whether tasks may wait in handlers at all. If not, a task is brought only when its start has come.
+func (d *Dispatcher) Holds() bool { return d.cfg.Hold > 0 && cap(d.slots.holders) > 0 }
+
+// room returns how many tasks a call may grant: as many as there are slots that are free, or will be in a moment, and that no task
+// is on its way to. lent says that these are slots that only tenants with few of them may use. d.mu is held.
+func (d *Dispatcher) room() (n int, lent bool) {
+	if d.cfg.Retired() {
+		return 0, false
+	}
+	onTheWay := 0
+	for _, one := range d.loops {
+		onTheWay += len(one.coming()) + one.asks
+	}
+	free := d.slots.all - int(d.slots.running.Load()) - onTheWay
+	more := d.cfg.Servers.Lent()
+	if lent = more > 0 && free <= 0; lent {
+		free += more
+	} else if more == 0 { // else those that leave may not be of the tenant that must make room
+		free += d.leaving()
+	}
+	most := mostAsked
+	if d.reach.from() == 0 {
+		most = nearAsked
+	}
+	return max(0, min(free, most)), lent
+}
+
+// leaving returns how many runs will end within soonFree, if as many end as did lately. d.mu is held.
+func (d *Dispatcher) leaving() int {
+	s := &d.slots
+	ended, age := s.ended.Load(), time.Since(s.sampled)
+	if age > lately {
+		s.recent = 0
+		if age < 2*lately {
+			s.recent = ended - s.sample
+		}
+		s.sample, s.sampled = ended, time.Now()
+	}
+	return min(int(max(s.recent, ended-s.sample)*int64(soonFree)/int64(lately)), s.all)
+}
+
+// hasPlenty reports whether tasks that run or are on their way occupy at most half of the slots. d.mu is held.
+func (d *Dispatcher) hasPlenty() bool {
+	taken := int(d.slots.running.Load())
+	for _, one := range d.loops {
+		taken += len(one.out)
+	}
+	return 2*taken <= d.slots.all
+}
+
+// worthACall reports whether there is room for several tasks: one call grants them in hardly more commands than one. d.mu is held.
+func (d *Dispatcher) worthACall() bool {
+	n, _ := d.room()
+	return n >= max(1, min(cap(d.slots.holders), d.slots.all)/3, min(d.leaving(), nearAsked/2))
+}
+
+// slotFreed records that a task has left its slot or its hold. If tasks had to wait for one, their loops call again: shortly if few
+// are free, and at once if a tenant no longer has too many.
+func (d *Dispatcher) slotFreed(relieves bool) {
+	if !relieves && !d.slots.starved.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case relieves || d.worthACall():
+		d.kickStarved(relieves)
+	case d.slots.soon == nil:
+		var timer *time.Timer
+		timer = time.AfterFunc(d.Lead()/2, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if d.slots.soon == timer { // else they have called since
+				d.kickStarved(false)
+			}
+		})
+		d.slots.soon = timer
+	}
+}
+
+// kickStarved has the loops call whose tasks had to wait for slots, and with relieved those that passed over tenants. d.mu is held.
+func (d *Dispatcher) kickStarved(relieved bool) {
+	d.slots.starved.Store(false)
+	if d.slots.soon != nil {
+		d.slots.soon.Stop()
+		d.slots.soon = nil
+	}
+	for _, one := range d.loops {
+		if one.starved || relieved && len(one.skips) > 0 {
+			one.kick()
+		}
+	}
+}
