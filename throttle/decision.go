@@ -39,9 +39,8 @@ type Decision struct {
 	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no
 	// record of such a grant.
 	Degraded bool
-	// Handed says that Dispatch had granted the start, see Turn.Granted. Report it with
-	// dispatch once the run has begun. If the run does not begin, the grant is still in
-	// flight.
+	// Handed says that dispatch had granted the start; see Waiter.Granted. The grant is in flight until package worker reports what
+	// became of it, also if the start was not used.
 	Handed bool
 	// Prefetched says that the units came from this process's stock, without a call; see
 	// policy.Rule.Prefetch. At is when they were charged, and Rules is Redis's answer at that time, less
@@ -129,6 +128,9 @@ func (d Decision) Tuple() Tuple {
 	}
 	return five
 }
+
+// Place returns the place in its line that the task had, 0 for none; see package worker.
+func (d Decision) Place() int64 { return d.place }
 
 // BindingRule returns the state of the rule that decides, and false if there is none. It does no I/O.
 func (d Decision) BindingRule() (RuleState, bool) {

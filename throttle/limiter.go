@@ -159,6 +159,18 @@ type Waiter struct {
 	Granted *waitlist.Granted
 }
 
+// Check returns the error of Policy.Check, or of CheckCosts if Costs are set, for the request; or a *ScopeError. It does no I/O.
+func (r Request) Check(p *policy.Policy) error {
+	scope, err := policy.ParseScope(r.Scope)
+	if err != nil {
+		return err
+	}
+	if len(r.Costs) > 0 {
+		return p.CheckCosts(scope, r.Costs)
+	}
+	return p.Check(scope, max(r.Cost, defaultCost))
+}
+
 // Allow takes one unit from scope if all rules admit it now. It is Decide with a Request of that
 // scope.
 func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {

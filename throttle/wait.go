@@ -34,13 +34,13 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		paused, err := l.untilStart(ctx, &req, &d)
 		if err != nil {
-			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d, true))
+			return Decision{Binding: -1, At: d.At, Wait: d.Wait, Handed: d.Handed, place: d.place}, errors.Join(err, l.takeBack(ctx, &d, true))
 		}
 		if paused || l.overtaken(req.Scope, d) {
 			if err := l.takeBack(ctx, &d, true); err != nil {
 				return Decision{Binding: -1}, err
 			} else if req.Waiter.ID != "" {
-				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, place: d.place}, nil
+				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, Handed: d.Handed, place: d.place}, nil
 			}
 			req.ID = ""
 			continue

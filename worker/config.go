@@ -10,7 +10,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -77,7 +76,7 @@ func (t *Middleware) config(cfg asynq.Config) asynq.Config {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
 	t.concurrency.Add(int64(concurrency(cfg)))
-	t.dispatcher.AddServer(concurrency(cfg), queue.NewWeights(cfg.Queues, cfg.StrictPriority), cfg.TaskCheckInterval)
+	t.dispatcher.AddServer(concurrency(cfg), cfg.Queues, cfg.StrictPriority)
 	if cfg.DelayedTaskCheckInterval == 0 {
 		cfg.DelayedTaskCheckInterval = delayedCheckInterval
 	}
@@ -115,7 +114,7 @@ func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	g := asynqx.NewClient(asynqx.ClientConfig{
 		Redis: t.cfg.Redis, Serving: t.serving, Log: t.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
-		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog, Forwarded: t.dispatcher.Forwarded, Moves: &t.moves,
+		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog, Moves: &t.moves,
 	})
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
 	cfg.ErrorHandler = notArchived(g, cfg.ErrorHandler)

@@ -1,20 +1,19 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
-	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // handler wraps next: a task runs when every rule on its scope's path admits it, and waits otherwise.
@@ -33,14 +32,14 @@ func (t *Middleware) handler(next asynq.Handler) asynq.Handler {
 		t.observer.PickedUp(j.queue)
 		if err == nil {
 			if err = t.checkExpired(ctx, j); err != nil && j.scope != "" {
-				t.dispatcher.Ended(j.ask().Ref())
+				t.dispatcher.Ended(j.ref())
 			}
 		}
 		if err != nil {
 			return permanent(err)
 		}
 		if err := checkHandler(next, task); err != nil {
-			return t.noHandler(ctx, j, err)
+			return t.noHandler(j, err)
 		}
 		if j.scope == "" {
 			slot.StartsFor("", false)
@@ -93,9 +92,9 @@ func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 // noHandler handles a task that next has no handler for. Another worker may have one, for example a
 // worker of the next release. The task has spent nothing, and leaves its queue of waiters, if it is in
 // one, until it comes back.
-func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
-	if t.stands(ctx, j) {
-		t.dispatcher.Ended(j.ask().Ref())
+func (t *Middleware) noHandler(j *job, err error) error {
+	if j.scope != "" {
+		t.dispatcher.Ended(j.ref())
 	}
 	if t.cfg.FailUnknownTypes {
 		return permanent(err)
@@ -104,29 +103,21 @@ func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 }
 
 // start decides on the task. If its start is near and a hold is free, start waits for it. A task whose
-// tenant has its share of the slots joins its queue of waiters instead.
+// tenant has its share of the slots joins its line instead.
 func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
-	decided := t.dispatcher.Deciding()
-	defer decided()
-	req := t.request(j)
+	req := j.request()
 	t.queues.Came(j.queue)
-	req.Turn.Granted = t.dispatcher.Arrived(ctx, j.ask().Ref())
-	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Turn.Granted != nil); j.crowded {
-		d, err := t.cfg.Limiter.Waitlist().Queue(ctx, req)
-		t.hear(j, d, err)
-		return d, err
+	req.Waiter.Granted = t.dispatcher.Arrived(ctx, j.ref())
+	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Waiter.Granted != nil); j.crowded {
+		return throttle.Decision{Binding: -1, Joins: true, Handed: req.Waiter.Granted != nil}, nil
 	}
 	ctx, cancel := t.whileServing(ctx)
 	leave := t.acquireHold(ctx, j, &req)
-	if hold := req.OnWait; hold != nil {
-		req.OnWait = func(d time.Duration) func() { decided(); return hold(d) }
-	}
 	unmark := t.marksBefore(ctx, j, &req)
 	d, err := t.cfg.Limiter.Start(ctx, req)
 	after := func() {
 		cancel()
 		leave()
-		t.hear(j, d, err)
 	}
 	if err == nil && d.Allowed {
 		// The start was in time, and nothing that other work can delay may come between it and the
@@ -139,13 +130,6 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 	return d, err
 }
 
-// hear updates the dispatcher with what a decision says about waiters.
-func (t *Middleware) hear(j *job, d throttle.Decision, err error) {
-	if err == nil && d.Position.Look >= 0 {
-		t.dispatcher.Decided(j.scope, d)
-	}
-}
-
 // acquireHold takes a place in which the task can wait for its start, if one is free, and sets in the
 // request how long it may wait. leave frees the place.
 func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
@@ -153,23 +137,15 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 	if ahead <= 0 || !t.dispatcher.Holds() {
 		return func() {}
 	}
-	queued, dispatched, leave := t.dispatcher.Hold()
-	if queued {
-		req.Turn.MaxDelayQueued = ahead
+	waits, granted, leave := t.dispatcher.Hold()
+	if waits {
+		req.Waiter.MaxDelay = ahead
 	}
-	if dispatched {
+	if granted {
 		req.MaxDelay = ahead
 	}
 	req.OnWait = t.hold
 	return leave
-}
-
-// request returns the throttle request of a task, which can wait for its turn.
-func (t *Middleware) request(j *job) throttle.Request {
-	return throttle.Request{
-		Scope: j.scope, Cost: j.cost, Costs: j.costs, Turn: throttle.Turn{WaiterID: queue.Ticket(j.queue, j.id),
-			Priority: j.priority, Lane: j.lane, Stride: j.stride, DispatchLead: t.dispatcher.Lead()},
-	}
 }
 
 // tenant returns the tenant whose slots tasks of a scope use, empty for none.
@@ -225,8 +201,7 @@ func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision,
 		t.observer.Failed("decide")
 		return t.wait(ctx, j, "", time.Now().Add(outagePause))
 	case t.served(ctx).Err() != nil:
-		_, _ = t.rejoin(ctx, j, d)
-		return t.wait(ctx, j, "", time.Now())
+		return t.wait(ctx, j, "", t.heeding(j, t.back(ctx, j, d)))
 	}
 	if put, with := t.refused(ctx, j, err); put {
 		return with
@@ -234,21 +209,18 @@ func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision,
 	return permanent(err)
 }
 
-// rejoin puts a task that was dispatched, and was waiting for its start, back at the front of its
-// queue, ordered by the start that it missed.
-func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decision) (throttle.Decision, error) {
-	req := t.request(j)
-	if !missed.At.IsZero() {
-		req.Turn.MissedStart = missed.At.Add(missed.Wait)
+// back gives a task the place that it had, or one at the front of its line, and returns when asynq brings it by itself: now if Redis
+// did not answer.
+func (t *Middleware) back(ctx context.Context, j *job, d throttle.Decision) time.Time {
+	if d.Handed && t.dispatcher.Unused(j.ref()) == nil {
+		return time.Now().Add(waitlist.SafetyNet(d.Wait))
 	}
-	d, err := t.cfg.Limiter.Waitlist().RequeueFront(ctx, req)
-	if err == nil && d.Position.Waits {
-		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, dispatch.Provider(j.scope))
-	}
-	if err != nil {
+	joined, err := t.cfg.Limiter.Waitlist().Rejoin(ctx, []waitlist.Back{{Waiter: j.waiter(), Score: d.Place()}})
+	if err = cmp.Or(err, joined[0].Err); err != nil {
 		t.observer.Failed("rejoin")
+		return time.Now()
 	}
-	return d, err
+	return time.Now().Add(waitlist.SafetyNet(joined[0].Expected))
 }
 
 // served returns a context that ends when no task of the server waits any more.
@@ -273,7 +245,7 @@ func (t *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) er
 		return with
 	}
 	if !deadline.IsZero() {
-		t.dispatcher.Ended(j.ask().Ref())
+		t.dispatcher.Ended(j.ref())
 		return permanent(fmt.Errorf("headway: %s, after its deadline of %s", tooLate(j.scope, d, wait, by), deadline.UTC().Format(time.RFC3339)))
 	}
 	return t.putBack(ctx, j, d)
@@ -293,29 +265,34 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 	return fmt.Sprintf("rule %s of %s admits it in %s at the earliest", by.Rule, by.Scope, wait)
 }
 
-// putBack reschedules a denied task for the time that the decision returned.
+// putBack gives a denied task its place, and reschedules it until its turn brings it.
 func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
-	rule, _ := d.BindingRule()
-	at := time.Now().Add(d.RetryDelay(0))
-	if j.queued = d.Position.Waits; j.queued {
-		if d.Position.Again && !j.crowded {
-			t.dispatcher.CameByItself(j.scope)
-		}
-		at = time.Now().Add(t.safetyNet(d))
-		if j.crowded { // it cannot be predicted when a run ends, and other tasks of the queue may start
-			j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
-			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.FallbackDelay(throttle.Never)+rand.N(pausedNet))))
-		}
-		t.dispatcher.PutBack(j.queue, j.task.Type())
+	j.queued = true
+	if d.Handed || d.Place() > 0 {
+		return t.wait(ctx, j, "", t.heeding(j, t.back(ctx, j, d)))
 	}
-	return t.wait(ctx, j, rule.Rule, t.heeding(j, at))
+	joined, err := t.cfg.Limiter.Waitlist().Join(ctx, []waitlist.Waiter{j.waiter()})
+	if err == nil {
+		err = joined[0].Err
+	}
+	if err != nil {
+		return t.undecided(ctx, j, d, err)
+	}
+	at := t.heeding(j, time.Now().Add(waitlist.SafetyNet(joined[0].Expected)))
+	if j.crowded {
+		j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
+		return t.wait(ctx, j, "", at)
+	}
+	t.dispatcher.PutBack(j.queue, j.task.Type())
+	rule, _ := d.BindingRule()
+	return t.wait(ctx, j, rule.Rule, at)
 }
 
 // cutOff handles a task that asynq has ended before it started: its deadline or time-out has passed,
 // it was canceled, or asynq's lease was lost. asynq counts it as failed, ignores what its handler
 // returns, and retries it after its own delay. Until then the task is not in its queue of waiters.
 func (t *Middleware) cutOff(ctx context.Context, j *job) error {
-	t.dispatcher.Ended(j.ask().Ref())
+	t.dispatcher.Ended(j.ref())
 	return ctx.Err()
 }
 
@@ -331,21 +308,8 @@ func (t *Middleware) failed(ctx context.Context, task *asynq.Task) {
 		}
 	}()
 	if j, err := t.read(ctx, task); err == nil && j.scope != "" {
-		t.dispatcher.Ended(j.ask().Ref())
+		t.dispatcher.Ended(j.ref())
 	}
-}
-
-// pausedNet is the shortest interval at which a task under a pause without an end comes back by
-// itself. It is dispatched when the pause is lifted, and a backlog that came back each minute would
-// keep every worker busy for the whole pause.
-const pausedNet = 10 * time.Minute
-
-// safetyNet returns after how long a task that is not dispatched comes back by itself.
-func (t *Middleware) safetyNet(d throttle.Decision) time.Duration {
-	if rule, _ := d.BindingRule(); rule.Paused && d.Position.Expected == throttle.Never {
-		return pausedNet + rand.N(pausedNet/2) // not all at once
-	}
-	return t.dispatcher.FallbackDelay(d.Position.Expected)
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The deadline of a context

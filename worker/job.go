@@ -7,6 +7,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -27,9 +28,7 @@ type job struct {
 	cost      int64
 	costs     policy.Costs // by unit, instead of cost
 
-	priority int    // its own, or its queue's
-	lane     string // of its scope's queue; see throttle.Request
-	stride   int
+	priority int
 
 	own      bool // written by package queue: its budget is in a header
 	budget   int
@@ -81,7 +80,6 @@ func (t *Middleware) spends(j *job) error {
 			return err
 		}
 	}
-	j.priority, j.lane, j.stride = t.dispatcher.Rank(j.queue, j.priority)
 	return nil
 }
 
@@ -120,7 +118,7 @@ func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task dispat
 	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
 		return dispatch.Task{}, false
 	}
-	task = dispatch.Task{ID: j.id, Waiter: j.ask(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
+	task = dispatch.Task{Waiter: j.waiter(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
 	if j.carriesDue() {
 		task.Due = j.due
 	}
@@ -132,12 +130,17 @@ func (j *job) lock() asynqx.Lock {
 	return asynqx.NewLock(j.queue, j.id, j.task.Type(), j.task.Payload())
 }
 
-// ask returns the waiter with which the task joins its queue.
-func (j *job) ask() throttle.Waiter {
-	return throttle.Waiter{
-		Scope: j.scope, Cost: j.cost, Costs: j.costs, ID: queue.Ticket(j.queue, j.id),
-		Priority: j.priority, Lane: j.lane, Stride: j.stride,
-	}
+// ref names the task among those that wait.
+func (j *job) ref() waitlist.Ref { return waitlist.Ref{Scope: j.scope, Queue: j.queue, ID: j.id} }
+
+// waiter returns the waiter with which the task joins its line.
+func (j *job) waiter() waitlist.Waiter {
+	return waitlist.Waiter{Scope: j.scope, Queue: j.queue, ID: j.id, Cost: j.cost, Costs: j.costs, Priority: j.priority}
+}
+
+// request returns the throttle request of the task, which can wait for its turn.
+func (j *job) request() throttle.Request {
+	return throttle.Request{Scope: j.scope, Cost: j.cost, Costs: j.costs, Waiter: throttle.Waiter{Queue: j.queue, ID: j.id}}
 }
 
 // last reports whether a failure of this run would be final.

@@ -157,7 +157,7 @@ func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision,
 	}
 	// A task that is retried, deferred or re-enqueued keeps its place.
 	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
-		t.dispatcher.Ended(j.ask().Ref())
+		t.dispatcher.Ended(j.ref())
 	}
 	return ended, with
 }
@@ -288,7 +288,7 @@ func (t *Middleware) since(ctx context.Context, j *job) time.Time {
 
 // now returns the time by Redis's clock, which waits use: a worker's clock may be set while its tasks
 // wait.
-func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.Waitlist().ServerNow(scope) }
+func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.ServerNow(scope) }
 
 // ours converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up
 // to a second.

@@ -36,7 +36,7 @@ func (t *Middleware) checkWhenBack(ctx context.Context, j *job) {
 // checkPlace puts a task that was put back, and has lost its place meanwhile, to the front of its
 // queue: it had its turn. One that was granted a start is released.
 func (t *Middleware) checkPlace(ctx context.Context, j *job) {
-	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ask().Ref())
+	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
 	if err != nil {
 		t.observer.Failed("rejoin")
 	}
@@ -46,11 +46,8 @@ func (t *Middleware) checkPlace(ctx context.Context, j *job) {
 	if !t.isBack(j) {
 		return
 	}
-	if err == nil && !granted {
-		d, err := t.rejoin(ctx, j, throttle.Decision{})
-		if t.hear(j, d, err); err == nil && d.Position.Waits {
-			return
-		}
+	if err == nil && !granted && t.back(ctx, j, throttle.Decision{}).After(time.Now()) {
+		return
 	}
 	t.release(ctx, j.queue, j.id)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // A task that the present limits refuse, or that is for another application, is not lost: it waits for
@@ -55,10 +54,10 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 		return false, nil
 	case why == "app":
 		pause = appPause
-		t.restore(ctx, j)
+		t.dispatcher.Ended(j.ref()) // else it would be dispatched here again and again
 	case why == "unmatched" && t.cfg.Limiter.Policy().Unmatched() == policy.UnmatchedFail:
 		if t.stands(ctx, j) {
-			t.dispatcher.Ended(j.ask().Ref())
+			t.dispatcher.Ended(j.ref())
 		}
 		return false, nil
 	case why == "cost" && t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
@@ -84,10 +83,10 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 // hopeless reports whether a task that costs too much fails for good.
 func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	if fails := t.cfg.FailRefused; fails != nil {
-		return fails(ctx, j.ask(), err)
+		return fails(ctx, j.request(), err)
 	}
 	for _, before := range t.cfg.Limiter.EarlierPolicies() {
-		if j.ask().Check(before) == nil {
+		if j.request().Check(before) == nil {
 			return false
 		}
 	}
@@ -100,23 +99,11 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 	if j.scope == "" {
 		return false
 	}
-	stands, err := t.cfg.Limiter.Waitlist().IsQueued(ctx, j.ask())
+	stands, err := t.cfg.Limiter.Waitlist().IsQueued(ctx, j.ref())
 	if err != nil {
 		t.observer.Failed("overtaken")
 	}
 	return err != nil || stands
-}
-
-// restore puts a dispatched task that this application may not run back into its place, and announces
-// it to the processes that may.
-func (t *Middleware) restore(ctx context.Context, j *job) {
-	restored, err := t.cfg.Limiter.Waitlist().Restore(ctx, t.request(j))
-	if err == nil && restored {
-		err = t.cfg.Limiter.Waitlist().PublishActive(ctx, dispatch.Provider(j.scope))
-	}
-	if err != nil {
-		t.observer.Failed("rejoin")
-	}
 }
 
 // tellRefused logs that tasks wait for such a reason, once a minute for all of one kind.

@@ -26,7 +26,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	j.slot.Runs()
 	told := func() {} // before another worker can pick the task up
 	if d.Handed {
-		told = t.dispatcher.Claim(j.ask().Ref().WithGrant(d.Grant))
+		told = t.dispatcher.Claim(j.ref())
 	}
 	defer func() { told() }()
 	ended := t.started(ctx, j, d)

@@ -49,9 +49,7 @@ func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 func runnable(survey throttle.Survey, queues []asynqx.QueueTasks) []metrics.QueueTasks {
 	ready := map[string]int64{}
 	for _, q := range survey.Queues {
-		if name, _, is := queue.ReadTicket(q.First.ID); is {
-			ready[name] += q.Ready
-		}
+		ready[q.First.Queue] += q.Ready
 	}
 	list := make([]metrics.QueueTasks, 0, len(queues))
 	for _, q := range queues {
@@ -83,7 +81,7 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time.Time, error) {
 	tasks := make([]asynqx.TaskRef, len(survey.Queues))
 	for i, q := range survey.Queues {
-		tasks[i].Queue, tasks[i].ID, _ = queue.ReadTicket(q.First.ID)
+		tasks[i].Queue, tasks[i].ID = q.First.Queue, q.First.ID
 	}
 	headers, err := asynqx.Headers(ctx, t.cfg.Redis, tasks, queue.HeaderDue)
 	if err != nil {

@@ -132,10 +132,9 @@ func (t *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.
 	if !paused {
 		return t.wait(ctx, j, "", at)
 	}
-	d, err := t.rejoin(ctx, j, started)
-	if err == nil && d.Position.Waits {
-		at = time.Now().Add(throttle.FallbackDelay(d.Position.Expected))
-		t.dispatcher.Decided(j.scope, d)
+	started.Handed = false // it has begun, and its grant is no longer in flight
+	if net := t.back(ctx, j, started); net.After(time.Now()) {
+		at = net
 	}
 	return t.wait(ctx, j, "", at)
 }

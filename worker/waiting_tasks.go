@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -25,9 +24,6 @@ type WaitingTasks struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
 	inspector *asynq.Inspector
-
-	mu    sync.Mutex
-	front time.Time // when a task was put to the front last
 }
 
 // NewWaitingTasks returns the waiting tasks of a Redis under a limiter's limits. It does no I/O and
@@ -57,9 +53,6 @@ var taskOutcomes = map[asynqx.Outcome]TaskOutcome{
 // heldFor bounds the changes of one task, so that it is back before asynq takes it for lost.
 const heldFor = 10 * time.Second
 
-// noGroup is a group without tasks. A caller that passes it dispatches only for others.
-const noGroup = "-!/"
-
 // Cancel deletes a waiting task, with its place in the queue and its unique lock. Costs some round
 // trips. The error is Redis's.
 func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome, error) {
@@ -85,7 +78,7 @@ func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome
 		return TaskChanged, nil //nolint:nilerr // the task is gone, and a worker takes its place out
 	}
 	// Otherwise a worker does so a second or two later.
-	_ = w.tell(ctx, throttle.DispatchRequest{Provider: providerOf(ask.Scope), Deleted: []throttle.WaiterRef{ask.Ref()}})
+	_ = w.report(ctx, ask, waitlist.Gone)
 	return TaskChanged, nil
 }
 
@@ -120,8 +113,8 @@ func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcom
 	if info.State == asynq.TaskStateArchived {
 		return TaskChanged, w.inspector.RunTask(name, id)
 	}
-	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
-		return nil, ask, ask.Check(w.limiter.Policy())
+	return w.change(ctx, name, id, func(ask waitlist.Waiter) (map[string]string, waitlist.Waiter, error) {
+		return nil, ask, requestOf(ask).Check(w.limiter.Policy())
 	}, w.toFront)
 }
 
@@ -132,7 +125,7 @@ func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priorit
 	if priority < -policy.MaxPriority || priority > policy.MaxPriority {
 		return "", fmt.Errorf("headway: priority %d is not from %d to %d", priority, -policy.MaxPriority, policy.MaxPriority)
 	}
-	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
+	return w.change(ctx, name, id, func(ask waitlist.Waiter) (map[string]string, waitlist.Waiter, error) {
 		ask.Priority = priority
 		text := ""
 		if priority != 0 {
@@ -146,9 +139,9 @@ func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priorit
 // scope's queue. Its errors are those of RunNext: a rule must match the new scope, and its rules must
 // admit the task's cost.
 func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (TaskOutcome, error) {
-	return w.change(ctx, name, id, func(ask throttle.Waiter) (map[string]string, throttle.Waiter, error) {
+	return w.change(ctx, name, id, func(ask waitlist.Waiter) (map[string]string, waitlist.Waiter, error) {
 		ask.Scope = scope
-		return map[string]string{queue.HeaderScope: scope}, ask, ask.Check(w.limiter.Policy())
+		return map[string]string{queue.HeaderScope: scope}, ask, requestOf(ask).Check(w.limiter.Policy())
 	}, w.join)
 }
 
@@ -156,7 +149,7 @@ func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (Ta
 // it out of its queue; changes its headers; puts it back; and gives it another place. If this process
 // dies in between, asynq recovers the task, with the old or the new headers.
 func (w *WaitingTasks) change(ctx context.Context, name, id string,
-	changed func(throttle.Waiter) (map[string]string, throttle.Waiter, error), place func(context.Context, throttle.Waiter, string) error,
+	changed func(waitlist.Waiter) (map[string]string, waitlist.Waiter, error), place func(context.Context, waitlist.Waiter) error,
 ) (TaskOutcome, error) {
 	if err := asynqx.CheckRelease(); err != nil {
 		return "", err
@@ -200,12 +193,12 @@ func (w *WaitingTasks) changePending(ctx context.Context, name, id string, heade
 	return taskOutcomes[was], err
 }
 
-func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then throttle.Waiter, headers map[string]string,
-	place func(context.Context, throttle.Waiter, string) error,
+func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then waitlist.Waiter, headers map[string]string,
+	place func(context.Context, waitlist.Waiter) error,
 ) (TaskOutcome, error) {
 	stands, released, err := w.limiter.Waitlist().Standing(ctx, ask.Ref())
 	if err == nil && stands && !released {
-		if err = w.withdraw(ctx, ask); err == nil {
+		if err = w.report(ctx, ask, waitlist.Left); err == nil {
 			_, released, err = w.limiter.Waitlist().Standing(ctx, ask.Ref()) // a dispatch may have been faster
 		}
 	}
@@ -221,71 +214,37 @@ func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, t
 	if err := held.PutBack(ctx, headers, soon()); err != nil {
 		return "", err
 	}
-	return TaskChanged, place(ctx, then, held.Queue)
+	return TaskChanged, place(ctx, then)
 }
 
 // soon returns when asynq recovers a task without a place.
-func soon() time.Time { return time.Now().Add(throttle.FallbackDelay(throttle.Never)) }
+func soon() time.Time { return time.Now().Add(waitlist.SafetyNet(0)) }
 
-// withdraw removes a task from its queue, unless it was granted its start.
-func (w *WaitingTasks) withdraw(ctx context.Context, ask throttle.Waiter) error {
-	return w.tell(ctx, throttle.DispatchRequest{Provider: providerOf(ask.Scope), Withdrawn: []throttle.WaiterRef{ask.Ref()}})
+// report reports what became of a task.
+func (w *WaitingTasks) report(ctx context.Context, ask waitlist.Waiter, what waitlist.What) error {
+	return w.limiter.Waitlist().Report(ctx, ask.Ref().Provider(), []waitlist.News{{Ref: ask.Ref(), What: what}})
 }
 
-// tell reports what became of tasks, and dispatches none.
-func (w *WaitingTasks) tell(ctx context.Context, req throttle.DispatchRequest) error {
-	req.Groups = []string{noGroup}
-	_, err := w.limiter.Waitlist().Dispatch(ctx, req)
-	return err
+// join puts a task at the end of its line.
+func (w *WaitingTasks) join(ctx context.Context, ask waitlist.Waiter) error {
+	joined, err := w.limiter.Waitlist().Join(ctx, []waitlist.Waiter{ask})
+	return errors.Join(err, joined[0].Err)
 }
 
-func providerOf(scope string) string {
-	provider, _, _ := strings.Cut(scope, "/")
-	return provider
+// toFront puts a task before all others of its line, but behind those that were put there before.
+func (w *WaitingTasks) toFront(ctx context.Context, ask waitlist.Waiter) error {
+	joined, err := w.limiter.Waitlist().Rejoin(ctx, []waitlist.Back{{Waiter: ask}})
+	return errors.Join(err, joined[0].Err)
 }
 
-// join puts a task at the end of its queue, in the lane of its asynq queue.
-func (w *WaitingTasks) join(ctx context.Context, ask throttle.Waiter, name string) error {
-	weights, err := queue.PublishWeights(ctx, w.rdb)
-	if err == nil {
-		ask.Priority, ask.Lane, ask.Stride = weights.Rank(name, ask.Priority)
-	}
-	joined, err := w.limiter.Waitlist().Join(ctx, []throttle.Waiter{ask}, 0, throttle.QueueAll)
-	if err != nil {
-		return err
-	}
-	return joined[0].Err
-}
-
-// toFront puts a task before all others of its queue, but behind those that were put there before.
-func (w *WaitingTasks) toFront(ctx context.Context, ask throttle.Waiter, _ string) error {
-	_, err := w.limiter.Waitlist().RequeueFront(ctx, throttle.Request{
-		Scope: ask.Scope, Cost: ask.Cost, Costs: ask.Costs,
-		Turn: throttle.Turn{WaiterID: ask.ID, Priority: policy.MaxPriority, MissedStart: w.nextFront()},
-	})
-	if err != nil {
-		return err
-	}
-	return w.limiter.Waitlist().PublishActive(ctx, providerOf(ask.Scope))
-}
-
-// nextFront returns the present time, or a millisecond after the last result if that is later: places
-// in front are by the millisecond.
-func (w *WaitingTasks) nextFront() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if next := w.front.Add(time.Millisecond); time.Now().Before(next) {
-		w.front = next
-	} else {
-		w.front = time.Now()
-	}
-	return w.front
+func requestOf(ask waitlist.Waiter) throttle.Request {
+	return throttle.Request{Scope: ask.Scope, Cost: ask.Cost, Costs: ask.Costs}
 }
 
 // waiterOf returns the waiter of a task by its headers, and false if they name no scope.
-func waiterOf(info *asynq.TaskInfo) (throttle.Waiter, bool, error) {
+func waiterOf(info *asynq.TaskInfo) (waitlist.Waiter, bool, error) {
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
-	return throttle.Waiter{
-		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs, Priority: spec.Priority,
+	return waitlist.Waiter{
+		Scope: spec.Scope, Queue: info.Queue, ID: info.ID, Cost: spec.Cost, Costs: spec.Costs, Priority: spec.Priority,
 	}, limited && spec.Scope != "", err
 }

@@ -70,7 +70,7 @@ type MiddlewareConfig struct {
 	// policystore.Past.NeverAdmitted. Defaults to failing tasks whose cost no policy of this process
 	// has ever admitted. Tasks whose scope meets no rule are not its matter: the policy's Unmatched
 	// decides whether they wait, fail or run.
-	FailRefused func(ctx context.Context, task throttle.Waiter, why error) bool
+	FailRefused func(ctx context.Context, task throttle.Request, why error) bool
 	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults to
 	// false: an unknown type is a failure like any other and is retried, so that old workers lose no
 	// tasks of new types during a rollout.

@@ -39,6 +39,8 @@ const (
 	Used What = "used"
 	// Gone is a task that no longer exists or no longer waits. It loses its place. If it was granted, its units come back.
 	Gone What = "gone"
+	// Left is a task that no longer waits, unless it was granted: it loses its place then.
+	Left What = "left"
 )
 
 // News is what became of a task.

@@ -253,7 +253,7 @@ func ReadJoin(reply any) (now int64, places []Place, err error) {
 // News is what became of a grant.
 type News struct {
 	Waiter string
-	What   string // came, back, used, gone
+	What   string // came, back, used, gone, left
 	Late   int64
 	Path   string // of its scope
 	Text   string

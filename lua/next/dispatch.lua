@@ -18,7 +18,8 @@
 -- ARGV[9]     rules   integer n: how many scopes follow that an earlier call named as stale.
 -- ARGV[10..]  scope and the text of its rules, for each of them. See include/rules.lua.
 -- ARGV[2n+10..] news  five for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
---                     back, "used" it has not come, and may have started, "gone" it no longer exists, waiting or granted; by how
+--                     back, "used" it has not come, and may have started, "gone" it no longer exists, waiting or granted,
+--                     "left" it no longer waits, unless it was granted; by how
 --                     many µs its run began late, 0 if it did not; its scope; and the text of its rules, which all but a run in
 --                     time need.
 --
@@ -76,7 +77,7 @@ for i = news_from, #ARGV, 5 do
   local waiter, what, late = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local value = (what ~= 'came' or late > 0) and call('HGET', flight, waiter)
   local q, id = match(waiter, '^([^:]*):(.*)$')
-  if value then
+  if value and what ~= 'left' then
     local g = read_grant(value)
     local its = rules_of(g.scope, ARGV[i + 4] ~= '' and ARGV[i + 4] or nil)
     local same = its and its.shape == g.shape
@@ -93,8 +94,8 @@ for i = news_from, #ARGV, 5 do
       end
     end
   end
-  landed(waiter)
-  if what == 'gone' then withdraw(q, ARGV[i + 3], id) end
+  if what ~= 'left' then landed(waiter) end
+  if what == 'gone' or what == 'left' and not value then withdraw(q, ARGV[i + 3], id) end
 end
 
 for _, waiter in ipairs(call('ZRANGEBYSCORE', flights, '-inf', whole(now - OVERDUE), 'LIMIT', '0', '64')) do

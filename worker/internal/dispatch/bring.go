@@ -148,7 +148,7 @@ func (o *loop) became(name string, list []waitlist.Granted, out []asynqx.Outcome
 			o.d.Ended(list[i].Ref())
 		case asynqx.StandsStill:
 			o.d.cfg.Queues.Note(name, true)
-			o.d.Unused(list[i].Ref())
+			_ = o.d.Unused(list[i].Ref())
 		default: // it is here, or in pending; or nobody knows, and it is overdue in a while
 		}
 	}
@@ -202,9 +202,9 @@ func (o *loop) heedOverdue(overdue []waitlist.Ref) {
 		for i, ref := range its {
 			switch states[i] {
 			case "scheduled", "retry", "pending":
-				d.Unused(ref)
+				_ = d.Unused(ref)
 			default:
-				d.report(ref, waitlist.Used)
+				_ = d.report(ref, waitlist.Used)
 			}
 		}
 	}

@@ -283,34 +283,36 @@ func (d *Dispatcher) guarded(what string, loop func()) {
 // than once a second.
 func (d *Dispatcher) CheckWatchdog() { d.watchdog.check() }
 
-// Claim reports to Redis that a task has begun its granted start, by how much it was late if that is more than the tolerance.
-// wait returns when that was reported.
-func (d *Dispatcher) Claim(task waitlist.Ref, late time.Duration) (wait func()) {
-	return d.claims.tell(waitlist.News{Ref: task, What: waitlist.Came, Late: late})
+// Claim reports to Redis that a task has begun at the start that it was granted. wait returns when that was reported.
+func (d *Dispatcher) Claim(task waitlist.Ref) (wait func()) {
+	return d.claims.tell(waitlist.News{Ref: task, What: waitlist.Came})
 }
 
-// Unused reports that a task that was granted its start goes back to its place.
-func (d *Dispatcher) Unused(task waitlist.Ref) { d.report(task, waitlist.Unused) }
+// Unused reports that a task that was granted its start goes back to its place. It does not block unless the process stops.
+func (d *Dispatcher) Unused(task waitlist.Ref) error { return d.report(task, waitlist.Unused) }
 
-// Ended reports that a task that may have a place has ended, or is to wait for something else.
-func (d *Dispatcher) Ended(task waitlist.Ref) { d.report(task, waitlist.Gone) }
+// Ended reports that a task that may have a place has ended, or is to wait for something else. It does not block unless the process
+// stops.
+func (d *Dispatcher) Ended(task waitlist.Ref) { _ = d.report(task, waitlist.Gone) }
 
 // report adds news of a task to the next call. A process that stops reports them at once.
-func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) {
+func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) error {
 	news := waitlist.News{Ref: task, What: what}
 	if d.stopped() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.TryFor)
 		defer cancel()
-		if err := d.list.Report(ctx, task.Provider(), []waitlist.News{news}); err != nil {
+		err := d.list.Report(ctx, task.Provider(), []waitlist.News{news})
+		if err != nil {
 			d.cfg.Observer.Failed("wake") // a grant comes back when it is overdue, and a place is taken away in its turn
 		}
-		return
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	one := d.wake(task.Provider())
 	one.news = append(one.news, news)
 	delete(one.out, task)
+	return nil
 }
 
 // PutBack records that a task of a queue was picked up and put back. After several, the queue is planned. It does not block.
