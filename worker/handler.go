@@ -278,7 +278,8 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 	if err != nil {
 		return t.undecided(ctx, j, d, err)
 	}
-	at := t.heeding(j, time.Now().Add(waitlist.SafetyNet(joined[0].Expected)))
+	j.ahead, j.expected = joined[0].Ahead, joined[0].Expected
+	at := t.heeding(j, time.Now().Add(waitlist.SafetyNet(j.expected)))
 	if j.crowded {
 		j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
 		return t.wait(ctx, j, "", at)

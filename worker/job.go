@@ -44,6 +44,8 @@ type job struct {
 	slot      *asynqx.Slot    // the slot that it occupies; nil where slots are not counted
 	crowded   bool            // its tenant has its share of the slots
 	queued    bool            // it is put back to wait for its turn
+	ahead     int64           // how many tasks of its line are before it, -1 if that is not known
+	expected  time.Duration   // until its start
 
 	picked   time.Time // when it was taken from asynq
 	decision throttle.Decision
@@ -53,7 +55,7 @@ type job struct {
 
 // read parses what a task spends and how it may fail. A retry never cures the error.
 func (t *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
-	j := &job{task: task, picked: time.Now()}
+	j := &job{task: task, picked: time.Now(), ahead: -1, expected: throttle.Never}
 	j.id, _ = asynq.GetTaskID(ctx)
 	j.queue, _ = asynq.GetQueueName(ctx)
 	j.retried, _ = asynq.GetRetryCount(ctx)

@@ -54,6 +54,11 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	ctx, traced := t.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
 	seen, run := t.asRun(ctx, j)
+	run.grant = d.Grant
+	if j.task.Type() != queue.TypeHTTP { // else the handler says when the request was written
+		run.begun(time.Now())
+	}
+	defer run.begun(began)
 	if err = next.ProcessTask(seen, j.task); err == nil {
 		run.succeeded(asynqs)
 	}

@@ -81,8 +81,10 @@ func (e *RefusedError) DeferBy() (wait time.Duration, known, deferred bool) {
 type taskRun struct {
 	throttle *Middleware
 	job      *job
+	grant    throttle.Grant
 
 	began time.Time
+	once  sync.Once // for begun
 
 	mu     sync.Mutex
 	paused bool // its scope, by the answer of its API
@@ -95,6 +97,27 @@ type runKey struct{}
 func (t *Middleware) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
 	r := &taskRun{throttle: t, job: j, began: time.Now()}
 	return context.WithValue(ctx, runKey{}, r), r
+}
+
+// begun reports when the run has begun to use its grant, the first time that it is called. A run that began late counts from then
+// on, so that its units leave no window too soon.
+func (r *taskRun) begun(at time.Time) {
+	r.once.Do(func() {
+		r.throttle.moves.Go(func() {
+			if err := r.throttle.cfg.Limiter.ReportBegun(context.Background(), r.grant, at); err != nil {
+				r.throttle.observer.Failed("late")
+			}
+		})
+	})
+}
+
+// ReportSent reports that the request of the running task leaves now. ctx is the context of its handler. A task of type http
+// counts for that moment if it is late; any other counts from when its handler is called. Only the first call counts. It does not
+// block.
+func ReportSent(ctx context.Context) {
+	if r, ok := ctx.Value(runKey{}).(*taskRun); ok {
+		r.begun(time.Now())
+	}
 }
 
 func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {

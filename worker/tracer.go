@@ -39,6 +39,10 @@ type Pickup struct {
 	// Decision is what the limits have decided. It is zero for a task that is not limited, and for one
 	// that was not decided on.
 	Decision throttle.Decision
+	// Ahead is how many tasks of its scope and queue wait before it, -1 if it has no place or that is not known. Expected is the
+	// estimated time until its start, throttle.Never if no clock can tell.
+	Ahead    int64
+	Expected time.Duration
 	// Until is when the task comes back at the latest, and Reason what it waits for, in words. Only for
 	// Waits. The words may contain customers' names.
 	Until  time.Time
@@ -48,7 +52,7 @@ type Pickup struct {
 func (j *job) pickup() Pickup {
 	return Pickup{
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope, Retried: j.retried,
-		At: j.picked, Decision: j.decision,
+		At: j.picked, Decision: j.decision, Ahead: j.ahead, Expected: j.expected,
 	}
 }
 

@@ -22,6 +22,7 @@ type taskServer struct {
 func assemble(p parts) (system, error) {
 	cfg := p.options.outbound()
 	cfg.Logger, cfg.Told = slog.New(ofTask{p.log.Handler()}), worker.ReportResponse
+	cfg.Sent = worker.ReportSent
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err

@@ -164,11 +164,8 @@ func denial(p worker.Pickup) wait {
 	if rule, is := p.Decision.BindingRule(); is {
 		w.waitsFor(rule.RuleInfo)
 	}
-	if place := p.Decision.Position; place.Waits {
-		w.ahead = place.Ahead
-		if place.Expected != throttle.Never {
-			w.expected = time.Now().Add(place.Expected)
-		}
+	if w.ahead = p.Ahead; p.Expected != throttle.Never {
+		w.expected = time.Now().Add(p.Expected)
 	}
 	return w
 }

@@ -28,6 +28,7 @@ type permit struct {
 	by     atomic.Pointer[conn] // the connection that accepted the request's first byte
 	got    atomic.Pointer[conn] // the connection that the transport chose last
 	cancel context.CancelCauseFunc
+	wrote  func() // called when the request was written
 }
 
 type permitKey struct{}
@@ -54,6 +55,7 @@ func (p *permit) trace() *httptrace.ClientTrace {
 				c.permit.Store(p)
 			}
 		},
+		WroteRequest: func(httptrace.WroteRequestInfo) { p.wrote() },
 		PutIdleConn: func(error) {
 			// Only if it still belongs to this request: the next one may have it already.
 			if c := p.got.Load(); c != nil {

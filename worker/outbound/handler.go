@@ -86,6 +86,10 @@ type Config struct {
 	// error is that of the answer. Defaults to none.
 	Told func(ctx context.Context, resp *http.Response) error
 
+	// Sent is called when a request was written, with the context of its task. Set it to worker.ReportSent, so that a request that
+	// was late counts for the moment at which it left. It must not block. Defaults to none.
+	Sent func(ctx context.Context)
+
 	// Headers adds headers to the request of a task, such as the context of a trace: see TraceContext,
 	// and package worker/oteltask. A header that the task itself names stays as it is. Headers is called
 	// before each request and must be quick. What it adds goes to whatever host the task names. Defaults
@@ -121,6 +125,7 @@ type Handler struct {
 	methods     httpsyntax.Methods
 	secrets     references
 	told        func(ctx context.Context, resp *http.Response) error
+	sent        func(ctx context.Context)
 	headers     func(ctx context.Context, t *asynq.Task, header http.Header)
 	log         *slog.Logger
 }
@@ -161,6 +166,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 		userAgent:   cfg.UserAgent,
 		methods:     slices.Clone(cfg.AllowMethods),
 		told:        cfg.Told,
+		sent:        cfg.Sent,
 		headers:     cfg.Headers,
 		log:         cfg.Logger,
 	}, nil
@@ -251,7 +257,11 @@ func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, error) {
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := &permit{cancel: cancel}
+	p := &permit{cancel: cancel, wrote: func() {
+		if h.sent != nil {
+			h.sent(ctx)
+		}
+	}}
 	reqCtx = context.WithValue(reqCtx, permitKey{}, p)
 	reqCtx = httptrace.WithClientTrace(reqCtx, p.trace())
 
