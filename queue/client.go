@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -84,11 +85,6 @@ type ClientConfig struct {
 	// out: the Limiter's current policy is used. Defaults to nil: a task is queued for its limits once a
 	// worker has picked it up.
 	Limiter *throttle.Limiter
-	// Queues and StrictPriority are those of the workers' asynq.Config: with a Limiter, tasks of heavier
-	// queues get their turns sooner. Default to what workers publish in Redis, which is read every ten
-	// seconds while tasks are planned.
-	Queues         map[string]int
-	StrictPriority bool
 	// AllowMethods lists methods that tasks of type "http" may use besides those of RFC 9110 and PATCH,
 	// such as "PROPFIND". A client cannot know what workers allow, so the list must match their
 	// outbound.Config.AllowMethods, or -allow-method. A task with any other method is refused before it
@@ -134,7 +130,7 @@ type Client struct {
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 	return &Client{
 		rdb:    rdb,
-		turns:  planner{limiter: cfg.Limiter, weights: weightsOf(rdb, cfg)},
+		turns:  planner{limiter: cfg.Limiter},
 		asynq:  asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
 		policy: cfg.Policy,
 
@@ -174,7 +170,7 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 type item struct {
 	result  Result
 	task    *asynq.Task
-	ask     throttle.Waiter // empty for a task that is not planned
+	ask     waitlist.Waiter // empty for a task that is not planned
 	call    *call
 	delay   time.Duration
 	maxWait time.Duration
@@ -199,7 +195,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	}
 	it.result.ID, it.result.Queue, it.result.AppScope, it.result.Timeout = t.ID, t.Queue, c.appScope(t), t.Timeout
 	if c.turns.limiter != nil && t.Delay == 0 {
-		it.ask = throttle.Waiter{Scope: t.Scope, ID: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
+		it.ask = waitlist.Waiter{Scope: t.Scope, Queue: t.Queue, ID: t.ID, Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
 	var err error
 	var more map[string]string

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -41,13 +41,13 @@ const ownHeaders = "headway-"
 const maxAppBytes = 128
 
 // EscapeApp returns the name of an application as HeaderApp holds it: its first 128 bytes, escaped as
-// by throttle.EscapeName. Invalid UTF-8 becomes U+FFFD, because asynq's headers hold only UTF-8.
+// by wire.Escape. Invalid UTF-8 becomes U+FFFD, because asynq's headers hold only UTF-8.
 func EscapeApp(name string) string {
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	if len(name) > maxAppBytes {
 		name = strings.ToValidUTF8(name[:maxAppBytes], "")
 	}
-	return throttle.EscapeName(name)
+	return wire.Escape(name)
 }
 
 // EnqueuedBy returns the name of the application that enqueued a task, at most 128 bytes, or "" if it
@@ -57,7 +57,7 @@ func EnqueuedBy(t *asynq.Task) string {
 	if len(text) > 3*maxAppBytes { // longer than any escaped name
 		text = text[:3*maxAppBytes]
 	}
-	name := throttle.UnescapeName(text)
+	name := wire.Unescape(text)
 	if len(name) > maxAppBytes {
 		name = strings.ToValidUTF8(name[:maxAppBytes], "")
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -29,8 +29,8 @@ func ReasonOf(b policy.MatchedRule, upstream bool) Reason {
 
 // inspect asks what a task that was just placed waits for, and when it starts. If Redis does not
 // answer, the result stays as it is.
-func (p *planner) inspect(ctx context.Context, r *Result, ask throttle.Waiter) {
-	s, err := p.limiter.Waitlist().InspectWaiter(ctx, ask)
+func (p *planner) inspect(ctx context.Context, r *Result, ask waitlist.Waiter) {
+	s, err := p.limiter.Waitlist().InspectWaiter(ctx, ask.Ref())
 	if err != nil || !s.Waits {
 		return
 	}
@@ -41,7 +41,7 @@ func (p *planner) inspect(ctx context.Context, r *Result, ask throttle.Waiter) {
 }
 
 // bindingOf returns the rule that a task waits for, and of a pause by an API the task's scope alone.
-func bindingOf(s throttle.WaiterStatus, ask throttle.Waiter) Binding {
+func bindingOf(s waitlist.WaiterStatus, ask waitlist.Waiter) Binding {
 	if s.Paused {
 		return Binding{Scope: ask.Scope}
 	}
@@ -49,7 +49,7 @@ func bindingOf(s throttle.WaiterStatus, ask throttle.Waiter) Binding {
 }
 
 // momentsOf returns an estimate by the local clock; from and to are zero if it rests on no runs.
-func momentsOf(e throttle.Estimate) (at, from, to time.Time) {
+func momentsOf(e waitlist.Estimate) (at, from, to time.Time) {
 	now := time.Now()
 	if at = now.Add(e.In); e.To == e.From {
 		return at, from, to
@@ -67,7 +67,7 @@ type untoldKey struct {
 }
 
 type untoldTasks struct {
-	last  throttle.Waiter
+	last  waitlist.Waiter
 	tasks int
 }
 
@@ -93,11 +93,11 @@ func (u untold) add(it *item) {
 // starts stay unknown.
 func (p *planner) inspectUntold(ctx context.Context, sum *Summary, of untold) {
 	for _, one := range of {
-		s, err := p.limiter.Waitlist().InspectWaiter(ctx, one.last)
+		s, err := p.limiter.Waitlist().InspectWaiter(ctx, one.last.Ref())
 		if err != nil {
 			return
 		}
-		if s.Parked || s.Waits && !s.Expected.Known() {
+		if s.Waits && !s.Expected.Known() {
 			continue
 		}
 		sum.Untold -= one.tasks

@@ -99,6 +99,14 @@ type RuleInfo struct {
 	Window time.Duration
 }
 
+// RuleInfoOf describes a rule that was matched. Its Window is that of no calendar, whose periods differ. It does no I/O.
+func RuleInfoOf(b policy.MatchedRule) *RuleInfo {
+	return &RuleInfo{
+		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.Unit,
+		Limit: b.Rule.Capacity(), Window: window(b.Rule), MaxWait: b.Rule.MaxWait, Paused: b.Paused(),
+	}
+}
+
 // Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit,
 // the units that remain, seconds until a retry (-1 if not limited), and seconds until the limit is
 // whole again. Seconds are rounded up, so that no caller comes back too early.

@@ -39,14 +39,11 @@ func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 		p.priority = &most
 	}
 	for _, b := range s.Rules {
-		width := window(b.Rule)
+		info := RuleInfoOf(b)
 		if b.Rule.Algorithm == policy.Calendar && b.Rule.Limit > 0 {
-			width = us(s.Until - s.From)
+			info.Window = us(s.Until - s.From)
 		}
-		p.states = append(p.states, RuleState{RuleInfo: &RuleInfo{
-			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.Unit,
-			Limit: b.Rule.Capacity(), Window: width, MaxWait: b.Rule.MaxWait, Paused: b.Paused(),
-		}})
+		p.states = append(p.states, RuleState{RuleInfo: info})
 	}
 	for _, i := range s.Paused { // whatever else its requests would wait for, they wait as long
 		p.states[i].MaxWait = p.maxWait()

@@ -26,7 +26,7 @@ var errIdle = errors.New("worker: no server runs")
 // Costs what Waitlist.Survey does, one command and three for each of 100 queues, and one for each of
 // the 200 fullest scopes.
 func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	survey, err := t.cfg.Limiter.Waitlist().Survey(ctx)
+	survey, err := t.cfg.Limiter.Survey(ctx)
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
@@ -77,7 +77,7 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 }
 
 // oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
-// The beginning is that in the task's headers, or else about when it took its place.
+// The beginning is that in the task's headers.
 func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time.Time, error) {
 	tasks := make([]asynqx.TaskRef, len(survey.Queues))
 	for i, q := range survey.Queues {
@@ -91,7 +91,7 @@ func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time
 	for i, q := range survey.Queues {
 		since, err := time.Parse(time.RFC3339Nano, headers[i])
 		if err != nil {
-			since = q.Joined
+			continue // a task of another program: nobody knows
 		}
 		for _, r := range q.Rules {
 			if !since.IsZero() && (oldest[r].IsZero() || since.Before(oldest[r])) {

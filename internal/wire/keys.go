@@ -27,6 +27,12 @@ func Path(scope string) string {
 // ScopeOf returns the scope of a provider with a path.
 func ScopeOf(provider, path string) string { return provider + Unescape(path) }
 
+// ScopeKey returns what the keys of a scope begin with that are no rule's: those of its usage.
+func ScopeKey(base, scope string) string {
+	provider, _, _ := strings.Cut(scope, "/")
+	return strings.TrimSuffix(Prefix(base, provider), ":") + Path(scope)
+}
+
 // StateKey returns where the state of a rule is kept.
 func StateKey(prefix string, b policy.MatchedRule) string { return prefix + "r:" + RuleName(b) }
 

@@ -57,14 +57,14 @@ func (l *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) 
 		if stood != nil && !lacks(provider, gone(stood, l.read.policy)) {
 			continue
 		}
-		queues, _, err := list.CountQueues(ctx, provider, func(scope string) bool { return !matches(next, scope) })
+		queues, _, err := list.Count(ctx, provider, func(scope string) bool { return !matches(next, scope) })
 		if err != nil {
 			return left, err
 		}
 		for _, q := range queues {
-			left.tasks, left.scopes = left.tasks+q.Waiting, left.scopes+1
-			if q.Waiting > most {
-				most, left.first = q.Waiting, q.Scope
+			left.tasks, left.scopes = left.tasks+q.Own, left.scopes+1
+			if q.Own > most {
+				most, left.first = q.Own, q.Scope
 			}
 		}
 	}

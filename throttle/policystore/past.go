@@ -34,7 +34,7 @@ func NewPast(store *Store, limiter *throttle.Limiter) *Past {
 // It returns false for any other why, and while the store does not answer, so that no task is lost.
 // Costs at most one round trip each 400 ms, and a few more after each change: the kept versions are
 // read again, and stay in memory.
-func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Waiter, why error) bool {
+func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Request, why error) bool {
 	if !errors.As(why, new(*policy.CostError)) {
 		return false
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/wire"
 )
 
 // fine slots are for a chart of the last quarter of an hour. They hold sums alone, not who spent.
@@ -71,7 +71,7 @@ func (b *batch) addFine(ctx context.Context, pipe redis.Pipeliner, t *tally) {
 	last := ""
 	for i, p := range parts {
 		start := minutes.start(time.Unix(p.start, 0))
-		key, field := fineKey(throttle.ScopeKey(b.prefix, t.scope), start), strconv.FormatInt(p.start-start, 10)
+		key, field := fineKey(wire.ScopeKey(b.prefix, t.scope.String()), start), strconv.FormatInt(p.start-start, 10)
 		if units[i] == 0 && more[i] == 0 {
 			continue
 		}

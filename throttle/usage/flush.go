@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -144,7 +144,7 @@ func (t *tally) most() []By {
 
 // send sends what was spent from scopes of one provider in a period.
 func (r *Recorder) send(ctx context.Context, tallies []*tally, since, now time.Time) error {
-	provider := throttle.ScopeKey(r.prefix, tallies[0].scope.Prefix(1))
+	provider := wire.ScopeKey(r.prefix, tallies[0].scope.Prefix(1).String())
 	for part := range slices.Chunk(tallies, perPipeline) {
 		b := batch{rdb: r.rdb, prefix: r.prefix, provider: provider, since: since, now: now}
 		if err := b.send(ctx, part); err != nil {
@@ -176,9 +176,9 @@ func (b *batch) send(ctx context.Context, tallies []*tally) error {
 		scopes := g.scopesKey(b.provider, start)
 		for _, t := range tallies {
 			pipe.ZIncrBy(ctx, scopes, float64(t.all.Units), t.scope.String())
-			b.add(ctx, pipe, g.usedKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
-			b.addUnits(ctx, pipe, g.unitsKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
-			b.addShadows(ctx, pipe, g.shadowsKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
+			b.add(ctx, pipe, g.usedKey(wire.ScopeKey(b.prefix, t.scope.String()), start), t, ttl)
+			b.addUnits(ctx, pipe, g.unitsKey(wire.ScopeKey(b.prefix, t.scope.String()), start), t, ttl)
+			b.addShadows(ctx, pipe, g.shadowsKey(wire.ScopeKey(b.prefix, t.scope.String()), start), t, ttl)
 		}
 		pipe.PExpire(ctx, scopes, ttl)
 		b.scopes[g] = pipe.ZCard(ctx, scopes)
@@ -235,8 +235,8 @@ func (b *batch) addUnits(ctx context.Context, pipe redis.Pipeliner, key string, 
 
 func (b *batch) addShadows(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
 	for rule, sum := range t.shadows {
-		pipe.HIncrBy(ctx, key, fieldTasks+":"+throttle.EscapeName(rule), sum.Starts)
-		pipe.HIncrBy(ctx, key, fieldWaits+":"+throttle.EscapeName(rule), sum.Waits)
+		pipe.HIncrBy(ctx, key, fieldTasks+":"+wire.Escape(rule), sum.Starts)
+		pipe.HIncrBy(ctx, key, fieldWaits+":"+wire.Escape(rule), sum.Waits)
 	}
 	if len(t.shadows) > 0 {
 		pipe.PExpire(ctx, key, ttl)
@@ -274,7 +274,7 @@ func (b *batch) shrink(ctx context.Context) error {
 	for g, list := range popped {
 		for _, z := range list.Val() {
 			if scope, err := policy.ParseScope(fmt.Sprint(z.Member)); err == nil {
-				key, start := throttle.ScopeKey(b.prefix, scope), g.start(b.now)
+				key, start := wire.ScopeKey(b.prefix, scope.String()), g.start(b.now)
 				take.Del(ctx, g.usedKey(key, start), g.unitsKey(key, start), g.shadowsKey(key, start))
 				if g == minutes {
 					take.Del(ctx, fineKey(key, start))

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -122,7 +122,7 @@ func openBook(rdb redis.UniversalClient, cfg Config, scope string) (book, error)
 	if rdb == nil {
 		return book{}, errors.New("usage: a Redis client is needed to read, got nil")
 	}
-	return book{rdb, s, throttle.ScopeKey(prefix, s)}, nil
+	return book{rdb, s, wire.ScopeKey(prefix, s.String())}, nil
 }
 
 // Used reports whether anything was spent from a scope, or below it, in the last 31 days. Costs one round trip of one command. Its
@@ -231,7 +231,7 @@ func readShadows(slots []slot) (all []Shadow) {
 				continue // not written by this package
 			}
 			if by[name] == nil {
-				by[name] = &Shadow{Rule: throttle.UnescapeName(name)}
+				by[name] = &Shadow{Rule: wire.Unescape(name)}
 			}
 			switch kind {
 			case fieldTasks:

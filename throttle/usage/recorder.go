@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -162,7 +163,7 @@ func (c Config) prefix() (string, error) {
 		return defaultPrefix, nil
 	}
 	if strings.Contains(c.Prefix, "~") || strings.ContainsFunc(c.Prefix, func(r rune) bool { return r >= 0x80 }) ||
-		throttle.EscapeName(c.Prefix) != c.Prefix {
+		wire.Escape(c.Prefix) != c.Prefix {
 		return "", fmt.Errorf("usage: Config.Prefix %q is not of letters, digits, '-', '_' and '.', as that of throttle.Config", c.Prefix)
 	}
 	return c.Prefix, nil

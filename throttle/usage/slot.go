@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/wire"
 )
 
 // The bounds of what is kept in Redis of one slot of time.
@@ -92,9 +92,9 @@ const (
 
 // name encodes a spender as a field name. Different spenders have different names.
 func (b By) name() string {
-	name := throttle.EscapeName(b.App) + "/" + throttle.EscapeName(b.Queue) + "/" + throttle.EscapeName(b.Type)
+	name := wire.Escape(b.App) + "/" + wire.Escape(b.Queue) + "/" + wire.Escape(b.Type)
 	if b.EnqueuedBy != "" {
-		name += "/" + throttle.EscapeName(b.EnqueuedBy)
+		name += "/" + wire.Escape(b.EnqueuedBy)
 	}
 	return name
 }
@@ -105,9 +105,9 @@ func parseBy(name string) (By, bool) {
 	if len(parts) < 3 || len(parts) > 4 || len(parts) == 4 && parts[3] == "" {
 		return By{}, false
 	}
-	by := By{App: throttle.UnescapeName(parts[0]), Queue: throttle.UnescapeName(parts[1]), Type: throttle.UnescapeName(parts[2])}
+	by := By{App: wire.Unescape(parts[0]), Queue: wire.Unescape(parts[1]), Type: wire.Unescape(parts[2])}
 	if len(parts) == 4 {
-		by.EnqueuedBy = throttle.UnescapeName(parts[3])
+		by.EnqueuedBy = wire.Unescape(parts[3])
 	}
 	return by, true
 }

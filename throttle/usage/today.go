@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -33,7 +33,7 @@ func Today(ctx context.Context, rdb redis.UniversalClient, cfg Config, scopes []
 		if err != nil {
 			return nil, err
 		}
-		key := days.usedKey(throttle.ScopeKey(prefix, scope), days.start(now))
+		key := days.usedKey(wire.ScopeKey(prefix, scope.String()), days.start(now))
 		replies[i] = pipe.HMGet(ctx, key, fieldTasks, fieldFailed, fieldRefused)
 	}
 	if pipe.Len() == 0 {
