@@ -17,7 +17,8 @@ type ScopeWaiting struct {
 	Scope string
 	// Tasks is the number of waiting tasks, and Own the part of them that waits in the scope's own lines.
 	Tasks, Own int64
-	// Children is the number of names below the scope in which something waits. Only Outline counts them.
+	// Children is the number of names below the scope in which something waits. WaitingIn counts those that take turns instead:
+	// without those that a rule of their own holds up, with the scope itself, and one more for each further asynq queue.
 	Children int64
 }
 
@@ -120,8 +121,8 @@ func (l *List) scan(ctx context.Context, provider, hash string, most int) (field
 	}
 }
 
-// WaitingIn returns how much waits in scopes of one provider, in their order, 0 for an unknown scope. It costs two round trips, of
-// two commands and one for each scope and asynq queue.
+// WaitingIn returns how much waits in scopes of one provider, in their order, 0 for an unknown scope. It costs three round trips, of
+// two commands and two for each scope and asynq queue.
 func (l *List) WaitingIn(ctx context.Context, provider string, scopes ...string) ([]ScopeWaiting, error) {
 	if len(scopes) == 0 {
 		return nil, nil
@@ -139,8 +140,14 @@ func (l *List) WaitingIn(ctx context.Context, provider string, scopes ...string)
 		return nil, err
 	}
 	var below *redis.SliceCmd
+	ready := make([]*redis.IntCmd, 0, len(queues)*len(paths))
 	if err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
 		below = pipe.HMGet(ctx, l.prefix(provider)+"units", paths...)
+		for _, path := range paths {
+			for _, queue := range queues {
+				ready = append(ready, pipe.ZCard(ctx, l.prefix(provider)+"ready:"+wire.Escape(queue)+":"+path))
+			}
+		}
 	}); err != nil {
 		return nil, wire.Unavailable(ctx, "count the waiting tasks of", provider, err)
 	}
@@ -148,6 +155,9 @@ func (l *List) WaitingIn(ctx context.Context, provider string, scopes ...string)
 	for i, scope := range scopes {
 		text, _ := below.Val()[i].(string)
 		list[i] = ScopeWaiting{Scope: scope, Tasks: own[i].own + number(text), Own: own[i].own}
+		for _, cmd := range ready[i*len(queues) : (i+1)*len(queues)] {
+			list[i].Children += cmd.Val()
+		}
 	}
 	return list, nil
 }
@@ -214,7 +224,7 @@ func (l *List) Heads(ctx context.Context, provider string, most int) (heads []Re
 		return nil, err
 	}
 	all = all[:min(most, len(all))]
-	if err := l.readFirst(ctx, provider, all); err != nil {
+	if err := l.ReadFirst(ctx, provider, all); err != nil {
 		return nil, err
 	}
 	for _, q := range all {
@@ -225,8 +235,8 @@ func (l *List) Heads(ctx context.Context, provider string, most int) (heads []Re
 	return heads, nil
 }
 
-// readFirst reads the first task of each scope.
-func (l *List) readFirst(ctx context.Context, provider string, some []ScopeQueue) error {
+// ReadFirst sets the first task of each of some scopes that were counted. It costs one round trip.
+func (l *List) ReadFirst(ctx context.Context, provider string, some []ScopeQueue) error {
 	if len(some) == 0 {
 		return nil
 	}
@@ -249,7 +259,7 @@ func (l *List) readFirst(ctx context.Context, provider string, some []ScopeQueue
 
 // inspectFirst reads the first task of each scope, and its state.
 func (l *List) inspectFirst(ctx context.Context, provider string, some []ScopeQueue) error {
-	if err := l.readFirst(ctx, provider, some); err != nil {
+	if err := l.ReadFirst(ctx, provider, some); err != nil {
 		return err
 	}
 	var asks []ask

@@ -1,0 +1,173 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/redisread"
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// RunTimes is how long runs under a concurrency rule take, and Estimate when something is expected to happen.
+type (
+	RunTimes = waitlist.RunTimes
+	Estimate = waitlist.Estimate
+)
+
+// Forecast is what the next task of a scope meets: the state of its rules, their pace, and the tasks that wait before it.
+type Forecast struct {
+	// At is the Redis server's time.
+	At time.Time
+	// Waiting is the number of tasks in the scope's own lines.
+	Waiting int64
+	// Rules has one entry for each rule on the scope's path that applies now, outermost first.
+	Rules []RuleForecast
+	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See
+	// UpstreamState.
+	PausedFor time.Duration
+	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is
+	// limited to certain hours.
+	Until time.Time
+}
+
+// RuleForecast is the state and the pace of one rule of a Forecast.
+type RuleForecast struct {
+	// RuleState is what Peek returns for one unit.
+	RuleState
+	// Units become available every Per while tasks wait for them, with the start tolerance and the margin
+	// included. Units is 0 if no clock gives any: for a suspended rule and a concurrency rule.
+	Units int64
+	Per   time.Duration
+	// Rest is the time until the period of a Calendar, or the window of a FixedWindow, ends: Per for a window that opens on
+	// use while none is open. Spread says that a Calendar's remaining units are spread over that time. Both mean nothing for
+	// other rules.
+	Rest   time.Duration
+	Spread bool
+	// RunTimes is how long runs take under a concurrency rule.
+	RunTimes RunTimes
+	over     int64 // how many more runs than its limit hold places, after that was lowered
+	resets   *resetTimes
+	// Waiting is the number of tasks that wait under the rule, and Own how many of them are the scope's own. Each counts as one,
+	// whatever it costs. Tasks that were granted a start and have not begun are not counted: they are charged already.
+	Waiting, Own int64
+	// Queues is how many lines take turns for the rule's units, the scope's own included: those that no other rule holds up.
+	Queues int64
+}
+
+// Forecast returns what the next task of a scope meets. It changes nothing. It costs four round trips, and one more if runs hold
+// places. Its errors are those of Peek.
+func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) {
+	out, p, _, err := l.paces(ctx, scope)
+	if err != nil || len(out.Rules) == 0 {
+		return out, err
+	}
+	levels := []string{scope}
+	for _, r := range out.Rules {
+		levels = append(levels, r.Scope)
+	}
+	waiting, err := l.list.WaitingIn(ctx, p.Scope.Scope.Provider(), levels...)
+	if err != nil {
+		return Forecast{}, err
+	}
+	out.Waiting = waiting[0].Own
+	for i := range out.Rules {
+		w := waiting[1+i]
+		out.Rules[i].Waiting, out.Rules[i].Queues, out.Rules[i].Own = w.Tasks, w.Children, out.Waiting
+	}
+	return out, nil
+}
+
+// paces is Forecast without what waits.
+func (l *Limiter) paces(ctx context.Context, scope string) (out Forecast, p *plan, d Decision, err error) {
+	p, err = l.plan(scope)
+	if err != nil {
+		return out, nil, d, err
+	}
+	if d, p, err = l.peek(ctx, p, &Request{Scope: scope, Cost: defaultCost}); err != nil {
+		return out, p, d, err
+	}
+	if out.At = d.At; d.At.IsZero() { // it has no rules
+		out.At = l.serverTime(p.Prefix)
+	}
+	if d.Paused {
+		out.PausedFor = d.RetryAfter
+	}
+	if ends := p.Changes(); ends != wire.Never {
+		out.Until = time.UnixMicro(ends)
+	}
+	for i, state := range d.Rules {
+		r := RuleForecast{RuleState: state}
+		r.Units, r.Per = pace(p.Rules[i], l.cfg.StartTolerance)
+		r.ends(p.Rules[i].Rule, d.At)
+		out.Rules = append(out.Rules, r)
+	}
+	if p.Leases() && len(out.Rules) > 0 {
+		err = l.addRuns(ctx, p, &out)
+	}
+	return out, p, d, err
+}
+
+// addRuns adds how long runs under the concurrency rules take, and how many hold places beyond a limit. It costs one round trip.
+func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
+	times, held := make([]*redis.StringCmd, len(p.Rules)), make([]*redis.IntCmd, len(p.Rules))
+	err := wire.Send(ctx, l.rdb, l.cfg.Timeout, func(ctx context.Context) error {
+		return redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+			for i, b := range p.Rules {
+				if b.Rule.Algorithm == policy.Concurrency {
+					times[i] = pipe.Get(ctx, waitlist.RunTimesKey(p.Prefix, b))
+					held[i] = pipe.ZCount(ctx, wire.StateKey(p.Prefix, b), "("+micros(out.At), "+inf")
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil && !errors.Is(err, redis.Nil) { // no run has ended
+		return unavailable(ctx, "read the run times of", p.Scope.Scope.String(), err)
+	}
+	for i := range p.Rules {
+		if times[i] != nil {
+			one := &out.Rules[i]
+			one.RunTimes, one.over = waitlist.ReadRunTimes(times[i].Val()), max(0, held[i].Val()-one.Limit)
+		}
+	}
+	return nil
+}
+
+func micros(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 10) }
+
+// Period returns how long it is from Forecast.At until the n-th period after the one at hand begins, Never for one that is further
+// away than a Duration can say: months and days differ in length. It is without meaning but of a Calendar, and for n below 1. Not
+// safe for concurrent use. It looks each of the first 10,000 periods up once, and takes later ones to be as long as the last of those.
+func (r *RuleForecast) Period(n int64) time.Duration {
+	if r.resets != nil {
+		return r.resets.begin(n)
+	}
+	if r.Per > 0 && n-1 > int64((Never-r.Rest)/r.Per) {
+		return Never
+	}
+	return r.Rest + time.Duration(n-1)*r.Per
+}
+
+// ends says when the rule's window or period ends.
+func (r *RuleForecast) ends(rule policy.Rule, at time.Time) {
+	switch {
+	case rule.Limit == 0:
+	case rule.Algorithm == policy.Calendar:
+		of := rule.PeriodsAt(at)
+		r.Units, r.Per, r.Spread = rule.Limit, of.Next.Sub(of.To), rule.Spread
+		r.Rest, r.resets = of.To.Sub(at), &resetTimes{of: rule.Resets, at: at}
+	case rule.OpensOnUse:
+		r.Rest = r.Per // it opens with the next unit
+		if r.ResetAfter > 0 {
+			r.Rest = min(r.Rest, r.ResetAfter)
+		}
+	case rule.Algorithm == policy.FixedWindow && r.Per > 0:
+		r.Rest = r.Per - time.Duration(at.UnixNano()%int64(r.Per))
+	}
+}

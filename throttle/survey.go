@@ -1,0 +1,326 @@
+package throttle
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Survey is the state of all rules of a policy and of the lines of all providers, for a dashboard.
+type Survey struct {
+	// At is the Redis server's time; this process's if no rule was read.
+	At time.Time
+	// Rules has each rule of the policy once, in the order of Pattern and Rule, without shadow rules and
+	// pauses.
+	Rules []RuleSurvey
+	// Queues are the scopes with the most waiting tasks, fullest first: at most 200.
+	Queues []QueueSurvey
+	// Partial says that there was more than a survey reads: of the providers, the scopes or the rules.
+	Partial bool
+}
+
+// RuleSurvey is the state of one rule of a policy. A rule at a star counts at many scopes: Used, DoneIn
+// and Limit are those of the scope with the most tasks waiting, Waiting and Queues the sums over all
+// scopes.
+type RuleSurvey struct {
+	// Pattern is the rule's place in the policy, Rule its name, and Unit what it counts, as in RuleInfo.
+	Pattern, Rule, Unit string
+	Algorithm           policy.Algorithm
+	// Limit is the most units that the rule admits at once.
+	Limit int64
+	// Read says that Used and DoneIn are known. A survey reads the rules of 100 scopes of the policy, and
+	// those of the 64 scopes with the most waiting tasks.
+	Read bool
+	// Used is the number of units taken.
+	Used int64
+	// Waiting is the number of tasks that wait under the rule, each as one unit whatever it costs, and Queues in how many scopes
+	// they wait.
+	Waiting, Queues int64
+	// DoneIn is the time from Survey.At until the rule has admitted all that waits: 0 if nothing waits,
+	// Never if no clock can tell.
+	DoneIn time.Duration
+}
+
+// QueueSurvey is the lines of one scope.
+type QueueSurvey struct {
+	Scope string
+	// Tasks is the number of waiting tasks, and Ready the number that the rules would admit now, all
+	// together. Ready is known for the 64 scopes with the most.
+	Tasks, Ready int64
+	// First is the first task of the longest line, zero if that was emptied meanwhile.
+	First waitlist.Ref
+	// Rules are the rules that apply to its tasks, as indices in Survey.Rules.
+	Rules []int
+
+	meets []ruleOf
+	never bool // no rule matches the scope
+}
+
+const (
+	surveyedProviders = 100
+	surveyedHeads     = 200
+	surveyedScopes    = 100 // of the policy
+	surveyedPaths     = 64  // with waiting tasks
+	surveyedAtOnce    = 8
+)
+
+// Survey reads the state of the policy's rules, and of the lines of all providers. It changes nothing.
+// It reads 100 providers and 10,000 scopes of each at most.
+//
+// It costs one command, and one for each star-free scope of the policy that has rules and no such scope
+// below it, 100 at most. While tasks wait, it costs what Count of the waiting tasks does for each provider, one command for
+// each of the 200 fullest scopes and one for each of the 64 fullest. The error wraps ErrUnavailable, or is ctx's.
+func (l *Limiter) Survey(ctx context.Context) (Survey, error) {
+	s := newSurvey(l)
+	if err := s.readQueues(ctx); err != nil {
+		return Survey{}, err
+	}
+	if err := s.readRules(ctx); err != nil {
+		return Survey{}, err
+	}
+	s.countReady()
+	return s.finish(), nil
+}
+
+// survey is a Survey in the making.
+type survey struct {
+	limiter *Limiter
+	policy  *policy.Policy
+	out     Survey
+	index   map[ruleOf]int        // of out.Rules, by pattern and name
+	at      map[ruleOf]*ruleCount // each rule where it counts
+	closed  map[string]bool       // scopes that were read and are paused
+}
+
+// ruleOf is a rule at a scope where it counts.
+type ruleOf struct{ scope, name string }
+
+// ruleCount is the state of a rule at one scope.
+type ruleCount struct {
+	index          int // of Survey.Rules
+	waiting, lines int64
+	state          *RuleForecast // nil until it is read
+	held           time.Duration // until a pause of its scope ends
+	left           int64         // units that no line has been promised
+}
+
+func newSurvey(l *Limiter) *survey {
+	s := &survey{limiter: l, policy: l.Policy(), index: map[ruleOf]int{}, at: map[ruleOf]*ruleCount{}, closed: map[string]bool{}}
+	for pattern, r := range s.policy.Rules() {
+		if !r.Unlimited && !r.Shadow {
+			s.out.Rules = append(s.out.Rules, RuleSurvey{Pattern: pattern, Rule: r.Name, Unit: r.Unit, Algorithm: r.Algorithm, Limit: r.Capacity()})
+		}
+	}
+	slices.SortFunc(s.out.Rules, func(a, b RuleSurvey) int {
+		return cmp.Or(cmp.Compare(a.Pattern, b.Pattern), cmp.Compare(a.Rule, b.Rule))
+	})
+	for i, r := range s.out.Rules {
+		s.index[ruleOf{r.Pattern, r.Rule}] = i
+	}
+	return s
+}
+
+// readQueues sums up what waits, by rule.
+func (s *survey) readQueues(ctx context.Context) error {
+	list := s.limiter.list
+	active, err := list.ActiveProviders(ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	providers := slices.Sorted(maps.Keys(active))
+	if len(providers) > surveyedProviders {
+		providers, s.out.Partial = providers[:surveyedProviders], true
+	}
+	for _, provider := range providers {
+		scopes, more, err := list.Count(ctx, provider, nil)
+		if err != nil {
+			return err
+		}
+		if err := list.ReadFirst(ctx, provider, scopes[:min(surveyedHeads, len(scopes))]); err != nil {
+			return err
+		}
+		s.out.Partial = s.out.Partial || more
+		for _, q := range scopes {
+			s.count(q)
+		}
+	}
+	slices.SortStableFunc(s.out.Queues, func(a, b QueueSurvey) int {
+		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Scope, b.Scope))
+	})
+	s.out.Queues = s.out.Queues[:min(surveyedHeads, len(s.out.Queues))]
+	return nil
+}
+
+// count adds a scope's tasks to the rules that apply to them. It bypasses the cache of scopes, which is
+// sized for decisions.
+func (s *survey) count(of waitlist.ScopeQueue) {
+	q := QueueSurvey{Scope: of.Scope, Tasks: of.Own, First: of.First}
+	var bounds []policy.MatchedRule
+	parsed, err := policy.ParseScope(of.Scope)
+	if err == nil {
+		bounds, err = s.policy.MatchAt(parsed, time.Now())
+	}
+	q.never = err != nil
+	for _, b := range bounds {
+		if i, known := s.index[ruleOf{b.Pattern, b.Rule.Name}]; known && !b.Paused() {
+			at := ruleOf{b.Scope.String(), b.Rule.Name}
+			one := s.rule(at, i)
+			one.waiting, one.lines = one.waiting+of.Own, one.lines+1
+			q.Rules, q.meets = append(q.Rules, i), append(q.meets, at)
+		}
+	}
+	s.out.Queues = append(s.out.Queues, q)
+}
+
+func (s *survey) rule(of ruleOf, index int) *ruleCount {
+	if s.at[of] == nil {
+		s.at[of] = &ruleCount{index: index}
+	}
+	return s.at[of]
+}
+
+// readRules reads the rules of the policy's own scopes, and of the scopes with the most waiting tasks.
+func (s *survey) readRules(ctx context.Context) error {
+	scopes := s.ownScopes()
+	for _, q := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
+		if !q.never && len(q.meets) > 0 && !slices.Contains(scopes, q.Scope) {
+			scopes = append(scopes, q.Scope)
+		}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var fault error
+	room := make(chan struct{}, surveyedAtOnce)
+	for _, scope := range scopes {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			now, _, d, err := s.limiter.paces(ctx, scope)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				fault = cmp.Or(fault, err)
+				return
+			}
+			s.note(scope, now, d)
+		})
+	}
+	wg.Wait()
+	return fault
+}
+
+// ownScopes returns the scopes that the policy names and has rules for. A scope above another is left
+// out, since it is read with that.
+func (s *survey) ownScopes() (scopes []string) {
+	for _, r := range slices.Backward(s.out.Rules) { // scopes come before those above them
+		above := func(scope string) bool { return scope == r.Pattern || strings.HasPrefix(scope, r.Pattern+"/") }
+		if !slices.Contains(strings.Split(r.Pattern, "/"), "*") && !slices.ContainsFunc(scopes, above) {
+			scopes = append(scopes, r.Pattern)
+		}
+	}
+	slices.Reverse(scopes)
+	if len(scopes) > surveyedScopes {
+		scopes, s.out.Partial = scopes[:surveyedScopes], true
+	}
+	return scopes
+}
+
+// note records the state of the rules on a scope's path.
+func (s *survey) note(scope string, now Forecast, d Decision) {
+	if s.out.At.Before(now.At) {
+		s.out.At = now.At
+	}
+	s.closed[scope] = d.Paused
+	for i := range now.Rules {
+		if r := &now.Rules[i]; r.Paused {
+			s.closed[scope] = true
+		} else if index, known := s.index[ruleOf{r.Pattern, r.Rule}]; known {
+			one := s.rule(ruleOf{r.Scope, r.Rule}, index)
+			one.state, one.left = r, r.Free()
+			one.held = max(one.held, heldUntil(r.Scope, scope, now, d))
+		}
+	}
+}
+
+// heldUntil returns how long pauses alone hold the tasks under a rule: the pauses of its own level and of
+// those above.
+func heldUntil(level, scope string, now Forecast, d Decision) (held time.Duration) {
+	if d.Paused && level == scope {
+		held = d.RetryAfter
+	}
+	for _, r := range now.Rules {
+		if r.Paused && (r.Scope == level || strings.HasPrefix(level, r.Scope+"/")) {
+			held = max(held, r.RetryAfter)
+		}
+	}
+	return held
+}
+
+// countReady divides what the rules would admit now among the scopes, the fullest first.
+func (s *survey) countReady() {
+	for i := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
+		q := &s.out.Queues[i]
+		if q.never || s.closed[q.Scope] {
+			continue
+		}
+		q.Ready = q.Tasks
+		for _, of := range q.meets {
+			if one := s.at[of]; one.state != nil {
+				q.Ready = min(q.Ready, max(0, one.left))
+			}
+		}
+		for _, of := range q.meets {
+			s.at[of].left -= q.Ready
+		}
+	}
+}
+
+// finish sums up the counts of each rule over its scopes.
+func (s *survey) finish() Survey {
+	best := make([]*ruleCount, len(s.out.Rules))
+	for _, of := range slices.SortedFunc(maps.Keys(s.at), func(a, b ruleOf) int {
+		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.name, b.name))
+	}) {
+		one := s.at[of]
+		r := &s.out.Rules[one.index]
+		r.Waiting, r.Queues = r.Waiting+one.waiting, r.Queues+one.lines
+		if one.state != nil && one.above(best[one.index]) {
+			best[one.index] = one
+		}
+	}
+	for i, one := range best {
+		if one != nil {
+			r := &s.out.Rules[i]
+			r.Read, r.Used, r.Limit, r.DoneIn = true, one.used(), one.state.Limit, one.doneIn()
+		}
+	}
+	if s.out.At.IsZero() {
+		s.out.At = time.Now()
+	}
+	return s.out
+}
+
+// above reports whether more tasks wait for one count than for another, or as many and more is used.
+func (c *ruleCount) above(other *ruleCount) bool {
+	return other == nil || c.waiting > other.waiting || c.waiting == other.waiting && c.used() > other.used()
+}
+
+func (c *ruleCount) used() int64 { return max(0, c.state.Limit-c.state.Remaining) }
+
+func (c *ruleCount) doneIn() time.Duration {
+	if c.waiting == 0 {
+		return 0
+	}
+	end := c.state.AdmitsIn(c.waiting)
+	if !end.Known() || c.held == Never || end.In > Never-c.held {
+		return Never
+	}
+	return c.held + end.In
+}
