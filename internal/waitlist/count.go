@@ -86,18 +86,6 @@ func (l *List) counts(ctx context.Context, provider string, queues, paths []stri
 	return out, nil
 }
 
-// lines returns the asynq queues of a provider, and how many tasks a scope has in the line of each.
-func (l *List) lines(ctx context.Context, provider, path string) (queues []string, counts []int64, err error) {
-	if queues, err = l.queues(ctx, provider); err != nil {
-		return nil, nil, err
-	}
-	all, err := l.counts(ctx, provider, queues, []string{path})
-	if err != nil {
-		return nil, nil, err
-	}
-	return queues, all[0].byLine, nil
-}
-
 // scan reads fields of a hash of a provider, until it has so many or all; more says that there are others.
 func (l *List) scan(ctx context.Context, provider, hash string, most int) (fields map[string]string, more bool, err error) {
 	fields = map[string]string{}

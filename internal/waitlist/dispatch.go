@@ -21,7 +21,7 @@ type Request struct {
 	// Serves are the asynq queues whose tasks this caller can start, and their weights. Of queues with strict priority the weight is
 	// 0, and the first goes first.
 	Serves []wire.Weighted
-	// Skips are scopes whose tasks this caller cannot start now.
+	// Skips are scopes whose tasks this caller cannot start now. They are left to other callers, and delay no task here.
 	Skips []string
 	// News is what became of tasks since the last call.
 	News []News

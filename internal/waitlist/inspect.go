@@ -126,15 +126,20 @@ func (l *List) Queued(ctx context.Context, scope string, from, most int) (list [
 		return nil, 0, err
 	}
 	provider := s.Scope.Provider()
-	queues, counts, err := l.lines(ctx, provider, s.Path)
+	queues, err := l.queues(ctx, provider)
+	if err != nil {
+		return nil, 0, err
+	}
+	counts, err := l.counts(ctx, provider, queues, []string{s.Path})
 	if err != nil {
 		return nil, 0, err
 	}
 	at, end := int64(from), int64(from+min(most, inspectBatch))
 	for i, queue := range queues {
 		// The page has the places from at to end among all lines; this line begins at `all`.
-		first, last := max(at, all)-all, min(end, all+counts[i])-all
-		if all += counts[i]; first >= last {
+		many := counts[0].byLine[i]
+		first, last := max(at, all)-all, min(end, all+many)-all
+		if all += many; first >= last {
 			continue
 		}
 		some, err := l.queued(ctx, s, queue, first, last)
@@ -219,22 +224,8 @@ type inspected struct {
 	places          []PlaceQueue         // under each concurrency rule of them
 }
 
-// inspect asks for tasks of one provider, and once more if rules have begun or ended to apply.
+// inspect asks for tasks of one provider. If rules begin or end to apply just now, the answer is that of the rules before.
 func (l *List) inspect(ctx context.Context, provider string, asks []ask) (at time.Time, out []inspected, err error) {
-	at, out, err = l.inspectOnce(ctx, provider, asks)
-	if err != nil || !slices.ContainsFunc(asks, func(a ask) bool { return !a.scope.Holds(at.UnixMicro()) }) {
-		return at, out, err
-	}
-	asks = slices.Clone(asks)
-	for i := range asks {
-		if s, err := l.cfg.Scopes.At(asks[i].scope.Scope, at); err == nil {
-			asks[i].scope = s
-		}
-	}
-	return l.inspectOnce(ctx, provider, asks)
-}
-
-func (l *List) inspectOnce(ctx context.Context, provider string, asks []ask) (at time.Time, out []inspected, err error) {
 	args := []any{l.cfg.Clock()}
 	rules := make([][]policy.MatchedRule, len(asks))
 	for i, a := range asks {

@@ -155,7 +155,8 @@ func (l *List) joinSome(ctx context.Context, provider string, tasks []task, out 
 		}
 	}
 	if slices.ContainsFunc(tasks, func(t task) bool { return out[t.at].Ahead == 0 }) {
-		return l.announce(ctx, provider)
+		l.tell(provider)
+		return l.send(ctx, provider, true)
 	}
 	return nil
 }

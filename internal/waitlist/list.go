@@ -59,6 +59,7 @@ type Ref struct{ Scope, Queue, ID string }
 
 func (r Ref) waiter() string { return wire.Waiter(r.Queue, r.ID) }
 
+// Provider returns the first name of the scope.
 func (r Ref) Provider() string { return providerOf(r.Scope) }
 
 func refOf(provider, path, queue, id string) Ref {

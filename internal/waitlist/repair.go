@@ -57,12 +57,8 @@ func (l *List) repair(ctx context.Context, provider string, cause error) bool {
 	if !due {
 		return false
 	}
-	// What is of another type is deleted by the first call.
+	texts, _, _ := l.scan(ctx, provider, "rules", countedScopes) // none if that is what is damaged
 	dropped, err := l.sendRepair(ctx, provider, "begin", nil)
-	if err != nil {
-		return false
-	}
-	texts, _, err := l.scan(ctx, provider, "rules", countedScopes)
 	if err != nil {
 		return false
 	}

@@ -28,12 +28,9 @@ const (
 type wakes struct {
 	mu        sync.Mutex
 	listeners map[*func(string)]struct{}
-	sent      map[string]*wake     // published within wakeEach, by provider
+	sent      map[string]bool      // providers that were published within wakeEach, and whether once more is due
 	active    map[string]time.Time // when it was announced last
 }
-
-// wake is a provider that was published a moment ago.
-type wake struct{ again bool } // and has to be once more
 
 func (l *List) channel() string   { return l.cfg.Base + ":wake" }
 func (l *List) activeKey() string { return l.cfg.Base + ":active" }
@@ -101,30 +98,24 @@ func (l *List) tell(provider string) {
 
 // publish publishes a provider now, or when that is allowed again. w.mu is held.
 func (w *wakes) publish(l *List, provider string) {
-	if one := w.sent[provider]; one != nil {
-		one.again = true
+	if _, lately := w.sent[provider]; lately {
+		w.sent[provider] = true
 		return
 	}
 	if w.sent == nil {
-		w.sent = map[string]*wake{}
+		w.sent = map[string]bool{}
 	}
-	w.sent[provider] = &wake{}
+	w.sent[provider] = false
 	go func() { _ = l.send(context.Background(), provider, true) }()
 	time.AfterFunc(wakeEach, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		again := w.sent[provider].again
+		again := w.sent[provider]
 		delete(w.sent, provider)
 		if again {
 			w.publish(l, provider)
 		}
 	})
-}
-
-// announce wakes all processes since tasks have begun to wait for a provider.
-func (l *List) announce(ctx context.Context, provider string) error {
-	l.tell(provider)
-	return l.send(ctx, provider, true)
 }
 
 // noteActive announces in the background that tasks wait for a provider.
