@@ -200,10 +200,11 @@ for i = texts_end + 1, #ARGV, 4 do
   if many > 0 then general(i, flags, text, many, ahead, from, leeway, cost) end
 end
 local answer = table.concat(out)
-if anonymous and record ~= '' then
-  local before = call('SET', P .. 'c:' .. record, id .. answer, 'PX', '31000', 'GET')
+if record ~= '' then
+  local key, before = P .. 'c:' .. record, nil
+  if anonymous then before = call('SET', key, id .. answer, 'PX', '31000', 'GET') else before = call('GET', key) end
   if before and sub(before, 1, 16) == id then -- sent before: its reply was lost
-    call('SET', P .. 'c:' .. record, before, 'PX', '31000')
+    if anonymous then call('SET', key, before, 'PX', '31000') end
     return packed('>I7', now) .. sub(before, 17)
   end
 end

@@ -130,12 +130,14 @@ local function policy(scope, text)
   if its then return its end
   local of = texts[text] or read(text)
   texts[text] = of
-  its = { version = of.version, policy = of.policy, shape = of.shape, ends = of.ends, outdated = now < of.from or now >= of.ends, weights = of.weights, many = #of.rules, costs = {} }
+  its = { version = of.version, policy = of.policy, shape = of.shape, ends = of.ends, outdated = now < of.from or now >= of.ends, weights = of.weights, many = 0, costs = {} }
+  of_scope[scope] = its
+  if its.outdated then return its end -- and load no rule by its numbers: others may share it
+  its.many = #of.rules
   for i = 1, its.many do its[i] = rule(of.rules[i], scope) end
   if reported then
     for level = 0, #of.weights do its[#its + 1] = pause(node(scope, level)) end
   end
-  of_scope[scope] = its
   return its
 end
 
@@ -185,7 +187,7 @@ local function binding(its, costs, from, id)
     local at, guess = from, nil
     if costs[i] > 0 then at, guess = r.its.fit(r, from, costs[i], id) end
     if not at then return nil, i end
-    if at > last then last, by, sure = at, i, not guess end
+    if at > last or guess and by and at == last then last, by, sure = at, i, not guess end
   end
   return last, by, sure
 end

@@ -228,6 +228,7 @@ local function wait(q, scope, tasks, costs)
     seen[q] = 0
     call('HSET', P .. 'queues', q, '0')
   end
+  call('EXPIRE', P .. 'queues', STAYS)
   call('EXPIRE', key, STAYS)
   for id, cost in pairs(costs) do
     call('HSET', costs_key, q .. ':' .. id, cost)
@@ -289,7 +290,9 @@ local function save_tree()
   end
   if #go > 0 then call('ZREM', blocked, unpack(go)) end
   for at, units in pairs(counts) do
-    if units ~= 0 and call('HINCRBY', P .. 'units', at, whole(units)) <= 0 then
+    local left = units ~= 0 and call('HINCRBY', P .. 'units', at, whole(units))
+    if units > 0 then call('EXPIRE', P .. 'units', STAYS) end
+    if left and left <= 0 then
       call('HDEL', P .. 'units', at)
       for q in pairs(seen) do call('DEL', P .. 'left' .. set_name(q, at)) end
       if at == '' then call('DEL', P .. 'left') end
