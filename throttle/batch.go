@@ -94,7 +94,7 @@ func (s *sender) decide(ctx context.Context, a *ask) error {
 // sendOne sends one attempt under its caller's context.
 func (s *sender) sendOne(ctx context.Context, a *ask) error {
 	one := s.newCall([]*ask{a})
-	s.send(within(ctx, s.timeout), one)
+	s.send(ctx, one)
 	if a.err != nil && ended(ctx) != nil {
 		go s.learn(one)
 	}
@@ -131,10 +131,9 @@ func (s *sender) drain() {
 	}
 }
 
-// together sends attempts, in one call for each provider.
+// together sends attempts at once, in one call for each provider.
 func (s *sender) together(batch []*ask) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
+	var calls sync.WaitGroup
 	for len(batch) > 0 {
 		var some, rest []*ask
 		texts := map[string]bool{}
@@ -147,13 +146,18 @@ func (s *sender) together(batch []*ask) {
 				rest = append(rest, a)
 			}
 		}
-		if len(some) > 0 {
+		call := func() {
 			one := s.newCall(some)
-			s.send(ctx, one)
+			s.send(context.Background(), one)
 			s.handOut(one)
 		}
-		batch = rest
+		if batch = rest; len(batch) > 0 {
+			calls.Go(call)
+		} else if len(some) > 0 {
+			call()
+		}
 	}
+	calls.Wait()
 }
 
 // handOut gives back what was granted to callers that have left.
@@ -183,7 +187,7 @@ func (s *sender) wait(ctx context.Context, a *ask) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timer.C:
-		err = fmt.Errorf("%w %s", errNoAnswer, s.timeout)
+		err = fmt.Errorf("no answer within %s", s.timeout)
 	}
 	if a.state.CompareAndSwap(isWaiting, isLeft) {
 		return err
@@ -237,7 +241,7 @@ func (s *sender) newCall(asks []*ask) *decideCall {
 // send sends a call, and fills in the answers of its attempts or their error. While a cluster moves the slot of its keys, it
 // is sent again.
 func (s *sender) send(ctx context.Context, c *decideCall) {
-	reply, err := wire.Run(ctx, s.rdb, decideScript, c.prefix, c.args...)
+	reply, err := run(ctx, s.rdb, s.timeout, decideScript, c.prefix, c.args...)
 	replied := time.Now()
 	var answers []wire.Answer
 	var now int64
@@ -258,9 +262,7 @@ func (s *sender) send(ctx context.Context, c *decideCall) {
 // learn finds out what became of a call without an answer, and gives back what was granted to callers that have left. The call
 // is sent again: it changes nothing if it arrived before. If Redis does not answer, units come back by the clock.
 func (s *sender) learn(c *decideCall) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
-	reply, err := wire.Run(ctx, s.rdb, decideScript, c.prefix, c.args...)
+	reply, err := run(context.Background(), s.rdb, s.timeout, decideScript, c.prefix, c.args...)
 	if err != nil {
 		return
 	}

@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -87,44 +86,6 @@ func TestCostsThatNeverPass(t *testing.T) {
 			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
 				b.t.Errorf("%v: %+v", costs, d)
 			}
-		}
-		placed, err := b.Waitlist().Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 1001}}, {Scope: "p/x", ID: "b", Costs: policy.Costs{"requests": 0}}}, 0, 0)
-		if err != nil || !errors.As(placed[0].Err, new(*policy.CostError)) || placed[1].Err == nil {
-			b.t.Errorf("%+v %v", placed, err)
-		}
-	})
-}
-
-// "A line stays in order: a task without tokens behind one that waits for tokens waits."
-// Another scope's task without tokens does not.
-func TestCostsStandInLine(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		ask := func(scope, ticket string, costs policy.Costs) Decision {
-			return b.decide(Request{Scope: scope, Turn: Turn{WaiterID: ticket}, Costs: costs})
-		}
-		if d := ask("p/a", "1", policy.Costs{"tokens": 1000}); !d.Allowed {
-			b.t.Fatalf("%+v", d)
-		}
-		if d := ask("p/a", "2", policy.Costs{"tokens": 500}); !d.Position.Waits {
-			b.t.Fatalf("%+v", d)
-		}
-		if d := ask("p/a", "3", policy.Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 || d.Position.Expected < 400*time.Millisecond {
-			b.t.Errorf("it should stand behind the other: %+v", d)
-		}
-		out, err := b.Forecast(ctx, "p/a")
-		if err != nil || out.Waiting != 2 || out.Rules[0].Own != 2 || out.Rules[1].Own != 500 || out.Rules[1].Waiting != 500 {
-			b.t.Errorf("%+v %v", out, err)
-		}
-		s, err := b.Waitlist().InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: policy.Costs{"requests": 1}})
-		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected.In != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
-			b.t.Errorf("%+v %v", s, err)
-		}
-		if d := ask("p/b", "4", policy.Costs{"requests": 1}); !d.Allowed {
-			b.t.Errorf("another scope's should not wait: %+v", d)
-		}
-		if stands, err := b.Waitlist().IsQueued(ctx, Waiter{Scope: "p/a", ID: "2", Costs: policy.Costs{"tokens": 500}}); !stands || err != nil {
-			b.t.Errorf("%t %v", stands, err)
 		}
 	})
 }

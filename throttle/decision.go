@@ -177,7 +177,11 @@ func seconds(d time.Duration) int64 {
 func (p *plan) read(a *ask, d *Decision) {
 	d.At, d.Binding = time.UnixMicro(a.now), -1
 	p.readRules(a, d)
-	switch start := us(a.answer.Start - a.now); a.answer.Status {
+	status, start := a.answer.Status, us(a.answer.Start-a.now)
+	if len(p.Paused) > 0 && a.price.costs.Zero() && len(a.price.costs) > 0 { // scripts ask no rule about a cost of 0, and a pause of the policy is one
+		status = wire.Denied
+	}
+	switch status {
 	case wire.Allowed, wire.Replayed, wire.Claimed:
 		d.Allowed, d.replayed = true, a.answer.Status == wire.Replayed
 		d.Wait, d.overdue = max(0, start), max(0, -start)

@@ -21,8 +21,5 @@ var (
 	ErrMaxWait = errors.New("throttle: the wait is longer than allowed")
 )
 
-// errNoAnswer is ErrUnavailable's cause when Config.Timeout is over.
-var errNoAnswer = errors.New("no answer within")
-
 // errReply is a reply that no script of this version gives.
 var errReply = wire.ErrReply

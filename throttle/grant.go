@@ -128,9 +128,7 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 		report := wire.Report{Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent)}
 		report.Grant = wire.GrantText(g.start, p.Shape, g.placesIn(p), p.Path, g.costText())
 		asked := time.Now()
-		limited, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-		reply, err := wire.Run(limited, l.rdb, settleScript, p.Prefix, wire.SettleArgs(l.clock(), report)...)
-		cancel()
+		reply, err := run(ctx, l.rdb, l.cfg.Timeout, settleScript, p.Prefix, wire.SettleArgs(l.clock(), report)...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -73,10 +73,8 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 // beat renews once, and sets the time for the next renewal: a third of the lease
 // from now, or sooner after a failure.
 func (s *Lease) beat(lease, longest time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), lease)
-	defer cancel()
 	sent := time.Now()
-	reply, err := wire.Run(ctx, s.limiter.rdb, renewScript, s.plan.Prefix, s.limiter.clock(), s.grant.id, s.plan.Path, s.plan.Text)
+	reply, err := run(context.Background(), s.limiter.rdb, lease, renewScript, s.plan.Prefix, s.limiter.clock(), s.grant.id, s.plan.Path, s.plan.Text)
 	if err == nil && !wire.Renewed(reply) {
 		s.end(ErrLeaseLost)
 		return

@@ -38,7 +38,7 @@ func places(t *testing.T, l *Limiter) int64 {
 // "a concurrency rule counts runs … renewed while it runs, freed by its release or its expiry". (trap I18)
 func TestLease(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		<-time.After(time.Hour)
 		if ctx.Err() != nil || places(t, l) != 0 {
@@ -53,7 +53,7 @@ func TestLease(t *testing.T) {
 			t.Errorf("after the release: %d places free, the context ended by %v", places(t, l), context.Cause(ctx))
 		}
 		synctest.Wait() // what the release sets off has its replies
-		trips := gated(l.runner.rdb)
+		trips := gated(l.rdb)
 		<-time.After(time.Hour)
 		if n := trips.trips.Load(); n != 0 {
 			t.Errorf("%d round trips after the release", n)
@@ -64,7 +64,7 @@ func TestLease(t *testing.T) {
 // "Crash: freed within the lease": a holder that never renews keeps its place for one lease and no longer.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		grantedBy(t, l)
 		<-time.After(leaseTime - ms)
 		d, err := l.Allow(t.Context(), "p/x")
@@ -81,22 +81,22 @@ func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		change func(*redis.Options)
-		lose   func(t *testing.T, w *wire, l *Limiter)
+		lose   func(t *testing.T, w *cable, l *Limiter)
 		want   time.Duration
 	}{
-		"the key is deleted": {nil, func(t *testing.T, _ *wire, l *Limiter) {
+		"the key is deleted": {nil, func(t *testing.T, _ *cable, l *Limiter) {
 			t.Helper()
-			l.runner.rdb.Del(t.Context(), keyOf(t, l, "p/x", 0))
+			l.rdb.Del(t.Context(), keyOf(t, l, "p/x", 0))
 		}, leaseTime / 3},
-		"Redis is gone": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true) }, leaseTime},
-		"Redis hangs":   {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
-		"Redis hangs, with ContextTimeoutEnabled": {contextTimeout, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
-		"Redis hangs for longer than leases last": {func(o *redis.Options) { o.ReadTimeout = time.Hour }, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
-		"held late": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true) }, leaseTime / 3},
-		"every reply is lost, and nothing renewed": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true); w.lose.Store(1 << 30) }, leaseTime},
+		"Redis is gone": {nil, func(_ *testing.T, w *cable, _ *Limiter) { w.down.Store(true) }, leaseTime},
+		"Redis hangs":   {nil, func(_ *testing.T, w *cable, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"Redis hangs, with ContextTimeoutEnabled": {contextTimeout, func(_ *testing.T, w *cable, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"Redis hangs for longer than leases last": {func(o *redis.Options) { o.ReadTimeout = time.Hour }, func(_ *testing.T, w *cable, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"held late": {nil, func(_ *testing.T, w *cable, _ *Limiter) { w.down.Store(true) }, leaseTime / 3},
+		"every reply is lost, and nothing renewed": {nil, func(_ *testing.T, w *cable, _ *Limiter) { w.down.Store(true); w.lose.Store(1 << 30) }, leaseTime},
 	}
 	for name, test := range tests {
-		bubbleIn(t, name, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *wire, l *Limiter) {
+		bubbleIn(t, name, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *cable, l *Limiter) {
 			d := grantedBy(t, l)
 			if name == "held late" { // the lease runs from the grant
 				<-time.After(leaseTime * 2 / 3)
@@ -125,7 +125,7 @@ func TestLeaseLost(t *testing.T) {
 // "Release … with a context that has ended": places are freed all the same, and what the run's own context says is kept.
 func TestReleaseWithDeadContext(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		parent, cancel := context.WithCancelCause(t.Context())
 		ctx, lease := l.Lease(parent, grantedBy(t, l).Grant)
 		reason := errors.New("stopped")
@@ -146,13 +146,13 @@ func TestReleaseWithDeadContext(t *testing.T) {
 // "The error wraps ErrUnavailable if Redis did not take the release. It is then sent again in the background": the place is free soon after Redis is back, however long its lease.
 func TestReleaseIsSentAgain(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]func(w *wire, on bool){
-		"refused": func(w *wire, on bool) { w.down.Store(on) },
-		"hung":    func(w *wire, on bool) { w.hung.Store(on) },
+	for name, fault := range map[string]func(w *cable, on bool){
+		"refused": func(w *cable, on bool) { w.down.Store(on) },
+		"hung":    func(w *cable, on bool) { w.hung.Store(on) },
 	} {
 		rule := oneRun()
 		rule.Lease = time.Hour
-		bubbleIn(t, name, Config{}, policyOf(t, rule), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
+		bubbleIn(t, name, Config{}, policyOf(t, rule), contextTimeout, func(t *testing.T, w *cable, l *Limiter) {
 			_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 			fault(w, true)
 			if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
@@ -171,7 +171,7 @@ func TestReleaseIsSentAgain(t *testing.T) {
 // "… until Redis takes it or the lease has run out and the places are free anyway"
 func TestReleaseGivesUp(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *cable, l *Limiter) {
 		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		w.down.Store(true)
 		sent := gated(l.rdb)

@@ -122,8 +122,7 @@ type Request struct {
 	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no
 	// limit applies: the request is allowed unless its scope is paused. Decision.Rules then has the state
 	// of all rules: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs
-	// one round trip, and two if one unit would be denied. Config.Observer and shadow rules get no such
-	// request. With a WaiterID it is an error.
+	// one round trip. Config.Observer and shadow rules get no such request. With a WaiterID it is an error.
 	Costs policy.Costs
 	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is
 	// not charged again: it is answered with the first grant. 1 to 128 bytes; use a new one for each

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
-
-	"github.com/headway-go/headway/internal/wire"
 )
 
 const (
@@ -41,9 +39,7 @@ func (l *Limiter) Heartbeat(ctx context.Context) {
 }
 
 func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	reply, err := wire.Run(ctx, l.rdb, heartbeatScript, l.cfg.Prefix+":", l.clock(), id, stay.Microseconds())
+	reply, err := run(ctx, l.rdb, l.cfg.Timeout, heartbeatScript, l.cfg.Prefix+":", l.clock(), id, stay.Microseconds())
 	if err != nil {
 		return 0, err
 	}

@@ -25,7 +25,7 @@ func failing(p policy.FailurePolicy) policy.Rule {
 func outages(t *testing.T) map[string]redis.UniversalClient {
 	t.Helper()
 	refused := clientOf(t, &redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
-	hung := &wire{}
+	hung := &cable{}
 	hung.hung.Store(true)
 	opts := hung.through(optionsOf(t))
 	opts.MaxRetries, opts.ReadTimeout = -1, 50*ms
@@ -151,7 +151,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 	log := &lineHandler{}
 	open := failing(policy.FailOpen)
 	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{open}}}}})
-	bubble(t, Config{Logger: slog.New(log)}, policy, nil, func(t *testing.T, w *wire, l *Limiter) {
+	bubble(t, Config{Logger: slog.New(log)}, policy, nil, func(t *testing.T, w *cable, l *Limiter) {
 		ask := func(scope string, degraded bool) {
 			t.Helper()
 			if d, err := l.Allow(t.Context(), scope); err != nil || d.Degraded != degraded {
@@ -171,7 +171,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 			ask("p/x", false)
 			ask("p/y", false)
 		}
-		noError(t, l.runner.rdb.RPush(t.Context(), keyOf(t, l, "p/foreign", 0), "x").Err())
+		noError(t, l.rdb.RPush(t.Context(), keyOf(t, l, "p/foreign", 0), "x").Err())
 		for range 20 {
 			ask("p/foreign", true)
 			ask("p/x", false)
@@ -204,7 +204,7 @@ func TestShareDuringOutage(t *testing.T) {
 	window := policy.Rule{Name: "window", Algorithm: policy.SlidingWindow, Limit: 9, Per: 10 * sec, OnRedisError: policy.FailShare}
 	runs := policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: 5, Lease: 20 * sec, OnRedisError: policy.FailShare}
 	open := failing(policy.FailOpen)
-	bubble(t, Config{StartTolerance: -1}, policyOf(t, window, runs, open), noRetries, func(t *testing.T, w *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, window, runs, open), noRetries, func(t *testing.T, w *cable, l *Limiter) {
 		l.members.seen.Store(2)
 		w.down.Store(true)
 		decide := func(cost int64) Decision {
@@ -263,11 +263,11 @@ func TestJoin(t *testing.T) {
 		m, _ := redistest.Miniredis(t)
 		pol := policyOf(t, failing(policy.FailShare))
 		var limiters [3]*Limiter
-		var wires [3]*wire
+		var wires [3]*cable
 		var leave [3]context.CancelFunc
 		var joined sync.WaitGroup
 		for i := range limiters {
-			wires[i] = &wire{}
+			wires[i] = &cable{}
 			l := newLimiter(t, clientOf(t, wires[i].through(redistest.MiniredisOptions(m))), pol, Config{Prefix: "joined"})
 			limiters[i] = l
 			var ctx context.Context

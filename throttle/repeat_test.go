@@ -3,7 +3,6 @@ package throttle
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
@@ -11,16 +10,12 @@ import (
 
 // lossy is a limiter whose network loses replies, with go-redis's default number
 // of retries, and another whose network does not, over the same keys.
-func lossy(t *testing.T, cfg Config, rules ...policy.Rule) (*wire, *Limiter, *bench) {
+func lossy(t *testing.T, cfg Config, rules ...policy.Rule) (*cable, *Limiter, *bench) {
 	t.Helper()
 	policy := policyOf(t, rules...)
 	steady := newBench(t, redistest.Client(t), cfg, policy)
-	w := &wire{}
-	b := newBench(t, clientOf(t, w.through(optionsOf(t))), cfg, policy)
-	b.cfg.Prefix = steady.cfg.Prefix
-	b.scopes.keys = steady.scopes.keys
-	b.clock = steady.clock
-	return w, b.Limiter, steady
+	w := &cable{}
+	return w, steady.beside(clientOf(t, w.through(optionsOf(t))), policy).Limiter, steady
 }
 
 func window10() policy.Rule {
@@ -93,28 +88,4 @@ func TestScriptsComeBack(t *testing.T) {
 		}
 	}
 	together(t, l, 5, flush, func(int) error { return allowed(l, "p/x") })
-}
-
-// "150 at most": a record under Headway's own prefix, or one as long, as Redis counts it. Allocations are of a
-// few sizes, so a longer prefix can't be taken off.
-func TestAttemptsTakeLittle(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	l := newLimiter(t, rdb, policy.PerSecond("p", 1000), Config{Prefix: "h1"})
-	d, err := l.Allow(ctx, "p/x")
-	noError(t, err)
-	noError(t, l.Refund(ctx, d.Grant))
-	noError(t, allowed(l, "p/x"))
-	keys := rdb.Keys(ctx, "h1:*@*").Val()
-	if len(keys) == 0 {
-		t.Fatal("no attempt is recorded")
-	}
-	for _, key := range keys { // of what was given back, too
-		if ttl := rdb.PTTL(ctx, key).Val(); ttl <= 0 || ttl > time.Minute {
-			t.Errorf("%s lasts %v", key, ttl)
-		}
-		if n := rdb.MemoryUsage(ctx, key).Val(); n > 150 {
-			t.Errorf("%s takes %d bytes", key, n)
-		}
-	}
 }

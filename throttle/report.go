@@ -279,9 +279,7 @@ func (l *Limiter) sendSignals(ctx context.Context, p *plan, signals []signal) ([
 	for i, w := range signals {
 		words[i] = w.Word
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.Timeout)
-	defer cancel()
-	reply, err := wire.Run(limited, l.rdb, reportScript, p.Prefix, wire.ReportArgs(l.clock(), words)...)
+	reply, err := run(context.WithoutCancel(ctx), l.rdb, l.cfg.Timeout, reportScript, p.Prefix, wire.ReportArgs(l.clock(), words)...)
 	if err != nil {
 		return nil, unavailable(ctx, "report what the API said of", p.Scope.Scope.String(), err)
 	}

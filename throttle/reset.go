@@ -25,7 +25,7 @@ type WasReset struct {
 // at once. It also clears what an API has answered about them, and the scope's pause unless a rule is
 // named. Runs keep their places under concurrency rules. It returns the rules that it has
 // reset, each with what had been spent: one script call reads that and clears it, so that no unit is missing and none
-// is counted twice. Costs two round trips. The error is a *policy.ScopeError or *policy.UnmatchedError, wraps
+// is counted twice. Costs two round trips, and one for each shadow rule. The error is a *policy.ScopeError or *policy.UnmatchedError, wraps
 // ErrUnavailable, or is ctx's; with an error, the rules that were reset before it are returned too.
 func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, error) {
 	p, err := l.plan(scope)
@@ -33,6 +33,13 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, er
 		return nil, err
 	}
 	done, err := l.reset(ctx, p, rule)
+	for _, shadow := range p.shadows {
+		var more []WasReset
+		if err == nil {
+			more, err = l.reset(ctx, shadow.plan(l.serverTime(p.Prefix)), rule)
+			done = append(done, more...)
+		}
+	}
 	if err == nil {
 		err = l.forget(ctx, p, rule)
 	}
@@ -52,9 +59,7 @@ func (l *Limiter) reset(ctx context.Context, p *plan, rule string) (done []WasRe
 	if len(done) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	reply, err := wire.Run(ctx, l.rdb, resetScript, p.Prefix, wire.ResetArgs(l.clock(), p.Path, p.Text, which)...)
+	reply, err := run(ctx, l.rdb, l.cfg.Timeout, resetScript, p.Prefix, wire.ResetArgs(l.clock(), p.Path, p.Text, which)...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,19 +12,13 @@ import (
 func TestSameIDInTwoScopes(t *testing.T) {
 	t.Parallel()
 	ways := map[string]func(b *bench, reqs ...Request) []Decision{
-		"decide": each(func(b *bench, req Request) (Decision, error) { return b.Decide(ctx, req) }),
-		"start":  each(func(b *bench, req Request) (Decision, error) { return b.Start(ctx, req) }),
-		"wait":   each(func(b *bench, req Request) (Decision, error) { return b.Wait(ctx, req) }),
-		"turn": each(func(b *bench, req Request) (Decision, error) {
-			req.Turn.WaiterID = "t" + req.Scope
-			return b.Decide(ctx, req)
-		}),
-		"together": func(b *bench, reqs ...Request) (all []Decision) {
-			for _, one := range b.askTogether(reqs...) {
-				all = append(all, one.Decision)
+		"alone": func(b *bench, reqs ...Request) (all []Decision) {
+			for _, req := range reqs {
+				all = append(all, b.decide(req))
 			}
 			return all
 		},
+		"together": (*bench).askTogether,
 	}
 	rules := map[string][]policy.Rule{
 		"window":   {window10()},
@@ -58,17 +52,5 @@ func TestSameIDInTwoScopes(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func each(ask func(*bench, Request) (Decision, error)) func(*bench, ...Request) []Decision {
-	return func(b *bench, reqs ...Request) (all []Decision) {
-		b.t.Helper()
-		for _, req := range reqs {
-			d, err := ask(b, req)
-			noError(b.t, err)
-			all = append(all, d)
-		}
-		return all
 	}
 }

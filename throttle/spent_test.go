@@ -80,7 +80,7 @@ func TestOnSpent(t *testing.T) {
 			step("", func() error { _, err = l.Allow(ctx, "p"); return err }) // a denial
 			for _, scope := range []string{"p", "q"} {                        // one that waits, and one that runs
 				step("", func() error {
-					d, err = l.Start(ctx, Request{Scope: scope, Turn: Turn{WaiterID: "w"}})
+					d, err = l.Start(ctx, Request{Scope: scope, Waiter: Waiter{ID: "w"}})
 					return err
 				})
 			}

@@ -15,11 +15,11 @@ import (
 
 // bubble runs a test in a synctest bubble, with a limiter over a miniredis that
 // is reached through a wire. opts may be changed before the client is made.
-func bubble(t *testing.T, cfg Config, policy *policy.Policy, change func(*redis.Options), test func(t *testing.T, w *wire, l *Limiter)) {
+func bubble(t *testing.T, cfg Config, policy *policy.Policy, change func(*redis.Options), test func(t *testing.T, w *cable, l *Limiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := redistest.Miniredis(t)
-		w := &wire{}
+		w := &cable{}
 		opts := w.through(redistest.MiniredisOptions(m))
 		if change != nil {
 			change(opts)
@@ -30,7 +30,7 @@ func bubble(t *testing.T, cfg Config, policy *policy.Policy, change func(*redis.
 }
 
 // bubbleIn is bubble in a subtest of its own, beside the others.
-func bubbleIn(t *testing.T, name string, cfg Config, policy *policy.Policy, change func(*redis.Options), test func(t *testing.T, w *wire, l *Limiter)) {
+func bubbleIn(t *testing.T, name string, cfg Config, policy *policy.Policy, change func(*redis.Options), test func(t *testing.T, w *cable, l *Limiter)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -57,7 +57,7 @@ func TestTimeout(t *testing.T) {
 		"queued, whatever the client does":      {readTimeout, true, timeout},
 	}
 	for name, test := range tests {
-		bubbleIn(t, name, Config{Timeout: timeout}, policyOf(t, window10()), test.change, func(t *testing.T, w *wire, l *Limiter) {
+		bubbleIn(t, name, Config{Timeout: timeout}, policyOf(t, window10()), test.change, func(t *testing.T, w *cable, l *Limiter) {
 			noError(t, allowed(l, "p/x"))
 			w.hung.Store(true)
 			if test.queued {
@@ -85,7 +85,7 @@ func TestDeadContextIsNoOutage(t *testing.T) {
 	open := window10()
 	open.OnRedisError = policy.FailOpen
 	for name, change := range map[string]func(*redis.Options){"ContextTimeoutEnabled": contextTimeout, "default": nil} {
-		bubbleIn(t, name, Config{}, policyOf(t, open), change, func(t *testing.T, w *wire, l *Limiter) {
+		bubbleIn(t, name, Config{}, policyOf(t, open), change, func(t *testing.T, w *cable, l *Limiter) {
 			noError(t, allowed(l, "p/x"))
 			w.hung.Store(true)
 			for range 10 {

@@ -34,7 +34,7 @@ func TestWaitForPlaceInTime(t *testing.T) {
 		"not by max_wait":            {[]policy.Rule{patient}, time.Hour, 0, 20 * sec, ErrMaxWait},
 		"another rule asks for more": {[]policy.Rule{spent, oneRun()}, 20 * sec, 5 * sec, 0, ErrMaxWait},
 	} {
-		bubbleIn(t, name, Config{}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		bubbleIn(t, name, Config{}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *cable, l *Limiter) {
 			held, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 			began := time.Now()
 			if test.freed > 0 {
@@ -81,7 +81,7 @@ func TestWaitRefuses(t *testing.T) {
 		},
 	}
 	for name, test := range tests {
-		bubbleIn(t, name, Config{StartTolerance: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		bubbleIn(t, name, Config{StartTolerance: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *cable, l *Limiter) {
 			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestWaitRefuses(t *testing.T) {
 func TestWaitOnItsDeadline(t *testing.T) {
 	t.Parallel()
 	for deadline, granted := range map[time.Duration]bool{sec + 5*ms: false, sec + 9*ms: false, sec + 11*ms: true} {
-		bubbleIn(t, deadline.String(), Config{StartTolerance: 5 * ms}, policyOf(t, bucket(1, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		bubbleIn(t, deadline.String(), Config{StartTolerance: 5 * ms}, policyOf(t, bucket(1, 1)), nil, func(t *testing.T, _ *cable, l *Limiter) {
 			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
 				t.Fatal(err)
 			}
@@ -141,7 +141,7 @@ func TestWaitOnItsDeadline(t *testing.T) {
 // "If ctx ends first, it returns ctx's error, and the units are given back".
 func TestCancelledWaitGivesBack(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1), runs10()), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		grantedBy(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -166,7 +166,7 @@ func TestCancelledWaitGivesBack(t *testing.T) {
 // "It waits out an outage under a closed rule, as long as max_wait allows."
 func TestWaitOutlastsOutage(t *testing.T) {
 	t.Parallel()
-	bubbleIn(t, "outlasts", Config{}, policyOf(t, window10()), nil, func(t *testing.T, w *wire, l *Limiter) {
+	bubbleIn(t, "outlasts", Config{}, policyOf(t, window10()), nil, func(t *testing.T, w *cable, l *Limiter) {
 		w.down.Store(true)
 		time.AfterFunc(time.Minute, func() { w.down.Store(false) })
 		began := time.Now()
@@ -177,7 +177,7 @@ func TestWaitOutlastsOutage(t *testing.T) {
 	})
 	r := window10()
 	r.MaxWait = 10 * sec
-	bubbleIn(t, "max_wait", Config{}, policyOf(t, r), nil, func(t *testing.T, w *wire, l *Limiter) {
+	bubbleIn(t, "max_wait", Config{}, policyOf(t, r), nil, func(t *testing.T, w *cable, l *Limiter) {
 		w.down.Store(true)
 		began := time.Now()
 		_, err := l.Wait(t.Context(), Request{Scope: "p/x"})
@@ -193,7 +193,7 @@ func TestWaitOutlastsOutage(t *testing.T) {
 // "OnWait is called by Start and Wait before they wait for a granted start, with the time until it; The function it returns is called when that wait is over."
 func TestOnWait(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1)), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		var told []time.Duration
 		over := 0
 		req := Request{Scope: "p/x", MaxDelay: sec, OnWait: func(ahead time.Duration) func() {

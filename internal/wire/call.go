@@ -37,8 +37,7 @@ func Send(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration,
 }
 
 func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	bounded := Within(ctx, timeout)
 	err := send(bounded)
 	Follow(ctx, rdb, err)
 	if err != nil && Ended(ctx) == nil && Ended(bounded) != nil {

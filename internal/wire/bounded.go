@@ -1,4 +1,4 @@
-package throttle
+package wire
 
 import (
 	"context"
@@ -15,7 +15,8 @@ type bounded struct {
 	deadline        time.Time
 }
 
-func within(ctx context.Context, timeout time.Duration) context.Context {
+// Within returns ctx with a deadline so long from now, or its own if that is sooner.
+func Within(ctx context.Context, timeout time.Duration) context.Context {
 	deadline := time.Now().Add(timeout)
 	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
 		return ctx

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// wire is the network between a client and a server, as it can go wrong.
-type wire struct {
+// cable is the network between a client and a server, as it can go wrong.
+type cable struct {
 	dial func() (net.Conn, error)
 	lose atomic.Int32 // so many replies to scripts get lost, with their connection
 	hung atomic.Bool  // nothing arrives any more, either way
@@ -26,7 +26,7 @@ type wire struct {
 }
 
 // through returns opts with its connections led over w.
-func (w *wire) through(opts *redis.Options) *redis.Options {
+func (w *cable) through(opts *redis.Options) *redis.Options {
 	if w.dial = func() (net.Conn, error) { return net.Dial("tcp", opts.Addr) }; opts.Dialer != nil {
 		dialer := opts.Dialer
 		w.dial = func() (net.Conn, error) { return dialer(context.Background(), "tcp", opts.Addr) }
@@ -36,7 +36,7 @@ func (w *wire) through(opts *redis.Options) *redis.Options {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 		}
 		conn, err := w.dial()
-		return &wired{Conn: conn, wire: w}, err
+		return &wired{Conn: conn, cable: w}, err
 	}
 	opts.DialerRetries = 1
 	return opts
@@ -44,16 +44,16 @@ func (w *wire) through(opts *redis.Options) *redis.Options {
 
 type wired struct {
 	net.Conn
-	wire   *wire
+	cable  *cable
 	script atomic.Bool
 }
 
 func (c *wired) Write(b []byte) (int, error) {
-	if c.wire.down.Load() {
+	if c.cable.down.Load() {
 		c.Close()
 		return 0, io.ErrClosedPipe
 	}
-	if c.wire.hung.Load() {
+	if c.cable.hung.Load() {
 		return len(b), nil
 	}
 	c.script.Store(bytes.Contains(b, []byte("evalsha")) || bytes.Contains(b, []byte("\r\neval\r\n")))
@@ -62,7 +62,7 @@ func (c *wired) Write(b []byte) (int, error) {
 
 func (c *wired) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && c.script.Load() && c.wire.lose.Add(-1) >= 0 {
+	if n > 0 && c.script.Load() && c.cable.lose.Add(-1) >= 0 {
 		c.Close()
 		return 0, io.EOF
 	}

@@ -3,16 +3,13 @@ package throttle
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -58,9 +55,6 @@ func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *polic
 	if cfg.Timeout == 0 {
 		cfg.Timeout = bound // on busy processors, a server may be given none of them for seconds
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(undamaged{t: t})
-	}
 	l := newLimiter(t, rdb, policy, cfg)
 	b := &bench{Limiter: l, t: t, rdb: rdb, now: new(atomic.Int64)}
 	b.now.Store(epoch)
@@ -68,60 +62,32 @@ func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *polic
 	return b
 }
 
-// undamaged fails a test in which a script has failed at a value: the call would be sent once more,
-// and the script's fault go unseen.
-type undamaged struct {
-	slog.Handler
-	t *testing.T
-}
-
-func (u undamaged) Enabled(context.Context, slog.Level) bool { return true }
-
-func (u undamaged) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "damaged") {
-		r.Attrs(func(a slog.Attr) bool {
-			u.t.Errorf("%s: %s", r.Message, a)
-			return true
-		})
-	}
-	return nil
-}
-
-// under is a limiter with another policy over the same state and clock: what a
-// process is that was started after the limits had changed.
-func (b *bench) under(rules ...policy.Rule) *bench {
+// beside is a limiter of another process, over the same state and clock.
+func (b *bench) beside(rdb redis.UniversalClient, policy *policy.Policy) *bench {
 	b.t.Helper()
 	cfg := b.cfg
 	if cfg.StartTolerance == 0 {
 		cfg.StartTolerance = -1
 	}
-	l := newLimiter(b.t, b.rdb, policyOf(b.t, rules...), cfg)
+	l := newLimiter(b.t, rdb, policy, cfg)
 	l.clock = b.clock
-	return &bench{Limiter: l, t: b.t, rdb: b.rdb, now: b.now}
+	return &bench{Limiter: l, t: b.t, rdb: rdb, now: b.now}
 }
+
+// under is beside with another policy of p: a process that was started after its limits had changed.
+func (b *bench) under(rules ...policy.Rule) *bench {
+	b.t.Helper()
+	return b.beside(b.rdb, policyOf(b.t, rules...))
+}
+
+// pass lets time pass by the server's clock.
+func (b *bench) pass(d time.Duration) { b.now.Add(d.Microseconds()) }
 
 func (b *bench) at(us int64) { b.now.Store(epoch + us) }
 
-// dispatch grants those of p whose turn it is.
-func (b *bench) dispatch(req DispatchRequest) Dispatched {
-	b.t.Helper()
-	req.Provider = "p"
-	d, err := b.Waitlist().Dispatch(ctx, req)
-	noError(b.t, err)
-	return d
-}
-
-// placesOf are the places of those who were granted.
-func placesOf(list []Granted) (places []WaiterRef) {
-	for _, g := range list {
-		places = append(places, g.WaiterRef)
-	}
-	return places
-}
-
 func (b *bench) decide(req Request) Decision {
 	b.t.Helper()
-	d, err := b.Decide(context.Background(), req)
+	d, err := b.Decide(ctx, req)
 	if err != nil {
 		b.t.Fatalf("at %dµs: %+v: %v", b.now.Load()-epoch, req, err)
 	}
@@ -130,7 +96,28 @@ func (b *bench) decide(req Request) Decision {
 
 func (b *bench) giveBack(g Grant) {
 	b.t.Helper()
-	noError(b.t, b.Refund(context.Background(), g))
+	noError(b.t, b.Refund(ctx, g))
+}
+
+func (b *bench) plan(scope string) *plan {
+	b.t.Helper()
+	p, err := b.Limiter.plan(scope)
+	noError(b.t, err)
+	return p
+}
+
+// peek is what Peek says of the scope p/x.
+func (b *bench) peek() Decision {
+	b.t.Helper()
+	d, err := b.Peek(ctx, Request{Scope: "p/x"})
+	noError(b.t, err)
+	return d
+}
+
+// tenants is a policy of provider p with rules for it and for each tenant.
+func tenants(t testing.TB, rules, tenant []policy.Rule) *policy.Policy {
+	t.Helper()
+	return limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: tenant}}}})
 }
 
 func policyOf(t testing.TB, rules ...policy.Rule) *policy.Policy {
@@ -174,6 +161,8 @@ func answerOf(d Decision) answer {
 	r, _ := d.BindingRule()
 	return answer{d.Allowed, r.Remaining, r.RetryAfter, r.ResetAfter}
 }
+
+var ctx = context.Background()
 
 const (
 	ms  = time.Millisecond
@@ -269,25 +258,9 @@ func parsedScope(tb testing.TB, s string) policy.Scope {
 	return scope
 }
 
-// unitOf is what a rule counts that no policy has written the defaults of.
-func unitOf(r policy.Rule) string {
-	if r.Unit == "" && r.Algorithm != policy.Concurrency {
-		return policy.Requests
-	}
-	return r.Unit
-}
-
 var allAlgorithms = []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency, policy.Calendar}
 
 const (
 	hour   = time.Hour
 	oneDay = 24 * time.Hour
 )
-
-// maxBucketTest is the longest time, in µs, that a bucket of a policy may take to fill.
-const maxBucketTest = 1<<52 - 1
-
-// scriptOf calls a script past the limiter, as any client of Redis can.
-func scriptOf(s *lua.Script, kinds string) *redis.Script {
-	return redis.NewScript(s.For(kinds).Source())
-}

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -17,13 +18,10 @@ import (
 // bound is how long a test waits for what must come.
 var bound = redistest.Stretch(time.Minute)
 
-func (r *runner) queued() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.queue == nil {
-		return 0
-	}
-	return len(r.queue.asked)
+func (s *sender) queued() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting)
 }
 
 func optionsOf(t testing.TB) *redis.Options {
@@ -41,32 +39,43 @@ func clientOf(t testing.TB, opts *redis.Options) *redis.Client {
 
 // allowed is nil when one unit of scope is granted.
 func allowed(l *Limiter, scope string) error {
-	d, err := l.Allow(context.Background(), scope)
+	d, err := l.Allow(ctx, scope)
 	if err == nil && !d.Allowed {
 		err = errors.New("denied")
 	}
 	return err
 }
 
-// learn lets the server know the script that decides on scope.
-func learn(t *testing.T, l *Limiter, scope string) {
+// learn lets the server know the script that decides.
+func learn(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
-	p, err := l.scopes.of(scope)
-	noError(t, err)
-	noError(t, l.runner.rdb.ScriptLoad(t.Context(), lua.Decide.For(p.kinds).Source()).Err())
+	noError(t, rdb.ScriptLoad(ctx, decideScript.Source()).Err())
 }
 
-// learnMany lets the server know the script that decides many together.
-func learnMany(t *testing.T, l *Limiter) {
-	t.Helper()
-	noError(t, l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source()).Err())
+// askTogether has requests decided in one call of the script.
+func (b *bench) askTogether(reqs ...Request) (all []Decision) {
+	b.t.Helper()
+	var batch []*ask
+	for _, req := range reqs {
+		p, err := b.prepare(&req)
+		noError(b.t, err)
+		batch = append(batch, p.ask(&req))
+	}
+	b.sender.together(slices.Clone(batch))
+	for _, a := range batch {
+		var d Decision
+		noError(b.t, a.err)
+		noError(b.t, b.answered(ctx, a, &d))
+		all = append(all, d)
+	}
+	return all
 }
 
 // together has n callers queue while the senders are held up, calls before, and lets all go. call gets the number of its
 // caller; the first maxSenders are the senders. Every error is reported.
 func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) error) *gate {
 	t.Helper()
-	g := gated(l.runner.rdb)
+	g := gated(l.rdb)
 	g.close()
 	results := make(chan error)
 	begin := func(i int) {
@@ -79,7 +88,7 @@ func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) e
 	for i := range n {
 		begin(maxSenders + i)
 	}
-	redistest.WaitFor(t, "the others to queue", bound, func() bool { return l.runner.queued() == n })
+	redistest.WaitFor(t, "the others to queue", bound, func() bool { return l.sender.queued() == n })
 	if before != nil {
 		before()
 	}
@@ -92,8 +101,8 @@ func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) e
 	return g
 }
 
-// "decisions asked for while one is on the way go out together in the next
-// pipeline", as one script call for each provider: each caller gets its own answer.
+// "decisions asked for while one is on the way go out together", as one script call for each provider, at once: each caller gets
+// its own answer.
 func TestCallersShareRoundTrips(t *testing.T) {
 	t.Parallel()
 	scopes := map[string]policy.ScopeConfig{}
@@ -102,52 +111,27 @@ func TestCallersShareRoundTrips(t *testing.T) {
 	}
 	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
 	b := newBench(t, redistest.Client(t), Config{}, policy)
-	scope := func(i int) string { return []string{"p/", "q/"}[i%2] + fmt.Sprint(i) }
-	for i := range 40 {
-		b.decide(Request{Scope: scope(i)}) // used lately
-	}
-	learnMany(t, b.Limiter)
+	learn(t, b.rdb)
 	g := together(t, b.Limiter, 38, nil, func(i int) error {
-		d, err := b.Decide(context.Background(), Request{Scope: scope(i), Cost: int64(1 + i), ID: fmt.Sprint("id", i)})
+		d, err := b.Decide(ctx, Request{Scope: []string{"p/", "q/"}[i%2] + fmt.Sprint(i), Cost: int64(1 + i), ID: fmt.Sprint("id", i)})
 		switch {
 		case err != nil:
 			return err
-		case d.Rules[0].Remaining != 98 || d.Rules[0].Limit != int64(100+i) || d.Grant.ID() != fmt.Sprint("id", i):
-			return fmt.Errorf("caller %d got somebody else's answer: %+v", i, d)
+		case d.Rules[0].Remaining != 99 || d.Rules[0].Limit != int64(100+i) || d.Grant.ID() != fmt.Sprint("id", i):
+			return fmt.Errorf("caller %d got another's answer: %+v", i, d)
 		}
 		return nil
 	})
-	if trips, commands := g.trips.Load(), g.commands.Load(); trips != maxSenders+1 || commands != maxSenders+2 {
-		t.Errorf("40 decisions took %d round trips and %d commands, want %d and %d", trips, commands, maxSenders+1, maxSenders+2)
+	if trips := g.trips.Load(); trips != maxSenders+2 {
+		t.Errorf("40 decisions took %d calls, want %d", trips, maxSenders+2)
 	}
-}
-
-// An error is the caller's whose rule it concerns, and nobody else's.
-func TestErrorsReachTheirCallers(t *testing.T) {
-	t.Parallel()
-	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{window10()}}}}})
-	rdb := redistest.Client(t)
-	b := newBench(t, rdb, Config{}, policy)
-	broken := func(i int) bool { return i%3 == 0 }
-	for i := range 20 {
-		if broken(i) {
-			noError(t, rdb.RPush(t.Context(), keyOf(t, b.Limiter, fmt.Sprint("p/", i), 0), "foreign").Err())
-		}
-	}
-	together(t, b.Limiter, 18, nil, func(i int) error {
-		d, err := b.Allow(context.Background(), fmt.Sprint("p/", i))
-		if got, want := errors.Is(err, ErrUnavailable), broken(i); got != want || d.Allowed == want {
-			return fmt.Errorf("caller %d: %+v, %w", i, d, err)
-		}
-		return nil
-	})
 }
 
 func keyOf(t *testing.T, l *Limiter, scope string, rule int) string {
 	t.Helper()
-	p, err := l.scopes.of(scope)
+	p, err := l.plan(scope)
 	noError(t, err)
-	return p.keys[rule]
+	return wire.StateKey(p.Prefix, p.Rules[rule])
 }
 
 // crowd is a limiter whose senders are held up at a gate, so that whoever else
@@ -156,35 +140,19 @@ type crowd struct {
 	*bench
 	gate   *gate
 	watch  *bench
-	many   bool       // who queues is decided together
-	used   int64      // units taken beforehand
 	others chan error // what becomes of those who stay
 	ctx    context.Context
 	leave  context.CancelFunc
 	gone   chan error // what becomes of those who leave
 }
 
-// newCrowd makes a crowd under rules of which the first counts units: with a
-// concurrency rule each is decided singly, without one all of them together.
-func newCrowd(t *testing.T, server *redistest.Server, rules ...policy.Rule) *crowd {
+func newCrowd(t *testing.T, server *redistest.Server) *crowd {
 	t.Helper()
-	policy := policyOf(t, rules...)
-	patient := Config{Timeout: 3 * bound} // so that no time-out does what a context has to
-	c := &crowd{
-		bench: newBench(t, server.Client(t), patient, policy), watch: newBench(t, server.Client(t), Config{}, policy),
-		others: make(chan error), gone: make(chan error),
-	}
-	c.watch.scopes.keys = c.scopes.keys
+	b := newBench(t, server.Client(t), Config{Timeout: 3 * bound}, policyOf(t, window10(), runs10())) // no time-out does what a context has to
+	c := &crowd{bench: b, watch: b.beside(server.Client(t), b.Policy()), others: make(chan error), gone: make(chan error)}
 	c.ctx, c.leave = context.WithCancel(t.Context())
 	t.Cleanup(c.leave)
-	if c.many = len(rules) == 1; c.many {
-		if err := allowed(c.Limiter, "p/x"); err != nil { // used lately
-			t.Fatal(err)
-		}
-		c.used = 1
-	}
-	learn(t, c.Limiter, "p/x")
-	learnMany(t, c.Limiter)
+	learn(t, c.rdb)
 	c.gate = gated(c.rdb)
 	c.gate.close()
 	return c
@@ -202,7 +170,7 @@ func (c *crowd) hold() {
 // queue has so many callers queue who will leave.
 func (c *crowd) queue(n int) {
 	c.t.Helper()
-	before := c.runner.queued()
+	before := c.sender.queued()
 	for range n {
 		go func() {
 			d, err := c.Decide(c.ctx, Request{Scope: "p/x"})
@@ -212,15 +180,15 @@ func (c *crowd) queue(n int) {
 			c.gone <- err
 		}()
 	}
-	redistest.WaitFor(c.t, "the callers to queue", bound, func() bool { return c.runner.queued() == before+n })
+	redistest.WaitFor(c.t, "the callers to queue", bound, func() bool { return c.sender.queued() == before+n })
 }
 
 // join has one more caller queue, who stays.
 func (c *crowd) join() {
 	c.t.Helper()
-	before := c.runner.queued()
+	before := c.sender.queued()
 	go func() { c.others <- allowed(c.Limiter, "p/x") }()
-	redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == before+1 })
+	redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.sender.queued() == before+1 })
 }
 
 // send lets the senders go, and returns when what has queued has reached the server and its reply is held up at the gate.
@@ -265,13 +233,9 @@ func (c *crowd) cancelled() {
 // taken is how many units and places are in use.
 func (c *crowd) taken() (units, places int64) {
 	c.t.Helper()
-	d, err := c.watch.Peek(context.Background(), Request{Scope: "p/x"})
+	d, err := c.watch.Peek(ctx, Request{Scope: "p/x"})
 	noError(c.t, err)
-	units = 10 - d.Rules[0].Remaining - c.used
-	if c.many {
-		return units, units
-	}
-	return units, 10 - d.Rules[1].Remaining
+	return 10 - d.Rules[0].Remaining, 10 - d.Rules[1].Remaining
 }
 
 func (c *crowd) wantTaken(want int64) {
@@ -337,12 +301,10 @@ func TestCancelledCallGivesBack(t *testing.T) {
 		},
 	}
 	for name, test := range tests {
-		for how, rules := range map[string][]policy.Rule{"singly": {window10(), runs10()}, "together": {window10()}} {
-			t.Run(name+", "+how, func(t *testing.T) {
-				t.Parallel()
-				test(newCrowd(t, redistest.Shared(t), rules...))
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newCrowd(t, redistest.Shared(t)))
+		})
 	}
 }
 
@@ -366,7 +328,7 @@ func TestOneRoundTrip(t *testing.T) {
 	for name, ask := range map[string]func() error{
 		"decide": func() error { return allowed(l, "p/x/y") },
 		"peek": func() error {
-			_, err := l.Peek(context.Background(), Request{Scope: "p/x/y"})
+			_, err := l.Peek(ctx, Request{Scope: "p/x/y"})
 			return err
 		},
 	} {
