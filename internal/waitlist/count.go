@@ -3,6 +3,7 @@ package waitlist
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,25 +66,28 @@ type counted struct {
 	byLine []int64
 }
 
-// counts counts the tasks in the own lines of scopes.
-func (l *List) counts(ctx context.Context, provider string, queues, paths []string) ([]counted, error) {
-	prefix, out := l.prefix(provider), make([]counted, len(paths))
+// counts counts the tasks in the own lines of scopes. It also returns the asynq queues.
+func (l *List) counts(ctx context.Context, provider string, paths ...string) (queues []string, out []counted, err error) {
+	if queues, err = l.queues(ctx, provider); err != nil {
+		return nil, nil, err
+	}
+	out = make([]counted, len(paths))
 	cmds := make([]*redis.IntCmd, len(queues)*len(paths))
 	for from := 0; from < len(cmds); from += scanPart {
 		err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
 			for i := from; i < min(from+scanPart, len(cmds)); i++ {
-				cmds[i] = pipe.ZCard(ctx, leafKey(prefix, queues[i%len(queues)], paths[i/len(queues)]))
+				cmds[i] = pipe.ZCard(ctx, leafKey(l.prefix(provider), queues[i%len(queues)], paths[i/len(queues)]))
 			}
 		})
 		if err != nil {
-			return nil, wire.Unavailable(ctx, "count the waiting tasks of", provider, err)
+			return nil, nil, wire.Unavailable(ctx, "count the waiting tasks of", provider, err)
 		}
 	}
 	for i, cmd := range cmds {
 		of := &out[i/len(queues)]
 		of.own, of.byLine = of.own+cmd.Val(), append(of.byLine, cmd.Val())
 	}
-	return out, nil
+	return queues, out, nil
 }
 
 // scan reads fields of a hash of a provider, until it has so many or all; more says that there are others.
@@ -119,17 +123,14 @@ func (l *List) WaitingIn(ctx context.Context, provider string, scopes ...string)
 	for i, scope := range scopes {
 		paths[i] = wire.Path(scope)
 	}
-	queues, err := l.queues(ctx, provider)
-	if err != nil {
-		return nil, err
-	}
-	own, err := l.counts(ctx, provider, queues, paths)
+	queues, own, err := l.counts(ctx, provider, paths...)
 	if err != nil {
 		return nil, err
 	}
 	var below *redis.SliceCmd
 	ready := make([]*redis.IntCmd, 0, len(queues)*len(paths))
 	if err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
+		ready = ready[:0] // a call may be sent again
 		below = pipe.HMGet(ctx, l.prefix(provider)+"units", paths...)
 		for _, path := range paths {
 			for _, queue := range queues {
@@ -159,10 +160,6 @@ func number(text string) int64 {
 // counts 10,000 scopes at most, and more says that there are others. It costs a round trip for each 1000 scopes, and one for each
 // 1000 lines.
 func (l *List) Count(ctx context.Context, provider string, wanted func(scope string) bool) (list []ScopeQueue, more bool, err error) {
-	queues, err := l.queues(ctx, provider)
-	if err != nil {
-		return nil, false, err
-	}
 	texts, more, err := l.scan(ctx, provider, "rules", countedScopes)
 	if err != nil {
 		return nil, false, err
@@ -173,7 +170,7 @@ func (l *List) Count(ctx context.Context, provider string, wanted func(scope str
 			paths = append(paths, path)
 		}
 	}
-	counts, err := l.counts(ctx, provider, queues, paths)
+	queues, counts, err := l.counts(ctx, provider, paths...)
 	if err != nil {
 		return nil, false, err
 	}
@@ -202,25 +199,6 @@ func (l *List) Fullest(ctx context.Context, provider string, most int, wanted fu
 		}
 	}
 	return list, len(all), more, nil
-}
-
-// Heads returns the first tasks of a provider's fullest scopes, fullest first: those whose waits may have begun first. It costs what
-// Count does, and one round trip.
-func (l *List) Heads(ctx context.Context, provider string, most int) (heads []Ref, err error) {
-	all, _, err := l.Count(ctx, provider, nil)
-	if err != nil {
-		return nil, err
-	}
-	all = all[:min(most, len(all))]
-	if err := l.ReadFirst(ctx, provider, all); err != nil {
-		return nil, err
-	}
-	for _, q := range all {
-		if q.First.ID != "" { // else its line was emptied meanwhile
-			heads = append(heads, q.First)
-		}
-	}
-	return heads, nil
 }
 
 // ReadFirst sets the first task of each of some scopes that were counted. It costs one round trip.
@@ -275,10 +253,6 @@ func (l *List) inspectFirst(ctx context.Context, provider string, some []ScopeQu
 // about so many are read, and more says that there are others. Scopes in which tasks join or leave meanwhile may be missing. It costs
 // two round trips for each 1000 scopes, and one for each 1000 lines.
 func (l *List) Outline(ctx context.Context, provider string, most int) (list []ScopeWaiting, more bool, err error) {
-	queues, err := l.queues(ctx, provider)
-	if err != nil {
-		return nil, false, err
-	}
 	texts, more, err := l.scan(ctx, provider, "rules", most)
 	if err != nil {
 		return nil, false, err
@@ -287,11 +261,8 @@ func (l *List) Outline(ctx context.Context, provider string, most int) (list []S
 	if err != nil {
 		return nil, false, err
 	}
-	var paths []string
-	for path := range texts {
-		paths = append(paths, path)
-	}
-	counts, err := l.counts(ctx, provider, queues, paths)
+	paths := slices.Collect(maps.Keys(texts))
+	_, counts, err := l.counts(ctx, provider, paths...)
 	if err != nil {
 		return nil, false, err
 	}

@@ -118,63 +118,49 @@ type QueuedWaiter struct {
 }
 
 // Queued returns a page of the tasks in a scope's own lines, at most 64 from a place on, 0 for the first: the lines of its asynq
-// queues follow each other by name, each in the order of its turns. all is how many tasks the lines have. It costs two round trips,
-// and one more for each asynq queue on the page and each ten tasks. The error is that of Inspect.
+// queues follow each other by name, each in the order of its turns. all is how many tasks the lines have. It costs three round trips,
+// and one more for each ten tasks. The error is that of Inspect.
 func (l *List) Queued(ctx context.Context, scope string, from, most int) (list []QueuedWaiter, all int64, err error) {
 	s, err := l.cfg.Scopes.Of(scope)
 	if err != nil {
 		return nil, 0, err
 	}
-	provider := s.Scope.Provider()
-	queues, err := l.queues(ctx, provider)
+	queues, counts, err := l.counts(ctx, s.Scope.Provider(), s.Path)
 	if err != nil {
 		return nil, 0, err
 	}
-	counts, err := l.counts(ctx, provider, queues, []string{s.Path})
-	if err != nil {
-		return nil, 0, err
-	}
-	at, end := int64(from), int64(from+min(most, inspectBatch))
-	for i, queue := range queues {
-		// The page has the places from at to end among all lines; this line begins at `all`.
-		many := counts[0].byLine[i]
-		first, last := max(at, all)-all, min(end, all+many)-all
-		if all += many; first >= last {
-			continue
+	parts := make([]*redis.StringSliceCmd, len(queues))
+	err = l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
+		all = 0
+		for i, queue := range queues { // this line begins at `all` among the places of all lines
+			first, last := max(0, int64(from)-all), int64(from+min(most, inspectBatch))-all
+			parts[i] = redis.NewStringSliceCmd(ctx)
+			if all += counts[0].byLine[i]; last > 0 {
+				parts[i] = pipe.ZRange(ctx, leafKey(s.Prefix, queue, s.Path), first, last-1)
+			}
 		}
-		some, err := l.queued(ctx, s, queue, first, last)
-		if err != nil {
-			return nil, 0, wire.Unavailable(ctx, "look at the lines of", scope, err)
+	})
+	var asks []ask
+	for i, part := range parts {
+		for _, id := range part.Val() {
+			asks = append(asks, ask{scope: s, queue: queues[i], id: id})
 		}
-		list = append(list, some...)
 	}
-	return list, all, nil
-}
-
-// queued returns the tasks of a line from a place to another.
-func (l *List) queued(ctx context.Context, s *wire.Scope, queue string, first, last int64) (list []QueuedWaiter, err error) {
-	var ids *redis.StringSliceCmd
-	if err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
-		ids = pipe.ZRange(ctx, leafKey(s.Prefix, queue, s.Path), first, last-1)
-	}); err != nil {
-		return nil, err
-	}
-	for some := range slices.Chunk(ids.Val(), waiterBatch) {
-		asks := make([]ask, len(some))
-		for i, id := range some {
-			asks[i] = ask{scope: s, queue: queue, id: id}
-		}
-		_, statuses, err := l.inspect(ctx, s.Scope.Provider(), asks)
-		if err != nil {
-			return nil, err
+	for some := range slices.Chunk(asks, waiterBatch) {
+		var statuses []inspected
+		if err == nil {
+			_, statuses, err = l.inspect(ctx, s.Scope.Provider(), some)
 		}
 		for i, one := range statuses {
 			if one.Waits { // else it has started meanwhile
-				list = append(list, QueuedWaiter{Ref{s.Scope.String(), queue, some[i]}, one.WaiterStatus})
+				list = append(list, QueuedWaiter{Ref{scope, some[i].queue, some[i].id}, one.WaiterStatus})
 			}
 		}
 	}
-	return list, nil
+	if err != nil {
+		return nil, 0, wire.Unavailable(ctx, "look at the lines of", scope, err)
+	}
+	return list, all, nil
 }
 
 // LastQueued returns, for each of some scopes of one provider, 64 at most, the task in its own lines that is expected to start last:
@@ -219,9 +205,9 @@ type ask struct {
 // inspected is the answer to an ask.
 type inspected struct {
 	WaiterStatus
-	waiting, flying int64
-	rules           []policy.MatchedRule // without pauses
-	places          []PlaceQueue         // under each concurrency rule of them
+	flying int64
+	leases []policy.MatchedRule // its concurrency rules
+	places []PlaceQueue         // under each of them
 }
 
 // inspect asks for tasks of one provider. If rules begin or end to apply just now, the answer is that of the rules before.
@@ -277,15 +263,17 @@ func readInspected(reply any, rules []policy.MatchedRule) (i inspected, ok bool)
 	if len(n) < inspectNumbers || n[5] < 0 || n[5] > int64(len(rules))+1 {
 		return i, false
 	}
-	i.rules, i.waiting, i.flying, i.Ahead = rules, n[0], n[1], max(0, n[2])
+	i.flying, i.Ahead = n[1], max(0, n[2])
 	i.Waits, i.Dispatched, i.Expected = n[2] >= 0, n[2] < 0 && n[3] == 1, Exactly(us(n[4]))
 	if by := int(n[5]); by > len(rules) {
 		i.Paused = true
 	} else if by > 0 {
 		i.Binding = rules[by-1]
 	}
-	for two := range slices.Chunk(n[inspectNumbers:], 2) {
-		i.places = append(i.places, PlaceQueue{two[0], two[1]})
+	for _, b := range rules {
+		if at := inspectNumbers + 2*len(i.places); b.Rule.Algorithm == policy.Concurrency && at+1 < len(n) {
+			i.leases, i.places = append(i.leases, b), append(i.places, PlaceQueue{n[at], n[at+1]})
+		}
 	}
 	return i, true
 }
@@ -311,8 +299,8 @@ func (l *List) addRunTimes(ctx context.Context, provider string, list []inspecte
 	prefix, index := l.prefix(provider), map[string]int{}
 	var keys []string
 	for _, one := range list {
-		for b := range one.full() {
-			if key := RunTimesKey(prefix, b); index[key] == 0 {
+		for k, b := range one.leases {
+			if key := RunTimesKey(prefix, b); index[key] == 0 && one.places[k].Full(b.Rule.Limit) {
 				keys = append(keys, key)
 				index[key] = len(keys)
 			}
@@ -333,22 +321,6 @@ func (l *List) addRunTimes(ctx context.Context, provider string, list []inspecte
 	return nil
 }
 
-// full returns the concurrency rules under which runs have to end before the task's place is free.
-func (i *inspected) full() func(yield func(policy.MatchedRule, PlaceQueue) bool) {
-	return func(yield func(policy.MatchedRule, PlaceQueue) bool) {
-		k := 0
-		for _, b := range i.rules {
-			if b.Rule.Algorithm != policy.Concurrency || k >= len(i.places) {
-				continue
-			}
-			if p := i.places[k]; p.Full(b.Rule.Limit) && !yield(b, p) {
-				return
-			}
-			k++
-		}
-	}
-}
-
 // waitForRuns adds what the task waits for under its concurrency rules.
 func (i *inspected) waitForRuns(times func(policy.MatchedRule) RunTimes) {
 	start, binding := i.Expected, i.Binding
@@ -361,8 +333,11 @@ func (i *inspected) waitForRuns(times func(policy.MatchedRule) RunTimes) {
 	default:
 		start = Estimate{}
 	}
-	for b, places := range i.full() {
-		wait := times(b).Wait(places, b.Rule.Limit)
+	for k, b := range i.leases {
+		if !i.places[k].Full(b.Rule.Limit) {
+			continue
+		}
+		wait := times(b).Wait(i.places[k], b.Rule.Limit)
 		if !wait.Known() {
 			return
 		}

@@ -3,6 +3,7 @@ package waitlist
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -62,10 +63,7 @@ func (l *List) repair(ctx context.Context, provider string, cause error) bool {
 	if err != nil {
 		return false
 	}
-	var paths []any
-	for path := range texts {
-		paths = append(paths, path)
-	}
+	paths := slices.Collect(maps.Keys(texts))
 	for _, verb := range []string{"drop", "enter"} {
 		for some := range slices.Chunk(paths, repairBatch) {
 			n, err := l.sendRepair(ctx, provider, verb, some)
@@ -81,8 +79,11 @@ func (l *List) repair(ctx context.Context, provider string, cause error) bool {
 	return true
 }
 
-func (l *List) sendRepair(ctx context.Context, provider, verb string, paths []any) (dropped int64, err error) {
-	args := append([]any{l.cfg.Clock(), verb}, paths...)
+func (l *List) sendRepair(ctx context.Context, provider, verb string, paths []string) (dropped int64, err error) {
+	args := []any{l.cfg.Clock(), verb}
+	for _, path := range paths {
+		args = append(args, path)
+	}
 	err = l.runOnce(ctx, provider, repairScript, [][]any{args}, func(_ int, reply any) error {
 		n, ok := reply.(int64)
 		if dropped = n; !ok {
