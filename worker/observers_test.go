@@ -400,7 +400,7 @@ func TestTracer(t *testing.T) {
 	s.addForeign("waits")
 	wants("waits", "waits: headway: waiting: p/a, rule few")
 	p := seen.picks["waits"]
-	if rule, _ := p.Decision.BindingRule(); rule.Rule != "few" || p.Decision.Position.Ahead != 0 || time.Until(p.Until) < 10*time.Minute || p.Queue != "default" {
+	if rule, _ := p.Decision.BindingRule(); rule.Rule != "few" || p.Ahead != 0 || time.Until(p.Until) < 10*time.Minute || p.Queue != "default" {
 		t.Errorf("it waits until %s, by %+v", p.Until, p.Decision)
 	}
 	s.add(queue.Task{ID: "expired", Deadline: time.Now().Add(10 * time.Minute)})

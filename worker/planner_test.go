@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -177,7 +178,7 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 				var looks, granted atomic.Int64
 				var ahead atomic.Int64
 				s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
-					return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+					return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
 						got, err := dispatch(ctx, req)
 						for _, g := range got.Granted {
 							ahead.Store(max(ahead.Load(), int64(g.Wait)))

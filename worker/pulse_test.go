@@ -13,9 +13,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
@@ -86,9 +86,9 @@ func newWard(t *testing.T, scopes ...string) *ward {
 	w := &ward{said: &told{}, runs: make(chan time.Time, 10)}
 	w.system = newSystemOn(t, rdb, policy, MiddlewareConfig{Logger: slog.New(w.said)})
 	w.throttle.dispatcher.Intercept(func(next dispatch.Func) dispatch.Func {
-		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+		return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
 			if fault := w.broken.Load(); fault != nil {
-				return throttle.Dispatched{}, (*fault)(ctx)
+				return waitlist.Dispatched{}, (*fault)(ctx)
 			}
 			return next(ctx, req)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
@@ -201,7 +202,7 @@ func TestUnmatchedFails(t *testing.T) {
 		t.Errorf("it failed with %q", text)
 	}
 	s.until("its place is given up", func() bool {
-		stands, err := s.throttle.cfg.Limiter.Waitlist().IsQueued(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "stands")})
+		stands, err := s.throttle.cfg.Limiter.Waitlist().IsQueued(t.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: "stands"})
 		return err == nil && !stands
 	})
 	if s.refusals("unmatched") != 0 || log.times("no rule matches") != 0 {

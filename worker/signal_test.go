@@ -14,9 +14,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
@@ -92,7 +92,7 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
 	s.throttle.dispatcher.Intercept(func(ask dispatch.Func) dispatch.Func {
-		return func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+		return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
 			defer looks.Add(1)
 			return ask(ctx, req)
 		}

@@ -306,7 +306,7 @@ func TestLastErrorIsKept(t *testing.T) {
 func TestNeverPasses(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(3), MiddlewareConfig{
-		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Waiter, error) bool { return true },
+		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Request, error) bool { return true },
 	})
 	s.add(queue.Task{ID: "cost", Cost: 4})
 	s.add(queue.Task{ID: "type", Type: "unknown"})

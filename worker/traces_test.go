@@ -13,6 +13,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -45,7 +47,7 @@ func (s *system) untilNoTrace() {
 // forecasts go by, and how many were released and have not come; -1 where these do not agree.
 func (s *system) waiting(scope string) (waits, released int64) {
 	s.t.Helper()
-	got, err := s.throttle.cfg.Limiter.Inspect(s.t.Context(), scope)
+	got, err := s.throttle.cfg.Limiter.Waitlist().Inspect(s.t.Context(), scope)
 	must(s.t, err)
 	next, err := s.throttle.cfg.Limiter.Forecast(s.t.Context(), scope)
 	must(s.t, err)
@@ -130,7 +132,7 @@ func TestByHandLeavesAtOnce(t *testing.T) {
 				s.onlyWait(tasks + 5)
 			} else {
 				s.onlyWait(5)
-				last := throttle.Waiter{Scope: "p/a", ID: queue.Ticket("low", "p/a 002")}
+				last := waitlist.Ref{Scope: "p/a", Queue: "low", ID: "p/a 002"}
 				got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), last)
 				if err != nil || !got.Waits || got.Ahead != 2 || got.Expected.In > 6*time.Hour {
 					t.Errorf("the last that is left stands so: %+v, %v", got, err)
@@ -267,7 +269,7 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	j := &job{task: asynq.NewTask("work", nil), id: "waits", queue: "default", scope: "p/a"}
-	if err := s.throttle.denied(ctx, j, throttle.Decision{Position: throttle.QueuePosition{Waits: true}}); err == nil {
+	if err := s.throttle.denied(ctx, j, throttle.Decision{Joins: true}); err == nil {
 		t.Error("it is not told to have ended")
 	}
 	s.onlyWait(0)
@@ -282,7 +284,7 @@ func TestRecoveredInLine(t *testing.T) {
 	}
 	for id, retries := range map[string]int{"comes back": 3, "is archived": 0} {
 		s.addForeign(id, asynq.MaxRetry(retries))
-		_, err := s.throttle.cfg.Limiter.Waitlist().Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", id)}}, 0, 0)
+		_, err := s.throttle.cfg.Limiter.Waitlist().Join(t.Context(), []waitlist.Waiter{{Scope: "p/a", Queue: "default", ID: id}})
 		must(t, err)
 		key := "asynq:{default}:"
 		must(t, s.rdb.LRem(t.Context(), key+"pending", 1, id).Err())
@@ -297,7 +299,7 @@ func TestRecoveredInLine(t *testing.T) {
 		info := s.info("comes back")
 		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
 	})
-	if got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
+	if got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: "comes back"}); err != nil || !got.Waits {
 		t.Errorf("%+v, %v: it has lost its place", got, err)
 	}
 }
@@ -383,20 +385,20 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 func TestDispatchedTasksAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	w, ctx, waitlist := s.waitingTasks(), t.Context(), s.throttle.cfg.Limiter.Waitlist()
-	ask := throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "one")}
+	w, ctx, list := s.waitingTasks(), t.Context(), s.throttle.cfg.Limiter.Waitlist()
+	ask := waitlist.Waiter{Scope: "p/a", Queue: "default", ID: "one"}
 	s.add(queue.Task{ID: "one", Delay: time.Hour})
-	if joined, err := waitlist.Join(ctx, []throttle.Waiter{ask}, 0, throttle.QueueAll); err != nil || !joined[0].Waits {
+	if joined, err := list.Join(ctx, []waitlist.Waiter{ask}); err != nil || joined[0].Err != nil {
 		t.Fatalf("%+v, %v", joined, err)
 	}
-	got, err := waitlist.Dispatch(ctx, throttle.DispatchRequest{Provider: "p", Max: 1})
+	got, err := list.Dispatch(ctx, waitlist.Request{Provider: "p", Max: 1, Serves: []wire.Weighted{{Queue: "default", Weight: 1}}})
 	if err != nil || len(got.Granted) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	s.outcome(TaskDispatched)(w.RunNext(ctx, "default", "one"))
 	s.outcome(TaskDispatched)(w.SetPriority(ctx, "default", "one", 1))
 	s.outcome(TaskDispatched)(w.SetScope(ctx, "default", "one", "p/b"))
-	if _, granted, err := waitlist.Standing(ctx, ask.Ref()); err != nil || !granted || s.info("one").Headers[queue.HeaderScope] != "p/a" {
+	if _, granted, err := list.Standing(ctx, ask.Ref()); err != nil || !granted || s.info("one").Headers[queue.HeaderScope] != "p/a" {
 		t.Errorf("granted %t, %v, %v", granted, err, s.info("one").Headers)
 	}
 	if d, err := s.throttle.cfg.Limiter.Allow(ctx, "p/b"); err != nil || d.Allowed {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/worker/internal/asynqx"
@@ -187,9 +187,9 @@ func TestFreedPlaceWakes(t *testing.T) {
 }
 
 // hangs never tells whose turn it is, until the process stops.
-func hangs(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
+func hangs(ctx context.Context, _ waitlist.Request) (waitlist.Dispatched, error) {
 	<-ctx.Done()
-	return throttle.Dispatched{}, ctx.Err()
+	return waitlist.Dispatched{}, ctx.Err()
 }
 
 // "With the waking part alone dead things go on", and "each comes when asynq brings

@@ -37,9 +37,6 @@ func newOneByOne(t *testing.T, cfg asynq.Config) *oneByOne {
 		}
 		return nil
 	})
-	s.until("workers have made their weights known", func() bool {
-		return len(cfg.Queues) < 2 || s.rdb.Exists(t.Context(), "hw:queues").Val() == 1
-	})
 	return s
 }
 

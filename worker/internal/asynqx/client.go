@@ -87,8 +87,6 @@ type ClientConfig struct {
 	GiveBack func([]*Handout)
 	// Looks is called before each poll for tasks.
 	Looks func()
-	// Forwarded is called when asynq has moved n due tasks into a queue.
-	Forwarded func(queue string, n int)
 	// Moves is a group for which a server waits when it ends.
 	Moves *sync.WaitGroup
 }
@@ -165,8 +163,8 @@ func (g *Client) send(ctx context.Context, keys []string, args []any, its script
 		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
 	}
 	if !EndsRun(ctx, keys) {
-		if queue, ok := forwards(keys); ok {
-			return g.forward(ctx, queue, keys, args, its)
+		if forwards(keys) {
+			return g.forward(ctx, keys, args, its)
 		}
 		return its(ctx, g.UniversalClient, args)
 	}

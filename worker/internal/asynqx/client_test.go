@@ -107,12 +107,6 @@ func TestForwardsWhatIsDue(t *testing.T) {
 	forwarded := 0
 	g := NewClient(ClientConfig{
 		Redis: rdb, Serving: t.Context(), Interval: time.Second, Concurrency: 1,
-		Forwarded: func(queue string, n int) {
-			if queue != "default" {
-				t.Errorf("%d were forwarded into %q", n, queue)
-			}
-			forwarded += n
-		},
 	})
 	const now = 1_700_000_000
 	keys := []string{"asynq:{default}:retry", "asynq:{default}:pending"}

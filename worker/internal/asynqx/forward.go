@@ -10,25 +10,18 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// forwards reports whether keys belong to the script by which asynq moves due tasks into pending, and
-// returns the prefix of their queue's keys.
-func forwards(keys []string) (queue string, ok bool) {
-	if len(keys) != 2 || !strings.HasSuffix(keys[0], "}:scheduled") && !strings.HasSuffix(keys[0], "}:retry") {
-		return "", false
-	}
-	return strings.CutSuffix(keys[1], "pending")
+// forwards reports whether keys belong to the script by which asynq moves due tasks into pending.
+func forwards(keys []string) bool {
+	return len(keys) == 2 && (strings.HasSuffix(keys[0], "}:scheduled") || strings.HasSuffix(keys[0], "}:retry")) && strings.HasSuffix(keys[1], "}:pending")
 }
 
 // forward sends that script if a task is due: the check is one command, and a script that finds no
 // task is two. asynq checks two sets of each queue twice a second.
-func (g *Client) forward(ctx context.Context, queue string, keys []string, args []any, its script) *redis.Cmd {
+func (g *Client) forward(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
 	if len(args) > 0 && !g.due(ctx, keys[0], args[0]) {
 		return redis.NewCmdResult(int64(0), nil)
 	}
-	cmd := its(ctx, g.UniversalClient, args)
-	n, _ := cmd.Int()
-	g.cfg.Forwarded(QueueName(queue), n)
-	return cmd
+	return its(ctx, g.UniversalClient, args)
 }
 
 // due reports whether a sorted set may have a task that is due at now, in seconds since 1970. It is
