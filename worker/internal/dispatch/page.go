@@ -163,28 +163,16 @@ func idsOf(tasks []*Task) (ids []string) {
 	return ids
 }
 
-// place claims tasks and gives them places. Meanwhile this process takes no other tasks of their
-// queue: some that stand behind the page would get a place before it.
+// place claims tasks and gives them places, in the order of the page. Meanwhile this process takes no
+// other tasks of their queue.
 func (p *planner) place(ctx context.Context, name string, b *backlog, tasks []*Task) (claimed []*Task, placed []throttle.Joined, err error) {
 	p.shut(name, b)
 	claimed, err = p.claim(ctx, name, tasks)
 	if err != nil || len(claimed) == 0 {
 		return claimed, nil, err
 	}
-	p.settle()
 	placed, err = p.lineUp(context.WithoutCancel(ctx), claimed)
 	return claimed, placed, err
-}
-
-// settle waits, for a short time, until the tasks that this process has taken before the page have
-// their places: they are ahead of it. It does not wait for what other processes have taken.
-func (p *planner) settle() {
-	busy := func() bool { return p.d.load.asking.Load() > 0 || p.d.cfg.Servers.AtHand() }
-	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
-		if !asynqx.Sleep(p.d.cfg.Serving, settlePause) {
-			return
-		}
-	}
 }
 
 // lineUp gives tasks their places, and has their providers polled.

@@ -53,9 +53,6 @@ const (
 	// planClaim is when asynq brings back what a process that died has claimed.
 	planClaim = 5 * time.Second
 
-	// settlePause is a little more than a task takes from asynq to its handler.
-	settlePause = 500 * time.Microsecond
-	mostSettle  = 10 * time.Millisecond
 	// mostShut is how long no task of the queue is taken. pageShut is how much of that must be left
 	// for a page.
 	mostShut, pageShut = 100 * time.Millisecond, 50 * time.Millisecond
@@ -212,17 +209,14 @@ func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
 	return nil
 }
 
-// shut keeps this process from taking tasks of a queue, from now on or since the page before. It ends
-// by itself: a Redis that hangs costs the order, and not the other tasks.
+// shut keeps this process from taking tasks of a queue, from now on or since the page before: most would
+// have to be put back. It ends by itself, and a Redis that hangs does not stop the other tasks.
 func (p *planner) shut(name string, b *backlog) {
 	if b.shut.open != nil && time.Until(b.shut.until) >= pageShut {
 		return
 	}
 	p.open(b)
-	open, settled := p.d.cfg.Servers.Shut(name)
-	timer := time.AfterFunc(mostShut, open) // before anything that may hang
-	b.shut = shutting{time.Now().Add(mostShut), func() { timer.Stop(); open() }}
-	settled()
+	b.shut = shutting{time.Now().Add(mostShut), p.d.cfg.Servers.Shut(name, mostShut)}
 }
 
 // open ends shut.
