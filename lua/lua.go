@@ -50,6 +50,7 @@ var (
 
 	// These work on asynq's keys and are sent by package worker.
 	TakeTasks    = load("asynq/take_tasks")
+	TakePending  = load("asynq/take_pending")
 	ReleaseTasks = load("asynq/release_tasks")
 	DeferTasks   = load("asynq/defer_tasks")
 	KeepLeases   = load("asynq/keep_leases")

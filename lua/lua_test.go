@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write testdata/scripts.sha1 anew")
 
 // every is every script, by name.
 func every() []*Script {
-	all := append(All(), TakeTasks, ReleaseTasks, DeferTasks, KeepLeases, PutBack)
+	all := append(All(), TakeTasks, TakePending, ReleaseTasks, DeferTasks, KeepLeases, PutBack)
 	slices.SortFunc(all, func(a, b *Script) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

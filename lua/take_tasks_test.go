@@ -135,7 +135,11 @@ func TestTasksRefused(t *testing.T) {
 		TakeTasks: {"scheduled", func(q taskQueue) ([]string, []any) { return q.take(aLease, "a") },
 			[]string{"hmget", "zmscore", "zadd", "lpush", "hset", "zrem"}, []string{"exists", "zscore"}},
 		ReleaseTasks: {"retry", func(q taskQueue) ([]string, []any) { return q.release("a") }, []string{"hmget", "rpush", "zrem", "hset"}, []string{"exists", "lrem"}},
-		DeferTasks:   {"pending", func(q taskQueue) ([]string, []any) { return q.park("a") }, []string{"hmget", "zadd", "lrem", "hset", "hdel"}, []string{"zrem"}},
+		PutBack: {"active", func(q taskQueue) ([]string, []any) {
+			q.do("ZADD", q.prefix+"lease", 1, "a")
+			return []string{q.prefix + "t:a", q.prefix + "active", q.prefix + "lease", q.prefix + "retry"}, []any{"a", "it waits", 1900000000, "retry"}
+		}, []string{"hget", "zscore", "zadd", "hset", "lrem", "zrem"}, nil},
+		DeferTasks: {"pending", func(q taskQueue) ([]string, []any) { return q.park("a") }, []string{"hmget", "zadd", "lrem", "hset", "hdel"}, []string{"zrem"}},
 	}
 	for script, test := range scripts {
 		for i, missing := range test.commands {

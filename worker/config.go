@@ -103,9 +103,9 @@ type Server struct {
 }
 
 // NewServer returns an asynq server over MiddlewareConfig.Redis, made from cfg with the settings that
-// limited tasks need, wrapped around those that it has.
-// It keeps working if Redis fails while tasks are put back. While it is idle it polls for tasks every
-// TaskCheckInterval, and at once when this process dispatches one of them.
+// limited tasks need, wrapped around those that it has. It keeps working if Redis fails while tasks are
+// put back. While it is idle it polls for tasks every TaskCheckInterval, and at once when this process
+// dispatches one of them.
 //
 // Concurrency tasks run at once. While one tenant has more than half of the slots, up to half as many
 // more tasks of other tenants run too: see MiddlewareConfig.Tenant.
@@ -114,7 +114,7 @@ func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	g := asynqx.NewClient(asynqx.ClientConfig{
 		Redis: t.cfg.Redis, Serving: t.serving, Log: t.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
-		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog, Moves: &t.moves,
+		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog,
 	})
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
 	cfg.ErrorHandler = notArchived(g, cfg.ErrorHandler)
@@ -122,8 +122,8 @@ func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: t, client: g}
 }
 
-// notArchived returns an ErrorHandler that keeps asynq from archiving a limited task on its last attempt. asynq calls it right before
-// it archives or retries a task.
+// notArchived returns an ErrorHandler that keeps asynq from archiving a limited task on its last attempt.
+// asynq calls it right before it archives or retries a task.
 func notArchived(g *asynqx.Client, next asynq.ErrorHandler) asynq.ErrorHandler {
 	return asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
 		if limited, is := AsLimited(err); is {
@@ -135,9 +135,8 @@ func notArchived(g *asynqx.Client, next asynq.ErrorHandler) asynq.ErrorHandler {
 	})
 }
 
-// Start starts to process tasks with handler, and returns. While the server runs,
-// the process counts as one of those that share the limits. After Stop or Shutdown the error is
-// asynq.ErrServerClosed.
+// Start starts to process tasks with handler, and returns. While the server runs, the process counts as
+// one of those that share the limits. After Stop or Shutdown the error is asynq.ErrServerClosed.
 func (s *Server) Start(handler asynq.Handler) error {
 	if handler == nil {
 		return errors.New("worker: Start needs a handler, got nil")

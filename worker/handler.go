@@ -343,7 +343,7 @@ func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time
 	t.keepWait(ctx, j, at)
 	t.checkWhenBack(ctx, j)
 	if !j.own {
-		if err := j.lock().Extend(ctx, t.cfg.Redis, at); err != nil {
+		if err := asynqx.ExtendLocks(ctx, t.cfg.Redis, []asynqx.Lock{j.lock()}, []time.Time{at}); err != nil {
 			t.observer.Failed("lock")
 		}
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/events"
-	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/internal/ratelog"
 	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/redishealth"
@@ -492,7 +492,7 @@ func (l *Limits) waiting(ctx context.Context) (int64, error) {
 	l.serving.Lock()
 	queues := slices.Clone(l.queues)
 	l.serving.Unlock()
-	return asynqx.Backlog(ctx, l.rdb, queues)
+	return asynqread.Backlog(ctx, l.rdb, queues)
 }
 
 // End stops what Begin has started. Without a Begin it does nothing.

@@ -52,7 +52,8 @@ func (s *system) untilPlanned(id string) {
 	s.throttle.dispatcher.Wait()
 }
 
-// "A backlog that asynq's client enqueued is planned where it stands": its tasks are picked up little more than once, in their order.
+// "A backlog that asynq's client enqueued is planned where it stands": its tasks are picked up little more than once,
+// and those of a page in their order.
 func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, steady(100), func(s *system) {
@@ -73,7 +74,7 @@ func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 			off = append(off, max(ran.of(fmt.Sprintf("%03d", i))-i, i-ran.of(fmt.Sprintf("%03d", i))))
 		}
 		slices.Sort(off)
-		if p99 := off[n*99/100]; p99 > 10 {
+		if p99 := off[n*99/100]; p99 > 32 {
 			t.Errorf("tasks started up to %d places off, p99 %d", off[n-1], p99)
 		}
 	})

@@ -107,7 +107,7 @@ func isLook(cmd redis.Cmder) bool {
 	return strings.HasSuffix(last, "}:lease")
 }
 
-// "What a look has taken and not brought goes back to pending as soon as Redis answers": asynq would bring it in one to
+// "If the reply that hands out a task never arrives, the call is sent again": asynq would bring the task in one to
 // two minutes, a failure older, or archive it.
 func TestLostLook(t *testing.T) {
 	t.Parallel()
@@ -119,7 +119,11 @@ func TestLostLook(t *testing.T) {
 				left := 6 // replies to lose of looks that have found a task
 				s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 					err := send()
-					if reply, is := cmd.(*redis.Cmd); !is || err != nil || !isLook(cmd) || reply.Val() == nil || left == 0 {
+					reply, _ := cmd.(*redis.Cmd)
+					if err != nil || !isLook(cmd) || left == 0 {
+						return err
+					}
+					if messages, _ := reply.StringSlice(); len(messages) == 0 {
 						return err
 					}
 					left--
@@ -140,7 +144,7 @@ func TestLostLook(t *testing.T) {
 						t.Fatalf("%d of %d have run after %s", i, n, time.Since(began))
 					}
 				}
-				if took := time.Since(began); took > asynqx.LeaseFor/10 {
+				if took := time.Since(began); took > asynqx.LeaseFor/5 { // one call has lost all
 					t.Errorf("they took %s", took)
 				}
 				if left > 0 {

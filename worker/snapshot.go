@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/metrics"
 )
 
@@ -30,7 +30,7 @@ func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
-	queues, more, err := asynqx.CountTasks(ctx, t.cfg.Redis, snapshotQueues)
+	queues, more, err := asynqread.CountTasks(ctx, t.cfg.Redis, snapshotQueues)
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
@@ -46,7 +46,7 @@ func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 
 // runnable counts the tasks that could start now: pending tasks, which no limit holds, and waiting
 // tasks whose rules have room. A paused queue has none.
-func runnable(survey throttle.Survey, queues []asynqx.QueueTasks) []metrics.QueueTasks {
+func runnable(survey throttle.Survey, queues []asynqread.QueueTasks) []metrics.QueueTasks {
 	ready := map[string]int64{}
 	for _, q := range survey.Queues {
 		ready[q.First.Queue] += q.Ready
@@ -79,11 +79,11 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 // oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
 // The beginning is that in the task's headers.
 func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time.Time, error) {
-	tasks := make([]asynqx.TaskRef, len(survey.Queues))
+	tasks := make([]asynqread.TaskRef, len(survey.Queues))
 	for i, q := range survey.Queues {
 		tasks[i].Queue, tasks[i].ID = q.First.Queue, q.First.ID
 	}
-	headers, err := asynqx.Headers(ctx, t.cfg.Redis, tasks, queue.HeaderDue)
+	headers, err := asynqread.Headers(ctx, t.cfg.Redis, tasks, queue.HeaderDue)
 	if err != nil {
 		return nil, err
 	}

@@ -181,16 +181,25 @@ func (w *WaitingTasks) change(ctx context.Context, name, id string,
 	return w.changeHeld(ctx, held, ask, then, headers, place)
 }
 
-// changePending changes the headers of a task without a place in a queue. A worker decides on it next.
+// changePending changes the headers of a task without a place in a queue. It is scheduled meanwhile, and
+// becomes pending again, as the first: a worker decides on it next.
 func (w *WaitingTasks) changePending(ctx context.Context, name, id string, headers map[string]string) (TaskOutcome, error) {
 	if len(headers) == 0 {
 		return TaskPending, nil
 	}
-	was, err := asynqx.RewritePending(ctx, w.rdb, name, id, headers)
-	if err == nil && was == asynqx.Pending {
-		return TaskChanged, nil
+	mover := asynqx.NewMover(w.rdb, func(string) {})
+	if _, err := mover.Park(ctx, name, []string{id}, soon()); err != nil {
+		return "", err
 	}
-	return taskOutcomes[was], err
+	held, was, err := asynqx.Hold(ctx, w.rdb, name, id)
+	if err != nil || was != asynqx.Moved {
+		return taskOutcomes[was], err
+	}
+	err = held.PutBack(ctx, headers, time.Now())
+	if err == nil {
+		_, err = mover.Release(ctx, name, []string{id}) // in a paused queue asynq does so
+	}
+	return TaskChanged, err
 }
 
 func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then waitlist.Waiter, headers map[string]string,

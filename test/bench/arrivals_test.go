@@ -111,14 +111,18 @@ func (a *arrivals) begin(redisURL string) {
 	a.flows(5 * time.Second)
 }
 
-// strikes notes when the trouble begins.
-func (a *arrivals) strikes() { a.struck = time.Since(a.run.api.Epoch()) }
+// strikes waits until a call arrives, since others begin then too, and notes that the trouble begins.
+func (a *arrivals) strikes() {
+	a.Helper()
+	a.flows(0)
+	a.struck = time.Since(a.run.api.Epoch())
+}
 
-// flows waits until as many more calls have arrived as the limit admits in some time.
+// flows waits until as many more calls have arrived as the limit admits in some time, one at least.
 func (a *arrivals) flows(d time.Duration) {
 	a.Helper()
 	before, _ := a.run.api.Counts()
-	want := before + int(float64(a.limit)*d.Seconds())
+	want := before + max(1, int(float64(a.limit)*d.Seconds()))
 	redistest.WaitFor(a.T, fmt.Sprintf("%d calls", want), programs.Bound, func() bool { n, _ := a.run.api.Counts(); return n >= want })
 }
 

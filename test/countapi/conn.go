@@ -7,21 +7,27 @@ import (
 	"time"
 )
 
-// stampedConn notes when the first bytes of each request came out of the
-// socket. net/http reads ahead by one byte while a handler runs, so a stamp may
+// stampedConn notes when the first bytes of each request arrived: as the kernel noted it, or
+// when they came out of the socket. net/http reads ahead by one byte while a handler runs, so a stamp may
 // be taken before the handler of its request exists; a client that waits for
 // each answer (every client but a pipelining one) has one request on the way at
 // most, and the stamp is that request's.
 type stampedConn struct {
 	net.Conn
-	now   func() time.Duration
-	stamp atomic.Int64 // 0: no byte since the stamp was last taken
+	now    func() time.Duration
+	kernel func(p []byte) (n int, age time.Duration, err error) // nil where the kernel notes nothing
+	stamp  atomic.Int64                                         // 0: no byte since the stamp was last taken
 }
 
-func (c *stampedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+func (c *stampedConn) Read(p []byte) (n int, err error) {
+	var age time.Duration
+	if c.kernel != nil {
+		n, age, err = c.kernel(p)
+	} else {
+		n, err = c.Conn.Read(p)
+	}
 	if n > 0 {
-		c.stamp.CompareAndSwap(0, int64(c.now()))
+		c.stamp.CompareAndSwap(0, int64(max(1, c.now()-age)))
 	}
 	return n, err
 }
@@ -43,7 +49,7 @@ func (l stampedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stampedConn{Conn: c, now: l.now}, nil
+	return &stampedConn{Conn: c, now: l.now, kernel: kernelStamped(c)}, nil
 }
 
 // connKey finds the connection of a request in its context.

@@ -3,7 +3,8 @@
 // side. It answers any method at /v1/<scope>, with the names of the scope
 // escaped as in any URL, and logs for each request:
 //
-//   - its arrival, which is taken when its first bytes come out of the socket (by
+//   - its arrival, which on Linux is when its first bytes reached the kernel (SO_TIMESTAMPNS): a
+//     machine that is too busy to run the API does not move it. Elsewhere it is when they come out of the socket (by
 //     a wrapped net.Conn: nothing of net/http has run by then). A request that
 //     comes another way, such as through httptest.NewRecorder, is stamped by the
 //     first statement of the handler;

@@ -134,6 +134,53 @@ func TestArrivalIsTheFirstByte(t *testing.T) {
 	})
 }
 
+// "a machine that is too busy to run the API does not move it"
+func TestArrivalIsTheKernels(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	epoch := time.Now()
+	stamped := stampedListener{l, func() time.Duration { return time.Since(epoch) }}
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := stamped.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	conn := server.(*stampedConn)
+	if conn.kernel == nil {
+		t.Skip("only Linux notes when bytes arrive")
+	}
+	late := 0
+	for range 10 { // the kernel begins to note some time after it was asked to
+		if _, err := io.WriteString(client, "a"); err != nil {
+			t.Fatal(err)
+		}
+		sent := time.Since(epoch)
+		<-time.After(20 * time.Millisecond)
+		if _, err := conn.Read(make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+		if at, ok := conn.take(); !ok || at > sent {
+			late++
+		}
+	}
+	if late > 5 {
+		t.Errorf("%d of 10 bytes were noted after they had been sent", late)
+	}
+	client.Close()
+	if n, err := conn.Read(make([]byte, 8)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("Read() = %d, %v after the end, want io.EOF", n, err)
+	}
+}
+
 func TestLogIsWrittenAndReadBack(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

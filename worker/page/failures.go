@@ -11,7 +11,7 @@ import (
 
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/usage"
-	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
 // failures is one reading of what failed and what runs, by asynq queue. Of more queues than a snapshot has
@@ -22,7 +22,7 @@ type failures struct {
 	read   map[string]time.Time
 	// started is when the active tasks were picked up, as far as it is known, and next the server to ask next:
 	// of more than startsASnapshot each reading asks some in turn.
-	started map[asynqx.TaskRef]time.Time
+	started map[asynqread.TaskRef]time.Time
 	next    int
 	// runs are those of today by provider, and runsRead when they were read.
 	runs     []providerRuns
@@ -125,13 +125,13 @@ func (h *handler) loadRuns(ctx context.Context, f, before *failures) error {
 
 // loadStarts reads when the active tasks were picked up.
 func (h *handler) loadStarts(ctx context.Context, f, before *failures) error {
-	keys, _, err := asynqx.ServerKeys(ctx, h.cfg.Redis, h.now(), mostServers)
+	keys, _, err := asynqread.ServerKeys(ctx, h.cfg.Redis, h.now(), mostServers)
 	if err != nil {
 		return err
 	}
 	slices.Sort(keys)
-	f.started = map[asynqx.TaskRef]time.Time{}
-	var known map[asynqx.TaskRef]time.Time
+	f.started = map[asynqread.TaskRef]time.Time{}
+	var known map[asynqread.TaskRef]time.Time
 	if before != nil {
 		known, f.next = before.started, before.next
 	}
@@ -139,10 +139,10 @@ func (h *handler) loadStarts(ctx context.Context, f, before *failures) error {
 	for range min(startsASnapshot, len(keys)) {
 		some, f.next = append(some, keys[f.next%len(keys)]), f.next+1
 	}
-	now, err := asynqx.Starts(ctx, h.cfg.Redis, some)
+	now, err := asynqread.Starts(ctx, h.cfg.Redis, some)
 	for _, q := range f.queues {
 		for _, t := range q.Active {
-			ref := asynqx.TaskRef{Queue: t.Queue, ID: t.ID}
+			ref := asynqread.TaskRef{Queue: t.Queue, ID: t.ID}
 			if at, is := now[ref]; is {
 				f.started[ref] = at
 			} else if at, is := known[ref]; is {
@@ -226,7 +226,7 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 		}
 		for _, t := range q.Active {
 			if sees(t.Scope) {
-				running[t.Scope] = running[t.Scope].with(t, f.started[asynqx.TaskRef{Queue: t.Queue, ID: t.ID}])
+				running[t.Scope] = running[t.Scope].with(t, f.started[asynqread.TaskRef{Queue: t.Queue, ID: t.ID}])
 			}
 		}
 		if !sees("") { // the sums of a queue are those of all scopes

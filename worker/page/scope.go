@@ -14,7 +14,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
-	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
 const (
@@ -408,7 +408,7 @@ func (w *waiters) unknown() (n int) {
 
 func (h *handler) loadWaiters(ctx context.Context, turns control.Turns, before *waiters) (*waiters, error) {
 	w := &waiters{turns: turns, tasks: map[string]waiter{}}
-	var look []asynqx.TaskRef
+	var look []asynqread.TaskRef
 	for _, one := range turns.List {
 		key := one.Queue + "\x00" + one.ID
 		known := waiter{}
@@ -418,10 +418,10 @@ func (h *handler) loadWaiters(ctx context.Context, turns control.Turns, before *
 		if known.Known {
 			w.tasks[key] = known
 		} else if len(look) < newTasks {
-			look = append(look, asynqx.TaskRef{Queue: one.Queue, ID: one.ID})
+			look = append(look, asynqread.TaskRef{Queue: one.Queue, ID: one.ID})
 		}
 	}
-	heads, err := asynqx.TaskHeads(ctx, h.cfg.Redis, look)
+	heads, err := asynqread.TaskHeads(ctx, h.cfg.Redis, look)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
 const (
@@ -30,12 +30,12 @@ type servers struct {
 }
 
 type knownServer struct {
-	asynqx.ServerInfo
+	asynqread.ServerInfo
 	read time.Time
 }
 
 // serverRow is a server in the list.
-type serverRow struct{ asynqx.ServerInfo }
+type serverRow struct{ asynqread.ServerInfo }
 
 // cost returns how many commands the next refresh sends at most.
 func (l *servers) cost(now time.Time) int {
@@ -54,14 +54,14 @@ func (l *servers) refresh(ctx context.Context, rdb redis.UniversalClient, now ti
 	if now.Sub(l.at) < snapshotEvery/2 {
 		return nil
 	}
-	keys, all, err := asynqx.ServerKeys(ctx, rdb, now, mostServers)
+	keys, all, err := asynqread.ServerKeys(ctx, rdb, now, mostServers)
 	if err != nil {
 		return err
 	}
 	slices.Sort(keys)
 	l.keys, l.all, l.at = keys, all, now
 	due := l.due(now)
-	read, err := asynqx.ReadServers(ctx, rdb, due)
+	read, err := asynqread.ReadServers(ctx, rdb, due)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
 // pageNumber returns the page that a request asks for, from 1.
@@ -35,7 +35,7 @@ func pagesFor(all int64, page int, r *http.Request) pages {
 }
 
 // waiterOf returns what the headers of a task say.
-func waiterOf(head asynqx.TaskHead) waiter {
+func waiterOf(head asynqread.TaskHead) waiter {
 	w := waiter{Type: head.Type, EnqueuedBy: queue.EnqueuedBy(asynq.NewTaskWithHeaders(head.Type, nil, head.Headers)), Known: true}
 	w.Cost, w.Priority = head.Headers[queue.HeaderCost], head.Headers[queue.HeaderPriority]
 	w.Since, w.Patience = patience(head.Headers)

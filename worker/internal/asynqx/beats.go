@@ -90,10 +90,10 @@ func isBeat(key string) bool {
 	return strings.HasPrefix(key, "asynq:servers") || strings.HasPrefix(key, "asynq:workers")
 }
 
-// isServerState reports whether keys belong to the scripts by which a heartbeat writes and deletes its
-// server's state. The script that deletes it has no arguments.
-func isServerState(keys []string) bool {
-	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:")
+// isServerState reports whether a script is that by which a heartbeat writes its server's state. The one that
+// deletes it has no arguments.
+func isServerState(keys []string, args []any) bool {
+	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:") && len(args) > 0
 }
 
 // infoArg is the place of what a server writes of itself in the arguments of its script, and fieldConcurrency the field
@@ -116,19 +116,10 @@ func (g *Client) configured(args []any) []any {
 	return out
 }
 
-// sendState sends the script by which a heartbeat writes its server's state. It goes out in the
-// background once the script's text is known: a server that has lost the script then gets it again.
-func (g *Client) sendState(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
-	script := g.state.Load()
-	if script == nil {
-		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
-	}
+// sendState sends the script by which a heartbeat writes its server's state, in the background.
+func (g *Client) sendState(ctx context.Context, script string, keys []string, args []any) *redis.Cmd {
 	return redis.NewCmdResult("OK", g.beats.send(ctx, func(ctx context.Context) error {
-		err := g.UniversalClient.EvalSha(ctx, sha, keys, args...).Err()
-		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			err = g.UniversalClient.Eval(ctx, *script, keys, args...).Err()
-		}
-		return err
+		return redis.NewScript(script).Run(ctx, g.UniversalClient, keys, args...).Err()
 	}))
 }
 
@@ -140,8 +131,6 @@ func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redi
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
 }
 
-var keepLeases = sync.OnceValue(func() *redis.Script { return redis.NewScript(lua.KeepLeases.Source()) })
-
 // ZAddXX sends the leases that a heartbeat renews in the background. Only those that still belong to
 // this process when the call arrives are renewed.
 func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
@@ -150,7 +139,7 @@ func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *re
 	}
 	args := g.fences.renewals(key, members)
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error {
-		return keepLeases().Run(ctx, g.UniversalClient, []string{key}, args...).Err()
+		return eval(ctx, g.UniversalClient, lua.KeepLeases, []string{key}, args).Err()
 	}))
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -17,21 +16,19 @@ import (
 
 	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
 // Client is the Redis client under a server. asynq reports the end of a task to Redis in one script,
 // and if that fails it tries again with a context that has already ended (asynq v0.25 and v0.26). The
 // task then stays active until its lease ends and counts as failed, though it was only limited, or had
-// succeeded. The client sends such a script until Redis answers.
+// succeeded. The client sends such a script until Redis answers. To send one twice is harmless: the task
+// is no longer in the active list, or was taken anew, and the script changes nothing: see fences.
 //
-// To send one twice is harmless: the task is no longer in the active list, or was taken anew, and the
-// script changes nothing: see fences.
-//
-// From the message of a task that has succeeded, the client removes the text that Headway's own
-// put-backs left there: see withoutOurText.
-//
-// State that must last until asynq has recorded the end of a run, such as the mark of a last attempt,
-// is removed then: see onEnd.
+// Of a limited task on its last attempt, put_back is sent instead of asynq's archive: see PutBack. From
+// the message of a task that has succeeded, the client removes the text that Headway's own put-backs
+// left there: see withoutOurText. State that must last until asynq has recorded the end of a run, such
+// as the mark of a last attempt, is removed then: see OnEnd.
 //
 // The client also holds back the polls of an idle server at the pacer, and those of a server whose
 // slots are taken, and calls Looks before each.
@@ -44,13 +41,13 @@ type Client struct {
 	Serving context.Context //nolint:containedctx // ended when its server is shut down, or all are
 	Retire  context.CancelFunc
 
-	stopping chan struct{}
-	once     sync.Once
-	untaken  untaken
-	beats    beats
-	ends     combiner
-	fences   fences
-	state    atomic.Pointer[string] // the script by which a heartbeat writes its server's state; nil: not known yet
+	life context.Context //nolint:containedctx // over when ends are no longer sent
+	die  context.CancelFunc
+
+	repeats ratelog.Repeats // of log lines
+	beats   beats
+	ends    combiner
+	fences  fences
 
 	mu     sync.Mutex
 	onEnds map[string]func() // by asynq's key of the task
@@ -87,17 +84,17 @@ type ClientConfig struct {
 	GiveBack func([]*Handout)
 	// Looks is called before each poll for tasks.
 	Looks func()
-	// Moves is a group for which a server waits when it ends.
-	Moves *sync.WaitGroup
 }
 
 // NewClient returns the client of a server, with its pacer and its slots.
 func NewClient(cfg ClientConfig) *Client {
 	g := &Client{
 		UniversalClient: cfg.Redis, Pacer: NewPacer(cfg.Interval), Slots: NewSlots(cfg.Concurrency), cfg: cfg,
-		stopping: make(chan struct{}), untaken: untaken{log: cfg.Log}, ends: combiner{rdb: cfg.Redis},
+		ends:   combiner{rdb: cfg.Redis},
+		fences: fences{own: map[string]*pass{}, scripts: map[string]*redis.Script{}}, onEnds: map[string]func(){},
 	}
 	g.Serving, g.Retire = context.WithCancel(cfg.Serving)
+	g.life, g.die = context.WithCancel(context.WithoutCancel(cfg.Serving))
 	g.Pacer.giveBack, g.Pacer.free, g.Pacer.pends = cfg.GiveBack, g.Slots.Free, g.pends
 	return g
 }
@@ -114,95 +111,76 @@ func (g *Client) pends(ctx context.Context, queue string) bool {
 }
 
 // Stop limits what is still to be sent to lastTry.
-func (g *Client) Stop() { g.once.Do(func() { close(g.stopping) }) }
+func (g *Client) Stop() { time.AfterFunc(lastTry, g.die) }
 
-// EvalSha sends a script. A script that ends a task's run is sent until Redis answers; one that polls
-// for a task is sent when it is time.
+// EvalSha sends a script. A script that ends a task's run is sent until Redis answers, and one that
+// polls for a task is replaced by Headway's when it is time.
 func (g *Client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	args = withoutOurText(keys, args)
-	if isServerState(keys) && len(args) > 0 { // else the server ends
-		return g.sendState(ctx, sha, keys, g.configured(args))
+	if isServerState(keys, args) {
+		return redis.NewCmdResult(nil, noScript)
 	}
 	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.EvalSha(ctx, sha, keys, args...)
 	}
-	if by, is := g.fenced(ctx, keys); is {
-		if by.back > 0 && archives(keys) {
-			return g.putBack(ctx, keys, args, by)
-		}
-		its := g.fences.script(sha)
-		if its == nil {
-			return redis.NewCmdResult(nil, noScript{})
-		}
-		return g.endFenced(ctx, keys, args, by, its, bare)
-	}
-	return g.send(ctx, keys, args, bare)
+	return g.send(ctx, keys, args, bare, sha, "")
 }
 
 // Eval is EvalSha for a script that Redis did not know.
 func (g *Client) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	args = withoutOurText(keys, args)
-	if isServerState(keys) && len(args) > 0 {
-		g.state.Store(&script)
-		args = g.configured(args)
+	if isServerState(keys, args) {
+		return g.sendState(ctx, script, keys, g.configured(args))
 	}
 	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.Eval(ctx, script, keys, args...)
 	}
-	if by, is := g.fenced(ctx, keys); is {
-		return g.endFenced(ctx, keys, args, by, g.fences.learn(script), bare)
-	}
-	return g.send(ctx, keys, args, bare)
+	return g.send(ctx, keys, args, bare, redis.NewScript(script).Hash(), script)
 }
 
 // script sends a script of asynq's with arguments, by a client or in a pipeline.
 type script func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd
 
-func (g *Client) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
-	if queue, ok := Dequeues(ctx, keys); ok && len(args) > 0 {
-		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
+// send sends a script of asynq's as bare does, or what takes its place. Its source is empty where asynq
+// sends the hash alone.
+func (g *Client) send(ctx context.Context, keys []string, args []any, bare script, hash, source string) *redis.Cmd {
+	if queue, is := Dequeues(ctx, keys); is {
+		return g.look(ctx, queue)
+	}
+	if forwards(keys) {
+		return g.forward(ctx, keys, args, bare)
 	}
 	if !EndsRun(ctx, keys) {
-		if forwards(keys) {
-			return g.forward(ctx, keys, args, its)
-		}
-		return its(ctx, g.UniversalClient, args)
+		return bare(ctx, g.UniversalClient, args)
 	}
-	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
-		return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its(ctx, rdb, args) })
-	})
+	args = withoutOurText(keys, args)
+	run, lease := g.fences.of(keys)
+	if run == nil {
+		return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
+			return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return bare(ctx, rdb, args) })
+		})
+	}
+	script := g.fences.script(hash, source)
+	if run.back > 0 && len(keys) > 3 && strings.HasSuffix(keys[3], "}:archived") { // asynq's archive
+		keys = append(slices.Clone(keys[:3]), strings.TrimSuffix(keys[3], "archived")+"retry")
+		args, script = []any{args[0], args[1], run.back, "retry"}, putBack()
+	}
+	if script == nil {
+		return redis.NewCmdResult(nil, noScript)
+	}
+	return g.endFenced(ctx, keys, args, run, lease, script)
 }
 
-// PutBack has put_back sent where asynq would archive the task when its run ends now. asynq then brings the task back at a time, and
-// not early.
+// putBack is put_back, fenced.
+var putBack = sync.OnceValue(func() *redis.Script { return redis.NewScript(lua.Fence(lua.PutBack.Source())) })
+
+// PutBack has put_back sent where asynq would archive the task when its run ends now. asynq then brings
+// the task back at a time, and not early.
 func (g *Client) PutBack(queue, id string, at time.Time) {
 	g.fences.limited(taskKey(queue, id), SecondAtOrAfter(at))
 }
 
-// archives reports whether a script that ends a run is asynq's archive.
-func archives(keys []string) bool { return len(keys) > 3 && strings.HasSuffix(keys[3], "}:archived") }
-
-// putBack sends put_back instead of asynq's archive, whose keys and arguments it is given.
-func (g *Client) putBack(ctx context.Context, keys []string, args []any, by fence) *redis.Cmd {
-	keys = append(slices.Clone(keys[:3]), strings.TrimSuffix(keys[3], "archived")+"retry")
-	source := lua.PutBack.Source()
-	return g.endFenced(ctx, keys, []any{args[0], args[1], by.back}, by, g.fences.learn(source), func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
-		return rdb.Eval(ctx, source, keys, args...)
-	})
-}
-
-// fenced returns what precedes a script that ends a run, if the run can be distinguished from others.
-func (g *Client) fenced(ctx context.Context, keys []string) (by fence, is bool) {
-	if !EndsRun(ctx, keys) {
-		return fence{}, false
-	}
-	its, lease := g.fences.of(ctx, keys)
-	return fence{its, lease}, its != nil
-}
-
 // end sends a run's end until Redis answers, and then does what was registered for it.
 func (g *Client) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
-	cmd := g.untilTaken(ctx, try)
+	cmd := g.untilTaken(try)
 	g.ended(keys, cmd.Err())
 	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
 		// Only this process ends a run before its lease is over: an earlier call did, and its reply
@@ -213,41 +191,68 @@ func (g *Client) end(ctx context.Context, keys []string, try func(context.Contex
 }
 
 // untilTaken sends a script that ends a run until Redis answers.
-func (g *Client) untilTaken(ctx context.Context, try func(context.Context) *redis.Cmd) *redis.Cmd {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+func (g *Client) untilTaken(try func(context.Context) *redis.Cmd) *redis.Cmd {
+	ctx, cancel := context.WithTimeout(g.life, endLimit)
 	defer cancel()
-	var waits untakenTask
 	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
 		bounded, done := context.WithTimeout(ctx, TryFor)
 		cmd := try(bounded)
 		done()
-		if !MayPass(cmd.Err()) || ctx.Err() != nil {
-			g.untaken.ends(waits, cmd.Err())
+		if !MayPass(cmd.Err()) {
 			return cmd
 		}
-		waits = g.untaken.failed(waits, cmd.Err())
-		if !g.rest(ctx, pause, cancel) {
-			cmd := try(ctx)
-			g.untaken.ends(waits, cmd.Err())
+		if !Sleep(ctx, pause) {
+			if more, due := g.repeats.Due("given up", time.Now()); due {
+				g.cfg.Log.Warn("some task results were not written to redis; asynq recovers these tasks", "more", more, "error", cmd.Err())
+			}
 			return cmd
+		}
+		if more, due := g.repeats.Due("retrying", time.Now()); due {
+			g.cfg.Log.Warn("cannot write task results to redis; retrying", "more", more, "error", cmd.Err())
 		}
 	}
 }
 
 // look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or
-// one from ask.
-func (g *Client) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
+// one from pending.
+func (g *Client) look(ctx context.Context, queue string) *redis.Cmd {
 	g.cfg.Looks()
 	if !g.Slots.admit(g.Pacer.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
-	got := g.Pacer.look(ctx, queue, ask)
+	got := g.Pacer.look(ctx, queue, func(_ context.Context, n int) []found { return g.takePending(queue, n) })
 	if message, err := got.answer.Text(); err == nil {
 		key := queue + "t:" + messageID(message)
 		g.fences.takes(key, got.lease)
 		g.Slots.comes(key)
 	}
 	return got.answer
+}
+
+// takePending takes up to n tasks of a queue from pending. The call is sent again until Redis answers:
+// under the same lease it returns what an earlier copy has taken. After half the lease it gives up, and
+// asynq recovers what was taken.
+func (g *Client) takePending(queue string, n int) []found {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.Serving), LeaseFor/2)
+	defer cancel()
+	lease, keys := NewLease(), []string{queue + "pending", queue + "paused", queue + "active", queue + "lease"}
+	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
+		messages, err := eval(ctx, g.UniversalClient, lua.TakePending, keys, []any{lease, n, queue + "t:"}).StringSlice()
+		if MayPass(err) && Sleep(ctx, pause) && g.Serving.Err() == nil {
+			continue
+		}
+		if err == nil && len(messages) == 0 {
+			err = redis.Nil
+		}
+		if err != nil {
+			return []found{{answer: redis.NewCmdResult(nil, err)}}
+		}
+		all := make([]found, len(messages))
+		for i, message := range messages {
+			all[i] = found{lease, redis.NewCmdResult(message, nil)}
+		}
+		return all
+	}
 }
 
 // clientKey is the key of a server's client in the context of its tasks.
@@ -281,7 +286,7 @@ func (g *Client) TakeSlot(ctx context.Context) *Slot {
 func (g *Client) OnEnd(queue, id string, do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.onEnds == nil || len(g.onEnds) >= mostEnds {
+	if len(g.onEnds) >= mostEnds {
 		g.onEnds = map[string]func(){}
 	}
 	g.onEnds[taskKey(queue, id)] = do
@@ -307,25 +312,6 @@ func (g *Client) ended(keys []string, err error) {
 	g.mu.Unlock()
 	if do != nil {
 		do()
-	}
-}
-
-// rest waits before the next try; a stopping server has little time left.
-func (g *Client) rest(ctx context.Context, pause time.Duration, cancel context.CancelFunc) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	stopping := g.stopping
-	for {
-		select {
-		case <-timer.C:
-			return true
-		case <-ctx.Done():
-			return false
-		case <-stopping:
-			last := time.AfterFunc(lastTry, cancel)
-			defer last.Stop()
-			stopping = nil
-		}
 	}
 }
 
@@ -356,7 +342,7 @@ func MayPass(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, redis.ErrPoolTimeout) {
 		return true
 	}
-	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS"} {
+	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS", "max number of clients"} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true
 		}

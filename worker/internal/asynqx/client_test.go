@@ -1,14 +1,10 @@
 package asynqx
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,8 +86,8 @@ func TestCombiner(t *testing.T) {
 				if took := time.Since(began); took > test.in {
 					t.Errorf("80 took %s, want %s at most", took, test.in)
 				}
-				if got := fmt.Sprint(way.ways); len(way.ways) != test.trips {
-					t.Errorf("they went as %s, want %d round trips", got, test.trips)
+				if len(way.ways) > test.trips {
+					t.Errorf("they went as %v, want %d round trips at most", way.ways, test.trips)
 				}
 			})
 		})
@@ -151,7 +147,6 @@ type asker struct {
 	tasks map[string]int
 	fails int
 	asked []string
-	looks int
 	wake  func() // called once, while Redis is being asked
 }
 
@@ -197,9 +192,6 @@ func times(lease string, once func() *redis.Cmd) ask {
 // round is what asynq does again and again.
 func (a *asker) round(ctx context.Context) {
 	for _, queue := range a.queues {
-		a.mu.Lock()
-		a.looks++
-		a.mu.Unlock()
 		cmd := a.gate.look(ctx, queue, times("", func() *redis.Cmd { return a.redis(queue) })).answer
 		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
 			return // it found a task, or gives up
@@ -236,13 +228,6 @@ func (a *asker) since() []string {
 	return out
 }
 
-// looked is how often asynq has asked so far.
-func (a *asker) looked() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.looks
-}
-
 func want(t *testing.T, what string, got []string, want ...string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
@@ -274,62 +259,39 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// "shut keeps a queue from being asked, as if it were empty; what is here is handed out": others are asked as often as
-// before, and nobody goes round in circles meanwhile.
-func TestGateShut(t *testing.T) {
+// "No task of it is taken, for 100 ms at most": tasks of other queues are, and those of this one as soon as it is
+// opened, or with the next round.
+func TestShut(t *testing.T) {
 	t.Parallel()
-	const interval = 100 * time.Millisecond
-	for _, test := range []struct {
-		name        string
-		queues      []string
-		shut        []string
-		least, most int // how often Redis is asked in 20 intervals
-	}{
-		{"the only one", []string{"a"}, []string{"a"}, 0, 0},
-		{"one of two", []string{"a", "b"}, []string{"a"}, 15, 40},
-		{"the other", []string{"a", "b"}, []string{"b"}, 15, 40},
-		{"both", []string{"a", "b"}, []string{"a", "b"}, 0, 0},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	for name, open := range map[string]bool{"it is opened": true, "its time is over": false} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				a := newAsker(interval, test.queues...)
+				a := newAsker(100*time.Millisecond, "a", "b")
 				a.run(t)
-				<-time.After(3 * interval)
-				for _, queue := range test.shut {
-					a.gate.shut(queue)
-					a.gate.settled(queue)
-					a.put(queue, 3)
-				}
+				<-time.After(time.Second)
+				a.gate.shut("a", time.Now().Add(100*time.Millisecond))
+				a.put("a", 3)
+				a.put("b", 3)
 				a.gate.Kick()
 				a.since()
-				before := a.looked()
-				<-time.After(20 * interval)
-				asked := a.since()
-				if n, looks := len(asked), a.looked()-before; n < test.least || n > test.most || looks > 2*n+60 {
-					t.Errorf("%d looks, asked %q", looks, asked)
+				<-time.After(50 * time.Millisecond)
+				left := func(queue string) int {
+					a.mu.Lock()
+					defer a.mu.Unlock()
+					return a.tasks[queue]
 				}
-				for _, one := range asked {
-					if queue, _, _ := strings.Cut(one, " "); slices.Contains(test.shut, queue) {
-						t.Errorf("%s was asked", queue)
-					}
+				if left("a") != 3 || left("b") != 0 {
+					t.Errorf("shut, and %d tasks of it are left, and %d of the other", left("a"), left("b"))
 				}
-				a.gate.Put(NewHandout(test.shut[0], "", "task", time.Now()))
-				<-time.After(2 * RoundPause) // asynq may sleep between two rounds
-				if _, has := a.gate.serves(test.shut[0]); has != 0 {
-					t.Error("what is here is not handed out")
+				if open {
+					a.gate.shut("a", time.Time{})
+				} else {
+					<-time.After((50 + 150) * time.Millisecond)
 				}
-				for _, queue := range test.shut {
-					a.gate.open(queue)
-				}
-				<-time.After(RoundPause * time.Duration(5*len(test.shut)))
-				a.since()
-				a.mu.Lock()
-				defer a.mu.Unlock()
-				for _, queue := range test.shut {
-					if a.tasks[queue] > 0 {
-						t.Errorf("open, and %d tasks are left in %s", a.tasks[queue], queue)
-					}
+				<-time.After(10 * RoundPause)
+				if left("a") != 0 {
+					t.Errorf("open, and %d tasks are left", left("a"))
 				}
 			})
 		})
@@ -373,32 +335,5 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 			t.Errorf("Redis answers again: %v", err)
 		}
 		b.wait()
-	})
-}
-
-var errGone = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-
-// A Redis that ceases to again and again is told once a minute, with how often.
-func TestUntakenEndsAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		u := untaken{log: slog.New(slog.NewTextHandler(&log, nil))}
-		for range 61 { // a second each
-			<-time.After(time.Second)
-			waits := u.failed(false, errGone)
-			waits = u.failed(waits, errGone)
-			u.ends(waits, nil)
-		}
-		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if len(lines) != 4 || !strings.Contains(lines[2], "more=59") {
-			t.Errorf("logged %q", lines)
-		}
-		log.Reset()
-		waits := u.failed(false, errGone)
-		u.ends(waits, errGone)
-		if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "level=WARN") || !strings.Contains(line, "asynq recovers these tasks") {
-			t.Errorf("of one that was given up logged %q", line)
-		}
 	})
 }

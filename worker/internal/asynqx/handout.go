@@ -12,12 +12,11 @@ type Handout struct {
 	Lease   string    // under which it was taken
 	Message string    // in asynq's encoding
 	At      time.Time // when it is handed out
-	since   time.Time // when it was taken
 }
 
 // NewHandout returns a Handout for a message that asynq's script or Headway's has returned.
 func NewHandout(queue, lease, message string, at time.Time) *Handout {
-	return &Handout{Queue: queue, ID: messageID(message), Lease: lease, Message: message, At: at, since: time.Now()}
+	return &Handout{Queue: queue, ID: messageID(message), Lease: lease, Message: message, At: at}
 }
 
 // noHandout is how long a poll waits for a handout if there is none.

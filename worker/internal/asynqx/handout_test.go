@@ -83,7 +83,7 @@ func (h *handing) handed() []string {
 
 // at is a task of a queue to be handed out at a time after the beginning.
 func (h *handing) at(queue, message string, after time.Duration) *Handout {
-	return &Handout{Queue: queue, Message: message, ID: message, Lease: "7", At: h.began.Add(after), since: h.began}
+	return &Handout{Queue: queue, Message: message, ID: message, Lease: "7", At: h.began.Add(after)}
 }
 
 // "hands each to asynq some milliseconds before its start": in the order of their times, whatever the order in which they
@@ -161,7 +161,7 @@ func (s *Slots) starts(tenant string, n int) (all []*Slot) {
 
 // admits says whether a task may be taken now.
 func (s *Slots) admits() bool {
-	changed, _ := s.full()
+	changed := s.full()
 	return changed == nil
 }
 

@@ -15,8 +15,7 @@ import (
 // when the task is enqueued. A task that is limited for longer would lose it, and a duplicate would be
 // accepted. So waiting stops the lock's clock: it is extended by as long as the task waits.
 //
-// The lock's key is asynq's own (v0.25, v0.26); if another release uses another key, locks expire as
-// in asynq.
+// The lock's key is asynq's own.
 type Lock struct {
 	// Key is where asynq keeps the lock, and ID the task that may hold it.
 	Key, ID string
@@ -47,18 +46,8 @@ func (l Lock) Left(ctx context.Context, rdb redis.UniversalClient) time.Duration
 	return max(left.Val(), 0)
 }
 
-// Extend extends the lock, if the task holds it, by as long as the task waits until at. It costs one
-// round trip, and another one if the task holds the lock.
-func (l Lock) Extend(ctx context.Context, rdb redis.UniversalClient, at time.Time) error {
-	left := l.Left(ctx, rdb)
-	if left <= 0 {
-		return nil
-	}
-	return rdb.PExpire(ctx, l.Key, left+max(time.Until(at), 0)).Err()
-}
-
-// ExtendLocks is Extend for many tasks, most of which hold no lock: one round trip, and another one if
-// some do.
+// ExtendLocks extends the locks that are held by as long as their tasks wait. It costs one round trip, and
+// another one if some are held.
 func ExtendLocks(ctx context.Context, rdb redis.UniversalClient, locks []Lock, until []time.Time) error {
 	if len(locks) == 0 {
 		return nil

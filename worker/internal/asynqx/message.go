@@ -13,7 +13,6 @@ import (
 
 // The fields of asynq's message (asynq v0.25 and v0.26, internal/proto/asynq.proto).
 const (
-	fieldType         protowire.Number = 1
 	fieldID           protowire.Number = 3
 	fieldErrorMsg     protowire.Number = 7
 	fieldLastFailedAt protowire.Number = 11
@@ -48,7 +47,7 @@ func withoutOurText(keys []string, args []any) []any {
 // cleanMessage copies a message, without the text of a task that waits and its time. A real failure
 // keeps both. It returns false if message is not asynq's.
 func cleanMessage(message []byte) (clean []byte, ok bool) {
-	if !IsWaiting(errorMsg(message)) {
+	if !IsWaiting(field(message, fieldErrorMsg)) {
 		return message, true
 	}
 	for rest := message; len(rest) > 0; {
@@ -64,9 +63,6 @@ func cleanMessage(message []byte) (clean []byte, ok bool) {
 	}
 	return clean, true
 }
-
-// errorMsg returns the last error in a message, "" if it has none.
-func errorMsg(message []byte) (text string) { return field(message, fieldErrorMsg) }
 
 // messageID returns the id of the task in a message.
 func messageID(message string) string { return field([]byte(message), fieldID) }

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -239,7 +240,7 @@ func TestHeldAndPutBack(t *testing.T) {
 		t.Errorf("%+v, %v", info("a"), err)
 	}
 	held, _, _ = Hold(t.Context(), rdb, "low", "a")
-	rdb.ZAdd(t.Context(), QueuePrefix("low")+"lease", redis.Z{Score: 1, Member: "a"}) // another's by now
+	rdb.ZAdd(t.Context(), QueuePrefix("low")+"lease", redis.Z{Score: 1.5, Member: "a"}) // another's by now
 	if err := held.PutBack(t.Context(), nil, soon); err != nil || info("a").State != asynq.TaskStateActive {
 		t.Errorf("another's run was put back: %+v, %v", info("a"), err)
 	}
@@ -250,15 +251,9 @@ func TestHeldAndPutBack(t *testing.T) {
 			t.Errorf("%s: %v, %v, %v", id, held, was, err)
 		}
 	}
-	if was, err := RewritePending(t.Context(), rdb, "low", "p", map[string]string{"change": "6"}); err != nil || was != Pending || info("p").Headers["change"] != "6" {
-		t.Errorf("%v, %v, %+v", was, err, info("p"))
-	}
-	if was, err := RewritePending(t.Context(), rdb, "low", "a", map[string]string{"change": "7"}); err != nil || was != Active || info("a").Headers["change"] != "4" {
-		t.Errorf("%v, %v, %+v", was, err, info("a"))
-	}
 }
 
-// A task that leaves between two reads of it is read again.
+// A task that becomes pending while it is being held is pending.
 func TestHeldAsItLeaves(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
@@ -266,62 +261,14 @@ func TestHeldAsItLeaves(t *testing.T) {
 	client, inspector := asynq.NewClientFromRedisClient(beside), asynq.NewInspectorFromRedisClient(beside)
 	_, err := client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID("a"), asynq.ProcessIn(time.Hour))
 	must(t, err)
+	runs := sync.OnceFunc(func() { must(t, inspector.RunTask("default", "a")) })
 	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
-		switch args := fmt.Sprint(cmd.Args()...); {
-		case cmd.Name() == "zscore":
-			must(t, inspector.RunTask("default", "a"))
-		case strings.HasSuffix(args, "msg"):
-			must(t, inspector.DeleteTask("default", "a"))
+		if cmd.Name() == "zscore" {
+			runs()
 		}
 		return send()
 	}))
 	if _, was, err := Hold(t.Context(), rdb, "default", "a"); err != nil || was != Pending {
 		t.Errorf("held as it became pending: %v, %v", was, err)
-	}
-	if was, err := RewritePending(t.Context(), rdb, "default", "a", map[string]string{"k": "v"}); err != nil || was != Gone {
-		t.Errorf("changed as it was deleted: %v, %v", was, err)
-	}
-}
-
-// The servers are what asynq's own inspector says of them, and no more are read than asked for.
-func TestServerList(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	queues := map[string]int{"default": 3, "low": 1}
-	for range 3 {
-		server := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 7, Queues: queues, LogLevel: asynq.FatalLevel})
-		must(t, server.Start(asynq.NewServeMux()))
-		t.Cleanup(server.Shutdown)
-	}
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	redistest.WaitFor(t, "all servers to be known", 10*time.Second, func() bool {
-		list, err := inspector.Servers()
-		return err == nil && len(list) == 3
-	})
-	want, err := inspector.Servers()
-	must(t, err)
-	keys, all, err := ServerKeys(t.Context(), rdb, time.Now(), 2)
-	if err != nil || all != 3 || len(keys) != 2 {
-		t.Errorf("%q of %d, %v", keys, all, err)
-	}
-	if keys, _, err = ServerKeys(t.Context(), rdb, time.Now(), 10); err != nil || len(keys) != 3 {
-		t.Fatalf("%q, %v", keys, err)
-	}
-	got, err := ReadServers(t.Context(), rdb, append(keys, "asynq:servers:{gone:1:x}"))
-	if err != nil || len(got) != 3 {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	for _, s := range got {
-		if s.Host != want[0].Host || s.PID != want[0].PID || s.Concurrency != 7 || s.Status != "active" || s.Active != 0 || !maps.Equal(s.Queues, queues) || s.Started.Sub(want[0].Started).Abs() > 10*time.Second {
-			t.Errorf("got %+v, want %+v", s, want[0])
-		}
-	}
-	if _, later, err := ServerKeys(t.Context(), rdb, time.Now().Add(time.Hour), 10); err != nil || later != 0 {
-		t.Errorf("an hour later %d are alive, %v", later, err)
-	}
-	for _, damaged := range []string{"\x0a\xff", "\xff", "\x2a\x02\x0a\x09"} {
-		if s, ok := readServerInfo([]byte(damaged)); ok {
-			t.Errorf("%q is read as %+v", damaged, s)
-		}
 	}
 }

@@ -41,17 +41,17 @@ type Pacer struct {
 	free     func() int // how many slots the server has to spare; nil: enough
 
 	mu      sync.Mutex
-	shuts   map[string]int  // queues that are not polled now, and by how many calls of shut
-	met     map[string]bool // queues that asynq has polled, by their prefix
-	empty   map[string]bool // the queues that the present round found empty
-	last    string          // the queue of the last poll, if it found nothing
-	sole    bool            // asynq polled it again: it has no other
-	begun   time.Time       // when the present poll began: the lease under which it takes a task is counted from there
-	until   time.Time       // how long it lasts, if it found nothing; zero: it has not
-	rests   time.Time       // until when the next round is held back, if this one finds nothing
-	asked   *question       // the request to Redis under way; nil: none
-	finds   map[string]int  // how many tasks of a queue were found in a row
-	vain    map[string]int  // how often in a row a queue was empty, without a kick meanwhile
+	met     map[string]bool      // queues that asynq has polled, by their prefix
+	shuts   map[string]time.Time // queues that count as empty, and until when
+	empty   map[string]bool      // the queues that the present round found empty
+	last    string               // the queue of the last poll, if it found nothing
+	sole    bool                 // asynq polled it again: it has no other
+	begun   time.Time            // when the present poll began: the lease under which it takes a task is counted from there
+	until   time.Time            // how long it lasts, if it found nothing; zero: it has not
+	rests   time.Time            // until when the next round is held back, if this one finds nothing
+	asked   *question            // the request to Redis under way; nil: none
+	finds   map[string]int       // how many tasks of a queue were found in a row
+	vain    map[string]int       // how often in a row a queue was empty, without a kick meanwhile
 	taken   handouts
 	overdue *time.Timer   // nil: no task waits here to be handed out
 	kicked  chan struct{} // closed by the next kick
@@ -83,20 +83,18 @@ func (f found) brings() bool { return f.answer.Err() == nil }
 // question is a request to Redis.
 type question struct {
 	queue   string
-	n       int  // for how many tasks
-	glance  bool // first only checks whether there are any
-	awaited bool // a poll waits for it
-	began   time.Time
+	n       int     // for how many tasks
+	glance  bool    // first only checks whether there are any
+	awaited bool    // a poll waits for it
 	found   []found // nil: the answers are yet to come
 }
 
 const (
 	// mostAsked is how many tasks of a queue are requested at once. findsMore is after how many found
-	// in a row one more is requested; if Redis takes longer than farAway to answer, the number doubles
-	// each time. After vainOften answers without a task, a glance precedes the request.
+	// in a row one more is requested. After vainOften answers without a task, a glance precedes the
+	// request.
 	mostAsked = 16
 	findsMore = 4
-	farAway   = 2 * time.Millisecond
 	vainOften = 5
 )
 
@@ -104,7 +102,7 @@ const (
 // and one and a half, like asynq.
 func NewPacer(interval time.Duration) *Pacer {
 	return &Pacer{
-		interval: interval, shuts: map[string]int{}, finds: map[string]int{}, vain: map[string]int{},
+		interval: interval, finds: map[string]int{}, shuts: map[string]time.Time{}, vain: map[string]int{},
 		met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -137,14 +135,6 @@ func (g *Pacer) serves(name string) (asks bool, has int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.met[QueuePrefix(name)] && !g.Stopped(), len(g.taken)
-}
-
-// atHand reports whether tasks are to be handed out now.
-func (g *Pacer) atHand() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, n := g.taken.due("", time.Now())
-	return n > 0
 }
 
 // Withdraw takes back all tasks that were not handed out, once the pacer was stopped. If a request to
@@ -221,93 +211,52 @@ func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (an
 	}
 	now := time.Now()
 	over := g.asked == nil && !g.until.IsZero() && !now.Before(g.until)
-	shut := g.shuts[queue] > 0
-	if g.asked == nil && !over && !shut && g.room(queue, now) && g.due(queue, now) {
+	if g.asked == nil && !over && g.room(queue, now) && g.due(queue, now) {
 		g.ask(ctx, queue, ask)
 	}
 	one, others := g.taken.next(queue, now)
-	unshut, left := g.unshut()
 	switch {
 	case one != nil:
 		g.keep()
 		return &found{one.Lease, redis.NewCmdResult(one.Message, nil)}, 0, nil, nil
-	case others, over, (shut || g.empty[queue]) && left > 0, shut && unshut > 0 && g.mayBegin(now):
+	case others, over, g.empty[queue] && g.left() > 0:
 		return g.goesOn(queue), 0, nil, nil
 	case g.asked != nil:
 		g.asked.awaited = g.asked.queue == queue
 		return nil, g.taken.until(now), g.changed, nil
 	}
-	wait = g.taken.until(now)
-	if unshut > 0 {
-		wait = min(wait, g.rests.Sub(now))
-	}
+	wait = min(g.taken.until(now), g.rests.Sub(now))
 	if !g.until.IsZero() {
 		wait = min(wait, g.until.Sub(now))
-	}
-	if unshut == 0 {
-		return nil, wait, g.changed, nil // a kick that came takes effect when a queue is open
 	}
 	return nil, wait, g.changed, g.heard
 }
 
-// shut keeps a queue from being polled, as if it were empty, until open is called. Tasks that are here
-// are handed out.
-func (g *Pacer) shut(queue string) {
+// left returns how many of the queues that asynq has polled are left in the present round. g.mu is held.
+func (g *Pacer) left() int { return len(g.met) - len(g.empty) }
+
+// shut has a queue count as empty until a time.
+func (g *Pacer) shut(queue string, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.shuts[queue]++
+	if g.shuts[queue] = until; until.IsZero() {
+		delete(g.shuts, queue)
+		delete(g.empty, queue)
+	}
+	g.change()
 }
 
 // IsShut reports whether a queue is not polled now.
 func (g *Pacer) IsShut(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.shuts[QueuePrefix(name)] > 0
+	return time.Now().Before(g.shuts[QueuePrefix(name)])
 }
-
-// settled returns when no answer of a queue that was shut is under way.
-func (g *Pacer) settled(queue string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for g.asked != nil && g.asked.queue == queue && g.asked.found == nil {
-		changed := g.changed
-		g.mu.Unlock()
-		<-changed
-		g.mu.Lock()
-	}
-}
-
-// open makes a queue that was shut pollable again.
-func (g *Pacer) open(queue string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.shuts[queue]--; g.shuts[queue] <= 0 {
-		delete(g.shuts, queue)
-	}
-	g.change()
-}
-
-// unshut returns how many of the queues that asynq has polled are not shut, and how many of them are
-// left in the present round. g.mu is held.
-func (g *Pacer) unshut() (all, left int) {
-	for name := range g.met {
-		if g.shuts[name] > 0 {
-			continue
-		}
-		if all++; !g.empty[name] {
-			left++
-		}
-	}
-	return all, left
-}
-
-// mayBegin reports whether a round may begin after one that found nothing. g.mu is held.
-func (g *Pacer) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
 
 // due reports whether a queue is to be polled now: not while it is held back after a round that found
 // nothing. g.mu is held.
 func (g *Pacer) due(queue string, now time.Time) bool {
-	if _, left := g.unshut(); left == 0 && g.empty[queue] && g.mayBegin(now) {
+	if g.left() == 0 && (!now.Before(g.rests) || isClosed(g.heard)) {
 		clear(g.empty)
 	}
 	if g.empty[queue] {
@@ -316,12 +265,16 @@ func (g *Pacer) due(queue string, now time.Time) bool {
 	if len(g.empty) == 0 {
 		g.heard = g.kicked
 	}
+	if until := g.shuts[queue]; now.Before(until) {
+		g.empty[queue], g.rests = true, until
+		return false
+	}
 	return true
 }
 
 // ask starts a request to Redis. g.mu is held.
 func (g *Pacer) ask(ctx context.Context, queue string, ask ask) {
-	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
+	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften}
 	g.asked = q
 	go func() {
 		found := []found{*nothing()}
@@ -364,11 +317,7 @@ func (g *Pacer) answered(q *question, answers []found) {
 		}
 	}
 	if has == q.n {
-		more := has
-		if time.Since(q.began) > farAway {
-			more *= findsMore
-		}
-		g.finds[q.queue] = min(g.finds[q.queue]+more, mostAsked*findsMore)
+		g.finds[q.queue] = min(g.finds[q.queue]+has, mostAsked*findsMore)
 	} else {
 		delete(g.finds, q.queue)
 	}

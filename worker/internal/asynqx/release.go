@@ -38,15 +38,15 @@ func linkedRelease(info *debug.BuildInfo) string {
 		return ""
 	}
 	for _, m := range info.Deps {
-		if m.Path != asynqModule {
-			continue
-		}
-		if r := m.Replace; r != nil && r.Path != m.Path {
-			return r.Path + "@" + r.Version
-		} else if r != nil {
+		switch r := m.Replace; {
+		case m.Path != asynqModule:
+		case r == nil:
+			return m.Version
+		case r.Path == asynqModule:
 			return r.Version
+		default:
+			return r.Path + "@" + r.Version
 		}
-		return m.Version
 	}
 	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Servers are the pacers and slots of a Middleware's servers. They are safe for concurrent use.
@@ -44,33 +45,19 @@ func (g *Servers) Serving(name string) (found *Pacer) {
 	return found
 }
 
-// Shut stops all servers from polling a queue until open is called. settled returns when no answer is
-// under way.
-func (g *Servers) Shut(name string) (open, settled func()) {
-	g.mu.Lock()
-	all, prefix := slices.Collect(maps.Keys(g.all)), QueuePrefix(name)
-	g.mu.Unlock()
-	each := func(do func(*Pacer, string)) func() {
-		return func() {
-			for _, one := range all {
-				do(one, prefix)
-			}
-		}
-	}
-	each((*Pacer).shut)()
-	return sync.OnceFunc(each((*Pacer).open)), each((*Pacer).settled)
-}
-
-// AtHand reports whether a server has tasks that are to be handed out now.
-func (g *Servers) AtHand() bool {
+// Shut stops all servers from polling a queue for a time, or until open is called.
+func (g *Servers) Shut(name string, most time.Duration) (open func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for one := range g.all {
-		if one.atHand() {
-			return true
+	all := slices.Collect(maps.Keys(g.all))
+	for _, one := range all {
+		one.shut(QueuePrefix(name), time.Now().Add(most))
+	}
+	return func() {
+		for _, one := range all {
+			one.shut(QueuePrefix(name), time.Time{})
 		}
 	}
-	return false
 }
 
 // Kick makes every server poll for tasks at once: something was put into pending. It does not block,

@@ -257,11 +257,11 @@ func (s *Slots) beyond() int {
 // first.
 func (s *Slots) admit(stopped <-chan struct{}) bool {
 	for {
-		changed, again := s.full()
+		changed := s.full()
 		if changed == nil {
 			return true
 		}
-		timer := time.NewTimer(again)
+		timer := time.NewTimer(slotLasts / 4) // a run may last by then, so that a slot is lent
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -273,25 +273,20 @@ func (s *Slots) admit(stopped <-chan struct{}) bool {
 	}
 }
 
-// full returns a channel that is closed when a slot may be free, and how soon to check again in any
-// case; nil if one is free now.
-func (s *Slots) full() (changed <-chan struct{}, again time.Duration) {
+// full returns a channel that is closed when a slot may be free; nil if one is free now.
+func (s *Slots) full() (changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken+len(s.coming) >= s.size {
 		maps.DeleteFunc(s.coming, func(_ string, since time.Time) bool { return time.Since(since) > slotComes })
 	}
 	if all := s.taken + len(s.coming); all < s.size || all < s.size+s.lent() {
-		return nil, 0
+		return nil
 	}
 	if s.changed == nil {
 		s.changed = make(chan struct{})
 	}
-	again = slotComes
-	if s.hogged() {
-		again = slotLasts / 4
-	}
-	return s.changed, again
+	return s.changed
 }
 
 // Free returns how many slots are not taken; negative if tasks run beyond them.
@@ -299,16 +294,6 @@ func (s *Slots) Free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.size - s.taken - len(s.coming)
-}
-
-// hogged reports whether one tenant has more than half of the slots. s.mu is held.
-func (s *Slots) hogged() bool {
-	for tenant, all := range s.held {
-		if tenant != "" && all.Len() > s.half {
-			return true
-		}
-	}
-	return false
 }
 
 // tell lets a poll go on that was held back. s.mu is held.

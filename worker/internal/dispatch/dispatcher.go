@@ -99,10 +99,10 @@ type Dispatcher struct {
 	slots    slots
 	repeats  ratelog.Repeats // of lines of the log
 
-	begin   sync.Once
-	mu      sync.Mutex
-	loops   map[string]*loop
-	learned map[string]chan struct{} // closed when the distance of a provider's Redis is known
+	begin    sync.Once
+	mu       sync.Mutex
+	loops    map[string]*loop
+	learned  map[string]chan struct{} // closed when the distance of a provider's Redis is known
 	queues   map[string]int           // of the servers of this process, with their weights
 	weighted bool                     // some server takes tasks by weight, and not strictly in the order of its queues
 }

@@ -1,4 +1,4 @@
-package asynqx
+package asynqread
 
 import (
 	"context"

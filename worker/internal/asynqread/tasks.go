@@ -1,4 +1,6 @@
-package asynqx
+// Package asynqread reads what asynq keeps of tasks, queues and servers, for the page and for metrics: many at a time, and no
+// more than asked for. It writes nothing.
+package asynqread
 
 import (
 	"context"
@@ -6,6 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // QueueTasks is how many tasks of a queue can run now, and run.
@@ -29,9 +33,9 @@ func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list 
 	pending, active, paused := make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names))
 	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, name := range names {
-			pending[i] = pipe.LLen(ctx, QueuePrefix(name)+"pending")
-			active[i] = pipe.LLen(ctx, QueuePrefix(name)+"active")
-			paused[i] = pipe.Exists(ctx, QueuePrefix(name)+"paused")
+			pending[i] = pipe.LLen(ctx, asynqx.QueuePrefix(name)+"pending")
+			active[i] = pipe.LLen(ctx, asynqx.QueuePrefix(name)+"active")
+			paused[i] = pipe.Exists(ctx, asynqx.QueuePrefix(name)+"paused")
 		}
 		return nil
 	})
@@ -44,6 +48,15 @@ func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list 
 	return list, more, nil
 }
 
+// The fields of asynq's message that are read here (asynq v0.26, internal/proto/asynq.proto).
+const (
+	fieldType    protowire.Number = 1
+	fieldHeaders protowire.Number = 15
+
+	mapKey   protowire.Number = 1 // of an entry of the headers
+	mapValue protowire.Number = 2
+)
+
 // TaskRef is a task of a queue.
 type TaskRef struct{ Queue, ID string }
 
@@ -55,7 +68,7 @@ func messagesOf(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef)
 	read, messages := make([]*redis.SliceCmd, len(tasks)), make([]string, len(tasks))
 	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, t := range tasks {
-			read[i] = pipe.HMGet(ctx, taskKey(t.Queue, t.ID), "msg") // no error for a task that has gone
+			read[i] = pipe.HMGet(ctx, asynqx.QueuePrefix(t.Queue)+"t:"+t.ID, "msg") // no error for a task that has gone
 		}
 		return nil
 	})
@@ -76,9 +89,8 @@ func Headers(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef, na
 	}
 	values := make([]string, len(tasks))
 	for i, message := range messages {
-		if message != "" {
-			values[i] = header([]byte(message), name)
-		}
+		head, _ := readTaskHead([]byte(message))
+		values[i] = head.Headers[name]
 	}
 	return values, nil
 }
@@ -128,26 +140,4 @@ func readTaskHead(message []byte) (head TaskHead, ok bool) {
 		return true
 	})
 	return head, ok
-}
-
-// header returns a header of the task in a message, "" if it has none of the name.
-func header(message []byte, name string) string {
-	for len(message) > 0 {
-		number, kind, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
-			return ""
-		}
-		n := protowire.ConsumeFieldValue(number, kind, message[tag:])
-		if n < 0 {
-			return ""
-		}
-		if number == fieldHeaders && kind == protowire.BytesType {
-			entry, _ := protowire.ConsumeBytes(message[tag:])
-			if field(entry, mapKey) == name {
-				return field(entry, mapValue)
-			}
-		}
-		message = message[tag+n:]
-	}
-	return ""
 }

@@ -1,9 +1,11 @@
-package asynqx
+package asynqread
 
 import (
 	"context"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // Backlog returns how many tasks of queues wait: those in pending, scheduled and retry. It costs one
@@ -11,9 +13,9 @@ import (
 func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n int64, err error) {
 	cmds, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, name := range queues {
-			pipe.LLen(ctx, QueuePrefix(name)+"pending")
-			pipe.ZCard(ctx, QueuePrefix(name)+"scheduled")
-			pipe.ZCard(ctx, QueuePrefix(name)+"retry")
+			pipe.LLen(ctx, asynqx.QueuePrefix(name)+"pending")
+			pipe.ZCard(ctx, asynqx.QueuePrefix(name)+"scheduled")
+			pipe.ZCard(ctx, asynqx.QueuePrefix(name)+"retry")
 		}
 		return nil
 	})
