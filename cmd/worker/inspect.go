@@ -237,6 +237,8 @@ func (i *inspection) start(at control.Time, between control.Range, why control.R
 		return "when " + cli.Quote(scope) + " is resumed"
 	case why == control.ReasonPaused:
 		return i.moment(at) + ", after the pause of " + cli.Quote(scope)
+	case why == control.ReasonQueuePaused:
+		return "when its queue goes on: asynq has paused it"
 	case why == control.ReasonUpstream:
 		by = ", when its pause is over"
 	case rule != "":

@@ -122,8 +122,6 @@ func (i *inspection) turnLines(r control.Task) [][2]string {
 		return [][2]string{{"rules", unmatchedText(r.NoRule)}}
 	case r.Turn == control.TurnDispatched:
 		return [][2]string{{"turn", "dispatched, on its way to a worker"}}
-	case r.Turn == control.TurnParked:
-		return [][2]string{{"turn", "parked in its place until " + parkedText(r)}}
 	case r.Turn == control.TurnWaiting:
 		return [][2]string{
 			{"position", fmt.Sprintf("%d in the queue of its scope", r.Position)}, {"start", i.start(r.Start, r.Range, r.Reason, r.Rule, r.RuleScope)},
@@ -140,19 +138,11 @@ func (i *inspection) advice(n control.NoRule) string {
 	return unmatchedText(n) + "; add a rule, or delete the task"
 }
 
-// parkedText says until when a task's place is kept, and why.
-func parkedText(r control.Task) string {
-	switch r.Reason {
-	case control.ReasonCost:
-		return "the limits change: it costs too much now. " + r.Error
-	case control.ReasonQueuePaused:
-		return "its queue goes on: asynq has paused it"
-	}
-	return "its queue goes on: no live worker serves it, or one has just begun to"
-}
-
 // noTurn says why a task has no place in a line.
 func noTurn(r control.Task) string {
+	if r.Reason == control.ReasonCost {
+		return "none until the limits change: it costs too much now. " + r.Error
+	}
 	switch r.State {
 	case "active":
 		return "with a worker, held until its start or running"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -141,7 +142,7 @@ type drained struct {
 	scope     string
 	policy    *policy.Policy
 	inspector *asynq.Inspector
-	running   map[string]bool // by ticket; nil before the first look
+	running   map[waitlist.Ref]bool // nil before the first look
 }
 
 func (d *drained) count() int { return len(d.running) }
@@ -151,10 +152,10 @@ func (d *drained) look() error {
 	if err != nil {
 		return err
 	}
-	still := map[string]bool{}
-	for ticket := range active {
-		if d.running == nil || d.running[ticket] {
-			still[ticket] = true
+	still := map[waitlist.Ref]bool{}
+	for task := range active {
+		if d.running == nil || d.running[task] {
+			still[task] = true
 		}
 	}
 	d.running = still

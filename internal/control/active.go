@@ -6,6 +6,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 )
 
@@ -38,19 +39,19 @@ func (s *Service) ActiveIn(asynqQueue, name string) (list []ActiveTask, err erro
 // isIn reports whether a scope is another or below it.
 func isIn(scope, name string) bool { return scope == name || strings.HasPrefix(scope, name+"/") }
 
-// ActiveTasks returns the tickets of the active tasks whose headers name a wanted scope. It costs two
+// ActiveTasks returns the active tasks whose headers name a wanted scope. It costs two
 // calls for each queue and each page of active tasks. There are as many active tasks as workers have
 // slots.
-func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[string]bool, error) {
+func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[waitlist.Ref]bool, error) {
 	queues, err := inspector.Queues()
 	if err != nil {
 		return nil, err
 	}
-	seen := map[string]bool{}
+	seen := map[waitlist.Ref]bool{}
 	for _, name := range queues {
 		err := eachActive(inspector, name, func(t ActiveTask) {
 			if wanted(t.Scope) {
-				seen[queue.Ticket(name, t.ID)] = true
+				seen[waitlist.Ref{Scope: t.Scope, Queue: name, ID: t.ID}] = true
 			}
 		})
 		if err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -22,8 +22,8 @@ type clearing struct {
 	change   TaskChange
 	most     int
 	done     *TasksDone
-	seen     map[string]bool // the places that were looked at
-	searched int             // those of them that were left
+	seen     map[waitlist.Ref]bool // those that were looked at
+	searched int                   // those of them that were left
 }
 
 // clear cancels the tasks of a scope and below it whose wait began before c.Before. It passes over the
@@ -40,12 +40,9 @@ func (s *Service) clear(ctx context.Context, who Actor, c TaskChange, most int, 
 	if err != nil {
 		return err
 	}
-	d := &clearing{Service: s, who: who, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[string]bool{}}
+	d := &clearing{Service: s, who: who, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[waitlist.Ref]bool{}}
 	for _, provider := range providers {
 		if err := d.queued(ctx, provider); err != nil {
-			return err
-		}
-		if err := d.parked(ctx, provider); err != nil {
 			return err
 		}
 	}
@@ -60,8 +57,10 @@ func (d *clearing) queued(ctx context.Context, provider string) error {
 			return err
 		}
 		before := len(d.seen)
-		if _, err := d.cancel(ctx, some); err != nil {
-			return err
+		for _, p := range some {
+			if err := d.cancelOne(ctx, p); err != nil || d.done.More {
+				return err
+			}
 		}
 		if len(some) < clearPage || len(d.seen) == before { // the list starts over after its end
 			return nil
@@ -70,55 +69,23 @@ func (d *clearing) queued(ctx context.Context, provider string) error {
 	return nil
 }
 
-// parked cancels the tasks that are out of their queues for now. Those that are cancelled leave the list,
-// so the next page begins after those that stay.
-func (d *clearing) parked(ctx context.Context, provider string) error {
-	for from := 0; !d.done.More; {
-		some, err := d.limiter.Waitlist().Parked(ctx, provider, from, clearPage)
-		if err != nil {
-			return err
-		}
-		stay, err := d.cancel(ctx, some)
-		if err != nil || len(some) < clearPage {
-			return err
-		}
-		from += stay
-	}
-	return nil
-}
-
-// cancel cancels those of some tasks that the clear is about, and returns how many it left.
-func (d *clearing) cancel(ctx context.Context, some []throttle.WaiterRef) (stay int, err error) {
-	for _, p := range some {
-		changed := d.done.Changed
-		if err := d.cancelOne(ctx, p); err != nil || d.done.More {
-			return stay, err
-		}
-		if d.done.Changed == changed {
-			stay++
-		}
-	}
-	return stay, nil
-}
-
-func (d *clearing) cancelOne(ctx context.Context, p throttle.WaiterRef) error {
-	name, id, is := queue.ReadTicket(p.ID)
-	if !is || id == "" || d.seen[p.ID] || !covers(d.change.Scope, p.Scope) {
+func (d *clearing) cancelOne(ctx context.Context, p waitlist.Ref) error {
+	if d.seen[p] || !covers(d.change.Scope, p.Scope) {
 		return nil
 	}
 	if d.done.Changed >= d.most || d.searched >= mostSearched {
 		d.done.More = true
 		return nil
 	}
-	d.seen[p.ID] = true
+	d.seen[p] = true
 	if d.refuses(d.who, d.change, p.Scope, 1, &d.done.Refused) {
 		d.searched++
 		return nil
 	}
-	later, err := d.later(name, id)
+	later, err := d.later(p.Queue, p.ID)
 	changed := d.done.Changed
 	if err == nil && !later {
-		err = d.done.change(ctx, d.tasks, d.change, meant{name, id, p.Scope})
+		err = d.done.change(ctx, d.tasks, d.change, meant{p.Queue, p.ID, p.Scope})
 	}
 	if d.done.Changed == changed {
 		d.searched++
@@ -147,40 +114,14 @@ func dueOf(info *asynq.TaskInfo) time.Time {
 	return at
 }
 
-// countUnder counts the tasks that wait at a scope and below it, in their queues and out of them for now. It
-// counts 10,000 queues and 100,000 tasks that are out of their queues at most.
+// countUnder counts the tasks that wait at a scope and below it. It counts 10,000 scopes of each provider at most.
 func (s *Service) countUnder(ctx context.Context, who Actor, c TaskChange, n *TaskCount) error {
 	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
-	if err != nil {
-		return err
-	}
 	n.More = more
-	count := func(scope string, tasks int64) {
-		if !s.refuses(who, c, scope, tasks, &n.Refused) {
-			n.Tasks += tasks
-		}
-	}
 	for _, q := range queues {
-		count(q.Scope, q.Waiting)
-	}
-	providers, err := s.providersOf(ctx, c.Scope)
-	if err != nil {
-		return err
-	}
-	for _, provider := range providers {
-		for from, end := 0, false; !end; from += clearPage {
-			some, err := s.limiter.Waitlist().Parked(ctx, provider, from, clearPage)
-			if err != nil {
-				return err
-			}
-			for _, p := range some {
-				if _, id, is := queue.ReadTicket(p.ID); is && id != "" && covers(c.Scope, p.Scope) {
-					count(p.Scope, 1)
-				}
-			}
-			cut := from+clearPage >= mostSearched
-			n.More, end = n.More || cut && len(some) == clearPage, cut || len(some) < clearPage
+		if !s.refuses(who, c, q.Scope, q.Own, &n.Refused) {
+			n.Tasks += q.Own
 		}
 	}
-	return nil
+	return err
 }

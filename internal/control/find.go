@@ -74,7 +74,7 @@ func (s *Service) Near(ctx context.Context, name string) ([]string, error) {
 			continue
 		}
 		below, err := s.limiter.Waitlist().WaitingIn(ctx, provider, provider+"/"+name)
-		if err == nil && below[0].Units > 0 {
+		if err == nil && below[0].Tasks > 0 {
 			all = append(all, below[0].Scope)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -60,8 +61,9 @@ func (s *Service) Held(scope string, limits Limits) Reason {
 
 // lastStart returns when the last task of some queues, fullest first, starts under a limiter's policy: of the 16 fullest, and of the one
 // whose pause lasts longest. A time that no clock tells is later than all others. It is the estimate that Turns and Task have for that task.
-// Costs two round trips for each provider, and none if the limits alone say that no clock tells.
-func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queues []throttle.ScopeQueue) (last Last, err error) {
+// Costs two round trips for each provider, and one more for each 64 of its lines and if those wait for runs to end; none if the limits
+// alone say that no clock tells.
+func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queues []waitlist.ScopeQueue) (last Last, err error) {
 	byProvider, paused, until := map[string][]string{}, "", time.Time{}
 	add := func(scope string) {
 		provider, _, _ := strings.Cut(scope, "/")
@@ -85,8 +87,8 @@ func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queu
 		add(paused)
 	}
 	first := true
-	for _, scopes := range byProvider {
-		list, err := limiter.Waitlist().LastQueued(ctx, scopes...)
+	for provider, scopes := range byProvider {
+		list, err := limiter.Waitlist().LastQueued(ctx, provider, scopes...)
 		if err != nil {
 			return last, err
 		}
@@ -108,7 +110,7 @@ func (l Last) later(than Last) bool {
 }
 
 // lastOf returns the start of a waiter, and what it waits for.
-func lastOf(limiter *throttle.Limiter, scope string, one throttle.WaiterStatus) Last {
+func lastOf(limiter *throttle.Limiter, scope string, one waitlist.WaiterStatus) Last {
 	start, _ := expected(one.At, one.Expected)
 	if changes(limiter, scope, start.Time) {
 		return Last{Reason: ReasonHours}
@@ -129,12 +131,12 @@ func changes(limiter *throttle.Limiter, scope string, by time.Time) bool {
 // LastStart returns when the last of the tasks will have started that wait now in a scope and below it, as far as an outline has their
 // queues. Last is zero if none waits. Costs two round trips. Its errors are those of Turns.
 func (s *Service) LastStart(ctx context.Context, scope string, out Outline) (Last, error) {
-	var queues []throttle.ScopeQueue
+	var queues []waitlist.ScopeQueue
 	for _, b := range out.Branches {
 		if b.Own > 0 && isIn(b.Scope, scope) {
-			queues = append(queues, throttle.ScopeQueue{Scope: b.Scope, QueueStats: throttle.QueueStats{Waiting: b.Own}})
+			queues = append(queues, waitlist.ScopeQueue{Scope: b.Scope, Own: b.Own})
 		}
 	}
-	slices.SortStableFunc(queues, func(a, b throttle.ScopeQueue) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	slices.SortStableFunc(queues, func(a, b waitlist.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
 	return s.lastStart(ctx, s.limiter, queues)
 }

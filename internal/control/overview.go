@@ -41,11 +41,8 @@ func (s *Service) Limits(ctx context.Context) (Limits, error) {
 type Level struct {
 	Scope string
 	At    time.Time // the server's time
-	// Waiting is the sum of the costs of all tasks that wait in the scope and below it. Of costs by unit
-	// it counts the requests.
-	Waiting int64
-	// Own is the part of Waiting in the scope's own queue, and Below the number of names below the scope in which tasks wait.
-	Own, Below int64
+	// Waiting is the number of tasks that wait in the scope and below it, and Own the part of them in the scope's own lines.
+	Waiting, Own int64
 	// Rules are the rules on the scope's path that apply now, outermost first. Binding is the index of the
 	// fullest, -1 for none.
 	Rules   []Rule
@@ -112,7 +109,7 @@ func (s *Service) level(ctx context.Context, name string, limits Limits, look fu
 	if err != nil {
 		return l, err
 	}
-	l.Waiting, l.Own, l.Below = waiting[0].Units, waiting[0].Own, waiting[0].Children
+	l.Waiting, l.Own = waiting[0].Tasks, waiting[0].Own
 	l.Upstream, err = s.limiter.UpstreamState(ctx, name)
 	if IsUnmatched(err) {
 		l.Unmatched = true
@@ -181,7 +178,7 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (Outli
 	out, named, seen := Outline{More: more}, s.named(), map[string]bool{}
 	for _, w := range waiting {
 		seen[w.Scope] = true
-		out.Branches = append(out.Branches, Branch{w.Scope, w.Units, w.Own, w.Children, named.has(w.Scope)})
+		out.Branches = append(out.Branches, Branch{w.Scope, w.Tasks, w.Own, w.Children, named.has(w.Scope)})
 	}
 	for _, name := range named.byProvider[provider] {
 		if seen[name] {
@@ -196,10 +193,10 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (Outli
 	return out, nil
 }
 
-// NextTurn is a task in the queue of a scope.
+// NextTurn is a task in a line of a scope.
 type NextTurn struct {
 	Queue, ID string
-	Position  int64 // from 1
+	Position  int64 // in the line of its asynq queue, from 1
 	Start     Time  // zero if no clock can tell
 	Range
 	Reason    Reason
@@ -207,12 +204,12 @@ type NextTurn struct {
 	RuleScope string
 }
 
-// Turns is a part of the queue of a scope, without the queues of the scopes below it.
+// Turns is a part of the lines of a scope, one for each asynq queue, without those of the scopes below it.
 type Turns struct {
 	Scope string
 	At    time.Time
 	From  int   // the place of the first task, from 0
-	All   int64 // how many tasks the queue has
+	All   int64 // how many tasks the lines have
 	List  []NextTurn
 	// Unmatched says that no rule matches the scope any more.
 	Unmatched bool
@@ -221,8 +218,8 @@ type Turns struct {
 // TurnsAtOnce is how many tasks Turns returns at most.
 const TurnsAtOnce = 64
 
-// Turns returns the tasks of a scope's own queue that are next, from a place on; 0 is the first. It
-// costs two round trips, however long the queue is. The error is a *policy.ScopeError, or Redis's.
+// Turns returns the tasks of a scope's own lines that are next, from a place on; 0 is the first. The lines follow each other, by the
+// name of their asynq queue. It costs what Queued of the waiting tasks does, however long the lines are. The error is a *policy.ScopeError, or Redis's.
 func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turns, error) {
 	t := Turns{Scope: scope, From: from}
 	limiter := s.limiter
@@ -239,14 +236,9 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 	}
 	t.All = all
 	for _, one := range list {
-		next := NextTurn{Position: one.Ahead + 1, Reason: queue.ReasonOf(one.Binding, one.Paused)}
+		next := NextTurn{Queue: one.Queue, ID: one.ID, Position: one.Ahead + 1, Reason: queue.ReasonOf(one.Binding, one.Paused)}
 		next.Start, next.Range = expected(one.At, one.Expected)
 		next.Rule, next.RuleScope, t.At = one.Binding.Rule.Name, one.Binding.Scope.String(), one.At
-		if name, id, is := queue.ReadTicket(one.ID); is {
-			next.Queue, next.ID = name, id
-		} else {
-			next.ID = one.ID
-		}
 		if changes(limiter, scope, next.Start.Time) {
 			next.Start, next.Range, next.Reason = Time{}, Range{}, ReasonHours
 		}

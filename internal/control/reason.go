@@ -16,6 +16,5 @@ const (
 	ReasonDelay       = queue.ReasonDelay
 	ReasonCost        = Reason("cost")         // a higher limit: it costs more than a rule admits
 	ReasonQueuePaused = Reason("queue_paused") // asynq has paused its queue
-	ReasonNoWorker    = Reason("no_worker")    // no live worker serves its queue
 	ReasonUnmatched   = Reason("unmatched")    // a rule: none matches its scope
 )

@@ -61,7 +61,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 	if err := s.May(who, VerbSee, name); err != nil {
 		return Scope{}, err
 	}
-	got, err := s.limiter.Inspect(ctx, name)
+	got, err := s.limiter.Waitlist().Inspect(ctx, name)
 	if IsUnmatched(err) {
 		return s.unmatchedScope(ctx, name, err)
 	}
@@ -69,7 +69,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 		return Scope{}, err
 	}
 	r := Scope{
-		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Queues, Dispatched: got.Dispatched,
+		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Scopes, Dispatched: got.Dispatched,
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Users: s.users(name),
 	}
 	if got.Waiting > 0 {

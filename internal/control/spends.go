@@ -8,8 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -32,15 +31,15 @@ func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from 
 	if !waits(info.State.String()) {
 		return "", "", nil
 	}
-	scope, err = s.placeOf(ctx, queue.Ticket(info.Queue, info.ID))
+	scope, err = s.placeOf(ctx, info.Queue, info.ID)
 	if err != nil || scope == "" {
 		return "", "", err
 	}
 	return scope, fromLine, nil
 }
 
-// placeOf searches the waiters for a ticket, and returns its scope.
-func (s *Service) placeOf(ctx context.Context, ticket string) (scope string, err error) {
+// placeOf searches the waiting tasks for one of an asynq queue, and returns its scope.
+func (s *Service) placeOf(ctx context.Context, queue, id string) (scope string, err error) {
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
 		return "", err
@@ -51,7 +50,7 @@ func (s *Service) placeOf(ctx context.Context, ticket string) (scope string, err
 		if err != nil {
 			return "", err
 		}
-		if at := slices.IndexFunc(some, func(p throttle.WaiterRef) bool { return p.ID == ticket }); at >= 0 {
+		if at := slices.IndexFunc(some, func(p waitlist.Ref) bool { return p.Queue == queue && p.ID == id }); at >= 0 {
 			return some[at].Scope, nil
 		}
 		if searched += len(some); searched >= mostSearched {

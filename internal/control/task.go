@@ -7,8 +7,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -45,7 +45,6 @@ const (
 	TurnNone       = "none"
 	TurnWaiting    = "waiting"
 	TurnDispatched = "dispatched"
-	TurnParked     = "parked"
 )
 
 // Task returns the tasks of an id, one for each queue that has one. It costs two calls for each queue,
@@ -133,9 +132,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 	r.MaxPriority, r.Users = s.maxPriority(spec.Scope), s.users(spec.Scope)
 	v, now := s.current(ctx)
 	r.Pause = s.pause(spec.Scope, v, now)
-	got, err := s.limiter.Waitlist().InspectWaiter(ctx, throttle.Waiter{
-		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
-	})
+	got, err := s.limiter.Waitlist().InspectWaiter(ctx, waitlist.Ref{Scope: spec.Scope, Queue: info.Queue, ID: info.ID})
 	if IsUnmatched(err) {
 		r.Error = Plain(err)
 		if r.NoRule, err = s.noRule(ctx, spec.Scope); r.Waits() {
@@ -149,13 +146,15 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 	switch {
 	case got.Dispatched && r.Waits():
 		r.Turn = TurnDispatched
-	case got.Parked:
-		r.Turn = TurnParked
-		s.parked(spec, r)
 	case got.Waits:
 		r.Turn, r.Position = TurnWaiting, got.Ahead+1
 		r.Start, r.Range = expected(got.At, got.Expected)
 		r.Rule, r.RuleScope, r.Reason = got.Binding.Rule.Name, got.Binding.Scope.String(), queue.ReasonOf(got.Binding, got.Paused)
+		s.heldUp(r)
+	case r.Waits():
+		if err := s.tooDear(spec); err != nil { // it lost its place
+			r.Reason, r.Error = ReasonCost, Plain(err)
+		}
 	}
 	return nil
 }
@@ -173,15 +172,10 @@ func (s *Service) maxPriority(name string) *int {
 	return &limit
 }
 
-// parked sets why a task is parked.
-func (s *Service) parked(spec queue.Spec, r *Task) {
-	if err := s.tooDear(spec); err != nil {
-		r.Reason, r.Error = ReasonCost, Plain(err)
-		return
-	}
-	r.Reason = ReasonNoWorker
+// heldUp sets that a task waits for its asynq queue to be resumed, if that is paused.
+func (s *Service) heldUp(r *Task) {
 	if info, err := s.inspector.GetQueueInfo(r.Queue); err == nil && info.Paused {
-		r.Reason = ReasonQueuePaused
+		r.Start, r.Range, r.Rule, r.RuleScope, r.Reason = Time{}, Range{}, "", "", ReasonQueuePaused
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
@@ -375,64 +375,51 @@ func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, er
 	return scope, err
 }
 
-// meantOf finds the tasks of a provider by scope, queue and type, among the waiting and the parked
-// ones.
+// meantOf finds the tasks of a provider by scope, queue and type among those that wait.
 func (s *Service) meantOf(ctx context.Context, who Actor, c TaskChange, provider string, most int, refused *Refused) (list []meant, more bool, err error) {
 	const page = 1000
-	seen, searched := map[string]bool{}, 0
-	take := func(some []throttle.WaiterRef) error {
-		for _, p := range some {
-			name, id, is := queue.ReadTicket(p.ID)
-			again := seen[p.ID]
-			seen[p.ID] = true
-			if again || !is || id == "" || !covers(c.Scope, p.Scope) || c.Queue != "" && c.Queue != name {
-				continue
-			}
-			if c.Type != "" {
-				info, err := s.inspector.GetTaskInfo(name, id)
-				if isGone(err) || err == nil && info.Type != c.Type {
-					continue
-				} else if err != nil {
-					return err
-				}
-			}
-			if s.refuses(who, c, p.Scope, 1, refused) {
-				continue
-			}
-			if more = len(list) >= most; more {
-				return nil
-			}
-			list = append(list, meant{name, id, p.Scope})
-		}
-		return nil
-	}
-	line := s.limiter.Waitlist().Waiting(provider)
-	for !more {
+	seen, searched := map[waitlist.Ref]bool{}, 0
+	for line := s.limiter.Waitlist().Waiting(provider); ; {
 		some, err := line.Next(ctx, page)
 		if err != nil {
 			return nil, false, err
 		}
 		before := len(seen)
-		if err := take(some); err != nil {
-			return nil, false, err
+		for _, p := range some {
+			again := seen[p]
+			seen[p] = true
+			is, err := s.isMeant(p, c)
+			if err != nil {
+				return nil, false, err
+			}
+			if again || !is || s.refuses(who, c, p.Scope, 1, refused) {
+				continue
+			}
+			if len(list) >= most {
+				return list, true, nil
+			}
+			list = append(list, meant{p.Queue, p.ID, p.Scope})
 		}
 		if searched += len(some); len(some) < page || len(seen) == before { // the list starts over after its end
-			break
+			return list, false, nil
 		}
-		more = more || searched >= mostSearched
+		if searched >= mostSearched {
+			return list, true, nil
+		}
 	}
-	for from := 0; !more; from += page {
-		some, err := s.limiter.Waitlist().Parked(ctx, provider, from, page)
-		if err != nil {
-			return nil, false, err
-		}
-		if err := take(some); err != nil {
-			return nil, false, err
-		}
-		if len(some) < page {
-			break
-		}
-		more = more || from >= mostSearched
+}
+
+// isMeant reports whether a change is about a task, by its scope, queue and type.
+func (s *Service) isMeant(p waitlist.Ref, c TaskChange) (bool, error) {
+	if !covers(c.Scope, p.Scope) || c.Queue != "" && c.Queue != p.Queue {
+		return false, nil
 	}
-	return list, more, nil
+	if c.Type == "" {
+		return true, nil
+	}
+	info, err := s.inspector.GetTaskInfo(p.Queue, p.ID)
+	if isGone(err) {
+		return false, nil
+	}
+	return err == nil && info.Type == c.Type, err
 }

@@ -54,7 +54,7 @@ func (s *Service) unmatchedScope(ctx context.Context, name string, refused error
 	if err != nil {
 		return Scope{}, err
 	}
-	got, err := limiter.Inspect(ctx, name)
+	got, err := limiter.Waitlist().Inspect(ctx, name)
 	if err != nil {
 		return Scope{}, err
 	}
@@ -63,7 +63,7 @@ func (s *Service) unmatchedScope(ctx context.Context, name string, refused error
 	}
 	active, err := s.active(name)
 	return Scope{
-		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Queues, Dispatched: got.Dispatched, Active: active, NoRule: none,
+		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Scopes, Dispatched: got.Dispatched, Active: active, NoRule: none,
 	}, err
 }
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 )
 
 // WaitingScope is a scope with tasks waiting in its own queue. docs/json.md has its fields.
@@ -43,7 +43,7 @@ func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, er
 	if err != nil {
 		return all, err
 	}
-	var list []throttle.ScopeQueue
+	var list []waitlist.ScopeQueue
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
 		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, most, func(scope string) bool { return s.May(who, VerbSee, scope) == nil })
 		if err != nil {
@@ -51,34 +51,60 @@ func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, er
 		}
 		list, all.Scopes, all.More = append(list, some...), all.Scopes+counted, all.More || more
 	}
-	slices.SortStableFunc(list, func(a, b throttle.ScopeQueue) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	slices.SortStableFunc(list, func(a, b waitlist.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
 	for _, q := range list[:min(most, len(list))] {
 		all.Fullest = append(all.Fullest, s.waitingScope(q))
 	}
 	return all, nil
 }
 
-func (s *Service) waitingScope(q throttle.ScopeQueue) WaitingScope {
-	w := WaitingScope{Scope: q.Scope, At: At(q.At), Waiting: q.Waiting, FirstSince: s.since(q.First.ID)}
+func (s *Service) waitingScope(q waitlist.ScopeQueue) WaitingScope {
+	first := q.FirstStatus
+	w := WaitingScope{Scope: q.Scope, At: At(first.At), Waiting: q.Own, FirstSince: s.since(q.First)}
 	if q.Unmatched {
 		w.Reason = ReasonUnmatched
 		return w
 	}
-	w.NextStart, w.Range = expected(q.At, q.NextStart)
-	w.Reason = queue.ReasonOf(q.Binding, q.Paused)
-	w.Rule, w.RuleScope = q.Binding.Rule.Name, q.Binding.Scope.String()
+	w.NextStart, w.Range = expected(first.At, first.Expected)
+	w.Reason = queue.ReasonOf(first.Binding, first.Paused)
+	w.Rule, w.RuleScope = first.Binding.Rule.Name, first.Binding.Scope.String()
 	return w
 }
 
 // since returns when the wait of a task began, as far as its headers say.
-func (s *Service) since(ticket string) Time {
-	name, id, is := queue.ReadTicket(ticket)
-	if !is {
+func (s *Service) since(task waitlist.Ref) Time {
+	if task.ID == "" {
 		return Time{}
 	}
-	info, err := s.inspector.GetTaskInfo(name, id)
+	info, err := s.inspector.GetTaskInfo(task.Queue, task.ID)
 	if err != nil {
 		return Time{} // the task is gone
 	}
 	return At(dueOf(info))
+}
+
+// oldestOf is among how many of a provider's fullest scopes OldestWait looks, at oldestTasks first tasks, and OldestWaitCost the most
+// Redis commands that it sends if tasks of two asynq queues wait.
+const (
+	oldestOf       = 4
+	oldestTasks    = 8
+	OldestWaitCost = 1 + oldestTasks + 2*oldestTasks
+)
+
+// OldestWait returns when the longest wait of a provider's tasks began, as far as the headers of the first tasks of the 4 fullest scopes
+// of an outline say; zero if none does. It costs two round trips, and one for each of these tasks, 8 at most.
+func (s *Service) OldestWait(ctx context.Context, provider string, out Outline) (oldest time.Time, err error) {
+	var scopes []string
+	for _, b := range out.Branches {
+		if b.Own > 0 && len(scopes) < oldestOf {
+			scopes = append(scopes, b.Scope)
+		}
+	}
+	heads, err := s.limiter.Waitlist().Heads(ctx, provider, scopes...)
+	for _, head := range heads[:min(len(heads), oldestTasks)] {
+		if at := s.since(head); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at.Time
+		}
+	}
+	return oldest, err
 }

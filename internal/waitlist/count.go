@@ -201,6 +201,28 @@ func (l *List) Fullest(ctx context.Context, provider string, most int, wanted fu
 	return list, len(all), more, nil
 }
 
+// Heads returns the first tasks of all lines of some scopes of a provider. It costs two round trips, of one command and one for each
+// scope and asynq queue.
+func (l *List) Heads(ctx context.Context, provider string, scopes ...string) (heads []Ref, err error) {
+	queues, err := l.queues(ctx, provider)
+	if err != nil || len(queues) == 0 || len(scopes) == 0 {
+		return nil, err
+	}
+	var lines []ScopeQueue
+	for _, scope := range scopes {
+		for _, queue := range queues {
+			lines = append(lines, ScopeQueue{Scope: scope, queue: queue})
+		}
+	}
+	err = l.ReadFirst(ctx, provider, lines)
+	for _, q := range lines {
+		if q.First.ID != "" {
+			heads = append(heads, q.First)
+		}
+	}
+	return heads, err
+}
+
 // ReadFirst sets the first task of each of some scopes that were counted. It costs one round trip.
 func (l *List) ReadFirst(ctx context.Context, provider string, some []ScopeQueue) error {
 	if len(some) == 0 {

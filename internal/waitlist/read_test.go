@@ -45,6 +45,10 @@ func TestFullest(t *testing.T) {
 	if a := got[1]; a.Scope != "p/a" || a.Own != 3 || a.First != (Ref{"p/a", "x", "p/a.x.0"}) || !a.FirstStatus.Waits || a.FirstStatus.Expected.In > 100*ms {
 		t.Errorf("%+v", a)
 	}
+	heads, err := p.Heads(t.Context(), "p", "p/b", "p/none", "p/a")
+	if want := []Ref{{"p/b", "x", "p/b.x.0"}, {"p/a", "x", "p/a.x.0"}, {"p/a", "y", "p/a.y.0"}}; !slices.Equal(heads, want) || err != nil {
+		t.Errorf("%v, %v", heads, err)
+	}
 	p.scopes.Set(limits(t, policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"a": {Rules: []policy.Rule{perSecond("r", 0)}}}}}))
 	if got, _, _, err := p.Fullest(t.Context(), "p", 1, nil); err != nil || !got[0].Unmatched || got[0].First.ID != "p/b.x.0" {
 		t.Errorf("a scope that the policy denies: %+v, %v", got, err)

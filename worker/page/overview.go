@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
-	"github.com/headway-go/headway/throttle"
 )
 
 // A snapshot reads levelsASnapshot providers at a glance, and depthsASnapshot of them in depth. A page with more reads them in turns.
@@ -19,7 +18,7 @@ const (
 	levelsASnapshot = 7
 	depthsASnapshot = 1
 	// depthCost is the commands of one in depth, and branchesInDepth the most scopes of it that are read.
-	depthCost       = 2 + control.UpstreamCost + control.LastCost + throttle.OldestWaitCost
+	depthCost       = 2 + control.UpstreamCost + control.LastCost + control.OldestWaitCost
 	branchesInDepth = 1000
 )
 
@@ -40,6 +39,7 @@ type depth struct {
 	oldest time.Time // when the longest wait began, zero if that is not known
 	last   control.Last
 	below  control.Trouble // without the scopes that the limits name as paused
+	in     int             // how many scopes tasks wait in
 }
 
 func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
@@ -109,10 +109,15 @@ func (h *handler) loadDepth(ctx context.Context, name string, limits control.Lim
 	if d.below = h.service.Below(name, out, up, limits); len(out.Branches) == 0 || out.Branches[0].Waiting == 0 {
 		return d, nil
 	}
+	for _, b := range out.Branches {
+		if b.Own > 0 {
+			d.in++
+		}
+	}
 	if d.last, err = h.service.LastStart(ctx, name, out); err != nil {
 		return d, err
 	}
-	d.oldest, err = h.limiter.Waitlist().OldestWait(ctx, name)
+	d.oldest, err = h.service.OldestWait(ctx, name, out)
 	return d, err
 }
 
@@ -144,6 +149,7 @@ type levelRow struct {
 	Vendor   *meter // of the fullest rule for which the API reported a limit of its own, nil for none
 	Oldest   time.Time
 	Last     control.Last // when all that waits will have started
+	In       int          // how many scopes tasks wait in
 }
 
 // meter is a rule with what is used of it.
@@ -231,7 +237,7 @@ func ownStanding(l control.Level) (s standing) {
 		s.Text = "no rule matches it"
 	case l.Unmatched && l.Waiting > 0:
 		s.be("waiting")
-	case l.Unmatched && l.Below == 0:
+	case l.Unmatched:
 		s.be("idle")
 		s.Text = "no rule counts here itself"
 	case l.Suspended:
@@ -290,7 +296,7 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 		in.below.Paused += h.service.PausedBelow(l.Scope, o.limits)
 		row := rowOf(l, in.below)
 		if l.Waiting > 0 {
-			row.Oldest, row.Last = in.oldest, in.last
+			row.Oldest, row.Last, row.In = in.oldest, in.last, in.in
 		}
 		d.All++
 		d.Waiting += l.Waiting

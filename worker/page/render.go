@@ -224,8 +224,6 @@ func reasonWords(why control.Reason, rule, scope string) string {
 		return "a higher limit: it costs more than a rule admits"
 	case control.ReasonQueuePaused:
 		return "its queue, which asynq has paused"
-	case control.ReasonNoWorker:
-		return "a worker: none serves its queue"
 	case control.ReasonUnmatched:
 		return "a rule: none matches its scope"
 	}

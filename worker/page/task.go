@@ -220,8 +220,6 @@ func sentence(t control.Task) (text string, at time.Time) {
 		return text + "; its start is unknown", time.Time{}
 	case t.Turn == control.TurnDispatched:
 		return "Has been granted its start, and is on its way to a worker", time.Time{}
-	case t.Turn == control.TurnParked:
-		return "Keeps its place, and waits for " + or(why, "its queue"), time.Time{}
 	case t.Reason != "" && t.Waits():
 		return "Waits for " + why, time.Time{}
 	}
@@ -260,7 +258,7 @@ func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []ste
 		by = "by " + app
 	}
 	add("Enqueued, its wait begins", since, by, false)
-	if t.Turn == control.TurnWaiting || t.Turn == control.TurnParked || t.Turn == control.TurnDispatched {
+	if t.Turn == control.TurnWaiting || t.Turn == control.TurnDispatched {
 		more := ""
 		if t.Position > 0 {
 			more = "place " + number(t.Position) + " in the queue of " + t.Scope
