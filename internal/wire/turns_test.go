@@ -1,0 +1,331 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+)
+
+// news is what the caller says of a grant, and what the model makes of it.
+func (w *world) hear(n News) {
+	f := w.flight[n.Waiter]
+	if f == nil {
+		return
+	}
+	delete(w.flight, n.Waiter)
+	its := w.of(f.Grant.Scope, w.policy)
+	same := f.Shape == w.shape
+	switch {
+	case n.Late > 0:
+		if same {
+			w.move(f, its, n.Late)
+		}
+	case n.What == "back":
+		w.giveBack(n.Waiter, f.Grant.Scope, its, f.Start, !same)
+		w.place(f.waiting)
+	case n.What == "used", n.What == "gone":
+		w.giveBack(n.Waiter, f.Grant.Scope, its, f.Start, true)
+	}
+	if n.What != "back" {
+		w.gone++
+	}
+}
+
+// move has the units of a run that began late count from then on. Leases stay.
+func (w *world) move(f *flying, its Rules, late int64) {
+	for _, r := range its.Rules {
+		c := unitsOf(r, f.Grant.Cost)
+		if r.Kind == 'C' || c == 0 {
+			continue
+		}
+		k := w.counter(r, f.Grant.Scope)
+		k.remove(f.Waiter)
+		_ = k.add(r.Numbers, w.now, charge{id: f.Waiter, start: f.Start + late, units: c}, false)
+	}
+}
+
+// dispatch calls until nothing is stale, and checks each reply.
+func (w *world) dispatch(d Dispatch) (Dispatched, error) {
+	d.Version, d.Policy = w.version, w.policy
+	for range 5 {
+		w.say("dispatch %v most %d from %d news %s fresh %v", d.Serves, d.Most, d.From, heard(d.News), sortedKeys(d.Fresh))
+		reply, err := w.run("dispatch", d.Args(w.clock()))
+		if err != nil {
+			return Dispatched{}, err
+		}
+		got, err := ReadDispatch(reply)
+		if err != nil {
+			return got, err
+		}
+		w.say("  %d granted, %d refused, stale %v, next %d", len(got.Granted), len(got.Refused), got.Stale, got.Next-epoch)
+		for _, n := range d.News {
+			w.hear(n)
+		}
+		if err := w.dispatched(d, got); err != nil {
+			return got, err
+		}
+		d.News, d.Fresh, d.Most = nil, map[string]string{}, d.Most-len(got.Granted)
+		if len(got.Stale) == 0 {
+			return got, w.looks(d, got)
+		}
+		for _, scope := range got.Stale {
+			d.Fresh[scope] = w.text(scope)
+		}
+	}
+	return Dispatched{}, wrong("dispatch finds no end of stale scopes")
+}
+
+func heard(news []News) string {
+	var out []string
+	for _, n := range news {
+		out = append(out, n.What+" "+n.Waiter)
+	}
+	return strings.Join(out, ", ")
+}
+
+// dispatched checks what a call granted, refused and named.
+func (w *world) dispatched(d Dispatch, got Dispatched) error {
+	refused := slices.Clone(got.Refused)
+	refuse := func(line string) error { // the tasks at the front of a line that were refused
+		for len(w.lines[line]) > 0 {
+			t := w.lines[line][0]
+			i := slices.Index(refused, [3]string{t.queue, t.scope, t.id})
+			if i < 0 {
+				return nil
+			}
+			its := w.plain(t.scope, w.policy)
+			if at, _ := w.joint(t.scope, its, w.now, t.cost, true); at != Never {
+				return wrong("%s is refused, and could start at %d", t.id, at-epoch)
+			}
+			refused, w.lines[line] = slices.Delete(refused, i, i+1), w.lines[line][1:]
+			w.gone++
+		}
+		return nil
+	}
+	if err := w.overdue(got); err != nil {
+		return err
+	}
+	for _, g := range got.Granted {
+		line := g.Queue + ":" + g.Scope
+		if err := refuse(line); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(d.Serves, func(s Weighted) bool { return s.Queue == g.Queue }) {
+			return wrong("%s is granted to a caller that does not serve %s", g.ID, g.Queue)
+		}
+		if len(w.lines[line]) == 0 || w.lines[line][0].id != g.ID {
+			return wrong("%s is granted, and is not the first of %s: %v", g.ID, line, names(w.lines[line]))
+		}
+		if err := w.granted(d, g); err != nil {
+			return err
+		}
+	}
+	for line := range w.lines {
+		if err := refuse(line); err != nil {
+			return err
+		}
+	}
+	if len(refused) > 0 {
+		return wrong("refused %v, which were not first", refused)
+	}
+	if len(got.Granted) > d.Most {
+		return wrong("%d are granted, at most %d were asked for", len(got.Granted), d.Most)
+	}
+	return nil
+}
+
+// granted checks one grant and charges it.
+func (w *world) granted(d Dispatch, g Grant) error {
+	line := g.Queue + ":" + g.Scope
+	t := w.lines[line][0]
+	its := w.of(g.Scope, w.policy)
+	soonest, _ := w.joint(g.Scope, its, w.now+d.From, g.Cost, true)
+	latest, _ := w.joint(g.Scope, its, w.now+d.From, g.Cost, false)
+	w.say("    %s %s at %d", g.Waiter, g.Scope, g.Start-epoch)
+	if g.Start < soonest || g.Start > latest || g.Start > w.now+d.Lead+d.Spread {
+		return wrong("%s starts at %d, not from %d to %d", g.ID, g.Start-epoch, soonest-epoch, latest-epoch)
+	}
+	if g.Cost != t.cost || g.Granted != w.now || g.Shape != w.shape || len(g.Places) != len(its.Rules) {
+		return wrong("the grant of %s is %+v", g.ID, g)
+	}
+	w.lines[line] = w.lines[line][1:]
+	w.flight[g.Waiter] = &flying{waiting: t, Grant: g}
+	return w.take(g.Waiter, g.Scope, its, g.Cost, g.Start, true)
+}
+
+// overdue checks that all grants are named that have not come in time, once a second.
+func (w *world) overdue(got Dispatched) error {
+	var names []string
+	for _, g := range got.Overdue {
+		names = append(names, g.Waiter)
+		f := w.flight[g.Waiter]
+		if f == nil || g.Start != f.Start || f.Grant.Granted > w.now-overdueAfter {
+			return wrong("%s is overdue", g.Waiter)
+		}
+	}
+	for _, waiter := range sortedKeys(w.flight) {
+		f := w.flight[waiter]
+		due := f.Grant.Granted <= w.now-overdueAfter && (f.named == 0 || f.named <= w.now-second)
+		if due != slices.Contains(names, waiter) && len(names) < 64 {
+			return wrong("%s was granted at %d: overdue is %v", waiter, f.Grant.Granted-epoch, names)
+		}
+		if due {
+			f.named = w.now
+		}
+	}
+	return nil
+}
+
+// looks checks that a call has left no unit idle, and that its next look is not too late.
+func (w *world) looks(d Dispatch, got Dispatched) error {
+	clear(w.looked)
+	w.next = got.Next
+	for _, s := range d.Serves {
+		w.unread[s.Queue] = d.Most <= 0
+	}
+	if d.Most <= 0 {
+		w.next = w.now
+		return nil
+	}
+	if got.Next == w.now+givesWay {
+		return nil
+	}
+	for _, t := range w.heads(d.Serves) {
+		its := w.of(t.scope, w.policy)
+		w.looked[t.line()] = w.binds(t, its)
+		if !w.ones {
+			continue // a task may save up for its cost
+		}
+		at, sure := w.joint(t.scope, its, w.now+d.From, t.cost, false)
+		if sure && at <= w.now {
+			return wrong("%s of %s could start, and is not granted", t.id, t.line())
+		}
+		look := at
+		if sure {
+			look = max(w.now+1, at-d.Lead)
+		}
+		if at == Never {
+			look = w.now + 3600*second
+		}
+		if plain, _ := w.joint(t.scope, w.plain(t.scope, w.policy), w.now+d.From, t.cost, false); plain < at { // a correction holds it
+			look = min(look, max(w.now+1, plain, w.till(t.scope)))
+		}
+		look = min(look, max(w.now+1, its.Until))
+		if got.Next == 0 || got.Next > look {
+			return wrong("%s of %s could start at %d (sure %v), the next look is at %d, not by %d", t.id, t.line(), at-epoch, sure, got.Next-epoch, look-epoch)
+		}
+	}
+	for _, waiter := range sortedKeys(w.flight) {
+		if f := w.flight[waiter]; got.Next == 0 || got.Next > max(w.now, max(f.Grant.Granted+overdueAfter, f.named+second)) {
+			return wrong("%s is overdue before the next look at %d", waiter, got.Next-epoch)
+		}
+	}
+	return nil
+}
+
+// binds are the nodes of the rules that do not admit a task now, each alone.
+func (w *world) binds(t *waiting, its Rules) (nodes []string) {
+	for _, r := range its.Rules {
+		if c := unitsOf(r, t.cost); c > 0 {
+			if at, _ := w.counter(r, t.scope).first(r.Numbers, w.now, w.now, c, true); at > w.now+lead+spread {
+				nodes = append(nodes, nodeOf(t.scope, r.Level))
+			}
+		}
+	}
+	return nodes
+}
+
+// come has a task come by itself. If it gets no start, it has a place at the end.
+func (w *world) come(t *waiting, ahead, from int64) (bool, error) {
+	its := w.of(t.scope, w.policy)
+	a := Attempt{Scope: t.scope, Text: w.text(t.scope), Waiter: t.waiter(), Ahead: ahead, From: from}
+	setCost(&a, t.cost)
+	answer, err := w.decide(a, len(its.Rules))
+	if err != nil {
+		return false, err
+	}
+	w.say("  status %d, start %d", answer.Status, answer.Start-epoch)
+	f := w.flight[t.waiter()]
+	delete(w.flight, t.waiter())
+	same := f != nil && f.Shape == w.shape
+	if answer.Status == Claimed || same && f.Start+claimable >= w.now {
+		if answer.Status != Claimed || !same || answer.Start != f.Start || f.Start+claimable < w.now {
+			return false, wrong("%s comes, has %+v, and gets %+v", t.id, f, answer)
+		}
+		return true, nil
+	}
+	if f != nil {
+		w.giveBack(t.waiter(), t.scope, its, f.Start, !same)
+	}
+	if answer.Status == Allowed {
+		return true, w.admitted(t, its, answer, f != nil, ahead, from)
+	}
+	if f != nil && answer.Status != MustBack || f == nil && answer.Status != MustJoin {
+		return false, wrong("%s gets %+v", t.id, answer)
+	}
+	if at, sure := w.joint(t.scope, its, w.now+from, t.cost, false); sure && at <= w.now+ahead && (f != nil || w.nobody()) {
+		return false, wrong("%s could start at %d, and is to join", t.id, at-epoch)
+	}
+	place := int64(0)
+	if f != nil {
+		if place = answer.Start; place != f.Score {
+			return false, wrong("%s had place %d, and gets %d", t.id, f.Score, place)
+		}
+	}
+	return false, w.join([]*waiting{t}, []int64{place})
+}
+
+func setCost(a *Attempt, cost string) {
+	if a.Costs = cost; !strings.Contains(cost, "=") {
+		a.Costs, a.Cost = "", unitsOf(Rule{}, cost)
+	}
+}
+
+// nobody waits, and each queue's last dispatch had room to see that.
+func (w *world) nobody() bool {
+	for _, line := range w.lines {
+		if len(line) > 0 {
+			return false
+		}
+	}
+	for _, unread := range w.unread {
+		if unread {
+			return false
+		}
+	}
+	return true
+}
+
+// admitted checks that a task that came by itself keeps the rules and overtakes nobody.
+func (w *world) admitted(t *waiting, its Rules, answer Answer, first bool, ahead, from int64) error {
+	if soonest, _ := w.joint(t.scope, its, w.now+from, t.cost, true); answer.Start < soonest || answer.Start > w.now+ahead {
+		return wrong("%s starts at %d, not before %d", t.id, answer.Start-epoch, soonest-epoch)
+	}
+	if len(w.lines[t.line()]) > 0 && !first {
+		return wrong("%s overtakes %v of its own line", t.id, names(w.lines[t.line()]))
+	}
+	for _, line := range sortedKeys(w.lines) {
+		if nodes := w.looked[line]; len(w.lines[line]) > 0 && len(nodes) == 1 && !first && w.next > w.now {
+			for level := range len(its.Weights) + 1 {
+				if nodeOf(t.scope, level) == nodes[0] && w.lines[line][0].cost == "1" {
+					return wrong("%s overtakes %s, which waits for %q", t.id, w.lines[line][0].id, nodes[0])
+				}
+			}
+		}
+	}
+	return w.take(t.waiter(), t.scope, its, t.cost, answer.Start, true)
+}
+
+// decide sends one attempt.
+func (w *world) decide(a Attempt, rules int) (Answer, error) {
+	w.calls++
+	w.say("decide %s %s%s cost %d%s ahead %d from %d", a.Scope, a.Waiter, a.ID, a.Cost, a.Costs, a.Ahead, a.From)
+	reply, err := w.run("decide", DecideArgs(w.clock(), string(seven(make([]byte, 9), w.calls)), "1", []Attempt{a}))
+	if err != nil {
+		return Answer{}, err
+	}
+	now, answers, err := ReadDecide(reply, 1, func(int) int { return rules })
+	if err != nil || now != w.now {
+		return Answer{}, wrong("decide answers %q: %v", reply, err)
+	}
+	return answers[0], nil
+}

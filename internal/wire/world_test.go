@@ -1,0 +1,310 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+const (
+	prefix = "hw:{p}:"
+	epoch  = int64(1700000000000000)
+	second = int64(1000000)
+
+	overdueAfter   = 3 * second // see lua/next/dispatch.lua
+	claimable      = 2000       // see lua/next/decide.lua
+	givesWay       = 10000
+	lead, spread   = 20000, 80000
+	probe, resting = 10 * second, 60 * second
+)
+
+// waiting is a task with a place.
+type waiting struct {
+	queue, scope, id, cost string
+	priority, arrival      int64
+}
+
+func (t *waiting) line() string   { return t.queue + ":" + t.scope }
+func (t *waiting) waiter() string { return Waiter(t.queue, t.id) }
+
+// flying is a grant that was not claimed.
+type flying struct {
+	*waiting
+	Grant
+	named int64 // when a dispatch named it as overdue
+}
+
+// world is what must hold of a provider, beside the Redis that holds it.
+type world struct {
+	rdb     redis.UniversalClient
+	now     int64
+	rules   []Rule // of the deepest scope; those of others are the ones that are not below them
+	weights map[string]float64
+	ones    bool // each task costs one request
+
+	version, policy, shape int64
+	limits                 map[int64][]int64 // the limit of each rule, by policy
+	counters               map[string]*counter
+	pauses                 map[string]*Pause
+	corrections            map[string]correction // of limits, by node and rule
+	starts                 map[string]int64      // by attempt id
+	lines                  map[string][]*waiting
+	flight                 map[string]*flying
+	joined, gone           int
+	looked                 map[string][]string // the nodes that a first task waited for at the last look, by its line
+	unread                 map[string]bool     // queues whose last dispatch had no room for more
+	next                   int64               // what the last look said
+	calls                  int64
+	log                    []string
+}
+
+var errModel = errors.New("the model disagrees")
+
+func wrong(format string, a ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errModel}, a...)...)
+}
+
+func (w *world) say(format string, a ...any) {
+	w.log = append(w.log, fmt.Sprintf("%12d ", w.now-epoch)+fmt.Sprintf(format, a...))
+}
+
+func (w *world) run(script string, args []any) (any, error) {
+	return Run(context.Background(), w.rdb, lua.Next(script), prefix, args...)
+}
+
+func (w *world) clock() string { return strconv.FormatInt(w.now, 10) }
+
+func nodeOf(scope string, level int) string {
+	return strings.Join(strings.Split(scope, "/")[:level+1], "/")
+}
+
+// plain returns the rules of a scope by a policy, with the periods of now.
+func (w *world) plain(scope string, policy int64) Rules {
+	out := Rules{Version: w.version, Policy: policy, Shape: w.shape, Until: Never}
+	for level := range strings.Count(scope, "/") {
+		out.Weights = append(out.Weights, w.weights[nodeOf(scope, level+1)])
+	}
+	for i, r := range w.rules {
+		if r.Level > len(out.Weights) {
+			continue
+		}
+		r.Numbers = slices.Clone(r.Numbers)
+		setLimit(r.Kind, r.Numbers, w.limits[policy][i])
+		if r.Kind == 'K' {
+			length := r.Numbers[3]
+			begin := w.now - w.now%length
+			r.Numbers[1], r.Numbers[2], r.Numbers[3] = begin-length, begin, begin+length
+			out.Until = min(out.Until, begin+length)
+		}
+		out.Rules = append(out.Rules, r)
+	}
+	return out
+}
+
+func (w *world) text(scope string) string { return w.plain(scope, w.policy).Text() }
+
+func setLimit(kind byte, numbers []int64, limit int64) {
+	if kind == 'T' {
+		numbers[2] = limit
+	} else {
+		numbers[0] = limit
+	}
+}
+
+// of returns the rules of a scope as they are now, corrections among them.
+func (w *world) of(scope string, policy int64) Rules {
+	its := w.plain(scope, policy)
+	for i, r := range its.Rules {
+		if c := w.corrections[nodeOf(scope, r.Level)+":"+r.Name]; c.until > w.now {
+			setLimit(r.Kind, its.Rules[i].Numbers, c.limit)
+		}
+	}
+	return its
+}
+
+// till is when the first correction of a scope ends.
+func (w *world) till(scope string) int64 {
+	till := int64(Never)
+	for _, r := range w.rules {
+		if c := w.corrections[nodeOf(scope+strings.Repeat("/", 2), r.Level)+":"+r.Name]; c.until > w.now {
+			till = min(till, c.until)
+		}
+	}
+	return till
+}
+
+func unitsOf(r Rule, cost string) int64 {
+	if n, err := strconv.ParseInt(cost, 10, 64); err == nil {
+		return n
+	}
+	name := r.Unit
+	switch name {
+	case "*":
+		return 1
+	case "":
+		name = "requests"
+	}
+	for part := range strings.SplitSeq(cost, ",") {
+		if unit, n, _ := strings.Cut(part, "="); unit == name {
+			units, _ := strconv.ParseInt(n, 10, 64)
+			return units
+		}
+	}
+	if r.Unit == "" {
+		return 1
+	}
+	return 0
+}
+
+func (w *world) counter(r Rule, scope string) *counter {
+	key := nodeOf(scope, r.Level) + ":" + r.Name
+	if w.counters[key] == nil {
+		w.counters[key] = &counter{kind: r.Kind}
+	}
+	return w.counters[key]
+}
+
+// joint is the first moment from t on at which all rules and pauses of a scope admit a cost, and whether that is sure.
+func (w *world) joint(scope string, its Rules, t int64, cost string, hope bool) (int64, bool) {
+	sure := true
+	for moved := true; moved; {
+		moved = false
+		for _, r := range its.Rules {
+			c := unitsOf(r, cost)
+			if c == 0 {
+				continue
+			}
+			at, certain := w.counter(r, scope).first(r.Numbers, w.now, t, c, hope)
+			if at == Never {
+				return Never, true
+			}
+			sure, moved = sure && certain, moved || at > t
+			t = at
+		}
+		for level := range len(its.Weights) + 1 {
+			if p := w.pauses[nodeOf(scope, level)]; p != nil {
+				sure = sure && !(p.Trial > 0 && p.Ends > max(t, p.Trial))
+				moved, t = moved || p.Ends > t, max(t, p.Ends)
+			}
+		}
+	}
+	return t, sure && t < its.Until
+}
+
+// take charges a start, and says whether a rule is exceeded by it.
+func (w *world) take(id, scope string, its Rules, cost string, start int64, judge bool) error {
+	for _, r := range its.Rules {
+		if c := unitsOf(r, cost); c > 0 {
+			if err := w.counter(r, scope).add(r.Numbers, w.now, charge{id: id, start: start, units: c}, judge); err != nil {
+				return wrong("%s at %s, a start at %d: %v", r.Name, nodeOf(scope, r.Level), start-epoch, err)
+			}
+		}
+	}
+	for level := range len(its.Weights) + 1 {
+		if p := w.pauses[nodeOf(scope, level)]; p != nil {
+			if start < p.Ends {
+				return wrong("a start at %d in the pause of %q", start-epoch, nodeOf(scope, level))
+			}
+			if p.Trial > 0 && start >= p.Trial && start < p.Trial+max(p.Length, resting) {
+				p.Ends = start + probe
+			}
+		}
+	}
+	return nil
+}
+
+// giveBack refunds a start, or only its leases.
+func (w *world) giveBack(id, scope string, its Rules, start int64, leasesOnly bool) {
+	for _, r := range its.Rules {
+		if r.Kind == 'C' || !leasesOnly {
+			w.counter(r, scope).remove(id)
+		}
+	}
+	for level := range len(its.Weights) + 1 {
+		if p := w.pauses[nodeOf(scope, level)]; p != nil && p.Trial > 0 && p.Ends == start+probe {
+			p.Ends = max(w.now, p.Trial)
+		}
+	}
+	clear(w.looked)
+}
+
+// place puts a task in its line: by priority, then arrival.
+func (w *world) place(t *waiting) {
+	line := append(w.lines[t.line()], t)
+	slices.SortStableFunc(line, func(a, b *waiting) int {
+		if a.priority != b.priority {
+			return int(b.priority - a.priority)
+		}
+		return int(a.arrival - b.arrival)
+	})
+	w.lines[t.line()] = line
+}
+
+// heads are the first tasks of the lines of the queues that are served, in the order of the lines' names.
+func (w *world) heads(serves []Weighted) (out []*waiting) {
+	for _, line := range sortedKeys(w.lines) {
+		queue, _, _ := strings.Cut(line, ":")
+		if len(w.lines[line]) > 0 && slices.ContainsFunc(serves, func(s Weighted) bool { return s.Queue == queue }) {
+			out = append(out, w.lines[line][0])
+		}
+	}
+	return out
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// join gives tasks their places.
+func (w *world) join(tasks []*waiting, places []int64) error {
+	var list []Task
+	for i, t := range tasks {
+		list = append(list, Task{Scope: t.scope, Text: w.text(t.scope), Queue: t.queue, ID: t.id, Priority: t.priority, Place: places[i], Cost: t.cost})
+	}
+	w.say("join %s %v of policy %d", tasks[0].line(), names(tasks), w.policy)
+	reply, err := w.run("join", JoinArgs(w.clock(), list))
+	if err != nil {
+		return err
+	}
+	now, got, err := ReadJoin(reply)
+	if err != nil || now != w.now || len(got) != len(tasks) {
+		return wrong("join answers %v, %v", reply, err)
+	}
+	for _, t := range tasks {
+		if !slices.Contains(w.lines[t.line()], t) {
+			w.place(t)
+		}
+	}
+	for i, t := range tasks {
+		if before := slices.Index(w.lines[t.line()], t); int64(before) != got[i].Before {
+			return wrong("%d tasks are before %s, join says %d", before, t.id, got[i].Before)
+		}
+	}
+	return nil
+}
+
+func names(tasks []*waiting) (out []string) {
+	for _, t := range tasks {
+		name := t.id
+		if t.priority != 0 {
+			name += "^" + strconv.FormatInt(t.priority, 10)
+		}
+		if t.cost != "1" {
+			name += "(" + t.cost + ")"
+		}
+		out = append(out, name)
+	}
+	return out
+}
