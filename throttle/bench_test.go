@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -113,6 +115,31 @@ func (b *bench) peek() Decision {
 	noError(b.t, err)
 	return d
 }
+
+// queued has tasks of a scope wait in the queue default.
+func (b *bench) queued(scope string, ids ...string) {
+	b.t.Helper()
+	var tasks []waitlist.Waiter
+	for _, id := range ids {
+		tasks = append(tasks, waitlist.Waiter{Scope: scope, Queue: "default", ID: id})
+	}
+	joined, err := b.Waitlist().Join(ctx, tasks)
+	noError(b.t, err)
+	for _, j := range joined {
+		noError(b.t, j.Err)
+	}
+}
+
+// dispatched grants waiting tasks of p their starts, so far ahead.
+func (b *bench) dispatched(lead time.Duration, news ...waitlist.News) []waitlist.Granted {
+	b.t.Helper()
+	d, err := b.Waitlist().Dispatch(ctx, waitlist.Request{Provider: "p", Max: 10, Lead: lead, Serves: []wire.Weighted{{Queue: "default", Weight: 1}}, News: news})
+	noError(b.t, err)
+	return d.Granted
+}
+
+// waiter is a task of the queue default.
+func waiter(id string) Waiter { return Waiter{Queue: "default", ID: id, MaxDelay: MaxDelayLimit} }
 
 // tenants is a policy of provider p with rules for it and for each tenant.
 func tenants(t testing.TB, rules, tenant []policy.Rule) *policy.Policy {

@@ -86,7 +86,7 @@ func TestCostsOfNothingWhilePaused(t *testing.T) {
 				b.decide(Request{Scope: "p", Costs: policy.Costs{"others": 1}}) // takes a place
 			}
 			if row.api {
-				b.report("p", upstream.Hint{Limited: true, Retry: sec, RetryKnown: true})
+				b.hear("p", upstream.Hint{Limited: true, Retry: sec, RetryKnown: true})
 			}
 			d := b.decide(Request{Scope: "p", Costs: free})
 			if d.Allowed || d.RetryAfter != row.retry || d.Paused != (row.scope.Pause != policy.PauseOn) {

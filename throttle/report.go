@@ -168,10 +168,12 @@ func (p *plan) paced() (some []int) {
 	return some
 }
 
-// wholeOf is a rule's numbers as scripts read them, under a limit.
-func (l *Limiter) wholeOf(b policy.MatchedRule, limit int64) string {
-	b.Rule.Limit = limit
-	return wire.RuleText(wire.Finer(b.Rule, l.cfg.StartTolerance))
+// wholeOf is a rule's numbers as scripts read them, under a limit, and after them its own.
+func (l *Limiter) wholeOf(b policy.MatchedRule, limit, burst int64) string {
+	_, own := wire.Numbers(b.Rule, l.cfg.StartTolerance, time.Time{})
+	b.Rule.Limit, b.Rule.Burst = limit, burst
+	kind, numbers := wire.Finer(b.Rule, l.cfg.StartTolerance)
+	return wire.RuleText(kind, append(numbers, own...))
 }
 
 // cuts are the words that cut rules.
@@ -183,7 +185,7 @@ func (l *Limiter) cuts(p *plan) (words []signal) {
 			continue // nothing is left to cut
 		}
 		apart := min(max(b.Rule.Per, leastWindow), time.Minute)
-		words = append(words, signal{Word: wire.Word{Verb: "cut", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit), Numbers: [5]int64{
+		words = append(words, signal{Word: wire.Word{Verb: "cut", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit, b.Rule.Burst), Numbers: [5]int64{
 			(100 - c.Cut) * onePercent, apart.Microseconds(), growsBy(b), c.Least * onePercent, c.Most * onePercent,
 		}}})
 	}
@@ -201,7 +203,7 @@ func (l *Limiter) rises(p *plan) (words []signal) {
 		} else if !l.reports.corrected(p, i) {
 			continue
 		}
-		w := signal{Word: wire.Word{Verb: "rise", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit), Numbers: [5]int64{max(whole, mostMillionths(b)), growsBy(b), over}}}
+		w := signal{Word: wire.Word{Verb: "rise", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit, b.Rule.Burst), Numbers: [5]int64{max(whole, mostMillionths(b)), growsBy(b), over}}}
 		if l.reports.signalResult(p.Prefix+wire.RuleName(b), w, again) {
 			words = append(words, w)
 		}
@@ -246,13 +248,13 @@ func (l *Limiter) adoptions(p *plan, a upstream.Hint) (words []signal) {
 			limit := adoptedOf(p.Rules[i], q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
 			w := signal{Word: wire.Word{Verb: "adopt", Name: wire.RuleName(p.Rules[i]), Numbers: [5]int64{0}}, limit: limit}
-			w.Rule = l.wholeOf(p.Rules[i], r.Limit)
+			w.Rule = l.wholeOf(p.Rules[i], r.Limit, r.Burst)
 			if limit > 0 {
-				b := p.Rules[i]
-				if !q.Rate && b.Rule.Algorithm == policy.TokenBucket {
-					b.Rule.Burst = min(b.Rule.Burst, limit)
+				burst := r.Burst
+				if !q.Rate {
+					burst = min(burst, limit)
 				}
-				w.Rule, w.Numbers[0] = l.wholeOf(b, limit), holds.Microseconds()
+				w.Rule, w.Numbers[0] = l.wholeOf(p.Rules[i], limit, burst), holds.Microseconds()
 			}
 			if l.reports.signalResult(p.Prefix+w.Name, w, holds/2) {
 				words = append(words, w)

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +79,7 @@ func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamStat
 		if i < len(levels) {
 			out.addPause(levels[i], textOf(v))
 		} else {
-			out.addCorrection(p.Rules[i-len(levels)], textOf(v))
+			out.addCorrection(p.Rules[i-len(levels)], textOf(v), l.cfg.StartTolerance)
 		}
 	}
 	return out, nil
@@ -116,7 +117,7 @@ func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out Upstr
 		bounds, _ := rules.Match(scope) // a rule that is no more corrects nothing
 		for _, b := range bounds {
 			if b.Scope == scope && wire.Escape(b.Rule.Name) == rule {
-				out.addCorrection(b, fields[i+1])
+				out.addCorrection(b, fields[i+1], l.cfg.StartTolerance)
 			}
 		}
 	}
@@ -145,16 +146,19 @@ func (t *UpstreamState) addPause(scope, v string) {
 }
 
 // addCorrection adds a correction of the hash api.
-func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string) {
+func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, tolerance time.Duration) {
 	c, is := wire.ReadCorrection(v)
 	now := t.At.UnixMicro()
 	if !is || !correctable(b.Rule) || c.Until <= now {
 		return
 	}
+	if _, numbers := wire.Numbers(b.Rule, tolerance, t.At); !slices.Equal(c.Of, numbers) {
+		return
+	}
 	one := Correction{Bound: b, Until: time.UnixMicro(c.Until), Part: c.Part}
-	one.Limit = wire.LimitOf(c.Kind, c.Numbers, b.Rule)
+	one.Limit = wire.LimitOf(c.Kind, c.Numbers, b.Rule, tolerance)
 	if c.Own > now {
-		one.Own = wire.LimitOf(c.Kind, c.Whole, b.Rule)
+		one.Own = wire.LimitOf(c.Kind, c.Whole, b.Rule, tolerance)
 	}
 	if one.Limit != b.Rule.Limit {
 		t.Corrections = append(t.Corrections, one)

@@ -167,11 +167,11 @@ func Finer(r policy.Rule, tolerance time.Duration) (kind byte, numbers []int64) 
 }
 
 // LimitOf returns the limit of a rule that corrected numbers come to.
-func LimitOf(kind byte, numbers []int64, r policy.Rule) int64 {
+func LimitOf(kind byte, numbers []int64, r policy.Rule, tolerance time.Duration) int64 {
 	if kind != 'T' {
 		return numbers[0]
 	}
-	_, whole := Numbers(r, 0, time.Time{})
+	_, whole := Numbers(r, tolerance, time.Time{})
 	limit, _ := MulDiv(numbers[0], r.Limit, max(1, whole[0]))
 	limit, _ = MulDiv(limit, whole[1], max(1, numbers[1]))
 	return max(1, limit)

@@ -123,6 +123,7 @@ type Correction struct {
 	Numbers, Whole []int64 // that count, and of which they are a part
 	Own            int64   // until when Whole are the API's own, in µs
 	Part           int64   // in millionths
+	Of             []int64 // the rule's numbers, without which it means nothing
 }
 
 // ReadCorrection reads a correction in the hash api.
@@ -135,6 +136,12 @@ func ReadCorrection(v string) (c Correction, ok bool) {
 		}
 	}
 	c.Own, c.Part = r.number(), r.number()
+	for range 4 {
+		r.number()
+	}
+	for range 4 {
+		c.Of = append(c.Of, r.number())
+	}
 	return c, !r.short
 }
 

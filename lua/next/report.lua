@@ -5,8 +5,8 @@
 -- KEYS[1]     prefix  of the provider's keys. See include/base.lua, and the hash `api` in include/rules.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2..]   words   eight for each: a verb, a name, five numbers, 0 for each that it does not need, and the numbers of a rule as in
---             its text, "" if it does not need them. A level is the path of a node, and a rule "node:name". Parts are in millionths.
+-- ARGV[2..]   words   eight for each: a verb, a name, five numbers, 0 for each that it does not need, and the kind and numbers of a
+--             rule as in its text, and after them its own by the policy, "" if it does not need them. A level is the path of a node, and a rule "node:name". Parts are in millionths.
 --             pause   a level; no start there for the first number of µs.
 --             rest    a level, paused with exponential backoff, for a pause of unknown length: base in µs, max in µs, jitter in
 --                     millionths, and how many µs ago the call was sent, 0 for now. The pause doubles each time that it was in vain.
@@ -19,7 +19,7 @@
 --                     part that is left, and the largest part that it may have. Its numbers, the whole.
 --             rise    a rule, whose calls succeed: the largest part that it may have, the part by which it grows in a second, and for
 --                     how many more µs it may be above the whole. Its numbers, the whole.
---             adopt   a rule: its numbers by the API's own limit, or "" for none, and for how many µs they are valid.
+--             adopt   a rule: its numbers by the API's own limit, and for how many µs they are valid, 0 for none.
 --             free    a rule, whose own numbers count again.
 --
 -- Returns  {now, waits, then three for each word: changed, ends, noted}
@@ -121,47 +121,47 @@ function verbs.open(scope, age)
 end
 
 -- A correction: until when it counts, the kind and the numbers that count, and then its whole numbers and until when those are the
--- API's own; the part of them, when that was set, and how much it grows in a second; when it was cut; and until when it may be above
--- the whole.
-local function correction_of(name, numbers)
+-- API's own; the part of them, when that was set, and how much it grows in a second; when it was cut; until when it may be above the whole;
+-- and the rule's numbers by the policy.
+local function correction_of(name, numbers, own_numbers)
   local v = call('HGET', key, 'R' .. name)
-  local c = { whole = numbers, till = 0, part = WHOLE, at = now, grows = WHOLE, cut = 0, raised = 0 }
-  if not v then return c end
+  local c = { whole = numbers, till = 0, part = WHOLE, at = now, grows = WHOLE, cut = 0, raised = 0, of = own_numbers }
+  if not v or unpacked('>I7', v) <= now or sub(v, -28) ~= own_numbers then return c end
   local own = sub(v, 37, 64)
   c.till, c.part, c.at, c.grows, c.cut, c.raised = unpacked('>I7I7I7I7I7I7', v, 65)
   if c.till > now then c.whole = own end
   return c
 end
 
--- The present part, with what it has grown.
+-- The present part, with what it has grown: no further than the API's own limit.
 local function part_of(c, most)
-  return min(c.raised > now and max(WHOLE, most) or WHOLE, c.part + floor(max(0, now - c.at) * c.grows / 1000000))
+  return min(c.till <= now and c.raised > now and max(WHOLE, most) or WHOLE, c.part + floor(max(0, now - c.at) * c.grows / 1000000))
 end
 
 local function put_correction(name, kind, c)
   local a, b, d, e = unpacked('>I7I7I7I7', c.whole)
   if c.part ~= WHOLE then a = max(1, floor(a * c.part / WHOLE)) end
-  local ends = max(c.till, c.part > WHOLE and c.raised or c.part < WHOLE and c.at + ceil((WHOLE - c.part) * 1000000 / c.grows) or 0)
+  local ends = max(c.till, c.part >= WHOLE and c.raised or c.at + ceil((WHOLE - c.part) * 1000000 / c.grows))
   if ends <= now then
     call('HDEL', key, 'R' .. name)
   else
     put('R' .. name, ends, packed('>I7B', ends, kind) .. packed('>I7I7I7I7', a, b, d, e) .. c.whole
-      .. packed('>I7I7I7I7I7I7', c.till, c.part, c.at, c.grows, c.cut, c.raised))
+      .. packed('>I7I7I7I7I7I7', c.till, c.part, c.at, c.grows, c.cut, c.raised) .. c.of)
   end
   look(match(name, '^[^:]*'))
   return ends
 end
 
-function verbs.cut(name, left, apart, grows, least, most, kind, numbers)
-  local c = correction_of(name, numbers)
+function verbs.cut(name, left, apart, grows, least, most, kind, numbers, own)
+  local c = correction_of(name, numbers, own)
   if stood or now - c.cut < apart then return 0, 0 end
   c.part = max(least, floor(part_of(c, most) * left / WHOLE))
   c.at, c.grows, c.cut = now, max(1, grows), now
   return 1, put_correction(name, kind, c)
 end
 
-function verbs.rise(name, most, grows, us, _, _, kind, numbers)
-  local c = correction_of(name, numbers)
+function verbs.rise(name, most, grows, us, _, _, kind, numbers, own)
+  local c = correction_of(name, numbers, own)
   local fresh = c.raised <= now and us > 0
   c.raised = max(c.raised, now + us)
   c.part = part_of(c, most)
@@ -169,11 +169,12 @@ function verbs.rise(name, most, grows, us, _, _, kind, numbers)
   return fresh and 1 or 0, put_correction(name, kind, c)
 end
 
-function verbs.adopt(name, us, _, _, _, _, kind, numbers)
-  local c = correction_of(name, numbers)
+function verbs.adopt(name, us, _, _, _, _, kind, numbers, own)
+  local c = correction_of(name, numbers, own)
   local known = c.till > now and c.whole == numbers and us > 0
   if us == 0 and c.till <= now then return 0, 0 end
   c.whole, c.till = numbers, us > 0 and now + us or 0
+  if us > 0 then c.part = min(c.part, WHOLE) end
   return known and 0 or 1, put_correction(name, kind, c)
 end
 
@@ -183,23 +184,9 @@ function verbs.free(name)
   return had, 0
 end
 
-local LETTER = { pause = 'P', rest = 'P', cut = 'R', rise = 'R', adopt = 'R' }
-local out = { now, 0 }
-for i = 2, #ARGV, 8 do
-  local verb, name, numbers, rule_text = ARGV[i], ARGV[i + 1], {}, ARGV[i + 7]
-  for j = 1, 5 do numbers[j] = tonumber(ARGV[i + 1 + j]) end
-  numbers[6], numbers[7] = byte(rule_text) or 0, sub(rule_text, 2)
-  local noted = name
-  if LETTER[verb] then noted = room_for(LETTER[verb], name) end
-  local changed_it, ends = 0, 0
-  if noted then changed_it, ends = verbs[verb](noted, unpack(numbers)) end
-  out[#out + 1], out[#out + 2], out[#out + 3] = changed_it, ends, noted and #noted or -1
-end
-
--- Some fields are looked at in each call that writes, and what is over is deleted.
-if latest > 0 then
-  local cursor = call('HGET', key, '@') or '0'
-  local found = call('HSCAN', key, cursor, 'COUNT', SWEPT)
+-- Some fields are looked at in each call that writes, or that finds no room, and what is over is deleted.
+local function sweep()
+  local found = call('HSCAN', key, call('HGET', key, '@') or '0', 'COUNT', SWEPT)
   for i = 1, #found[2], 2 do
     local field, v = found[2][i], found[2][i + 1]
     if byte(field) == 80 then
@@ -210,6 +197,26 @@ if latest > 0 then
     end
   end
   call('HSET', key, '@', found[1])
+end
+
+local full = call('HLEN', key) >= MOST
+if full then sweep() end
+
+local LETTER = { pause = 'P', rest = 'P', cut = 'R', rise = 'R', adopt = 'R' }
+local out = { now, 0 }
+for i = 2, #ARGV, 8 do
+  local verb, name, numbers, rule_text = ARGV[i], ARGV[i + 1], {}, ARGV[i + 7]
+  for j = 1, 5 do numbers[j] = tonumber(ARGV[i + 1 + j]) end
+  numbers[6], numbers[7], numbers[8] = byte(rule_text) or 0, sub(rule_text, 2, 29), sub(rule_text, 30)
+  local noted = name
+  if LETTER[verb] then noted = room_for(LETTER[verb], name) end
+  local changed_it, ends = 0, 0
+  if noted then changed_it, ends = verbs[verb](noted, unpack(numbers)) end
+  out[#out + 1], out[#out + 2], out[#out + 3] = changed_it, ends, noted and #noted or -1
+end
+
+if latest > 0 then
+  if not full then sweep() end
   if call('PTTL', key) < (latest - now) / 1000 then call('PEXPIRE', key, outlast(latest - now)) end
 end
 out[2] = waits

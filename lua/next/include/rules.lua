@@ -16,7 +16,8 @@
 --     C concurrency        cap, lease: include/concurrency.lua
 --
 -- What an API has reported replaces that for a time. It is in the hash `api`, which exists while there is any:
---   R<node>:<rule>  until, the kind, and the numbers that count until then
+--   R<node>:<rule>  until, the kind, and the numbers that count until then; the last numbers are those of the rule to which that
+--                   applies: a rule with other numbers by now is as the policy has it
 --   P<node>         a pause: see include/pause.lua
 --
 -- An algorithm is made when the first rule of its kind is met, and its rare part when that is needed: to make functions is most of
@@ -102,7 +103,7 @@ local function rule(of, scope)
   if not r then
     local numbers, key = of.numbers, P .. 'r:' .. name
     local other, till = reported and call('HGET', P .. 'api', 'R' .. name), EXACT
-    if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind then
+    if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind and sub(other, -28) == numbers then
       numbers, till = sub(other, 9), unpacked('>I7', other)
     end
     r = of.its.load(of, key, numbers, of.kind ~= 'C' and call('GET', key))
@@ -150,13 +151,14 @@ local function units(r, cost)
   return tonumber(match(',' .. cost, ',' .. name .. '=(%d+),') or unit == '' and 1 or 0)
 end
 
--- The same under each rule: the costs of a task. Tasks of a scope that cost the same share them.
+-- The same under each rule: the costs of a task. Tasks of a scope that cost the same share them. They are kept by text: miniredis
+-- makes a list up to an index that is a number.
 local function costs_of(its, cost)
-  local list = its.costs[cost]
+  local list = its.costs['' .. cost]
   if not list then
     list = {}
     for i = 1, #its do list[i] = units(its[i], cost) end
-    its.costs[cost] = list
+    its.costs['' .. cost] = list
   end
   return list
 end

@@ -1,0 +1,281 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// owns is an answer that tells an API's own limit.
+func owns(limit int64, window time.Duration) upstream.Hint {
+	return upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: limit, Window: window, Remaining: upstream.Unknown, Reset: upstream.Unknown}}}
+}
+
+// admitted is how many are admitted now, of so many who ask.
+func (b *bench) admitted(scope string, of int) (n int) {
+	b.t.Helper()
+	for range of {
+		if b.decide(Request{Scope: scope, ID: NewID()}).Allowed {
+			n++
+		}
+	}
+	return n
+}
+
+// "An API's own limit that is smaller than that of the lowest rule of the same window is taken
+// for it until an answer says otherwise, or for an hour", for each algorithm that has windows.
+func TestAdoptedLimit(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
+		rule := policy.Rule{Name: "own", Algorithm: algorithm, Limit: 10, Per: time.Minute}
+		above := policy.Rule{Name: "all", Algorithm: algorithm, Limit: 1000, Per: time.Minute}
+		if algorithm == policy.TokenBucket {
+			rule.Burst, above.Burst = 10, 1000
+		}
+		onBothIn(t, string(algorithm), Config{}, tenants(t, []policy.Rule{above}, []policy.Rule{rule}), func(b *bench) {
+			if !b.hear("p/a", owns(4, time.Minute)).Changed || b.hear("p/a", owns(4, time.Minute)).Changed {
+				b.t.Error("it was not new, or new twice")
+			}
+			if n := b.admitted("p/a", 20); n != 4 {
+				b.t.Errorf("%d were admitted, of the API's 4", n)
+			}
+			if n := b.admitted("p/b", 20); n != 10 {
+				b.t.Errorf("%d of another tenant were admitted, of 10", n)
+			}
+			told, err := b.UpstreamState(ctx, "p/a")
+			if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Limit != 4 || told.Corrections[0].Own != 4 || told.Corrections[0].Bound.Rule.Name != "own" {
+				b.t.Errorf("%+v, %v", told, err)
+			}
+			b.pass(ms) // starts of one microsecond count as some of different ones
+			b.hear("p/a", owns(7, time.Minute))
+			if n := b.admitted("p/a", 20); n != 3 {
+				b.t.Errorf("%d more were admitted, of 7 the API's", n)
+			}
+			b.hear("p/a", owns(70, time.Minute))
+			if n := b.admitted("p/a", 20); n != 3 {
+				b.t.Errorf("%d more were admitted, of 10 the rule's: no more than that, whatever the API says", n)
+			}
+			b.hear("p/a", owns(2, time.Minute))
+			b.pass(time.Hour + time.Minute)
+			if n := b.admitted("p/a", 20); n != 10 {
+				b.t.Errorf("%d were admitted an hour later", n)
+			}
+		})
+	}
+}
+
+// "A rate corrects the rate alone": a bucket of 5 a second and 15 at once whose API reports 2 a second is refilled by 2 a
+// second, and holds 15.
+func TestAdoptedRateKeepsTheBurst(t *testing.T) {
+	t.Parallel()
+	rule := policy.Rule{Name: "plan", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 15}
+	onBoth(t, Config{StartTolerance: -1}, policyOf(t, rule), func(b *bench) {
+		if n := b.admitted("p", 20); n != 15 {
+			b.t.Fatalf("%d at first", n)
+		}
+		b.hear("p", upstream.Read(http.StatusOK, http.Header{"X-Amzn-Ratelimit-Limit": {"2.0"}}, time.Now()))
+		if d := b.decide(Request{Scope: "p"}); d.Allowed || d.RetryAfter > 500*ms {
+			b.t.Errorf("the next one comes in %v", d.RetryAfter)
+		}
+		b.pass(time.Minute)
+		if n := b.admitted("p", 20); n != 15 {
+			b.t.Errorf("%d after a minute", n)
+		}
+		b.hear("p", owns(2, sec)) // a limit in a window holds for what comes at once, too
+		b.pass(time.Minute)
+		if n := b.admitted("p", 20); n != 2 {
+			b.t.Errorf("%d of the API's 2 in a window", n)
+		}
+	})
+}
+
+// What says nothing of a rule's requests in its window is no limit of it.
+func TestNotAdopted(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute},
+		policy.Rule{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("0 0 * * *", "UTC")}, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10})
+	tokens := owns(4, time.Minute)
+	tokens.Quotas[0].Unit = "tokens"
+	onBoth(t, Config{}, policy, func(b *bench) {
+		for _, a := range []upstream.Hint{owns(4, time.Hour), owns(4, 24*time.Hour), owns(4, 0), owns(upstream.Unknown, time.Minute), tokens} {
+			if out := b.hear("p", a); out.Changed {
+				b.t.Errorf("%+v is heeded: %+v", a, out)
+			}
+		}
+		if n := b.rdb.Exists(ctx, wire.APIKey(b.plan("p").Prefix)).Val(); n > 0 {
+			b.t.Error("something was kept")
+		}
+	})
+}
+
+// A quota of a unit is that of the rules that count it, whatever others count in the same
+// window, and one with nothing left of another unit than requests pauses nobody.
+func TestAdoptedByItsUnit(t *testing.T) {
+	t.Parallel()
+	pol := policyOf(t, policy.Rule{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 500, Per: time.Minute},
+		policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 90_000, Per: time.Minute, Burst: 9000, Unit: "tokens"})
+	onBoth(t, Config{}, pol, func(b *bench) {
+		tell := func(unit string, limit int64) {
+			a := owns(limit, time.Minute)
+			a.Quotas[0].Unit, a.Quotas[0].Remaining, a.Quotas[0].Reset = unit, 5, sec
+			if unit != policy.Requests {
+				a.Quotas[0].Remaining = 0
+			}
+			if out := b.hear("p", a); !out.Until.IsZero() {
+				b.t.Errorf("%s pause until %v", unit, out.Until)
+			}
+		}
+		counts := func(calls, tokens int64) {
+			b.t.Helper()
+			if c, n := b.counts("p", "calls", 500), b.counts("p", "tokens", 90_000); c != calls || n != tokens {
+				b.t.Errorf("%d calls and %d tokens count, want %d and %d", c, n, calls, tokens)
+			}
+		}
+		tell("words", 50)
+		counts(500, 90_000)
+		tell(policy.Requests, 100)
+		counts(100, 90_000)
+		tell("tokens", 60_000)
+		counts(100, 60_000)
+		b.decide(Request{Scope: "p", Costs: policy.Costs{policy.Requests: 1, "tokens": 9000}})
+		if d := b.decide(Request{Scope: "p", ID: NewID(), Costs: policy.Costs{"tokens": 1000}}); d.Allowed || d.RetryAfter < 999*ms || d.RetryAfter > 1010*ms {
+			b.t.Errorf("1000 tokens of 60000 a minute come in a second: %+v", d)
+		}
+	})
+}
+
+// "A refusal also cuts the limits of the rules at the lowest level of the scope's path that has
+// any to 85 % of what they are, a tenth of what the policy says at the least; They grow back by 2 % in each window", with answers that refuse nothing. Refusals of one burst cut once.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	own := []policy.Rule{{Name: "s", Algorithm: policy.SlidingWindow, Limit: 100, Per: 10 * sec}, {Name: "f", Algorithm: policy.FixedWindow, Limit: 1000, Per: time.Hour},
+		{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour}, {Name: "c", Algorithm: policy.Concurrency, Limit: 10}}
+	policy := tenants(t, []policy.Rule{{Name: "all", Algorithm: policy.SlidingWindow, Limit: 1000, Per: 10 * sec}}, own)
+	onBoth(t, Config{}, policy, func(b *bench) {
+		limits := func() (s, f int64) {
+			told, err := b.UpstreamState(ctx, "p/a")
+			noError(b.t, err)
+			s, f = 100, 1000
+			for _, c := range told.Corrections {
+				switch c.Bound.Rule.Name {
+				case "s":
+					s = c.Limit
+				case "f":
+					f = c.Limit
+				default:
+					b.t.Errorf("%+v", c)
+				}
+			}
+			return s, f
+		}
+		for range 10 {
+			b.hear("p/a", turnedDown(sec))
+		}
+		if s, f := limits(); s != 85 || f != 850 {
+			b.t.Errorf("%d and %d are left", s, f)
+		}
+		b.pass(10 * sec)
+		b.hear("p/a", quotaLeft("requests", 5, sec))
+		if s, _ := limits(); s != 87 {
+			b.t.Errorf("a window later it is %d", s)
+		}
+		b.pass(5 * time.Minute)
+		b.hear("p/a", quotaLeft("requests", 5, sec))
+		if s, f := limits(); s != 100 || f != 851 {
+			b.t.Errorf("some windows later they are %d and %d", s, f)
+		}
+		for range 100 {
+			b.pass(10 * sec)
+			b.hear("p/a", turnedDown(ms))
+		}
+		if s, f := limits(); s != 11 || f != 100 { // the one grows back as fast as it is cut
+			b.t.Errorf("of a hundred refusals %d and %d are left", s, f)
+		}
+		noError(b.t, b.ResetUpstream(ctx, "p/a"))
+		if s, f := limits(); s != 100 || f != 1000 {
+			b.t.Errorf("forgotten, they are %d and %d", s, f)
+		}
+	})
+}
+
+// "What it holds is rewritten when the first correction comes and when the last one goes, and
+// no unit is lost or won between", whatever the bucket's numbers.
+func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 1))
+	for i := range 12 {
+		rule := policy.Rule{
+			Name: "r", Algorithm: policy.TokenBucket, Limit: 1 + random.Int64N(5000), Burst: 20 + random.Int64N(5000),
+			Per: time.Duration(1+random.Int64N(3_600_000)) * ms, Margin: time.Duration(random.Int64N(2)) * 100 * us(1),
+		}
+		onBothIn(t, fmt.Sprint(i), Config{}, policyOf(t, rule), func(b *bench) {
+			b.decide(Request{Scope: "p", Cost: 10})
+			was := b.peek().Rules[0].Remaining
+			for range 20 {
+				b.hear("p", turnedDown(us(1)))
+				b.pass(us(2))
+				d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 5})
+				if !d.Allowed {
+					b.t.Fatalf("%+v", d)
+				}
+				b.giveBack(d.Grant)
+				noError(b.t, b.ResetUpstream(ctx, "p"))
+			}
+			now := b.peek().Rules[0].Remaining
+			refilled := 2 + 20*2*rule.Limit/rule.Per.Microseconds()
+			if now < was-1 || now > was+refilled {
+				b.t.Errorf("%d units were left, and %d are", was, now)
+			}
+		})
+	}
+}
+
+// "answers" of limits.yaml says what follows, for a level and those below it, and in which unit a plain reset is.
+func TestAnswersOfPolicy(t *testing.T) {
+	t.Parallel()
+	pol := parsedPolicy(t, `
+limits:
+  p:
+    answers: pause
+    rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]
+    scopes:
+      deaf: {answers: ignore, scopes: {not: {answers: heed}}}
+      wary: {answers: {mode: refusals, unit: ms}, rules: [{name: own, algorithm: sliding-window, limit: 10, per: 1s}]}
+`)
+	for scope, want := range map[string]policy.Answers{"p/a/b": policy.AnswersPause, "p/deaf/x": policy.AnswersIgnore, "p/wary": policy.AnswersRefusals, "p/deaf/not": policy.AnswersHeed} {
+		if got := pol.Answers(parsedScope(t, scope)); got != want {
+			t.Errorf("%s: %s", scope, got)
+		}
+	}
+	onBoth(t, Config{}, pol, func(b *bench) {
+		if out := b.hear("p/deaf/x", turnedDown(sec)); out.Changed {
+			b.t.Errorf("%+v", out)
+		}
+		left := http.Header{"X-Ratelimit-Limit": {"5"}, "X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"86400000"}}
+		for _, answer := range []struct {
+			scope               string
+			status              int
+			pauses, corrections int
+			rest                time.Duration
+		}{{"p/a", 429, 1, 0, time.Second}, {"p/wary", 200, 0, 0, 0}, {"p/wary", 429, 1, 1, 24 * time.Hour}} {
+			hint := b.ReadAnswer(answer.scope, answer.status, left, time.Now())
+			b.hear(answer.scope, hint)
+			told, err := b.UpstreamState(ctx, answer.scope)
+			if err != nil || len(told.Pauses) != answer.pauses || len(told.Corrections) != answer.corrections {
+				b.t.Errorf("%+v: %+v, %v", answer, told, err)
+			}
+			for _, p := range told.Pauses {
+				if rest := p.Until.Sub(p.Since); rest < answer.rest*9/10 || rest > answer.rest*12/10 {
+					b.t.Errorf("%+v: %+v", answer, told)
+				}
+			}
+		}
+	})
+}
