@@ -307,7 +307,7 @@ func (l *limited) busy() {
 	limiter, err := throttle.New(rdb, policy, throttle.Config{})
 	must(l.t, err)
 	for i := range 10 {
-		_, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Turn: throttle.Turn{WaiterID: fmt.Sprint("t", i)}})
+		_, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Waiter: throttle.Waiter{Queue: "default", ID: fmt.Sprint("t", i)}})
 		must(l.t, err)
 	}
 	_, err = limiter.Report(l.t.Context(), "payments/acme", upstream.Hint{Limited: true})

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
@@ -31,8 +32,7 @@ func (a *asked) places() (all []string) {
 		some, err := a.limits.Waitlist().Waiting(provider).Next(a.t.Context(), 1000)
 		must(a.t, err)
 		for _, p := range some {
-			_, id, _ := queue.ReadTicket(p.ID)
-			all = append(all, p.Scope+":"+id)
+			all = append(all, p.Scope+":"+p.ID)
 		}
 	}
 	return all
@@ -282,11 +282,11 @@ func TestClearLeavesGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.follow()
-	woken, err := a.limits.Waitlist().Dispatch(t.Context(), throttle.DispatchRequest{Provider: "p", Max: 1, CheckAll: true, Lead: time.Second})
+	woken, err := a.limits.Waitlist().Dispatch(t.Context(), waitlist.Request{Provider: "p", Max: 1, Lead: time.Second, Serves: []wire.Weighted{{Queue: "default", Weight: 1}}})
 	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}
-	_, id, _ := queue.ReadTicket(woken.Granted[0].ID)
+	id := woken.Granted[0].ID
 	done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"})
 	if err != nil || done.Changed != 5 {
 		t.Errorf("%+v, %v", done, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
@@ -58,22 +59,14 @@ func TestLeftWithoutARule(t *testing.T) {
 		must(t, err)
 		limiter, err := throttle.New(r.rdb, before, throttle.Config{})
 		must(t, err)
-		for { // what could start at once would not wait
-			d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "payments/acme"})
-			must(t, err)
-			if !d.Allowed {
-				break
-			}
-		}
 		for scope, n := range map[string]int{"payments/acme": 3, "payments/acme/refunds": 1} {
 			for i := range n {
-				ask := throttle.Waiter{Scope: scope, ID: fmt.Sprint(scope, i)}
-				if _, err := limiter.Waitlist().Join(t.Context(), []throttle.Waiter{ask}, 0, 0); err != nil {
+				ask := waitlist.Waiter{Scope: scope, Queue: "default", ID: fmt.Sprint(scope, i)}
+				if _, err := limiter.Waitlist().Join(t.Context(), []waitlist.Waiter{ask}); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		must(t, limiter.Waitlist().PublishActive(t.Context(), "payments"))
 		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
 		later(2 * time.Second)
 		r.says([]string{"limit: 6"}, []string{"!level=WARN"})

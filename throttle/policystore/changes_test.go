@@ -74,18 +74,18 @@ func TestNeverAdmitted(t *testing.T) {
 	past := NewPast(s, limiter)
 	unmatched, cost := error(&policy.UnmatchedError{}), error(&policy.CostError{})
 	for _, c := range []struct {
-		ask   throttle.Waiter
+		ask   throttle.Request
 		why   error
 		never bool
 	}{
-		{throttle.Waiter{Scope: "other/a"}, unmatched, false},   // a rule may come
-		{throttle.Waiter{Scope: "mail", Cost: 10}, cost, false}, // set live, and gone
-		{throttle.Waiter{Scope: "mail", Cost: 11}, cost, true},
-		{throttle.Waiter{Scope: "search/x"}, cost, false}, // in this process alone
-		{throttle.Waiter{Scope: "payments/a", Cost: 5}, cost, false},
-		{throttle.Waiter{Scope: "payments/a", Cost: 6}, cost, true},
-		{throttle.Waiter{Scope: "payments/a", Costs: policy.Costs{"requests": 5}}, cost, false},
-		{throttle.Waiter{Scope: "payments/a", Costs: policy.Costs{"requests": 6}}, cost, true},
+		{throttle.Request{Scope: "other/a"}, unmatched, false},   // a rule may come
+		{throttle.Request{Scope: "mail", Cost: 10}, cost, false}, // set live, and gone
+		{throttle.Request{Scope: "mail", Cost: 11}, cost, true},
+		{throttle.Request{Scope: "search/x"}, cost, false}, // in this process alone
+		{throttle.Request{Scope: "payments/a", Cost: 5}, cost, false},
+		{throttle.Request{Scope: "payments/a", Cost: 6}, cost, true},
+		{throttle.Request{Scope: "payments/a", Costs: policy.Costs{"requests": 5}}, cost, false},
+		{throttle.Request{Scope: "payments/a", Costs: policy.Costs{"requests": 6}}, cost, true},
 	} {
 		if got := past.NeverAdmitted(t.Context(), c.ask, c.why); got != c.never {
 			t.Errorf("%+v, %T: %t", c.ask, errors.Unwrap(c.why), got)
@@ -93,12 +93,12 @@ func TestNeverAdmitted(t *testing.T) {
 	}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	if NewPast(s, limiter).NeverAdmitted(stopped, throttle.Waiter{Scope: "mail", Cost: 11}, cost) {
+	if NewPast(s, limiter).NeverAdmitted(stopped, throttle.Request{Scope: "mail", Cost: 11}, cost) {
 		t.Error("the store cannot be asked, and a task is said to be hopeless")
 	}
 	must(t, set(s, anna, "other", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
 	redistest.WaitFor(t, "the new version to be known", time.Minute, func() bool {
-		return !past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a", Cost: 10}, cost)
+		return !past.NeverAdmitted(t.Context(), throttle.Request{Scope: "other/a", Cost: 10}, cost)
 	})
 }
 
