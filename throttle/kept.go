@@ -63,6 +63,9 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	places := g.placesIn(p)
 	for i, c := range g.charged(p, nil) {
 		r := p.Rules[i].Rule
+		if r.Algorithm == policy.Concurrency {
+			continue
+		}
 		k.Rules = append(k.Rules, keptRule{wire.RuleName(p.Rules[i]), string(r.Algorithm), r.Unit, c.Units, places[i], c.Over})
 	}
 	text, err := json.Marshal(k)

@@ -49,30 +49,27 @@ function verbs.ended(a, its)
 end
 
 -- The record of what was spent is for each rule what it is not charged, and where and how much it was charged: by its grant, and
--- as debts, which are told apart by the last of them alone.
+-- as debts, of which only those of the last place can come back.
 local function record_of(a, its)
   local v, list = call('GET', P .. 's:' .. a.lease), {}
   for i = 1, its.many do
     local units, over = unpacked('>I7I7', a.charged, 21 * i - 20)
-    local place, debt_place, debt = a.grant.places[i] or 0, 0, 0
-    if v and unpacked('>I7', v) == its.shape then over, place, units, debt_place, debt = unpacked('>I7I7I7I7I7', v, 35 * i - 27) end
+    local place, debt_place, debt, last = a.grant.places[i] or 0, 0, 0, 0
+    if v and unpacked('>I7', v) == its.shape then over, place, units, debt_place, debt, last = unpacked('>I7I7I7I7I7I7', v, 42 * i - 34) end
     if a.grant.shape ~= its.shape then place = 0 end
-    list[i] = { over = over, place = place, units = units, debt_place = debt_place, debt = debt }
+    list[i] = { over = over, place = place, units = units, debt_place = debt_place, debt = debt, last = last }
   end
   return list
 end
 
 -- Gives back units of a rule that were charged last: of the debts first, as far as their place is known.
 local function take_back(r, its, less)
-  local refund, back = algorithm(r.of.kind, 'rare').refund, 0
-  for _, from in ipairs({ { 'debt', 'debt_place' }, { 'units', 'place' } }) do
-    local units = min(its[from[1]], less)
-    if units > 0 then
-      back = back + (its[from[2]] > 0 and refund(r, its[from[2]], units) or 0)
-      its[from[1]], less = its[from[1]] - units, less - units
-    end
-  end
-  return back
+  local refund = algorithm(r.of.kind, 'rare').refund
+  local function from(place, units) return units > 0 and place > 0 and refund(r, place, units) or 0 end
+  local debts, last = min(its.debt, less), min(its.last, less)
+  local units = min(its.units, less - debts)
+  its.debt, its.last, its.units = its.debt - debts, its.last - last, its.units - units
+  return from(its.debt_place, last) + from(its.place, units)
 end
 
 function verbs.unused(a, its, back)
@@ -81,7 +78,9 @@ function verbs.unused(a, its, back)
   call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
   for i, r in ipairs(its) do
     local kind, of = r.of.kind, list[i]
-    if kind == 'C' or kind == 'P' then
+    if kind == 'C' and unpacked('>I7', a.charged, 21 * i - 20) == 0 then -- a grant that was stored: its run has the place
+      back[i] = 0
+    elseif kind == 'C' or kind == 'P' then
       back[i] = algorithm(kind, 'rare').refund(r, a.grant.start, 1, a.lease) or 0
     else
       back[i] = take_back(r, of, of.units + of.debt)
@@ -104,7 +103,11 @@ function verbs.spent(a, its, back, debts, overs)
     if more > 0 then
       local units = min(more, algorithm(r.of.kind, 'rare').room(r))
       of.over = of.over + more - units
-      if units > 0 then of.debt_place, of.debt, debts[i] = r.its.charge(r, now, units), of.debt + units, units end
+      if units > 0 then
+        local place = r.its.charge(r, now, units)
+        of.debt_place, of.last = place, units + (place == of.debt_place and of.last or 0)
+        of.debt, debts[i] = of.debt + units, units
+      end
       dirty(r)
     elseif more < 0 then
       local free = min(of.over, -more)
@@ -114,7 +117,7 @@ function verbs.spent(a, its, back, debts, overs)
       freed(r)
     end
     overs[i] = of.over
-    text = text .. packed('>I7I7I7I7I7', of.over, of.place, of.units, of.debt_place, of.debt)
+    text = text .. packed('>I7I7I7I7I7I7', of.over, of.place, of.units, of.debt_place, of.debt, of.last)
   end
   call('SET', P .. 's:' .. a.lease, text, 'PX', outlast(a.number))
 end
