@@ -464,7 +464,7 @@ func TestForecastReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rdb.Set(t.Context(), prefix+":{runs}!runs:c", "100 60000000 1000000", 0).Err(); err != nil {
+	if err := rdb.Set(t.Context(), prefix+":{runs}:t::c", "100 60000000 1000000", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := limiter.Report(t.Context(), "api/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {

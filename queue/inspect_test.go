@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"testing"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/redis/go-redis/v9"
 )
+
+// inspectedScopes is more scopes than Inspect looks at.
+const inspectedScopes = 70
 
 // oneRunEach returns a limiter under which each tenant of p has one run at a time, of a minute, and the prefix of its keys.
 func oneRunEach(t *testing.T) (rdb *redis.Client, limiter *throttle.Limiter, prefix string) {
@@ -25,7 +29,9 @@ func oneRunEach(t *testing.T) (rdb *redis.Client, limiter *throttle.Limiter, pre
 	if limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
-	rdb.Set(t.Context(), prefix+":{p}!runs/%2A:runs", "100 60000000 0", 0)
+	for i := range inspectedScopes {
+		rdb.Set(t.Context(), fmt.Sprintf("%s:{p}:t:/%d:runs", prefix, i), "100 60000000 0", 0)
+	}
 	return rdb, limiter, prefix
 }
 
@@ -33,36 +39,44 @@ func oneRunEach(t *testing.T) (rdb *redis.Client, limiter *throttle.Limiter, pre
 // whose starts are unknown otherwise", "64 at most".
 func TestInspect(t *testing.T) {
 	t.Parallel()
-	const scopes = 70
 	rdb, limiter, prefix := oneRunEach(t)
 	var told queue.Result
 	silent := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
 	var names []string
-	for i := range scopes {
+	for i := range inspectedScopes {
 		names = append(names, fmt.Sprint("p/", i))
+	}
+	named := func(id string, n int) iter.Seq[queue.Entry] {
+		return func(yield func(queue.Entry) bool) {
+			for e := range many(prefix, n, names...) {
+				if e.Task.ID = id + e.Task.ID; !yield(e) {
+					return
+				}
+			}
+		}
 	}
 	batch := func(c *queue.Client, id string, n int) queue.Summary {
 		t.Helper()
-		sum, err := c.EnqueueBatch(t.Context(), many(prefix+id, n, names...), func(r queue.Result) { told = r })
-		if err != nil || sum.Enqueued != n*scopes {
+		sum, err := c.EnqueueBatch(t.Context(), named(id, n), func(r queue.Result) { told = r })
+		if err != nil || sum.Enqueued != n*inspectedScopes {
 			t.Fatalf("%+v, %v", sum, err)
 		}
 		return sum
 	}
-	if sum := batch(silent, "silent", 2); sum.Untold != scopes || !sum.DoneTo.IsZero() {
+	if sum := batch(silent, "silent", 2); sum.Untold != inspectedScopes || !sum.DoneTo.IsZero() {
 		t.Errorf("not asked: %+v", sum)
 	}
 	began := time.Now()
 	sum := batch(client, "asking", 2)
-	if sum.Untold != 2*(scopes-64) || sum.DoneAt.Sub(began) < 150*time.Second || !sum.DoneFrom.Before(sum.DoneAt) || !sum.DoneAt.Before(sum.DoneTo) || sum.Binding.Rule != "runs" {
+	if sum.Untold != 2*(inspectedScopes-64) || sum.DoneAt.Sub(began) < 150*time.Second || !sum.DoneFrom.Before(sum.DoneAt) || !sum.DoneAt.Before(sum.DoneTo) || sum.Binding.Rule != "runs" {
 		t.Errorf("behind three runs of a minute: %+v", sum)
 	}
 	if !told.Start.IsZero() || told.Reason != "" {
 		t.Errorf("a task of a batch was inspected: %+v", told)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	sum, err := client.EnqueueBatch(ctx, many(prefix+"cut", 2, names...), func(queue.Result) { cancel() })
+	sum, err := client.EnqueueBatch(ctx, named("cut", 2), func(queue.Result) { cancel() })
 	if sum.Enqueued == 0 || sum.Untold != sum.Enqueued {
 		t.Errorf("interrupted: %+v, %v", sum, err)
 	}

@@ -213,7 +213,7 @@ func TestForecastOfRuns(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
 	}
-	must(t, rdb.Set(t.Context(), "hw:{api}!runs:parallel", "100 60000000 0", 0).Err())
+	must(t, rdb.Set(t.Context(), "hw:{api}:t::parallel", "100 60000000 0", 0).Err())
 	got := ask("-starts", "-")
 	if !strings.Contains(got, "line 4: api3 starts about at ") || !strings.Contains(got, "done at about ") || !strings.Contains(got, ", between ") {
 		t.Errorf("no ranges in\n%s", got)

@@ -118,7 +118,7 @@ func TestJSONFields(t *testing.T) {
 	one := output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "a", "https://api.example.com/") +
 		output(t, 1, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-cost", "6", "https://api.example.com/")
 	behind := writeFile(t, "behind.yaml", "limits: {behind: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
-	redisAt(t, url).Set(t.Context(), "hw:{behind}!runs:c", "9 60000000 1000000", 0)
+	redisAt(t, url).Set(t.Context(), "hw:{behind}:t::c", "9 60000000 1000000", 0)
 	for range 2 { // the second waits for the first
 		one += output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", behind, "-json", "-scope", "behind", "https://api.example.com/")
 	}
@@ -149,7 +149,7 @@ func TestJSONFields(t *testing.T) {
 	late := lines + `{"type":"http","id":"d","scope":"p","max_wait":"1h","http":{"url":"https://api.example.com/"}}` + "\n"
 	held := output(t, 1, late, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
 	runs := writeFile(t, "runs.yaml", "limits: {p: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
-	redisAt(t, url).Set(t.Context(), "hw:{p}!runs:c", "9 60000000 1000000", 0)
+	redisAt(t, url).Set(t.Context(), "hw:{p}:t::c", "9 60000000 1000000", 0)
 	held += output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", runs, "-json", "-")
 	dries, ends := forecast[:4], forecast[4:]
 	for line := range strings.Lines(held) {
@@ -215,7 +215,7 @@ func TestJSONFields(t *testing.T) {
 func inspected(t *testing.T, url string) {
 	t.Helper()
 	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], max_priority: 0, rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
-	redisAt(t, url).Set(t.Context(), "hw:{runs}!runs:c", "9 60000000 1000000", 0)
+	redisAt(t, url).Set(t.Context(), "hw:{runs}:t::c", "9 60000000 1000000", 0)
 	lines := ""
 	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
@@ -305,7 +305,7 @@ func changedLimits(t *testing.T, url string) {
 		return output(t, code, "", "worker", append([]string{"limits", "-redis", url, "-json"}, args...)...)
 	}
 	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1s}]}, held: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
-	redisAt(t, url).Set(t.Context(), "hw:{held}!runs:c", "9 60000000 1000000", 0)
+	redisAt(t, url).Set(t.Context(), "hw:{held}:t::c", "9 60000000 1000000", 0)
 	output(t, 0, strings.Repeat(`{"type":"t","scope":"held"}`+"\n", 2), "enqueue", "batch", "-redis", url, "-limits", file, "-")
 	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file)
 	held := ask(0, "show", "held") // a task waits there
