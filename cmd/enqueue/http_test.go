@@ -34,7 +34,7 @@ func TestHTTP(t *testing.T) {
 		remain  time.Duration
 	}{
 		"least": {
-			[]string{"http://h/"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h/"}`,
+			[]string{"http://h/"}, asynq.TaskStateScheduled, `{"method":"GET","url":"http://h/"}`,
 			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 24 * time.Hour,
 		},
 		"all": {
@@ -46,11 +46,11 @@ func TestHTTP(t *testing.T) {
 			queue.Spec{Cost: 4, Priority: -7, Timeout: 10 * time.Second, Deadline: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)}, 7 * 24 * time.Hour,
 		},
 		"cost by unit": {
-			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h"}`,
+			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "http://h"}, asynq.TaskStateScheduled, `{"method":"GET","url":"http://h"}`,
 			queue.Spec{Costs: policy.Costs{"requests": 1, "tokens": 1500}, Budget: 25, Timeout: 30 * time.Second}, 0,
 		},
 		"body": {
-			[]string{"-body", "x@y", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h","body":"x@y"}`,
+			[]string{"-body", "x@y", "-remember", "0", "http://h"}, asynq.TaskStateScheduled, `{"method":"GET","url":"http://h","body":"x@y"}`,
 			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 0,
 		},
 	} {

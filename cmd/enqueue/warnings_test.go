@@ -161,7 +161,7 @@ func TestTraceOfTheEnvironment(t *testing.T) {
 				t.Errorf("%s of %s: %q", command, name, told)
 			}
 			ids := map[string][]string{"batch": {"one", "two"}, "http": {"one"}}[command]
-			for i, id := range ids {
+			for _, id := range ids {
 				info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", id)
 				must(t, err)
 				gotParent, has := info.Headers["traceparent"]
@@ -169,7 +169,7 @@ func TestTraceOfTheEnvironment(t *testing.T) {
 				if gotParent != tt.wantParent || gotState != tt.wantState || has != (tt.wantParent != "") || hasState != (tt.wantState != "") {
 					t.Errorf("%s of %s: %s has %q", command, name, id, info.Headers)
 				}
-				if _, waits := info.Headers[queue.HeaderWaitsFor]; waits != (i == 1 && tt.wantParent != "") {
+				if _, waits := info.Headers[queue.HeaderWaitsFor]; waits != (tt.wantParent != "") {
 					t.Errorf("%s of %s: %s has %q", command, name, id, info.Headers)
 				}
 			}
