@@ -46,8 +46,9 @@ type Decision struct {
 	// policy.Rule.Prefetch. At is when they were charged, and Rules is Redis's answer at that time, less
 	// the units handed out since.
 	Prefetched bool
-	// Joins says, for a denial of a task that can wait, that it is to join the tasks that wait: see package worker.
-	Joins bool
+	// Joins says, for a denial of a task that can wait, that it is to join the tasks that wait: see package worker. HadTurn says that
+	// it had its turn, and goes back to its Place.
+	Joins, HadTurn bool
 	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
 
@@ -137,7 +138,7 @@ func (d Decision) Tuple() Tuple {
 	return five
 }
 
-// Place returns the place in its line that the task had, 0 for none; see package worker.
+// Place returns the place in its line that the task had, 0 for the front; see package worker.
 func (d Decision) Place() int64 { return d.place }
 
 // BindingRule returns the state of the rule that decides, and false if there is none. It does no I/O.
@@ -191,7 +192,7 @@ func (p *plan) read(a *ask, d *Decision) {
 		fallthrough
 	default:
 		if a.answer.Status == wire.MustBack {
-			d.place, start = a.answer.Start, Never
+			d.place, d.HadTurn, start = a.answer.Start, true, Never
 		}
 		d.RetryAfter = wait(start)
 		p.readDenial(a, d)

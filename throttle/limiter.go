@@ -145,6 +145,7 @@ type Request struct {
 	BeforeStart func()
 
 	late lateness // of the start before this one
+	had  bool     // a task had its turn: it overtakes none that waits
 }
 
 // Waiter is a task that can wait.
@@ -274,7 +275,7 @@ func (p *plan) ask(req *Request) *ask {
 		a.Cost = 0
 	}
 	switch {
-	case req.Waiter.ID != "":
+	case req.Waiter.ID != "" && !req.had:
 		a.Waiter = wire.Waiter(req.Waiter.Queue, req.Waiter.ID)
 		if req.late == (lateness{}) {
 			a.Ahead = min(a.Ahead, req.Waiter.MaxDelay.Microseconds())

@@ -23,12 +23,16 @@ import (
 // Costs what Decide costs, and for a start that is granted more than 250 ms ahead one more round trip,
 // which the starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
+	place := int64(0)
 	for tries := 1; ; tries++ {
 		d, handed := l.handed(ctx, &req)
 		req.Waiter.Granted = nil
 		if !handed {
 			l.startLater(&req)
 			if err := l.decideOnly(ctx, &req, &d); err != nil || !d.Allowed {
+				if req.had && err == nil {
+					d.Joins, d.HadTurn, d.place = true, true, place
+				}
 				return d, err
 			}
 		}
@@ -40,7 +44,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			if err := l.takeBack(ctx, &d, true); err != nil {
 				return Decision{Binding: -1}, err
 			} else if req.Waiter.ID != "" {
-				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, Handed: d.Handed, place: d.place}, nil
+				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, HadTurn: true, Handed: d.Handed, place: max(place, d.place)}, nil
 			}
 			req.ID = ""
 			continue
@@ -56,7 +60,9 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err := l.takeBack(ctx, &d, false); err != nil { // those who wait would be granted what it asks for anew
 			return Decision{Binding: -1}, err
 		}
-		req.ID = ""
+		if req.ID = ""; req.Waiter.ID != "" && !d.Handed {
+			req.had, place = true, max(place, d.place)
+		}
 		if req.late = l.after(&d, late, tries); req.late.from > 0 {
 			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
 		}

@@ -268,7 +268,7 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 // putBack gives a denied task its place, and reschedules it until its turn brings it.
 func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
 	j.queued = true
-	if d.Handed || d.Place() > 0 {
+	if d.Handed || d.HadTurn {
 		return t.wait(ctx, j, "", t.heeding(j, t.back(ctx, j, d)))
 	}
 	joined, err := t.cfg.Limiter.Waitlist().Join(ctx, []waitlist.Waiter{j.waiter()})

@@ -268,6 +268,9 @@ func (d *Dispatcher) Arrived(ctx context.Context, task waitlist.Ref) *waitlist.G
 	if !its.hands.IsZero() {
 		d.reach.pickup.note(time.Since(its.hands))
 	}
+	if its.granted != nil {
+		d.came(time.Since(its.granted.Starts))
+	}
 	if time.Since(its.at) > outStays-throttleMargin {
 		return nil
 	}

@@ -19,6 +19,7 @@ type slots struct {
 	surplus atomic.Int64  // tasks that wait without a hold, since their turn has come
 	starved atomic.Bool   // a loop had no room for a task
 
+	ahead window // how many tasks may be on their way; guarded by Dispatcher.mu
 	// Of the following, guarded by Dispatcher.mu: how many runs had ended at a moment, and in the lately before it.
 	sample, recent int64
 	sampled        time.Time
@@ -34,6 +35,37 @@ const (
 	// nearAsked is the same if Redis is near. The next call is a moment away, and a shorter one delays others less.
 	nearAsked = 18
 )
+
+// window is how many tasks may be on their way to this process: fewer where they come too late for their starts, since the processors
+// are busy or runs take long, and then more again, as TCP does for what a network has room for. A late task costs another decision.
+type window struct {
+	most float64   // 0 before the first task has come: as many as there are slots
+	next time.Time // when it may change again
+	late bool      // a task was late since it changed
+}
+
+const (
+	// windowEach is how often the window changes, and leastWindow how small it gets.
+	windowEach  = 100 * time.Millisecond
+	leastWindow = 4
+)
+
+// came records by how much a task has come after its start. d.mu is held.
+func (d *Dispatcher) came(late time.Duration) {
+	w, all := &d.slots.ahead, float64(d.slots.all)
+	w.late = w.late || late > soonFree
+	if now := time.Now(); now.After(w.next) {
+		if w.next = now.Add(windowEach); w.most == 0 {
+			w.most = all
+		}
+		if w.late {
+			w.most *= 0.75
+		} else {
+			w.most += 1 + w.most/16
+		}
+		w.most, w.late = min(max(w.most, leastWindow), all), false
+	}
+}
 
 // Size creates the holds, once it is known how many tasks run at a time. Only the first call counts.
 func (d *Dispatcher) Size(concurrency int) {
@@ -100,6 +132,9 @@ func (d *Dispatcher) room() (n int, lent bool) {
 		free += more
 	} else if more == 0 { // else those that leave may not be of the tenant that must make room
 		free += d.leaving()
+	}
+	if most := int(d.slots.ahead.most); most > 0 {
+		free = min(free, most-onTheWay)
 	}
 	most := mostAsked
 	if d.reach.from() == 0 {
