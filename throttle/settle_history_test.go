@@ -164,7 +164,11 @@ func (h *settleHistory) settle(of int, costs policy.Costs) {
 		m := h.models[slices.IndexFunc(h.models, func(m *settleModel) bool { return m.rule.Name == said.Rule })]
 		if m.rule.Algorithm == policy.TokenBucket {
 			m.grants[of].grant.units = said.Spent - said.Over
-			m.charges = append(m.charges, part{h.now.Load(), said.Debt - said.Back})
+			back := said.Back
+			if said.Debt == 0 {
+				back++ // it is rounded down
+			}
+			m.charges = append(m.charges, part{h.now.Load(), said.Debt - back})
 			continue
 		}
 		back, debt := m.settle(of, said.Spent, h.now.Load())

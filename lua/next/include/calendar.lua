@@ -32,7 +32,8 @@ function algorithms.K()
       local back = max(0, written - now)
       last, spare, r.till, r.size = last - back, spare - ZERO, till, #v
       if last >= b0 then
-        r.written, r.last, r.count, r.spare, r.next, r.step = written - back, last, count, spare, following - min(back, following), step
+        r.written, r.last, r.count, r.spare = written - back, last, count, spare
+        if r.spread then r.next, r.step = following - min(back, following), step end
         return r
       end
       r.spare = cap + max(0, min(spare, rollover)) - count
