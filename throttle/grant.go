@@ -120,7 +120,7 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 // report tells what became of a grant, under the rules as they are by now. spent is by unit, for "spent". It returns the plan of
 // those rules and what each of them did; nil if the grant had come back before, or its scope has no rules any more.
 func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool), wakes bool) (*plan, []wire.Settled, error) {
-	p, err := l.plan(g.scope)
+	p, err := l.planOf(g)
 	if err != nil {
 		return nil, nil, nil //nolint:nilerr // a scope that no rule counts any more
 	}
@@ -148,6 +148,14 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 		}
 	}
 	return nil, nil, errReply
+}
+
+// planOf returns the plan of a grant's scope by now.
+func (l *Limiter) planOf(g Grant) (*plan, error) {
+	if g.plan != nil && g.plan.alone != nil {
+		return g.plan.alone.plan(l.serverTime(g.plan.Prefix)), nil
+	}
+	return l.plan(g.scope)
 }
 
 // costText is the cost of a grant as scripts have it in a grant.

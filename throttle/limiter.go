@@ -207,7 +207,7 @@ func (l *Limiter) decideOnly(ctx context.Context, req *Request, d *Decision) err
 		return err
 	}
 	switch {
-	case len(p.All) == 0:
+	case len(p.All) == len(p.Shadows):
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
 	case p.stocks(req):
@@ -380,7 +380,7 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (d Decision, err error)
 
 // peek is Peek, and returns the plan that has answered.
 func (l *Limiter) peek(ctx context.Context, p *plan, req *Request) (d Decision, _ *plan, err error) {
-	if len(p.All) == 0 {
+	if len(p.All) == len(p.Shadows) {
 		return Decision{Allowed: true, Binding: -1}, p, nil
 	}
 	for range planTries {

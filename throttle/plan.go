@@ -20,6 +20,7 @@ type plan struct {
 	states  []RuleState // what is known of each rule before it is asked
 	mark    string      // of the scope, in attempt ids; see attemptID
 	shadows []*shadowRule
+	alone   *shadowRule // it is this rule's alone
 	stock   *stock // what is charged before it is asked for; nil where nothing may be
 
 	refusal  error // the application may not spend from the scope
@@ -66,6 +67,9 @@ func (l *Limiter) plan(scope string) (*plan, error) {
 
 // fresh returns the plan for a time of the server's clock, after a reply that an earlier one is out of date.
 func (p *plan) fresh(now int64) (*plan, error) {
+	if p.alone != nil {
+		return p.alone.plan(time.UnixMicro(now)), nil
+	}
 	s, err := p.limiter.scopes.At(p.Scope.Scope, time.UnixMicro(now))
 	if err != nil {
 		return nil, err

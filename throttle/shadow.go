@@ -82,6 +82,7 @@ func (r *shadowRule) plan(at time.Time) *plan {
 		return p
 	}
 	p := r.of.limiter.scopes.Alone(r.of.Scope.Scope, r.bound, at).Attached.(*plan) //nolint:forcetypeassert // see newPlan
+	p.alone = r
 	r.alone.Store(p)
 	return p
 }

@@ -1,0 +1,251 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/test/reference"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// late is an observer that keeps callers back, each decision for its own time.
+type late struct {
+	NoObserver
+	by    []time.Duration
+	tries int
+}
+
+func (o *late) Decided(context.Context, Decision, time.Duration, error) {
+	if o.tries++; o.tries <= len(o.by) {
+		<-time.After(o.by[o.tries-1])
+	}
+}
+
+// "A run that is later is decided again if a rule of its path could be exceeded",
+// under a new attempt, with the old one given back.
+func TestLateStart(t *testing.T) {
+	t.Parallel()
+	long := 24 * time.Hour
+	day := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 10, Per: long}
+	period := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("0 0 * * *", "UTC")}
+	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute}
+	quick := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
+	spaced := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}
+	wide := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10}
+	places := policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 10, Lease: 10 * sec}
+	opens := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 10, Per: sec, OpensOnUse: true}
+	for name, test := range map[string]struct {
+		rules []policy.Rule
+		by    []time.Duration // so late is each try
+		tries int
+	}{
+		"within the pad":                        {[]policy.Rule{window}, []time.Duration{5 * ms}, 1},
+		"sliding window":                        {[]policy.Rule{window}, []time.Duration{5*ms + 1}, 2},
+		"sliding window, with leeway":           {[]policy.Rule{window}, []time.Duration{20 * ms, 45 * ms}, 2},
+		"sliding window, later than that":       {[]policy.Rule{window}, []time.Duration{20 * ms, 45*ms + 1}, 3},
+		"sliding window, later than any leeway": {[]policy.Rule{window}, []time.Duration{sec, sec, 255 * ms}, 3},
+		"spaced bucket, always as late":         {[]policy.Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms}, 3},
+		"spaced bucket, later each time":        {[]policy.Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 117*ms + 1}, 4},
+		"wide bucket, later than its room":      {[]policy.Rule{wide}, []time.Duration{sec, 256 * ms}, 3},
+		"bucket that lets plenty through":       {[]policy.Rule{quick}, []time.Duration{time.Minute}, 1},
+		"places, of which the lease runs out":   {[]policy.Rule{places}, []time.Duration{6 * sec}, 2},
+		"fixed window that has ended":           {[]policy.Rule{day}, []time.Duration{23 * time.Hour}, 2},
+		"window that it opens":                  {[]policy.Rule{opens}, []time.Duration{5*ms + 1}, 2},
+		"window that it opens, always as late":  {[]policy.Rule{opens}, []time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms}, 3},
+		"calendar whose period has ended":       {[]policy.Rule{period}, []time.Duration{23 * time.Hour}, 2},
+		"a path minds what one of its rules does": {
+			[]policy.Rule{places, {Name: "w", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}}, []time.Duration{6 * ms}, 2,
+		},
+		"a bucket beside a window that ends": {
+			[]policy.Rule{spaced, {Name: "f", Algorithm: policy.FixedWindow, Limit: 10, Per: 100 * ms}},
+			[]time.Duration{6 * ms, 83 * ms, 6 * ms}, 3,
+		},
+	} {
+		o := &late{by: test.by}
+		bubbleIn(t, name, Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *cable, l *Limiter) {
+			<-time.After(time.Until(time.Now().Truncate(long).Add(long + time.Hour)))
+			d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first", MaxDelay: sec})
+			if err != nil || !d.Allowed || o.tries != test.tries {
+				t.Errorf("%d tries: %+v, %v", o.tries, d, err)
+			}
+			if (d.Grant.ID() == "first") != (test.tries == 1) {
+				t.Errorf("granted as %q", d.Grant.ID())
+			}
+			if test.rules[0].Algorithm == policy.TokenBucket {
+				return // of which less may come back
+			}
+			if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 9 {
+				t.Errorf("%d units are left, want 9; %v", d.Rules[0].Remaining, err)
+			}
+		})
+	}
+}
+
+// "This repeats until a start is in time or a limit denies it: lateness is never a denial."
+func TestLateForEver(t *testing.T) {
+	t.Parallel()
+	o := &late{by: slices.Repeat([]time.Duration{sec}, 1000)}
+	bubble(t, Config{Observer: o}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *cable, l *Limiter) {
+		ctx, cancel := context.WithTimeout(t.Context(), 59*sec+ms)
+		defer cancel()
+		if d, err := l.Start(ctx, Request{Scope: "p/x", Waiter: waiter("t")}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
+			t.Errorf("%d tries: %+v, %v", o.tries, d, err)
+		}
+		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 1 {
+			t.Errorf("what was too late is spent: %+v, %v", d, err)
+		}
+	})
+}
+
+// lag keeps each caller back for a while of its own, from time to time.
+type lag struct {
+	NoObserver
+	mu   sync.Mutex
+	luck *rand.Rand
+	most time.Duration
+}
+
+func (o *lag) Decided(context.Context, Decision, time.Duration, error) {
+	o.mu.Lock()
+	by := time.Duration(o.luck.Int64N(int64(o.most)))
+	if o.luck.IntN(4) == 0 {
+		by = 0
+	}
+	o.mu.Unlock()
+	<-time.After(by)
+}
+
+// Never over a limit in any window, as the handler sees its starts, however late they are: some start at once, some when
+// they have been decided anew, with leeway and without. And nothing is put off that the limits admit.
+func TestLateIsNeverOver(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]policy.Rule{
+		"sliding window, exact":  {Algorithm: policy.SlidingWindow, Limit: 7, Per: 200 * ms},
+		"sliding window, coarse": {Algorithm: policy.SlidingWindow, Limit: 140, Per: sec},
+		"window on use":          {Algorithm: policy.FixedWindow, Limit: 20, Per: 200 * ms, OpensOnUse: true},
+		"spaced bucket":          {Algorithm: policy.TokenBucket, Limit: 20, Per: sec, Burst: 1},
+	} {
+		for seed := range uint64(2) {
+			rule := rule // the other seed runs beside
+			rule.Name = "r"
+			o := &lag{luck: rand.New(rand.NewPCG(seed, 0)), most: 60 * ms}
+			bubbleIn(t, fmt.Sprintf("%s, seed %d", name, seed), Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *cable, l *Limiter) {
+				starts := startsOf(t, l, 15, 5*sec, rand.New(rand.NewPCG(seed, 1)))
+				if least := int(rule.Limit * 5 * sec.Nanoseconds() / rule.Per.Nanoseconds() / 4); len(starts) < least {
+					t.Errorf("%d starts; the limit would have admitted four times as many as %d", len(starts), least)
+				}
+				exceeded(t, rule, starts)
+			})
+		}
+	}
+}
+
+// startsOf has callers start one run after the other, and now and then pause, for so long.
+func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck *rand.Rand) (starts []time.Time) {
+	t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	for range callers {
+		all.Go(func() {
+			for {
+				if _, err := l.Wait(ctx, Request{Scope: "p/x"}); err != nil {
+					return
+				}
+				mu.Lock()
+				starts = append(starts, time.Now())
+				pause := time.Duration(luck.Int64N(int64(20 * ms)))
+				if luck.IntN(10) == 0 {
+					pause = time.Duration(luck.Int64N(int64(sec)))
+				}
+				mu.Unlock()
+				<-time.After(pause)
+			}
+		})
+	}
+	all.Wait()
+	slices.SortFunc(starts, time.Time.Compare)
+	return starts
+}
+
+// exceeded fails where the rule was exceeded: a window strictly, a bucket over per and longer, and over shorter times with a
+// pad more.
+func exceeded(t *testing.T, r policy.Rule, starts []time.Time) {
+	t.Helper()
+	var list []reference.Spent
+	for _, at := range starts {
+		list = append(list, reference.Spent{Start: at.UnixMicro(), Units: 1})
+	}
+	if fault := reference.OverLate(reference.Rule{
+		Algorithm: reference.Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, OnUse: r.OpensOnUse,
+	}, list, (5 * ms).Microseconds()); fault != "" {
+		t.Fatal(fault)
+	}
+}
+
+// A bucket that minds no late start is slowed by what can be late, so that it is not exceeded over its own time.
+func TestPlenty(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		rule policy.Rule
+		cost int64
+		want bool
+	}{
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec}, 1, true},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec}, 5, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 202_000, Per: sec}, 1, true},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 201_999, Per: sec}, 1, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Margin: ms}, 1, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: time.Minute}, 1, false},
+		{policy.Rule{Algorithm: policy.SlidingWindow, Limit: 1_000_000, Per: sec}, 1, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: policy.MaxLimit, Per: sec}, policy.MaxLimit, false},
+	} {
+		if got := wire.ManyFit(test.rule, 5*ms, test.cost); got != test.want {
+			t.Errorf("%+v at %d: %t", test.rule, test.cost, got)
+		}
+	}
+	r := policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
+	_, n := wire.Numbers(r, 5*ms, time.Time{})
+	if over := 1005*ms.Microseconds()*n[0]/n[1] + 1_000_000*5/1010; over > r.Limit {
+		t.Errorf("%d units in a second, of %d", over, r.Limit)
+	}
+}
+
+// "A quicker reply may make later starts earlier by the clock's uncertainty, so that counts as late already, up to half the
+// pad."
+func TestInTimeDespiteUncertainty(t *testing.T) {
+	t.Parallel()
+	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
+	for name, test := range map[string]struct {
+		trip   time.Duration
+		allows time.Duration
+	}{
+		"far":  {60 * ms, 2500 * time.Microsecond},
+		"near": {200 * time.Microsecond, 4800 * time.Microsecond},
+	} {
+		bubbleIn(t, name, Config{StartTolerance: 5 * ms}, policyOf(t, window), nil, func(t *testing.T, _ *cable, l *Limiter) {
+			<-time.After(time.Hour) // what has been seen of the clock is forgotten
+			p, err := l.plan("p/x")
+			noError(t, err)
+			now := time.Now()
+			p.clock.Observe(now.Add(-test.trip), now, now.Add(-test.trip/2))
+			d := Decision{begins: now, under: p, Grant: Grant{start: now.UnixMicro()}}
+			<-time.After(test.allows)
+			if !l.inTime(&d) {
+				t.Errorf("too late after %s", test.allows)
+			}
+			<-time.After(time.Microsecond)
+			if l.inTime(&d) {
+				t.Errorf("in time after %s", time.Since(now))
+			}
+		})
+	}
+}
