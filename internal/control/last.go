@@ -17,7 +17,7 @@ import (
 // the queues of one provider.
 const (
 	mostLast = 16
-	LastCost = 2
+	LastCost = 3
 )
 
 // hold is why no task of a scope can start, as the limits alone say. Its Reason is empty if they do not.

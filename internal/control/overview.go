@@ -73,7 +73,7 @@ func (s *Service) Providers(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// LevelCost is the most Redis commands that Glance sends, and WholeLevelCost those of Level under one concurrency rule.
+// LevelCost is the most Redis commands that Glance sends, without a ZCARD or two for each asynq queue, and WholeLevelCost those of Level under one concurrency rule.
 const (
 	LevelCost      = 4
 	WholeLevelCost = LevelCost + 4

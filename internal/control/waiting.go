@@ -82,29 +82,3 @@ func (s *Service) since(task waitlist.Ref) Time {
 	}
 	return At(dueOf(info))
 }
-
-// oldestOf is among how many of a provider's fullest scopes OldestWait looks, at oldestTasks first tasks, and OldestWaitCost the most
-// Redis commands that it sends if tasks of two asynq queues wait.
-const (
-	oldestOf       = 4
-	oldestTasks    = 8
-	OldestWaitCost = 1 + oldestTasks + 2*oldestTasks
-)
-
-// OldestWait returns when the longest wait of a provider's tasks began, as far as the headers of the first tasks of the 4 fullest scopes
-// of an outline say; zero if none does. It costs two round trips, and one for each of these tasks, 8 at most.
-func (s *Service) OldestWait(ctx context.Context, provider string, out Outline) (oldest time.Time, err error) {
-	var scopes []string
-	for _, b := range out.Branches {
-		if b.Own > 0 && len(scopes) < oldestOf {
-			scopes = append(scopes, b.Scope)
-		}
-	}
-	heads, err := s.limiter.Waitlist().Heads(ctx, provider, scopes...)
-	for _, head := range heads[:min(len(heads), oldestTasks)] {
-		if at := s.since(head); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
-			oldest = at.Time
-		}
-	}
-	return oldest, err
-}

@@ -11,15 +11,21 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
 // A snapshot reads levelsASnapshot providers at a glance, and depthsASnapshot of them in depth. A page with more reads them in turns.
 const (
 	levelsASnapshot = 7
 	depthsASnapshot = 1
-	// depthCost is the commands of one in depth, and branchesInDepth the most scopes of it that are read.
-	depthCost       = 2 + control.UpstreamCost + control.LastCost + control.OldestWaitCost
+	// depthCost is the commands of one in depth, without a ZCARD for each line: that takes the server a thousandth of a millisecond.
+	// branchesInDepth is the most scopes of it that are read, and oldestOf among how many of the fullest scopes the oldest wait is looked
+	// for.
+	depthCost       = 8 + control.UpstreamCost + control.LastCost + oldestCost
 	branchesInDepth = 1000
+	oldestOf        = 1
+	oldestCost      = 1 + 4*oldestOf // in two asynq queues
 )
 
 // rowsAPage is the most rows of a table.
@@ -117,8 +123,34 @@ func (h *handler) loadDepth(ctx context.Context, name string, limits control.Lim
 	if d.last, err = h.service.LastStart(ctx, name, out); err != nil {
 		return d, err
 	}
-	d.oldest, err = h.service.OldestWait(ctx, name, out)
+	d.oldest, err = h.oldestWait(ctx, name, out)
 	return d, err
+}
+
+// oldestWait returns when the longest wait of a provider's tasks began, as far as the headers of the first tasks of its fullest scopes
+// say; zero if none does.
+func (h *handler) oldestWait(ctx context.Context, name string, out control.Outline) (oldest time.Time, err error) {
+	var scopes []string
+	for _, b := range out.Branches {
+		if b.Own > 0 && len(scopes) < oldestOf {
+			scopes = append(scopes, b.Scope)
+		}
+	}
+	heads, err := h.limiter.Waitlist().Heads(ctx, name, scopes...)
+	if err != nil {
+		return oldest, err
+	}
+	var tasks []asynqread.TaskRef
+	for _, head := range heads[:min(len(heads), 2*oldestOf)] {
+		tasks = append(tasks, asynqread.TaskRef{Queue: head.Queue, ID: head.ID})
+	}
+	headers, err := asynqread.Headers(ctx, h.cfg.Redis, tasks, queue.HeaderDue)
+	for _, text := range headers {
+		if at, err := time.Parse(time.RFC3339Nano, text); err == nil && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+	}
+	return oldest, err
 }
 
 // overviewData is the content of the screen.
