@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
@@ -338,21 +339,18 @@ func TestPlannedBeforeItExists(t *testing.T) {
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 200
 		c.serve(asynq.Config{})
-		var asks []throttle.Waiter
+		var asks []waitlist.Waiter
 		for i := range n {
-			asks = append(asks, throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", fmt.Sprintf("p/a %04d", i))})
+			asks = append(asks, waitlist.Waiter{Scope: "p/a", Queue: "default", ID: fmt.Sprintf("p/a %04d", i)})
 		}
-		placed, err := c.limiter(c.admin).Waitlist().Join(c.Context(), asks, 20*time.Millisecond, 0)
-		if err != nil || !placed[n-1].Waits {
+		placed, err := c.limiter(c.admin).Waitlist().Join(c.Context(), asks)
+		if err != nil || placed[n-1].Ahead != n-1 {
 			c.Fatalf("%+v, %v", placed[n-1], err)
 		}
 		<-time.After(50 * time.Millisecond) // turns come that nobody is there for
 		plain := queue.NewClient(c.admin, queue.ClientConfig{})
 		for i := range n {
-			task := queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("p/a %04d", i)}
-			if placed[i].Waits {
-				task.Delay = throttle.FallbackDelay(placed[i].Expected)
-			}
+			task := queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("p/a %04d", i), Delay: waitlist.SafetyNet(placed[i].Expected)}
 			if _, err := plain.Enqueue(c.Context(), task); err != nil {
 				c.Fatal(err)
 			}
@@ -393,7 +391,7 @@ func TestOrphans(t *testing.T) {
 			for len(turn) > 0 {
 				<-time.After(50 * time.Millisecond)
 				for id, at := range turn {
-					s, err := asks.Waitlist().InspectWaiter(c.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", id)})
+					s, err := asks.Waitlist().InspectWaiter(c.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: id})
 					if err == nil && !s.Waits && !s.Dispatched {
 						delete(turn, id)
 					} else if time.Since(at) > time.Second {

@@ -1,10 +1,7 @@
 package traps
 
 import (
-	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -114,49 +111,9 @@ func TestBoundedMemory(t *testing.T) {
 			if spent < limit*9/10 {
 				t.Errorf("%d of %d were used: the test did not fill it", spent, limit)
 			}
-			if size := rdb.MemoryUsage(t.Context(), "hw:{p}:sliding").Val(); size == 0 || size > most {
+			if size := rdb.MemoryUsage(t.Context(), "hw:{p}:r::sliding").Val(); size == 0 || size > most {
 				t.Errorf("%s of %d takes %d bytes, want %d at most", algorithm, limit, size, most)
 			}
 		}
-	}
-}
-
-// "A task that does not exist … is tried again eight places later, and forgotten the second time."
-func TestOrphanGoesBackEightPlaces(t *testing.T) {
-	t.Parallel()
-	clock, at := redistest.NewClock(epoch), epoch
-	l := limiter(t, redistest.Client(t), redistest.Prefix(t), clock, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Second})
-	admits(t, l, 1)
-	var tasks []throttle.Waiter
-	for i := range 12 {
-		tasks = append(tasks, throttle.Waiter{Scope: "p/x", ID: fmt.Sprintf("t%02d", i)})
-	}
-	if _, err := l.Waitlist().Join(t.Context(), tasks, 0, 0); err != nil {
-		t.Fatal(err)
-	}
-	var turns []string
-	req := throttle.DispatchRequest{Provider: "p", Max: 64}
-	for i := range 28 { // the second dispatch of a window brings the news of the first
-		at = at.Add(time.Duration(1-i%2) * 10 * time.Second)
-		clock.Set(at)
-		d, err := l.Waitlist().Dispatch(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.NotFound, req.Deleted = nil, nil
-		for _, g := range d.Granted {
-			again := slices.Contains(turns, g.ID)
-			turns = append(turns, g.ID)
-			if g.ID == "t00" && again {
-				req.Deleted = []throttle.WaiterRef{g.WaiterRef}
-			} else if g.ID == "t00" {
-				req.NotFound = []throttle.WaiterRef{g.WaiterRef}
-			} else if d, err := l.Decide(t.Context(), throttle.Request{Scope: "p/x", Turn: throttle.Turn{WaiterID: g.ID}}); err != nil || !d.Allowed {
-				t.Errorf("%s was granted and denied: %+v, %v", g.ID, d, err)
-			}
-		}
-	}
-	if got, want := strings.Join(turns, " "), "t00 t01 t02 t03 t04 t05 t06 t07 t08 t00 t09 t10 t11"; got != want {
-		t.Errorf("turns: %s; want %s", got, want)
 	}
 }
