@@ -1,100 +1,213 @@
--- decide: admit one attempt under every rule on its path, or return when to try again.
+-- decide: admit attempts of one provider, each under every rule on its path, or return when to try again.
 --
--- Either all rules admit it and all are charged, at one start moment at most `ahead` from now, or
--- no rule is charged. Sent again under the same attempt key, it is not charged again and returns the
--- first grant. A denial changes nothing but damaged keys: it mends a key that has lost its TTL, and a
--- state that was written by a clock that has since stepped back or under limits that have since
--- changed.
+-- Each attempt is decided after the ones before it. Either all its rules admit it and all are charged, at one start, or none is
+-- charged. A denial changes nothing. Sent again, the call changes nothing and returns the first reply.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/core/layout.lua and concurrency.lua.
--- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. The record of
---                       another attempt there is overwritten.
--- KEYS[n+2]   upstream  hash, what the API has reported about its limits. See include/upstream/upstream.lua.
+-- A task, an attempt of a waiter, takes its grant if it is in flight. If that has become too late, its units come back, and it is
+-- decided before all that wait. Any other task is admitted only if no task waits for what its path shares: it is to join then.
 --
--- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
--- ARGV[3]     ask       integer µs >= 0, at most 60000000, how far ahead a start may be charged; then the
---                       path of the scope after the provider's name: "0/acme/refunds". A prefix is for a
---                       start that came too late before: the leeway, by how much the run may begin after
---                       its start, "L20000 0/acme/refunds", or how far ahead the start must be at least,
---                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks for
---                       the answer of this moment, changes nothing at all, and gets the longer reply.
--- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
---                       include/core/rules.lua.
+-- KEYS[1]     prefix  of the provider's keys. See include/base.lua.
 --
--- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
---           limited, remaining, retry, reset, place}, or, allowed from now on, shorter:
---          {now, then three for each rule: remaining, reset, place}
---          allowed    1 or 0
---          replayed   1 when this attempt had been granted before
---          now        integer µs, the clock of this call
---          wait       integer µs, rounded up. Allowed: until the start, negative if the start of a
---                     replayed grant has passed. Denied: until it would be allowed if no other
---                     attempt came; -1 if unknown
---          binding    which rule (from 1) asks for the longest wait; 0 for none, n+1 for a pause
---          limited    1 when this rule alone would not have admitted the cost now
---          remaining  integer units left after this call, rounded down
---          retry      integer µs until this rule alone would admit the cost; -1 if unknown
---          reset      integer µs until the rule is as if unused; -1 if unknown
---          place      where the units were charged, for settle; 0 when nothing was charged
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     call    the id of this call, 16 bytes.
+-- ARGV[3]     record  the name of the key that keeps the reply; "" for none: the call has one attempt, with an id of its own, or
+--                     only asks.
+-- ARGV[4]     texts   integer, how many texts of rules follow: see include/rules.lua. Then four for each attempt, or for several
+--                     that are alike:
+--             scope   its path after the provider's name, such as "/acme/refunds"
+--             ask     what it asks for: a byte, the sum of 1 for a call that only asks, 2 for an id of its own, and 4 for a task;
+--                     a byte, the number of its text; numbers of seven bytes: how many attempts, how far ahead in µs a start may
+--                     be, at most 60000000, how far ahead it must be, by how much the run may begin after its start, and the
+--                     cost, 0 to take nothing
+--             cost    by unit, "requests=1,tokens=5,"; "" for the cost in ask
+--             id      the attempt id, or the waiter, "queue:id"; "" for none
 --
--- Writes   KEYS[1..n+1] when allowed; when replayed, the last gets the value that it had. Nothing otherwise, except to mend.
+-- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
+--            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
+--                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
+--            binding  a byte: the rule, from 1, that alone would admit it last; one more than there are rules for a pause, two
+--                     more for a pause whose probe is on its way; 0 for none
+--            start    µs since the epoch; of a denied attempt when it would start if no other came, 2^53 - 1 for never; after 6
+--                     the score of its place
+--            and for each rule: where it was charged, the units left, µs until it alone would admit the cost, and µs until it is
+--            as if unused; 2^53 - 1 for never
+--
+-- Writes   the states of rules, the record, the records of attempts with an id, and what was in flight.
 -- Source   docs/algorithms.md#one-decision
 
--- #include core/clock
--- #include core/pack
--- #include core/layout
+-- #include base
+-- #include rules
+-- #include flight
 
-local call, format = redis.call, string.format
-local member = ARGV[2]
-local n, base = #KEYS - 2, 2
-local attempt, upstream = KEYS[n + 1], KEYS[n + 2]
-local provider, scope = sub(upstream, 1, -10), string.match(ARGV[3], '/.*$') or ''
-local reported = call('EXISTS', upstream) == 1
+-- How long a grant may be claimed after its start.
+local CLAIMABLE = 2000
 
--- #include fastpath/upstream
+local id, record, texts_end = ARGV[2], ARGV[3], 4 + tonumber(ARGV[4])
+local out, formats, anonymous, records = {}, {}, false, {}
 
-if not reported and byte(ARGV[3]) < 58 then -- a digit, and no lateness
-  -- #include fastpath/decide
-end
-
--- The general way.
-
-local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for a call that only asks
-
--- #include core/numbers
--- #include core/rules
--- #include core/answer
--- #include upstream/upstream
--- #include core/grant
-
--- The reply to a call that only asks, when all rules admit the cost now.
-local function asked(rules)
-  local out = { 1, 0, now, 0, 0 }
-  for i = 1, n do
-    report(out, i, rules[i], now, 0, 0)
+-- Whether any task waits for what a path shares: a node of the path is blocked, or has children that could be served, in a queue
+-- that is served.
+local function held_up(its, scope, queue)
+  local nodes, lists = {}, {}
+  for level = 0, #its.weights do nodes[level + 1] = node(scope, level) end
+  for _, key in ipairs({ 'blocked', 'recheck' }) do
+    for _, at in ipairs(call('ZMSCORE', P .. key, unpack(nodes))) do
+      if at then return true end
+    end
   end
-  return out
+  local queues = call('HGETALL', P .. 'queues')
+  for i = 1, #queues, 2 do
+    local q = queues[i]
+    if q == queue or q ~= '*' and q ~= '#' and tonumber(queues[i + 1]) > now - 10000000 then
+      lists[#lists + 1] = P .. 'q:' .. q .. ':' .. scope
+      for r = 1, its.many do lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its[r].node end
+    end
+  end
+  return #lists > 0 and call('EXISTS', unpack(lists)) > 0
 end
 
--- The record of this attempt, nil for none. It no longer counts as a grant if the attempt was given
--- back, or was granted under other rules.
-local before = ahead and call('GET', attempt)
-if before and sub(before, -#member) ~= member then
-  before = nil
+-- µs until each rule alone would admit the cost, or one unit if it takes nothing.
+local function retries_of(its, costs, lease)
+  local retries = {}
+  for i = 1, its.many do
+    local t = its[i].its.fit(its[i], now, max(1, costs[i]), lease)
+    retries[i] = t and t - now or EXACT
+  end
+  return retries
 end
-local rules = read_rules()
-local start, binding, sure = joint_start(rules, now + from)
-if not ahead then
-  return sure and start == now and asked(rules) or denied(rules, now, start, binding)
-elseif before and #before == 7 * (n + 1) + #member then
-  return granted_before(rules, before)
-elseif sure and start - now <= ahead and not before then
-  return grant(rules, start, binding)
+
+local numbers = {}
+local function reply(its, status, by, start, at, retries)
+  local n = its.many
+  for i = 1, n do
+    local k = 4 * i
+    numbers[k - 3], numbers[k - 1] = at and at[i] or 0, retries and retries[i] or 0
+    numbers[k - 2], numbers[k] = its[i].its.show(its[i])
+  end
+  formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
+  out[#out + 1] = packed(formats[n], status, by, start, unpack(numbers, 1, 4 * n))
 end
-if from > 0 then
-  start, binding = joint_start(rules, now)
+
+local function deny(its, costs, lease, status, place)
+  local start = joint(its, costs, now, lease)
+  local _, by = binding(its, costs, now, lease)
+  if by and by > its.many then by = its.many + (its[by].trial > 0 and its[by].trial <= now and 2 or 1) end
+  reply(its, status, by or 0, place or start or EXACT, nil, retries_of(its, costs, lease))
 end
-mend(rules)
-return denied(rules, now, start, binding)
+
+-- Takes the grant of a task that is in flight: returns true if it is in time; else nil, and the score of its place if it had one.
+local function claim(its, a)
+  local value = call('HGET', flight, a.id)
+  if not value then return nil end
+  local g = read_grant(value)
+  local ours = g.shape == its.shape and g.scope == a.scope
+  landed(a.id)
+  if ours and g.start + CLAIMABLE >= now then
+    anonymous = true
+    reply(its, g.probe and 21 or 5, 0, g.start, g.places)
+    return true
+  end
+  refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(a.id, g.start), not ours)
+  return nil, g.score
+end
+
+-- Decides on a task that has no grant, or one that is too late. Returns true if that was all; else nil, and the score of its place.
+local waits, flies
+local function come(its, a)
+  if waits == nil then
+    waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1
+  end
+  local taken, place
+  if flies then taken, place = claim(its, a) end
+  if not taken and not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then
+    deny(its, costs_of(its, a.cost), nil, 3)
+    taken = true
+  end
+  return taken, place
+end
+
+local function decide(a, its, costs, number)
+  local lease, place, over = a.own and a.id or id .. '.' .. number, nil, false
+  if a.task then
+    lease, over, place = nil, come(its, a)
+    if over then return end
+  end
+  local start, _, sure = joint(its, costs, now + a.from, lease)
+  if not (start and sure and start <= now + a.ahead) then return deny(its, costs, lease, place and 6 or a.task and 3 or 0, place) end
+  lease = lease or lease_of(a.id, start)
+  local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
+  local at = not a.peek and charge(its, start + a.leeway, costs, lease)
+  reply(its, at and is_probe(its) and 17 or 1, 0, start, at, retries)
+  if a.own and not a.peek then
+    records[#records + 1], a.text = a, out[#out]
+  else
+    anonymous = anonymous or not a.peek
+  end
+end
+
+-- Admits plain attempts of a scope that all its rules admit now, as decide does, in less time: none of them asks for more than a
+-- start, and all rules are buckets or windows, which no report changes. Returns how many it has admitted.
+local rules_met = {}
+local function admit(scope, of, cost, many)
+  local n, met = #of.rules, rules_met
+  for i = 1, n do met[i] = rule(of.rules[i], scope) end
+  formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
+  for done = 1, many do
+    for i = 1, n do
+      local r = met[i]
+      if r.its.fit(r, now, cost) ~= now then return done - 1 end
+    end
+    for i = 1, n do
+      local r, k = met[i], 4 * i
+      numbers[k - 3], numbers[k - 1] = r.its.charge(r, now, cost), 0
+      numbers[k - 2], numbers[k] = r.its.show(r)
+      dirty(r)
+    end
+    out[#out + 1] = packed(formats[n], 1, 0, now, unpack(numbers, 1, 4 * n))
+    anonymous = true
+  end
+  return many
+end
+
+local count = 0
+local function general(i, flags, text, many, ahead, from, leeway, cost)
+  local a = { scope = ARGV[i], ahead = ahead, from = from, leeway = leeway, cost = ARGV[i + 2] ~= '' and ARGV[i + 2] or cost,
+    id = ARGV[i + 3], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4 }
+  local its = policy(a.scope, text)
+  local costs = costs_of(its, a.cost)
+  local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)
+  for _ = 1, many do
+    count = count + 1
+    if its.outdated then
+      out[#out + 1] = '\4'
+    elseif before and sub(before, 1, #a.scope + 1) == a.scope .. '\n' then
+      out[#out + 1] = '\2' .. sub(before, #a.scope + 3)
+    else
+      decide(a, its, costs, count)
+    end
+  end
+end
+
+for i = texts_end + 1, #ARGV, 4 do
+  local flags, text, many, ahead, from, leeway, cost = unpacked('>BBI7I7I7I7I7', ARGV[i + 1])
+  text = ARGV[4 + text]
+  local of = texts[text] or read(text)
+  texts[text] = of
+  if flags == 0 and from == 0 and leeway == 0 and cost > 0 and of.plain and not reported and ARGV[i + 2] == '' and now >= of.from and now < of.ends then
+    local admitted = admit(ARGV[i], of, cost, many)
+    many, count = many - admitted, count + admitted
+  end
+  if many > 0 then general(i, flags, text, many, ahead, from, leeway, cost) end
+end
+local answer = table.concat(out)
+if record ~= '' then
+  local key, before = P .. 'c:' .. record, nil
+  if anonymous then before = call('SET', key, id .. answer, 'PX', '31000', 'GET') else before = call('GET', key) end
+  if before and sub(before, 1, 16) == id then -- sent before: its reply was lost
+    if anonymous then call('SET', key, before, 'PX', '31000') end
+    return packed('>I7', now) .. sub(before, 17)
+  end
+end
+save()
+for _, a in ipairs(records) do call('SET', P .. 'a:' .. a.id, a.scope .. '\n' .. a.text, 'PX', '30000') end
+return packed('>I7', now) .. answer

@@ -1,28 +1,24 @@
 -- heartbeat: count the live members of a group and be one of them for a while.
 --
--- KEYS[1]  members  sorted set of member ids by the end of their stay, µs.
+-- KEYS[1]  prefix  of the provider's keys. See include/base.lua.
 --
--- ARGV[1]  clock    "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]  member   id of the caller.
--- ARGV[3]  stay     integer µs > 0 that the caller counts as live; 0 leaves.
+-- ARGV[1]  clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]  member  id of the caller.
+-- ARGV[3]  stay    integer µs > 0 that the caller counts as live; 0 leaves.
 --
 -- Returns  {live}, how many members there are, the caller included while it stays
 --
--- Writes   KEYS[1].
+-- Writes   members, a sorted set of member ids by the end of their stay.
 -- Source   docs/operations.md#when-redis-cannot-answer
 
--- #include core/clock
--- #include core/pack
--- #include core/layout
--- #include core/numbers
--- #include core/lease
+-- #include base
 
-local stay = tonumber(ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
+local key, stay = P .. 'members', tonumber(ARGV[3])
+call('ZREMRANGEBYSCORE', key, '-inf', whole(now))
 if stay == 0 then
-  redis.call('ZREM', KEYS[1], ARGV[2])
+  call('ZREM', key, ARGV[2])
 else
-  redis.call('ZADD', KEYS[1], whole(now + stay), ARGV[2])
-  keep(KEYS[1], stay)
+  call('ZADD', key, whole(now + stay), ARGV[2])
+  if call('PTTL', key) < stay / 1000 then call('PEXPIRE', key, outlast(stay)) end
 end
-return { redis.call('ZCARD', KEYS[1]) }
+return { call('ZCARD', key) }

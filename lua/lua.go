@@ -1,13 +1,10 @@
 // Package lua holds the text of Headway's Redis scripts, one file a script.
 //
-// Scripts over the limiter's own keys are in this directory, scripts over asynq's keys in asynq/.
-// Every script starts with a header that documents its KEYS and ARGV, what it returns and what it
-// writes; a test checks the header against the body. Parts that several scripts share are in
-// include/, and are inserted at a line "-- #include name", each once. To read an expanded script, run
-// "go run ./lua/print.go decide". The hashes of all are in testdata/scripts.sha1, so that the change
-// of a shared part shows which scripts it changes.
+// Scripts over the limiter's own keys are in this directory, scripts over asynq's keys in asynq/. Every script starts with a header
+// that documents its KEYS and ARGV, what it returns and what it writes. Parts that several scripts share are in include/, and are
+// inserted at a line "-- #include name", each once. To read an expanded script, run "go run ./lua/print.go decide".
 //
-// The package uses no Redis client: packages throttle and worker send the scripts.
+// The package uses no Redis client: packages throttle, internal/waitlist and worker send the scripts.
 //
 // Its exported names may change in any version.
 package lua
@@ -18,35 +15,26 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
-	"slices"
+	"path"
 	"strings"
 	"sync"
 )
 
-//go:embed *.lua asynq/*.lua include/*/*.lua
+//go:embed *.lua include/*.lua asynq/*.lua
 var files embed.FS
 
-// Kinds is the algorithms that a script can be made for, a letter each: token bucket, sliding or
-// fixed window, concurrency, calendar.
-const Kinds = "TSCK"
-
-// The scripts. Each is expanded once, at its first use: a program pays for no script that it does
-// not send. Tests expand all of them.
+// The scripts. Each is expanded once, at its first use: a program pays for no script that it does not send.
 var (
-	Decide       = load("decide")
-	DecideMany   = load("decide_many")
-	DecideQueued = load("decide_queued")
-	Dispatch     = load("dispatch")
-	Join         = load("join")
-	Inspect      = load("inspect")
-	Repair       = load("repair")
-	Settle       = load("settle")
-	Reset        = load("reset")
-	Renew        = load("renew")
-	Release      = load("release")
-	Heartbeat    = load("heartbeat")
-
-	ReportUpstream = load("report_upstream")
+	Decide    = load("decide")
+	Dispatch  = load("dispatch")
+	Heartbeat = load("heartbeat")
+	Inspect   = load("inspect")
+	Join      = load("join")
+	Renew     = load("renew")
+	Repair    = load("repair")
+	Report    = load("report")
+	Reset     = load("reset")
+	Settle    = load("settle")
 
 	// These work on asynq's keys and are sent by package worker.
 	TakeTasks    = load("asynq/take_tasks")
@@ -59,7 +47,12 @@ var (
 
 // All returns every script of the limiter, by name: all scripts except those over asynq's keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, ReportUpstream, Reset, Settle}
+	return []*Script{Decide, Dispatch, Heartbeat, Inspect, Join, Renew, Repair, Report, Reset, Settle}
+}
+
+// OnAsynq returns the scripts over asynq's keys.
+func OnAsynq() []*Script {
+	return []*Script{DeferTasks, KeepLeases, PutBack, ReleaseTasks, TakePending, TakeTasks}
 }
 
 // Script is one script as Redis gets it. It never changes, and is safe for concurrent use.
@@ -69,14 +62,10 @@ type Script struct {
 
 	path     string       // of the file, without ".lua"
 	expanded func() ready // once
-	variants *sync.Map    // by kinds, made at their first use
 }
 
 // ready is an expanded script.
-type ready struct {
-	source, sha string
-	arg         any // sha as an argument for clients: to convert it at each call would be an allocation
-}
+type ready struct{ source, sha string }
 
 // Source returns the text with every include inserted. The first call for a script takes about a millisecond.
 func (s *Script) Source() string { return s.expanded().source }
@@ -84,129 +73,70 @@ func (s *Script) Source() string { return s.expanded().source }
 // SHA returns the name that EVALSHA takes for the script: the SHA-1 of Source in hex.
 func (s *Script) SHA() string { return s.expanded().sha }
 
-// Arg returns SHA as an argument for clients, without an allocation.
-func (s *Script) Arg() any { return s.expanded().arg }
-
-// For returns the script with only the algorithms of the given kinds, which are in the order of
-// [Kinds] and each once. For calls whose rules are all of these kinds it returns what the whole
-// script returns, in less time and with a shorter text. If the script has no parts by kind, the
-// text is the same for all kinds.
-func (s *Script) For(kinds string) *Script {
-	if s.variants == nil {
-		return s
-	}
-	if v, ok := s.variants.Load(kinds); ok {
-		return v.(*Script) //nolint:forcetypeassert // see below
-	}
-	if !inOrder(kinds) {
-		return s
-	}
-	first, _ := s.variants.LoadOrStore(kinds, script(s.path, kinds))
-	return first.(*Script) //nolint:forcetypeassert // as above
+func load(name string) *Script {
+	return &Script{Name: path.Base(name), path: name, expanded: sync.OnceValue(func() ready {
+		source, err := expand(files, name)
+		if err != nil {
+			panic("lua: " + err.Error())
+		}
+		sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
+		return ready{source, hex.EncodeToString(sum[:])}
+	})}
 }
 
-// inOrder reports whether kinds are some of Kinds in their order, each once.
-func inOrder(kinds string) bool {
-	rest := kinds
-	for i := range len(Kinds) {
-		rest = strings.TrimPrefix(rest, Kinds[i:i+1])
-	}
-	return rest == "" && kinds != ""
-}
-
-func load(path string) *Script {
-	s := script(path, Kinds)
-	s.variants = &sync.Map{}
-	return s
-}
-
-func script(file, kinds string) *Script {
-	return &Script{Name: file[strings.LastIndexByte(file, '/')+1:], path: file, expanded: sync.OnceValue(func() ready { return expandedFor(file, kinds) })}
-}
-
-func expandedFor(path, kinds string) ready {
-	source, err := expand(files, path, kinds)
-	if err != nil {
-		panic("lua: " + err.Error())
-	}
-	return readyOf(source)
-}
-
-func readyOf(source string) ready {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	hash := hex.EncodeToString(sum[:])
-	return ready{source: source, sha: hash, arg: hash}
-}
-
-// Fence returns a script that ends the run of a task, asynq's or put_back, as package worker sends it:
-// after include/asynq/fence.lua, which documents its arguments.
+// Fence returns a script that ends the run of a task, asynq's or put_back, as package worker sends it: after asynq/fence.lua, which
+// documents its arguments.
 func Fence(source string) string {
-	text, err := files.ReadFile("include/asynq/fence.lua")
+	text, err := files.ReadFile("asynq/fence.lua")
 	if err != nil {
 		panic("lua: " + err.Error())
 	}
 	return string(text) + source
 }
 
-// Rule returns the text of a rule for a script: its kind, a letter of [Kinds], and its numbers, from
-// 0 to 2^53, in the order of include/core/rules.lua. A calendar has five more numbers than other rules.
-func Rule(kind byte, numbers [4]int64, more ...int64) string {
-	text := make([]byte, 0, 1+7*(len(numbers)+len(more)))
-	text = append(text, kind)
-	for _, n := range slices.Concat(numbers[:], more) {
-		for shift := 48; shift >= 0; shift -= 8 {
-			text = append(text, byte(n>>shift))
-		}
-	}
-	return string(text)
-}
-
 const includeMark = "-- #include "
 
-// expand returns the text of a script with its includes inserted where they are named, and the
-// includes of these. An include "when" a kind is left out unless kinds has that letter. The error
-// names the file and line of an include that does not exist or is included twice.
-func expand(files fs.FS, path, kinds string) (string, error) {
-	text, err := fs.ReadFile(files, path+".lua")
-	if err != nil {
-		return "", fmt.Errorf("no script %q", path)
+// expand returns a script with its includes and without comments. The error names a file that does not exist.
+//
+// What all scripts of the limiter use, include/base, comes first, and all else is one function: a local of the outermost function
+// costs each function that uses it a search among all of those.
+func expand(files fs.FS, name string) (string, error) {
+	e := expansion{files: files, seen: map[string]bool{}}
+	e.put(name)
+	if out := e.out.String(); e.base != "" {
+		return e.base + "local function run()\n" + out + "end\nreturn run()\n", e.err
 	}
-	e := expansion{files: files, kinds: kinds, seen: map[string]bool{}}
-	err = e.put(path+".lua", string(text))
-	return e.out.String(), err
+	return e.out.String(), e.err
 }
 
 // expansion is a script while its includes are inserted.
 type expansion struct {
 	files fs.FS
-	kinds string
 	seen  map[string]bool
+	base  string
 	out   strings.Builder
+	err   error
 }
 
-func (e *expansion) put(file, text string) error {
-	for i, line := range strings.SplitAfter(text, "\n") {
-		part, ok := strings.CutPrefix(strings.TrimSpace(line), includeMark)
-		if !ok {
+func (e *expansion) put(name string) {
+	text, err := fs.ReadFile(e.files, name+".lua")
+	if err != nil && e.err == nil {
+		e.err = fmt.Errorf("no script or include %q", name)
+	}
+	for line := range strings.SplitAfterSeq(string(text), "\n") {
+		part, includes := strings.CutPrefix(strings.TrimSpace(line), includeMark)
+		switch {
+		case includes && !e.seen[part]:
+			e.seen[part] = true
+			before := e.out.Len()
+			if e.put("include/" + part); part == "base" {
+				e.base = e.out.String()[before:]
+				rest := e.out.String()[:before]
+				e.out.Reset()
+				e.out.WriteString(rest)
+			}
+		case !strings.HasPrefix(strings.TrimSpace(line), "--") && strings.TrimSpace(line) != "":
 			e.out.WriteString(line)
-			continue
-		}
-		part, kind, _ := strings.Cut(part, " when ")
-		if e.seen[part] {
-			return fmt.Errorf("%s:%d: %q is included twice", file, i+1, part)
-		}
-		e.seen[part] = true
-		if !strings.Contains(e.kinds, kind) {
-			continue
-		}
-		included := "include/" + part + ".lua"
-		body, err := fs.ReadFile(e.files, included)
-		if err != nil {
-			return fmt.Errorf("%s:%d: no %s", file, i+1, included)
-		}
-		if err := e.put(included, string(body)); err != nil {
-			return err
 		}
 	}
-	return nil
 }

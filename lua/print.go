@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	all := append(lua.All(), lua.TakeTasks, lua.TakePending, lua.ReleaseTasks, lua.DeferTasks, lua.KeepLeases, lua.PutBack)
+	all := append(lua.All(), lua.OnAsynq()...)
 	for _, name := range os.Args[1:] {
 		i := slices.IndexFunc(all, func(s *lua.Script) bool { return s.Name == name })
 		if i < 0 {

@@ -1,139 +1,140 @@
--- settle: charge an attempt the units that it has spent, whatever it was granted, or take its grant back.
+-- settle: report what became of granted attempts.
 --
--- Units that it has not spent come back, as exactly as each algorithm can: exactly under windows; of a
--- token bucket no more than provably has not been refilled since. Units that it has spent beyond its
--- grant are charged now as a debt, even if they do not fit, up to twice the rule's capacity. Units above
--- that are not charged. An attempt may be settled again: the last record counts. A grant is taken back
--- once, including the places of concurrency rules, and cannot be settled after that. Sent again, the call
--- changes nothing, and returns the same.
+-- KEYS[1]     prefix  of the provider's keys. See include/base.lua.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/core/layout.lua.
--- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
--- KEYS[n+2]   attempt   string, the grant's record; once it is taken back, "X" and the attempt id, unless by then
---                       it is the record of another attempt.
--- KEYS[n+3]   settled   hash: by rule what is recorded, see include/core/settled.lua; "#" the id and the reply of
---                       the last call, or "X" when the grant was taken back.
--- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/fairshare/tree.lua, here and for the next.
--- KEYS[n+5]   meta      hash of nodes.
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests). Then six for each attempt:
+--             lease   the id under which it holds places of concurrency rules
+--             what    "ended": its run is over, and its places are free
+--                     "unused": all that it was granted comes back, as exactly as each algorithm can, once. Its id can be used again.
+--                     "late": its run began late, and its units count from then on
+--                     "spent": its units are those that it has spent. What it did not spend comes back; what it spent beyond its
+--                     grant is charged now as a debt, even if it does not fit, up to twice the rule's capacity. The last report counts.
+--             number  integer µs: how long its run held its places; by how much the run began late; or, for "spent", how long the
+--                     record is kept
+--             grant   what it was granted, as in include/flight.lua, with the scope and the cost
+--             rules   the text of the scope's rules. See include/rules.lua.
+--             charged for each rule three numbers of seven bytes: units that it is charged and that it has spent and is not charged, if
+--                     no record says so; and, for "spent", the units that it has spent, 2^53 - 1 for a rule that stays as it is
 --
--- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     member    the attempt id.
--- ARGV[3]     call      the id of this call; "" takes the grant back.
--- ARGV[4]     until     integer µs since the epoch: from then on granted units do not come back, unless
---                       they are recorded.
--- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
--- ARGV[6]     since     integer µs since the epoch: if the clock is before it, the clock has stepped back since
---                       the grant. Then units have moved, and none come back. 0 if unknown.
--- ARGV[7..]   rules     five for each rule: the rule; for the case that nothing is recorded any more, integer units
---                       that it is charged, their place (as decide returned it; 0 for units that do not come
---                       back), and integer units that it has spent and was not charged; integer units that it
---                       has spent, or, to take the grant back, its start in µs if the rule is as it was then, else 0.
---                       For a concurrency rule 1 if it has a place, and zeros. See include/core/rules.lua.
+-- Returns  in bytes: the clock of this call in seven bytes; a byte, 1 if tasks wait for what came back; then for each attempt a byte:
+--          1 done, 0 its grant had come back before, 4 the rules are out of date and nothing was done; and if it was done three
+--          numbers of seven bytes for each rule: the units that came back, that were charged as a debt, and that it has spent and is
+--          not charged
 --
--- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
---          done  1, 0 when the grant was taken back before, -1 when the boundaries of a calendar rule are out of
---                date and nothing was changed
---          now   integer µs, the clock of this call
---          back  integer units that came back, rounded down; 1 for a freed place
---          debt  integer units that were charged in addition
---          over  integer units that it has spent and is not charged
---          waits 1 if tasks wait for something that came back, else 0
---
--- Writes   KEYS[1..n] that got units back or were charged, KEYS[n+1..n+3], and KEYS[n+4] if tasks wait
---          for them.
+-- Writes   the states of rules, run times, marks of what came back, records of what was spent, and when to look at blocked nodes.
 -- Source   docs/algorithms.md#settling
 
--- #include core/clock
--- #include core/pack
--- #include core/layout
--- #include core/numbers
--- #include core/rules
--- #include fairshare/freed
+-- #include base
+-- #include rules
+-- #include flight
+-- #include run_times
 
-local n, member, id = #KEYS - 5, ARGV[2], ARGV[3]
-local mark, attempt, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local provider = string.match(schedule, '^(.*)![^!]*$')
-local taken_back = char(GIVEN_BACK) .. member
-local moved, last = now < tonumber(ARGV[6]), redis.call('HGET', settled, '#')
+local out, waits = {}, 0
 
--- Refunds units, if nothing is recorded, and places; returns how many came back.
-local function take(i, r)
-  r.cost = tonumber(ARGV[5 * i + 3])
-  if r.cost == 0 or moved and r.kind ~= 'C' then
-    return 0
-  end
-  if not r.corrected and not r.raises and ARGV[5 * i + 6] ~= '0' then
-    r.started = tonumber(ARGV[5 * i + 6])
-  end
-  local back = algorithms[r.kind].refund(r, now, tonumber(ARGV[5 * i + 4]))
-  if r.changed then
-    algorithms[r.kind].save(r, now, now)
-  end
-  return back
+local function freed(r)
+  waits = max(waits, due(r.node))
 end
 
-local settle
-if id ~= '' or last then
-  -- #include core/settled
+local verbs = {}
+
+function verbs.ended(a, its)
+  for i = 1, its.many do
+    local r = its[i]
+    if r.of.kind == 'C' and algorithm('C', 'rare').refund(r, 0, 1, a.lease) == 1 then
+      dirty(r)
+      note_run(P .. 't' .. sub(r.key, #P + 2), a.number)
+      freed(r)
+    end
+  end
 end
 
-local out = { 1, now }
-for i = 3, 3 * n + 3 do
-  out[i] = 0
-end
--- The reply, after the tasks that wait for what came back are set to be checked now: also when the call is sent again
--- because its reply was lost.
-local function answer(came_back)
-  if freed(schedule, meta, names_of_rules(n, #provider), now) and came_back then
-    out[3 * n + 3] = 1
+-- The record of what was spent is for each rule what it is not charged, and where and how much it was charged: by its grant, and
+-- as debts, of which only those of the last place can come back.
+local function record_of(a, its)
+  local v, list = call('GET', P .. 's:' .. a.lease), {}
+  for i = 1, its.many do
+    local units, over = unpacked('>I7I7', a.charged, 21 * i - 20)
+    local place, debt_place, debt, last = a.grant.places[i] or 0, 0, 0, 0
+    if v and unpacked('>I7', v) == its.shape then over, place, units, debt_place, debt, last = unpacked('>I7I7I7I7I7I7', v, 42 * i - 34) end
+    if a.grant.shape ~= its.shape then place = 0 end
+    list[i] = { over = over, place = place, units = units, debt_place = debt_place, debt = debt, last = last }
   end
-  return out
+  return list
 end
 
-if last == char(GIVEN_BACK) or redis.call('GET', mark) == taken_back then
-  out[1] = 0
-  return answer(true)
-elseif id ~= '' and last and sub(last, 1, #id) == id then
-  for i = 3, 3 * n + 2 do
-    out[i] = unpack7(last, #id + 7 * i - 20)
-  end
-  return answer(true)
+-- Gives back units of a rule that were charged last: of the debts first, as far as their place is known.
+local function take_back(r, its, less)
+  local refund = algorithm(r.of.kind, 'rare').refund
+  local function from(place, units) return units > 0 and place > 0 and refund(r, place, units) or 0 end
+  local debts, last = min(its.debt, less), min(its.last, less)
+  local units = min(its.units, less - debts)
+  its.debt, its.last, its.units = its.debt - debts, its.last - last, its.units - units
+  return from(its.debt_place, last) + from(its.place, units)
 end
-local rules = {}
-for i = 1, n do
-  rules[i] = load_rule(i, ARGV[5 * i + 2], 1, member, now)
-  if rules[i].stale and id ~= '' then
-    out[1] = -1
-    return out
+
+function verbs.unused(a, its, back)
+  if not call('SET', P .. 'x:' .. a.lease, '1', 'NX', 'PX', '60000') then return false end
+  local list = record_of(a, its)
+  call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
+  for i, r in ipairs(its) do
+    local kind, of = r.of.kind, list[i]
+    if kind == 'C' and unpacked('>I7', a.charged, 21 * i - 20) == 0 then -- a grant that was stored: its run has the place
+      back[i] = 0
+    elseif kind == 'C' or kind == 'P' then
+      back[i] = algorithm(kind, 'rare').refund(r, a.grant.start, 1, a.lease) or 0
+    else
+      back[i] = take_back(r, of, of.units + of.debt)
+    end
+    dirty(r)
+    freed(r)
   end
 end
-if id == '' then -- written before anything comes back, so that it comes back once
-  local record = redis.call('GET', attempt)
-  if record and sub(record, -#member) == member then
-    redis.call('SET', attempt, taken_back, 'PX', '60000')
-  end
-  redis.call('SET', mark, taken_back, 'PX', '60000')
-  if last then
-    redis.call('HSET', settled, '#', char(GIVEN_BACK))
-  end
+
+function verbs.late(a, its)
+  if a.grant.shape == its.shape then move_later(its, a.grant.places, a.grant.start + a.number, a.costs) end
 end
-for i = 1, n do
-  if settle and rules[i].kind ~= 'C' then
-    out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
+
+function verbs.spent(a, its, back, debts, overs)
+  if call('EXISTS', P .. 'x:' .. a.lease) == 1 then return false end
+  local text = packed('>I7', its.shape)
+  for i, of in ipairs(record_of(a, its)) do
+    local r, spent = its[i], unpacked('>I7', a.charged, 21 * i - 6)
+    local more = spent == EXACT and 0 or spent - of.over - of.units - of.debt
+    if more > 0 then
+      local units = min(more, algorithm(r.of.kind, 'rare').room(r))
+      of.over = of.over + more - units
+      if units > 0 then
+        local place = r.its.charge(r, now, units)
+        of.debt_place, of.last = place, units + (place == of.debt_place and of.last or 0)
+        of.debt, debts[i] = of.debt + units, units
+      end
+      dirty(r)
+    elseif more < 0 then
+      local free = min(of.over, -more)
+      of.over = of.over - free
+      back[i] = take_back(r, of, -more - free)
+      dirty(r)
+      freed(r)
+    end
+    overs[i] = of.over
+    text = text .. packed('>I7I7I7I7I7I7', of.over, of.place, of.units, of.debt_place, of.debt, of.last)
+  end
+  call('SET', P .. 's:' .. a.lease, text, 'PX', outlast(a.number))
+end
+
+for i = 2, #ARGV, 6 do
+  local a = { lease = ARGV[i], number = tonumber(ARGV[i + 2]), grant = read_grant(ARGV[i + 3]), charged = ARGV[i + 5] }
+  local its = policy(a.grant.scope, ARGV[i + 4])
+  a.costs = costs_of(its, a.grant.cost)
+  local back, debts, overs = {}, {}, {}
+  if its.outdated then
+    out[#out + 1] = '\4'
+  elseif verbs[ARGV[i + 1]](a, its, back, debts, overs) == false then
+    out[#out + 1] = '\0'
   else
-    out[3 * i] = take(i, rules[i])
+    out[#out + 1] = '\1'
+    for k = 1, its.many do out[#out + 1] = packed('>I7I7I7', back[k] or 0, debts[k] or 0, overs[k] or 0) end
   end
 end
-if id ~= '' then
-  local text = id
-  for i = 3, 3 * n + 2 do
-    text = text .. pack(out[i])
-  end
-  redis.call('HSET', settled, '#', text)
-  redis.call('PEXPIRE', settled, ARGV[5])
-end
-local came_back = false
-for i = 1, n do
-  came_back = came_back or out[3 * i] > 0 or rules[i].changed and out[3 * i + 1] == 0 -- or less than a unit came back
-end
-return answer(came_back)
+save()
+return packed('>I7B', now, waits) .. table.concat(out)

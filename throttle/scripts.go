@@ -11,12 +11,12 @@ import (
 )
 
 var (
-	decideScript    = lua.Next("decide")
-	settleScript    = lua.Next("settle")
-	renewScript     = lua.Next("renew")
-	resetScript     = lua.Next("reset")
-	reportScript    = lua.Next("report")
-	heartbeatScript = lua.Next("heartbeat")
+	decideScript    = lua.Decide
+	settleScript    = lua.Settle
+	renewScript     = lua.Renew
+	resetScript     = lua.Reset
+	reportScript    = lua.Report
+	heartbeatScript = lua.Heartbeat
 )
 
 // run runs a script under a time-out. While a cluster moves the slot of its keys, it is sent again.

@@ -92,10 +92,10 @@ func (w Waiter) cost() string {
 
 // The scripts.
 var (
-	joinScript     = lua.Next("join")
-	dispatchScript = lua.Next("dispatch")
-	inspectScript  = lua.Next("inspect")
-	repairScript   = lua.Next("repair")
+	joinScript     = lua.Join
+	dispatchScript = lua.Dispatch
+	inspectScript  = lua.Inspect
+	repairScript   = lua.Repair
 )
 
 func (l *List) prefix(provider string) string { return wire.Prefix(l.cfg.Base, provider) }

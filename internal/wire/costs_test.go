@@ -59,7 +59,7 @@ func (m meter) memory() float64 {
 }
 
 func (m meter) call(t testing.TB, script string, args []any) any {
-	reply, err := Run(context.Background(), m.rdb, lua.Next(script), prefix, args...)
+	reply, err := Run(context.Background(), m.rdb, scriptOf(script), prefix, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

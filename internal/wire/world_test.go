@@ -76,7 +76,7 @@ func (w *world) say(format string, a ...any) {
 }
 
 func (w *world) run(script string, args []any) (any, error) {
-	return Run(context.Background(), w.rdb, lua.Next(script), prefix, args...)
+	return Run(context.Background(), w.rdb, scriptOf(script), prefix, args...)
 }
 
 func (w *world) clock() string { return strconv.FormatInt(w.now, 10) }
@@ -307,4 +307,8 @@ func names(tasks []*waiting) (out []string) {
 		out = append(out, name)
 	}
 	return out
+}
+
+func scriptOf(name string) *lua.Script {
+	return lua.All()[slices.IndexFunc(lua.All(), func(s *lua.Script) bool { return s.Name == name })]
 }

@@ -17,33 +17,15 @@ import (
 // Hook is a client's hook that puts a fault into every script that has its place.
 type Hook struct{ texts, hashes map[string]string }
 
-// New returns the hook of the fault that writes to in place of from. With general, every decision passes the general part
-// of decide: a fault in that part shows only where the fast path does not answer first.
-func New(from, to string, general bool) Hook {
+// New returns the hook of the fault that writes to in place of from.
+func New(from, to string) Hook {
 	h := Hook{texts: map[string]string{}, hashes: map[string]string{}}
-	for _, whole := range lua.All() {
-		for set := range 1 << len(lua.Kinds) {
-			s := whole.For(kinds(set))
-			text := strings.ReplaceAll(s.Source(), from, to)
-			if text == s.Source() {
-				continue
-			}
-			if general {
-				text = strings.Replace(text, "if passed == n then", "if passed < 0 then", 1)
-			}
+	for _, s := range lua.All() {
+		if text := strings.ReplaceAll(s.Source(), from, to); text != s.Source() {
 			h.texts[s.Source()], h.hashes[s.SHA()] = text, redis.NewScript(text).Hash()
 		}
 	}
 	return h
-}
-
-func kinds(set int) (kinds string) {
-	for i := range len(lua.Kinds) {
-		if set&(1<<i) != 0 {
-			kinds += lua.Kinds[i : i+1]
-		}
-	}
-	return kinds
 }
 
 // HasPlaces fails the test for each text that no script has any more: a fault that was to be put there would change
@@ -51,11 +33,8 @@ func kinds(set int) (kinds string) {
 func HasPlaces(t *testing.T, texts ...string) {
 	t.Helper()
 	var scripts strings.Builder
-	for _, whole := range lua.All() {
-		scripts.WriteString(whole.For(lua.Kinds).Source())
-		for i := range len(lua.Kinds) {
-			scripts.WriteString(whole.For(lua.Kinds[i : i+1]).Source())
-		}
+	for _, s := range lua.All() {
+		scripts.WriteString(s.Source())
 	}
 	for _, text := range texts {
 		if !strings.Contains(scripts.String(), text) {

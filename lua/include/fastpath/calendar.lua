@@ -1,3 +1,0 @@
-  if sub(rule, 1, 1) == 'K' then
-    break -- for the general way
-  end
