@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 )
 
