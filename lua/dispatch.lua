@@ -236,8 +236,8 @@ local function serve(q, scope, path, turned)
   local at, by, certain = binding(its, costs_of(its, cost), now + from)
   local r = its[by]
   if not r then return block(leaf_node(scope), min(start and start - lead or its.ends, its.ends)) end -- no rule alone, or the rules end before
-  if at then return block(r.node, min(certain and at - lead > now and at - lead or at, its.ends, r.till)) end
-  if r.cap == 0 or r.p == 0 or r.till < EXACT then return block(r.node, min(now + NEVER, its.ends, r.till)) end
+  if at then return block(r.node, min(certain and at - lead > now and at - lead or at, its.ends, r.counts)) end
+  if r.cap == 0 or r.p == 0 or r.counts < EXACT then return block(r.node, min(now + NEVER, its.ends, r.counts)) end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = q, scope, id
   paid[#paid + 1] = q .. ':' .. id
   count(scope, -1)

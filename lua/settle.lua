@@ -73,7 +73,7 @@ local function take_back(r, its, less)
 end
 
 function verbs.unused(a, its, back)
-  if not call('SET', P .. 'x:' .. a.lease, '1', 'NX', 'PX', '60000') then return false end
+  if call('SET', P .. 'x:' .. a.lease, whole(a.grant.start), 'PX', '60000', 'GET') == whole(a.grant.start) then return false end
   local list = record_of(a, its)
   call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
   for i, r in ipairs(its) do
@@ -95,7 +95,7 @@ function verbs.late(a, its)
 end
 
 function verbs.spent(a, its, back, debts, overs)
-  if call('EXISTS', P .. 'x:' .. a.lease) == 1 then return false end
+  if call('GET', P .. 'x:' .. a.lease) == whole(a.grant.start) then return false end
   local text = packed('>I7', its.shape)
   for i, of in ipairs(record_of(a, its)) do
     local r, spent = its[i], unpacked('>I7', a.charged, 21 * i - 6)

@@ -21,7 +21,7 @@ type plan struct {
 	mark    string      // of the scope, in attempt ids; see attemptID
 	shadows []*shadowRule
 	alone   *shadowRule // it is this rule's alone
-	stock   *stock // what is charged before it is asked for; nil where nothing may be
+	stock   *stock      // what is charged before it is asked for; nil where nothing may be
 
 	refusal  error // the application may not spend from the scope
 	answers  policy.Answers

@@ -112,17 +112,20 @@ func (w *world) age(us int64) error {
 	return nil
 }
 
-// correction is another limit of a rule for a time.
-type correction struct{ until, limit int64 }
+// correction is another limit of a rule for a time, while the policy gives it the limit of.
+type correction struct{ until, limit, of int64 }
 
 // correct lowers a rule's limit at a node for a time, as report does.
 func (w *world) correct(r Rule, node string, c correction) error {
 	numbers := slices.Clone(r.Numbers)
 	setLimit(r.Kind, numbers, c.limit)
 	w.say("correct %s:%s to %d until %d", node, r.Name, c.limit, c.until-epoch)
+	own := slices.Clone(r.Numbers)
+	c.of = w.limits[w.policy][slices.IndexFunc(w.rules, func(o Rule) bool { return o.Name == r.Name && o.Level == r.Level })]
+	setLimit(r.Kind, own, c.of)
 	w.corrections[node+":"+r.Name] = c
 	ctx := context.Background()
-	value := string(seven(append(seven(nil, c.until), r.Kind), append(numbers, append(r.Numbers, c.until, 0)...)...))
+	value := string(seven(append(seven(nil, c.until), r.Kind), append(append(numbers, append(r.Numbers, c.until, 0)...), own...)...))
 	if err := w.rdb.HSet(ctx, prefix+"api", "R"+node+":"+r.Name, value).Err(); err != nil {
 		return err
 	}

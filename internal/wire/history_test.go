@@ -215,7 +215,7 @@ func (h *history) hearFromAPI(scope string) error {
 	case 3:
 		r := h.rules[h.IntN(len(h.rules))]
 		if r.Level <= strings.Count(scope, "/") && (r.Kind == 'S' || r.Kind == 'T') {
-			return h.correct(r, nodeOf(scope, r.Level), correction{h.now + h.Int64N(3*second), h.Int64N(capacity(r.Kind, r.Numbers))})
+			return h.correct(r, nodeOf(scope, r.Level), correction{until: h.now + h.Int64N(3*second), limit: h.Int64N(capacity(r.Kind, r.Numbers))})
 		}
 	}
 	return nil

@@ -122,7 +122,7 @@ func setLimit(kind byte, numbers []int64, limit int64) {
 func (w *world) of(scope string, policy int64) Rules {
 	its := w.plain(scope, policy)
 	for i, r := range its.Rules {
-		if c := w.corrections[nodeOf(scope, r.Level)+":"+r.Name]; c.until > w.now {
+		if c := w.corrections[nodeOf(scope, r.Level)+":"+r.Name]; c.until > w.now && c.of == capacity(r.Kind, r.Numbers) {
 			setLimit(r.Kind, its.Rules[i].Numbers, c.limit)
 		}
 	}

@@ -32,7 +32,7 @@ function algorithms.K()
       local back = max(0, written - now)
       last, spare, r.till, r.size = last - back, spare - ZERO, till, #v
       if last >= b0 then
-        r.written, r.last, r.count, r.spare = written - back, last, count, spare
+        r.written, r.last, r.count, r.spare, r.stepped = written - back, last, count, spare, back > 0
         if r.spread then r.next, r.step = following - min(back, following), step end
         return r
       end

@@ -12,7 +12,8 @@ function algorithms.P()
       local r = { of = of, key = key }
       r.ends, r.since, r.length, r.trial = unpacked('>I7I7I7I7', v)
       local back = r.since - now
-      if back > 0 then r.ends, r.since, r.trial = r.ends - back, now, max(0, r.trial - back) end -- the clock has stepped back
+      r.stepped = back > 0
+      if r.stepped then r.ends, r.since, r.trial = r.ends - back, now, max(0, r.trial - back) end -- the clock has stepped back
       return r
     end,
     fit = function(r, t) return max(t, r.ends), r.trial > 0 and r.ends > max(t, r.trial) end,

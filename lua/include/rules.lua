@@ -22,7 +22,8 @@
 --
 -- An algorithm is made when the first rule of its kind is met, and its rare part when that is needed: to make functions is most of
 -- what a short call costs. Each has
---   load(of, key, numbers, v)  the state of a rule
+--   load(of, key, numbers, v)  the state of a rule; stepped if the clock has stepped back since, and it is to be written by the new one,
+--                        by a denial, too: it would begin anew with each look
 --   fit(r, t, c, id)     the first moment from t on at which it admits c units, and true if it may be later; nil for never
 --   charge(r, start, c, id)  takes c units at a start, in r only; returns their place
 --   save(r)              the text to write; or it writes by itself
@@ -107,7 +108,8 @@ local function rule(of, scope)
       numbers, till = sub(other, 9), unpacked('>I7', other)
     end
     r = of.its.load(of, key, numbers, of.kind ~= 'C' and call('GET', key))
-    r.its, r.node, r.till = of.its, at, till -- until when these numbers count
+    r.its, r.node, r.counts = of.its, at, till -- until when these numbers count
+    if r.stepped then dirty(r) end
     loaded[name] = r
   end
   return r
@@ -119,7 +121,10 @@ local function pause(at)
   if r == nil then
     local v = call('HGET', P .. 'api', 'P' .. at)
     r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
-    if r then r.its, r.node, r.till = algorithm('P'), at, EXACT end
+    if r then
+      r.its, r.node, r.counts = algorithm('P'), at, EXACT
+      if r.stepped then dirty(r) end
+    end
     loaded[at] = r
   end
   return r or nil

@@ -16,7 +16,8 @@ function algorithms.T()
         local _, till, at, lead, x, was, age, low = unpacked('>BI6I7I4I7I7I5I7', v)
         local written = at - lead
         r.till, r.size, r.written, r.at, r.x, r.since, r.low = till, #v, written, at, x, at - age, low
-        if written > now or was ~= q and p > 0 then algorithm('T', 'rare').adjust(r, was) end
+        r.stepped = written > now
+        if r.stepped or was ~= q and p > 0 then algorithm('T', 'rare').adjust(r, was) end
       end
       return r
     end,

@@ -94,7 +94,8 @@ function algorithms.S()
         local _, written, was
         _, r.till, written, was, r.total, r.base, r.last, r.tail, r.count = unpacked('>BI6I7I7I7I7I7I7I7', v)
         r.log, r.written, r.size = sub(v, 57), written, #v
-        if written > now or was ~= width then algorithm('S', 'rare').adjust(r, was) end
+        r.stepped = written > now
+        if r.stepped or was ~= width then algorithm('S', 'rare').adjust(r, was) end
         if r.total > 0 then expire(r) end
       end
       return r
