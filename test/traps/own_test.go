@@ -94,7 +94,7 @@ func TestRefilledOnce(t *testing.T) {
 // What a rule keeps is small, whatever its limit and however its calls come.
 func TestBoundedMemory(t *testing.T) {
 	t.Parallel()
-	for algorithm, most := range map[policy.Algorithm]int64{policy.TokenBucket: 120, policy.SlidingWindow: 1024, policy.FixedWindow: 120} {
+	for algorithm, most := range map[policy.Algorithm]int64{policy.TokenBucket: 120, policy.SlidingWindow: 1024, policy.FixedWindow: 136} {
 		for _, limit := range []int64{100, 1_000_000} {
 			rdb, clock := redistest.NewServer(t).Client(t), redistest.NewClock(epoch)
 			rule := policy.Rule{Name: "sliding", Algorithm: algorithm, Limit: limit, Per: time.Minute}
