@@ -159,7 +159,12 @@ func TestInspectActive(t *testing.T) {
 	must(t, srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-release; return nil })))
 	t.Cleanup(srv.Shutdown)
 	t.Cleanup(func() { close(release) })
-	i.enqueue(queue.Task{Scope: "free", ID: "a"}, queue.Task{Scope: "free/x", ID: "a", Queue: "low"}, queue.Task{Scope: "runs", ID: "b"})
+	plain := queue.NewClient(i.rdb, queue.ClientConfig{}) // whose tasks wait for no turn
+	for _, task := range []queue.Task{{Scope: "free", ID: "a"}, {Scope: "free/x", ID: "a", Queue: "low"}, {Scope: "runs", ID: "b"}} {
+		task.Type = "work"
+		_, err := plain.Enqueue(t.Context(), task)
+		must(t, err)
+	}
 	redistest.WaitFor(t, "the tasks run", bound, func() bool {
 		return i.objects("scope", "free")[0]["active"] == 2.0 && i.objects("scope", "free/x")[0]["active"] == 1.0
 	})

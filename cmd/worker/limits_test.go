@@ -216,7 +216,7 @@ func TestAPIPauses(t *testing.T) {
 	start(t, whole, nil, "-redis", l.url, "-allow-host", a.host()).says("msg=ready")
 	rdb := open(t, l.url)
 	enqueue(t, rdb, a.task("payments", "first"))
-	redistest.WaitFor(t, "the refusal", bound, func() bool { return rdb.Exists(t.Context(), "hw:{payments}!upstream").Val() == 1 })
+	redistest.WaitFor(t, "the refusal", bound, func() bool { return rdb.Exists(t.Context(), "hw:{payments}:api").Val() == 1 })
 	for i := range 5 {
 		enqueue(t, rdb, a.task("payments", fmt.Sprint("more", i)))
 	}

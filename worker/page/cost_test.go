@@ -224,6 +224,7 @@ func TestHubReadsOnceForAll(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
+	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{}) // whose tasks wait for no turn
 	s.enqueue("payments/acme", "<b>", 2)
 	_, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: "elsewhere", Scope: "search"})
 	must(t, err)
