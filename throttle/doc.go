@@ -81,13 +81,12 @@
 // This is the smallest ACL rule that works, for keys under the default prefix and a Redis user of
 // its own. A cluster client also needs +cluster|slots, a Ring client +ping.
 //
-//	~hw:{* ~hw:turns ~hw:members ~hw:processes %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
-//	+exists +del +unlink +mget +hdel +hexists +hget +hgetall +hmget +hscan +hset
-//	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscan +zscore
+//	&hw:wake ~hw:{* ~hw:active ~hw: ~hw:members ~hw:processes %R~hw:limits*
+//	+evalsha +eval +time +get +set +setrange +incrby +pttl +pexpire +expire +exists +del +publish
+//	+hdel +hexists +hget +hgetall +hincrby +hkeys +hlen +hmget +hscan +hset +hvals +mget
+//	+zadd +zcard +zcount +zmscore +zrange +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrange +zrevrangebyscore +zscore +zunionstore
 //
-// %R~ lets package policystore read the limits but not change them, and needs Redis 7. With
-// +setrange in addition, the decisions of many callers are sent as one script call; without it they
-// are sent one by one.
+// %R~ lets package policystore read the limits but not change them, and needs Redis 7.
 //
 // Any [redis.UniversalClient] works: a single server, Sentinel, Cluster or Ring, with or without
 // TLS. All keys of one provider, the first name of a scope, share a cluster slot.
