@@ -15,13 +15,8 @@
 -- ARGV[7]     serves  for each queue that the caller serves "queue weight", each line ended by a newline. Of queues with strict
 --                     priority the weight is 0, and the first of them goes first.
 -- ARGV[8]     skips   scopes whose tasks the caller cannot start now, each ended by a newline.
--- ARGV[9]     rules   integer n: how many scopes follow that an earlier call named as stale.
--- ARGV[10..]  scope and the text of its rules, for each of them. See include/rules.lua.
--- ARGV[2n+10..] news  five for each task: a waiter, "queue:id"; "came" it is claimed, "back" it has not come and gets its place
---                     back, "used" it has not come, and may have started, "gone" it no longer exists, waiting or granted,
---                     "left" it no longer waits, unless it was granted; by how
---                     many µs its run began late, 0 if it did not; its scope; and the text of its rules, which all but a run in
---                     time need.
+-- ARGV[9..]   rules   the scopes that an earlier call named as stale, each followed by the text of its rules. See
+--                     include/rules.lua.
 --
 -- Returns  {times, granted, stale, refused, overdue}
 --          times    in bytes: the clock of this call, and when to look again, 0 for not; seven bytes each
@@ -51,8 +46,7 @@ local granted, stale, refused, overdue, serves, strict = {}, {}, {}, {}, {}, {}
 local again -- the next look, if sooner than the tree says
 local function look_again(t) again = min(again or t, t) end
 
-local news_from = 10 + 2 * tonumber(ARGV[9])
-for i = 10, news_from - 1, 2 do
+for i = 9, #ARGV, 2 do
   call('HSET', rules_key, ARGV[i], ARGV[i + 1])
   due(leaf_node(ARGV[i]))
   due_above(ARGV[i])
@@ -69,33 +63,6 @@ local function rules_of(scope, text)
   using = using or of
   if of ~= using then return nil, false end
   return policy(scope, text)
-end
-
--- The news.
-
-for i = news_from, #ARGV, 5 do
-  local waiter, what, late = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  local value = (what ~= 'came' or late > 0) and call('HGET', flight, waiter)
-  local q, id = match(waiter, '^([^:]*):(.*)$')
-  if value and what ~= 'left' then
-    local g = read_grant(value)
-    local its = rules_of(g.scope, ARGV[i + 4] ~= '' and ARGV[i + 4] or nil)
-    local same = its and its.shape == g.shape
-    if late > 0 then
-      if same then move_later(its, g.places, g.start + late, costs_of(its, g.cost)) end
-    else -- of a task that may have started only the lease comes back
-      if its then
-        refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(waiter, g.start), what == 'used' or not same)
-        for _, r in ipairs(its) do due(r.node) end
-      end
-      if what == 'back' then
-        wait(q, g.scope, { score(g.score), id }, g.cost ~= 1 and { [id] = g.cost } or {})
-        if ARGV[i + 4] ~= '' then call('HSET', rules_key, g.scope, ARGV[i + 4]) end
-      end
-    end
-  end
-  if what ~= 'left' then landed(waiter) end
-  if what == 'gone' or what == 'left' and not value then withdraw(q, ARGV[i + 3], id) end
 end
 
 for _, waiter in ipairs(call('ZRANGEBYSCORE', flights, '-inf', whole(now - OVERDUE), 'LIMIT', '0', '64')) do

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -25,6 +26,7 @@ var files embed.FS
 
 // The scripts. Each is expanded once, at its first use: a program pays for no script that it does not send.
 var (
+	Ack       = load("ack")
 	Decide    = load("decide")
 	Dispatch  = load("dispatch")
 	Heartbeat = load("heartbeat")
@@ -47,7 +49,7 @@ var (
 
 // All returns every script of the limiter, by name: all scripts except those over asynq's keys.
 func All() []*Script {
-	return []*Script{Decide, Dispatch, Heartbeat, Inspect, Join, Renew, Repair, Report, Reset, Settle}
+	return []*Script{Ack, Decide, Dispatch, Heartbeat, Inspect, Join, Renew, Repair, Report, Reset, Settle}
 }
 
 // OnAsynq returns the scripts over asynq's keys.
@@ -94,14 +96,15 @@ func Fence(source string) string {
 	return string(text) + source
 }
 
-const includeMark = "-- #include "
+// The lines from "-- #for join, inspect" to "-- #end" are for these scripts alone.
+const includeMark, forMark, endMark = "-- #include ", "-- #for ", "-- #end"
 
 // expand returns a script with its includes and without comments. The error names a file that does not exist.
 //
 // What all scripts of the limiter use, include/base, comes first, and all else is one function: a local of the outermost function
 // costs each function that uses it a search among all of those.
 func expand(files fs.FS, name string) (string, error) {
-	e := expansion{files: files, seen: map[string]bool{}}
+	e := expansion{files: files, script: path.Base(name), seen: map[string]bool{}}
 	e.put(name)
 	if out := e.out.String(); e.base != "" {
 		return e.base + "local function run()\n" + out + "end\nreturn run()\n", e.err
@@ -111,11 +114,12 @@ func expand(files fs.FS, name string) (string, error) {
 
 // expansion is a script while its includes are inserted.
 type expansion struct {
-	files fs.FS
-	seen  map[string]bool
-	base  string
-	out   strings.Builder
-	err   error
+	files  fs.FS
+	script string
+	seen   map[string]bool
+	base   string
+	out    strings.Builder
+	err    error
 }
 
 func (e *expansion) put(name string) {
@@ -123,9 +127,16 @@ func (e *expansion) put(name string) {
 	if err != nil && e.err == nil {
 		e.err = fmt.Errorf("no script or include %q", name)
 	}
+	skips := false
 	for line := range strings.SplitAfterSeq(string(text), "\n") {
-		part, includes := strings.CutPrefix(strings.TrimSpace(line), includeMark)
+		bare := strings.TrimSpace(line)
+		if scripts, is := strings.CutPrefix(bare, forMark); is {
+			skips = !slices.Contains(strings.Split(scripts, ", "), e.script)
+		}
+		skips = skips && bare != endMark
+		part, includes := strings.CutPrefix(bare, includeMark)
 		switch {
+		case skips:
 		case includes && !e.seen[part]:
 			e.seen[part] = true
 			before := e.out.Len()
@@ -135,7 +146,7 @@ func (e *expansion) put(name string) {
 				e.out.Reset()
 				e.out.WriteString(rest)
 			}
-		case !strings.HasPrefix(strings.TrimSpace(line), "--") && strings.TrimSpace(line) != "":
+		case !strings.HasPrefix(bare, "--") && bare != "":
 			e.out.WriteString(line)
 		}
 	}

@@ -2,7 +2,6 @@ package waitlist
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,8 +22,6 @@ type Request struct {
 	Serves []wire.Weighted
 	// Skips are scopes whose tasks this caller cannot start now. They are left to other callers, and delay no task here.
 	Skips []string
-	// News is what became of tasks since the last call.
-	News []News
 }
 
 // What is what became of a task.
@@ -47,9 +44,6 @@ const (
 type News struct {
 	Ref
 	What What
-	// Late is how long after its start a task that Came began to run, if that was later than the start tolerance: its units move
-	// there. 0 for in time.
-	Late time.Duration
 }
 
 // Granted is a task that was granted its start.
@@ -97,12 +91,12 @@ const (
 // number of processes may call it: each turn is granted once. Tasks of a scope that the policy denies stay where they are.
 //
 // It costs one round trip, and up to three more if scopes with other rules than before are next: their rules are brought along then.
-// After an error, report the same news again. A grant whose reply was lost is Overdue later.
+// A grant whose reply was lost is Overdue later.
 func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err error) {
 	version, digest := l.cfg.Scopes.Version()
 	call := wire.Dispatch{
 		Lead: req.Lead.Microseconds(), Spread: req.Spread.Microseconds(), From: req.From.Microseconds(), Most: max(0, req.Max),
-		Version: version, Policy: digest, Serves: req.Serves, News: l.news(req.News),
+		Version: version, Policy: digest, Serves: req.Serves,
 	}
 	for _, scope := range req.Skips {
 		call.Skips = append(call.Skips, wire.Path(scope))
@@ -119,7 +113,7 @@ func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err e
 			out.Next = max(out.Next, deniedPause)
 			break
 		}
-		call.News, call.Most = nil, max(0, call.Most-len(reply.Granted))
+		call.Most = max(0, call.Most-len(reply.Granted))
 	}
 	if out.Waits {
 		l.noteActive(req.Provider)
@@ -168,46 +162,39 @@ func (l *List) texts(provider string, paths []string, at time.Time) map[string]s
 	return texts
 }
 
-// news returns news as the script reads them: with the rules of their scopes, "" for a scope that the policy denies.
-func (l *List) news(list []News) []wire.News {
-	out := make([]wire.News, len(list))
-	for i, n := range list {
-		out[i] = wire.News{Waiter: n.waiter(), What: string(n.What), Late: n.Late.Microseconds(), Path: wire.Path(n.Scope)}
-		if n.What == Came && n.Late == 0 {
-			continue // nothing of its grant changes
-		}
-		if s, err := l.cfg.Scopes.Of(n.Scope); err == nil {
-			out[i].Text = s.Text
-		}
-	}
-	return out
-}
-
-// Report tells what became of tasks of a provider, and dispatches none. It costs one round trip. After an error, report the same
-// again.
+// Report tells what became of tasks of a provider. It costs one round trip, and no script if all Came. After an error, report the
+// same again.
 func (l *List) Report(ctx context.Context, provider string, news []News) error {
-	if slices.ContainsFunc(news, func(n News) bool { return n.What != Came || n.Late > 0 }) {
-		_, err := l.Dispatch(ctx, Request{Provider: provider, News: news})
-		return err
+	var acks []wire.News
+	var fields []string
+	var members []any
+	for _, n := range news {
+		if n.What == Came {
+			fields, members = append(fields, n.waiter()), append(members, n.waiter())
+			continue
+		}
+		ack := wire.News{Waiter: n.waiter(), What: string(n.What), Path: wire.Path(n.Scope)}
+		if s, err := l.cfg.Scopes.Of(n.Scope); err == nil {
+			ack.Text = s.Text
+		}
+		acks = append(acks, ack)
 	}
-	fields, members := make([]string, len(news)), make([]any, len(news))
-	for i, n := range news {
-		fields[i], members[i] = n.waiter(), n.waiter()
-	}
-	if len(news) == 0 {
-		return nil
-	}
-	prefix := l.prefix(provider)
-	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
-		_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.HDel(ctx, prefix+"flight", fields...)
-			pipe.ZRem(ctx, prefix+"flights", members...)
-			return nil
+	var err error
+	if len(fields) > 0 {
+		err = wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
+			_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+				pipe.HDel(ctx, l.prefix(provider)+"flight", fields...)
+				pipe.ZRem(ctx, l.prefix(provider)+"flights", members...)
+				return nil
+			})
+			return err
 		})
-		return err
-	})
+	}
+	if err == nil && len(acks) > 0 {
+		err = l.run(ctx, provider, ackScript, [][]any{wire.AckArgs(l.cfg.Clock(), acks)}, func(int, any) error { return nil })
+	}
 	if err != nil {
-		return wire.Unavailable(ctx, "report started tasks of", provider, err)
+		return wire.Unavailable(ctx, "report tasks of", provider, err)
 	}
 	return nil
 }

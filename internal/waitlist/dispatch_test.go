@@ -126,7 +126,7 @@ func TestNews(t *testing.T) {
 	if got := idsOf(third); !slices.Equal(got, []string{"p/a.q.3"}) {
 		t.Fatalf("third %v", got)
 	}
-	if err := p.Report(t.Context(), "p", []News{{Ref: refs(third)[0], What: Came, Late: 100 * ms}}); err != nil {
+	if err := p.Report(t.Context(), "p", []News{{Ref: refs(third)[0], What: Came}}); err != nil {
 		t.Error(err)
 	}
 	if d := p.dispatches(10, nil, "q"); d.Waits || len(d.Granted) > 0 {

@@ -92,6 +92,7 @@ func (w Waiter) cost() string {
 
 // The scripts.
 var (
+	ackScript      = lua.Ack
 	joinScript     = lua.Join
 	dispatchScript = lua.Dispatch
 	inspectScript  = lua.Inspect

@@ -127,7 +127,10 @@ func (p *process) joins(list ...Waiter) []Joined {
 // dispatches grants tasks of p in some queues, all of one weight.
 func (p *process) dispatches(most int, news []News, queues ...string) Dispatched {
 	p.w.t.Helper()
-	req := Request{Provider: "p", Lead: 20 * ms, Spread: 80 * ms, Max: most, News: news}
+	if err := p.Report(p.w.t.Context(), "p", news); err != nil {
+		p.w.t.Fatal(err)
+	}
+	req := Request{Provider: "p", Lead: 20 * ms, Spread: 80 * ms, Max: most}
 	for _, q := range queues {
 		req.Serves = append(req.Serves, wire.Weighted{Queue: q, Weight: 1})
 	}

@@ -37,7 +37,7 @@ type history struct {
 	*rand.Rand
 	late  bool // some runs begin late
 	aging bool // keys expire by the clock of the scripts
-	news  []News
+	news  []told
 }
 
 // lastWindow is longer than any of these rules means anything, and what TTLs are longer.
@@ -104,9 +104,13 @@ func (h *history) task(queue, scope string) *waiting {
 }
 
 func (h *history) dispatches(serves []Weighted, most int) error {
-	d := Dispatch{Lead: lead, Spread: spread, Most: most, Serves: serves, News: h.news}
+	d := Dispatch{Lead: lead, Spread: spread, Most: most, Serves: serves}
 	if h.IntN(4) == 0 {
 		d.From = h.Int64N(30000)
+	}
+	h.say("news %v", h.news)
+	if err := h.tell(h.news); err != nil {
+		return err
 	}
 	h.news = nil
 	_, err := h.dispatch(d)
@@ -159,7 +163,7 @@ func (h *history) step() error {
 		return h.dispatches(serves, 1+h.IntN(10))
 	case 7, 8:
 		if f := h.anyFlying(); f != nil {
-			n := News{Waiter: f.Waiter, What: []string{"came", "came", "back", "used"}[h.IntN(4)], Path: f.Grant.Scope, Text: h.text(f.Grant.Scope)}
+			n := told{News: News{Waiter: f.Waiter, What: []string{"came", "came", "back", "used"}[h.IntN(4)], Path: f.Grant.Scope, Text: h.text(f.Grant.Scope)}}
 			if h.late && n.What == "came" && h.now > f.Start && h.IntN(3) == 0 {
 				n.Late = 1 + h.Int64N(h.now-f.Start)
 			}
@@ -250,7 +254,7 @@ func (h *history) drain() error {
 			left += len(line)
 		}
 		for _, waiter := range sortedKeys(h.flight) {
-			h.news = append(h.news, News{Waiter: waiter, What: "came", Path: h.flight[waiter].Grant.Scope, Text: h.text(h.flight[waiter].Grant.Scope)})
+			h.news = append(h.news, told{News: News{Waiter: waiter, What: "came"}})
 		}
 		if err := h.dispatches(all, 1000); err != nil {
 			return err

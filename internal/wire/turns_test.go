@@ -1,12 +1,50 @@
 package wire
 
 import (
+	"context"
 	"slices"
 	"strings"
 )
 
-// news is what the caller says of a grant, and what the model makes of it.
-func (w *world) hear(n News) {
+// told is what the caller says of a grant: the news of ack, or that it "came", and by how much the run was late.
+type told struct {
+	News
+	Late int64
+}
+
+// tell reports what became of grants, and has the model hear of it.
+func (w *world) tell(list []told) error {
+	var news []News
+	ctx := context.Background()
+	for _, n := range list {
+		f := w.flight[n.Waiter]
+		if n.What != "came" {
+			news = append(news, n.News)
+		} else if f != nil {
+			w.rdb.HDel(ctx, prefix+"flight", n.Waiter)
+			w.rdb.ZRem(ctx, prefix+"flights", n.Waiter)
+			if n.Late > 0 {
+				g := f.Grant
+				report := Report{Lease: g.Lease(), What: "late", Number: n.Late, Text: n.Text, Grant: GrantText(g.Start, g.Shape, g.Places, g.Scope, g.Cost)}
+				if _, err := w.run("settle", SettleArgs(w.clock(), report)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(news) > 0 {
+		if _, err := w.run("ack", AckArgs(w.clock(), news)); err != nil {
+			return err
+		}
+	}
+	for _, n := range list {
+		w.hear(n)
+	}
+	return nil
+}
+
+// hear is what the model makes of news.
+func (w *world) hear(n told) {
 	f := w.flight[n.Waiter]
 	if f == nil {
 		return
@@ -47,7 +85,7 @@ func (w *world) move(f *flying, its Rules, late int64) {
 func (w *world) dispatch(d Dispatch) (Dispatched, error) {
 	d.Version, d.Policy = w.version, w.policy
 	for range 5 {
-		w.say("dispatch %v most %d from %d news %s fresh %v", d.Serves, d.Most, d.From, heard(d.News), sortedKeys(d.Fresh))
+		w.say("dispatch %v most %d from %d fresh %v", d.Serves, d.Most, d.From, sortedKeys(d.Fresh))
 		reply, err := w.run("dispatch", d.Args(w.clock()))
 		if err != nil {
 			return Dispatched{}, err
@@ -57,13 +95,10 @@ func (w *world) dispatch(d Dispatch) (Dispatched, error) {
 			return got, err
 		}
 		w.say("  %d granted, %d refused, stale %v, next %d", len(got.Granted), len(got.Refused), got.Stale, got.Next-epoch)
-		for _, n := range d.News {
-			w.hear(n)
-		}
 		if err := w.dispatched(d, got); err != nil {
 			return got, err
 		}
-		d.News, d.Fresh, d.Most = nil, map[string]string{}, d.Most-len(got.Granted)
+		d.Fresh, d.Most = map[string]string{}, d.Most-len(got.Granted)
 		if len(got.Stale) == 0 {
 			return got, w.looks(d, got)
 		}
@@ -72,14 +107,6 @@ func (w *world) dispatch(d Dispatch) (Dispatched, error) {
 		}
 	}
 	return Dispatched{}, wrong("dispatch finds no end of stale scopes")
-}
-
-func heard(news []News) string {
-	var out []string
-	for _, n := range news {
-		out = append(out, n.What+" "+n.Waiter)
-	}
-	return strings.Join(out, ", ")
 }
 
 // dispatched checks what a call granted, refused and named.

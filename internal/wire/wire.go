@@ -250,13 +250,21 @@ func ReadJoin(reply any) (now int64, places []Place, err error) {
 	return now, places, nil
 }
 
-// News is what became of a grant.
+// News is what became of a task.
 type News struct {
 	Waiter string
-	What   string // came, back, used, gone, left
-	Late   int64
+	What   string // back, used, gone, left
 	Path   string // of its scope
-	Text   string
+	Text   string // of its rules, or ""
+}
+
+// AckArgs returns the arguments of ack.
+func AckArgs(clock string, news []News) []any {
+	args := []any{clock}
+	for _, n := range news {
+		args = append(args, n.Waiter, n.What, n.Path, n.Text)
+	}
+	return args
 }
 
 // Dispatch is a call of dispatch.
@@ -267,7 +275,6 @@ type Dispatch struct {
 	Serves             []Weighted
 	Skips              []string // scopes whose tasks cannot start at the caller now
 	Fresh              map[string]string
-	News               []News
 }
 
 // Weighted is a queue that is served; a weight of 0 is strict.
@@ -286,12 +293,9 @@ func (d Dispatch) Args(clock string) []any {
 	if skips != "" {
 		skips += "\n"
 	}
-	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), skips, len(d.Fresh)}
+	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), skips}
 	for scope, text := range d.Fresh {
 		args = append(args, scope, text)
-	}
-	for _, n := range d.News {
-		args = append(args, n.Waiter, n.What, n.Late, n.Path, n.Text)
 	}
 	return args
 }

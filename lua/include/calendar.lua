@@ -64,14 +64,17 @@ function algorithms.K()
       return packed('>BI6I7I7I7I7I7I7', CALENDAR, expires(r, lasts), r.written, r.last, r.count, r.spare + ZERO, r.next, r.step)
     end,
 
+    -- #for decide
     show = function(r)
       return r.cap == 0 and 0 or max(0, room(r)), r.count > 0 and r.b1 - now or max(0, min(r.next, r.b1) - now)
     end,
+    -- #end
   }
 end
 
 function rare.K()
   return {
+    -- #for ack, decide, settle
     -- What comes back to the period before can be rolled over.
     refund = function(r, place, c)
       if place >= r.b0 then
@@ -85,9 +88,13 @@ function rare.K()
       end
       return 0
     end,
+    -- #end
 
+    -- #for settle, reset
     room = function(r) return max(0, r.cap + room(r)) end,
+    -- #end
 
+    -- #for join, inspect
     -- It assumes that later periods are as long as this one.
     after = function(r, t, others, c)
       if c > r.cap then return nil end
@@ -100,5 +107,6 @@ function rare.K()
       end
       return min(EXACT, r.spread and at + part(max(0, ends - at), others, left) or at)
     end,
+    -- #end
   }
 end

@@ -40,14 +40,17 @@ function algorithms.C()
       end
     end,
 
+    -- #for decide
     show = function(r)
       return max(0, r.cap - r.held), r.held > 0 and max(r.latest, ends(r, 'ZREVRANGEBYSCORE', to, from, 0) or 0) - now or 0
     end,
+    -- #end
   }
 end
 
 function rare.C()
   return {
+    -- #for ack, decide, settle
     refund = function(r, _, _, id)
       local score = call('ZSCORE', r.key, id)
       if not score then return 0 end
@@ -55,7 +58,12 @@ function rare.C()
       r.held = r.held - (tonumber(score) > now and 1 or 0)
       return 1
     end,
+    -- #end
+    -- #for settle, reset
     room = function() return 0 end,
+    -- #end
+    -- #for join, inspect
     after = function(r, t, others) return others + r.held < r.cap and t or nil end,
+    -- #end
   }
 end

@@ -29,9 +29,13 @@ end
 
 function rare.P()
   return {
+    -- #for ack, decide, settle
     refund = function(r, start)
       if r.trial > 0 and r.ends == start + PROBE then r.ends = max(now, r.trial) end
     end,
+    -- #end
+    -- #for join, inspect
     after = function(r, t) return max(t, r.ends) end,
+    -- #end
   }
 end

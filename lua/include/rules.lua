@@ -220,6 +220,7 @@ local function is_probe(its)
   return false
 end
 
+-- #for ack, decide, settle
 -- Gives back what was charged at places for a start, or only the leases of it. If it was a probe, the next start is one.
 local function refund(its, at, start, costs, id, leases_only)
   for i, r in ipairs(its) do
@@ -230,10 +231,12 @@ local function refund(its, at, start, costs, id, leases_only)
     end
   end
 end
+-- #end
 
 -- Has a node that is blocked looked at now: units came free below it, or a limit has changed. Returns 1 if it was blocked.
 local function due(at) return call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at) end
 
+-- #for settle
 -- Moves units to a later start: a run began late, and counts when it began, whatever has come back of its units by then.
 local function move_later(its, at, start, costs)
   for i = 1, its.many do
@@ -246,6 +249,7 @@ local function move_later(its, at, start, costs)
   end
   return at
 end
+-- #end
 
 local function save()
   for _, r in ipairs(changed) do

@@ -50,6 +50,7 @@ function algorithms.T()
       return packed('>BI6I7I4I7I7I5I7', TOKEN, till, r.at, max(0, r.at - r.written), r.x, r.q, max(0, age), r.low)
     end,
 
+    -- #for decide
     -- The units left, and µs until it is as if unused.
     show = function(r)
       local p, q = r.p, r.q
@@ -57,6 +58,7 @@ function algorithms.T()
       local level = r.x - (now - r.at) * p + r.slack * p
       return max(0, floor((r.cap * q - max(level, r.slack * p)) / q)), ceil(max(0, level / p))
     end,
+    -- #end
   }
 end
 
@@ -85,6 +87,7 @@ function rare.T()
       end
     end,
 
+    -- #for ack, decide, settle
     refund = function(r, mark, c)
       if r.p == 0 or mark > r.at or mark < r.since then return 0 end
       local back = max(0, min(c * r.q, level(r, now), r.x))
@@ -95,15 +98,20 @@ function rare.T()
       r.x = r.x - back
       return floor(back / r.q)
     end,
+    -- #end
 
+    -- #for settle, reset
     -- How many units may be charged as a debt.
     room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,
+    -- #end
 
+    -- #for join, inspect
     -- When `others` and then c units are admitted; nil if no clock tells. A bucket is no fuller than full.
     after = function(r, t, others, c)
       if r.p == 0 or c > r.cap then return nil end
       local over = max(0, level(r, t)) + r.slack * r.p + (others + c - r.cap) * r.q
       return over <= 0 and t or t + ceil(over / r.p)
     end,
+    -- #end
   }
 end

@@ -147,12 +147,14 @@ local function leave(q, at, child)
   leave(q, parent(at), at)
 end
 
+-- #for dispatch
 -- The first child of a node has had a turn.
 local function turn(n, units)
   if apart(n) then n.turned = n.list[1].tag elseif #n.list == 1 and n.whole then return end -- it is alone
   local e = table.remove(n.list, 1)
   put(n, e.child, e.tag + units)
 end
+-- #end
 
 local function due_above(at)
   while at do
@@ -161,11 +163,14 @@ local function due_above(at)
   end
 end
 
+-- #for dispatch
 local function block(at, t)
   times[at] = max(now + 1, t)
   for q in pairs(at ~= '' and seen or {}) do leave(q, parent(at), at) end
 end
+-- #end
 
+-- #for dispatch
 local function unblock(at)
   times[at] = false
   for q in pairs(at ~= '' and seen or {}) do
@@ -173,9 +178,12 @@ local function unblock(at)
     if scope and call('EXISTS', leaf_key(q, scope)) == 1 or not scope and first(children(q, at)) then enter(q, parent(at), at) end
   end
 end
+-- #end
 
+-- #for dispatch
 -- The requests of a cost by unit.
 local function requests(cost) return tonumber(cost) or tonumber(match(',' .. cost, ',requests=(%d+),') or nil) or 1 end
+-- #end
 
 local counts = {}
 local function count(scope, units)
@@ -188,6 +196,7 @@ end
 
 local leaves = {} -- the leaves whose first tasks were read: ids and scores by turns, from `next` on; and those that were taken
 
+-- #for dispatch
 local function leaf(q, scope)
   local key = leaf_key(q, scope)
   local l = leaves[key]
@@ -201,14 +210,18 @@ local function leaf(q, scope)
   end
   return l
 end
+-- #end
 
+-- #for dispatch
 -- Takes the first task out of a leaf. Returns whether the leaf is empty.
 local function take(l)
   l.taken[#l.taken + 1], l.next = l.list[l.next], l.next + 2
   l.empty = l.ended and l.list[l.next] == nil
   return l.empty
 end
+-- #end
 
+-- #for ack, join
 -- Makes a leaf and the nodes above it ready again, where that was lost: a task has come by itself that waits already.
 local function heal(q, scope)
   local child, at = leaf_node(scope), scope
@@ -218,7 +231,9 @@ local function heal(q, scope)
     child, at = at, parent(at)
   end
 end
+-- #end
 
+-- #for ack, join
 -- Puts tasks in a leaf: scores and ids by turns, and their costs by id where they are not 1. Returns how many were not there.
 local function wait(q, scope, tasks, costs)
   local key = leaf_key(q, scope)
@@ -244,7 +259,9 @@ local function wait(q, scope, tasks, costs)
   end
   return joined
 end
+-- #end
 
+-- #for ack
 -- Takes any task out of its leaf, if it is there.
 local function withdraw(q, scope, id)
   local key = leaf_key(q, scope)
@@ -260,6 +277,7 @@ local function withdraw(q, scope, id)
     due_above(scope)
   end
 end
+-- #end
 
 -- Writes what has changed.
 local function save_tree()

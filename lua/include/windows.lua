@@ -123,10 +123,12 @@ function algorithms.S()
       return packed('>BI6I7I7I7I7I7I7I7', r.layout, expires(r, lasts), r.written, r.width, r.total, r.base, r.last, r.tail, r.count) .. r.log
     end,
 
+    -- #for decide
     show = function(r)
       local held = r.per > 0 and r.total or algorithm('S', 'rare').held(r, now)
       return max(0, r.cap - held), r.total == 0 and 0 or max(0, r.tail * r.grain + (r.opens or r.per) - now)
     end,
+    -- #end
   }
 end
 
@@ -212,6 +214,7 @@ function rare.S()
       return max(t, ends - r.window)
     end,
 
+    -- #for ack, decide, settle
     -- Takes units out of the cell that they were charged in.
     refund = function(r, place, c)
       local less, back = ceil(place / r.grain), 0
@@ -223,9 +226,13 @@ function rare.S()
       end
       return back
     end,
+    -- #end
 
+    -- #for settle, reset
     room = function(r) return max(0, 2 * r.cap - held(r, now)) end,
+    -- #end
 
+    -- #for join, inspect
     -- Windows that are used up by the units before count as whole ones.
     after = function(r, t, others, c)
       if c > r.cap then return nil end
@@ -234,5 +241,6 @@ function rare.S()
       if need > 0 then t = r.per > 0 and max(t, r.leave(r, min(need, r.total))) or end_of(r, t) end
       return t + windows * r.window
     end,
+    -- #end
   }
 end

@@ -106,13 +106,14 @@ func (o *loop) call() (wait, least time.Duration) {
 	case <-o.wakes: // what it is for, this call does
 	default:
 	}
+	if err := o.report(); err != nil {
+		return o.failed(err)
+	}
 	req := o.request()
 	began := time.Now()
 	got, err := d.dispatch(d.cfg.Serving, req)
 	if err != nil {
-		o.failed(req)
-		o.pulse.failed(err)
-		return callAgain, callAgain / 10
+		return o.failed(err)
 	}
 	o.measure(began, got)
 	granted := o.granted(got.Granted)
@@ -127,7 +128,7 @@ func (o *loop) call() (wait, least time.Duration) {
 	return wait, least
 }
 
-// request returns what to ask for, and takes the room and the news for it.
+// request returns what to ask for, and takes the room for it.
 func (o *loop) request() waitlist.Request {
 	d := o.d
 	d.mu.Lock()
@@ -137,21 +138,39 @@ func (o *loop) request() waitlist.Request {
 	o.skips = slices.DeleteFunc(o.skips, func(scope string) bool { return !o.refuses(scope) })
 	req := waitlist.Request{
 		Provider: o.provider, Lead: d.Lead(), Spread: max(d.window(), o.wide), From: d.from(), Max: o.asks,
-		Serves: d.serves(), Skips: slices.Clone(o.skips), News: o.news,
+		Serves: d.serves(), Skips: slices.Clone(o.skips),
 	}
-	o.news = nil
 	return req
 }
 
-// failed keeps the news for the next call.
-func (o *loop) failed(req waitlist.Request) {
-	d := o.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	o.asks, o.news = 0, append(req.News, o.news...)
-	if !d.stopped() {
-		d.cfg.Observer.Failed("wake")
+// report reports the news.
+func (o *loop) report() error {
+	o.d.mu.Lock()
+	news := o.news
+	o.news = nil
+	o.d.mu.Unlock()
+	if len(news) == 0 {
+		return nil
 	}
+	err := o.d.list.Report(o.d.cfg.Serving, o.provider, news)
+	if err != nil {
+		o.d.mu.Lock()
+		defer o.d.mu.Unlock()
+		o.news = append(news, o.news...)
+	}
+	return err
+}
+
+// failed records that a call failed, and returns when to call again.
+func (o *loop) failed(err error) (wait, least time.Duration) {
+	o.d.mu.Lock()
+	defer o.d.mu.Unlock()
+	if o.asks = 0; o.d.stopped() {
+		return -1, 0
+	}
+	o.d.cfg.Observer.Failed("wake")
+	o.pulse.failed(err)
+	return callAgain, callAgain / 10
 }
 
 // measure notes how long the call took, and adapts the spread to the limit. A call, and the one that brings its tasks, cost as
