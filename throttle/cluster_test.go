@@ -101,3 +101,28 @@ func TestFollowsAFailover(t *testing.T) {
 	over.Store(true)
 	redistest.WaitAsking(t, "a decision of the new master", 20*time.Second, func() bool { return allowed(l, "p/x") == nil })
 }
+
+// "Works on a redis.UniversalClient": alone and many at once, with tasks that wait.
+func TestClients(t *testing.T) {
+	t.Parallel()
+	clients := map[string]redis.UniversalClient{
+		"single": redistest.Client(t), "Cluster": redistest.Cluster(t), "Sentinel": redistest.NewSentinel(t).Client(t),
+		"Ring": redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.NewServer(t).Addr(), "b": redistest.NewServer(t).Addr()}}),
+	}
+	for name, rdb := range clients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Cleanup(func() { _ = rdb.Close() })
+			b := newBench(t, rdb, Config{}, policyOf(t, window10(), runs10()))
+			d := b.decide(Request{Scope: "p/x", ID: "one"})
+			b.settled(d.Grant, policy.Costs{policy.Requests: 2})
+			noError(t, b.SaveGrant(ctx, d.Grant, "one", time.Hour))
+			b.giveBack(b.kept("one"))
+			b.queued("p/x", "a", "b")
+			if got := b.dispatched(0); len(got) != 2 {
+				t.Errorf("%+v", got)
+			}
+			together(t, b.Limiter, 5, nil, func(int) error { return allowed(b.Limiter, "p/x") })
+		})
+	}
+}

@@ -28,7 +28,6 @@ type plan struct {
 	refusals policy.Refusals
 	resets   time.Duration // the unit of plain ones; 0 if the policy names none
 	hosts    []string      // whose answers count, none for all
-	priority *int          // the highest that counts, nil for no cap
 }
 
 // newPlan is what wire.Scopes attaches to a scope.
@@ -36,9 +35,6 @@ func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	p := &plan{Scope: s, limiter: l, clock: l.clocks.Of(s.Prefix), mark: scopeMark(s.Scope)}
 	p.refusal, p.answers, p.refusals = pol.Authorize(s.Scope, l.cfg.App), pol.Answers(s.Scope), pol.Refusals(s.Scope)
 	p.resets, p.hosts = pol.ResetUnit(s.Scope), pol.Hosts(s.Scope)
-	if most, capped := pol.MaxPriority(s.Scope); capped {
-		p.priority = &most
-	}
 	for _, b := range s.Rules {
 		info := RuleInfoOf(b)
 		if b.Rule.Algorithm == policy.Calendar && b.Rule.Limit > 0 {
@@ -75,12 +71,6 @@ func (p *plan) fresh(now int64) (*plan, error) {
 		return nil, err
 	}
 	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
-}
-
-// plain reports that nothing but its rules decides about the scope: no pause and no hours, nothing is charged ahead, and no
-// shadow rule watches. Most scopes are plain.
-func (p *plan) plain() bool {
-	return p.Until == wire.Never && len(p.Paused) == 0 && p.stock == nil && len(p.shadows) == 0
 }
 
 // clockText is what scripts get for the time: "", or a test's own.
@@ -146,14 +136,6 @@ func (p *plan) maxWait() time.Duration {
 		return left
 	}
 	return 0
-}
-
-// effective is the priority that counts for one that is asked for.
-func (p *plan) effective(priority int) int {
-	if p.priority == nil {
-		return priority
-	}
-	return min(priority, *p.priority)
 }
 
 // hearsHost reports whether answers of a host count. The host is that of Hint.Host.

@@ -43,7 +43,7 @@ const skewSpan = 2 * time.Second
 // minReplies is how many it takes to tell how much replies vary.
 const minReplies = 32
 
-// observe notes a reply: when it was asked for, when it came, and the server's time in
+// Observe notes a reply: when it was asked for, when it came, and the server's time in
 // between.
 func (c *Clock) Observe(asked, replied, server time.Time) {
 	c.mu.Lock()
@@ -51,7 +51,7 @@ func (c *Clock) Observe(asked, replied, server time.Time) {
 	c.note(asked, replied, server)
 }
 
-// begins notes a reply, as saw does, and returns when a start has come that is so far
+// Begins notes a reply, as saw does, and returns when a start has come that is so far
 // from the server's time in it.
 func (c *Clock) Begins(asked, replied, server time.Time, in time.Duration) time.Time {
 	c.mu.Lock()
@@ -100,7 +100,7 @@ func (c *Clock) least() time.Duration {
 	return least
 }
 
-// uncertainty is by how much least may still fall, when a reply comes that is quicker than all before. No round trip is
+// Uncertainty is by how much least may still fall, when a reply comes that is quicker than all before. No round trip is
 // shorter. If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them comes within
 // 8 lags / n of that in 24 of 25 cases.
 func (c *Clock) Uncertainty() time.Duration {
@@ -112,7 +112,7 @@ func (c *Clock) Uncertainty() time.Duration {
 	return min(c.shortest, 8*c.lag/time.Duration(c.replies))
 }
 
-// slowest is by how much replies come later than the quickest, but for a few in a hundred: a start that is asked for at
+// Slowest is by how much replies come later than the quickest, but for a few in a hundred: a start that is asked for at
 // once has passed by so much when its reply comes.
 func (c *Clock) Slowest() time.Duration {
 	c.mu.Lock()
@@ -120,7 +120,7 @@ func (c *Clock) Slowest() time.Duration {
 	return c.lag + 4*c.varies
 }
 
-// roundTrip is how long a call takes, but for a few in a hundred; 0 before the first reply.
+// RoundTrip is how long a call takes, but for a few in a hundred; 0 before the first reply.
 func (c *Clock) RoundTrip() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *Clock) behind(ours, server time.Time) time.Duration {
 	return ours.Sub(c.base) - time.Duration(server.UnixMicro()-c.base.UnixMicro())*time.Microsecond
 }
 
-// toLocal returns when a moment of the server's has come for certain.
+// ToLocal returns when a moment of the server's has come for certain.
 func (c *Clock) ToLocal(server time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *Clock) come(server time.Time) time.Time {
 	return c.base.Add(since + c.least())
 }
 
-// toServer returns what the server's clock shows at least, when ours is at a time; ours,
+// ToServer returns what the server's clock shows at least, when ours is at a time; ours,
 // where no reply has told yet.
 func (c *Clock) ToServer(ours time.Time) time.Time {
 	c.mu.Lock()
