@@ -71,7 +71,8 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string) error {
 	_, _ = l.Waitlist().Join(ctx, tasks)
 	_, _ = l.Decide(ctx, Request{Scope: scope, Waiter: waiter("another")})
 	dispatch := func(news ...waitlist.News) waitlist.Dispatched {
-		out, _ := l.Waitlist().Dispatch(ctx, waitlist.Request{Provider: hostileProvider, Max: 1, Serves: []wire.Weighted{{Queue: "q {*", Weight: 1}}, News: news})
+		_ = l.Waitlist().Report(ctx, hostileProvider, news)
+		out, _ := l.Waitlist().Dispatch(ctx, waitlist.Request{Provider: hostileProvider, Max: 1, Serves: []wire.Weighted{{Queue: "q {*", Weight: 1}}})
 		return out
 	}
 	for _, what := range []waitlist.What{waitlist.Unused, waitlist.Came, waitlist.Gone} {

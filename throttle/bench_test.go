@@ -133,7 +133,8 @@ func (b *bench) queued(scope string, ids ...string) {
 // dispatched grants waiting tasks of p their starts, so far ahead.
 func (b *bench) dispatched(lead time.Duration, news ...waitlist.News) []waitlist.Granted {
 	b.t.Helper()
-	d, err := b.Waitlist().Dispatch(ctx, waitlist.Request{Provider: "p", Max: 10, Lead: lead, Serves: []wire.Weighted{{Queue: "default", Weight: 1}}, News: news})
+	noError(b.t, b.Waitlist().Report(ctx, "p", news))
+	d, err := b.Waitlist().Dispatch(ctx, waitlist.Request{Provider: "p", Max: 10, Lead: lead, Serves: []wire.Weighted{{Queue: "default", Weight: 1}}})
 	noError(b.t, err)
 	return d.Granted
 }
