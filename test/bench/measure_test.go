@@ -111,7 +111,7 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 		return o, err
 	}
 	o.bytes = ownMemory(b, st.rdb)
-	countAnew(b, st.rdb, slowFrom)
+	countAnew(b, st.rdb)
 	endHogs := hogs(b, s.hogs)
 	defer endHogs()
 	st.began = time.Now()

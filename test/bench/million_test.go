@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/redistest"
@@ -82,21 +83,16 @@ func fillMillion(b *testing.B, scopes, each int) *redis.Client {
 		}
 	}
 	names := numbered("payments/t%05d", scopes)
-	var asks []throttle.Waiter
+	var waiters []waitlist.Waiter
 	for n := range each {
 		for i, scope := range names {
 			if i == 7 {
 				continue
 			}
-			asks = append(asks, throttle.Waiter{Scope: scope, ID: queue.Ticket("default", fmt.Sprintf("%d-%d", i, n))})
+			waiters = append(waiters, waitlist.Waiter{Scope: scope, Queue: queue.DefaultQueue, ID: fmt.Sprintf("%d-%d", i, n)})
 		}
 	}
-	for some := range slices.Chunk(asks, 512) {
-		if _, err := limiter.Waitlist().Join(b.Context(), some, 0, throttle.QueueAll); err != nil {
-			b.Fatal(err)
-		}
-	}
-	if err := limiter.Waitlist().PublishActive(b.Context(), "payments"); err != nil {
+	if _, err := limiter.Waitlist().Join(b.Context(), waiters); err != nil {
 		b.Fatal(err)
 	}
 	return rdb

@@ -27,12 +27,12 @@ const (
 	others = "asynq's"
 )
 
-// countAnew has Redis begin to count commands and to log scripts that take so long.
-func countAnew(b *testing.B, rdb *redis.Client, slow time.Duration) {
+// countAnew has Redis begin to count commands and to log scripts that take long.
+func countAnew(b *testing.B, rdb *redis.Client) {
 	b.Helper()
 	ctx := context.Background()
 	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.ConfigSet(ctx, "slowlog-log-slower-than", strconv.FormatInt(slow.Microseconds(), 10))
+		pipe.ConfigSet(ctx, "slowlog-log-slower-than", strconv.FormatInt(slowFrom.Microseconds(), 10))
 		pipe.ConfigSet(ctx, "slowlog-max-len", strconv.Itoa(slowLogged))
 		pipe.SlowLogReset(ctx)
 		pipe.ConfigResetStat(ctx)
@@ -67,7 +67,6 @@ func scriptTime(b *testing.B, rdb *redis.Client) (total time.Duration) {
 type slowScript struct {
 	name    string
 	longest time.Duration
-	tooLong int // calls
 }
 
 // longestScripts returns the longest call of each script, as far as Redis has logged it, the longest
@@ -89,38 +88,19 @@ func longestScripts(b *testing.B, rdb *redis.Client) []slowScript {
 		}
 		s := byName[name]
 		s.name, s.longest = name, max(s.longest, one.Duration)
-		if one.Duration > tooLong {
-			s.tooLong++
-		}
 		byName[name] = s
 	}
 	return slices.SortedFunc(maps.Values(byName), func(x, y slowScript) int { return cmp.Compare(y.longest, x.longest) })
 }
 
-// scriptNames returns the names of our scripts by their hashes, every variant included.
+// scriptNames returns the names of our scripts by their hashes.
 var scriptNames = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
-	for _, s := range append(lua.All(), lua.ReleaseTasks, lua.DeferTasks) {
-		for _, kinds := range allKinds() {
-			names[s.For(kinds).SHA()] = s.Name
-		}
+	for _, s := range append(lua.All(), lua.OnAsynq()...) {
+		names[s.SHA()] = s.Name
 	}
 	return names
 })
-
-// allKinds returns the kinds of every set of algorithms but the empty one.
-func allKinds() (all []string) {
-	for set := 1; set < 1<<len(lua.Kinds); set++ {
-		var kinds strings.Builder
-		for i := range len(lua.Kinds) {
-			if set>>i&1 == 1 {
-				kinds.WriteByte(lua.Kinds[i])
-			}
-		}
-		all = append(all, kinds.String())
-	}
-	return all
-}
 
 // longestOfOurs is the longest call of a script of ours, -1 where none was logged.
 func longestOfOurs(scripts []slowScript) time.Duration {
