@@ -216,7 +216,7 @@ func explain(ctx context.Context, err error, url string) error {
 // openRedis connects to the Redis asked for, or starts the embedded one.
 func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (redis.UniversalClient, string, func(), error) {
 	if o.redis != "embedded" {
-		rdb, err := cli.OpenRedis(ctx, o.redis)
+		rdb, err := cli.OpenRedisFor(ctx, o.redis, o.concurrency)
 		if err != nil {
 			return nil, "", nil, err
 		}
@@ -228,7 +228,7 @@ func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (re
 	}
 	log.WarnContext(ctx, "embedded Redis: nothing is kept on disk, and all tasks are lost when this worker stops; "+
 		"give -redis URL for work that matters", "url", e.url())
-	rdb, err := cli.OpenRedis(ctx, e.url())
+	rdb, err := cli.OpenRedisFor(ctx, e.url(), o.concurrency)
 	if err != nil {
 		e.close()
 		return nil, "", nil, err

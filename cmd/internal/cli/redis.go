@@ -29,10 +29,16 @@ var minRedis = [2]int{6, 2}
 // Errors are *Error and hold no password, or ctx's error when ctx ended.
 // Closing the client is the caller's.
 func OpenRedis(ctx context.Context, url string) (redis.UniversalClient, error) {
-	return openRedis(ctx, url, OpenTimeout)
+	return openRedis(ctx, url, 0, OpenTimeout)
 }
 
-func openRedis(ctx context.Context, url string, timeout time.Duration) (redis.UniversalClient, error) {
+// OpenRedisFor is OpenRedis for a program that runs so many tasks at once: unless url has a pool_size, each may have a connection,
+// and 16 are left for what else the program asks. go-redis's own limit, ten for each processor, has tasks wait for connections.
+func OpenRedisFor(ctx context.Context, url string, tasks int) (redis.UniversalClient, error) {
+	return openRedis(ctx, url, tasks+16, OpenTimeout)
+}
+
+func openRedis(ctx context.Context, url string, pool int, timeout time.Duration) (redis.UniversalClient, error) {
 	if url == "embedded" {
 		url = EmbeddedURL
 	}
@@ -40,6 +46,7 @@ func openRedis(ctx context.Context, url string, timeout time.Duration) (redis.Un
 	if err != nil {
 		return nil, usageError{err}
 	}
+	t.pool(pool)
 	rdb, err := t.client()
 	if err != nil {
 		return nil, usageError{err}

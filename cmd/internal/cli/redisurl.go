@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -293,6 +294,18 @@ const slotsAge = 2 * time.Second
 // noMaintenance turns off a handshake that only one managed Redis answers.
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// pool sets how many connections the client may have to a server, unless the URL says so.
+func (t *target) pool(size int) {
+	switch {
+	case t.single != nil:
+		t.single.PoolSize = cmp.Or(t.single.PoolSize, size)
+	case t.sentinel != nil:
+		t.sentinel.PoolSize = cmp.Or(t.sentinel.PoolSize, size)
+	default:
+		t.cluster.PoolSize = cmp.Or(t.cluster.PoolSize, size)
+	}
 }
 
 // client makes the client. Options too large for go-redis make it panic.

@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
 )
 
 func TestParseRedisURL(t *testing.T) {
@@ -139,6 +143,41 @@ func TestClientOutOfRange(t *testing.T) {
 	must(t, err)
 	if _, err := target.client(); err == nil || !strings.Contains(err.Error(), "out of range") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestPoolSize holds that each task may have a connection, unless the URL has a pool_size.
+func TestPoolSize(t *testing.T) {
+	t.Parallel()
+	size := func(url string) int {
+		target, err := parseRedisURL(url)
+		must(t, err)
+		target.pool(400)
+		switch {
+		case target.single != nil:
+			return target.single.PoolSize
+		case target.sentinel != nil:
+			return target.sentinel.PoolSize
+		}
+		return target.cluster.PoolSize
+	}
+	for _, url := range []string{"redis://h", "redis-sentinel://h?master=m", "redis+cluster://h"} {
+		if got := size(url); got != 400 {
+			t.Errorf("%s: %d connections", url, got)
+		}
+		sign := "?"
+		if strings.Contains(url, sign) {
+			sign = "&"
+		}
+		if got := size(url + sign + "pool_size=7"); got != 7 {
+			t.Errorf("%s with a pool_size: %d connections", url, got)
+		}
+	}
+	rdb, err := OpenRedisFor(t.Context(), "redis://"+redistest.Addr(), 200)
+	must(t, err)
+	defer func() { _ = rdb.Close() }()
+	if got := rdb.(*redis.Client).Options().PoolSize; got != 216 { //nolint:forcetypeassert // of one server
+		t.Errorf("for 200 tasks: %d connections", got)
 	}
 }
 
