@@ -257,7 +257,9 @@ local full = #granted >= 2 * most
 local look = again or #stale > 0 and now or lowest(blocked)
 local in_flight = lowest(flights)
 if in_flight then look = min(look or EXACT, in_flight + OVERDUE) end
-if full and not is_blocked('') and call('EXISTS', P .. 'ready') == 1 then look = now end
+local waits = call('EXISTS', P .. 'ready') == 1
+if full and not is_blocked('') and waits then look = now end
+if waits then look = look or now + 1000000 end -- others serve these queues, or nobody does for now
 
 -- Until when a caller's queues are served. A caller without room for more does not keep others from its queues' turns.
 local here = { '*', whole(now) }
@@ -265,7 +267,7 @@ if is_newer then here[3], here[4] = '#', ARGV[6] end
 for q in pairs(serves) do
   if seen[q] and not full then here[#here + 1], here[#here + 2] = q, whole(max(now, min(look or 0, now + 1000000))) end
 end
-if look or call('EXISTS', P .. 'ready') == 1 then
+if look then
   call('HSET', P .. 'queues', unpack(here))
   call('EXPIRE', P .. 'queues', STAYS)
   call('EXPIRE', rules_key, STAYS)

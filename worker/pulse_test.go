@@ -160,7 +160,7 @@ func TestStuckWakerIsTold(t *testing.T) {
 			case <-mended:
 			case <-ctx.Done():
 			}
-			return nil
+			return errAway
 		}, "provider=p", slog.LevelWarn},
 		"a server refuses": {func(context.Context, <-chan struct{}) error { return errors.New("NOPERM no such luck") }, "error=NOPERM", slog.LevelError},
 		"a loop panics":    {func(context.Context, <-chan struct{}) error { panic("boom") }, "error=it panicked", slog.LevelError},

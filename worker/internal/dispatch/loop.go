@@ -56,7 +56,7 @@ type sent struct {
 }
 
 func newLoop(d *Dispatcher, provider string) *loop {
-	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), out: map[waitlist.Ref]sent{}, pulse: d.watchdog.begins(provider)}
+	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), out: map[waitlist.Ref]sent{}}
 }
 
 func (o *loop) kick() {
@@ -67,13 +67,21 @@ func (o *loop) kick() {
 }
 
 func (o *loop) run() {
-	defer o.pulse.ends()
-	o.d.learn(o.d.cfg.Serving, o.provider)
-	for {
-		wait, least := o.call()
-		if wait < 0 || !o.rest(wait, least) {
-			return
+	if o.pulse == nil {
+		o.pulse = o.d.watchdog.begins(o.provider)
+	}
+	ends := false
+	defer func() {
+		if ends {
+			o.pulse.ends()
+		} else {
+			o.pulse.failed(errPanicked)
 		}
+	}()
+	o.d.learn(o.d.cfg.Serving, o.provider)
+	for !ends {
+		wait, least := o.call()
+		ends = wait < 0 || !o.rest(wait, least)
 	}
 }
 

@@ -6,15 +6,25 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// watchdog finds loops that hang in a call, or that Redis does not answer. Such a loop cannot report itself. So each loop records
-// when its next call is due, and handlers of tasks check in passing whether one is overdue. It is safe for concurrent use.
+// watchdog finds loops that hang in a call, or whose calls fail. Such a loop cannot report itself. So each loop records when its next
+// call is due, and handlers of tasks check in passing whether one is overdue. It is safe for concurrent use.
 type watchdog struct {
 	d      *Dispatcher
 	asked  atomic.Int64 // the last check, in ns since the epoch
 	mu     sync.Mutex
 	pulses map[*pulse]struct{}
+	back   resumed
+}
+
+// resumed are loops that were reported as overdue and call again: one line of the log is for all of them.
+type resumed struct {
+	providers []string
+	since     time.Time     // when the first of them did
+	after     time.Duration // the longest that one had not called
 }
 
 // pulse is the progress of one loop.
@@ -50,14 +60,31 @@ func (w *watchdog) begins(provider string) *pulse {
 
 // beats records a call, and the time until the next one.
 func (p *pulse) beats(wait time.Duration) {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	now := time.Now()
-	if p.told && !p.of.othersStuck(p) {
-		p.of.d.cfg.Log.Info("dispatch resumed in this process", "provider", p.provider, "after", now.Sub(p.last))
+	w, now := p.of, time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.told {
+		if len(w.back.providers) == 0 {
+			w.back.since = now
+		}
+		w.back.providers, w.back.after = append(w.back.providers, p.provider), max(w.back.after, now.Sub(p.last))
 	}
 	p.last, p.due, p.fault, p.told = now, now.Add(wait), nil, false
 	p.observe(true)
+	for other := range w.pulses {
+		if other.told {
+			return
+		}
+	}
+	w.tellResumed()
+}
+
+// tellResumed logs one line for the loops that call again. w.mu is held.
+func (w *watchdog) tellResumed() {
+	if n := len(w.back.providers); n > 0 {
+		w.d.cfg.Log.Info("dispatch resumed in this process", "provider", slices.Min(w.back.providers), "after", w.back.after, "more", n-1)
+		w.back = resumed{}
+	}
 }
 
 // failed records a call that failed.
@@ -84,16 +111,8 @@ func (p *pulse) observe(again bool) {
 	p.of.d.cfg.Observer.DispatcherPolled(p.provider, label, again)
 }
 
-func (w *watchdog) othersStuck(except *pulse) bool {
-	for p := range w.pulses {
-		if p != except && p.told {
-			return true
-		}
-	}
-	return false
-}
-
-// check logs one line for the loops that are newly overdue.
+// check logs a line for the loops that are newly overdue: one for those that Redis does not answer, which mends itself, and one for
+// the others.
 func (w *watchdog) check() {
 	now, asked := time.Now(), w.asked.Load()
 	if now.UnixNano()-asked < int64(checkEach) || !w.asked.CompareAndSwap(asked, now.UnixNano()) || w.d.stopped() {
@@ -101,21 +120,42 @@ func (w *watchdog) check() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var late []*pulse
+	const text = "dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time"
+	if away := w.late(now, true); away != nil {
+		w.d.cfg.Log.Warn(text, away...)
+	}
+	if stuck := w.late(now, false); stuck != nil {
+		w.d.cfg.Log.Error(text, stuck...)
+	}
+	if now.Sub(w.back.since) > overdue {
+		w.tellResumed()
+	}
+}
+
+// late returns what to log of loops that are newly overdue, nil if there are none: with away of those that Redis does not answer. If
+// one of these has had no answer for so long, others will be overdue in a moment. w.mu is held.
+func (w *watchdog) late(now time.Time, away bool) (about []any) {
+	var newly []*pulse
+	isDue := false
 	for p := range w.pulses {
-		if !p.told && now.Sub(p.last) > overdue && now.Sub(p.due) > overdue {
-			p.told = true
-			late = append(late, p)
+		unanswered := asynqx.MayPass(p.fault)
+		if p.told || away != (unanswered || p.fault == nil) {
+			continue
+		}
+		if isLate := now.Sub(p.last) > overdue && now.Sub(p.due) > overdue; isLate || unanswered {
+			newly, isDue = append(newly, p), isDue || isLate
 		}
 	}
-	if len(late) == 0 {
-		return
+	if !isDue {
+		return nil
 	}
-	first := slices.MinFunc(late, func(a, b *pulse) int { return cmp.Compare(a.provider, b.provider) })
-	about := []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(late) - 1}
-	log := w.d.cfg.Log.Error // it hangs
+	for _, p := range newly {
+		p.told = true
+	}
+	first := slices.MinFunc(newly, func(a, b *pulse) int { return cmp.Compare(a.provider, b.provider) })
+	about = []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(newly) - 1}
 	if first.fault != nil {
-		about, log = append(about, "error", first.fault), w.d.cfg.Log.Warn // this mends itself
+		about = append(about, "error", first.fault)
 	}
-	log("dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time", about...)
+	return about
 }
