@@ -1,6 +1,6 @@
 -- heartbeat: count the live members of a group and be one of them for a while.
 --
--- KEYS[1]  prefix  of the provider's keys. See include/base.lua.
+-- KEYS[1]  key     members
 --
 -- ARGV[1]  clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]  member  id of the caller.
@@ -8,12 +8,12 @@
 --
 -- Returns  {live}, how many members there are, the caller included while it stays
 --
--- Writes   members, a sorted set of member ids by the end of their stay.
+-- Writes   the key, a sorted set of member ids by the end of their stay.
 -- Source   docs/operations.md#when-redis-cannot-answer
 
 -- #include base
 
-local key, stay = P .. 'members', tonumber(ARGV[3])
+local key, stay = P, tonumber(ARGV[3]) -- P is KEYS[1]
 call('ZREMRANGEBYSCORE', key, '-inf', whole(now))
 if stay == 0 then
   call('ZREM', key, ARGV[2])

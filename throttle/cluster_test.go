@@ -126,3 +126,19 @@ func TestClients(t *testing.T) {
 		})
 	}
 }
+
+// Processes count each other in a cluster, too.
+func TestClusterCountsProcesses(t *testing.T) {
+	t.Parallel()
+	for range 3 { // the keys of one prefix may share a server by chance
+		l, err := New(redistest.Cluster(t), policyOf(t), Config{Prefix: redistest.Prefix(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, id := range []string{"one", "two"} {
+			if n, err := l.join(t.Context(), id, time.Minute); err != nil || n != int64(want)+1 {
+				t.Errorf("%s: %d processes, %v", id, n, err)
+			}
+		}
+	}
+}

@@ -81,7 +81,7 @@
 // This is the smallest ACL rule that works, for keys under the default prefix and a Redis user of
 // its own. A cluster client also needs +cluster|slots, a Ring client +ping.
 //
-//	&hw:wake ~hw:{* ~hw:active ~hw: ~hw:members ~hw:processes %R~hw:limits*
+//	&hw:wake ~hw:{* ~hw:active ~hw:members ~hw:processes %R~hw:limits*
 //	+evalsha +eval +time +get +set +setrange +incrby +pttl +pexpire +expire +exists +del +publish
 //	+hdel +hexists +hget +hgetall +hincrby +hkeys +hlen +hmget +hscan +hset +hvals +mget
 //	+zadd +zcard +zcount +zmscore +zrange +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrange +zrevrangebyscore +zscore +zunionstore

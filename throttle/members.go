@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/internal/wire"
 )
 
 const (
@@ -39,7 +41,11 @@ func (l *Limiter) Heartbeat(ctx context.Context) {
 }
 
 func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
-	reply, err := run(ctx, l.rdb, l.cfg.Timeout, heartbeatScript, l.cfg.Prefix+":", l.clock(), id, stay.Microseconds())
+	var reply any
+	err := wire.Send(ctx, l.rdb, l.cfg.Timeout, func(ctx context.Context) (err error) {
+		reply, err = wire.RunKeys(ctx, l.rdb, heartbeatScript, []string{l.cfg.Prefix + ":members"}, l.clock(), id, stay.Microseconds())
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -93,7 +93,7 @@ func runPipelined(ctx context.Context, rdb redis.UniversalClient, script *lua.Sc
 	cmds := make([]*redis.Cmd, len(calls))
 	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, args := range calls {
-			cmds[i] = pipe.EvalSha(ctx, script.SHA(), []string{prefix}, args...)
+			cmds[i] = pipe.EvalSha(ctx, script.SHA(), keys(prefix), args...)
 		}
 		return nil
 	})

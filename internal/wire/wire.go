@@ -31,7 +31,16 @@ type Server interface {
 // Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first
 // call of a script.
 func Run(ctx context.Context, rdb Server, script *lua.Script, prefix string, args ...any) (any, error) {
-	keys := []string{prefix}
+	return RunKeys(ctx, rdb, script, keys(prefix), args...)
+}
+
+// keys returns the KEYS of a script: the prefix of all the keys that it uses, and one that does not exist, which no script reads.
+// While a cluster moves their slot, the server that it moves from passes on a call whose keys it does not have, and the other server
+// refuses a call (TRYAGAIN) only if it names several: with the prefix alone it would decide without what is not there yet.
+func keys(prefix string) []string { return []string{prefix, prefix + "moving"} }
+
+// RunKeys is Run for a script that is given keys instead of a prefix.
+func RunKeys(ctx context.Context, rdb Server, script *lua.Script, keys []string, args ...any) (any, error) {
 	reply, err := rdb.EvalSha(ctx, script.SHA(), keys, args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		reply, err = rdb.Eval(ctx, script.Source(), keys, args...).Result()

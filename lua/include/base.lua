@@ -1,6 +1,7 @@
 -- What every script has: the clock, the names of keys, conversions.
 --
 -- KEYS[1] is the prefix of a provider's keys, such as "hw:{acme}:". All other keys are built from it, so they share its slot.
+-- KEYS[2] does not exist, and no script reads it: with two keys a cluster refuses the call while it moves their slot.
 -- ARGV[1] is "" for the server's clock, or integer µs since the epoch (tests).
 --
 -- A node is the provider, '', or a name of a path, '/acme' or '/acme/refunds'. Names are escaped: they contain no ':', '/'
