@@ -4,18 +4,22 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // One process for each provider looks after its waiting tasks: it reads them all, a part a second. Tasks that no longer wait in
 // asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself before long, since
-// all are later than expected, are put off: they could only go back again.
+// all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not.
 
 const (
 	// sweepEach is how often a part is read, and sweepParts in how many parts all are.
@@ -104,19 +108,17 @@ func (d *Dispatcher) lookAfter(ctx context.Context, name string, tasks []waitlis
 	if err != nil {
 		return err
 	}
-	var off []redis.Z
-	var rest []waitlist.Ref
+	var near, rest []waitlist.Ref
 	for i, score := range scores {
 		switch {
 		case score == 0:
 			rest = append(rest, tasks[i])
-		case time.Until(time.Unix(int64(score), 0)) < soon:
-			at := time.Now().Add(putOff + rand.N(putOffMost-putOff))
-			off = append(off, redis.Z{Score: float64(asynqx.SecondAtOrAfter(at)), Member: tasks[i].ID})
+		case time.Until(time.Unix(int64(score), 0)) < soon && !d.bounded(tasks[i].Scope):
+			near = append(near, tasks[i])
 		}
 	}
-	if len(off) > 0 {
-		err = d.putOff(ctx, name, off)
+	if len(near) > 0 {
+		err = d.putOff(ctx, name, near)
 	}
 	if len(rest) == 0 {
 		return err
@@ -124,28 +126,48 @@ func (d *Dispatcher) lookAfter(ctx context.Context, name string, tasks []waitlis
 	return errors.Join(err, d.takeOut(ctx, name, rest, missing))
 }
 
-// putOff has asynq bring tasks later, and keep the locks of those that were enqueued with asynq's Unique option.
-func (d *Dispatcher) putOff(ctx context.Context, name string, tasks []redis.Z) error {
-	if err := d.cfg.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", tasks...).Err(); err != nil {
-		return err
+// bounded reports whether a rule bounds the wait of a scope's tasks: asynq must bring each when its wait ends.
+func (d *Dispatcher) bounded(scope string) bool {
+	if d.cfg.Expires == nil {
+		return false
 	}
-	keys := make([]*redis.StringCmd, len(tasks))
+	its, _ := policy.ParseScope(scope)
+	rules, _ := d.cfg.Limiter.Policy().Match(its)
+	return slices.ContainsFunc(rules, func(b policy.MatchedRule) bool { return b.Rule.MaxWait > 0 })
+}
+
+// putOff has asynq bring tasks of a queue later, except those that have a longest wait or a deadline of their own, and keep the locks
+// of those that were enqueued with asynq's Unique option.
+func (d *Dispatcher) putOff(ctx context.Context, name string, tasks []waitlist.Ref) error {
+	read := make([]*redis.SliceCmd, len(tasks))
 	err := redisread.FromMaster(ctx, d.cfg.Redis, func(pipe redis.Pipeliner) error {
-		for i, z := range tasks {
-			keys[i] = pipe.HGet(ctx, asynqx.QueuePrefix(name)+"t:"+z.Member.(string), "unique_key") //nolint:forcetypeassert // ours
+		for i, ref := range tasks {
+			read[i] = pipe.HMGet(ctx, asynqx.QueuePrefix(name)+"t:"+ref.ID, "msg", "unique_key")
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if err != nil {
 		return err
 	}
+	var off []redis.Z
 	var locks []asynqx.Lock
 	var until []time.Time
-	for i, key := range keys {
-		if key.Val() != "" {
-			locks = append(locks, asynqx.Lock{Key: key.Val(), ID: tasks[i].Member.(string)}) //nolint:forcetypeassert // ours
-			until = append(until, time.Unix(int64(tasks[i].Score), 0))
+	for i, its := range read {
+		message, _ := its.Val()[0].(string)
+		if message == "" || strings.Contains(message, queue.HeaderDeadline) || d.cfg.Expires != nil && strings.Contains(message, queue.HeaderMaxWait) {
+			continue
 		}
+		at := time.Now().Add(putOff + rand.N(putOffMost-putOff))
+		off = append(off, redis.Z{Score: float64(asynqx.SecondAtOrAfter(at)), Member: tasks[i].ID})
+		if key, _ := its.Val()[1].(string); key != "" {
+			locks, until = append(locks, asynqx.Lock{Key: key, ID: tasks[i].ID}), append(until, at)
+		}
+	}
+	if len(off) == 0 {
+		return nil
+	}
+	if err := d.cfg.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", off...).Err(); err != nil {
+		return err
 	}
 	return asynqx.ExtendLocks(ctx, d.cfg.Redis, locks, until)
 }
