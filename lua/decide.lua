@@ -95,7 +95,9 @@ local function deny(its, costs, lease, status, place)
   reply(its, status, by or 0, place or start or EXACT, nil, retries_of(its, costs, lease))
 end
 
--- Takes the grant of a task that is in flight: returns true if it is in time; else nil, and the score of its place if it had one.
+-- Takes the grant of a task that is in flight: returns true if it is in time. Else it comes back, and what follows is nil, the score
+-- of the place that it had, and what it keeps: the charge of a bucket under which it may start later, since a bucket could not
+-- give back all of several starts.
 local function claim(its, a)
   local value = call('HGET', flight, a.id)
   if not value then return nil end
@@ -107,8 +109,17 @@ local function claim(its, a)
     reply(its, g.probe and 21 or 5, 0, g.start, g.places)
     return true
   end
-  refund(its, g.places, g.start, costs_of(its, g.cost), lease_of(a.id, g.start), not ours)
-  return nil, g.score
+  local costs, left = costs_of(its, g.cost), {}
+  for i, r in ipairs(its) do
+    local at = ours and r.of.kind == 'T' and costs[i] > 0 and algorithm('T', 'rare').later(r, g.places[i], now, costs[i])
+    left[i] = at and 0 or costs[i]
+    if at then
+      g.places[i] = at
+      dirty(r)
+    end
+  end
+  refund(its, g.places, g.start, left, lease_of(a.id, g.start), not ours)
+  return nil, g.score, ours and { costs = left, places = g.places, of = costs, start = g.start }
 end
 
 -- Decides on a task that has no grant, or one that is too late. Returns true if that was all; else nil, and the score of its place.
@@ -117,26 +128,37 @@ local function come(its, a)
   if waits == nil then
     waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1
   end
-  local taken, place
-  if flies then taken, place = claim(its, a) end
+  local taken, place, keeps
+  if flies then taken, place, keeps = claim(its, a) end
   if not taken and not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then
     deny(its, costs_of(its, a.cost), nil, 3)
     taken = true
   end
-  return taken, place
+  return taken, place, keeps
 end
 
 local function decide(a, its, costs, number)
-  local lease, place, over = a.own and a.id or id .. '.' .. number, nil, false
+  local lease, over, place, keeps = a.own and a.id or id .. '.' .. number, false, nil, nil
   if a.task then
-    lease, over, place = nil, come(its, a)
+    lease = nil
+    over, place, keeps = come(its, a)
     if over then return end
   end
+  local full = costs
+  costs = keeps and keeps.costs or costs
   local start, _, sure = joint(its, costs, now + a.from, lease)
-  if not (start and sure and start <= now + a.ahead) then return deny(its, costs, lease, place and 6 or a.task and 3 or 0, place) end
+  if not (start and sure and start <= now + a.ahead) then
+    for i, r in ipairs(keeps and its or {}) do
+      if keeps.costs[i] < keeps.of[i] then algorithm('T', 'rare').refund(r, keeps.places[i], keeps.of[i]) end
+    end
+    return deny(its, full, lease, place and 6 or a.task and 3 or 0, place)
+  end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
   local at = not a.peek and charge(its, start + a.leeway, costs, lease)
+  for i, r in ipairs(keeps and its or {}) do
+    if keeps.costs[i] < keeps.of[i] then at[i] = algorithm('T', 'rare').later(r, keeps.places[i], start + a.leeway, keeps.of[i]) or keeps.places[i] end
+  end
   reply(its, at and is_probe(its) and 17 or 1, 0, start, at, retries)
   if a.own and not a.peek then
     records[#records + 1], a.text = a, out[#out]

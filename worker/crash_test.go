@@ -220,7 +220,7 @@ func TestLostLease(t *testing.T) {
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 	cause := make(chan error, 1)
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		s.rdb.Del(ctx, "hw:{p}:r:held")
+		s.rdb.Del(ctx, "hw:{p}:r::r")
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return ctx.Err()

@@ -130,6 +130,9 @@ func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (thro
 	return d, err
 }
 
+// brief is how far ahead a start may be for which a task waits without a hold: to put it back takes longer.
+const brief = 5 * time.Millisecond
+
 // acquireHold takes a place in which the task can wait for its start, if one is free, and sets in the
 // request how long it may wait. leave frees the place.
 func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
@@ -138,6 +141,7 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 		return func() {}
 	}
 	waits, granted, leave := t.dispatcher.Hold()
+	req.Waiter.MaxDelay, req.MaxDelay = min(ahead, brief), min(ahead, brief)
 	if waits {
 		req.Waiter.MaxDelay = ahead
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
@@ -76,41 +75,6 @@ func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 		slices.Sort(off)
 		if p99 := off[n*99/100]; p99 > 32 {
 			t.Errorf("tasks started up to %d places off, p99 %d", off[n-1], p99)
-		}
-	})
-}
-
-// "What asynq moves to pending, since its time has come, is planned before anybody takes it": those who stand in line
-// get their places again, and nobody picks them up.
-func TestForwardedArePlanned(t *testing.T) {
-	t.Parallel()
-	inFakeTime(t, perHour(1), func(s *system) {
-		const n = 40
-		ctx, t := s.t.Context(), s.t
-		for i := range n {
-			s.foreign(fmt.Sprintf("%02d", i), map[string]string{queue.HeaderScope: "p/a"})
-		}
-		s.serve(asynq.Config{Concurrency: 4}, func(context.Context, *asynq.Task) error { return nil })
-		<-time.After(10 * time.Second)
-		const times = 5
-		before := s.seen.get(func(o *seen) int { return o.pickups })
-		for range times {
-			for _, set := range []string{"asynq:{default}:scheduled", "asynq:{default}:retry"} {
-				waits, err := s.rdb.ZRange(ctx, set, 0, -1).Result()
-				must(t, err)
-				for _, id := range waits {
-					s.rdb.ZAdd(ctx, set, redis.Z{Score: float64(time.Now().Unix()), Member: id})
-				}
-			}
-			<-time.After(10 * time.Second)
-		}
-		// Some are taken before the pass has begun. Without it eight or more are each time, until so many were put back.
-		if got := s.seen.get(func(o *seen) int { return o.pickups }) - before; got > 4*times {
-			t.Errorf("tasks that stand in line were picked up %d times", got)
-		}
-		info, err := s.inspector.GetQueueInfo("default")
-		if err != nil || info.Pending+info.Active > 0 || info.Scheduled+info.Retry != n-1 {
-			t.Errorf("%+v, %v", info, err)
 		}
 	})
 }
@@ -259,54 +223,6 @@ func TestServedByOthers(t *testing.T) {
 			t.Errorf("%s stands still: %t, want %t", name, q.Stands(name), want)
 		}
 	}
-}
-
-// "Then it has the place that it had": tasks of a higher priority that a lowered limit can't admit
-// let the others pass, and go before them again as soon as the limit is what it was.
-func TestLoweredAndRestored(t *testing.T) {
-	t.Parallel()
-	bucket := func(limit int64) []policy.Rule {
-		return []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
-	}
-	inFakeTime(t, bucket(20), func(s *system) {
-		const dear, cheap = 30, 100
-		limits := s.throttle.cfg.Limiter
-		if d, err := limits.Decide(s.t.Context(), throttle.Request{Scope: "p/a", Cost: 20}); err != nil || !d.Allowed {
-			s.t.Fatalf("%+v, %v", d, err)
-		}
-		tasks := jobs(cheap, "p/a")
-		for i := range dear {
-			tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %02d", i), Cost: 10, Priority: 5})
-		}
-		s.planned(tasks...)
-		var ran order
-		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
-		has := func(n int, prefix string) {
-			s.until(fmt.Sprintf("%d of %s have run", n, prefix), func() bool { return len(ran.from(prefix)) >= n })
-		}
-		has(3, "dear")
-		limits.SetPolicy(policyOfP(s.t, bucket(5)))
-		has(10, "p/a")
-		before := len(ran.from(""))
-		limits.SetPolicy(policyOfP(s.t, bucket(20)))
-		has(dear, "dear")
-		passed := 0
-		for _, id := range ran.from("")[before:] {
-			if id == "dear 29" {
-				break
-			}
-			if !strings.HasPrefix(id, "dear") {
-				passed++
-			}
-		}
-		if passed > 5 {
-			s.t.Errorf("%d of priority 0 went before those of priority 5, which fit again: %v", passed, ran.from(""))
-		}
-		if got := ran.from("dear"); !slices.IsSorted(got) {
-			s.t.Errorf("they ran as %v", got)
-		}
-		s.finish(dear + cheap)
-	})
 }
 
 // "A task that was charged keeps its charge": an idle limit that has units for all planned tasks but one runs all but one

@@ -115,45 +115,6 @@ func TestOtherAppsTasksWait(t *testing.T) {
 	}
 }
 
-// "Its place in line is kept": whoever picks them up, tasks start in their order.
-func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
-	t.Parallel()
-	one := []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Lease: time.Hour}}
-	s := newSystem(t, one, MiddlewareConfig{})
-	s.limits(map[string]policy.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: one}})
-	billing := s.as("billing")
-	held, err := billing.throttle.cfg.Limiter.Allow(t.Context(), "p/a")
-	if err != nil || !held.Allowed {
-		t.Fatal(held, err)
-	}
-	planned := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
-	ids := []string{"a", "b", "c", "d", "e", "f"}
-	for _, id := range ids {
-		if got, err := planned.Enqueue(t.Context(), queue.Task{ID: id, Type: "work", Scope: "p/a"}); err != nil || !got.Waits {
-			t.Fatalf("%+v, %v", got, err)
-		}
-	}
-	must(t, billing.throttle.cfg.Limiter.Refund(t.Context(), held.Grant))
-	billing.throttle.dispatcher.Size(4)
-	billing.throttle.dispatcher.Start() // releases, and takes nothing yet
-	s.serve(asynq.Config{}, nil)
-	s.until("the first was released and met the wrong worker", func() bool { return s.refusals("app") >= 2 })
-	var order []string
-	billing.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		id, _ := asynq.GetTaskID(ctx)
-		billing.mu.Lock()
-		defer billing.mu.Unlock()
-		order = append(order, id)
-		return nil
-	})
-	s.haveEnded(len(ids))
-	billing.mu.Lock()
-	defer billing.mu.Unlock()
-	if !slices.Equal(order, ids) {
-		t.Errorf("they started in the order %q, want %q", order, ids)
-	}
-}
-
 // "However many there are, they come back some at a time": 10,000 tasks with no worker for
 // them cost some 220 pick-ups a second in all, and fewer 20 a second at most.
 func TestRefusedComeBackSomeAtATime(t *testing.T) {

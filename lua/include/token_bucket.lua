@@ -100,6 +100,19 @@ function rare.T()
     end,
     -- #end
 
+    -- #for decide
+    -- The place of a start that begins at t instead, for the same charge: its own if the level has not been below its units since,
+    -- so that no interval has more than the bucket admits; nil if it must be charged anew.
+    later = function(r, place, t, c)
+      local least = c * r.q
+      if r.p == 0 or t < r.at or place < r.since then return nil end
+      if level(r, t) >= least and (place == r.at or r.low >= least) then return place end
+      if place < r.at then return nil end
+      r.x, r.at, r.since, r.low, r.written = least, t, t, UNTOUCHED, now -- it was the last, and nothing of it is left
+      return t
+    end,
+    -- #end
+
     -- #for settle, reset
     -- How many units may be charged as a debt.
     room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,
