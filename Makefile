@@ -70,7 +70,7 @@ GO_TEST = test -vet=off -shuffle=on -count=1 -p 3 -parallel $(PARALLEL) -timeout
 BENCHED = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test/more race pictures bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
+.PHONY: help build demo test test/more race pictures bench soak histories faults compat fuzz lint fmt run/worker run/enqueue check release
 
 help: ## This list
 	@echo 'Targets:'
@@ -149,9 +149,6 @@ lint: ## gofmt, and in each module go mod tidy and golangci-lint with the arrows
 
 fmt: ## Format the Go files
 	gofmt -l -w .
-
-lua/golden: ## Write the hashes of the expanded scripts anew; go run ./lua/print.go NAME shows a text
-	go test ./lua -count=1 -run Golden -update
 
 run/worker: build ## A worker on its embedded Redis, until Ctrl-C
 	bin/worker -redis $(REDIS) -limits $(LIMITS) $(ARGS)

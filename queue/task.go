@@ -85,10 +85,8 @@ type Task struct {
 	// 0, no bound.
 	MaxWait time.Duration
 
-	// Priority orders the task before waiting tasks of its scope with a lower priority, and its scope
-	// before others that share a rule. A value above the scope's max_priority in limits.yaml counts as
-	// max_priority. Defaults to 0; if workers serve queues with asynq's StrictPriority, to that of its
-	// queue, which is 0 for the heaviest and lower for others.
+	// Priority orders the task before waiting tasks of its scope and queue with a lower priority. It means
+	// nothing beside tasks of other scopes. Defaults to 0.
 	Priority int
 
 	// Remember is how long the id stays taken after the task succeeded, rounded up to a whole second. It

@@ -8,8 +8,8 @@ type Within struct {
 	// refused. Each Scope has an id space of its own: a task's id in asynq is the scope, "//" and the id
 	// that the task was given, so that no task takes an id of another scope.
 	Scope string
-	// MaxPriority is the highest priority that tasks may have. A higher one is refused, since it would
-	// overtake all others if limits.yaml has no max_priority.
+	// MaxPriority is the highest priority that tasks may have. A higher one is refused: it would overtake
+	// the scope's other tasks.
 	MaxPriority int
 }
 

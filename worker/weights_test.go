@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 var asynqs = map[string]int{"critical": 6, "default": 3, "low": 1}
@@ -184,4 +185,42 @@ func (s *oneByOne) inOrder(queues ...string) {
 			s.t.Errorf("they should have started in their order: %q", its)
 		}
 	}
+}
+
+// docs/limits.md: "no customer goes before another by" its priorities, however their tasks are enqueued: in a batch, one by one,
+// and by asynq's own client.
+func TestPrioritiesTakeNoTurns(t *testing.T) {
+	t.Parallel()
+	for name, enqueue := range enqueued {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newOneByOne(t, asynq.Config{})
+			s.throttle.cfg.Limiter.SetPolicy(sharedBy(t))
+			meek, greedy := of("default", "p/globex", 12), of("default", "p/acme", 11)
+			for i := range meek {
+				meek[i].ID = fmt.Sprintf("globex %d", i)
+			}
+			for i := range greedy {
+				greedy[i].ID, greedy[i].Priority = fmt.Sprintf("acme %d", i), queue.MaxPriority
+			}
+			enqueue(s, meek)
+			s.waiting(11, "globex")
+			enqueue(s, greedy)
+			s.waiting(22, "globex", "acme")
+			s.let(10)
+			s.until("10 more have started", func() bool { return len(s.started()) == 10 })
+			started := s.started()
+			if acmes := strings.Count(strings.Join(started, " "), "acme"); acmes < 4 || acmes > 6 {
+				t.Errorf("%d of 10 starts are acme's: %v", acmes, started)
+			}
+		})
+	}
+}
+
+// sharedBy is an API with one place, which tenants share.
+func sharedBy(t *testing.T) *policy.Policy {
+	t.Helper()
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]policy.ScopeConfig{"*": {}}}})
+	must(t, err)
+	return policy
 }

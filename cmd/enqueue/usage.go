@@ -51,8 +51,8 @@ What it spends, and when:
   -scope SCOPE      the path it spends from, such as payments/acme/refunds; required
   -cost N           units it takes under each limit (default 1), or by unit:
                     requests=1,tokens=1500
-  -priority N       of the tasks that wait for the same limits, the highest goes first: from
-                    -1000000 to 1000000, at most the scope's max_priority (default 0)
+  -priority N       of the tasks of a scope that wait in its queue, the highest goes first: from
+                    -1000000 to 1000000 (default 0)
   -delay D          do not start before D from now (default 0s)
   -deadline TIME    do not start after TIME, such as 2030-01-31T12:00:00Z (default none)
   -max-wait D       wait for limits for D at most, then do what the worker's -patience says

@@ -99,9 +99,6 @@ func scopeText(r control.Task) string {
 	if r.Priority != 0 {
 		text += fmt.Sprintf(", priority %d", r.Priority)
 	}
-	if r.MaxPriority != nil && r.Priority > *r.MaxPriority {
-		text += fmt.Sprintf(" (max_priority %d)", *r.MaxPriority)
-	}
 	return text
 }
 

@@ -33,7 +33,7 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
        worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N]
-                     [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD] [flags]
+                     [shares=NAME:60%:2,…] [answers=WORD] [flags]
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
@@ -58,9 +58,9 @@ spent.
   assign    set what SCOPE has besides rules, as in limits.yaml: its owner, the
             applications that may spend from it, the hosts that its requests may
             go to, its weight among its siblings, the shares of the classes below
-            it, its highest priority, and what an API's answers may change
-            (answers=pause, answers={most: 150%}). owner=, apps=, hosts=,
-            weight=, shares=, max_priority= and answers= remove it
+            it, and what an API's answers may change (answers=pause,
+            answers={most: 150%}). owner=, apps=, hosts=, weight=, shares= and
+            answers= remove it
   remove    remove a rule of SCOPE, also one of the file
   unset     undo all changes to a rule, to SCOPE or to everything: the file
             applies again
@@ -168,7 +168,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as reason if-version dry-run for force", false, (*limitsCommand).set},
-	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as reason if-version dry-run force", false, (*limitsCommand).assign},
+	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as reason if-version dry-run force", false, (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as reason if-version dry-run for", false, (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as reason if-version dry-run", false, (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as reason if-version dry-run replace", false, (*limitsCommand).importFile},
@@ -374,7 +374,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 		key, value, _ := strings.Cut(word, "=")
 		field, is := control.AssignedFieldOf(key)
 		if !is || field.Given(as) {
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 		if err := field.Read(&as, value); err != nil {
 			return &cli.Error{What: err.Error(), Try: limitsHelp, Err: err}

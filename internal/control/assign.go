@@ -57,17 +57,6 @@ var AssignedFields = []AssignedField{
 		func(n policy.ScopeConfig) string { return policystore.FormatShares(n.Shares) },
 	},
 	{
-		"max_priority", "a whole number",
-		func(a policystore.Assigned) bool { return a.MaxPriority != nil || a.NoMaxPriority },
-		readMaxPriority,
-		func(n policy.ScopeConfig) string {
-			if n.MaxPriority == nil {
-				return ""
-			}
-			return strconv.Itoa(*n.MaxPriority)
-		},
-	},
-	{
 		"answers", "heed, pause, ignore, or bounds such as {most: 150%}",
 		func(a policystore.Assigned) bool { return a.Answers != nil },
 		func(a *policystore.Assigned, text string) bool { a.Answers = &text; return true },
@@ -140,15 +129,6 @@ func readWeight(a *policystore.Assigned, text string) bool {
 	}
 	a.Weight = &weight
 	return err == nil && weight > 0
-}
-
-func readMaxPriority(a *policystore.Assigned, text string) bool {
-	if a.NoMaxPriority = text == ""; a.NoMaxPriority {
-		return true
-	}
-	limit, err := strconv.Atoi(text)
-	a.MaxPriority = &limit
-	return err == nil
 }
 
 // readShares reads NAME:60%:2,NAME:3. Parts are in percent, and weights are not.

@@ -14,19 +14,18 @@ import (
 
 // Task is the state of a task, and what it waits for. docs/json.md has its fields.
 type Task struct {
-	ID          string       `json:"id"`
-	Queue       string       `json:"queue"`
-	Type        string       `json:"type"`
-	State       string       `json:"state"`
-	Scope       string       `json:"scope,omitempty"`
-	ScopeFrom   string       `json:"scope_from,omitempty"`
-	Cost        int64        `json:"cost,omitempty"`
-	Costs       policy.Costs `json:"costs,omitempty"`
-	Priority    int          `json:"priority,omitempty"`
-	MaxPriority *int         `json:"max_priority,omitempty"`
-	Turn        string       `json:"turn"`
-	Position    int64        `json:"position,omitempty"`
-	Start       Time         `json:"start,omitzero"`
+	ID        string       `json:"id"`
+	Queue     string       `json:"queue"`
+	Type      string       `json:"type"`
+	State     string       `json:"state"`
+	Scope     string       `json:"scope,omitempty"`
+	ScopeFrom string       `json:"scope_from,omitempty"`
+	Cost      int64        `json:"cost,omitempty"`
+	Costs     policy.Costs `json:"costs,omitempty"`
+	Priority  int          `json:"priority,omitempty"`
+	Turn      string       `json:"turn"`
+	Position  int64        `json:"position,omitempty"`
+	Start     Time         `json:"start,omitzero"`
 	Range
 	Reason        Reason `json:"reason,omitempty"`
 	Rule          string `json:"rule,omitempty"`
@@ -129,7 +128,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		}
 	}
 	r.Scope, r.Cost, r.Costs, r.Priority = spec.Scope, spec.Cost, spec.Costs, spec.Priority
-	r.MaxPriority, r.Users = s.maxPriority(spec.Scope), s.users(spec.Scope)
+	r.Users = s.users(spec.Scope)
 	v, now := s.current(ctx)
 	r.Pause = s.pause(spec.Scope, v, now)
 	got, err := s.limiter.Waitlist().InspectWaiter(ctx, waitlist.Ref{Scope: spec.Scope, Queue: info.Queue, ID: info.ID})
@@ -157,19 +156,6 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		}
 	}
 	return nil
-}
-
-// maxPriority returns the highest priority that counts for tasks of a scope, nil for any.
-func (s *Service) maxPriority(name string) *int {
-	scope, err := policy.ParseScope(name)
-	if err != nil {
-		return nil // InspectWaiter reports it
-	}
-	limit, limited := s.limiter.Policy().MaxPriority(scope)
-	if !limited {
-		return nil
-	}
-	return &limit
 }
 
 // heldUp sets that a task waits for its asynq queue to be resumed, if that is paused.

@@ -159,7 +159,7 @@ func randomPause(rnd *rand.Rand, indent string) string {
 	case 3:
 		return indent + "  weight: 3\n" + indent + "  shares: {x: {part: 60%}, y: {weight: 3}}\n"
 	case 4:
-		return indent + "  owner: me\n" + indent + "  answers: ignore\n" + indent + "  hosts: [api.example.com]\n" + indent + "  max_priority: 0\n"
+		return indent + "  owner: me\n" + indent + "  answers: ignore\n" + indent + "  hosts: [api.example.com]\n"
 	}
 	return ""
 }

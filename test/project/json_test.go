@@ -214,8 +214,9 @@ func TestJSONFields(t *testing.T) {
 // against the tables: together they have every field.
 func inspected(t *testing.T, url string) {
 	t.Helper()
-	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], max_priority: 0, rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{runs}:t::c", "9 60000000 1000000", 0)
+	started(t, url, limits, "w", "runs")
 	lines := ""
 	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
@@ -304,8 +305,9 @@ func changedLimits(t *testing.T, url string) {
 	ask := func(code int, args ...string) string {
 		return output(t, code, "", "worker", append([]string{"limits", "-redis", url, "-json"}, args...)...)
 	}
-	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1s}]}, held: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1m}]}, held: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{held}:t::c", "9 60000000 1000000", 0)
+	started(t, url, file, "held")
 	output(t, 0, strings.Repeat(`{"type":"t","scope":"held"}`+"\n", 2), "enqueue", "batch", "-redis", url, "-limits", file, "-")
 	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file)
 	held := ask(0, "show", "held") // a task waits there
@@ -364,18 +366,32 @@ func lastOf(t *testing.T, objects string) map[string]string {
 // refused has an API refuse a call of a scope.
 func refused(t *testing.T, url, limits, scope string) {
 	t.Helper()
-	rdb := redisAt(t, url)
+	if _, err := limiterAt(t, url, limits).Report(t.Context(), scope, upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// started has a run of each scope begin, which does not end.
+func started(t *testing.T, url, limits string, scopes ...string) {
+	t.Helper()
+	for _, scope := range scopes {
+		if d, err := limiterAt(t, url, limits).Decide(t.Context(), throttle.Request{Scope: scope}); err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+}
+
+func limiterAt(t *testing.T, url, limits string) *throttle.Limiter {
+	t.Helper()
 	policy, err := limitsyaml.Load(limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	limiter, err := throttle.New(redisAt(t, url), policy, throttle.Config{App: "worker"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := limiter.Report(t.Context(), scope, upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
-		t.Fatal(err)
-	}
+	return limiter
 }
 
 func writeFile(t *testing.T, name, text string) string {

@@ -33,9 +33,6 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		if node.Answers != policy.AnswersIgnore && random.IntN(4) == 0 {
 			node.Refusals = policy.Refusals{Pause: time.Duration(100+random.IntN(1000)) * time.Millisecond, Count: random.IntN(2) == 0}
 		}
-		if random.IntN(4) == 0 {
-			node.MaxPriority = new(random.IntN(2*policy.MaxPriority+1) - policy.MaxPriority)
-		}
 		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
 		if random.IntN(4) > 0 {
 			node.Scopes = Limits(random, names, levels-1)

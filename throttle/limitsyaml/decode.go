@@ -31,7 +31,7 @@ func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string
 // The fields of each part of the file, as faults list them.
 var (
 	fileFields    = []string{"unmatched", "limits"}
-	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "max_priority", "answers"}
+	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers"}
 	shareFields   = []string{"part", "weight"}
 	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit"}
 )
@@ -107,10 +107,6 @@ func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path stri
 		s.Weight, source = d.number(f, at)
 	case "shares":
 		s.Shares, source = d.shares(f, at)
-	case "max_priority":
-		var n int64
-		n, source = d.number(f, at)
-		s.MaxPriority = new(int(n))
 	case "answers":
 		source = d.answers(s, f, at)
 	default:

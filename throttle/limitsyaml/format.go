@@ -76,9 +76,6 @@ func (w *writer) fields(indent int, s policy.ScopeConfig) {
 	if len(s.Shares) > 0 {
 		w.line(indent, "shares: "+FormatShares(s.Shares))
 	}
-	if s.MaxPriority != nil {
-		w.line(indent, "max_priority: "+strconv.Itoa(*s.MaxPriority))
-	}
 	if s.Answers != "" {
 		w.line(indent, "answers: "+FormatAnswers(s))
 	}

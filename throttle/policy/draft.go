@@ -33,9 +33,6 @@ type draftScope struct {
 	until   time.Time
 	untilAt diag.Place
 	answers draftAnswers
-
-	maxPriority int64
-	capped      written // by maxPriority
 }
 
 // draftName is one name of a list, as it was written.
@@ -113,7 +110,6 @@ func draftScopes(source *Source, nodes map[string]ScopeConfig, level int) []draf
 			weight: n.Weight, weighed: from.field("weight", strconv.FormatInt(n.Weight, 10), n.Weight != 0),
 			apps: draftNames(from.under("apps"), n.Apps), hosts: draftNames(from.under("hosts"), n.Hosts),
 			shares: draftShares(from.under("shares"), n.Shares), answers: draftAnswersOf(from, n)}
-		s.maxPriority, s.capped = draftMaxPriority(from, n)
 		if level <= maxLevels {
 			s.rules = draftRules(from.under("rules"), n.Rules)
 			s.scopes = draftScopes(from.under("scopes"), n.Scopes, level+1)

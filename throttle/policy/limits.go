@@ -14,9 +14,6 @@ func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 func (t *tree) node() ScopeConfig {
 	n := ScopeConfig{Rules: slices.Clone(t.rules), Scopes: map[string]ScopeConfig{}, Owner: t.owner, Apps: slices.Clone(t.apps), Hosts: slices.Clone(t.hosts), Pause: t.pause, PausedUntil: t.until}
 	n.Weight, n.Shares, n.Answers, n.Corrects, n.Refusals, n.ResetUnit = t.weight, maps.Clone(t.shares), t.answers, t.corrects, t.refusals, t.unit
-	if t.maxPriority != nil {
-		n.MaxPriority = new(*t.maxPriority)
-	}
 	if t.every != nil {
 		n.Scopes[anyName] = t.every.node()
 	}

@@ -54,10 +54,6 @@ type ScopeConfig struct {
 	// Shares declares names one level down as classes, at most 100, in place of their weights. A name's
 	// own value replaces that of "*".
 	Shares map[string]Share
-	// MaxPriority caps the priority of tasks of this level and those below it, -1000000 to 1000000. A
-	// higher Turn.Priority counts as MaxPriority; no task is refused. The lowest cap on a scope's path
-	// counts. A name's own value replaces that of "*". Defaults to nil, no cap.
-	MaxPriority *int
 	// Answers is how an API's answers affect this level and those below it. If a level itself sets
 	// AnswersHeed or AnswersRefusals, answers to calls of the scopes below it correct its rules too. Defaults to that of
 	// the level above, and to AnswersHeed.
@@ -100,7 +96,6 @@ type tree struct {
 	scopes map[string]*tree
 
 	heeding
-	maxPriority *int // nil for no cap
 }
 
 // MatchedRule is a rule at the level at which it counts for a scope.
@@ -374,7 +369,6 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		child.weighs = child.weighs || len(child.shares) > 0
 		s.checkWeighed(at, faults)
 		t.weighs = t.weighs || child.weight > 0
-		child.maxPriority = s.checkMaxPriority(at, faults)
 		child.heeding = s.checkAnswers(at, faults)
 		t.add(s.name, &child)
 	}

@@ -62,8 +62,12 @@ func TestAssign(t *testing.T) {
 			if made.Version.Change != "assign payments "+c.change {
 				t.Errorf("%+v", made.Version)
 			}
-			must(t, second(assign(Assigned{MaxPriority: new(3)})))
-			has(t, s.nowSays(t), c.written, "max_priority: 3", "limit: 200")
+			other, says := Assigned{Weight: new(int64(9))}, "weight: 9"
+			if name == "weight" {
+				other, says = Assigned{Hosts: []string{"other.example.com"}}, "hosts: [other.example.com]"
+			}
+			must(t, second(assign(other)))
+			has(t, s.nowSays(t), c.written, says, "limit: 200")
 			if _, err := assign(*cmp.Or(c.same, &c.as)); !errors.Is(err, ErrUnchanged) {
 				t.Errorf("the same again: %v", err)
 			}
@@ -73,73 +77,17 @@ func TestAssign(t *testing.T) {
 				}
 			}
 			must(t, second(s.Import(t.Context(), bert, policyOf(t, "limits: {payments: {"+c.imported+"}}"), "f", false)))
-			has(t, s.nowSays(t), c.imported, "max_priority: 3", "limit: 200")
+			has(t, s.nowSays(t), c.imported, says, "limit: 200")
 			if c.none != nil {
 				must(t, second(assign(*c.none)))
-				has(t, s.nowSays(t), "!"+name+":", "max_priority: 3")
+				has(t, s.nowSays(t), "!"+name+":", says)
 			}
 			must(t, second(s.Rollback(t.Context(), anna, made.Version.Number)))
-			has(t, s.nowSays(t), c.written, "!max_priority")
+			has(t, s.nowSays(t), c.written, "!"+says)
 			must(t, second(s.Unset(t.Context(), anna, "payments", "")))
 			has(t, s.nowSays(t), "!"+name+":")
 		})
 	}
-}
-
-// A cap of priorities is assigned, taken away, imported and taken back. 0 is a cap of its own, and one that
-// is taken away lets that of "*" count again.
-func TestAssignMaxPriority(t *testing.T) {
-	t.Parallel()
-	s, _ := withFile(t)
-	ctx := t.Context()
-	assign := func(as Assigned) (Made, error) { return s.Reassign(ctx, anna, "payments/acme", as) }
-	must(t, second(s.Reassign(ctx, anna, "payments/*", Assigned{MaxPriority: new(7)})))
-	counts := func(want int, limited bool) {
-		t.Helper()
-		v, err := s.Current(ctx)
-		must(t, err)
-		p, _, err := s.Policy(ctx, v, time.Now())
-		must(t, err)
-		scope, err := policy.ParseScope("payments/acme")
-		must(t, err)
-		if got, is := p.MaxPriority(scope); got != want || is != limited {
-			t.Errorf("%d, %t, want %d, %t", got, is, want, limited)
-		}
-	}
-	counts(7, true)
-	made, err := assign(Assigned{MaxPriority: new(0)})
-	must(t, err)
-	if made.Version.Change != "assign payments/acme max_priority=0" {
-		t.Errorf("%+v", made.Version)
-	}
-	counts(0, true)
-	if _, err := assign(Assigned{MaxPriority: new(0)}); !errors.Is(err, ErrUnchanged) {
-		t.Errorf("the same again: %v", err)
-	}
-	must(t, second(s.Reassign(ctx, bert, "payments/acme", Assigned{Weight: new(int64(5))}))) // the cap stays
-	has(t, s.nowSays(t), "weight: 5", "max_priority: 0")
-	for _, wrong := range []int{1000001, -1000001} {
-		if _, err := assign(Assigned{MaxPriority: &wrong}); err == nil || errors.Is(err, ErrUnchanged) {
-			t.Errorf("%d: %v", wrong, err)
-		}
-	}
-	made, err = assign(Assigned{NoMaxPriority: true})
-	must(t, err)
-	if made.Version.Change != "assign payments/acme max_priority=" {
-		t.Errorf("%+v", made.Version)
-	}
-	counts(7, true)
-	if _, err := assign(Assigned{NoMaxPriority: true}); !errors.Is(err, ErrUnchanged) {
-		t.Errorf("the same again: %v", err)
-	}
-	must(t, second(assign(Assigned{MaxPriority: new(9)})))
-	counts(9, true)
-	must(t, second(s.Import(ctx, anna, policyOf(t, "limits: {payments: {scopes: {acme: {max_priority: -3}}}}"), "f", false)))
-	counts(-3, true)
-	must(t, second(s.Unset(ctx, anna, "payments/acme", "")))
-	counts(7, true)
-	must(t, second(s.Unset(ctx, anna, "payments/*", "")))
-	counts(0, false)
 }
 
 func second(_ Made, err error) error { return err }

@@ -365,9 +365,6 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 			if len(n.Shares) > 0 {
 				a.Shares = &n.Shares
 			}
-			if n.MaxPriority != nil {
-				a.MaxPriority, a.NoMaxPriority = n.MaxPriority, false
-			}
 			if text := limitsyaml.FormatAnswers(n); text != "" {
 				a.Answers = &text
 			}
@@ -445,10 +442,6 @@ type Assigned struct {
 	Weight *int64
 	// Shares are the shares of the names below the scope. An empty map removes them.
 	Shares map[string]policy.Share
-	// MaxPriority caps the priority of tasks, -1000000 to 1000000. NoMaxPriority removes the scope's own
-	// cap, so that "*" and the levels above count; it is used without MaxPriority.
-	MaxPriority   *int
-	NoMaxPriority bool
 	// Answers is the effect of an API's answers, as limits.yaml has it: pause, or {most: 150%}. An empty
 	// text removes it.
 	Answers *string
@@ -484,14 +477,6 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 			a.Shares = &shares
 			v.Change += " shares=" + FormatShares(shares)
 		}
-		switch {
-		case as.MaxPriority != nil:
-			a.MaxPriority, a.NoMaxPriority = new(*as.MaxPriority), false
-			v.Change += fmt.Sprintf(" max_priority=%d", *as.MaxPriority)
-		case as.NoMaxPriority:
-			a.MaxPriority, a.NoMaxPriority = nil, true
-			v.Change += " max_priority="
-		}
 		if as.Answers != nil {
 			a.Answers = as.Answers
 			v.Change += " answers=" + *as.Answers
@@ -525,16 +510,14 @@ func (v *draft) assignmentOf(scope string, n policy.ScopeConfig) Assignment {
 }
 
 func saysNothing(n policy.ScopeConfig) bool {
-	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.MaxPriority == nil && limitsyaml.FormatAnswers(n) == ""
+	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && limitsyaml.FormatAnswers(n) == ""
 }
 
 // assignedAlike says that two nodes have the same of what is assigned.
 func assignedAlike(a, b policy.ScopeConfig) bool {
 	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && slices.Equal(a.Hosts, b.Hosts) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
-		sameCap(a.MaxPriority, b.MaxPriority) && limitsyaml.FormatAnswers(a) == limitsyaml.FormatAnswers(b)
+		limitsyaml.FormatAnswers(a) == limitsyaml.FormatAnswers(b)
 }
-
-func sameCap(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // FormatShares writes shares as they are given on a command line: batch:3,interactive:60%.
 func FormatShares(shares map[string]policy.Share) string {

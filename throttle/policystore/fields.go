@@ -37,12 +37,6 @@ var fields = []field{
 		}
 		return limitsyaml.FormatShares(n.Shares)
 	}, func(a Assignment) bool { return a.Shares != nil }},
-	{"max_priority:", func(n policy.ScopeConfig) string {
-		if n.MaxPriority == nil {
-			return ""
-		}
-		return strconv.Itoa(*n.MaxPriority)
-	}, func(a Assignment) bool { return a.MaxPriority != nil || a.NoMaxPriority }},
 	{"answers:", limitsyaml.FormatAnswers, func(a Assignment) bool { return a.Answers != nil }},
 }
 

@@ -25,7 +25,7 @@ func storied(t *testing.T) (*Store, *redis.Client) {
 	must(t, err)
 	_, err = s.Resume(ctx, anna, "payments")
 	must(t, err)
-	_, err = s.Reassign(ctx, anna, "payments", Assigned{Owner: new("payments-team"), Apps: []string{"billing"}, MaxPriority: new(0)})
+	_, err = s.Reassign(ctx, anna, "payments", Assigned{Owner: new("payments-team"), Apps: []string{"billing"}, Weight: new(int64(3))})
 	must(t, err)
 	_, err = s.Remove(ctx, anna, "payments", "account")
 	must(t, err)
@@ -94,7 +94,7 @@ func TestVerifyNotices(t *testing.T) {
 		"a user":            {rewrite("v:4", `"user":"default"`, `"user":"eve"`), 4},
 		"a change":          {rewrite("v:2", "limit=7", "limit=8"), 2},
 		"a rule":            {rewrite("v:3", "limit: 500", "limit: 5"), 3},
-		"a cap":             {rewrite("v:6", `"max_priority":0`, `"max_priority":9`), 6},
+		"a weight":          {rewrite("v:6", `"weight":3`, `"weight":9`), 6},
 		"a time":            {rewrite("v:5", `"at":"2`, `"at":"3`), 5},
 		"a space":           {rewrite("v:6", "{", "{ "), 6},
 		"what it names": {func(all map[string]string) {
@@ -246,7 +246,7 @@ func TestChanges(t *testing.T) {
 		2: "payments account - " + account + " + " + seven + "\n",
 		3: "payments/acme tenant + {name: tenant, algorithm: token-bucket, limit: 500, per: 1s, burst: 5} until 1h\n",
 		5: "payments paused: - paused until ",
-		6: "payments owner: + owner: payments-team\npayments apps: + apps: billing\npayments max_priority: + max_priority: 0\n",
+		6: "payments owner: + owner: payments-team\npayments apps: + apps: billing\npayments weight: + weight: 3\n",
 		7: "payments account - " + seven + "\n",
 		10: "payments account - " + seven + " + " + account + "\n" +
 			"payments/acme tenant - {name: tenant, algorithm: token-bucket, limit: 500, per: 1s, burst: 5} until 1h\n",

@@ -102,7 +102,7 @@ type Override struct {
 }
 
 // Assignment is the owner of a scope and the applications that may spend from it, as assigned live. It
-// replaces both values of the file. It may also replace the file's weight, shares and priority cap.
+// replaces both values of the file. It may also replace the file's weight and shares.
 type Assignment struct {
 	Scope string   `json:"scope"` // where the policy has it, "*" for every name
 	Owner string   `json:"owner,omitempty"`
@@ -111,10 +111,6 @@ type Assignment struct {
 	Hosts  *[]string                `json:"hosts,omitempty"`
 	Weight int64                    `json:"weight,omitempty"`
 	Shares *map[string]policy.Share `json:"shares,omitempty"`
-	// MaxPriority replaces the file's value, nil if that counts. NoMaxPriority removes the file's: then
-	// "*" and the levels above count.
-	MaxPriority   *int `json:"max_priority,omitempty"`
-	NoMaxPriority bool `json:"no_max_priority,omitempty"`
 	// Answers is as limits.yaml has it, empty if the levels above count.
 	Answers *string `json:"answers,omitempty"`
 
@@ -383,9 +379,6 @@ func (a Assignment) layOver(n *policy.ScopeConfig) (err error) {
 	}
 	if a.Shares != nil {
 		n.Shares = *a.Shares
-	}
-	if a.MaxPriority != nil || a.NoMaxPriority {
-		n.MaxPriority = a.MaxPriority
 	}
 	if a.Answers != nil {
 		n.Answers, n.Corrects, n.Refusals, n.ResetUnit = "", policy.Corrects{}, policy.Refusals{}, ""

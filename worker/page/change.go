@@ -60,13 +60,12 @@ type ruleField struct {
 
 // assignedLabels are the labels of the fields of a scope, and what they are for.
 var assignedLabels = map[string][2]string{
-	"owner":        {"Owner", "the group, or the person as user:NAME, that may pause and change this scope and those below it; empty: none"},
-	"apps":         {"Applications that may spend", "names divided by commas; empty: all"},
-	"hosts":        {"Hosts whose answers count", "such as api.example.com,*.example.org; empty: those of the level above"},
-	"weight":       {"Weight among its siblings", "a whole number; empty: 1"},
-	"shares":       {"Shares of the names below", "such as interactive:60%:2,batch:3; empty: none"},
-	"max_priority": {"Highest priority", "a whole number; empty: no cap of its own"},
-	"answers":      {"What its API's answers may change", "heed, pause, ignore, or bounds such as {most: 150%}; empty: as the level above"},
+	"owner":   {"Owner", "the group, or the person as user:NAME, that may pause and change this scope and those below it; empty: none"},
+	"apps":    {"Applications that may spend", "names divided by commas; empty: all"},
+	"hosts":   {"Hosts whose answers count", "such as api.example.com,*.example.org; empty: those of the level above"},
+	"weight":  {"Weight among its siblings", "a whole number; empty: 1"},
+	"shares":  {"Shares of the names below", "such as interactive:60%:2,batch:3; empty: none"},
+	"answers": {"What its API's answers may change", "heed, pause, ignore, or bounds such as {most: 150%}; empty: as the level above"},
 }
 
 var verbs = map[control.Verb]struct {

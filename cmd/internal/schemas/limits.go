@@ -23,7 +23,6 @@ var (
 		"paused_until": "when the pause ends, such as 2030-01-31T12:00:00Z",
 		"weight":       "what it gets among the names beside it while all wait, 1 to 1000",
 		"shares":       "what the names below it get while all wait",
-		"max_priority": "the highest priority that counts for its tasks",
 		"answers":      "what follows from an API's answers: heed (default), refusals, pause or ignore, or fields",
 	}
 	aboutShare = map[string]string{
@@ -117,7 +116,6 @@ func scope() object {
 		"paused_until": object{"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.,][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"},
 		"weight":       whole(1, 1000),
 		"shares":       shares,
-		"max_priority": whole(-1_000_000, 1_000_000),
 		"answers":      object{"anyOf": []object{word(policy.Words("answers")...), answers}},
 	}, aboutScope))
 	s["if"] = object{"required": []string{"paused_until"}}
