@@ -100,10 +100,7 @@ func TestForwardsWhatIsDue(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
 	rdb := server.Client(t)
-	forwarded := 0
-	g := NewClient(ClientConfig{
-		Redis: rdb, Serving: t.Context(), Interval: time.Second, Concurrency: 1,
-	})
+	g := NewClient(ClientConfig{Redis: rdb, Serving: t.Context(), Interval: time.Second, Concurrency: 1})
 	const now = 1_700_000_000
 	keys := []string{"asynq:{default}:retry", "asynq:{default}:pending"}
 	forwards := func(want int) map[string]int {
@@ -127,8 +124,8 @@ func TestForwardsWhatIsDue(t *testing.T) {
 		t.Errorf("a set with nothing due takes %v", got)
 	}
 	add("due", now)
-	if got := forwards(2); got["eval"] != 1 || forwarded != 2 {
-		t.Errorf("a task that is due takes %v, and %d were forwarded", got, forwarded)
+	if got := forwards(2); got["eval"] != 1 {
+		t.Errorf("a task that is due takes %v", got)
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -19,7 +19,8 @@ import (
 
 // One process for each provider looks after its waiting tasks: it reads them all, a part a second. Tasks that no longer wait in
 // asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself before long, since
-// all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not.
+// all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor is any task while
+// this process does not get to dispatch the provider.
 
 const (
 	// sweepEach is how often a part is read, and sweepParts in how many parts all are.
@@ -70,6 +71,10 @@ func (d *Dispatcher) sweep() {
 
 // sweepPart reads the next waiting tasks of a provider, if this process looks after it.
 func (d *Dispatcher) sweepPart(ctx context.Context, provider string, s *swept) (err error) {
+	if !d.watchdog.works(provider) {
+		s.mine = false
+		return nil
+	}
 	if now := time.Now(); now.Sub(s.tried) >= claimEach {
 		s.tried = now
 		if s.mine, err = d.list.Claim(ctx, provider, claimFor, s.mine); err != nil {

@@ -102,6 +102,18 @@ func (p *pulse) ends() {
 	p.observe(false)
 }
 
+// works reports whether a provider's loop is not overdue.
+func (w *watchdog) works(provider string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for p := range w.pulses {
+		if p.provider == provider {
+			return time.Since(p.due) < overdue
+		}
+	}
+	return false
+}
+
 // observe passes a call to the observer.
 func (p *pulse) observe(again bool) {
 	label := otherProviders
