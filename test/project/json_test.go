@@ -313,7 +313,7 @@ func changedLimits(t *testing.T, url string) {
 	held := ask(0, "show", "held") // a task waits there
 	made += ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
 	made += ask(0, "assign", "p/x", "weight=2", "-reason", "a trial")
-	refused(t, url, file, "p")
+	refused(t, url, writeFile(t, "second.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n"), "p")
 	shown := seen(t, ask(0, "list")+ask(0, "show", "p/x")+held)
 	shown["reset"] = "string"        // of a rule with units taken: TestInspectRules sees it
 	shown["vendor_limit"] = "number" // that an API has reported: TestVendorLimit sees it
