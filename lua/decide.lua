@@ -6,9 +6,7 @@
 -- A task, an attempt of a waiter, takes its grant if it is in flight. If that has become too late, its units come back, and it is
 -- decided before all that wait. Any other task is admitted only if no task waits for what its path shares: it is to join then.
 --
--- KEYS[1]     prefix  of the provider's keys. See include/base.lua.
---
--- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- KEYS, ARGV[1] are in include/base.lua.
 -- ARGV[2]     call    the id of this call, 16 bytes.
 -- ARGV[3]     record  the name of the key that keeps the reply; "" for none: the call has one attempt, with an id of its own, or
 --                     only asks.
@@ -21,7 +19,6 @@
 --                     cost, 0 to take nothing
 --             cost    by unit, "requests=1,tokens=5,"; "" for the cost in ask
 --             id      the attempt id, or the waiter, "queue:id"; "" for none
---
 -- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
 --            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
 --                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
@@ -31,7 +28,6 @@
 --                     the score of its place
 --            and for each rule: where it was charged, the units left, µs until it alone would admit the cost, and µs until it is
 --            as if unused; 2^53 - 1 for never
---
 -- Writes   the states of rules, the record, the records of attempts with an id, and what was in flight.
 -- Source   docs/algorithms.md#one-decision
 
@@ -39,9 +35,7 @@
 -- #include rules
 -- #include flight
 
--- How long a grant may be claimed after its start.
-local CLAIMABLE = 2000
-
+local CLAIMABLE = 2000 -- how long after its start a grant may be claimed
 local id, record, texts_end = ARGV[2], ARGV[3], 4 + tonumber(ARGV[4])
 local out, formats, anonymous, records = {}, {}, false, {}
 
@@ -89,8 +83,8 @@ local function reply(its, status, by, start, at, retries)
 end
 
 local function deny(its, costs, lease, status, place)
-  local start = joint(its, costs, now, lease)
-  local _, by = binding(its, costs, now, lease)
+  local start = rules.joint(its, costs, now, lease)
+  local _, by = rules.binding(its, costs, now, lease)
   if by and by > its.many then by = its.many + (its[by].trial > 0 and its[by].trial <= now and 2 or 1) end
   reply(its, status, by or 0, place or start or EXACT, nil, retries_of(its, costs, lease))
 end
@@ -109,44 +103,29 @@ local function claim(its, a)
     reply(its, g.probe and 21 or 5, 0, g.start, g.places)
     return true
   end
-  local costs, left = costs_of(its, g.cost), {}
+  local costs, left = rules.costs(its, g.cost), {}
   for i, r in ipairs(its) do
     local at = ours and r.of.kind == 'T' and costs[i] > 0 and algorithm('T', 'rare').later(r, g.places[i], now, costs[i])
     left[i] = at and 0 or costs[i]
-    if at then
-      g.places[i] = at
-      dirty(r)
-    end
+    g.places[i] = at or g.places[i]
+    if at then dirty(r) end
   end
-  refund(its, g.places, g.start, left, lease_of(a.id, g.start), not ours)
+  rules.refund(its, g.places, g.start, left, lease_of(a.id, g.start), not ours)
   return nil, g.score, ours and { costs = left, places = g.places, of = costs, start = g.start }
 end
 
--- Decides on a task that has no grant, or one that is too late. Returns true if that was all; else nil, and the score of its place.
 local waits, flies
-local function come(its, a)
-  if waits == nil then
-    waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1
-  end
-  local taken, place, keeps
-  if flies then taken, place, keeps = claim(its, a) end
-  if not taken and not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then
-    deny(its, costs_of(its, a.cost), nil, 3)
-    taken = true
-  end
-  return taken, place, keeps
-end
-
-local function decide(a, its, costs, number)
-  local lease, over, place, keeps = a.own and a.id or id .. '.' .. number, false, nil, nil
+local function decide(a, its, full, number)
+  local lease, taken, place, keeps = a.own and a.id or id .. '.' .. number, false, nil, nil
   if a.task then
     lease = nil
-    over, place, keeps = come(its, a)
-    if over then return end
+    if waits == nil then waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1 end
+    if flies then taken, place, keeps = claim(its, a) end
+    if taken then return end
+    if not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then return deny(its, full, nil, 3) end
   end
-  local full = costs
-  costs = keeps and keeps.costs or costs
-  local start, _, sure = joint(its, costs, now + a.from, lease)
+  local costs = keeps and keeps.costs or full
+  local start, _, sure = rules.joint(its, costs, now + a.from, lease)
   if not (start and sure and start <= now + a.ahead) then
     for i, r in ipairs(keeps and its or {}) do
       if keeps.costs[i] < keeps.of[i] then algorithm('T', 'rare').refund(r, keeps.places[i], keeps.of[i]) end
@@ -155,16 +134,13 @@ local function decide(a, its, costs, number)
   end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
-  local at = not a.peek and charge(its, start + a.leeway, costs, lease)
+  local at = not a.peek and rules.charge(its, start + a.leeway, costs, lease)
   for i, r in ipairs(keeps and its or {}) do
     if keeps.costs[i] < keeps.of[i] then at[i] = algorithm('T', 'rare').later(r, keeps.places[i], start + a.leeway, keeps.of[i]) or keeps.places[i] end
   end
-  reply(its, at and is_probe(its) and 17 or 1, 0, start, at, retries)
-  if a.own and not a.peek then
-    records[#records + 1], a.text = a, out[#out]
-  else
-    anonymous = anonymous or not a.peek
-  end
+  reply(its, at and rules.is_probe(its) and 17 or 1, 0, start, at, retries)
+  if a.own and not a.peek then records[#records + 1], a.text = a, out[#out] end
+  anonymous = anonymous or not a.own and not a.peek
 end
 
 -- Admits plain attempts of a scope that all its rules admit now, as decide does, in less time: none of them asks for more than a
@@ -172,12 +148,11 @@ end
 local rules_met = {}
 local function admit(scope, of, cost, many)
   local n, met = #of.rules, rules_met
-  for i = 1, n do met[i] = rule(of.rules[i], scope) end
+  for i = 1, n do met[i] = rules.state(of.rules[i], scope) end
   formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
   for done = 1, many do
     for i = 1, n do
-      local r = met[i]
-      if r.its.fit(r, now, cost) ~= now then return done - 1 end
+      if met[i].its.fit(met[i], now, cost) ~= now then return done - 1 end
     end
     for i = 1, n do
       local r, k = met[i], 4 * i
@@ -195,8 +170,8 @@ local count = 0
 local function general(i, flags, text, many, ahead, from, leeway, cost)
   local a = { scope = ARGV[i], ahead = ahead, from = from, leeway = leeway, cost = ARGV[i + 2] ~= '' and ARGV[i + 2] or cost,
     id = ARGV[i + 3], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4 }
-  local its = policy(a.scope, text)
-  local costs = costs_of(its, a.cost)
+  local its = rules.of(a.scope, text)
+  local costs = rules.costs(its, a.cost)
   local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)
   for _ = 1, many do
     count = count + 1
@@ -213,8 +188,8 @@ end
 for i = texts_end + 1, #ARGV, 4 do
   local flags, text, many, ahead, from, leeway, cost = unpacked('>BBI7I7I7I7I7', ARGV[i + 1])
   text = ARGV[4 + text]
-  local of = texts[text] or read(text)
-  texts[text] = of
+  texts[text] = texts[text] or rules.read(text)
+  local of = texts[text]
   if flags == 0 and from == 0 and leeway == 0 and cost > 0 and of.plain and not reported and ARGV[i + 2] == '' and now >= of.from and now < of.ends then
     local admitted = admit(ARGV[i], of, cost, many)
     many, count = many - admitted, count + admitted
@@ -230,6 +205,6 @@ if record ~= '' then
     return packed('>I7', now) .. sub(before, 17)
   end
 end
-save()
+rules.save()
 for _, a in ipairs(records) do call('SET', P .. 'a:' .. a.id, a.scope .. '\n' .. a.text, 'PX', '30000') end
 return packed('>I7', now) .. answer

@@ -1,14 +1,10 @@
 -- heartbeat: count the live members of a group and be one of them for a while.
 --
--- KEYS[1]  key     members
---
--- ARGV[1]  clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]  member  id of the caller.
--- ARGV[3]  stay    integer µs > 0 that the caller counts as live; 0 leaves.
---
+-- KEYS[1]  key     a sorted set of member ids by the end of their stay.
+-- ARGV[1]  clock   as in include/base.lua. ARGV[2] is the id of the caller, and
+-- ARGV[3]  stay    integer µs > 0 that it counts as live; 0 leaves.
 -- Returns  {live}, how many members there are, the caller included while it stays
---
--- Writes   the key, a sorted set of member ids by the end of their stay.
+-- Writes   the key.
 -- Source   docs/operations.md#when-redis-cannot-answer
 
 -- #include base

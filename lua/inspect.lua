@@ -1,25 +1,16 @@
 -- inspect: return where tasks wait, changing nothing at all.
 --
--- KEYS[1]     prefix  of the provider's keys. See include/base.lua and include/tree.lua.
---
--- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests). Then five for each scope:
--- ARGV[2..]   scope, and
---             rules   the text of its rules. See include/rules.lua.
---             queue   of the task that is asked for; "*" for the queue of the first.
---             id      of the task; "" for the first of its leaf, "-" for the last.
---             from    until when the limits pause it, in integer µs since the epoch, 0 for no pause
---
--- Returns  {clock, then a list for each scope}
+-- KEYS, ARGV[1] are in include/base.lua, the keys in include/tree.lua.
+-- ARGV[2..]  five for each scope: the scope; the text of its rules, see include/rules.lua; the queue of the task that is asked for, "*"
+--            for that of the first; the task's id, "" for the first of its leaf, "-" for the last; and until when the limits pause the
+--            scope, in integer µs since the epoch, 0 for no pause
+-- Returns  {clock, then for each scope {waiting, flying, ahead, out, expected, binding, then two for each concurrency rule: tasks, held}}
 --          clock     integer µs, the clock of this call
---          list      {waiting, flying, ahead, out, expected, binding, then two for each concurrency rule: tasks, held}
---          waiting   how many tasks are in its leaves
---          flying    how many tasks of it, and of scopes below it, are in flight
---          ahead     how many tasks are before the task in its leaf; -1 when it is not in it
---          out       1 when the task is in flight
---          expected  integer µs until its start is expected; -1 if unknown
---          binding   the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause
---          tasks     how many tasks take a place up to and including the task, and held how many runs hold one
---
+--          waiting   how many tasks are in its leaves; flying: how many of it, and of scopes below it, are in flight
+--          ahead     how many tasks are before the task in its leaf, -1 if it is not in it; out: 1 if it is in flight
+--          expected  integer µs until its start is expected, -1 if unknown; binding: the rule that it waits for, from 1, 0 for none, one
+--                    more than there are rules for a pause
+--          tasks     how many tasks take a place up to and including the task; held: how many runs hold one
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
 
@@ -32,8 +23,7 @@
 -- How many tasks are in flight at each scope.
 local flying = {}
 do
-  local all = call('HVALS', flight)
-  for _, value in ipairs(all) do
+  for _, value in ipairs(call('HVALS', flight)) do
     local scope = read_grant(value).scope
     flying[scope] = (flying[scope] or 0) + 1
   end
@@ -42,7 +32,7 @@ end
 local out = { now }
 for i = 2, #ARGV, 5 do
   local scope, text, queue, id, from = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
-  local waiting, below_here, rank, its = 0, 0, false, policy(scope, text)
+  local waiting, below_here, rank, its = 0, 0, false, rules.of(scope, text)
   for q in pairs(seen) do
     local many = call('ZCARD', leaf_key(q, scope))
     waiting = waiting + many

@@ -2,20 +2,13 @@
 --
 -- Sent again, it leaves tasks where they are.
 --
--- KEYS[1]     prefix  of the provider's keys. See include/base.lua and include/tree.lua.
---
--- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     rules   integer n: how many scopes follow.
--- ARGV[3..]   scope and the text of its rules, for each of them. See include/rules.lua.
+-- KEYS, ARGV[1] are in include/base.lua, the keys in include/tree.lua.
+-- ARGV[2]      rules   integer n: how many scopes follow.
+-- ARGV[3..]    scope and the text of its rules, for each of them. See include/rules.lua.
 -- ARGV[2n+3..] leaves for each: the number of its scope, its queue, and how many tasks follow; then three for each task: its id; its
---                     priority, an integer, or "=" and the score of the place that it had; its cost, a number, or by unit,
---                     "requests=1,tokens=5,"
---
--- Returns  {clock, then for each task: how many tasks are before it in its leaf, expected, and binding}
---          clock     integer µs, the clock of this call
---          expected  integer µs until its start is expected: an estimate. -1 if unknown
---          binding   the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause
---
+--                     priority, an integer, or "=" and the score of the place that it had; its cost, a number, or by unit, "requests=1,tokens=5,"
+-- Returns  {clock, then for each task: how many tasks are before it in its leaf, the integer µs until its start is expected, an
+--          estimate, -1 if unknown, and the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause}
 -- Writes   the keys of the tree.
 -- Source   docs/turns.md#join
 
@@ -25,9 +18,7 @@
 -- #include expect
 
 -- SEQUENCE is more than the number of tasks that join while one of them waits; priorities are at most 2^20 either way.
-local SEQUENCE = 4294967296
-
-local n = tonumber(ARGV[2])
+local SEQUENCE, n = 4294967296, tonumber(ARGV[2])
 local at, sequence, out = 3 + 2 * n, nil, { now }
 
 -- The score of a task's place.
@@ -50,8 +41,8 @@ while at < #ARGV do
     tasks[#tasks + 1], tasks[#tasks + 2] = score(place_of(ARGV[i + 1])), ARGV[i]
     costs[ARGV[i]] = ARGV[i + 2] ~= '1' and ARGV[i + 2] or nil
   end
-  local joined = wait(q, scope, tasks, costs)
-  local key, its = leaf_key(q, scope), policy(scope, text)
+  local joined = tree.wait(q, scope, tasks, costs)
+  local key, its = leaf_key(q, scope), rules.of(scope, text)
   local before = call('ZRANK', key, ARGV[at + 3])
   for i = at + 3, last, 3 do
     if i > at + 3 then -- those of a call mostly follow each other
@@ -63,5 +54,5 @@ while at < #ARGV do
   end
   at = last + 1
 end
-save_tree()
+tree.save()
 return out

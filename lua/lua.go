@@ -32,29 +32,26 @@ var (
 	Heartbeat = load("heartbeat")
 	Inspect   = load("inspect")
 	Join      = load("join")
-	Renew     = load("renew")
 	Repair    = load("repair")
 	Report    = load("report")
 	Reset     = load("reset")
 	Settle    = load("settle")
 
 	// These work on asynq's keys and are sent by package worker.
-	TakeTasks    = load("asynq/take_tasks")
-	TakePending  = load("asynq/take_pending")
-	ReleaseTasks = load("asynq/release_tasks")
-	DeferTasks   = load("asynq/defer_tasks")
-	KeepLeases   = load("asynq/keep_leases")
-	PutBack      = load("asynq/put_back")
+	KeepLeases  = load("asynq/keep_leases")
+	MoveTasks   = load("asynq/move_tasks")
+	PutBack     = load("asynq/put_back")
+	TakePending = load("asynq/take_pending")
 )
 
 // All returns every script of the limiter, by name: all scripts except those over asynq's keys.
 func All() []*Script {
-	return []*Script{Ack, Decide, Dispatch, Heartbeat, Inspect, Join, Renew, Repair, Report, Reset, Settle}
+	return []*Script{Ack, Decide, Dispatch, Heartbeat, Inspect, Join, Repair, Report, Reset, Settle}
 }
 
 // OnAsynq returns the scripts over asynq's keys.
 func OnAsynq() []*Script {
-	return []*Script{DeferTasks, KeepLeases, PutBack, ReleaseTasks, TakePending, TakeTasks}
+	return []*Script{KeepLeases, MoveTasks, PutBack, TakePending}
 }
 
 // Script is one script as Redis gets it. It never changes, and is safe for concurrent use.

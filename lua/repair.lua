@@ -3,33 +3,24 @@
 -- Only the leaves are ground truth. The first call, "begin", deletes what is of another type or cannot be read, and what the tree
 -- shares. Then "drop" deletes what the tree has of some scopes, and when that is done for all, "enter" enters their leaves again.
 --
--- KEYS[1]     prefix  of the provider's keys. See include/base.lua, include/tree.lua and include/flight.lua.
---
--- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- KEYS, ARGV[1] are in include/base.lua, the keys in include/tree.lua and include/flight.lua.
 -- ARGV[2]     verb    "begin", "drop" or "enter".
 -- ARGV[3..]   scope   some scopes of the provider; none to begin.
---
 -- Returns  integer, how many values were dropped since they were damaged
---
 -- Writes   what it changes.
 -- Source   docs/turns.md#what-is-damaged
 
 -- #include base
 
-local dropped, TYPES = 0, { blocked = 'zset', recheck = 'zset', ready = 'zset', left = 'zset', flights = 'zset', flight = 'hash', queues = 'hash',
-  rules = 'hash', costs = 'hash', units = 'hash', api = 'hash', sequence = 'string' }
+local dropped, TYPES = 0, { blocked = 'zset', recheck = 'zset', ready = 'zset', left = 'zset', flights = 'zset', flight = 'hash',
+  queues = 'hash', rules = 'hash', costs = 'hash', units = 'hash', api = 'hash', sequence = 'string' }
 
 -- Deletes a key of another type.
 local function check(name, kind)
   local its = call('TYPE', P .. name).ok
-  if its ~= kind and its ~= 'none' then
-    call('DEL', P .. name)
-    dropped = dropped + 1
-  end
+  if its ~= kind and its ~= 'none' then dropped = dropped + call('DEL', P .. name) end
 end
-if ARGV[2] == 'begin' then
-  for name, kind in pairs(TYPES) do check(name, kind) end
-end
+for name, kind in pairs(ARGV[2] == 'begin' and TYPES or {}) do check(name, kind) end
 
 -- #include rules
 -- #include flight
@@ -39,17 +30,15 @@ end
 local function sift(key, sound)
   local all = call('HGETALL', key)
   for i = 1, #all, 2 do
-    if not pcall(sound, all[i], all[i + 1]) then
-      call('HDEL', key, all[i])
-      dropped = dropped + 1
-    end
+    if not pcall(sound, all[i], all[i + 1]) then dropped = dropped + call('HDEL', key, all[i]) end
   end
 end
 
-local function begin()
+local verbs = {}
+function verbs.begin()
   call('DEL', blocked, recheck, P .. 'ready', P .. 'left', P .. 'units', flights)
   if not tonumber(call('GET', P .. 'sequence') or 0) then call('DEL', P .. 'sequence') end
-  sift(rules_key, function(_, text) read(text) end)
+  sift(rules_key, function(_, text) rules.read(text) end)
   sift(flight, function(waiter, value)
     local g = read_grant(value)
     call('ZADD', flights, whole(g.granted), assert(g.scope and match(waiter, '^[^:]*:') and waiter))
@@ -57,7 +46,7 @@ local function begin()
   call('EXPIRE', flights, STAYS)
 end
 
-local function drop(scope)
+function verbs.drop(scope)
   for q in pairs(seen) do
     check(sub(leaf_key(q, scope), #P + 1), 'zset')
     local at = scope
@@ -68,19 +57,18 @@ local function drop(scope)
   end
 end
 
-local function enter_leaf(q, scope)
-  local last = tonumber(call('ZREVRANGE', leaf_key(q, scope), '0', '0', 'WITHSCORES')[2])
-  if not last then return end
-  count(scope, call('ZCARD', leaf_key(q, scope)))
-  enter(q, scope, leaf_node(scope))
-  last = last % 4294967296 -- what joins later goes behind it
-  if last > tonumber(call('GET', P .. 'sequence') or 0) then call('SET', P .. 'sequence', whole(last), 'EX', STAYS) end
+function verbs.enter(scope)
+  for q in pairs(seen) do
+    local last = tonumber(call('ZREVRANGE', leaf_key(q, scope), '0', '0', 'WITHSCORES')[2])
+    if last then
+      tree.count(scope, call('ZCARD', leaf_key(q, scope)))
+      tree.enter(q, scope, leaf_node(scope))
+      last = last % 4294967296 -- what joins later goes behind it
+      if last > tonumber(call('GET', P .. 'sequence') or 0) then call('SET', P .. 'sequence', whole(last), 'EX', STAYS) end
+    end
+  end
 end
 
-if ARGV[2] == 'begin' then begin() end
-for i = 3, #ARGV do
-  if ARGV[2] == 'drop' then drop(ARGV[i]) end
-  for q in pairs(ARGV[2] == 'enter' and seen or {}) do enter_leaf(q, ARGV[i]) end
-end
-save_tree()
+for i = ARGV[2] == 'begin' and 2 or 3, #ARGV do verbs[ARGV[2]](ARGV[i]) end
+tree.save()
 return dropped

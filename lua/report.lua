@@ -2,33 +2,27 @@
 --
 -- Each word is one signal. Sent again, a word changes nothing more, except for the time that has passed since.
 --
--- KEYS[1]     prefix  of the provider's keys. See include/base.lua, and the hash `api` in include/rules.lua.
---
--- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- KEYS, ARGV[1] are in include/base.lua, the hash `api` in include/rules.lua.
 -- ARGV[2..]   words   eight for each: a verb, a name, five numbers, 0 for each that it does not need, and the kind and numbers of a
---             rule as in its text, and after them its own by the policy, "" if it does not need them. A level is the path of a node, and a rule "node:name". Parts are in millionths.
+--             rule as in its text, and after them its own by the policy, "" if it does not need them. A level is the path of a
+--             node, and a rule "node:name". Parts are in millionths.
 --             pause   a level; no start there for the first number of µs.
 --             rest    a level, paused with exponential backoff, for a pause of unknown length: base in µs, max in µs, jitter in
 --                     millionths, and how many µs ago the call was sent, 0 for now. The pause doubles each time that it was in vain.
 --                     A call that was sent before it changes nothing.
 --             open    a scope, of which a call was not refused: how many µs ago it was sent, 0 for now. The trials of the scope and
 --                     of the levels above it are over, unless the call was sent before them.
---             lift    a level, whose pause is over.
 --             cut     a rule: the part that is left of it, unless a cut was less than the second number of µs ago or a pause before
 --                     it in the call was already in force; the part by which it grows in a second, with the words about it; the least
 --                     part that is left, and the largest part that it may have. Its numbers, the whole.
 --             rise    a rule, whose calls succeed: the largest part that it may have, the part by which it grows in a second, and for
 --                     how many more µs it may be above the whole. Its numbers, the whole.
 --             adopt   a rule: its numbers by the API's own limit, and for how many µs they are valid, 0 for none.
---             free    a rule, whose own numbers count again.
---
+--             lift    a level, whose pause is over; free: a rule, whose own numbers count again.
 -- Returns  {now, waits, then three for each word: changed, ends, noted}
---          now      integer µs, the clock of this call
---          waits    1 if tasks wait for something that has changed, else 0
---          changed  1 when it was not known before
---          ends     integer µs since the epoch, until when it is in force; 0 if nothing is
+--          now      integer µs, the clock of this call; waits: 1 if tasks wait for something that has changed, else 0
+--          changed  1 when it was not known before; ends: integer µs since the epoch, until when it is in force, 0 if nothing is
 --          noted    how many bytes of the name are the level or rule that it is recorded for; -1 if there is no room for it
---
 -- Writes   the hash api, and when to look at blocked nodes.
 -- Source   docs/vendor.md#pauses
 
@@ -38,11 +32,8 @@
 -- At most MOST fields are kept: the API's replies to tenants' calls create them. SWEPT are looked at in each call for what is over.
 local MOST, SWEPT, WHOLE = 20000, '50', 1000000
 
-local key, waits, latest = P .. 'api', 0, 0
-
--- Has what waits at a node looked at now. stood: a pause was already in force, so that a refused call had been sent before it.
-local function look(at) waits = max(waits, due(at)) end
-local stood = false
+local key, waits, latest, stood = P .. 'api', 0, 0, false -- stood: a pause was in force, so a refused call had been sent before it
+local function look(at) waits = max(waits, rules.due(at)) end
 
 local function put(field, ends, value)
   latest = max(latest, ends)
@@ -60,16 +51,14 @@ local function pause_of(level)
   return v and algorithm('P').load(nil, '', v) or { ends = 0, since = now, length = 0, trial = 0 }
 end
 
-local function put_pause(level, p)
-  put('P' .. level, max(p.ends, p.trial) + max(p.length, RESTED), packed('>I7I7I7I7', p.ends, p.since, p.length, p.trial))
-end
-
--- When a pause ends, or the guess of one is over.
+-- Until when a pause, and that it was, are remembered; and when it ends, or the guess of it is over.
+local function lasts(p) return max(p.ends, p.trial) + max(p.length, RESTED) end
 local function over(p) return p.trial > 0 and p.trial or p.ends end
+
+local function put_pause(level, p) put('P' .. level, lasts(p), packed('>I7I7I7I7', p.ends, p.since, p.length, p.trial)) end
 
 -- Whether a call that was sent `age` µs ago was on its way before the guess was over: no start comes in the second half of it.
 local function from_before(p, age) return p.trial > 0 and now - age < p.trial - p.length / 2 end
-
 local verbs = {}
 
 local function pause(level, us, length)
@@ -95,14 +84,6 @@ function verbs.rest(level, base, most, jitter, age)
   local again = p.length > 0 and now - ends <= max(p.length, RESTED)
   local length = min(again and 2 * p.length or base, most)
   return pause(level, length + floor(length * jitter / WHOLE), length)
-end
-
-function verbs.lift(level)
-  local p = pause_of(level)
-  if p.ends <= now and p.trial == 0 then return 0, 0 end
-  call('HDEL', key, 'P' .. level)
-  look(level)
-  return 1, 0
 end
 
 function verbs.open(scope, age)
@@ -178,23 +159,22 @@ function verbs.adopt(name, us, _, _, _, _, kind, numbers, own)
   return known and 0 or 1, put_correction(name, kind, c)
 end
 
-function verbs.free(name)
-  local had = call('HDEL', key, 'R' .. name)
-  if had == 1 then look(match(name, '^[^:]*')) end
-  return had, 0
+local function forget(letter)
+  return function(name)
+    local had = call('HDEL', key, letter .. name)
+    if had == 1 then look(match(name, '^[^:]*')) end
+    return had, 0
+  end
 end
+verbs.lift, verbs.free = forget('P'), forget('R')
 
 -- Some fields are looked at in each call that writes, or that finds no room, and what is over is deleted.
 local function sweep()
   local found = call('HSCAN', key, call('HGET', key, '@') or '0', 'COUNT', SWEPT)
   for i = 1, #found[2], 2 do
     local field, v = found[2][i], found[2][i + 1]
-    if byte(field) == 80 then
-      local p = algorithm('P').load(nil, '', v)
-      if max(p.ends, p.trial) + max(p.length, RESTED) < now then call('HDEL', key, field) end
-    elseif byte(field) == 82 and unpacked('>I7', v) < now then
-      call('HDEL', key, field)
-    end
+    local ends = byte(field) == 80 and lasts(pause_of(sub(field, 2))) or byte(field) == 82 and unpacked('>I7', v) or now
+    if ends < now then call('HDEL', key, field) end
   end
   call('HSET', key, '@', found[1])
 end
@@ -208,9 +188,8 @@ for i = 2, #ARGV, 8 do
   local verb, name, numbers, rule_text = ARGV[i], ARGV[i + 1], {}, ARGV[i + 7]
   for j = 1, 5 do numbers[j] = tonumber(ARGV[i + 1 + j]) end
   numbers[6], numbers[7], numbers[8] = byte(rule_text) or 0, sub(rule_text, 2, 29), sub(rule_text, 30)
-  local noted = name
+  local noted, changed_it, ends = name, 0, 0
   if LETTER[verb] then noted = room_for(LETTER[verb], name) end
-  local changed_it, ends = 0, 0
   if noted then changed_it, ends = verbs[verb](noted, unpack(numbers)) end
   out[#out + 1], out[#out + 2], out[#out + 3] = changed_it, ends, noted and #noted or -1
 end

@@ -1,10 +1,10 @@
 -- settle: report what became of granted attempts.
 --
--- KEYS[1]     prefix  of the provider's keys. See include/base.lua.
---
--- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests). Then six for each attempt:
+-- KEYS, ARGV[1] are in include/base.lua.
+-- ARGV[2..]   six for each attempt:
 --             lease   the id under which it holds places of concurrency rules
 --             what    "ended": its run is over, and its places are free
+--                     "kept": its run goes on, and it keeps its places for another lease, if it still holds them all
 --                     "unused": all that it was granted comes back, as exactly as each algorithm can, once. Its id can be used again.
 --                     "late": its run began late, and its units count from then on
 --                     "spent": its units are those that it has spent. What it did not spend comes back; what it spent beyond its
@@ -15,12 +15,10 @@
 --             rules   the text of the scope's rules. See include/rules.lua.
 --             charged for each rule three numbers of seven bytes: units that it is charged and that it has spent and is not charged, if
 --                     no record says so; and, for "spent", the units that it has spent, 2^53 - 1 for a rule that stays as it is
---
 -- Returns  in bytes: the clock of this call in seven bytes; a byte, 1 if tasks wait for what came back; then for each attempt a byte:
---          1 done, 0 its grant had come back before, 4 the rules are out of date and nothing was done; and if it was done three
+--          1 done, 0 its grant had come back before, or it has lost a place, 4 the rules are out of date and nothing was done; and if it was done three
 --          numbers of seven bytes for each rule: the units that came back, that were charged as a debt, and that it has spent and is
 --          not charged
---
 -- Writes   the states of rules, run times, marks of what came back, records of what was spent, and when to look at blocked nodes.
 -- Source   docs/algorithms.md#settling
 
@@ -31,9 +29,7 @@
 
 local out, waits = {}, 0
 
-local function freed(r)
-  waits = max(waits, due(r.node))
-end
+local function freed(r) waits = max(waits, rules.due(r.node)) end
 
 local verbs = {}
 
@@ -45,6 +41,21 @@ function verbs.ended(a, its)
       note_run(P .. 't' .. sub(r.key, #P + 2), a.number)
       freed(r)
     end
+  end
+end
+
+function verbs.kept(a, its)
+  local held = {}
+  for i = 1, its.many do
+    local r = its[i]
+    if r.of.kind == 'C' and unpacked('>I7', a.charged, 21 * i - 20) > 0 then
+      if tonumber(call('ZSCORE', r.key, a.lease) or 0) <= now then return false end
+      held[#held + 1] = r
+    end
+  end
+  for _, r in ipairs(held) do
+    r.its.charge(r, now, 1, a.lease)
+    dirty(r)
   end
 end
 
@@ -78,12 +89,10 @@ function verbs.unused(a, its, back)
   call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
   for i, r in ipairs(its) do
     local kind, of = r.of.kind, list[i]
-    if kind == 'C' and unpacked('>I7', a.charged, 21 * i - 20) == 0 then -- a grant that was stored: its run has the place
-      back[i] = 0
-    elseif kind == 'C' or kind == 'P' then
-      back[i] = algorithm(kind, 'rare').refund(r, a.grant.start, 1, a.lease) or 0
-    else
+    if kind == 'S' or kind == 'T' or kind == 'K' then
       back[i] = take_back(r, of, of.units + of.debt)
+    elseif kind == 'P' or unpacked('>I7', a.charged, 21 * i - 20) > 0 then -- else it was stored, and its run has the place
+      back[i] = algorithm(kind, 'rare').refund(r, a.grant.start, 1, a.lease)
     end
     dirty(r)
     freed(r)
@@ -91,7 +100,7 @@ function verbs.unused(a, its, back)
 end
 
 function verbs.late(a, its)
-  if a.grant.shape == its.shape then move_later(its, a.grant.places, a.grant.start + a.number, a.costs) end
+  if a.grant.shape == its.shape then rules.move_later(its, a.grant.places, a.grant.start + a.number, a.costs) end
 end
 
 function verbs.spent(a, its, back, debts, overs)
@@ -124,8 +133,8 @@ end
 
 for i = 2, #ARGV, 6 do
   local a = { lease = ARGV[i], number = tonumber(ARGV[i + 2]), grant = read_grant(ARGV[i + 3]), charged = ARGV[i + 5] }
-  local its = policy(a.grant.scope, ARGV[i + 4])
-  a.costs = costs_of(its, a.grant.cost)
+  local its = rules.of(a.grant.scope, ARGV[i + 4])
+  a.costs = rules.costs(its, a.grant.cost)
   local back, debts, overs = {}, {}, {}
   if its.outdated then
     out[#out + 1] = '\4'
@@ -136,5 +145,5 @@ for i = 2, #ARGV, 6 do
     for k = 1, its.many do out[#out + 1] = packed('>I7I7I7', back[k] or 0, debts[k] or 0, overs[k] or 0) end
   end
 end
-save()
+rules.save()
 return packed('>I7B', now, waits) .. table.concat(out)

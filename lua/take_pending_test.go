@@ -24,8 +24,7 @@ func TestTakePending(t *testing.T) {
 			}
 			take := func(lease string, n int, want ...string) {
 				t.Helper()
-				keys := []string{q.prefix + "pending", q.prefix + "paused", q.prefix + "active", q.prefix + "lease"}
-				got, err := redis.NewScript(TakePending.Source()).Run(t.Context(), rdb, keys, lease, n, q.prefix+"t:").StringSlice()
+				got, err := redis.NewScript(TakePending.Source()).Run(t.Context(), rdb, []string{q.prefix, q.prefix + "moving"}, lease, n).StringSlice()
 				for i, id := range want {
 					want[i] = "message of " + id
 				}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/internal/wire"
 )
 
 // Lease holds a run's places under the concurrency rules of its scope. It is safe for concurrent use.
@@ -74,8 +73,8 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 // from now, or sooner after a failure.
 func (s *Lease) beat(lease, longest time.Duration) {
 	sent := time.Now()
-	reply, err := run(context.Background(), s.limiter.rdb, lease, renewScript, s.plan.Prefix, s.limiter.clock(), s.grant.id, s.plan.Path, s.plan.Text)
-	if err == nil && !wire.Renewed(reply) {
+	p, rules, err := s.limiter.report(context.Background(), s.grant, "kept", 0, nil, false)
+	if err == nil && p != nil && len(rules) == 0 {
 		s.end(ErrLeaseLost)
 		return
 	}

@@ -13,7 +13,6 @@ import (
 var (
 	decideScript    = lua.Decide
 	settleScript    = lua.Settle
-	renewScript     = lua.Renew
 	resetScript     = lua.Reset
 	reportScript    = lua.Report
 	heartbeatScript = lua.Heartbeat

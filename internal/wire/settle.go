@@ -10,7 +10,7 @@ func GrantText(start, shape int64, places []int64, path, cost string) string {
 // Report is what became of a granted attempt; see lua/settle.lua.
 type Report struct {
 	Lease   string
-	What    string // ended, unused, late, spent
+	What    string // ended, kept, unused, late, spent
 	Number  int64  // µs: see the script
 	Grant   string // GrantText
 	Text    string // of the scope's rules
@@ -157,12 +157,6 @@ func ResetArgs(clock, path, text string, which []bool) []any {
 		}
 	}
 	return []any{clock, path, text, string(bytes)}
-}
-
-// Renewed reports whether the reply of renew says that all places are held.
-func Renewed(reply any) bool {
-	list, _ := reply.([]any)
-	return len(list) > 0 && list[0] == int64(1)
 }
 
 // ReadReset reads the reply of reset: whether tasks wait for one of the rules, and the units that each of those that were reset

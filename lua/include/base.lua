@@ -14,8 +14,8 @@ end
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local sub, byte, char, match = string.sub, string.byte, string.char, string.match
 
--- EXACT is the largest number below which whole numbers are exact, and means never. FAR is how far ahead a start can be.
-local EXACT, FAR = 9007199254740991, 60000000
+-- The largest number below which whole numbers are exact. It means never.
+local EXACT = 9007199254740991
 
 -- Whole numbers are stored big-endian, most in seven bytes. A server without Redis's struct library, such as miniredis, has the
 -- formats that are used here: "B" is a byte, "I7" a number of seven.
@@ -25,9 +25,7 @@ local struct = rawget(_G, 'struct') or {
     return (string.gsub(sub(format, 2), '[BI](%d?)', function(size)
       i = i + 1
       local n, text = numbers[i], ''
-      for _ = 1, tonumber(size) or 1 do
-        text, n = char(n % 256) .. text, floor(n / 256)
-      end
+      for _ = 1, tonumber(size) or 1 do text, n = char(n % 256) .. text, floor(n / 256) end
       return text
     end))
   end,
@@ -35,24 +33,16 @@ local struct = rawget(_G, 'struct') or {
     local out = {}
     at = at or 1
     for size in string.gmatch(format, '[BI](%d?)') do
-      local n, last = 0, at + (tonumber(size) or 1) - 1
-      for i = at, last do
-        n = n * 256 + byte(text, i)
-      end
-      out[#out + 1], at = n, last + 1
+      local n, after = 0, at + (tonumber(size) or 1)
+      for i = at, after - 1 do n = n * 256 + byte(text, i) end
+      out[#out + 1], at = n, after
     end
     out[#out + 1] = at
     return unpack(out)
   end,
 }
 local packed, unpacked = struct.pack, struct.unpack
-
--- Whole numbers as Redis's commands take them.
-local function whole(n)
-  return string.format('%.0f', n)
-end
+local function whole(n) return string.format('%.0f', n) end -- as Redis's commands take whole numbers
 
 -- The TTL of a key that means nothing any more us µs from now, in ms: a second more.
-local function outlast(us)
-  return whole(min(EXACT, ceil(us / 1000) + 1000))
-end
+local function outlast(us) return whole(min(EXACT, ceil(us / 1000) + 1000)) end

@@ -4,33 +4,27 @@
 -- The state is a sorted set of ids by the end of their lease. No lease is longer than a day: an end beyond that was written by a
 -- clock that has since stepped back, and counts for nothing.
 function algorithms.C()
+  local FAR = 60000000 -- how far ahead a start can be
   local from, to = '(' .. whole(now), whole(now + 86400000000 + FAR)
 
-  -- The end of the lease that ends after `skip` others, by a command, between a and b.
-  local function ends(r, command, a, b, skip)
-    return tonumber(call(command, r.key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), '1')[2] or nil)
-  end
 
   return {
     load = function(of, key, numbers)
       local cap, lease = unpacked('>I7I7', numbers)
       return { of = of, key = key, cap = cap, lease = lease, held = call('ZCOUNT', key, from, to), new = {}, gone = {}, latest = 0 }
     end,
-
     -- A full rule has a free place once enough leases have ended to be below cap, unless they are renewed.
     fit = function(r, t, _, id)
       if r.cap == 0 then return nil end
       if r.held < r.cap or id and tonumber(call('ZSCORE', r.key, id) or 0) > now then return t end
-      r.free = r.free or ends(r, 'ZRANGEBYSCORE', from, to, r.held - r.cap) or now + r.lease
+      r.free = r.free or tonumber(call('ZRANGEBYSCORE', r.key, from, to, 'WITHSCORES', 'LIMIT', whole(r.held - r.cap), '1')[2] or now + r.lease)
       return max(t, r.free), true
     end,
-
     charge = function(r, start, _, id)
       r.held, r.free, r.latest = r.held + 1, nil, max(r.latest, start + r.lease)
       r.new[#r.new + 1], r.new[#r.new + 2] = whole(start + r.lease), id
       return 0
     end,
-
     save = function(r)
       call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
       if #r.gone > 0 then call('ZREM', r.key, unpack(r.gone)) end
@@ -39,18 +33,18 @@ function algorithms.C()
         if call('PTTL', r.key) < (r.latest - now) / 1000 then call('PEXPIRE', r.key, outlast(r.latest - now)) end
       end
     end,
-
     -- #for decide
     show = function(r)
-      return max(0, r.cap - r.held), r.held > 0 and max(r.latest, ends(r, 'ZREVRANGEBYSCORE', to, from, 0) or 0) - now or 0
+      local last = r.held > 0 and call('ZREVRANGEBYSCORE', r.key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      return max(0, r.cap - r.held), r.held > 0 and max(r.latest, tonumber(last or 0)) - now or 0
     end,
     -- #end
   }
 end
 
+-- #for ack, decide, inspect, join, reset, settle
 function rare.C()
   return {
-    -- #for ack, decide, settle
     refund = function(r, _, _, id)
       local score = call('ZSCORE', r.key, id)
       if not score then return 0 end
@@ -58,12 +52,8 @@ function rare.C()
       r.held = r.held - (tonumber(score) > now and 1 or 0)
       return 1
     end,
-    -- #end
-    -- #for settle, reset
     room = function() return 0 end,
-    -- #end
-    -- #for join, inspect
     after = function(r, t, others) return others + r.held < r.cap and t or nil end,
-    -- #end
   }
 end
+-- #end

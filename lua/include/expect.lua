@@ -7,22 +7,21 @@ local function waiting_below(at)
   below[at] = below[at] or (tonumber(call('HGET', P .. 'units', at) or nil) or 0) + (counts[at] or 0)
   return below[at]
 end
-local function ready_below(q, at)
-  local name = set_name(q, at)
-  siblings[name] = siblings[name] or max(#children(q, at).list, call('ZCARD', children(q, at).key))
-  return siblings[name]
+local function ready_below(n)
+  siblings[n] = siblings[n] or max(#n.list, call('ZCARD', n.key))
+  return siblings[n]
 end
 
 -- The moment by which a task of a scope starts that has so many tasks before it in its leaf, and the rule that admits it last; nil
 -- and a rule if no clock tells. Each sibling that could be served has a turn for each turn of the leaf. `queued`, if given, gets for
 -- each concurrency rule how many tasks take a place up to and including it, and how many runs hold one.
 local function expect(its, scope, q, before, cost, from, queued)
-  local latest, by, costs, unknown = max(now, from or 0), 0, costs_of(its, cost), nil
+  local latest, by, costs, unknown = max(now, from or 0), 0, rules.costs(its, cost), nil
   for i, r in ipairs(its) do
     local c = costs[i]
     local ahead = before * c
     if r.node ~= scope and r.of.kind ~= 'P' then
-      ahead = max(0, min(max(waiting_below(r.node) - c, ahead), (before + 1) * c * max(1, ready_below(q, r.node)) - c))
+      ahead = max(0, min(max(waiting_below(r.node) - c, ahead), (before + 1) * c * max(1, ready_below(tree.children(q, r.node))) - c))
     end
     local t = c == 0 and now or algorithm(r.of.kind, 'rare').after(r, max(now, from or 0), ahead, c)
     if r.of.kind == 'C' and queued then queued[#queued + 1], queued[#queued + 2] = ahead + 1, r.held end

@@ -1,9 +1,8 @@
 -- The pause of a node by an API, or by a guess. Source: docs/vendor.md#pauses
 --
--- Four numbers: when it ends; when it began; its length if the API gave none, 0 if it did; and then its trial, the moment at
--- which the guess is over. From the trial on calls go one at a time, as probes: each start puts the end off by PROBE, until a
--- call has gone through. A probe of which nothing is heard holds up the others no longer, and no trial lasts longer than the
--- guess is remembered.
+-- Four numbers: when it ends; when it began; its length if the API gave none, 0 if it did; and then its trial, the moment at which the
+-- guess is over. From the trial on calls go one at a time, as probes: each start puts the end off by PROBE, until a call has gone through.
+-- A probe of which nothing is heard holds up the others no longer, and no trial lasts longer than the guess is remembered.
 local PROBE, RESTED = 10000000, 60000000
 
 function algorithms.P()
@@ -27,15 +26,13 @@ function algorithms.P()
   }
 end
 
+-- #for ack, decide, inspect, join, reset, settle
 function rare.P()
   return {
-    -- #for ack, decide, settle
     refund = function(r, start)
       if r.trial > 0 and r.ends == start + PROBE then r.ends = max(now, r.trial) end
     end,
-    -- #end
-    -- #for join, inspect
     after = function(r, t) return max(t, r.ends) end,
-    -- #end
   }
 end
+-- #end

@@ -22,8 +22,7 @@
 --
 -- An algorithm is made when the first rule of its kind is met, and its rare part when that is needed: to make functions is most of
 -- what a short call costs. Each has
---   load(of, key, numbers, v)  the state of a rule; stepped if the clock has stepped back since, and it is to be written by the new one,
---                        by a denial, too: it would begin anew with each look
+--   load(of, key, numbers, v)  the state of a rule; stepped if the clock has stepped back since: it is written anew, by a denial, too
 --   fit(r, t, c, id)     the first moment from t on at which it admits c units, and true if it may be later; nil for never
 --   charge(r, start, c, id)  takes c units at a start, in r only; returns their place
 --   save(r)              the text to write; or it writes by itself
@@ -33,21 +32,17 @@
 --   refund(r, place, c, id)  gives units back, exactly or too few; returns how many
 --   room(r)              how many units may be charged as a debt: a rule holds twice its capacity at most
 --   after(r, t, others, c)   when others and then c units are admitted, an estimate; nil if no clock tells
-local algorithms, rare, made = {}, {}, {}
+local rules, algorithms, rare, made = {}, {}, {}, {}
 local function algorithm(kind, how)
   local name = how and how .. kind or kind
-  local its = made[name]
-  if not its then
-    its = (how and rare or algorithms)[kind]()
-    made[name] = its
-  end
-  return its
+  made[name] = made[name] or (how and rare or algorithms)[kind]()
+  return made[name]
 end
 
 -- To set a TTL costs as much as a write. So it is set to end LONGER after the state means nothing any more, and kept while it ends at
 -- least LEAST and at most MOST after that, in ms. A state says when its key expires; this returns that, and notes a new TTL.
-local LONGER, LEAST, MOST = 40000, 1000, 58000
 local function expires(r, lasts)
+  local LONGER, LEAST, MOST = 40000, 1000, 58000
   local ends = ceil((now + lasts) / 1000)
   local spare = r.till - ends
   if spare < LEAST or spare > MOST then
@@ -66,9 +61,7 @@ end
 local texts, loaded, of_scope = {}, {}, {}
 local changed = {} -- rules to be written
 
-local function dirty(r)
-  if not r.dirty then r.dirty, changed[#changed + 1] = true, r end
-end
+local function dirty(r) if not r.dirty then r.dirty, changed[#changed + 1] = true, r end end
 
 local reported = call('EXISTS', P .. 'api') == 1
 
@@ -79,9 +72,9 @@ local function node(scope, n)
   return sub(scope, 1, at - 1)
 end
 
-local function read(text)
+function rules.read(text)
   local its, names = { weights = {}, rules = {}, plain = true }, nil
-  its.version, its.policy, its.shape, its.from, its.ends, names = unpacked('>I7I7I7I7I7B', text)
+  its.shape, its.from, its.ends, names = unpacked('>I7I7I7B', text, 15)
   for i = 1, names do its.weights[i] = unpacked('>I7', text, 30 + 7 * i) / 1000000 end
   local at, size = 37 + 7 * names, #text
   while at <= size do
@@ -96,9 +89,8 @@ local function read(text)
 end
 
 -- The state of a rule at a scope, read once a call.
-local function rule(of, scope)
-  local level = of.level
-  local at = level == 0 and '' or level == of.names and scope or node(scope, level)
+function rules.state(of, scope)
+  local at = of.level == 0 and '' or of.level == of.names and scope or node(scope, of.level)
   local name = at .. ':' .. of.name
   local r = loaded[name]
   if not r then
@@ -116,7 +108,7 @@ local function rule(of, scope)
 end
 
 -- The pause of a node, nil if there is none.
-local function pause(at)
+function rules.pause(at)
   local r = loaded[at]
   if r == nil then
     local v = call('HGET', P .. 'api', 'P' .. at)
@@ -131,46 +123,42 @@ local function pause(at)
 end
 
 -- The rules of a scope by a text, and after them the pauses of its nodes: each is one more that admits nothing before it ends.
-local function policy(scope, text)
-  local its = of_scope[scope]
-  if its then return its end
-  local of = texts[text] or read(text)
-  texts[text] = of
-  its = { version = of.version, policy = of.policy, shape = of.shape, ends = of.ends, outdated = now < of.from or now >= of.ends, weights = of.weights, many = 0, costs = {} }
+function rules.of(scope, text)
+  if of_scope[scope] then return of_scope[scope] end
+  texts[text] = texts[text] or rules.read(text)
+  local of = texts[text]
+  local its = { shape = of.shape, ends = of.ends, outdated = now < of.from or now >= of.ends, weights = of.weights, many = 0, costs = {} }
   of_scope[scope] = its
   if its.outdated then return its end -- and load no rule by its numbers: others may share it
   its.many = #of.rules
-  for i = 1, its.many do its[i] = rule(of.rules[i], scope) end
+  for i = 1, its.many do its[i] = rules.state(of.rules[i], scope) end
   if reported then
-    for level = 0, #of.weights do its[#its + 1] = pause(node(scope, level)) end
+    for level = 0, #of.weights do its[#its + 1] = rules.pause(node(scope, level)) end
   end
   return its
 end
 
--- How many units a task takes under a rule: cost is a number, or by unit, "requests=1,tokens=1500,". 0 is none.
-local function units(r, cost)
-  local unit = r.of.unit
-  if r.of.kind == 'P' or unit == '*' and type(cost) ~= 'number' then return 1 end
-  if type(cost) == 'number' then return cost end
+-- How many units of a kind a cost has: it is a number, or by unit, "requests=1,tokens=1500,". 0 is none.
+local function units_of(cost, unit)
   local name = string.gsub(unit == '' and 'requests' or unit, '%p', '%%%0')
-  return tonumber(match(',' .. cost, ',' .. name .. '=(%d+),') or unit == '' and 1 or 0)
+  return tonumber(cost) or tonumber(match(',' .. cost, ',' .. name .. '=(%d+),') or unit == '' and 1 or 0)
 end
 
--- The same under each rule: the costs of a task. Tasks of a scope that cost the same share them. They are kept by text: miniredis
+-- How many units a task takes under each rule. Tasks of a scope that cost the same share them. They are kept by text: miniredis
 -- makes a list up to an index that is a number.
-local function costs_of(its, cost)
-  local list = its.costs['' .. cost]
-  if not list then
-    list = {}
-    for i = 1, #its do list[i] = units(its[i], cost) end
-    its.costs['' .. cost] = list
+function rules.costs(its, cost)
+  local list = its.costs['' .. cost] or {}
+  its.costs['' .. cost] = list
+  for i = #list + 1, #its do
+    local of = its[i].of
+    list[i] = (of.kind == 'P' or of.unit == '*' and type(cost) ~= 'number') and 1 or units_of(cost, of.unit)
   end
   return list
 end
 
 -- The first moment from t on at which all rules admit a cost, the rule that asks for it, and whether it is sure; nil for never, and
 -- the rule that says so. If it is not sure, it is a lower bound.
-local function joint(its, costs, t, id)
+function rules.joint(its, costs, t, id)
   local many, agree, i, sure, by = #its, 0, 0, true, 0
   for _ = 1, 50 * many do
     i = i % many + 1
@@ -188,7 +176,7 @@ end
 
 -- When the rule that alone would admit a cost last admits it, the rule, and whether that is sure; nil for never. Units that come
 -- free of others start nothing sooner.
-local function binding(its, costs, from, id)
+function rules.binding(its, costs, from, id)
   local last, by, sure = from, nil, true
   for i, r in ipairs(its) do
     local at, guess = from, nil
@@ -202,9 +190,8 @@ end
 -- Charges all rules at a start, and the pauses of which it is a probe. Returns the places of the units, one for each rule, 0 for
 -- none, in a list that the next call uses again.
 local places = {}
-local function charge(its, start, costs, id)
-  for i = 1, #its do
-    local r = its[i]
+function rules.charge(its, start, costs, id)
+  for i, r in ipairs(its) do
     local place = costs[i] > 0 and r.its.charge(r, start, costs[i], id)
     if place then dirty(r) end
     places[i] = place or 0
@@ -213,7 +200,7 @@ local function charge(its, start, costs, id)
 end
 
 -- Whether what was charged last is a probe.
-local function is_probe(its)
+function rules.is_probe(its)
   for i = its.many + 1, #its do
     if places[i] > 0 then return true end
   end
@@ -222,7 +209,7 @@ end
 
 -- #for ack, decide, settle
 -- Gives back what was charged at places for a start, or only the leases of it. If it was a probe, the next start is one.
-local function refund(its, at, start, costs, id, leases_only)
+function rules.refund(its, at, start, costs, id, leases_only)
   for i, r in ipairs(its) do
     local kind = r.of.kind
     if kind == 'C' or kind == 'P' or costs[i] > 0 and not leases_only and (at[i] or 0) > 0 then
@@ -234,11 +221,11 @@ end
 -- #end
 
 -- Has a node that is blocked looked at now: units came free below it, or a limit has changed. Returns 1 if it was blocked.
-local function due(at) return call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at) end
+function rules.due(at) return call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at) end
 
 -- #for settle
 -- Moves units to a later start: a run began late, and counts when it began, whatever has come back of its units by then.
-local function move_later(its, at, start, costs)
+function rules.move_later(its, at, start, costs)
   for i = 1, its.many do
     local r = its[i]
     if costs[i] > 0 and r.of.kind ~= 'C' and (at[i] or 0) > 0 then
@@ -251,16 +238,14 @@ local function move_later(its, at, start, costs)
 end
 -- #end
 
-local function save()
+function rules.save()
   for _, r in ipairs(changed) do
     local state = r.its.save(r)
-    if not state then
-      r.ttl = nil -- it writes by itself
-    elseif r.ttl then
+    if state and r.ttl then
       call('SET', r.key, state, 'PX', whole(r.ttl))
-    elseif #state == r.size then
+    elseif state and #state == r.size then
       call('SETRANGE', r.key, '0', state) -- half of what SET costs
-    else
+    elseif state then -- else it writes by itself
       call('SET', r.key, state, 'KEEPTTL')
     end
   end

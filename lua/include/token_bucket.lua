@@ -14,34 +14,26 @@ function algorithms.T()
       local r = { of = of, key = key, p = p, q = q, cap = cap, slack = slack, at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, written = now, till = 0, size = 0 }
       if v and byte(v) == TOKEN then
         local _, till, at, lead, x, was, age, low = unpacked('>BI6I7I4I7I7I5I7', v)
-        local written = at - lead
-        r.till, r.size, r.written, r.at, r.x, r.since, r.low = till, #v, written, at, x, at - age, low
-        r.stepped = written > now
+        r.till, r.size, r.written, r.at, r.x, r.since, r.low = till, #v, at - lead, at, x, at - age, low
+        r.stepped = r.written > now
         if r.stepped or was ~= q and p > 0 then algorithm('T', 'rare').adjust(r, was) end
       end
       return r
     end,
-
     fit = function(r, t, c)
       local p = r.p
       if p == 0 or c > r.cap then return nil end
       local over = r.x - (t - r.at - r.slack) * p + (c - r.cap) * r.q
       return over <= 0 and t or t + ceil(over / p)
     end,
-
     charge = function(r, start, c)
       local p, q, x, at = r.p, r.q, r.x, r.at
       local met, mark = x - (start - at) * p, start > at and start or at + 1
-      if met < q then
-        r.since, r.low = mark, UNTOUCHED
-      elseif met < r.low then
-        r.low = met
-      end
+      if met < q then r.since, r.low = mark, UNTOUCHED else r.low = min(r.low, met) end
       r.x = max(0, max(x - (now - at) * p, (start - now) * p) + c * q - (mark - now) * p)
       r.at, r.written = mark, now
       return mark
     end,
-
     -- A bucket that has been full for less than slack is not yet as if unused.
     save = function(r)
       local lasts = r.p > 0 and max(0, (r.x - (now - r.at) * r.p) / r.p + r.slack) or EXACT / 1000
@@ -49,7 +41,6 @@ function algorithms.T()
       if age >= 1099511627776 then age = 0 end -- what is from before the latest start does not come back then
       return packed('>BI6I7I4I7I7I5I7', TOKEN, till, r.at, max(0, r.at - r.written), r.x, r.q, max(0, age), r.low)
     end,
-
     -- #for decide
     -- The units left, and µs until it is as if unused.
     show = function(r)
@@ -86,8 +77,7 @@ function rare.T()
         if r.x > most then r.x, r.since, r.low = most, r.at + 1, 0 end
       end
     end,
-
-    -- #for ack, decide, settle
+    -- #for ack, decide, inspect, join, reset, settle
     refund = function(r, mark, c)
       if r.p == 0 or mark > r.at or mark < r.since then return 0 end
       local back = max(0, min(c * r.q, level(r, now), r.x))
@@ -98,9 +88,6 @@ function rare.T()
       r.x = r.x - back
       return floor(back / r.q)
     end,
-    -- #end
-
-    -- #for decide
     -- The place of a start that begins at t instead, for the same charge: its own if the level has not been below its units since,
     -- so that no interval has more than the bucket admits; nil if it must be charged anew.
     later = function(r, place, t, c)
@@ -111,14 +98,8 @@ function rare.T()
       r.x, r.at, r.since, r.low, r.written = least, t, t, UNTOUCHED, now -- it was the last, and nothing of it is left
       return t
     end,
-    -- #end
-
-    -- #for settle, reset
     -- How many units may be charged as a debt.
     room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,
-    -- #end
-
-    -- #for join, inspect
     -- When `others` and then c units are admitted; nil if no clock tells. A bucket is no fuller than full.
     after = function(r, t, others, c)
       if r.p == 0 or c > r.cap then return nil end

@@ -14,12 +14,9 @@
 --   units                 hash: how many tasks wait below each node, without its own leaf. When none does, its shares begin anew.
 --
 -- The lowest tag goes first, and a turn raises it by cost / weight. The virtual time of a node is the lowest tag of its ready
--- children, or of those that left: no clock is kept. Ready and left sets are read once and written at the end, by save_tree.
+-- children, or of those that left: no clock is kept. Ready and left sets are read once and written at the end, by tree.save.
 local blocked, recheck, rules_key, costs_key = P .. 'blocked', P .. 'recheck', P .. 'rules', P .. 'costs'
-
--- How long the keys of waiting tasks are kept, in s: a month after a task has joined.
-local STAYS = '2592000'
-
+local STAYS = '2592000' -- how long the keys of waiting tasks are kept, in s: a month after a task has joined
 local seen, last_dispatch, newest = {}, now, '' -- the queues; when a dispatch came last, and the newest rules it had
 do
   local all = call('HGETALL', P .. 'queues')
@@ -36,17 +33,16 @@ local function set_name(q, at) return at and ':' .. q .. ':' .. at or '' end
 local function parent(at) return at ~= '' and match(at, '^(.*)/[^/]*$') or nil end
 local function leaf_node(scope) return scope .. '/!' end
 local function scope_of(leaf) return match(leaf, '^(.*)/!$') end
-
--- Tags and places as Redis's sorted sets take them.
-local function score(n) return string.format('%.17g', n) end
-
+local function score(n) return string.format('%.17g', n) end -- tags and places, as sorted sets take them
 local function lowest(key) return tonumber(call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
+
+local tree = { rechecks = call('EXISTS', recheck) == 1 }
 
 -- The ready children of a node: `list` has the first of them, by tag, all of them if `whole`; dirty and gone what is to be
 -- written, left the tags of children that leave.
-local sets, FEW, MANY = {}, 8, 64
+local sets = {}
 
-local function write_set(n)
+function tree.write(n)
   local come, go, away = {}, {}, {}
   for child, tag in pairs(n.dirty) do come[#come + 1], come[#come + 2] = score(tag), child end
   for child, tag in pairs(n.gone) do
@@ -64,129 +60,98 @@ local function write_set(n)
   n.dirty, n.gone, n.fresh, n.turned = {}, {}, nil, nil
 end
 
-local function read_set(n, most)
-  write_set(n)
+function tree.read(n, most)
+  tree.write(n)
   local got, list = call('ZRANGE', n.key, '0', whole(most - 1), 'WITHSCORES'), {}
   for i = 1, #got, 2 do list[#list + 1] = { child = got[i], tag = tonumber(got[i + 1]) } end
   n.list, n.whole = list, #list < most
 end
 
-local function children(q, at)
+function tree.children(q, at)
   local name = set_name(q, at)
-  local n = sets[name]
-  if not n then
-    n = { key = P .. 'ready' .. name, left = P .. 'left' .. name, dirty = {}, gone = {} }
-    sets[name] = n
-    read_set(n, FEW)
+  if not sets[name] then
+    sets[name] = { key = P .. 'ready' .. name, left = P .. 'left' .. name, dirty = {}, gone = {} }
+    tree.read(sets[name], 8)
   end
-  return n
+  return sets[name]
 end
 
--- The first child, if any.
-local function first(n)
-  if #n.list == 0 and not n.whole then read_set(n, MANY) end
-  return n.list[1]
+-- A child by its place, nil if there are fewer.
+function tree.child(n, i)
+  if i > #n.list and not n.whole then tree.read(n, 2 * #n.list + 64) end
+  return n.list[i]
 end
 
 -- Whether any child of a node is away with a tag of its own: asked once, until one leaves.
-local function apart(n)
+function tree.apart(n)
   if n.away == nil then n.away = call('EXISTS', n.left) == 1 end
   return n.away
 end
 
-local function put(n, child, tag)
+-- Puts a child in its place. One behind all that were read is not in the list.
+function tree.put(n, child, tag)
   n.dirty[child], n.gone[child] = tag, nil
   local list = n.list
   local i = #list
-  if not n.whole and i > 0 and tag >= list[i].tag or not n.whole and i == 0 then return end -- among those that were not read
+  if not n.whole and (i == 0 or tag >= list[i].tag) then return end
   while i > 0 and list[i].tag > tag do i = i - 1 end
   table.insert(list, i + 1, { child = child, tag = tag })
 end
 
-local rechecks = call('EXISTS', recheck) == 1
+-- Takes a child out of the list. Returns its tag, nil if it was not read.
+function tree.pull(n, child)
+  for i, e in ipairs(n.list) do
+    if e.child == child then return table.remove(n.list, i).tag end
+  end
+end
+
 local times = {} -- nodes that this call blocks, or false for those it unblocks
-local function is_blocked(at)
+function tree.is_blocked(at)
   if times[at] ~= nil then return times[at] end
-  return call('ZSCORE', blocked, at) or rechecks and call('ZSCORE', recheck, at)
+  return call('ZSCORE', blocked, at) or tree.rechecks and call('ZSCORE', recheck, at)
 end
 
 -- A child is ready, and so are the nodes above it that are not blocked.
-local function enter(q, at, child)
-  local n = children(q, at)
-  local low, tag = first(n), 0
-  if apart(n) then
+function tree.enter(q, at, child)
+  local n = tree.children(q, at)
+  local low, tag = tree.child(n, 1), 0
+  if tree.apart(n) then
     local own = tonumber(call('ZSCORE', n.left, child) or nil)
     tag = max(own or 0, low and low.tag or lowest(n.left) or 0)
     if own then call('ZREM', n.left, child) end
   elseif low then
     tag = low.tag
   end
-  put(n, child, tag)
+  tree.put(n, child, tag)
   if low then return end
   n.fresh = true
-  if at == '' then return enter(q, nil, q) end
-  if at and not is_blocked(at) then enter(q, parent(at), at) end
+  if at == '' then return tree.enter(q, nil, q) end
+  if at and not tree.is_blocked(at) then tree.enter(q, parent(at), at) end
 end
 
 -- A child is no longer ready, and neither is a node without ready children.
-local function leave(q, at, child)
-  local n, tag = children(q, at), nil
-  for i, e in ipairs(n.list) do
-    if e.child == child then
-      tag = table.remove(n.list, i).tag
-      break
-    end
-  end
-  tag = tag or n.dirty[child] or not n.whole and not n.gone[child] and tonumber(call('ZSCORE', n.key, child) or nil)
+function tree.leave(q, at, child)
+  local n = tree.children(q, at)
+  local tag = tree.pull(n, child) or n.dirty[child] or not n.whole and not n.gone[child] and tonumber(call('ZSCORE', n.key, child) or nil)
   if not tag then return end
   n.dirty[child], n.gone[child] = nil, false
-  local low = first(n)
-  if low and tag > low.tag or apart(n) then n.gone[child], n.away = tag, true end
+  local low = tree.child(n, 1)
+  if low and tag > low.tag or tree.apart(n) then n.gone[child], n.away = tag, true end
   if low or not at then return end
-  if at == '' then return leave(q, nil, q) end
-  leave(q, parent(at), at)
+  if at == '' then return tree.leave(q, nil, q) end
+  tree.leave(q, parent(at), at)
 end
 
--- #for dispatch
--- The first child of a node has had a turn.
-local function turn(n, units)
-  if apart(n) then n.turned = n.list[1].tag elseif #n.list == 1 and n.whole then return end -- it is alone
-  local e = table.remove(n.list, 1)
-  put(n, e.child, e.tag + units)
-end
--- #end
-
-local function due_above(at)
+-- Has what is blocked at a node or above it looked at now.
+function tree.due_above(at)
   while at do
-    due(at)
+    rules.due(at)
     at = parent(at)
   end
 end
 
--- #for dispatch
-local function block(at, t)
-  times[at] = max(now + 1, t)
-  for q in pairs(at ~= '' and seen or {}) do leave(q, parent(at), at) end
-end
--- #end
-
--- #for dispatch
-local function unblock(at)
-  times[at] = false
-  for q in pairs(at ~= '' and seen or {}) do
-    local scope = scope_of(at)
-    if scope and call('EXISTS', leaf_key(q, scope)) == 1 or not scope and first(children(q, at)) then enter(q, parent(at), at) end
-  end
-end
--- #end
-
--- #for dispatch
--- The requests of a cost by unit.
-local function requests(cost) return tonumber(cost) or tonumber(match(',' .. cost, ',requests=(%d+),') or nil) or 1 end
--- #end
-
 local counts = {}
-local function count(scope, units)
+function tree.count(scope, units)
   local at = parent(scope)
   while at do
     counts[at] = (counts[at] or 0) + units
@@ -197,45 +162,71 @@ end
 local leaves = {} -- the leaves whose first tasks were read: ids and scores by turns, from `next` on; and those that were taken
 
 -- #for dispatch
-local function leaf(q, scope)
-  local key = leaf_key(q, scope)
-  local l = leaves[key]
-  if not l then
-    l = { key = key, q = q, scope = scope, taken = {}, list = {}, next = 1, size = 3 }
-    leaves[key] = l
+-- The chosen child of a node has had a turn.
+function tree.turn(n, units)
+  if tree.apart(n) then n.turned = n.list[1].tag elseif #n.list == 1 and n.whole then return end -- it is alone
+  tree.pull(n, n.chosen.child)
+  tree.put(n, n.chosen.child, n.chosen.tag + units)
+end
+
+function tree.block(at, t)
+  times[at] = max(now + 1, t)
+  for q in pairs(at ~= '' and seen or {}) do tree.leave(q, parent(at), at) end
+end
+
+function tree.unblock(at)
+  times[at] = false
+  for q in pairs(at ~= '' and seen or {}) do
+    local scope = scope_of(at)
+    if scope and call('EXISTS', leaf_key(q, scope)) == 1 or not scope and tree.child(tree.children(q, at), 1) then tree.enter(q, parent(at), at) end
   end
+end
+
+-- Moves all that is blocked to where some of it is looked at in each call.
+function tree.recheck_all()
+  if call('EXISTS', blocked) == 0 then return end
+  call('ZUNIONSTORE', recheck, '2', recheck, blocked)
+  call('DEL', blocked)
+  call('EXPIRE', recheck, STAYS)
+  tree.rechecks = true
+end
+
+function tree.leaf(q, scope)
+  local key = leaf_key(q, scope)
+  leaves[key] = leaves[key] or { key = key, q = q, scope = scope, taken = {}, list = {}, next = 1, size = 3 }
+  local l = leaves[key]
   if l.list[l.next] == nil and not l.ended then
     l.list, l.next = call('ZRANGE', key, whole(#l.taken), whole(#l.taken + l.size - 1), 'WITHSCORES'), 1
     l.ended, l.size = #l.list < 2 * l.size, 16
   end
   return l
 end
--- #end
 
--- #for dispatch
--- Takes the first task out of a leaf. Returns whether the leaf is empty.
-local function take(l)
-  l.taken[#l.taken + 1], l.next = l.list[l.next], l.next + 2
+-- Takes the first task, if any, out of a leaf, which is not ready when it is empty.
+function tree.take(l)
+  local id = l.list[l.next]
+  if id then
+    l.taken[#l.taken + 1], l.next = id, l.next + 2
+    tree.count(l.scope, -1)
+  end
   l.empty = l.ended and l.list[l.next] == nil
-  return l.empty
+  if l.empty then tree.leave(l.q, l.scope, leaf_node(l.scope)) end
 end
 -- #end
 
 -- #for ack, join
 -- Makes a leaf and the nodes above it ready again, where that was lost: a task has come by itself that waits already.
-local function heal(q, scope)
+function tree.heal(q, scope)
   local child, at = leaf_node(scope), scope
-  while at and not is_blocked(child) do
-    local n = children(q, at)
-    if not (n.dirty[child] or call('ZSCORE', n.key, child)) then enter(q, at, child) end
+  while at and not tree.is_blocked(child) do
+    local n = tree.children(q, at)
+    if not (n.dirty[child] or call('ZSCORE', n.key, child)) then tree.enter(q, at, child) end
     child, at = at, parent(at)
   end
 end
--- #end
 
--- #for ack, join
 -- Puts tasks in a leaf: scores and ids by turns, and their costs by id where they are not 1. Returns how many were not there.
-local function wait(q, scope, tasks, costs)
+function tree.wait(q, scope, tasks, costs)
   local key = leaf_key(q, scope)
   local was = lowest(key)
   local joined = call('ZADD', key, 'NX', unpack(tasks))
@@ -249,13 +240,13 @@ local function wait(q, scope, tasks, costs)
     call('HSET', costs_key, q .. ':' .. id, cost)
     call('EXPIRE', costs_key, STAYS)
   end
-  count(scope, joined)
+  tree.count(scope, joined)
   if not was then
-    enter(q, scope, leaf_node(scope))
+    tree.enter(q, scope, leaf_node(scope))
   elseif joined < #tasks / 2 then
-    heal(q, scope)
+    tree.heal(q, scope)
   elseif lowest(key) < was then -- another task is first
-    due_above(scope)
+    tree.due_above(scope)
   end
   return joined
 end
@@ -263,49 +254,44 @@ end
 
 -- #for ack
 -- Takes any task out of its leaf, if it is there.
-local function withdraw(q, scope, id)
+function tree.withdraw(q, scope, id)
   local key = leaf_key(q, scope)
   local place = call('ZRANK', key, id)
   if not place then return end
   call('ZREM', key, id)
   call('HDEL', costs_key, q .. ':' .. id)
-  count(scope, -1)
+  tree.count(scope, -1)
   if call('EXISTS', key) == 0 then
-    leave(q, scope, leaf_node(scope))
-    leaves[key] = { taken = {}, empty = true, q = q, scope = scope }
+    tree.leave(q, scope, leaf_node(scope))
+    leaves[key] = { key = key, taken = {}, empty = true, q = q, scope = scope }
   elseif place == 0 then -- the next one may need less
-    due_above(scope)
+    tree.due_above(scope)
   end
 end
 -- #end
 
 -- Writes what has changed.
-local function save_tree()
-  local empty, come, go = {}, {}, {}
+function tree.save()
+  local unused, come, go, looked = {}, {}, {}, {}
   for key, l in pairs(leaves) do
     if #l.taken > 0 then call('ZREM', key, unpack(l.taken)) end
-    if l.empty then empty[#empty + 1] = l end
   end
-  for _, l in ipairs(empty) do
-    local others = {}
-    for q in pairs(seen) do others[#others + 1] = q ~= l.q and leaf_key(q, l.scope) or nil end
-    if #others == 0 or call('EXISTS', unpack(others)) == 0 then go[#go + 1] = l.scope end
+  for _, l in pairs(leaves) do
+    local its = { l.key }
+    for q in pairs(l.empty and seen or {}) do its[#its + 1] = leaf_key(q, l.scope) end
+    if l.empty and call('EXISTS', unpack(its)) == 0 then unused[#unused + 1] = l.scope end
   end
-  if #go > 0 then call('HDEL', rules_key, unpack(go)) end
-  for _, n in pairs(sets) do write_set(n) end
-  go = {}
+  if #unused > 0 then call('HDEL', rules_key, unpack(unused)) end
+  for _, n in pairs(sets) do tree.write(n) end
   for at, t in pairs(times) do
-    if t then come[#come + 1], come[#come + 2] = whole(t), at end
-    if not t or rechecks then go[#go + 1] = at end
+    if t then come[#come + 1], come[#come + 2] = whole(t), at else go[#go + 1] = at end
+    looked[#looked + 1] = at
   end
   if #come > 0 then
     call('ZADD', blocked, unpack(come))
     call('EXPIRE', blocked, STAYS)
   end
-  if #go > 0 and rechecks then call('ZREM', recheck, unpack(go)) end
-  for i = #go, 1, -1 do
-    if times[go[i]] then table.remove(go, i) end
-  end
+  if #looked > 0 and tree.rechecks then call('ZREM', recheck, unpack(looked)) end
   if #go > 0 then call('ZREM', blocked, unpack(go)) end
   for at, units in pairs(counts) do
     local left = units ~= 0 and call('HINCRBY', P .. 'units', at, whole(units))

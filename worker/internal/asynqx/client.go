@@ -235,9 +235,9 @@ func (g *Client) look(ctx context.Context, queue string) *redis.Cmd {
 func (g *Client) takePending(queue string, n int) []found {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.Serving), LeaseFor/2)
 	defer cancel()
-	lease, keys := NewLease(), []string{queue + "pending", queue + "paused", queue + "active", queue + "lease"}
+	lease, keys := NewLease(), []string{queue, queue + "moving"}
 	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
-		messages, err := eval(ctx, g.UniversalClient, lua.TakePending, keys, []any{lease, n, queue + "t:"}).StringSlice()
+		messages, err := eval(ctx, g.UniversalClient, lua.TakePending, keys, []any{lease, n}).StringSlice()
 		if MayPass(err) && Sleep(ctx, pause) && g.Serving.Err() == nil {
 			continue
 		}

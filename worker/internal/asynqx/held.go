@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/headway-go/headway/lua"
 )
 
 // Held is a waiting task that Hold has made active, so that no server can take it.
@@ -42,17 +41,14 @@ func Hold(ctx context.Context, rdb redis.UniversalClient, queue, id string) (*He
 		return nil, Unknown, fmt.Errorf("worker: hold task %s of queue %s: %w", id, queue, err)
 	}
 	h.score = at
-	keys := []string{taskKey(queue, id), prefix + "active", prefix + "lease", prefix + "scheduled", prefix + "retry", prefix + "held"} // no key of asynq's: as if it were not paused
-	answers, err := eval(ctx, rdb, lua.TakeTasks, keys, []any{h.lease, id}).Slice()
+	messages, out, err := move(ctx, rdb, queue, "hold", h.lease, []string{id})
 	if err != nil {
 		return nil, Unknown, fmt.Errorf("worker: hold task %s of queue %s: %w", id, queue, err)
 	}
-	var is bool
-	if h.message, is = answers[0].(string); is {
-		return h, Moved, nil
+	if h.message = messages[0]; out[0] != Moved {
+		return nil, out[0], nil
 	}
-	code, _ := answers[0].(int64)
-	return nil, outcomes[code], nil
+	return h, Moved, nil
 }
 
 // PutBack returns the task to the set that it waited in, with its headers changed: an empty value

@@ -81,32 +81,12 @@ func (r *Mover) Release(ctx context.Context, queue string, ids []string) (out []
 func (r *Mover) Take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
 	for len(ids) > 0 {
 		n := min(len(ids), moveBatch)
-		some, became, err := r.takePart(ctx, queue, lease, ids[:n])
+		some, became, err := move(ctx, r.rdb, queue, "take", lease, ids[:n])
 		if err != nil {
 			r.failed("release_task")
 			return messages, out, fmt.Errorf("worker: take tasks of queue %s: %w", queue, err)
 		}
 		messages, out, ids = append(messages, some...), append(out, became...), ids[n:]
-	}
-	return messages, out, nil
-}
-
-func (r *Mover) takePart(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
-	keys, args := taskCall(queue, ids, lease)
-	prefix := QueuePrefix(queue)
-	keys = append(keys, prefix+"active", prefix+"lease", prefix+"scheduled", prefix+"retry", prefix+"paused")
-	answers, err := eval(ctx, r.rdb, lua.TakeTasks, keys, args).Slice()
-	if err != nil {
-		return nil, nil, err
-	}
-	messages, out = make([]string, len(ids)), make([]Outcome, len(ids))
-	for i, answer := range answers {
-		switch a := answer.(type) {
-		case string:
-			messages[i], out[i] = a, Moved
-		case int64:
-			out[i] = outcomes[a]
-		}
 	}
 	return messages, out, nil
 }
@@ -125,20 +105,14 @@ func (r *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string)
 	return nil
 }
 
-// toPending sends release_tasks, for tasks that wait and those that this process has taken under a
-// lease.
+// toPending releases tasks that wait and those that this process has taken under a lease.
 func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease string, out []Outcome) error {
-	keys, args := taskCall(queue, ids, strconv.FormatInt(time.Now().UnixNano(), 10), lease)
-	prefix := QueuePrefix(queue)
-	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry", prefix+"paused", prefix+"active", prefix+"lease")
-	answers, err := eval(ctx, r.rdb, lua.ReleaseTasks, keys, args).Int64Slice()
+	_, became, err := move(ctx, r.rdb, queue, "release", lease, ids)
 	if err != nil {
 		r.failed("release_task")
 		return fmt.Errorf("worker: release tasks of queue %s: %w", queue, err)
 	}
-	for i, answer := range answers {
-		out[i] = outcomes[answer]
-	}
+	copy(out, became)
 	return nil
 }
 
@@ -146,28 +120,39 @@ func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease
 // and reports which it moved: those that are no longer in pending stay where they are. After an error
 // some may have been moved. It costs one round trip.
 func (r *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
-	keys, args := taskCall(queue, ids, ownSecond(until))
-	keys = append(keys, QueuePrefix(queue)+"pending", QueuePrefix(queue)+"scheduled")
-	answers, err := eval(ctx, r.rdb, lua.DeferTasks, keys, args).Int64Slice()
+	_, out, err := move(ctx, r.rdb, queue, "defer", ownSecond(until), ids)
 	if err != nil {
 		return nil, fmt.Errorf("worker: park tasks of queue %s: %w", queue, err)
 	}
 	moved := make([]bool, len(ids))
-	for i, answer := range answers {
-		moved[i] = answer == 1
+	for i := range out {
+		moved[i] = out[i] == Moved
 	}
 	return moved, nil
 }
 
-// taskCall returns the first keys of a script over tasks of a queue, and its arguments: those given,
-// and the ids.
-func taskCall(queue string, ids []string, first ...any) (keys []string, args []any) {
-	keys, args = make([]string, 0, len(ids)+6), make([]any, 0, len(ids)+len(first))
-	args = append(args, first...)
+// move sends lua/asynq/move_tasks.lua. It returns the messages of tasks that were taken, and the outcome of each. The second key does
+// not exist: with it a cluster refuses the call while it moves their slot.
+func move(ctx context.Context, rdb redis.Scripter, queue, verb, score string, ids []string) (messages []string, out []Outcome, err error) {
+	prefix := QueuePrefix(queue)
+	args := []any{verb, score, strconv.FormatInt(time.Now().UnixNano(), 10)}
 	for _, id := range ids {
-		keys, args = append(keys, taskKey(queue, id)), append(args, id)
+		args = append(args, id)
 	}
-	return keys, args
+	answers, err := eval(ctx, rdb, lua.MoveTasks, []string{prefix, prefix + "moving"}, args).Slice()
+	if err != nil {
+		return nil, nil, err
+	}
+	messages, out = make([]string, len(ids)), make([]Outcome, len(ids))
+	for i, answer := range answers {
+		switch a := answer.(type) {
+		case string:
+			messages[i], out[i] = a, Moved
+		case int64:
+			out[i] = outcomes[a]
+		}
+	}
+	return messages, out, nil
 }
 
 // eval sends a script by its hash, or by its text if the server does not know it.

@@ -142,11 +142,11 @@ func TestReleaserStates(t *testing.T) {
 	}
 }
 
-// "Commands that a task costs": three, and three more for the call.
+// "Commands that a task costs": two, and five more for the call.
 func TestReleaserCost(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, redistest.NewServer(t).Client(t))
-	for _, test := range []struct{ n, commands int }{{1, 8}, {1, 6}, {10, 33}, {moveBatch, 303}} { // the first call sends the script, too
+	for _, test := range []struct{ n, commands int }{{1, 8}, {1, 7}, {10, 25}, {moveBatch, 205}} { // the first call sends the script, too
 		var ids []string
 		for i := range test.n {
 			ids = append(ids, fmt.Sprint(test.commands, " ", i))
