@@ -48,6 +48,10 @@ do
         return max(t, r.b1), true
       end,
       charge = function(r, start, c)
+        if start < r.b0 then -- a run that began late, in the period before
+          if start >= r.a then r.spare, r.last = r.spare - c, max(r.last, r.b0) end
+          return start
+        end
         if r.spread then
           local from, was = max(start, r.next), r.next
           r.next = from + part(max(0, r.b1 - r.slack - from), c, max(room(r), c))
