@@ -158,10 +158,15 @@ end
 
 -- Blocks the node of the rule that alone would admit a cost last. If no rule ever admits it, its task is refused, unless a limit is 0
 -- or an API's: these are looked at again in an hour.
-local function wait_for(l, its, cost, id, start)
+local function wait_for(l, its, cost, id, start, last, sure)
   local at, by, certain = rules.binding(its, rules.costs(its, cost), now + from)
   local r, NEVER = its[by], 3600000000
-  if not r then return tree.block(leaf_node(l.scope), min(start and start - lead or its.ends, its.ends)) end -- no rule alone, or the rules end before
+  if start and at <= now + lead + spread then -- each rule alone admits it: a guess keeps it, or windows that do not meet
+    r, certain = its[last], sure
+    local own = r and r.its.fit(r, now + from, rules.costs(its, cost)[last]) or 0
+    at = own > now + from and own or at > now + from and at or start
+  end
+  if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
   if at and certain and at - lead > now then at = at - lead end
   if at or r.cap == 0 or r.p == 0 or r.counts < EXACT then return tree.block(r.node, min(at or now + NEVER, its.ends, r.counts)) end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = l.q, l.scope, id
@@ -179,9 +184,9 @@ local function serve(q, scope, path)
   if not id then return tree.take(l) end
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
-  local start, _, sure = rules.joint(its, rules.costs(its, cost), now + from)
+  local start, last, sure = rules.joint(its, rules.costs(its, cost), now + from)
   if start and sure and start <= now + lead + spread then return grant(l, its, path, id, cost, start) end
-  return wait_for(l, its, cost, id, start)
+  return wait_for(l, its, cost, id, start, last, sure)
 end
 
 -- Serves the first leaf below a node that is not skipped. Returns false if all are. `path` has the nodes above.

@@ -157,7 +157,7 @@ function rules.costs(its, cost)
 end
 
 -- The first moment from t on at which all rules admit a cost, the rule that asks for it, and whether it is sure; nil for never, and
--- the rule that says so. If it is not sure, it is a lower bound.
+-- the rule that says so. If it is not sure, it is a lower bound, and the rule is one that guesses.
 function rules.joint(its, costs, t, id)
   local many, agree, i, sure, by = #its, 0, 0, true, 0
   for _ = 1, 50 * many do
@@ -165,8 +165,8 @@ function rules.joint(its, costs, t, id)
     if costs[i] > 0 then
       local at, guess = its[i].its.fit(its[i], t, costs[i], id)
       if not at then return nil, i end
-      sure = sure and not guess
-      if at > t then t, agree, by = at, 0, i end
+      if guess then sure, by = false, i end
+      if at > t then t, agree, by = at, 0, sure and i or by end
     end
     agree = agree + 1
     if agree == many then return t, by, sure and t < its.ends end
@@ -182,7 +182,7 @@ function rules.binding(its, costs, from, id)
     local at, guess = from, nil
     if costs[i] > 0 then at, guess = r.its.fit(r, from, costs[i], id) end
     if not at then return nil, i end
-    if at > last or guess and by and at == last then last, by, sure = at, i, not guess end
+    if at > last then last, by, sure = at, i, not guess end
   end
   return last, by, sure
 end
