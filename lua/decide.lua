@@ -90,8 +90,7 @@ local function deny(its, costs, lease, status, place)
 end
 
 -- Takes the grant of a task that is in flight: returns true if it is in time. Else it comes back, and what follows is nil, the score
--- of the place that it had, and what it keeps: the charge of a bucket under which it may start later, since a bucket could not
--- give back all of several starts.
+-- of the place that it had, the costs that are left to charge, and the places of units that it keeps in buckets.
 local function claim(its, a)
   local value = call('HGET', flight, a.id)
   if not value then return nil end
@@ -103,41 +102,36 @@ local function claim(its, a)
     reply(its, g.probe and 21 or 5, 0, g.start, g.places)
     return true
   end
-  local costs, left = rules.costs(its, g.cost), {}
+  local costs, left, kept = rules.costs(its, g.cost), {}, {}
   for i, r in ipairs(its) do
-    local at = ours and r.of.kind == 'T' and costs[i] > 0 and algorithm('T', 'rare').later(r, g.places[i], now, costs[i])
-    left[i] = at and 0 or costs[i]
-    g.places[i] = at or g.places[i]
-    if at then dirty(r) end
+    local keeps = ours and r.of.kind == 'T' and costs[i] > 0 and algorithm('T', 'rare').later(r, g.places[i], now, costs[i])
+    left[i], kept[i] = keeps and 0 or costs[i], keeps or nil
+    if keeps then dirty(r) end
   end
   rules.refund(its, g.places, g.start, left, lease_of(a.id, g.start), not ours)
-  return nil, g.score, ours and { costs = left, places = g.places, of = costs, start = g.start }
+  return nil, g.score, left, kept
 end
 
 local waits, flies
 local function decide(a, its, full, number)
-  local lease, taken, place, keeps = a.own and a.id or id .. '.' .. number, false, nil, nil
+  local lease, taken, place, left, kept = a.own and a.id or id .. '.' .. number, false, nil, nil, nil
   if a.task then
     lease = nil
     if waits == nil then waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1 end
-    if flies then taken, place, keeps = claim(its, a) end
+    if flies then taken, place, left, kept = claim(its, a) end
     if taken then return end
     if not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then return deny(its, full, nil, 3) end
   end
-  local costs = keeps and keeps.costs or full
+  local costs = left or full
   local start, _, sure = rules.joint(its, costs, now + a.from, lease)
   if not (start and sure and start <= now + a.ahead) then
-    for i, r in ipairs(keeps and its or {}) do
-      if keeps.costs[i] < keeps.of[i] then algorithm('T', 'rare').refund(r, keeps.places[i], keeps.of[i]) end
-    end
+    for i, at in pairs(kept or {}) do algorithm('T', 'rare').refund(its[i], at, full[i]) end
     return deny(its, full, lease, place and 6 or a.task and 3 or 0, place)
   end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
   local at = not a.peek and rules.charge(its, start + a.leeway, costs, lease)
-  for i, r in ipairs(keeps and its or {}) do
-    if keeps.costs[i] < keeps.of[i] then at[i] = algorithm('T', 'rare').later(r, keeps.places[i], start + a.leeway, keeps.of[i]) or keeps.places[i] end
-  end
+  for i, its_place in pairs(kept or {}) do at[i] = algorithm('T', 'rare').later(its[i], its_place, start + a.leeway) or its_place end
   reply(its, at and rules.is_probe(its) and 17 or 1, 0, start, at, retries)
   if a.own and not a.peek then records[#records + 1], a.text = a, out[#out] end
   anonymous = anonymous or not a.own and not a.peek

@@ -42,10 +42,10 @@ func isFixed(kind byte, n []int64) bool   { return kind == 'S' && n[1] == 0 }
 
 func roundUp(n, by int64) int64 { return (n + by - 1) / by * by }
 
-// drained is when a bucket is full again, in parts of a µs, by the charges that stand.
+// drained is when a bucket is full again, in parts of a µs, by the charges that stand, in the order that makes it soonest.
 func (k *counter) drained(n []int64) int64 {
 	z := int64(0)
-	for _, c := range k.charges {
+	for _, c := range slices.SortedStableFunc(slices.Values(k.charges), func(a, b charge) int { return int(a.start - b.start) }) {
 		z = max(z, c.start*n[0]) + c.units*n[1]
 	}
 	return z
@@ -189,7 +189,7 @@ func (k *counter) add(n []int64, now int64, c charge, judge bool) error {
 	}
 	switch {
 	case k.kind == 'T':
-		if k.z <= now*n[0] { // full whatever came back
+		if k.z <= c.start*n[0] { // full whatever came back
 			k.vague, k.charges = false, nil
 		}
 		k.z = max(k.z, c.start*n[0]) + c.units*n[1]

@@ -282,6 +282,7 @@ func (w *world) come(t *waiting, ahead, from int64) (bool, error) {
 	}
 	if f != nil {
 		w.giveBack(t.waiter(), t.scope, its, f.Start, !same)
+		w.gather(t.scope, its)
 	}
 	if answer.Status == Allowed {
 		return true, w.admitted(t, its, answer, f != nil, ahead, from)
@@ -299,6 +300,16 @@ func (w *world) come(t *waiting, ahead, from int64) (bool, error) {
 		}
 	}
 	return false, w.join([]*waiting{t}, []int64{place})
+}
+
+// gather has buckets as full as they may be: one from which a late task keeps its charge counts more than there was.
+func (w *world) gather(scope string, its Rules) {
+	for _, r := range its.Rules {
+		if n := r.Numbers; r.Kind == 'T' {
+			k := w.counter(r, scope)
+			k.z, k.vague = max(k.z, w.now*n[0]+n[2]*n[1]-n[3]*n[0]), true
+		}
+	}
 }
 
 func setCost(a *Attempt, cost string) {

@@ -4,8 +4,8 @@
 --
 -- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at `at`, the latest start so far, which
 -- never repeats, so that it also identifies the charge; at any time t it is x - (t - at) * p, negative if the bucket has been full
--- for a while. `low` is the lowest level that any charge after `since` met: no charge since then can have been refilled below it,
--- so a refund up to `low` is exact.
+-- for a while. `low` is the lowest level that a charge after `since` met whose start was the latest: no charge since then can have
+-- been refilled below it, so a refund up to `low` is exact.
 function algorithms.T()
   local TOKEN, UNTOUCHED = 84, EXACT
   return {
@@ -29,7 +29,8 @@ function algorithms.T()
     charge = function(r, start, c)
       local p, q, x, at = r.p, r.q, r.x, r.at
       local met, mark = x - (start - at) * p, start > at and start or at + 1
-      if met < q then r.since, r.low = mark, UNTOUCHED else r.low = min(r.low, met) end
+      -- Between two starts of one moment nothing drains.
+      if start > at and met < q then r.since, r.low = mark, UNTOUCHED elseif start > at then r.low = min(r.low, met) end
       r.x = max(0, max(x - (now - at) * p, (start - now) * p) + c * q - (mark - now) * p)
       r.at, r.written = mark, now
       return mark
@@ -54,8 +55,8 @@ function algorithms.T()
 end
 
 function rare.T()
-  -- The highest level: sums must stay exact.
-  local MOST, UNTOUCHED = 4503599627370496, EXACT
+  -- The highest level: sums must stay exact. And `low` after a late start: nothing has drained from `since` to `at`.
+  local MOST, UNTOUCHED, LATE = 4503599627370496, EXACT, EXACT - 1
 
   local function level(r, t) return r.x - (t - r.at) * r.p end
 
@@ -81,22 +82,21 @@ function rare.T()
     refund = function(r, mark, c)
       if r.p == 0 or mark > r.at or mark < r.since then return 0 end
       local back = max(0, min(c * r.q, level(r, now), r.x))
-      if mark < r.at and r.low < UNTOUCHED then
+      if mark < r.at and r.low < LATE then
         back = min(back, r.low)
         r.low = r.low - back
       end
       r.x = r.x - back
       return floor(back / r.q)
     end,
-    -- The place of a start that begins at t instead, for the same charge: its own if the level has not been below its units since,
-    -- so that no interval has more than the bucket admits; nil if it must be charged anew.
+    -- Has a start begin at t instead, where a refund is not exact: as if nothing had drained since `since`, and each start since
+    -- then were at t. Returns its place, or false if the bucket does not admit that much.
     later = function(r, place, t, c)
-      local least = c * r.q
-      if r.p == 0 or t < r.at or place < r.since then return nil end
-      if level(r, t) >= least and (place == r.at or r.low >= least) then return place end
-      if place < r.at then return nil end
-      r.x, r.at, r.since, r.low, r.written = least, t, t, UNTOUCHED, now -- it was the last, and nothing of it is left
-      return t
+      if r.p == 0 or t < r.at or place < r.since or r.low ~= LATE and (place == r.at or r.low >= c * r.q) then return false end
+      local x = r.x + (r.low < LATE and (r.at - r.since) * r.p or 0)
+      if x + r.slack * r.p > r.cap * r.q then return false end
+      r.x, r.at, r.low, r.written = x, t, LATE, now
+      return place
     end,
     -- How many units may be charged as a debt.
     room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,
