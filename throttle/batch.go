@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -25,8 +26,8 @@ type sender struct {
 
 	mu      sync.Mutex
 	sending int
-	waiting []*ask // in the order in which they came
-	round   *round // of those that wait
+	waiting []*ask        // in the order in which they came
+	round   chan struct{} // closed when those that wait are answered
 }
 
 func newSender(l *Limiter) *sender {
@@ -45,7 +46,7 @@ type ask struct {
 	plan    *plan
 	sent    time.Time
 	replied time.Time
-	round   *round
+	round   chan struct{}
 	state   atomic.Int32
 
 	now    int64 // by the server's clock
@@ -62,13 +63,10 @@ const (
 	isAnswered       // its caller takes the answer
 )
 
-// round is attempts that wait to be sent together.
-type round struct{ done chan struct{} }
-
 // decide has an attempt decided. A caller whose context ends while others send for it leaves at once; one that sends for
 // itself leaves when the client does. Either way what was granted to it is given back. Costs one round trip, which others may share.
 func (s *sender) decide(ctx context.Context, a *ask) error {
-	if err := ended(ctx); err != nil {
+	if err := wire.Ended(ctx); err != nil {
 		return err
 	}
 	a.sent = time.Now()
@@ -83,7 +81,7 @@ func (s *sender) decide(ctx context.Context, a *ask) error {
 		return s.sendOne(ctx, a)
 	}
 	if s.round == nil {
-		s.round = &round{done: make(chan struct{})}
+		s.round = make(chan struct{})
 	}
 	a.round = s.round
 	s.waiting = append(s.waiting, a)
@@ -95,7 +93,7 @@ func (s *sender) decide(ctx context.Context, a *ask) error {
 func (s *sender) sendOne(ctx context.Context, a *ask) error {
 	one := s.newCall([]*ask{a})
 	s.send(ctx, one)
-	if a.err != nil && ended(ctx) != nil {
+	if a.err != nil && wire.Ended(ctx) != nil {
 		go s.learn(one)
 	}
 	return a.err
@@ -118,7 +116,7 @@ func (s *sender) next() {
 func (s *sender) drain() {
 	for {
 		s.mu.Lock()
-		batch, all := s.waiting, s.round
+		batch, round := s.waiting, s.round
 		if s.waiting, s.round = nil, nil; len(batch) == 0 {
 			s.sending--
 			s.mu.Unlock()
@@ -126,7 +124,7 @@ func (s *sender) drain() {
 		}
 		s.mu.Unlock()
 		s.together(batch)
-		close(all.done)
+		close(round)
 		runtime.Gosched()
 	}
 }
@@ -162,17 +160,13 @@ func (s *sender) together(batch []*ask) {
 
 // handOut gives back what was granted to callers that have left.
 func (s *sender) handOut(c *decideCall) {
-	learns := false
-	for _, a := range c.asks {
-		if a.state.CompareAndSwap(isWaiting, isAnswered) {
-			continue
-		}
-		if a.err == nil {
-			go s.orphan(a)
-		} else if !learns {
-			learns = true
+	left := slices.DeleteFunc(slices.Clone(c.asks), func(a *ask) bool { return a.state.CompareAndSwap(isWaiting, isAnswered) })
+	for _, a := range left {
+		if a.err != nil {
 			go s.learn(c)
+			return
 		}
+		go s.orphan(a)
 	}
 }
 
@@ -182,7 +176,7 @@ func (s *sender) wait(ctx context.Context, a *ask) error {
 	defer timer.Stop()
 	var err error
 	select {
-	case <-a.round.done:
+	case <-a.round:
 		return a.err
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -192,7 +186,7 @@ func (s *sender) wait(ctx context.Context, a *ask) error {
 	if a.state.CompareAndSwap(isWaiting, isLeft) {
 		return err
 	}
-	<-a.round.done
+	<-a.round
 	return a.err
 }
 
@@ -202,7 +196,7 @@ type decideCall struct {
 	order  []*ask // as the script answers them
 	prefix string
 	args   []any
-	record *record
+	record string // in which the reply is kept, if an attempt has no id
 }
 
 // newCall makes a call of attempts of one provider. Attempts that ask the same are told as one.
@@ -210,11 +204,9 @@ func (s *sender) newCall(asks []*ask) *decideCall {
 	c := &decideCall{asks: asks}
 	attempts, groups := make([]wire.Attempt, 0, len(asks)), make([][]*ask, 0, len(asks))
 	at := make(map[wire.Attempt]int, len(asks))
-	name := ""
 	for _, a := range asks {
-		if !a.Peek && a.ID == "" && c.record == nil {
+		if !a.Peek && a.ID == "" && c.record == "" {
 			c.record = s.records.take()
-			name = c.record.name
 		}
 		if i, known := at[a.Attempt]; known && a.ID == "" && a.Waiter == "" {
 			attempts[i].Many++
@@ -234,39 +226,38 @@ func (s *sender) newCall(asks []*ask) *decideCall {
 			a.lease = id + "." + strconv.Itoa(i+1)
 		}
 	}
-	c.prefix, c.args = asks[0].plan.Prefix, wire.DecideArgs(asks[0].plan.clockText(), id, name, attempts)
+	c.prefix, c.args = asks[0].plan.Prefix, wire.DecideArgs(asks[0].plan.limiter.clock(), id, c.record, attempts)
 	return c
 }
 
-// send sends a call, and fills in the answers of its attempts or their error. While a cluster moves the slot of its keys, it
-// is sent again.
-func (s *sender) send(ctx context.Context, c *decideCall) {
+// run runs a call and reads its answers, in their order.
+func (s *sender) run(ctx context.Context, c *decideCall) (now int64, answers []wire.Answer, err error) {
 	reply, err := run(ctx, s.rdb, s.timeout, decideScript, c.prefix, c.args...)
-	replied := time.Now()
-	var answers []wire.Answer
-	var now int64
-	if err == nil {
-		now, answers, err = wire.ReadDecide(reply, len(c.order), func(i int) int { return len(c.order[i].plan.Rules) })
+	if err != nil {
+		return 0, nil, err
 	}
+	return wire.ReadDecide(reply, len(c.order), func(i int) int { return len(c.order[i].plan.Rules) })
+}
+
+// send sends a call, and fills in the answers of its attempts or their error.
+func (s *sender) send(ctx context.Context, c *decideCall) {
+	now, answers, err := s.run(ctx, c)
+	replied := time.Now()
 	for i, a := range c.order {
 		a.replied, a.now, a.err = replied, now, err
 		if err == nil {
 			a.answer = answers[i]
 		}
 	}
-	if c.record != nil {
-		s.records.put(c.record, err == nil)
+	if c.record != "" && err == nil {
+		s.records.put(c.record)
 	}
 }
 
 // learn finds out what became of a call without an answer, and gives back what was granted to callers that have left. The call
 // is sent again: it changes nothing if it arrived before. If Redis does not answer, units come back by the clock.
 func (s *sender) learn(c *decideCall) {
-	reply, err := run(context.Background(), s.rdb, s.timeout, decideScript, c.prefix, c.args...)
-	if err != nil {
-		return
-	}
-	now, answers, err := wire.ReadDecide(reply, len(c.order), func(i int) int { return len(c.order[i].plan.Rules) })
+	now, answers, err := s.run(context.Background(), c)
 	if err != nil {
 		return
 	}
@@ -283,13 +274,11 @@ type records struct {
 	client string
 
 	mu    sync.Mutex
-	idle  []*record
+	idle  []string
 	taken uint64
 }
 
-type record struct{ name string }
-
-func (r *records) take() *record {
+func (r *records) take() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if last := len(r.idle) - 1; last >= 0 {
@@ -298,13 +287,10 @@ func (r *records) take() *record {
 		return one
 	}
 	r.taken++
-	return &record{r.client + "." + strconv.FormatUint(r.taken, 36)}
+	return r.client + "." + strconv.FormatUint(r.taken, 36)
 }
 
-func (r *records) put(one *record, answered bool) {
-	if !answered {
-		return
-	}
+func (r *records) put(one string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = append(r.idle, one)

@@ -27,7 +27,7 @@ type Config struct {
 	// any later start, and so does a token bucket that admits 1000 units within StartTolerance.
 	//
 	// All processes that share limits should use the same value. A rule whose Per is shorter than
-	// StartTolerance loses half of its rate or more, and Logger gets a warning. 1ms to 1s; negative for no
+	// StartTolerance loses half of its rate or more; see Lint. 1ms to 1s; negative for no
 	// tolerance, and no start then counts as too late. Defaults to 5ms.
 	// Source: docs/algorithms.md#late-starts
 	StartTolerance time.Duration
@@ -60,8 +60,7 @@ type Config struct {
 	OnUpstream func(UpstreamChange)
 	// Logger gets a line when Redis becomes unavailable and when it is available again, when damaged data
 	// of waiters was dropped, and once a minute for each shadow rule that would have delayed starts, with
-	// their number. New and SetPolicy log one warning for each rule whose Per is shorter than
-	// StartTolerance. Defaults to none.
+	// their number. Defaults to none.
 	Logger *slog.Logger
 }
 

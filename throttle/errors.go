@@ -20,6 +20,3 @@ var (
 	// the context's deadline allows. Nothing was charged.
 	ErrMaxWait = errors.New("throttle: the wait is longer than allowed")
 )
-
-// errReply is a reply that no script of this version gives.
-var errReply = wire.ErrReply

@@ -128,7 +128,7 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 		})
 	})
 	if err != nil && !errors.Is(err, redis.Nil) { // no run has ended
-		return unavailable(ctx, "read the run times of", p.Scope.Scope.String(), err)
+		return wire.Unavailable(ctx, "read the run times of", p.Scope.Scope.String(), err)
 	}
 	for i := range p.Rules {
 		if times[i] != nil {

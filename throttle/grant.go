@@ -77,7 +77,7 @@ func (l *Limiter) Refund(ctx context.Context, g Grant) error {
 
 // giveBack wakes the tasks that wait for what has come free, or not if its caller takes it again.
 func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
-	g.shadow.giveBack()
+	g.shadow.to(shadowRefunded)
 	if g.Zero() {
 		return nil
 	}
@@ -88,13 +88,13 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
 	ctx = context.WithoutCancel(ctx)
 	_, _, err := l.report(ctx, g, "unused", 0, nil, wakes)
 	if err != nil {
-		return unavailable(ctx, "give back to", g.scope, err)
+		return wire.Unavailable(ctx, "give back to", g.scope, err)
 	}
 	if g.kept != "" {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()
 		if err := l.rdb.Del(ctx, g.kept).Err(); err != nil {
-			return unavailable(ctx, "drop a grant of", g.scope, err)
+			return wire.Unavailable(ctx, "drop a grant of", g.scope, err)
 		}
 	}
 	return nil
@@ -112,7 +112,7 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 		return nil
 	}
 	if _, _, err := l.report(context.WithoutCancel(ctx), g, "late", late.Microseconds(), nil, true); err != nil {
-		return unavailable(ctx, "report a late run of", g.scope, err)
+		return wire.Unavailable(ctx, "report a late run of", g.scope, err)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 			return nil, nil, nil //nolint:nilerr // as above
 		}
 	}
-	return nil, nil, errReply
+	return nil, nil, wire.ErrReply
 }
 
 // planOf returns the plan of a grant's scope by now.

@@ -81,7 +81,7 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 		return nil
 	})
 	if err != nil {
-		return unavailable(ctx, "keep a grant of", g.scope, err)
+		return wire.Unavailable(ctx, "keep a grant of", g.scope, err)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 	if errors.Is(err, redis.Nil) {
 		return Grant{}, fmt.Errorf("%w: %s of %s", ErrGrantNotFound, diag.Quote(id), diag.Quote(scope))
 	} else if err != nil {
-		return Grant{}, unavailable(ctx, "look for a grant of", scope, err)
+		return Grant{}, wire.Unavailable(ctx, "look for a grant of", scope, err)
 	}
 	var k kept
 	if err := json.Unmarshal([]byte(text.Val()), &k); err != nil || k.ID == "" {

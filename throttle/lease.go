@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/wire"
 )
 
 // Lease holds a run's places under the concurrency rules of its scope. It is safe for concurrent use.
@@ -37,7 +38,7 @@ type Lease struct {
 func (l *Limiter) Lease(ctx context.Context, g Grant) (context.Context, *Lease) {
 	held, lease := l.hold(ctx, g)
 	lease.shadow = g.shadow
-	g.shadow.hold()
+	g.shadow.to(shadowHeld)
 	return held, lease
 }
 
@@ -95,7 +96,7 @@ func (s *Lease) beat(lease, longest time.Duration) {
 func (s *Lease) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.over || s.ends == nil {
 		return
 	}
 	s.over = true
@@ -109,7 +110,7 @@ func (s *Lease) end(cause error) {
 // ErrUnavailable if Redis did not take the release. It is then sent again in the background, until
 // Redis takes it or the lease has expired, which frees the places anyway. Costs one round trip.
 func (s *Lease) Release(ctx context.Context) error {
-	s.shadow.release()
+	s.shadow.to(shadowReleased)
 	switch {
 	case s.limiter == nil:
 		return nil
@@ -122,7 +123,7 @@ func (s *Lease) Release(ctx context.Context) error {
 	took := max(0, time.Since(s.grant.from))
 	if err := s.release(ctx, took); err != nil {
 		s.releaseLater(took)
-		return unavailable(ctx, "release a lease of", s.grant.scope, err)
+		return wire.Unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}
 	return nil
 }

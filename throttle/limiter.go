@@ -32,7 +32,6 @@ type Limiter struct {
 	reports reportCache
 	members memberCount
 	shadows *shadows
-	hasty   hastyRules
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
 	list    *waitlist.List
@@ -68,9 +67,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		Redis: rdb, Scopes: l.scopes, Clocks: l.clocks, Base: cfg.Prefix, Timeout: cfg.Timeout, Logger: cfg.Logger,
 		Clock: func() string { return l.clock() }, ID: l.sender.records.client,
 	})
-	l.shadows = newShadows(l, cfg)
-	l.hasty.tolerance, l.hasty.logger = cfg.StartTolerance, cfg.Logger
-	l.hasty.in(policy)
+	l.shadows = &shadows{l: l, sender: newSender(l), tell: cfg.OnShadow, sums: map[ruleAt]*shadowSum{}}
 	return l, nil
 }
 
@@ -92,10 +89,8 @@ func (l *Limiter) Policy() *policy.Policy {
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
-		old := l.stocked(func(*plan) bool { return true })
+		l.emptyStocks("")
 		l.scopes.Set(policy)
-		l.emptyStocks(old, (*stock).close)
-		l.hasty.in(policy)
 	}
 }
 
@@ -187,10 +182,7 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // if the units are prefetched, see policy.Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.decideOnly(ctx, &req, &d)
-	if d.under != nil && len(d.under.shadows) > 0 {
-		l.evaluateShadows(&d, &req, d.Wait)
-	}
-	d.under = nil
+	l.evaluateShadows(&d, &req, d.Wait)
 	if l.cfg.OnSpent != nil && d.Allowed {
 		l.reportSpent(&d, &req)
 	}
@@ -203,7 +195,7 @@ func (l *Limiter) decideOnly(ctx context.Context, req *Request, d *Decision) err
 	if err != nil {
 		return err
 	}
-	if err := ended(ctx); err != nil {
+	if err := wire.Ended(ctx); err != nil {
 		return err
 	}
 	switch {
@@ -292,28 +284,39 @@ const maxWaiterBytes = 1024
 // planTries is how often a request is decided anew since the rules of another time apply.
 const planTries = 3
 
-// decide sends the attempt that a request is by now, and reads the answer.
-func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) (err error) {
-	var a *ask
+// send has the attempt decided that a request is by now, and decided anew if the rules of another time apply. A nil ask says that the
+// scope has no rules any more.
+func (l *Limiter) send(ctx context.Context, by *sender, p *plan, req *Request, peek bool) (a *ask, err error) {
 	for range planTries {
 		a = p.ask(req)
-		if err = l.sender.decide(ctx, a); err != nil || a.answer.Status != wire.Outdated {
-			break
+		if peek {
+			a.Peek, a.Waiter, a.ID = true, "", ""
+		}
+		if err = by.decide(ctx, a); err != nil || a.answer.Status != wire.Outdated {
+			return a, err
 		}
 		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
 		if p, err = p.fresh(a.now); err != nil {
-			return err
+			return nil, err
 		}
-		err = fmt.Errorf("rules change while they are asked: %w", wire.ErrReply)
 	}
-	if err != nil {
+	return a, fmt.Errorf("rules change while they are asked: %w", wire.ErrReply)
+}
+
+// decide has a request decided.
+func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) error {
+	a, err := l.send(ctx, l.sender, p, req, false)
+	if a == nil {
+		return err
+	}
+	if p = a.plan; err != nil {
 		*d, err = l.withoutRedis(ctx, p, req, err)
 	} else {
 		err = l.answered(ctx, a, d)
 		d.leeway = req.late.leeway
 		if p.stock != nil && err == nil && !d.Allowed && req.Waiter.ID == "" && !a.Peek {
-			if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
-				l.giveBackDraws(gone)
+			if gone := p.stock.empty(); gone != nil { // it may be what the stock holds that is missing
+				l.giveBackDraw(gone)
 				*d = Decision{}
 				return l.decide(ctx, p, req, d)
 			}
@@ -334,9 +337,9 @@ func (l *Limiter) observe(ctx context.Context, d *Decision, took time.Duration, 
 func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	p := a.plan
 	if l.outage.on.Load() {
-		l.outage.over(p)
+		l.outage.decided(p)
 	}
-	if dead := ended(ctx); dead != nil {
+	if dead := wire.Ended(ctx); dead != nil {
 		go l.orphan(a)
 		d.Binding = -1
 		return dead
@@ -383,22 +386,17 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req *Request) (d Decision, 
 	if len(p.All) == len(p.Shadows) {
 		return Decision{Allowed: true, Binding: -1}, p, nil
 	}
-	for range planTries {
-		a := p.ask(req)
-		a.Peek, a.Waiter, a.ID = true, "", ""
-		if err := l.sender.decide(ctx, a); err != nil {
-			return Decision{}, p, unavailable(ctx, "peek at", req.Scope, err)
-		}
-		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
-		if a.answer.Status != wire.Outdated {
-			p.read(a, &d)
-			return d, p, nil
-		}
-		if p, err = p.fresh(a.now); err != nil {
-			return Decision{}, p, err
-		}
+	a, err := l.send(ctx, l.sender, p, req, true)
+	switch {
+	case a == nil:
+		return d, p, err
+	case err != nil:
+		return d, p, wire.Unavailable(ctx, "peek at", req.Scope, err)
 	}
-	return Decision{}, p, unavailable(ctx, "peek at", req.Scope, errReply)
+	p = a.plan
+	p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+	p.read(a, &d)
+	return d, p, nil
 }
 
 // serverTime is what the clock of a provider's server shows, as far as its replies have told. It is late by the shortest delay of
@@ -423,26 +421,4 @@ func NewID() string {
 		}
 	}
 	return string(id[:])
-}
-
-// unavailable says that Redis could not do what it was asked. A dead context is
-// the context's own error, not an outage.
-func unavailable(ctx context.Context, verb, scope string, err error) error {
-	if dead := ended(ctx); dead != nil {
-		return dead
-	}
-	return fmt.Errorf("%w: %s %q: %w", ErrUnavailable, verb, scope, err)
-}
-
-// ended returns the error of a context that has ended. A deadline that has passed
-// counts before the context's own timer has told it: the client, whose
-// connections have the same deadline, may be quicker.
-func ended(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return nil
 }

@@ -51,7 +51,7 @@ func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int6
 	}
 	list, _ := reply.([]any)
 	if len(list) != 1 {
-		return 0, errReply
+		return 0, wire.ErrReply
 	}
 	live, _ := list[0].(int64)
 	return live, nil

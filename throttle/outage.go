@@ -35,50 +35,38 @@ func newOutage(logger *slog.Logger) *outage {
 	return &outage{logger: logger, shares: map[string]*share{}}
 }
 
-// began notes that Redis did not decide, and tells it once.
+// began notes that Redis did not decide, and logs the first failure. It holds no lock then: a handler may be slow, or ask the limiter.
 func (o *outage) began(err error) {
-	if o.failed() {
+	o.mu.Lock()
+	o.latest = time.Now()
+	first := o.since.IsZero()
+	if first {
+		o.since = o.latest
+		o.on.Store(true)
+	}
+	o.mu.Unlock()
+	if first {
 		o.logger.Warn("redis unavailable; applying on_redis_error", "error", err)
 	}
 }
 
-// over notes that Redis decided under the rules of a plan while it was on, and tells when that
-// ends the outage.
-func (o *outage) over(p *plan) {
-	if lasted, done := o.decided(p); done {
-		o.logger.Info("redis available again; on_redis_error no longer applies", "outage", lasted.Round(time.Millisecond))
-	}
-}
-
-// failed reports whether this failure is the first of an outage. Neither it nor
-// decided logs: a handler may be slow, or ask the limiter itself.
-func (o *outage) failed() (first bool) {
+// decided notes that Redis decided under the rules of a plan: their shares end, and the outage if nothing has failed for a moment.
+func (o *outage) decided(p *plan) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.latest = time.Now()
-	if !o.since.IsZero() {
-		return false
-	}
-	o.since = o.latest
-	o.on.Store(true)
-	return true
-}
-
-// decided drops the shares of a plan, and all of them when it ends the outage.
-func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	for _, b := range p.Rules {
 		delete(o.shares, shareKey(p, b))
 	}
-	if o.since.IsZero() || time.Since(o.latest) < calm {
-		return 0, false
+	lasted := time.Since(o.since)
+	over := !o.since.IsZero() && time.Since(o.latest) >= calm
+	if over {
+		o.since = time.Time{}
+		o.on.Store(false)
+		clear(o.shares)
 	}
-	lasted = time.Since(o.since)
-	o.since = time.Time{}
-	o.on.Store(false)
-	clear(o.shares)
-	return lasted, true
+	o.mu.Unlock()
+	if over {
+		o.logger.Info("redis available again; on_redis_error no longer applies", "outage", lasted.Round(time.Millisecond))
+	}
 }
 
 // withoutRedis decides by the rules' failure policies: closed refuses to decide,
@@ -86,13 +74,13 @@ func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
 // outweighs the others, and the answer always says that it is degraded.
 func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
-	if err := ended(ctx); err != nil {
+	if err := wire.Ended(ctx); err != nil {
 		return none, err
 	}
 	l.outage.began(cause)
 	live := l.members.live()
 	if l.closed(p, live) {
-		return none, unavailable(ctx, "decide for", req.Scope, cause)
+		return none, wire.Unavailable(ctx, "decide for", req.Scope, cause)
 	}
 	return l.outage.decide(p, req, live, time.Duration(l.ahead.Load())+l.cfg.StartTolerance), nil
 }
@@ -114,7 +102,7 @@ func (o *outage) decide(p *plan, req *Request, live int64, slack time.Duration) 
 		}
 		shares[i] = o.share(shareKey(p, b), b.Rule, live, now, slack)
 		state := &d.Rules[i]
-		state.Limit = shares[i].capacity
+		state.Limit = shares[i].limit
 		state.RetryAfter = shares[i].fit(now, cost.under(p.Rules[i].Rule))
 		state.Limited = state.RetryAfter > 0
 		if state.RetryAfter > d.RetryAfter {
@@ -157,28 +145,18 @@ func (o *outage) share(key string, r policy.Rule, live int64, now time.Time, sla
 // drop forgets a share, one under which nothing runs.
 func (o *outage) drop() {
 	for key, s := range o.shares {
-		if len(s.held) == 0 {
+		if !s.runs() {
 			delete(o.shares, key)
 			return
 		}
 	}
 }
 
-// hold keeps the places of a grant of this outage until they are given back:
-// its holder is in this process, and ends with it.
-func (o *outage) hold(p *plan, g Grant) {
-	o.each(p, func(s *share) {
-		if _, held := s.held[g.id]; held {
-			s.held[g.id] = forever
-		}
-	})
-}
+// hold keeps the places of a grant of this outage until they are given back: its holder is in this process, and ends with it.
+func (o *outage) hold(p *plan, g Grant) { o.each(p, func(s *share) { s.hold(g.id) }) }
 
-// giveBack frees the places that a grant of this outage holds; its units are few
-// and stay spent.
-func (o *outage) giveBack(p *plan, g Grant) {
-	o.each(p, func(s *share) { delete(s.held, g.id) })
-}
+// giveBack frees the places that a grant of this outage holds; its units are few and stay spent.
+func (o *outage) giveBack(p *plan, g Grant) { o.each(p, func(s *share) { s.giveBack(g.id) }) }
 
 // each visits the shares of a plan's concurrency rules.
 func (o *outage) each(p *plan, visit func(*share)) {

@@ -73,9 +73,6 @@ func (p *plan) fresh(now int64) (*plan, error) {
 	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
 }
 
-// clockText is what scripts get for the time: "", or a test's own.
-func (p *plan) clockText() string { return p.limiter.clock() }
-
 // attemptID is the id under which Redis knows an attempt. An id of the caller's own is one of its scope: the same id in another
 // scope is another attempt.
 func (p *plan) attemptID(id string) string { return wire.Escape(id) + p.mark }

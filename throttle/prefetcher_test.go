@@ -123,7 +123,7 @@ func (p *prefetcher) stock(scope string) *stock {
 func (s *stock) seen() (held int64, drawing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held, s.drawing
+	return s.held(), s.drawing
 }
 
 // left is what Redis says that the rules of a scope have left.

@@ -3,7 +3,7 @@ package throttle
 import (
 	"context"
 	"net/http"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
@@ -88,7 +88,7 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	began, probed := l.reports.probed(p, a.Sent)
 	words, out, known := l.pauses(p, a, probed)
 	if probed && !a.Limited {
-		words = append(words, signal{Word: wire.Word{Verb: "open", Name: p.Path, Numbers: [5]int64{age(a)}}})
+		words = append(words, wire.Word{Verb: "open", Name: p.Path, Numbers: [5]int64{age(a)}})
 	}
 	if p.answers.Correct() {
 		switch {
@@ -103,10 +103,10 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 	if len(words) == 0 {
 		return out, nil
 	}
-	told, err := l.sendSignals(ctx, p, words)
+	list, err := l.sendWords(ctx, p, words)
 	if err != nil {
 		for _, w := range words {
-			l.reports.forget(p.Prefix, w.Name) // it is to be told with the next answer
+			l.reports.forget(p.Prefix, w.Name) // it is to be reported with the next answer
 		}
 		return out, err
 	}
@@ -114,33 +114,20 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 		l.reports.endProbe(p, began)
 		l.list.Wake(p.Scope.Scope.Provider()) // a pause may end sooner than its probe would have been given up
 	}
-	for i, one := range told {
-		l.noted(ctx, p, words[i], one, known)
-		if words[i].pauses() {
-			out.Until = one.until
+	var changes []UpstreamChange
+	for i, one := range list {
+		w := words[i]
+		if w.Pauses() {
+			out.Until = one.Until
 		}
-		out.Changed = out.Changed || one.changed
+		change := p.changeBy(w, one)
+		l.noted(ctx, p, w, one, change, known)
+		if out.Changed = out.Changed || one.Changed; one.Changed && change.What != "" {
+			changes = append(changes, change)
+		}
 	}
-	l.recordEvents(ctx, p, a, words, told)
+	l.recordEvents(ctx, p, a, changes, list[0].At)
 	return out, nil
-}
-
-// signal is a word that is reported; see lua/report.lua.
-type signal struct {
-	wire.Word
-	limit int64 // the API's own, of an adoption
-}
-
-func (w signal) pauses() bool { return w.Verb == "pause" || w.Verb == "rest" }
-
-// notedSignal is what became of a word.
-type notedSignal struct {
-	at      time.Time // by the Redis server's clock
-	changed bool
-	until   time.Time     // zero for nothing
-	left    time.Duration // until then
-	noted   string        // the level or rule that it is noted of
-	full    bool          // there is no room for it
 }
 
 // correctable tells whether a rule is one whose limit an API can correct.
@@ -176,35 +163,38 @@ func (l *Limiter) wholeOf(b policy.MatchedRule, limit, burst int64) string {
 	return wire.RuleText(kind, append(numbers, own...))
 }
 
+// word reports something of a rule.
+func (l *Limiter) word(verb string, b policy.MatchedRule, numbers ...int64) wire.Word {
+	w := wire.Word{Verb: verb, Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit, b.Rule.Burst)}
+	copy(w.Numbers[:], numbers)
+	return w
+}
+
 // cuts are the words that cut rules.
-func (l *Limiter) cuts(p *plan) (words []signal) {
+func (l *Limiter) cuts(p *plan) (words []wire.Word) {
 	for _, i := range p.paced() {
 		b := p.Rules[i]
 		c := b.Corrects.WithDefaults()
-		if c.Least >= c.Most {
-			continue // nothing is left to cut
+		if c.Least < c.Most { // else nothing is left to cut
+			apart := min(max(b.Rule.Per, leastWindow), time.Minute)
+			words = append(words, l.word("cut", b, (100-c.Cut)*onePercent, apart.Microseconds(), growsBy(b), c.Least*onePercent, c.Most*onePercent))
 		}
-		apart := min(max(b.Rule.Per, leastWindow), time.Minute)
-		words = append(words, signal{Word: wire.Word{Verb: "cut", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit, b.Rule.Burst), Numbers: [5]int64{
-			(100 - c.Cut) * onePercent, apart.Microseconds(), growsBy(b), c.Least * onePercent, c.Most * onePercent,
-		}}})
 	}
 	return words
 }
 
 // rises are the words by which corrected rules grow again, and grow above their limits where the policy lets them, since a call
 // was not refused: at most one a second for each rule.
-func (l *Limiter) rises(p *plan) (words []signal) {
+func (l *Limiter) rises(p *plan) (words []wire.Word) {
 	for _, i := range p.paced() {
-		b := p.Rules[i]
-		over, again := int64(0), growEach
+		b, over := p.Rules[i], int64(0)
 		if b.Corrects.Raises() {
 			over = adoptedFor.Microseconds()
 		} else if !l.reports.corrected(p, i) {
 			continue
 		}
-		w := signal{Word: wire.Word{Verb: "rise", Name: wire.RuleName(b), Rule: l.wholeOf(b, b.Rule.Limit, b.Rule.Burst), Numbers: [5]int64{max(whole, mostMillionths(b)), growsBy(b), over}}}
-		if l.reports.signalResult(p.Prefix+wire.RuleName(b), w, again) {
+		w := l.word("rise", b, max(whole, mostMillionths(b)), growsBy(b), over)
+		if l.reports.isNews(p.Prefix+w.Name, w, growEach) {
 			words = append(words, w)
 		}
 	}
@@ -235,28 +225,25 @@ func mostOf(limit, most int64) int64 {
 
 // adoptions are the words for limits of the API's own: each for the lowest rule of the same
 // unit and window.
-func (l *Limiter) adoptions(p *plan, a upstream.Hint) (words []signal) {
+func (l *Limiter) adoptions(p *plan, a upstream.Hint) (words []wire.Word) {
 	for _, q := range a.Quotas {
 		if q.Limit <= 0 || q.Window <= 0 {
 			continue
 		}
-		for i := len(p.Rules) - 1; i >= 0; i-- {
-			r := p.Rules[i].Rule
-			if !correctable(r) || r.Unit != q.Unit || r.Per != q.Window || !p.hears(p.Rules[i]) {
+		for _, b := range slices.Backward(p.Rules) {
+			r := b.Rule
+			if !correctable(r) || r.Unit != q.Unit || r.Per != q.Window || !p.hears(b) {
 				continue
 			}
-			limit := adoptedOf(p.Rules[i], q.Limit)
-			holds := max(adoptedFor, 2*r.Per)
-			w := signal{Word: wire.Word{Verb: "adopt", Name: wire.RuleName(p.Rules[i]), Numbers: [5]int64{0}}, limit: limit}
-			w.Rule = l.wholeOf(p.Rules[i], r.Limit, r.Burst)
-			if limit > 0 {
+			holds, w := max(adoptedFor, 2*r.Per), l.word("adopt", b)
+			if w.Limit = adoptedOf(b, q.Limit); w.Limit > 0 {
 				burst := r.Burst
 				if !q.Rate {
-					burst = min(burst, limit)
+					burst = min(burst, w.Limit)
 				}
-				w.Rule, w.Numbers[0] = l.wholeOf(p.Rules[i], limit, burst), holds.Microseconds()
+				w.Rule, w.Numbers[0] = l.wholeOf(b, w.Limit, burst), holds.Microseconds()
 			}
-			if l.reports.signalResult(p.Prefix+w.Name, w, holds/2) {
+			if l.reports.isNews(p.Prefix+w.Name, w, holds/2) {
 				words = append(words, w)
 			}
 			break
@@ -275,99 +262,75 @@ func adoptedOf(b policy.MatchedRule, limit int64) int64 {
 	return min(limit, mostOf(b.Rule.Limit, max(most, whole)))
 }
 
-// sendSignals reports words.
-func (l *Limiter) sendSignals(ctx context.Context, p *plan, signals []signal) ([]notedSignal, error) {
-	words := make([]wire.Word, len(signals))
-	for i, w := range signals {
-		words[i] = w.Word
-	}
+// sendWords reports words, and returns what became of each.
+func (l *Limiter) sendWords(ctx context.Context, p *plan, words []wire.Word) (list []wire.Noted, err error) {
 	reply, err := run(context.WithoutCancel(ctx), l.rdb, l.cfg.Timeout, reportScript, p.Prefix, wire.ReportArgs(l.clock(), words)...)
-	if err != nil {
-		return nil, unavailable(ctx, "report what the API said of", p.Scope.Scope.String(), err)
+	waits := false
+	if err == nil {
+		waits, list, err = wire.ReadReport(reply, words)
 	}
-	now, waits, list, err := wire.ReadReport(reply, words)
 	if err != nil {
-		return nil, unavailable(ctx, "report what the API said of", p.Scope.Scope.String(), err)
-	}
-	out := make([]notedSignal, len(words))
-	for i, n := range list {
-		out[i] = notedSignal{at: time.UnixMicro(now), changed: n.Changed, noted: n.Name, full: n.Full}
-		if n.Ends > 0 {
-			out[i].until, out[i].left = time.UnixMicro(n.Ends), us(n.Ends-now)
-		}
+		return nil, wire.Unavailable(ctx, "report what the API said of", p.Scope.Scope.String(), err)
 	}
 	if waits {
 		l.list.Wake(p.Scope.Scope.Provider())
 	}
-	return out, nil
+	return list, nil
 }
 
-// noted keeps what was told, and has what is new in the log.
-func (l *Limiter) noted(ctx context.Context, p *plan, w signal, one notedSignal, known bool) {
-	l.tellUpstream(p, w, one)
-	if one.changed && (w.Verb == "cut" || w.Verb == "adopt") {
-		l.reports.correct(p.Prefix+w.Name, one.left)
-		l.emptyUnder(p.Prefix, w.Name)
-	}
-	until := one.until.UTC().Format(time.RFC3339)
-	scope := p.Scope.Scope.String()
+// noted keeps what was reported, and tells observers and the log of what is new.
+func (l *Limiter) noted(ctx context.Context, p *plan, w wire.Word, one wire.Noted, change UpstreamChange, known bool) {
 	switch {
-	case one.full:
+	case one.Full:
 		l.reports.unsaid(p.Prefix+w.Name, w.Verb)
-	case w.pauses():
+	case w.Pauses():
 		l.reports.note(p, one)
-		l.emptyBelow(p.Prefix, one.noted)
-		scope = levelsOf(p.Scope.Scope)[strings.Count(one.noted, "/")]
-		if one.changed {
-			l.cfg.Logger.WarnContext(ctx, "the API asked to stop calling; scope paused", "scope", scope, "answered", p.Scope.Scope.String(), "until", until, "said", known)
-		}
-	case !one.changed:
+		l.emptyStocks(p.Prefix)
+	case one.Changed && (w.Verb == "cut" || w.Verb == "adopt"):
+		l.reports.correct(p.Prefix+w.Name, one.Left)
+		l.emptyStocks(p.Prefix)
+	}
+	if !one.Changed {
+		return
+	}
+	if change.What != "" && l.cfg.Observer != nil {
+		l.cfg.Observer.UpstreamSignal(change.What)
+	}
+	if change.What != "" && l.cfg.OnUpstream != nil {
+		l.cfg.OnUpstream(change)
+	}
+	answered, until := p.Scope.Scope.String(), one.Until.UTC().Format(time.RFC3339)
+	log := l.cfg.Logger
+	switch {
+	case w.Pauses():
+		log.WarnContext(ctx, "the API asked to stop calling; scope paused", "scope", change.Scope, "answered", answered, "until", until, "said", known)
 	case w.Verb == "open":
-		l.cfg.Logger.InfoContext(ctx, "the API accepts calls again; scope resumed", "scope", scope)
+		log.InfoContext(ctx, "the API accepts calls again; scope resumed", "scope", answered)
 	case w.Verb == "cut":
-		l.cfg.Logger.InfoContext(ctx, "the API rejects calls; limit reduced", "scope", scope, "rule", w.Name, "until", until)
+		log.InfoContext(ctx, "the API rejects calls; limit reduced", "scope", answered, "rule", w.Name, "until", until)
 	case w.Verb == "rise":
-		l.cfg.Logger.InfoContext(ctx, "the API rejects no calls; limit raised above the configured one", "scope", scope, "rule", w.Name,
+		log.InfoContext(ctx, "the API rejects no calls; limit raised above the configured one", "scope", answered, "rule", w.Name,
 			"percent", w.Numbers[0]/onePercent, "until", until)
-	case w.Verb == "adopt" && w.limit > 0:
-		l.cfg.Logger.WarnContext(ctx, "the API's limit differs from the configured one; using the API's",
-			"scope", scope, "rule", w.Name, "limit", w.limit, "until", until)
+	case w.Limit > 0:
+		log.WarnContext(ctx, "the API's limit differs from the configured one; using the API's", "scope", answered, "rule", w.Name, "limit", w.Limit, "until", until)
 	case w.Verb == "adopt":
-		l.cfg.Logger.InfoContext(ctx, "the API's limit is at least the configured one; using the configured one", "scope", scope, "rule", w.Name)
+		log.InfoContext(ctx, "the API's limit is at least the configured one; using the configured one", "scope", answered, "rule", w.Name)
 	}
 }
 
 // effects are what observers call what a word has done.
 var effects = map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}
 
-// tellUpstream reports what is new to the observers.
-func (l *Limiter) tellUpstream(p *plan, w signal, one notedSignal) {
-	if !one.changed || effects[w.Verb] == "" {
-		return
+// changeBy returns what a word has changed. What is empty for one that observers do not get.
+func (p *plan) changeBy(w wire.Word, one wire.Noted) UpstreamChange {
+	change := UpstreamChange{What: effects[w.Verb], Limit: w.Limit, Until: one.Until, Left: one.Left}
+	if w.Pauses() {
+		change.Scope = wire.ScopeOf(p.Scope.Scope.Provider(), one.Name)
 	}
-	if l.cfg.Observer != nil {
-		l.cfg.Observer.UpstreamSignal(effects[w.Verb])
-	}
-	if l.cfg.OnUpstream != nil {
-		l.cfg.OnUpstream(p.changeBy(w, one))
-	}
-}
-
-// changeBy is what a word has changed.
-func (p *plan) changeBy(w signal, one notedSignal) UpstreamChange {
-	change := UpstreamChange{What: effects[w.Verb], Until: one.until, Left: one.left}
-	switch w.Verb {
-	case "pause", "rest":
-		change.Scope = levelsOf(p.Scope.Scope)[strings.Count(one.noted, "/")]
-	default:
-		for _, b := range p.Rules {
-			if wire.RuleName(b) == w.Name {
-				change.Scope, change.Rule, change.Pattern = b.Scope.String(), b.Rule.Name, b.Pattern
-			}
+	for _, b := range p.Rules {
+		if wire.RuleName(b) == w.Name {
+			change.Scope, change.Rule, change.Pattern = b.Scope.String(), b.Rule.Name, b.Pattern
 		}
-	}
-	if w.Verb == "adopt" {
-		change.Limit = w.limit
 	}
 	return change
 }
@@ -385,22 +348,22 @@ func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 
 // forget forgets what was reported of a rule at the scope's level, or of all and of its pause.
 func (l *Limiter) forget(ctx context.Context, p *plan, rule string) error {
-	var words []signal
+	var words []wire.Word
 	if rule == "" {
-		words = append(words, signal{Word: wire.Word{Verb: "lift", Name: p.Path}})
+		words = append(words, wire.Word{Verb: "lift", Name: p.Path})
 	}
 	for _, b := range p.Rules {
 		if b.Scope == p.Scope.Scope && correctable(b.Rule) && (rule == "" || b.Rule.Name == rule) {
-			words = append(words, signal{Word: wire.Word{Verb: "free", Name: wire.RuleName(b)}})
+			words = append(words, wire.Word{Verb: "free", Name: wire.RuleName(b)})
 			l.reports.forget(p.Prefix, wire.RuleName(b))
 		}
 	}
 	if len(words) == 0 {
 		return nil
 	}
-	_, err := l.sendSignals(ctx, p, words)
+	_, err := l.sendWords(ctx, p, words)
 	if err == nil && rule == "" {
-		l.reports.note(p, notedSignal{})
+		l.reports.note(p, wire.Noted{})
 	}
 	return err
 }

@@ -45,7 +45,7 @@ type cachedPause struct {
 type cachedKey struct{ rule, verb string }
 
 type cachedSignal struct {
-	word signal
+	word wire.Word
 	told time.Time
 }
 
@@ -60,12 +60,11 @@ func (h *reportCache) until(p *plan, now time.Time, wait time.Duration) (until t
 
 // note notes the pause that an answer to the scope's calls asked for: it may count for a level above,
 // which those beside the scope have to hear of too.
-func (h *reportCache) note(p *plan, one notedSignal) {
-	if !one.until.IsZero() {
-		at := one.until.Add(-one.left)
-		h.pause(p.Prefix+p.Path, one.until, at)
-		if one.noted != p.Path {
-			h.pause(p.Prefix+one.noted, one.until, at)
+func (h *reportCache) note(p *plan, one wire.Noted) {
+	if !one.Until.IsZero() {
+		h.pause(p.Prefix+p.Path, one.Until, one.At)
+		if one.Name != p.Path {
+			h.pause(p.Prefix+one.Name, one.Until, one.At)
 		}
 		return
 	}
@@ -74,10 +73,10 @@ func (h *reportCache) note(p *plan, one notedSignal) {
 	delete(h.pauses, p.Prefix+p.Path)
 }
 
-// signalResult tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
+// isNews tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
 // numbers at most once in limitsApart, since an API may tell the limits of its parts by turns, and
 // the same when so much time has passed.
-func (h *reportCache) signalResult(key string, w signal, again time.Duration) bool {
+func (h *reportCache) isNews(key string, w wire.Word, again time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, its := time.Now(), cachedKey{key, w.Verb}
@@ -85,9 +84,7 @@ func (h *reportCache) signalResult(key string, w signal, again time.Duration) bo
 	if known && now.Sub(one.told) < limitsApart || known && one.word == w && now.Sub(one.told) < again {
 		return false
 	}
-	if h.words == nil || len(h.words) >= maxCached {
-		h.words = map[cachedKey]cachedSignal{}
-	}
+	h.words = bounded(h.words)
 	h.words[its] = cachedSignal{w, now}
 	return true
 }
@@ -105,13 +102,19 @@ func (h *reportCache) unsaid(key, verb string) {
 // maxCached bounds what a cache of this package keeps.
 const maxCached = 10_000
 
+// bounded returns a map that has room.
+func bounded[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil || len(m) >= maxCached {
+		return map[K]V{}
+	}
+	return m
+}
+
 // correct notes that a rule, by its key, is corrected for a time.
 func (h *reportCache) correct(key string, left time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.corrections == nil || len(h.corrections) >= maxCached {
-		h.corrections = map[string]time.Time{}
-	}
+	h.corrections = bounded(h.corrections)
 	h.corrections[key] = time.Now().Add(left)
 }
 
@@ -137,9 +140,7 @@ func (h *reportCache) forget(provider, rule string) {
 func (h *reportCache) probe(p *plan, begins time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.probes == nil || len(h.probes) >= maxCached {
-		h.probes = map[string]time.Time{}
-	}
+	h.probes = bounded(h.probes)
 	h.probes[p.Prefix+p.Path] = begins
 	h.probing.Store(true)
 }

@@ -16,7 +16,7 @@ const mostRest = 5 * time.Minute
 
 // pauses is the word for the pause that an answer asks for, if there is one that is not
 // known, and what is known otherwise.
-func (l *Limiter) pauses(p *plan, a upstream.Hint, probed bool) (words []signal, out ReportResult, known bool) {
+func (l *Limiter) pauses(p *plan, a upstream.Hint, probed bool) (words []wire.Word, out ReportResult, known bool) {
 	wait, known, asks := p.stays(a)
 	if !asks {
 		return nil, out, known
@@ -26,10 +26,10 @@ func (l *Limiter) pauses(p *plan, a upstream.Hint, probed bool) (words []signal,
 		return nil, ReportResult{Until: until}, known
 	}
 	if known {
-		return []signal{{Word: wire.Word{Verb: "pause", Name: p.Path, Numbers: [5]int64{wait.Microseconds()}}}}, out, known
+		return []wire.Word{{Verb: "pause", Name: p.Path, Numbers: [5]int64{wait.Microseconds()}}}, out, known
 	}
 	most := min(mostRest, l.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
-	return []signal{{Word: wire.Word{Verb: "rest", Name: p.Path, Numbers: [5]int64{p.refusals.Pause.Microseconds(), most.Microseconds(), rand.N(int64(100_000)), age(a)}}}}, out, known
+	return []wire.Word{{Verb: "rest", Name: p.Path, Numbers: [5]int64{p.refusals.Pause.Microseconds(), most.Microseconds(), rand.N(int64(100_000)), age(a)}}}, out, known
 }
 
 // stays tells how long an answer asks to stay away, if it does, and whether it says so.

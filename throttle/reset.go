@@ -44,7 +44,7 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, er
 		err = l.forget(ctx, p, rule)
 	}
 	if err != nil {
-		return done, unavailable(ctx, "reset", scope, err)
+		return done, wire.Unavailable(ctx, "reset", scope, err)
 	}
 	return done, nil
 }

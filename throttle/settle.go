@@ -104,7 +104,7 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 	ctx = context.WithoutCancel(ctx)
 	p, rules, err := l.report(ctx, g, "spent", g.remembered().Microseconds(), spent, true)
 	if err != nil {
-		return Settlement{}, unavailable(ctx, "settle with", g.scope, err)
+		return Settlement{}, wire.Unavailable(ctx, "settle with", g.scope, err)
 	}
 	var out Settlement
 	for i, r := range rules {
@@ -149,59 +149,48 @@ type known struct {
 	kept  time.Time               // until then Redis keeps the grant
 }
 
+func (k *known) locked(do func()) {
+	if k != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		do()
+	}
+}
+
 func (k *known) note(b policy.MatchedRule, c wire.Charged) {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.rules == nil {
-		k.rules = map[string]wire.Charged{}
-	}
-	k.rules[wire.RuleName(b)] = c
+	k.locked(func() {
+		if k.rules == nil {
+			k.rules = map[string]wire.Charged{}
+		}
+		k.rules[wire.RuleName(b)] = c
+	})
 }
 
 // any reports whether anything was settled.
-func (k *known) any() bool {
-	if k == nil {
-		return false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.rules) > 0
+func (k *known) any() (some bool) {
+	k.locked(func() { some = len(k.rules) > 0 })
+	return some
 }
 
 // of returns what was settled under a rule.
 func (k *known) of(b policy.MatchedRule) (c wire.Charged, settled bool) {
-	if k == nil {
-		return c, false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	c, settled = k.rules[wire.RuleName(b)]
+	k.locked(func() { c, settled = k.rules[wire.RuleName(b)] })
 	return c, settled
 }
 
 // keep notes until when the grant is kept, at least.
 func (k *known) keep(until time.Time) {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if until.After(k.kept) {
-		k.kept = until
-	}
+	k.locked(func() {
+		if until.After(k.kept) {
+			k.kept = until
+		}
+	})
 }
 
-// left is for how long the grant will be kept yet.
-func (k *known) left() time.Duration {
-	if k == nil {
-		return 0
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return max(0, time.Until(k.kept))
+// left returns for how long the grant will be kept yet.
+func (k *known) left() (left time.Duration) {
+	k.locked(func() { left = max(0, time.Until(k.kept)) })
+	return left
 }
 
 // charged is what the grant is charged under the rules of a plan: what was settled, or else what it was granted; and what it has

@@ -40,33 +40,30 @@ const (
 	ShadowFailed ShadowOutcome = "error"
 )
 
-// A slow Redis costs the count, not memory: so many questions are on their way at once, and
-// so many calls when what was granted is given back or has ended.
+// A slow Redis costs the count, not memory: so many questions are on their way at once, and so many refunds and releases.
 const (
 	mostShadows    = 256
 	mostShadowEnds = 4 * mostShadows
 )
 
-// shadows asks shadow rules about the starts of a Limiter. Its own calls go out by a
-// runner of their own: those of others never wait for them.
+// shadows asks the shadow rules of a Limiter about its starts, by a sender of their own, so that no decision waits for them.
 type shadows struct {
 	l      *Limiter
+	sender *sender
 	tell   func(Shadowed)
-	log    *slog.Logger
 	out    atomic.Int64
 	failed atomic.Bool
-	sums   shadowSums
+
+	mu   sync.Mutex
+	sums map[ruleAt]*shadowSum // since the last line of the log
 }
 
-func newShadows(l *Limiter, cfg Config) *shadows {
-	beside := &Limiter{
-		cfg: Config{Prefix: cfg.Prefix, StartTolerance: cfg.StartTolerance, Timeout: cfg.Timeout}, scopes: l.scopes, clocks: l.clocks, rdb: l.rdb,
-		outage: newOutage(slog.New(slog.DiscardHandler)), list: l.list, clock: func() string { return l.clock() },
-	}
-	beside.sender = newSender(beside)
-	s := &shadows{l: beside, tell: cfg.OnShadow, log: cfg.Logger}
-	s.sums.log = cfg.Logger
-	return s
+// ruleAt is a rule by its place in the policy, which has no name that a task brought.
+type ruleAt struct{ pattern, name string }
+
+type shadowSum struct {
+	starts, waits int64
+	longest       time.Duration
 }
 
 // shadowRule is a shadow rule that a scope meets.
@@ -87,40 +84,44 @@ func (r *shadowRule) plan(at time.Time) *plan {
 	return p
 }
 
-// shadow is what the shadow rules have taken for one start. A nil shadow is none.
+// shadow is what the shadow rules have taken for one start, and follows what becomes of that. A nil shadow is none.
 type shadow struct {
 	of *shadows
 
-	mu     sync.Mutex
-	gone   bool        // given back
-	held   bool        // a run holds its places
-	over   bool        // and has ended
-	due    *time.Timer // asks when a start ahead has come
-	grants []Grant
-	leases []*Lease
+	mu    sync.Mutex
+	state shadowState
+	due   *time.Timer // asks when a start ahead has come
+	taken []shadowGrant
 }
 
-// evaluateShadows has the shadow rules asked about a start that was granted, in the background, when
-// it has come.
-func (l *Limiter) evaluateShadows(d *Decision, req *Request, in time.Duration) {
-	p := d.under
-	d.under = nil
-	if p != nil && len(p.shadows) > 0 && d.Allowed && !d.Degraded {
-		l.askBeside(p, d, *req, in)
+type shadowGrant struct {
+	Grant
+	lease *Lease
+}
+
+// shadowState is what became of a start. A later state replaces an earlier one, not the other way.
+type shadowState int
+
+const (
+	shadowHeld     shadowState = iota + 1 // its run holds places
+	shadowReleased                        // its run has ended
+	shadowRefunded
+)
+
+// evaluateShadows has the shadow rules asked about a start that was granted, in the background, when it has come.
+func (l *Limiter) evaluateShadows(d *Decision, r *Request, in time.Duration) {
+	p, req := d.under, *r
+	if d.under = nil; p == nil || len(p.shadows) == 0 || !d.Allowed || d.Degraded {
+		return
 	}
-}
-
-func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration) {
 	s := &shadow{of: l.shadows}
 	d.Grant.shadow = s
-	if req.Cost == 0 {
-		req.Cost = defaultCost
-	}
 	ask := func() {
 		for _, r := range p.shadows {
-			own := Request{Scope: req.Scope, Cost: req.Cost, Costs: req.Costs}
-			if req.ID != "" {
-				own.ID = shadowID(req, r)
+			own := Request{Scope: req.Scope, Cost: max(req.Cost, defaultCost), Costs: req.Costs}
+			if req.ID != "" { // the same for an attempt that is sent again
+				sum := sha256.Sum256([]byte(req.ID + "\x00" + req.Scope + "\x00" + wire.RuleName(r.bound)))
+				own.ID = base64.RawURLEncoding.EncodeToString(sum[:12])
 			}
 			if !l.shadows.background(mostShadows, func() { s.ask(r, own) }) {
 				l.shadows.heard(r, own, Decision{}, ShadowDropped)
@@ -136,13 +137,7 @@ func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration)
 	s.due = time.AfterFunc(in, ask)
 }
 
-// shadowID is the attempt id of a rule: the same for an attempt that is sent again.
-func shadowID(req Request, r *shadowRule) string {
-	sum := sha256.Sum256([]byte(req.ID + "\x00" + req.Scope + "\x00" + r.bound.Scope.String() + "\x00" + r.bound.Rule.Name))
-	return base64.RawURLEncoding.EncodeToString(sum[:12])
-}
-
-// background does something beside, unless so much is being done.
+// background does something in a goroutine, unless so many are at work.
 func (s *shadows) background(most int64, do func()) bool {
 	if s.out.Add(1) > most {
 		s.out.Add(-1)
@@ -156,154 +151,90 @@ func (s *shadows) background(most int64, do func()) bool {
 }
 
 func (s *shadow) ask(r *shadowRule, req Request) {
-	d, err := s.of.decide(r, req)
-	switch {
-	case err != nil:
+	l := s.of.l
+	p := r.plan(l.serverTime(r.of.Prefix))
+	if len(p.Rules) == 0 {
+		return // it does not apply now
+	}
+	a, err := l.send(context.Background(), s.of.sender, p, &req, false)
+	if err != nil {
 		if !s.of.failed.Swap(true) {
-			s.of.log.Warn("cannot evaluate shadow rules; enforced limits are not affected", "error", err)
+			l.cfg.Logger.Warn("cannot evaluate shadow rules; enforced limits are not affected", "error", err)
 		}
-		s.of.heard(r, req, d, ShadowFailed)
+		s.of.heard(r, req, Decision{}, ShadowFailed)
 		return
-	case d.Allowed:
-		s.of.heard(r, req, d, ShadowAllowed)
-		s.took(d.Grant)
-	case len(d.Rules) > 0:
-		s.of.heard(r, req, d, ShadowDenied)
 	}
 	s.of.failed.Store(false)
-}
-
-// decide asks a rule, and again if its plan was that of another time.
-func (s *shadows) decide(r *shadowRule, req Request) (d Decision, err error) {
-	at := s.l.serverTime(r.of.Prefix)
-	for range planTries {
-		p := r.plan(at)
-		if len(p.Rules) == 0 {
-			return Decision{}, nil // it does not apply now
-		}
-		a := p.ask(&req)
-		if err := s.l.sender.decide(context.Background(), a); err != nil {
-			return Decision{}, err
-		}
-		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
-		if a.answer.Status != wire.Outdated {
-			if p.read(a, &d); d.Allowed {
-				d.Grant = a.grant()
-			}
-			return d, nil
-		}
-		at = time.UnixMicro(a.now)
+	a.plan.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+	var d Decision
+	switch a.plan.read(a, &d); {
+	case len(d.Rules) == 0:
+	case d.Allowed:
+		s.of.heard(r, req, d, ShadowAllowed)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.taken = append(s.taken, shadowGrant{Grant: a.grant()})
+		s.follow(&s.taken[len(s.taken)-1])
+	default:
+		s.of.heard(r, req, d, ShadowDenied)
 	}
-	return Decision{}, errReply
 }
 
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	cost := req.price().under(b.Rule)
-	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{RuleInfo: &RuleInfo{
+	one := Shadowed{Outcome: outcome, Cost: req.price().under(b.Rule), RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}}
 	if len(d.Rules) > 0 {
-		told.RuleState = d.Rules[0]
-		told.Limited, told.RetryAfter = !d.Allowed, d.RetryAfter
-		s.sums.add(told)
+		one.RuleState = d.Rules[0]
+		one.Limited, one.RetryAfter = !d.Allowed, d.RetryAfter
+		s.add(one)
 	}
 	if s.tell != nil {
-		s.tell(told)
+		s.tell(one)
 	}
 }
 
-// took notes a grant of a shadow rule's. It may come when the real one is over.
-func (s *shadow) took(g Grant) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.gone:
-		s.of.undo(g)
-	case s.over:
-		_, lease := s.of.l.Lease(context.Background(), g)
-		s.of.free(lease)
-	default:
-		s.grants = append(s.grants, g)
-		if s.held {
-			s.lease(g)
-		}
-	}
-}
-
-// lease keeps the place of a concurrency rule. It does not matter to the run whether it is
-// lost. s.mu is held.
-func (s *shadow) lease(g Grant) {
-	_, lease := s.of.l.Lease(context.Background(), g)
-	s.leases = append(s.leases, lease)
-}
-
-func (s *shadows) undo(g Grant) {
-	s.background(mostShadowEnds, func() { _ = s.l.Refund(context.Background(), g) }) // or it stays spent, which harms nobody
-}
-
-// free frees a place; one that could not be freed is free when its lease ends.
-func (s *shadows) free(lease *Lease) {
-	if lease.limiter == nil {
-		return
-	}
-	lease.end(context.Canceled)
-	s.background(mostShadowEnds, func() { _ = lease.Release(context.Background()) })
-}
-
-// hold keeps the places while a run lasts.
-func (s *shadow) hold() {
+// to has the shadow rules follow what became of the start.
+func (s *shadow) to(state shadowState) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held || s.gone || s.over {
+	if state <= s.state {
 		return
 	}
-	s.held = true
-	for _, g := range s.grants {
-		s.lease(g)
-	}
-}
-
-// release frees the places of a run that has ended.
-func (s *shadow) release() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = true
-	s.freeAll()
-}
-
-// giveBack gives back what was taken, and what will have been.
-func (s *shadow) giveBack() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return
-	}
-	s.gone = true
-	if s.due != nil {
+	s.state = state
+	if state == shadowRefunded && s.due != nil {
 		s.due.Stop()
 	}
-	s.freeAll()
-	for _, g := range s.grants {
-		s.of.undo(g)
+	for i := range s.taken {
+		s.follow(&s.taken[i])
 	}
 }
 
-func (s *shadow) freeAll() {
-	for _, lease := range s.leases {
-		s.of.free(lease)
+// follow does with a grant what was done with that of the start. No run minds whether its lease is lost; a place that can't be freed is
+// free when it expires, and units that can't be refunded stay spent. s.mu is held.
+func (s *shadow) follow(g *shadowGrant) {
+	ctx := context.Background()
+	if s.state == 0 {
+		return
 	}
-	s.leases = nil
+	if g.lease == nil {
+		_, g.lease = s.of.l.Lease(ctx, g.Grant)
+	}
+	if s.state > shadowHeld {
+		g.lease.end(context.Canceled)
+	}
+	switch s.state {
+	case shadowHeld:
+	case shadowReleased:
+		s.of.background(mostShadowEnds, func() { _ = g.lease.Release(ctx) })
+	case shadowRefunded:
+		s.of.background(mostShadowEnds, func() { _ = s.of.l.Refund(ctx, g.Grant) })
+	}
 }
 
 // PeekShadows returns the state of each shadow rule of a scope, for one unit now. It changes nothing.
@@ -328,61 +259,38 @@ func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, e
 	return states, nil
 }
 
-// shadowSums tells, at most once a minute for each rule, how many starts it would have
-// made wait.
-type shadowSums struct {
-	log *slog.Logger
-
-	mu    sync.Mutex
-	rules map[ruleAt]*shadowSum
-}
-
-// ruleAt is a rule by where the policy has it, which holds no name that a task brought.
-type ruleAt struct{ pattern, name string }
-
-type shadowSum struct {
-	starts, waits int64
-	longest       time.Duration
-}
-
 const (
 	shadowLogEvery = time.Minute
 	mostShadowSums = 1000
 )
 
-// add begins to count with the first start that would have waited.
-func (s *shadowSums) add(one Shadowed) {
+// add counts a start for the log, which has a line a minute for each rule that would have delayed starts.
+func (s *shadows) add(one Shadowed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := ruleAt{one.Pattern, one.Rule}
-	sum := s.rules[at]
+	at, log := ruleAt{one.Pattern, one.Rule}, s.l.cfg.Logger
+	sum := s.sums[at]
 	if sum == nil {
-		if !one.Limited || len(s.rules) >= mostShadowSums || !s.log.Enabled(context.Background(), slog.LevelInfo) {
+		if !one.Limited || len(s.sums) >= mostShadowSums || !log.Enabled(context.Background(), slog.LevelInfo) {
 			return
 		}
-		if s.rules == nil {
-			s.rules = map[ruleAt]*shadowSum{}
-		}
 		sum = &shadowSum{}
-		s.rules[at] = sum
-		time.AfterFunc(shadowLogEvery, func() { s.flush(at) })
+		s.sums[at] = sum
+		time.AfterFunc(shadowLogEvery, func() {
+			s.mu.Lock()
+			delete(s.sums, at)
+			s.mu.Unlock()
+			longest := sum.longest.String()
+			if sum.longest == Never {
+				longest = "no clock tells"
+			}
+			log.Info("shadow rule would have delayed tasks", "rule", at.pattern+":"+at.name,
+				"starts", sum.starts, "would_have_waited", sum.waits, "longest", longest, "within", shadowLogEvery)
+		})
 	}
 	sum.starts++
 	if one.Limited {
 		sum.waits++
 		sum.longest = max(sum.longest, one.RetryAfter)
 	}
-}
-
-func (s *shadowSums) flush(at ruleAt) {
-	s.mu.Lock()
-	sum := s.rules[at]
-	delete(s.rules, at)
-	s.mu.Unlock()
-	longest := sum.longest.String()
-	if sum.longest == Never {
-		longest = "no clock tells"
-	}
-	s.log.Info("shadow rule would have delayed tasks", "rule", at.pattern+":"+at.name,
-		"starts", sum.starts, "would_have_waited", sum.waits, "longest", longest, "within", shadowLogEvery)
 }

@@ -123,7 +123,7 @@ func TestShadowIsGivenBack(t *testing.T) {
 				b.t.Fatalf("got %+v", ahead)
 			}
 			b.giveBack(ahead.Grant)
-			if !ahead.Grant.shadow.gone {
+			if ahead.Grant.shadow.state != shadowRefunded {
 				b.t.Error("it is asked about although it was given back")
 			}
 		})

@@ -56,9 +56,9 @@ func TestShareSteps(t *testing.T) {
 			5: {65 * sec, 4, 0, 0},
 		}},
 		"token bucket": {policy.Rule{Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
-			0: {0, 1, 200 * ms, 0},
-			1: {200 * ms, 1, 0, 0},
-			2: {200 * ms, 2, 400 * ms, 0},
+			0: {0, 1, 400 * ms, 0},
+			1: {400 * ms, 1, 0, 1},
+			2: {500 * ms, 2, 300 * ms, 1},
 			3: {10 * sec, 2, 0, 0},
 			4: {10 * sec, 3, Never, 0},
 		}},

@@ -279,7 +279,7 @@ func (l *Limiter) lookAtPauses(p *plan) {
 			text, _ := v.(string)
 			if pause, is := wire.ReadPause(text); is && pause.Over() > at.UnixMicro() {
 				l.reports.pause(p.Prefix+levels[i], time.UnixMicro(pause.Over()), at)
-				l.emptyBelow(p.Prefix, levels[i])
+				l.emptyStocks(p.Prefix)
 			}
 		}
 	}()
@@ -323,9 +323,7 @@ func (h *reportCache) since(d *Decision) (next <-chan struct{}, overtaken bool) 
 func (h *reportCache) pause(key string, until, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.pauses == nil || len(h.pauses) >= maxCached {
-		h.pauses = map[string]cachedPause{}
-	}
+	h.pauses = bounded(h.pauses)
 	now := time.Now()
 	h.pauses[key] = cachedPause{until: until, here: now.Add(until.Sub(at)), told: now, at: at}
 	if h.next != nil {
@@ -342,9 +340,7 @@ func (h *reportCache) looks(p *plan) bool {
 	if at, known := h.looked[key]; known && now.Sub(at) < looksApart {
 		return false
 	}
-	if h.looked == nil || len(h.looked) >= maxCached {
-		h.looked = map[string]time.Time{}
-	}
+	h.looked = bounded(h.looked)
 	h.looked[key] = now
 	return true
 }

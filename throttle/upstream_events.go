@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -52,26 +51,16 @@ type eventRecord struct {
 	Host   string `json:"host,omitempty"`
 }
 
-// eventsKey is the sorted set of the events of a level, by their times.
-func (l *Limiter) eventsKey(level policy.Scope) string {
-	return wire.Prefix(l.cfg.Prefix, level.Provider()) + "e:" + wire.Path(level.String())
-}
-
 // recordEvents keeps what an answer changed, for people. It costs a round trip, and two while a level has more than it keeps.
-func (l *Limiter) recordEvents(ctx context.Context, p *plan, a upstream.Hint, words []signal, told []notedSignal) {
+func (l *Limiter) recordEvents(ctx context.Context, p *plan, a upstream.Hint, changes []UpstreamChange, at time.Time) {
 	events := map[string][]redis.Z{}
-	for i, one := range told {
-		if !one.changed || effects[words[i].Verb] == "" {
-			continue
-		}
-		change := p.changeBy(words[i], one)
-		level := p.Scope.Scope.Prefix(strings.Count(change.Scope, "/") + 1)
-		text, err := json.Marshal(recordOf(p, a, change, one.at))
+	for _, change := range changes {
+		text, err := json.Marshal(recordOf(p, a, change, at))
 		if err != nil {
 			continue // it has only texts and numbers
 		}
-		key := l.eventsKey(level)
-		events[key] = append(events[key], redis.Z{Score: float64(one.at.UnixMicro()), Member: text})
+		key := p.Prefix + "e:" + wire.Path(change.Scope)
+		events[key] = append(events[key], redis.Z{Score: float64(at.UnixMicro()), Member: text})
 	}
 	if len(events) == 0 {
 		return
@@ -135,12 +124,12 @@ func (l *Limiter) UpstreamEvents(ctx context.Context, scope string) ([]UpstreamE
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	pipe := l.rdb.Pipeline()
-	kept := make([]*redis.StringSliceCmd, s.Len())
+	prefix, kept := wire.Prefix(l.cfg.Prefix, s.Provider()), make([]*redis.StringSliceCmd, s.Len())
 	for i := range kept {
-		kept[i] = pipe.ZRange(ctx, l.eventsKey(s.Prefix(i+1)), -keptEvents, -1)
+		kept[i] = pipe.ZRange(ctx, prefix+"e:"+wire.Path(s.Prefix(i+1).String()), -keptEvents, -1)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, unavailable(ctx, "ask what was reported of", scope, err)
+		return nil, wire.Unavailable(ctx, "ask what was reported of", scope, err)
 	}
 	var all []UpstreamEvent
 	for i, level := range kept {

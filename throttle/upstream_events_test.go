@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -78,7 +79,7 @@ func TestUpstreamEventsAreBounded(t *testing.T) {
 		if len(got) != keptEvents || !strings.Contains(got[0], "1m0s true") && !strings.Contains(got[1], "1m0s true") {
 			b.t.Errorf("%d events are kept: %q", len(got), got)
 		}
-		key := b.eventsKey(parsedScope(b.t, "p"))
+		key := wire.Prefix(b.cfg.Prefix, "p") + "e:"
 		if n := b.rdb.ZCard(ctx, key).Val(); n != keptEvents {
 			b.t.Errorf("%d are in Redis", n)
 		}

@@ -3,9 +3,10 @@ package throttle
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
@@ -51,38 +52,51 @@ type Correction struct {
 
 // UpstreamState returns what APIs have answered about a scope and the scopes above it. Costs one round
 // trip. Its errors are those of Report.
-func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
+func (l *Limiter) UpstreamState(ctx context.Context, scope string) (out UpstreamState, err error) {
 	p, err := l.plan(scope)
 	if err != nil {
-		return UpstreamState{}, err
+		return out, err
 	}
-	levels := levelsOf(p.Scope.Scope)
+	levels, provider := p.levels(), p.Scope.Scope.Provider()
 	fields := make([]string, 0, len(levels)+len(p.Rules))
 	for _, level := range levels {
-		fields = append(fields, "P"+wire.Path(level))
+		fields = append(fields, "P"+level)
 	}
 	for _, b := range p.Rules {
 		fields = append(fields, "R"+wire.RuleName(b))
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	pipe := l.rdb.Pipeline()
-	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, wire.APIKey(p.Prefix), fields...)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return UpstreamState{}, unavailable(ctx, "ask what was told of", scope, err)
-	}
-	out := UpstreamState{At: clock.Val()}
-	if fixed := l.clock(); fixed != "" {
-		out.At = time.UnixMicro(clockOf(fixed))
+	var values *redis.SliceCmd
+	err = l.readUpstream(ctx, scope, &out, func(ctx context.Context, pipe redis.Pipeliner) {
+		values = pipe.HMGet(ctx, wire.APIKey(p.Prefix), fields...)
+	})
+	if err != nil {
+		return out, err
 	}
 	for i, v := range values.Val() {
+		text, _ := v.(string)
 		if i < len(levels) {
-			out.addPause(levels[i], textOf(v))
+			out.addPause(wire.ScopeOf(provider, levels[i]), text)
 		} else {
-			out.addCorrection(p.Rules[i-len(levels)], textOf(v), l.cfg.StartTolerance)
+			out.addCorrection(p.Rules[i-len(levels)], text, l.cfg.StartTolerance)
 		}
 	}
 	return out, nil
+}
+
+// readUpstream reads in one round trip, with the server's time.
+func (l *Limiter) readUpstream(ctx context.Context, scope string, out *UpstreamState, read func(context.Context, redis.Pipeliner)) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	pipe := l.rdb.Pipeline()
+	clock := pipe.Time(ctx)
+	read(ctx, pipe)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return wire.Unavailable(ctx, "ask what was told of", scope, err)
+	}
+	if out.At = clock.Val(); l.clock() != "" {
+		out.At = l.serverTime("") // a test's own
+	}
+	return nil
 }
 
 // UpstreamBelow returns what APIs have answered about all scopes of a provider, as far as it still applies, in no order. It reads about 1000
@@ -91,15 +105,12 @@ func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out Upstr
 	if _, err := policy.ParseScope(provider); err != nil {
 		return out, false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	pipe := l.rdb.Pipeline()
-	clock, part := pipe.Time(ctx), pipe.HScan(ctx, wire.APIKey(wire.Prefix(l.cfg.Prefix, provider)), 0, "[PR]*", scanPart)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return out, false, unavailable(ctx, "ask what was told of", provider, err)
-	}
-	if out.At = clock.Val(); l.clock() != "" {
-		out.At = time.UnixMicro(clockOf(l.clock()))
+	var part *redis.ScanCmd
+	err = l.readUpstream(ctx, provider, &out, func(ctx context.Context, pipe redis.Pipeliner) {
+		part = pipe.HScan(ctx, wire.APIKey(wire.Prefix(l.cfg.Prefix, provider)), 0, "[PR]*", scanPart)
+	})
+	if err != nil {
+		return out, false, err
 	}
 	fields, cursor := part.Val()
 	rules := l.Policy()
@@ -127,17 +138,6 @@ func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out Upstr
 // scanPart is how many fields one command reads: it holds the server up for less than a millisecond.
 const scanPart = 1000
 
-func textOf(v any) string {
-	text, _ := v.(string)
-	return text
-}
-
-// clockOf is the time of a test's clock.
-func clockOf(text string) int64 {
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return n
-}
-
 // addPause adds a pause of the hash api.
 func (t *UpstreamState) addPause(scope, v string) {
 	if p, is := wire.ReadPause(v); is && p.Ends > t.At.UnixMicro() {
@@ -163,15 +163,4 @@ func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, tolerance 
 	if one.Limit != b.Rule.Limit {
 		t.Corrections = append(t.Corrections, one)
 	}
-}
-
-// levelsOf returns the scope's own path and those above it, outermost first.
-func levelsOf(s policy.Scope) (all []string) {
-	path := s.String()
-	for i := range path {
-		if path[i] == '/' {
-			all = append(all, path[:i])
-		}
-	}
-	return append(all, path)
 }

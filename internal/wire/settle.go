@@ -1,5 +1,7 @@
 package wire
 
+import "time"
+
 // GrantText returns a grant as scripts keep it: what was charged at a start under rules of a shape, at the places of its units.
 func GrantText(start, shape int64, places []int64, path, cost string) string {
 	b := seven([]byte{byte(len(places))}, start, 0, 0, shape)
@@ -58,7 +60,11 @@ type Word struct {
 	Verb, Name string
 	Numbers    [5]int64
 	Rule       string // RuleText, or ""
+	Limit      int64  // the API's own, of an adoption; it is not sent
 }
+
+// Pauses reports whether it asks for a pause.
+func (w Word) Pauses() bool { return w.Verb == "pause" || w.Verb == "rest" }
 
 // RuleText returns the kind and the numbers of a rule.
 func RuleText(kind byte, numbers []int64) string { return string(seven([]byte{kind}, numbers...)) }
@@ -79,23 +85,30 @@ func ReportArgs(clock string, words []Word) []any {
 // Noted is what became of a word.
 type Noted struct {
 	Changed bool
-	Ends    int64
-	Name    string // the level or rule that it is recorded for; "" if Full
-	Full    bool   // there is no room for it
+	At      time.Time     // by the server's clock
+	Until   time.Time     // when the effect ends, zero for none
+	Left    time.Duration // until then
+	Name    string        // the level or rule that it is recorded for; "" if Full
+	Full    bool          // there is no room for it
 }
 
 // ReadReport reads the reply of report.
-func ReadReport(reply any, words []Word) (now int64, waits bool, noted []Noted, err error) {
+func ReadReport(reply any, words []Word) (waits bool, noted []Noted, err error) {
 	list, _ := reply.([]any)
 	if len(list) != 2+3*len(words) {
-		return 0, false, nil, ErrReply
+		return false, nil, ErrReply
 	}
 	number := func(i int) int64 { n, _ := list[i].(int64); return n }
 	for i, w := range words {
-		length := number(4 + 3*i)
-		noted = append(noted, Noted{Changed: number(2+3*i) == 1, Ends: number(3 + 3*i), Name: w.Name[:max(0, length)], Full: length < 0})
+		ends, length := number(3+3*i), number(4+3*i)
+		one := Noted{Changed: number(2+3*i) == 1, At: time.UnixMicro(number(0)), Name: w.Name[:max(0, length)], Full: length < 0}
+		if ends > 0 {
+			one.Until = time.UnixMicro(ends)
+			one.Left = one.Until.Sub(one.At)
+		}
+		noted = append(noted, one)
 	}
-	return number(0), number(1) == 1, noted, nil
+	return number(1) == 1, noted, nil
 }
 
 // Pause is the pause of a node by an API; see lua/include/pause.lua.
