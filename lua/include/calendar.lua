@@ -27,7 +27,7 @@ do
       load = function(of, key, numbers, v)
         local cap, a, b0, b1, slack, rollover, spread = unpacked('>I7I7I7I7I7I7I7', numbers)
         local r = { of = of, key = key, cap = cap, a = a, b0 = b0, b1 = b1, slack = slack, rollover = rollover, spread = spread == 1,
-          last = 0, count = 0, spare = 0, next = 0, step = 0, written = now, till = 0, size = 0 }
+          last = b0, count = 0, spare = 0, next = 0, step = 0, written = now, till = 0, size = 0 }
         if not v or byte(v) ~= CALENDAR then return r end
         local _, till, written, last, count, spare, following, step = unpacked('>BI6I7I7I7I7I7I7', v)
         local back = max(0, written - now)
@@ -49,7 +49,7 @@ do
       end,
       charge = function(r, start, c)
         if start < r.b0 then -- a run that began late, in the period before
-          if start >= r.a then r.spare, r.last = r.spare - c, max(r.last, r.b0) end
+          if start >= r.a then r.spare = r.spare - c end
           return start
         end
         if r.spread then
@@ -84,7 +84,7 @@ do
           if place == r.last then r.next, r.step = r.next - min(r.next, r.step), 0 end
           return back
         elseif place >= r.a then
-          r.spare, r.last = r.spare + c, max(r.last, r.b0)
+          r.spare = r.spare + c
           return c
         end
         return 0

@@ -276,41 +276,33 @@ func (b *bucket) first(_ func(int64) int64, t, c int64) int64 {
 	return max(t, ceil(from.Add(from, b.slack)))
 }
 
-// charge also notes what a refund needs: "low is the least level met by charges after since, and
-// since moves on when a charge meets less than one unit".
+// charge also notes what a refund needs: "low is the least level met by charges after since, and since moves on when a charge meets
+// less than one unit. A charge whose start is no later than one before it moves neither".
 func (b *bucket) charge(_, s, c int64, id string) {
 	z := new(big.Rat).SetInt64(s)
 	if b.z != nil && b.z.Cmp(z) > 0 {
 		z = b.z
 	}
 	met := new(big.Rat).Sub(z, new(big.Rat).SetInt64(s))
+	later := s > b.at
 	b.at = max(s, b.at+1)
-	if met.Cmp(b.unit) < 0 {
+	if later && met.Cmp(b.unit) < 0 {
 		b.since, b.low = b.at, nil
-	} else if b.low == nil || met.Cmp(b.low) < 0 {
-		b.low = met
+	} else if later {
+		b.low = least(b.low, met)
 	}
-	b.marks = append(b.marks, marked{id, b.at, s, b.times(c)})
+	b.marks = append(b.marks, marked{id, b.at, b.times(c)})
 	b.z = new(big.Rat).Add(z, b.times(c))
 	if at := new(big.Rat).SetInt64(b.at); b.z.Cmp(at) < 0 {
 		b.z = at
 	}
 }
 
-// marked is a charge: its mark, its start, and what it takes, as a time.
+// marked is a charge: its mark, and what it takes, as a time.
 type marked struct {
-	id          string
-	mark, start int64
-	takes       *big.Rat
-}
-
-// left is "c·q − (u − s)·p, or 0".
-func (m marked) left(u int64) *big.Rat {
-	l := new(big.Rat).Sub(m.takes, new(big.Rat).SetInt64(u-m.start))
-	if l.Sign() < 0 {
-		l.SetInt64(0)
-	}
-	return l
+	id    string
+	mark  int64
+	takes *big.Rat
 }
 
 func least(list ...*big.Rat) (out *big.Rat) {
@@ -322,37 +314,22 @@ func least(list ...*big.Rat) (out *big.Rat) {
 	return out
 }
 
-// refund gives back "no more than low and the level now, c·q for the grant charged last", and "what the
-// charge has left by then".
+// refund gives back "min(c·q, low, the level now), and c·q for the grant charged last. Of a grant from before since nothing".
 func (b *bucket) refund(now int64, id string) {
 	i := slices.IndexFunc(b.marks, func(m marked) bool { return m.id == id })
-	if i < 0 {
+	if i < 0 || b.marks[i].mark < b.since {
 		return
 	}
 	m := b.marks[i]
-	level := new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(max(now, b.at)))
-	back := least(m.takes, level)
-	switch {
-	case m.mark < b.since:
-		back = least(back, b.low, m.left(b.since))
-	case m.mark < b.at:
-		if left := m.left(b.at); b.low != nil && b.low.Cmp(left) < 0 {
-			back = least(back, left)
-		} else {
-			back = least(back, b.low)
-		}
+	back := least(m.takes, new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(max(now, b.at))))
+	if m.mark < b.at && b.low != nil {
+		back = least(back, b.low)
 	}
 	if back.Sign() < 0 {
 		back = new(big.Rat)
 	}
 	if m.mark < b.at && b.low != nil {
-		if b.low = new(big.Rat).Sub(b.low, back); b.low.Sign() < 0 {
-			b.low.SetInt64(0)
-		}
-		twice := m.left(b.at)
-		if twice.Add(twice, twice); back.Sign() > 0 && b.low.Cmp(m.takes) < 0 && twice.Cmp(m.takes) > 0 { // "since moves to the latest start"
-			b.since, b.low = b.at, nil
-		}
+		b.low = new(big.Rat).Sub(b.low, back)
 	}
 	b.z = new(big.Rat).Sub(b.z, back)
 }
