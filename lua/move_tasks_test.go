@@ -237,7 +237,7 @@ func TestTasksRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	for name, test := range map[string]struct {
-		script *Script
+		script   *Script
 		from     string
 		call     func(taskQueue) ([]string, []any)
 		commands []string // one is refused, or all of them would be done

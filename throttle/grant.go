@@ -100,23 +100,6 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
 	return nil
 }
 
-// ReportBegun reports when the run of a grant began, by this process's clock, if that was later than its start by more than
-// Config.StartTolerance: its units then count from that moment, so that they leave no window too soon. It does nothing for other grants. Costs one
-// round trip. The error wraps ErrUnavailable; the charge then stays.
-func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error {
-	if g.Zero() || g.local || g.plan == nil {
-		return nil
-	}
-	late := at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start)))
-	if late <= l.cfg.StartTolerance || l.clock() != "" {
-		return nil
-	}
-	if _, _, err := l.report(context.WithoutCancel(ctx), g, "late", late.Microseconds(), nil, true); err != nil {
-		return wire.Unavailable(ctx, "report a late run of", g.scope, err)
-	}
-	return nil
-}
-
 // report tells what became of a grant, under the rules as they are by now. spent is by unit, for "spent". It returns the plan of
 // those rules and what each of them did; nil if the grant had come back before, or its scope has no rules any more.
 func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool), wakes bool) (*plan, []wire.Settled, error) {
@@ -125,14 +108,12 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 		return nil, nil, nil //nolint:nilerr // a scope that no rule counts any more
 	}
 	for range planTries {
-		report := wire.Report{Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent)}
-		report.Grant = wire.GrantText(g.start, p.Shape, g.placesIn(p), p.Path, g.costText())
 		asked := time.Now()
-		reply, err := run(ctx, l.rdb, l.cfg.Timeout, settleScript, p.Prefix, wire.SettleArgs(l.clock(), report)...)
+		reply, err := run(ctx, l.rdb, l.cfg.Timeout, settleScript, p.Prefix, wire.SettleArgs(l.clock(), l.reportOf(p, g, what, number, spent))...)
 		if err != nil {
 			return nil, nil, err
 		}
-		now, waits, status, rules, err := wire.ReadSettle(reply, len(p.Rules))
+		now, waits, settled, err := wire.ReadSettles(reply, len(p.Rules))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -140,14 +121,22 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 		if waits && wakes {
 			l.list.Wake(p.Scope.Scope.Provider())
 		}
-		if status != wire.Outdated {
-			return p, rules, nil
+		if settled[0].Status != wire.Outdated {
+			return p, settled[0].Rules, nil
 		}
 		if p, err = p.fresh(now); err != nil {
 			return nil, nil, nil //nolint:nilerr // as above
 		}
 	}
 	return nil, nil, wire.ErrReply
+}
+
+// reportOf is what settle is told of a grant under the rules of a plan.
+func (l *Limiter) reportOf(p *plan, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool)) wire.Report {
+	return wire.Report{
+		Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent),
+		Grant: wire.GrantText(g.start, p.Shape, g.placesIn(p), p.Path, g.costText()),
+	}
 }
 
 // planOf returns the plan of a grant's scope by now.

@@ -31,6 +31,7 @@ type Limiter struct {
 	outage  *outage
 	reports reportCache
 	members memberCount
+	lates   lates
 	shadows *shadows
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own

@@ -210,7 +210,7 @@ func (s *Server) Shutdown() {
 	s.client.Retire()
 	if s.middleware.servers.None() {
 		s.middleware.Stop()
-		s.middleware.dispatcher.Wait()
+		s.middleware.planner.Wait()
 	}
 	s.client.Stop()
 	s.Server.Shutdown()

@@ -288,7 +288,7 @@ func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 		j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
 		return t.wait(ctx, j, "", at)
 	}
-	t.dispatcher.PutBack(j.queue, j.task.Type())
+	t.planner.PutBack(j.queue, j.task.Type())
 	rule, _ := d.BindingRule()
 	return t.wait(ctx, j, rule.Rule, at)
 }

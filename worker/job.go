@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
-	"github.com/headway-go/headway/worker/internal/dispatch"
+	"github.com/headway-go/headway/worker/internal/backlog"
 )
 
 // job is one pick-up of a task: what it spends, and its state in asynq.
@@ -106,7 +106,7 @@ func (t *Middleware) askSpends(j *job) error {
 
 // readPending reads a pending task for the planner, which lets it wait where it stands. waits is false
 // for a task that must be picked up for a decision.
-func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task dispatch.Task, waits bool) {
+func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task backlog.Task, waits bool) {
 	defer func() {
 		if recover() != nil { // Spends is the user's function, and may need what only a handler has
 			waits = false
@@ -118,9 +118,9 @@ func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task dispat
 	}
 	err := t.spends(j)
 	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
-		return dispatch.Task{}, false
+		return backlog.Task{}, false
 	}
-	task = dispatch.Task{Waiter: j.waiter(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
+	task = backlog.Task{Waiter: j.waiter(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
 	if j.carriesDue() {
 		task.Due = j.due
 	}

@@ -44,11 +44,11 @@ func (s *system) untilPlanned(id string) {
 	s.t.Helper()
 	s.until(id+" is planned where it stands", func() bool {
 		for range 4 {
-			s.throttle.dispatcher.PutBack("default", "work")
+			s.throttle.planner.PutBack("default", "work")
 		}
 		return s.states(id)[0] == "scheduled"
 	})
-	s.throttle.dispatcher.Wait()
+	s.throttle.planner.Wait()
 }
 
 // "A backlog that asynq's client enqueued is planned where it stands": its tasks are picked up little more than once,

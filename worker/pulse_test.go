@@ -125,7 +125,7 @@ func (w *ward) mends(words ...string) {
 	w.broken.Store(nil)
 	close(w.mended)
 	<-time.After(time.Minute)
-	w.wantTold(slog.LevelInfo, began, 0, time.Second/2, append(words, "provider=p after=1m")...)
+	w.wantTold(slog.LevelInfo, began, 0, time.Second/2, append(words, "after=1m")...)
 }
 
 // wantTold fails the test unless one line was said, with the words, so long after began.

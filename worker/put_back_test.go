@@ -97,14 +97,10 @@ func (s *system) keepsItsPlace(id string, enqueue func(), late time.Duration, ba
 	}
 }
 
-// isLook tells asynq's look from its other scripts by its keys.
+// isLook tells the script that takes pending tasks from the others by its arguments: a lease, and how many.
 func isLook(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	if len(args) < 7 || !strings.HasPrefix(cmd.Name(), "eval") || args[2] != 4 {
-		return false
-	}
-	last, _ := args[6].(string)
-	return strings.HasSuffix(last, "}:lease")
+	return len(args) == 7 && strings.HasPrefix(cmd.Name(), "eval") && args[2] == 2 && strings.HasPrefix(fmt.Sprint(args[3]), "asynq:{")
 }
 
 // "If the reply that hands out a task never arrives, the call is sent again": asynq would bring the task in one to

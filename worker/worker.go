@@ -28,8 +28,10 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/backlog"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 	"github.com/headway-go/headway/worker/internal/ratelog"
+	"github.com/headway-go/headway/worker/internal/sweep"
 )
 
 // MiddlewareConfig configures NewMiddleware. Redis and Limiter are required.
@@ -168,6 +170,7 @@ type Middleware struct {
 	queues     *asynqx.QueueStates
 	mover      *asynqx.Mover
 	dispatcher *dispatch.Dispatcher
+	planner    *backlog.Planner
 	returns    returns         // of tasks that the present limits refuse
 	repeats    ratelog.Repeats // of log lines
 	unmatched  unmatched       // tasks whose scopes meet no rule
@@ -227,24 +230,31 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
 	t.mover = asynqx.NewMover(cfg.Redis, t.observer.Failed)
-	t.dispatcher = dispatch.New(t.dispatchConfig())
-	return t, nil
-}
-
-func (t *Middleware) dispatchConfig() dispatch.Config {
-	cfg := dispatch.Config{
-		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Inspector: t.inspector,
-		Mover: t.mover, Queues: t.queues, Servers: &t.servers,
+	t.dispatcher = dispatch.New(dispatch.Config{
+		Redis: cfg.Redis, Limiter: cfg.Limiter, Mover: t.mover, Queues: t.queues, Servers: &t.servers,
 		Observer: t.observer, Log: t.log, Serving: t.serving, Moves: &t.moves,
 		Hold: t.cfg.Hold, MaxHolds: t.cfg.MaxHolds,
-		Tenant: t.tenant, Retired: t.retired, PolicyChanged: t.join, Read: t.readPending,
+		Tenant: t.tenant, Retired: t.retired, PolicyChanged: t.join, Alongside: t.sweep,
+	})
+	planned := backlog.Config{
+		Redis: cfg.Redis, List: cfg.Limiter.Waitlist(), Inspector: t.inspector, Mover: t.mover, Servers: &t.servers,
+		Observer: t.observer, Log: t.log, Serving: t.serving, Read: t.readPending,
 	}
 	if t.cfg.OnMaxWait != nil {
-		cfg.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {
+		planned.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {
 			return t.ours(scope, due.Add(maxWait))
 		}
 	}
-	return cfg
+	t.planner = backlog.New(planned)
+	return t, nil
+}
+
+// sweep looks after the waiting tasks of the providers that this process dispatches.
+func (t *Middleware) sweep() {
+	sweep.Run(t.serving, sweep.Config{
+		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Bounded: t.cfg.OnMaxWait != nil,
+		Providers: t.dispatcher.Dispatched, Gone: t.dispatcher.Ended, Failed: t.observer.Failed,
+	})
 }
 
 // Stop puts the tasks that wait in handlers back into their queues; from then on no task waits in a

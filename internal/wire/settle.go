@@ -38,21 +38,29 @@ func SettleArgs(clock string, reports ...Report) []any {
 // Settled is what came back, was charged as a debt, and is not charged under a rule.
 type Settled struct{ Back, Debt, Over int64 }
 
-// ReadSettle reads the reply of settle for one report about n rules: status is 1 if it was done, 0 if its grant had come back
-// before, Outdated if its rules are out of date. waits says that tasks wait for what came back.
-func ReadSettle(reply any, n int) (now int64, waits bool, status byte, rules []Settled, err error) {
+// Done is what settle has done of a report: Status is 1 if it was done, 0 if its grant had come back before, Outdated if its rules are
+// out of date.
+type Done struct {
+	Status byte
+	Rules  []Settled
+}
+
+// ReadSettles reads the reply of settle for reports, each about so many rules. waits says that tasks wait for what came back.
+func ReadSettles(reply any, rules ...int) (now int64, waits bool, list []Done, err error) {
 	text, _ := reply.(string)
 	r := reader{text: text}
-	now, waits, status = r.number(), r.byte() == 1, r.byte()
-	if status == 1 {
-		for range n {
-			rules = append(rules, Settled{r.number(), r.number(), r.number()})
+	now, waits = r.number(), r.byte() == 1
+	for _, n := range rules {
+		one := Done{Status: r.byte()}
+		for range n * int(one.Status&1) {
+			one.Rules = append(one.Rules, Settled{r.number(), r.number(), r.number()})
 		}
+		list = append(list, one)
 	}
 	if r.short || r.text != "" {
-		return 0, false, 0, nil, ErrReply
+		return 0, false, nil, ErrReply
 	}
-	return now, waits, status, rules, nil
+	return now, waits, list, nil
 }
 
 // Word is a signal of an API; see lua/report.lua.

@@ -125,15 +125,26 @@ do
   end
 
   function rare.S()
-    -- Writes all cells anew, in their order, each as `change` says of it: its number and its units.
-    local function rebuild(r, change)
-      local log, i, cell, tail, count, units = r.log, 1, r.base, r.tail, r.count, nil
-      clear(r)
-      while i <= #log do
-        cell, units, i = entry(log, i, cell)
-        push(r, change(cell, units))
+    -- Where the number before the one that ends at i ends.
+    local function back(log, i)
+      repeat i = i - 1 until i == 0 or byte(log, i) < 128
+      return i
+    end
+
+    -- Writes the cells from `from` on anew, in their order, each as `change` says of it: its number and its units.
+    local function rebuild(r, from, change)
+      local later, log, i, before, cell, units, step = {}, r.log, #r.log, r.last, r.tail, r.count, nil
+      while cell and cell >= from do
+        later[#later + 1], later[#later + 2] = units, cell
+        r.total, cell = r.total - units, i > 0 and before or nil
+        if cell then
+          i = back(log, back(log, i))
+          step, units = entry(log, i + 1, 0)
+          before = cell - step
+        end
       end
-      push(r, change(tail, count))
+      if cell then r.tail, r.count, r.log, r.last, r.seen = cell, units, sub(log, 1, i), before, nil else clear(r) end
+      for j = #later, 1, -2 do push(r, change(later[j], later[j - 1])) end
     end
 
     -- When the window begins, of those that open on use, to which a start belongs.
@@ -173,7 +184,7 @@ do
       adjust = function(r, width)
         local back = max(0, r.written - now)
         r.written = r.written - back
-        rebuild(r, function(cell, units)
+        rebuild(r, 0, function(cell, units)
           local t = cell * width - back
           if r.per == 0 and not r.opens then t = back == 0 and t - width > now and t - 1 or min(t - 1, now) end
           return r.opens and t or cell_of(r, t), units
@@ -185,7 +196,7 @@ do
           r.total, r.seen = r.total + units, nil
           return append(r, cell, units)
         end
-        rebuild(r, function(at, its)
+        rebuild(r, cell, function(at, its)
           if at > cell then push(r, cell, units) end
           local more = at == cell and units or 0
           units = at >= cell and 0 or units
@@ -205,13 +216,14 @@ do
       refund = function(r, place, c)
         local less, back = ceil(place / r.grain), 0
         if r.total > 0 then
-          rebuild(r, function(cell, units)
+          rebuild(r, less, function(cell, units)
             if cell == less then back = min(c, units) end
             return cell, cell == less and units - back or units
           end)
         end
         return back
       end,
+      later = function(r, place, t) return cell_of(r, t) * r.grain == place and place or nil end,
       room = function(r) return max(0, 2 * r.cap - held(r, now)) end,
       -- Windows that are used up by the units before count as whole ones.
       after = function(r, t, others, c)

@@ -256,45 +256,6 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// "No task of it is taken, for 100 ms at most": tasks of other queues are, and those of this one as soon as it is
-// opened, or with the next round.
-func TestShut(t *testing.T) {
-	t.Parallel()
-	for name, open := range map[string]bool{"it is opened": true, "its time is over": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				a := newAsker(100*time.Millisecond, "a", "b")
-				a.run(t)
-				<-time.After(time.Second)
-				a.gate.shut("a", time.Now().Add(100*time.Millisecond))
-				a.put("a", 3)
-				a.put("b", 3)
-				a.gate.Kick()
-				a.since()
-				<-time.After(50 * time.Millisecond)
-				left := func(queue string) int {
-					a.mu.Lock()
-					defer a.mu.Unlock()
-					return a.tasks[queue]
-				}
-				if left("a") != 3 || left("b") != 0 {
-					t.Errorf("shut, and %d tasks of it are left, and %d of the other", left("a"), left("b"))
-				}
-				if open {
-					a.gate.shut("a", time.Time{})
-				} else {
-					<-time.After((50 + 150) * time.Millisecond)
-				}
-				<-time.After(10 * RoundPause)
-				if left("a") != 0 {
-					t.Errorf("open, and %d tasks are left", left("a"))
-				}
-			})
-		})
-	}
-}
-
 // "Where Redis does not answer, what waits is dropped", and nobody is held up: neither who sends nor who ends.
 func TestBeatsOfARedisThatIsAway(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protowire"
-
 )
 
 // Held is a waiting task that Hold has made active, so that no server can take it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/lua"
 )
 
@@ -153,6 +154,24 @@ func move(ctx context.Context, rdb redis.Scripter, queue, verb, score string, id
 		}
 	}
 	return messages, out, nil
+}
+
+// States returns asynq's states of tasks of a queue, "" for one that does not exist. It costs one round trip.
+func States(ctx context.Context, rdb redis.UniversalClient, queue string, ids []string) ([]string, error) {
+	read, states := make([]*redis.StringCmd, len(ids)), make([]string, len(ids))
+	err := redisread.FromMaster(ctx, rdb, func(pipe redis.Pipeliner) error {
+		for i, id := range ids {
+			read[i] = pipe.HGet(ctx, taskKey(queue, id), "state")
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	for i := range ids {
+		states[i] = read[i].Val()
+	}
+	return states, nil
 }
 
 // eval sends a script by its hash, or by its text if the server does not know it.

@@ -42,7 +42,6 @@ type Pacer struct {
 
 	mu      sync.Mutex
 	met     map[string]bool      // queues that asynq has polled, by their prefix
-	shuts   map[string]time.Time // queues that count as empty, and until when
 	empty   map[string]bool      // the queues that the present round found empty
 	last    string               // the queue of the last poll, if it found nothing
 	sole    bool                 // asynq polled it again: it has no other
@@ -102,7 +101,7 @@ const (
 // and one and a half, like asynq.
 func NewPacer(interval time.Duration) *Pacer {
 	return &Pacer{
-		interval: interval, finds: map[string]int{}, shuts: map[string]time.Time{}, vain: map[string]int{},
+		interval: interval, finds: map[string]int{}, vain: map[string]int{},
 		met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -235,24 +234,6 @@ func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (an
 // left returns how many of the queues that asynq has polled are left in the present round. g.mu is held.
 func (g *Pacer) left() int { return len(g.met) - len(g.empty) }
 
-// shut has a queue count as empty until a time.
-func (g *Pacer) shut(queue string, until time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.shuts[queue] = until; until.IsZero() {
-		delete(g.shuts, queue)
-		delete(g.empty, queue)
-	}
-	g.change()
-}
-
-// IsShut reports whether a queue is not polled now.
-func (g *Pacer) IsShut(name string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return time.Now().Before(g.shuts[QueuePrefix(name)])
-}
-
 // due reports whether a queue is to be polled now: not while it is held back after a round that found
 // nothing. g.mu is held.
 func (g *Pacer) due(queue string, now time.Time) bool {
@@ -264,10 +245,6 @@ func (g *Pacer) due(queue string, now time.Time) bool {
 	}
 	if len(g.empty) == 0 {
 		g.heard = g.kicked
-	}
-	if until := g.shuts[queue]; now.Before(until) {
-		g.empty[queue], g.rests = true, until
-		return false
 	}
 	return true
 }

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 )
 
 // Servers are the pacers and slots of a Middleware's servers. They are safe for concurrent use.
@@ -43,21 +42,6 @@ func (g *Servers) Serving(name string) (found *Pacer) {
 		}
 	}
 	return found
-}
-
-// Shut stops all servers from polling a queue for a time, or until open is called.
-func (g *Servers) Shut(name string, most time.Duration) (open func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := slices.Collect(maps.Keys(g.all))
-	for _, one := range all {
-		one.shut(QueuePrefix(name), time.Now().Add(most))
-	}
-	return func() {
-		for _, one := range all {
-			one.shut(QueuePrefix(name), time.Time{})
-		}
-	}
 }
 
 // Kick makes every server poll for tasks at once: something was put into pending. It does not block,

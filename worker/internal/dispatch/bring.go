@@ -2,13 +2,9 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
@@ -36,17 +32,19 @@ func byQueue[T any](list []T, ref func(T) waitlist.Ref) map[string][]T {
 	return sorted
 }
 
-func idsOf(list []waitlist.Granted) []string {
+func idsOf[T any](list []T, ref func(T) waitlist.Ref) []string {
 	ids := make([]string, len(list))
-	for i, g := range list {
-		ids[i] = g.ID
+	for i, one := range list {
+		ids[i] = ref(one).ID
 	}
 	return ids
 }
 
+func itself(ref waitlist.Ref) waitlist.Ref { return ref }
+
 // release puts tasks of a queue into pending.
 func (o *loop) release(name string, list []waitlist.Granted) {
-	out, err := o.d.cfg.Mover.Release(o.d.cfg.Serving, name, idsOf(list))
+	out, err := o.d.cfg.Mover.Release(o.d.cfg.Serving, name, idsOf(list, waitlist.Granted.Ref))
 	o.d.cfg.Servers.Kick()
 	o.tellNotBrought(name, err)
 	o.became(name, list, out)
@@ -70,7 +68,7 @@ func (o *loop) take(server *asynqx.Pacer, name string, list []waitlist.Granted) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.LeaseFor/2)
 	defer cancel()
-	lease, ids := asynqx.NewLease(), idsOf(list)
+	lease, ids := asynqx.NewLease(), idsOf(list, waitlist.Granted.Ref)
 	messages, out, err := d.cfg.Mover.Take(ctx, name, lease, ids)
 	if err == nil {
 		d.reach.hand.note(time.Since(list[0].Starts.Add(-list[0].Wait)))
@@ -132,9 +130,9 @@ func (o *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Gr
 }
 
 // A task whose turn comes while it is being put back is still active, and one that is being enqueued may not be there yet. Both are
-// tried again, with pauses that double, for half a second in all.
+// tried again, with pauses that double, for two seconds in all: a grant that has not come is overdue after three.
 const (
-	tries    = 8
+	tries    = 10
 	tryPause = 2 * time.Millisecond
 )
 
@@ -191,8 +189,8 @@ func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
 // its place. Any other may have started. Tasks that could not be asked about are named again.
 func (o *loop) heedOverdue(overdue []waitlist.Ref) {
 	d := o.d
-	for name, its := range byQueue(overdue, func(r waitlist.Ref) waitlist.Ref { return r }) {
-		states, err := d.states(d.cfg.Serving, name, its)
+	for name, its := range byQueue(overdue, itself) {
+		states, err := asynqx.States(d.cfg.Serving, d.cfg.Redis, name, idsOf(its, itself))
 		if err != nil {
 			if !d.stopped() {
 				d.cfg.Observer.Failed("wake")
@@ -212,36 +210,13 @@ func (o *loop) heedOverdue(overdue []waitlist.Ref) {
 
 // releaseRefused puts tasks into pending that no rule will ever admit: their handler fails them, or has them wait for other limits.
 func (o *loop) releaseRefused(refused []waitlist.Ref) {
-	for name, its := range byQueue(refused, func(r waitlist.Ref) waitlist.Ref { return r }) {
-		ids := make([]string, len(its))
-		for i, ref := range its {
-			ids[i] = ref.ID
-		}
-		_, err := o.d.cfg.Mover.Release(o.d.cfg.Serving, name, ids)
+	for name, its := range byQueue(refused, itself) {
+		_, err := o.d.cfg.Mover.Release(o.d.cfg.Serving, name, idsOf(its, itself))
 		o.tellNotBrought(name, err)
 	}
 	if len(refused) > 0 {
 		o.d.cfg.Servers.Kick()
 	}
-}
-
-// states returns asynq's states of tasks of a queue, "" for one that does not exist. It costs one round trip.
-func (d *Dispatcher) states(ctx context.Context, name string, its []waitlist.Ref) ([]string, error) {
-	states := make([]*redis.StringCmd, len(its))
-	err := redisread.FromMaster(ctx, d.cfg.Redis, func(pipe redis.Pipeliner) error {
-		for i, ref := range its {
-			states[i] = pipe.HGet(ctx, asynqx.QueuePrefix(name)+"t:"+ref.ID, "state")
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, err
-	}
-	out := make([]string, len(its))
-	for i := range its {
-		out[i] = states[i].Val()
-	}
-	return out, nil
 }
 
 // GiveBack puts tasks that were taken and not handed out into pending, where any process can take them.

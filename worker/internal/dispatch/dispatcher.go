@@ -1,6 +1,5 @@
 // Package dispatch gives waiting tasks their turns. A [Dispatcher] asks whose turn it is, for as many tasks as this process has
-// slots, and brings each to a server of this process in time for its start. It also plans backlogs, and looks after waiting tasks
-// that are gone or late. docs/turns.md describes all of it.
+// slots, and brings each to a server of this process in time for its start. docs/turns.md describes all of it.
 //
 // The package knows nothing about handlers. Only package worker uses it.
 package dispatch
@@ -17,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/waitlist"
@@ -27,17 +25,16 @@ import (
 	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
-// Config configures a Dispatcher. All fields but Expires are required.
+// Config configures a Dispatcher. All fields are required.
 type Config struct {
 	// Redis is the Redis of asynq's tasks, and Limiter what they wait for.
 	Redis   redis.UniversalClient
 	Limiter *throttle.Limiter
 
-	// Inspector and Mover read and move asynq's tasks, Queues knows which queues stand still, and Servers are those of this process.
-	Inspector *asynq.Inspector
-	Mover     *asynqx.Mover
-	Queues    *asynqx.QueueStates
-	Servers   *asynqx.Servers
+	// Mover moves asynq's tasks, Queues knows which queues stand still, and Servers are those of this process.
+	Mover   *asynqx.Mover
+	Queues  *asynqx.QueueStates
+	Servers *asynqx.Servers
 
 	Observer Observer
 	Log      *slog.Logger
@@ -56,30 +53,15 @@ type Config struct {
 	Retired func() bool
 	// PolicyChanged is called when the limiter has another policy.
 	PolicyChanged func()
-	// Read reads a pending task of a queue. waits is false for a task that must be picked up for a decision.
-	Read func(queue string, info *asynq.TaskInfo) (task Task, waits bool)
-	// Expires returns when a wait of at most maxWait that began at due, by Redis's clock, ends by this process's clock. Nil means
-	// that tasks wait for as long as it takes.
-	Expires func(scope string, due time.Time, maxWait time.Duration) time.Time
+	// Alongside runs alongside the loops until Serving ends, and again if it panics.
+	Alongside func()
 }
 
 // Observer observes a Dispatcher; see worker.Observer. Its methods must not block.
 type Observer interface {
-	Rescheduled(queue string, wait time.Duration)
 	DispatcherPolled(provider, label string, again bool)
 	DispatchLead(lead time.Duration)
 	Failed(kind string)
-}
-
-// Task is a pending task that may wait where it stands.
-type Task struct {
-	Waiter waitlist.Waiter
-	// Own is true if package queue wrote the task. Lock is the unique lock that it may hold.
-	Own  bool
-	Lock asynqx.Lock
-	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if only a pick-up can tell.
-	MaxWait time.Duration
-	Due     time.Time
 }
 
 // Func is waitlist.List.Dispatch.
@@ -94,8 +76,7 @@ type Dispatcher struct {
 	dispatch Func
 	reach    *reach
 	watchdog *watchdog
-	planner  *planner
-	claims   *claims
+	reports  *reports
 	slots    slots
 	repeats  ratelog.Repeats // of lines of the log
 
@@ -113,7 +94,7 @@ func New(cfg Config) *Dispatcher {
 		cfg: cfg, list: cfg.Limiter.Waitlist(), dispatch: cfg.Limiter.Waitlist().Dispatch, reach: newReach(),
 		loops: map[string]*loop{}, learned: map[string]chan struct{}{}, queues: map[string]int{},
 	}
-	d.watchdog, d.planner, d.claims = newWatchdog(d), newPlanner(d), newClaims(d)
+	d.watchdog, d.reports = newWatchdog(d), newReports(d)
 	return d
 }
 
@@ -161,8 +142,16 @@ func (d *Dispatcher) Start() {
 		context.AfterFunc(d.cfg.Serving, d.list.OnWake(d.Wake))
 		go d.guarded("follow the policy", d.followPolicy)
 		go d.guarded("look around", d.lookAround)
-		go d.guarded("sweep", d.sweep)
+		go d.guarded("sweep", d.cfg.Alongside)
 	})
+}
+
+// Dispatched returns the providers that this process dispatches now, without those whose calls hang or fail.
+func (d *Dispatcher) Dispatched() []string {
+	d.mu.Lock()
+	providers := slices.Collect(maps.Keys(d.loops))
+	d.mu.Unlock()
+	return slices.DeleteFunc(providers, func(provider string) bool { return !d.watchdog.works(provider) })
 }
 
 // Wake calls dispatch for a provider soon: its tasks may have turns. It does not block.
@@ -282,43 +271,5 @@ func (d *Dispatcher) guarded(what string, loop func()) {
 // CheckWatchdog logs a line if dispatching has stopped. Handlers of tasks call it in passing; it costs almost nothing more often
 // than once a second.
 func (d *Dispatcher) CheckWatchdog() { d.watchdog.check() }
-
-// Claim reports to Redis that a task has begun at the start that it was granted. wait returns when that was reported.
-func (d *Dispatcher) Claim(task waitlist.Ref) (wait func()) {
-	return d.claims.tell(waitlist.News{Ref: task, What: waitlist.Came})
-}
-
-// Unused reports that a task that was granted its start goes back to its place. It does not block unless the process stops.
-func (d *Dispatcher) Unused(task waitlist.Ref) error { return d.report(task, waitlist.Unused) }
-
-// Ended reports that a task that may have a place has ended, or is to wait for something else. It does not block unless the process
-// stops.
-func (d *Dispatcher) Ended(task waitlist.Ref) { _ = d.report(task, waitlist.Gone) }
-
-// report adds news of a task to the next call. A process that stops reports them at once.
-func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) error {
-	news := waitlist.News{Ref: task, What: what}
-	if d.stopped() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.TryFor)
-		defer cancel()
-		err := d.list.Report(ctx, task.Provider(), []waitlist.News{news})
-		if err != nil {
-			d.cfg.Observer.Failed("wake") // a grant comes back when it is overdue, and a place is taken away in its turn
-		}
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	one := d.wake(task.Provider())
-	one.news = append(one.news, news)
-	delete(one.out, task)
-	return nil
-}
-
-// PutBack records that a task of a queue was picked up and put back. After several, the queue is planned. It does not block.
-func (d *Dispatcher) PutBack(name, kind string) { d.planner.putBack(name, kind) }
-
-// Wait returns when the tasks claimed for planning are settled, or after a few seconds. Call it when Config.Serving has ended.
-func (d *Dispatcher) Wait() { d.planner.wait() }
 
 func (d *Dispatcher) stopped() bool { return d.cfg.Serving.Err() != nil }

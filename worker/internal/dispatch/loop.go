@@ -39,7 +39,6 @@ type loop struct {
 	wakes    chan struct{} // holds one reason to call
 	pulse    *pulse
 
-	news    []waitlist.News
 	out     map[waitlist.Ref]sent // granted here, and on their way
 	skips   []string              // scopes of tenants that have too many slots
 	asks    int                   // how many tasks the call under way may grant
@@ -114,9 +113,6 @@ func (o *loop) call() (wait, least time.Duration) {
 	case <-o.wakes: // what it is for, this call does
 	default:
 	}
-	if err := o.report(); err != nil {
-		return o.failed(err)
-	}
 	req := o.request()
 	began := time.Now()
 	got, err := d.dispatch(d.cfg.Serving, req)
@@ -149,24 +145,6 @@ func (o *loop) request() waitlist.Request {
 		Serves: d.serves(), Skips: slices.Clone(o.skips),
 	}
 	return req
-}
-
-// report reports the news.
-func (o *loop) report() error {
-	o.d.mu.Lock()
-	news := o.news
-	o.news = nil
-	o.d.mu.Unlock()
-	if len(news) == 0 {
-		return nil
-	}
-	err := o.d.list.Report(o.d.cfg.Serving, o.provider, news)
-	if err != nil {
-		o.d.mu.Lock()
-		defer o.d.mu.Unlock()
-		o.news = append(news, o.news...)
-	}
-	return err
 }
 
 // failed records that a call failed, and returns when to call again.
@@ -211,7 +189,7 @@ func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
 	for _, g := range list {
 		ref := g.Ref()
 		if o.refuses(ref.Scope) && len(o.skips) < mostSkips {
-			o.news = append(o.news, waitlist.News{Ref: ref, What: waitlist.Unused})
+			d.reports.add(o.provider, waitlist.News{Ref: ref, What: waitlist.Unused})
 			if !slices.Contains(o.skips, ref.Scope) {
 				o.skips = append(o.skips, ref.Scope)
 			}
@@ -237,8 +215,6 @@ func (o *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.D
 	switch {
 	case d.stopped():
 		return -1
-	case len(o.news) > 0:
-		wait = 0
 	case got.Waits && full:
 		if wait = callAgain; d.worthACall() {
 			wait = 0

@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"cmp"
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,14 +19,7 @@ type watchdog struct {
 	asked  atomic.Int64 // the last check, in ns since the epoch
 	mu     sync.Mutex
 	pulses map[*pulse]struct{}
-	back   resumed
-}
-
-// resumed are loops that were reported as overdue and call again: one line of the log is for all of them.
-type resumed struct {
-	providers []string
-	since     time.Time     // when the first of them did
-	after     time.Duration // the longest that one had not called
+	back   int // how many loops that were reported as overdue call again: one line of the log is for all of them
 }
 
 // pulse is the progress of one loop.
@@ -46,6 +41,8 @@ const (
 	otherProviders = "*"
 )
 
+var errPanicked = errors.New("it panicked")
+
 func newWatchdog(d *Dispatcher) *watchdog { return &watchdog{d: d, pulses: map[*pulse]struct{}{}} }
 
 // begins adds a loop before its first call.
@@ -63,27 +60,15 @@ func (p *pulse) beats(wait time.Duration) {
 	w, now := p.of, time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p.told {
-		if len(w.back.providers) == 0 {
-			w.back.since = now
-		}
-		w.back.providers, w.back.after = append(w.back.providers, p.provider), max(w.back.after, now.Sub(p.last))
-	}
+	after, was := now.Sub(p.last), p.told
 	p.last, p.due, p.fault, p.told = now, now.Add(wait), nil, false
 	p.observe(true)
-	for other := range w.pulses {
-		if other.told {
-			return
-		}
+	if was {
+		w.back++
 	}
-	w.tellResumed()
-}
-
-// tellResumed logs one line for the loops that call again. w.mu is held.
-func (w *watchdog) tellResumed() {
-	if n := len(w.back.providers); n > 0 {
-		w.d.cfg.Log.Info("dispatch resumed in this process", "provider", slices.Min(w.back.providers), "after", w.back.after, "more", n-1)
-		w.back = resumed{}
+	if was && !slices.ContainsFunc(slices.Collect(maps.Keys(w.pulses)), func(other *pulse) bool { return other.told }) {
+		w.d.cfg.Log.Info("dispatch resumed in this process", "provider", p.provider, "after", after, "more", w.back-1)
+		w.back = 0
 	}
 }
 
@@ -138,9 +123,6 @@ func (w *watchdog) check() {
 	}
 	if stuck := w.late(now, false); stuck != nil {
 		w.d.cfg.Log.Error(text, stuck...)
-	}
-	if now.Sub(w.back.since) > overdue {
-		w.tellResumed()
 	}
 }
 

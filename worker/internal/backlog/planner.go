@@ -1,9 +1,15 @@
-package dispatch
+// Package backlog gives the tasks of a backlog their places while they are pending, so that each need not be picked up once only to be
+// put back. A page of tasks is taken out of pending, gets its places, and waits; those that may run go back. Tasks of one page keep
+// their order. See docs/decisions/0016.
+//
+// Only package worker uses it.
+package backlog
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -15,19 +21,54 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// planner gives the tasks of a backlog their places while they are pending, so that each need not be picked up once only to be put
-// back. A page of tasks is taken out of pending, gets its places, and waits; those that may run go back. Tasks of one page keep
-// their order. See docs/decisions/0016. It is safe for concurrent use.
-type planner struct {
-	d *Dispatcher
+// Config configures a Planner. All fields but Expires are required.
+type Config struct {
+	// Redis is the Redis of asynq's tasks, and List where they get their places.
+	Redis redis.UniversalClient
+	List  *waitlist.List
+	// Inspector and Mover read and move asynq's tasks, and Servers are those of this process.
+	Inspector *asynq.Inspector
+	Mover     *asynqx.Mover
+	Servers   *asynqx.Servers
+	Observer  Observer
+	Log       *slog.Logger
+	// Serving ends when nothing is planned any more.
+	Serving context.Context //nolint:containedctx // of the passes
+	// Read reads a pending task of a queue. waits is false for a task that must be picked up for a decision.
+	Read func(queue string, info *asynq.TaskInfo) (task Task, waits bool)
+	// Expires returns when a wait of at most maxWait that began at due, by Redis's clock, ends by this process's clock. Nil means
+	// that tasks wait for as long as it takes.
+	Expires func(scope string, due time.Time, maxWait time.Duration) time.Time
+}
+
+// Observer observes a Planner; see worker.Observer. Its methods must not block.
+type Observer interface {
+	Rescheduled(queue string, wait time.Duration)
+	Failed(kind string)
+}
+
+// Task is a pending task that may wait where it stands.
+type Task struct {
+	Waiter waitlist.Waiter
+	// Own is true if package queue wrote the task. Lock is the unique lock that it may hold.
+	Own  bool
+	Lock asynqx.Lock
+	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if only a pick-up can tell.
+	MaxWait time.Duration
+	Due     time.Time
+}
+
+// Planner plans the queues of this process that have a backlog. It is safe for concurrent use.
+type Planner struct {
+	cfg Config
 
 	mu     sync.Mutex
-	queues map[string]*backlog
+	queues map[string]*queue
 	passes sync.WaitGroup
 }
 
-// backlog is what is known of one queue.
-type backlog struct {
+// queue is what is known of one queue.
+type queue struct {
 	since  time.Time       // when the count of put-backs began
 	met    int             // how many there were
 	types  map[string]bool // of tasks that had to go back: others may have no handler here
@@ -38,7 +79,7 @@ type backlog struct {
 
 const (
 	// planAfter is how many tasks of a queue, put back within lately, make a backlog.
-	planAfter = 4
+	planAfter, lately = 4, 50 * time.Millisecond
 	// planRest is how long a queue is left alone after a pass, and planFault after a failed one.
 	planRest, planFault = 100 * time.Millisecond, 5 * time.Second
 	// planClaim is when asynq brings back what a process that died has taken out of pending.
@@ -48,15 +89,16 @@ const (
 	maxTypes = 1000
 )
 
-func newPlanner(d *Dispatcher) *planner { return &planner{d: d, queues: map[string]*backlog{}} }
+// New returns a Planner. It does no I/O.
+func New(cfg Config) *Planner { return &Planner{cfg: cfg, queues: map[string]*queue{}} }
 
-// putBack records that a task of a queue was picked up and put back, and plans the queue after several.
-func (p *planner) putBack(name, kind string) {
+// PutBack records that a task of a queue was picked up and put back, and plans the queue after several. It does not block.
+func (p *Planner) PutBack(name, kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, now := p.queues[name], time.Now()
 	if b == nil {
-		b = &backlog{types: map[string]bool{}}
+		b = &queue{types: map[string]bool{}}
 		p.queues[name] = b
 	}
 	if len(b.types) < maxTypes {
@@ -65,15 +107,16 @@ func (p *planner) putBack(name, kind string) {
 	if now.Sub(b.since) > lately {
 		b.since, b.met = now, 0
 	}
-	if b.met++; b.met < planAfter || b.busy || now.Before(b.rested) || p.d.stopped() {
+	if b.met++; b.met < planAfter || b.busy || now.Before(b.rested) || p.stopped() {
 		return
 	}
 	b.busy = true
 	p.passes.Go(func() { p.run(name, b) })
 }
 
-// wait returns when the passes that end with Config.Serving have settled what they have claimed, or after a time-out.
-func (p *planner) wait() {
+// Wait returns when the passes that end with Config.Serving have settled what they have claimed, or after a few seconds. Call it when
+// Config.Serving has ended.
+func (p *Planner) Wait() {
 	p.mu.Lock()
 	p.mu.Unlock() //nolint:staticcheck // whoever had it has begun its pass, and nobody does any more
 	ended := make(chan struct{})
@@ -86,37 +129,39 @@ func (p *planner) wait() {
 	}
 }
 
+func (p *Planner) stopped() bool { return p.cfg.Serving.Err() != nil }
+
 var errPanicked = errors.New("it panicked")
 
 // run plans a queue, and then leaves it alone for a while.
-func (p *planner) run(name string, b *backlog) {
+func (p *Planner) run(name string, b *queue) {
 	err := errPanicked
 	defer func() {
 		if x := recover(); x != nil && !b.told {
-			p.d.cfg.Log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+			p.cfg.Log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		}
 		rest := planRest
-		if err != nil && !p.d.stopped() {
+		if err != nil && !p.stopped() {
 			rest = planFault
-			p.d.cfg.Observer.Failed("plan")
+			p.cfg.Observer.Failed("plan")
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		b.busy, b.told, b.rested = false, err != nil, time.Now().Add(rest)
 	}()
 	for more := true; more; {
-		if more, err = p.page(p.d.cfg.Serving, name, b); err != nil {
+		if more, err = p.page(p.cfg.Serving, name, b); err != nil {
 			break
 		}
 	}
-	if err != nil && !b.told && !p.d.stopped() {
-		p.d.cfg.Log.Warn("cannot plan a backlog; each task is picked up once to wait for its turn", "queue", name, "error", err)
+	if err != nil && !b.told && !p.stopped() {
+		p.cfg.Log.Warn("cannot plan a backlog; each task is picked up once to wait for its turn", "queue", name, "error", err)
 	}
 }
 
 // page plans the tasks that are taken next. more says that most of them wait, and that others may follow.
-func (p *planner) page(ctx context.Context, name string, b *backlog) (more bool, err error) {
-	infos, err := p.d.cfg.Inspector.ListPendingTasks(name, asynq.PageSize(planPage))
+func (p *Planner) page(ctx context.Context, name string, b *queue) (more bool, err error) {
+	infos, err := p.cfg.Inspector.ListPendingTasks(name, asynq.PageSize(planPage))
 	if err != nil {
 		return false, err
 	}
@@ -140,7 +185,7 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (more bool,
 }
 
 // read returns those of the tasks that may wait without being picked up.
-func (p *planner) read(name string, infos []*asynq.TaskInfo, b *backlog) (tasks []Task) {
+func (p *Planner) read(name string, infos []*asynq.TaskInfo, b *queue) (tasks []Task) {
 	for _, info := range infos {
 		p.mu.Lock()
 		known := b.types[info.Type]
@@ -148,7 +193,7 @@ func (p *planner) read(name string, infos []*asynq.TaskInfo, b *backlog) (tasks 
 		if !known || info.ID == "" || info.Group != "" || !info.Deadline.IsZero() {
 			continue
 		}
-		if one, waits := p.d.cfg.Read(name, info); waits {
+		if one, waits := p.cfg.Read(name, info); waits {
 			tasks = append(tasks, one)
 		}
 	}
@@ -157,11 +202,11 @@ func (p *planner) read(name string, infos []*asynq.TaskInfo, b *backlog) (tasks 
 
 // claim takes tasks out of pending, and returns those that were there; after an error, all. If this process dies, asynq brings them
 // back after a while.
-func (p *planner) claim(ctx context.Context, name string, tasks []Task) (claimed []Task, err error) {
+func (p *Planner) claim(ctx context.Context, name string, tasks []Task) (claimed []Task, err error) {
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	moved, err := p.d.cfg.Mover.Park(ctx, name, taskIDs(tasks), time.Now().Add(planClaim))
+	moved, err := p.cfg.Mover.Park(ctx, name, taskIDs(tasks), time.Now().Add(planClaim))
 	if err != nil {
 		return tasks, err
 	}
@@ -180,7 +225,7 @@ func taskIDs(tasks []Task) (ids []string) {
 	return ids
 }
 
-func (p *planner) join(ctx context.Context, tasks []Task, err error) ([]waitlist.Joined, error) {
+func (p *Planner) join(ctx context.Context, tasks []Task, err error) ([]waitlist.Joined, error) {
 	if err != nil || len(tasks) == 0 {
 		return nil, err
 	}
@@ -188,24 +233,24 @@ func (p *planner) join(ctx context.Context, tasks []Task, err error) ([]waitlist
 	for i, one := range tasks {
 		waiters[i] = one.Waiter
 	}
-	return p.d.list.Join(ctx, waiters)
+	return p.cfg.List.Join(ctx, waiters)
 }
 
 // net returns until when asynq keeps a task that was given a place, and whether it may wait. A task whose wait is bounded may not if
 // the wait is over, or its beginning is unknown: that is decided when it is picked up.
-func (p *planner) net(one Task, at waitlist.Joined) (until time.Time, waits bool) {
+func (p *Planner) net(one Task, at waitlist.Joined) (until time.Time, waits bool) {
 	if at.Err != nil || at.Free {
 		return until, false
 	}
 	until = time.Now().Add(waitlist.SafetyNet(at.Expected))
 	for _, most := range []time.Duration{one.MaxWait, at.MaxWait} {
-		if p.d.cfg.Expires == nil || most == 0 {
+		if p.cfg.Expires == nil || most == 0 {
 			continue
 		}
 		if one.Due.IsZero() {
 			return until, false
 		}
-		ends := p.d.cfg.Expires(one.Waiter.Scope, one.Due, most)
+		ends := p.cfg.Expires(one.Waiter.Scope, one.Due, most)
 		if !ends.After(time.Now()) {
 			return until, false
 		}
@@ -217,17 +262,17 @@ func (p *planner) net(one Task, at waitlist.Joined) (until time.Time, waits bool
 }
 
 // release puts claimed tasks ahead of all others in pending.
-func (p *planner) release(ctx context.Context, name string, tasks []Task) error {
+func (p *Planner) release(ctx context.Context, name string, tasks []Task) error {
 	if len(tasks) == 0 {
 		return nil
 	}
-	_, err := p.d.cfg.Mover.Release(ctx, name, taskIDs(tasks))
-	p.d.cfg.Servers.Kick()
+	_, err := p.cfg.Mover.Release(ctx, name, taskIDs(tasks))
+	p.cfg.Servers.Kick()
 	return err
 }
 
 // keep has asynq keep claimed tasks, except those whose turn has come meanwhile, until they come back by themselves.
-func (p *planner) keep(ctx context.Context, name string, tasks []Task, until []time.Time) error {
+func (p *Planner) keep(ctx context.Context, name string, tasks []Task, until []time.Time) error {
 	if len(tasks) == 0 {
 		return nil
 	}
@@ -236,14 +281,14 @@ func (p *planner) keep(ctx context.Context, name string, tasks []Task, until []t
 	nets := make([]redis.Z, len(tasks))
 	for i, one := range tasks {
 		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: one.Waiter.ID}
-		p.d.cfg.Observer.Rescheduled(name, time.Until(until[i]))
+		p.cfg.Observer.Rescheduled(name, time.Until(until[i]))
 		if !one.Own {
 			foreign, its = append(foreign, one.Lock), append(its, until[i])
 		}
 	}
-	err := p.d.cfg.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", nets...).Err()
-	if err := asynqx.ExtendLocks(ctx, p.d.cfg.Redis, foreign, its); err != nil {
-		p.d.cfg.Observer.Failed("lock")
+	err := p.cfg.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", nets...).Err()
+	if err := asynqx.ExtendLocks(ctx, p.cfg.Redis, foreign, its); err != nil {
+		p.cfg.Observer.Failed("lock")
 	}
 	return err
 }

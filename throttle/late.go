@@ -1,0 +1,121 @@
+package throttle
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+)
+
+// lates reports runs that began late, those of a provider together: what comes while a call is under way goes out with the next. So
+// a busy machine, where most runs are late, is not made busier by a call for each. It is safe for concurrent use.
+type lates struct {
+	mu sync.Mutex
+	// next holds what the next call of each provider reports, by the prefix of its keys. A provider with a call under way has an
+	// entry, nil if there is nothing else to report.
+	next map[string]*lateRuns
+}
+
+// lateRuns is what one call reports.
+type lateRuns struct {
+	reports []wire.Report
+	rules   []int // how many rules each has
+	sent    chan struct{}
+	err     error
+	stale   []bool // whose rules are out of date: nothing was done
+}
+
+// mostLates is how many runs one call reports at most: a script takes some 10 µs for each.
+const mostLates = 64
+
+// ReportBegun reports when the run of a grant began, by this process's clock, if that was later than its start by more than
+// Config.StartTolerance: its units then count from that moment, so that they leave no window too soon. It does nothing for other
+// grants. Costs one round trip, which runs of a provider that are reported at the same time share. The error wraps ErrUnavailable; the
+// charge then stays.
+func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error {
+	if g.Zero() || g.local || g.plan == nil {
+		return nil
+	}
+	late := at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start)))
+	if late <= l.cfg.StartTolerance || l.clock() != "" {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	p, err := l.planOf(g)
+	if err != nil {
+		return nil //nolint:nilerr // a scope that no rule counts any more
+	}
+	batch, i := l.addLate(ctx, p, l.reportOf(p, g, "late", late.Microseconds(), nil))
+	<-batch.sent
+	if err = batch.err; err == nil && batch.stale[i] {
+		_, _, err = l.report(ctx, g, "late", late.Microseconds(), nil, true)
+	}
+	if err != nil {
+		return wire.Unavailable(ctx, "report a late run of", g.scope, err)
+	}
+	return nil
+}
+
+// addLate adds a run to the next call for its provider. i is its place in the call.
+func (l *Limiter) addLate(ctx context.Context, p *plan, report wire.Report) (one *lateRuns, i int) {
+	a := &l.lates
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one, sends := a.next[p.Prefix]
+	if one == nil {
+		one = &lateRuns{sent: make(chan struct{})}
+		if a.next == nil {
+			a.next = map[string]*lateRuns{}
+		}
+		a.next[p.Prefix] = one
+	}
+	one.reports, one.rules = append(one.reports, report), append(one.rules, len(p.Rules))
+	if !sends {
+		go l.sendLates(ctx, p)
+	}
+	return one, len(one.reports) - 1
+}
+
+// sendLates reports what there is of a plan's provider, until nothing is left.
+func (l *Limiter) sendLates(ctx context.Context, p *plan) {
+	a := &l.lates
+	for {
+		a.mu.Lock()
+		one := a.next[p.Prefix]
+		if one == nil {
+			delete(a.next, p.Prefix)
+			a.mu.Unlock()
+			return
+		}
+		a.next[p.Prefix] = nil
+		a.mu.Unlock()
+		waits := false
+		for from := 0; from < len(one.reports) && one.err == nil; from += mostLates {
+			to := min(from+mostLates, len(one.reports))
+			var some bool
+			some, one.err = l.sendLate(ctx, p, one, from, to)
+			waits = waits || some
+		}
+		close(one.sent)
+		if waits {
+			l.list.Wake(p.Scope.Scope.Provider())
+		}
+	}
+}
+
+// sendLate makes one call.
+func (l *Limiter) sendLate(ctx context.Context, p *plan, one *lateRuns, from, to int) (waits bool, err error) {
+	reply, err := run(ctx, l.rdb, l.cfg.Timeout, settleScript, p.Prefix, wire.SettleArgs(l.clock(), one.reports[from:to]...)...)
+	if err != nil {
+		return false, err
+	}
+	_, waits, settled, err := wire.ReadSettles(reply, one.rules[from:to]...)
+	if err != nil {
+		return false, err
+	}
+	for _, s := range settled {
+		one.stale = append(one.stale, s.Status == wire.Outdated)
+	}
+	return waits, nil
+}

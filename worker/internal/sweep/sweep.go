@@ -1,0 +1,217 @@
+// Package sweep looks after waiting tasks. One process for each provider reads them all, a part a second. Tasks that no longer wait in
+// asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself before long, since
+// all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor is any task while
+// this process does not get to dispatch the provider.
+//
+// Only package worker uses it.
+package sweep
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/redisread"
+	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
+)
+
+// Config configures Run. All fields are required.
+type Config struct {
+	// Redis is the Redis of asynq's tasks, and Limiter what they wait for.
+	Redis   redis.UniversalClient
+	Limiter *throttle.Limiter
+	// Bounded says that waits have an end, by the limits or by tasks themselves.
+	Bounded bool
+	// Providers returns those that this process dispatches now.
+	Providers func() []string
+	// Gone takes the place of a task. Failed is called with "sweep" after an error.
+	Gone   func(waitlist.Ref)
+	Failed func(kind string)
+}
+
+const (
+	// sweepEach is how often a part is read, and sweepParts in how many parts all are.
+	sweepEach, sweepParts = time.Second, 180
+	// sweepLeast and sweepMost bound the tasks of a part.
+	sweepLeast, sweepMost = 250, 10_000
+	// claimFor is how long a process looks after a provider unless it claims it again. claimEach is how often it does, and how often
+	// the others try.
+	claimFor, claimEach = 30 * time.Second, 10 * time.Second
+	// soon is how long before asynq would bring a task that is put off, until putOff at least and putOffMost at most. A whole pass
+	// takes less.
+	soon, putOff, putOffMost = 5 * time.Minute, 7 * time.Minute, 10 * time.Minute
+)
+
+// swept is a provider that this process looks after, or tries to.
+type swept struct {
+	Config
+	list    *waitlist.List
+	tasks   *waitlist.Waiting
+	mine    bool
+	tried   time.Time
+	size    int                   // how many tasks to read at once
+	counted time.Time             // when size was worked out
+	missing map[waitlist.Ref]bool // tasks that were not found once
+}
+
+// Run sweeps until ctx ends.
+func Run(ctx context.Context, cfg Config) {
+	all := map[string]*swept{}
+	for asynqx.Sleep(ctx, sweepEach) {
+		now := map[string]*swept{}
+		for _, provider := range cfg.Providers() {
+			if now[provider] = all[provider]; now[provider] == nil {
+				list := cfg.Limiter.Waitlist()
+				now[provider] = &swept{Config: cfg, list: list, tasks: list.Waiting(provider), missing: map[waitlist.Ref]bool{}, tried: time.Now().Add(-rand.N(claimEach))}
+			}
+		}
+		all = now
+		for provider, one := range all {
+			if err := one.part(ctx, provider); err != nil && ctx.Err() == nil {
+				cfg.Failed("sweep")
+			}
+		}
+	}
+}
+
+// part reads the next waiting tasks of a provider, if this process looks after it.
+func (s *swept) part(ctx context.Context, provider string) (err error) {
+	if now := time.Now(); now.Sub(s.tried) >= claimEach {
+		s.tried = now
+		if s.mine, err = s.list.Claim(ctx, provider, claimFor, s.mine); err != nil {
+			s.mine = false
+			return err
+		}
+	}
+	if !s.mine {
+		return nil
+	}
+	if time.Since(s.counted) > soon/2 {
+		count, err := s.list.WaitingIn(ctx, provider, provider)
+		if err != nil {
+			return err
+		}
+		s.size, s.counted = int(min(max(sweepLeast, count[0].Tasks/sweepParts), sweepMost)), time.Now()
+	}
+	tasks, err := s.tasks.Next(ctx, s.size)
+	if err != nil {
+		return err
+	}
+	queues := map[string][]waitlist.Ref{}
+	for _, ref := range tasks {
+		queues[ref.Queue] = append(queues[ref.Queue], ref)
+	}
+	for name, its := range queues {
+		err = errors.Join(err, s.lookAfter(ctx, name, its))
+	}
+	return err
+}
+
+// lookAfter looks after waiting tasks of a queue.
+func (s *swept) lookAfter(ctx context.Context, name string, tasks []waitlist.Ref) error {
+	scores, err := s.Redis.ZMScore(ctx, asynqx.QueuePrefix(name)+"scheduled", idsOf(tasks)...).Result()
+	if err != nil {
+		return err
+	}
+	var near, rest []waitlist.Ref
+	for i, score := range scores {
+		switch {
+		case score == 0:
+			rest = append(rest, tasks[i])
+		case time.Until(time.Unix(int64(score), 0)) < soon && !s.bounded(tasks[i].Scope):
+			near = append(near, tasks[i])
+		}
+	}
+	if len(near) > 0 {
+		err = s.putOff(ctx, name, near)
+	}
+	if len(rest) == 0 {
+		return err
+	}
+	return errors.Join(err, s.takeOut(ctx, name, rest))
+}
+
+// bounded reports whether a rule bounds the wait of a scope's tasks: asynq must bring each when its wait ends.
+func (s *swept) bounded(scope string) bool {
+	if !s.Bounded {
+		return false
+	}
+	its, _ := policy.ParseScope(scope)
+	rules, _ := s.Limiter.Policy().Match(its)
+	return slices.ContainsFunc(rules, func(b policy.MatchedRule) bool { return b.Rule.MaxWait > 0 })
+}
+
+// putOff has asynq bring tasks of a queue later, except those that have a longest wait or a deadline of their own, and keep the locks
+// of those that were enqueued with asynq's Unique option.
+func (s *swept) putOff(ctx context.Context, name string, tasks []waitlist.Ref) error {
+	read := make([]*redis.SliceCmd, len(tasks))
+	err := redisread.FromMaster(ctx, s.Redis, func(pipe redis.Pipeliner) error {
+		for i, ref := range tasks {
+			read[i] = pipe.HMGet(ctx, asynqx.QueuePrefix(name)+"t:"+ref.ID, "msg", "unique_key")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var off []redis.Z
+	var locks []asynqx.Lock
+	var until []time.Time
+	for i, its := range read {
+		message, _ := its.Val()[0].(string)
+		if message == "" || strings.Contains(message, queue.HeaderDeadline) || s.Bounded && strings.Contains(message, queue.HeaderMaxWait) {
+			continue
+		}
+		at := time.Now().Add(putOff + rand.N(putOffMost-putOff))
+		off = append(off, redis.Z{Score: float64(asynqx.SecondAtOrAfter(at)), Member: tasks[i].ID})
+		if key, _ := its.Val()[1].(string); key != "" {
+			locks, until = append(locks, asynqx.Lock{Key: key, ID: tasks[i].ID}), append(until, at)
+		}
+	}
+	if len(off) == 0 {
+		return nil
+	}
+	if err := s.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", off...).Err(); err != nil {
+		return err
+	}
+	return asynqx.ExtendLocks(ctx, s.Redis, locks, until)
+}
+
+// takeOut takes places from tasks that no longer wait in asynq. One that is missing may be about to be enqueued: it loses its place
+// if it is missing the next time, too.
+func (s *swept) takeOut(ctx context.Context, name string, tasks []waitlist.Ref) error {
+	states, err := asynqx.States(ctx, s.Redis, name, idsOf(tasks))
+	if err != nil {
+		return err
+	}
+	for i, state := range states {
+		ref := tasks[i]
+		switch {
+		case state == "archived", state == "completed", state == "aggregating", state == "" && s.missing[ref]:
+			delete(s.missing, ref)
+			s.Gone(ref)
+		case state == "" && len(s.missing) < sweepMost:
+			s.missing[ref] = true
+		default:
+			delete(s.missing, ref)
+		}
+	}
+	return nil
+}
+
+func idsOf(tasks []waitlist.Ref) []string {
+	ids := make([]string, len(tasks))
+	for i, ref := range tasks {
+		ids[i] = ref.ID
+	}
+	return ids
+}
