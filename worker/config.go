@@ -16,8 +16,8 @@ import (
 // The intervals at which asynq polls for tasks. With its own defaults, 1s and 5s, a limited task would
 // start seconds late.
 const (
-	taskCheckInterval    = 100 * time.Millisecond
-	delayedCheckInterval = 500 * time.Millisecond
+	taskCheckInterval    = 200 * time.Millisecond
+	delayedCheckInterval = time.Second
 )
 
 // config returns cfg with the settings that limited tasks need, wrapped around those that it already
@@ -28,8 +28,8 @@ const (
 //     Retrier comes back when that says.
 //   - ErrorHandler: it is not called for limited tasks. config sets one even if cfg has none: it
 //     handles tasks that asynq failed before a handler saw them.
-//   - TaskCheckInterval and DelayedTaskCheckInterval, if not set: 100ms and 500ms, which cost about
-//     40 Redis commands a second on an idle queue.
+//   - TaskCheckInterval and DelayedTaskCheckInterval, if not set: 200ms and 1s, which cost about
+//     ten Redis commands a second on an idle queue.
 //
 // The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of
 // queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same

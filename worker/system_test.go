@@ -356,8 +356,8 @@ func TestPlacesAreFreed(t *testing.T) {
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-// "On an idle queue that costs about 16 Redis commands a second, and 21 while tasks wait for later": asynq's own and those inside of
-// scripts included, which are to be 20 at most, and 25.
+// "On an idle queue that costs about 10 Redis commands a second, and 18 while tasks wait for later": asynq's own and those inside of
+// scripts included, which are to be 12 at most, and 21.
 func TestIdleCommands(t *testing.T) {
 	t.Parallel()
 	const seconds, once = 4, 30 // once: commands that are not sent each second, as a whole look at who waits
@@ -374,10 +374,10 @@ func TestIdleCommands(t *testing.T) {
 			t.Errorf("%s: %d commands in %s: %v", what, n, took, got)
 		}
 	}
-	idle("nobody waits", 20)
+	idle("nobody waits", 12)
 	s.add(queue.Task{ID: "starts"})
 	<-s.ended // each runs beside the other, and either could be decided on first
 	s.add(queue.Task{ID: "waits"})
 	s.is("waits", asynq.TaskStateRetry)
-	idle("one waits for an hour", 25)
+	idle("one waits for an hour", 21)
 }
