@@ -8,10 +8,8 @@
 --
 -- KEYS, ARGV[1] are in include/base.lua.
 -- ARGV[2]     call    the id of this call, 16 bytes.
--- ARGV[3]     record  the name of the key that keeps the reply; "" for none: the call has one attempt, with an id of its own, or
---                     only asks.
--- ARGV[4]     texts   integer, how many texts of rules follow: see include/rules.lua. Then four for each attempt, or for several
---                     that are alike:
+-- ARGV[3]     record  the name of the key that keeps the reply; "" for none: the call has one attempt, with an id of its own, or only asks
+-- ARGV[4]     texts   integer, how many texts of rules follow: see include/rules.lua. Then four for each attempt, or for several alike:
 --             scope   its path after the provider's name, such as "/acme/refunds"
 --             ask     what it asks for: a byte, the sum of 1 for a call that only asks, 2 for an id of its own, and 4 for a task;
 --                     a byte, the number of its text; numbers of seven bytes: how many attempts, how far ahead in µs a start may
@@ -24,10 +22,9 @@
 --                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
 --            binding  a byte: the rule, from 1, that alone would admit it last; one more than there are rules for a pause, two
 --                     more for a pause whose probe is on its way; 0 for none
---            start    µs since the epoch; of a denied attempt when it would start if no other came, 2^53 - 1 for never; after 6
---                     the score of its place
---            and for each rule: where it was charged, the units left, µs until it alone would admit the cost, and µs until it is
---            as if unused; 2^53 - 1 for never
+--            start    µs since the epoch; of a denied attempt when it would start if no other came; after 6 the score of its place
+--            and for each rule: where it was charged, the units left, µs until it alone would admit the cost, and µs until it is as if
+--            unused. 2^53 - 1 is never.
 -- Writes   the states of rules, the record, the records of attempts with an id, and what was in flight.
 -- Source   docs/algorithms.md#one-decision
 

@@ -9,11 +9,9 @@
 -- ARGV[4]     from    integer µs, how far ahead starts are at least: a task could not be there sooner.
 -- ARGV[5]     most    integer, how many tasks to grant at most.
 -- ARGV[6]     newest  the version and the policy of the caller's rules, integers with a space between.
--- ARGV[7]     serves  for each queue that the caller serves "queue weight", each line ended by a newline. Of queues with strict
---                     priority the weight is 0, and the first of them goes first.
+-- ARGV[7]     serves  for each queue that the caller serves a line "queue weight"; of strict ones the weight is 0, and the first goes first
 -- ARGV[8]     skips   scopes whose tasks the caller cannot start now, each ended by a newline.
--- ARGV[9..]   rules   the scopes that an earlier call named as stale, each followed by the text of its rules. See
---                     include/rules.lua.
+-- ARGV[9..]   rules   the scopes that an earlier call named as stale, each followed by the text of its rules. See include/rules.lua.
 -- Returns  {times, granted, stale, refused, overdue}
 --          times    in bytes: the clock of this call, and when to look again, 0 for not; seven bytes each
 --          granted  two for each task: its waiter and its grant. See include/flight.lua.
@@ -32,6 +30,7 @@ local lead, spread, from, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(
 local version, policy_number = match(ARGV[6], '^(%d+) (%d+)$')
 version, policy_number = tonumber(version), tonumber(policy_number)
 local granted, stale, refused, overdue, serves, strict, skips = {}, {}, {}, {}, {}, {}, {}
+local fields, granted_at, paid = {}, {}, {} -- to be written
 local again -- the next look, if sooner than the tree says
 local function look_again(t) again = min(again or t, t) end
 
@@ -121,8 +120,6 @@ local function next_queue()
     end
   end
 end
-
-local fields, granted_at, paid = {}, {}, {}
 
 -- Charges the first task of a leaf at its start, and counts its turn at each node of the path, from the provider down.
 local function grant(l, its, path, id, cost, start)

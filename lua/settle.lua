@@ -13,8 +13,8 @@
 --                     record is kept
 --             grant   what it was granted, as in include/flight.lua, with the scope and the cost
 --             rules   the text of the scope's rules. See include/rules.lua.
---             charged for each rule three numbers of seven bytes: units that it is charged and that it has spent and is not charged, if
---                     no record says so; and, for "spent", the units that it has spent, 2^53 - 1 for a rule that stays as it is
+--             charged for each rule three numbers of seven bytes: units charged, and spent beyond that and not charged, if no record
+--                     says so; and, for "spent", the units that it has spent, 2^53 - 1 for a rule that stays as it is
 -- Returns  in bytes: the clock of this call in seven bytes; a byte, 1 if tasks wait for what came back; then for each attempt a byte:
 --          1 done, 0 its grant had come back before, or it has lost a place, 4 the rules are out of date and nothing was done; and if it was done three
 --          numbers of seven bytes for each rule: the units that came back, that were charged as a debt, and that it has spent and is

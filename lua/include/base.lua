@@ -37,7 +37,6 @@ local struct = rawget(_G, 'struct') or {
       for i = at, after - 1 do n = n * 256 + byte(text, i) end
       out[#out + 1], at = n, after
     end
-    out[#out + 1] = at
     return unpack(out)
   end,
 }

@@ -1,5 +1,4 @@
--- calendar: at most cap units in each period, and up to `rollover` that the period before it left over.
--- Source: docs/algorithms.md#calendar
+-- calendar: at most cap units in each period, and up to `rollover` that the period before it left over. Source: docs/algorithms.md#calendar
 --
 -- The period began at b0 and ends at b1, and the one before began at a. These boundaries come with the rules, which are stale
 -- from b1 on: no start is charged ahead of its period.

@@ -1,5 +1,4 @@
--- How long the runs under a concurrency rule take: an estimate, which no decision depends on.
--- Source: docs/algorithms.md#run-times
+-- How long the runs under a concurrency rule take: an estimate, which no decision depends on. Source: docs/algorithms.md#run-times
 --
 -- t:<node>:<rule>  string "runs mean deviation": how many runs it stands for, and their mean and standard deviation in µs. Once it
 --                  stands for a hundred, each later run takes a hundredth of it. It is kept for a day.

@@ -1,6 +1,5 @@
--- token-bucket: at most cap + p/q * t units start in any interval of t µs. They also arrive within that limit if their
--- delays differ by up to slack µs.
--- Source: docs/algorithms.md#token-bucket
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs. They also arrive within that limit if their delays differ
+-- by up to slack µs. Source: docs/algorithms.md#token-bucket
 --
 -- The level x, in parts of which q are a unit, drains at p parts a µs. x is the level at `at`, the latest start so far, which
 -- never repeats, so that it also identifies the charge; at any time t it is x - (t - at) * p, negative if the bucket has been full
@@ -90,13 +89,13 @@ function rare.T()
       return floor(back / r.q)
     end,
     -- Has a start begin at t instead, where a refund is not exact: as if nothing had drained since `since`, and each start since
-    -- then were at t. Returns its place, or false if the bucket does not admit that much.
+    -- then were at t. Returns its place and that something changed, or false if the bucket does not admit that much.
     later = function(r, place, t, c)
       if r.p == 0 or t < r.at or place < r.since or r.low ~= LATE and (place == r.at or r.low >= c * r.q) then return false end
       local x = r.x + (r.low < LATE and (r.at - r.since) * r.p or 0)
       if x + r.slack * r.p > r.cap * r.q then return false end
       r.x, r.at, r.low, r.written = x, t, LATE, now
-      return place
+      return place, true
     end,
     -- How many units may be charged as a debt.
     room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,

@@ -3,8 +3,7 @@
 --
 --   q:<queue>:<scope>     sorted set, a leaf: the ids of the tasks of a scope, by priority and arrival
 --   ready:<queue>:<node>  sorted set: the children that could be served, by tag. The leaf of a scope is its child <scope>/!
---   left:<queue>:<node>   sorted set: tags of children that are not ready, while they are ahead of those that are
---   ready, left           the same for the queues among themselves
+--   left:<queue>:<node>   sorted set: tags of children that are not ready, while they are ahead. ready, left: the same for the queues
 --   blocked               sorted set: nodes by the moment at which to look at them again; in no queue are they ready
 --   recheck               the same, taken from there to be looked at now, some in each call
 --   queues                hash: each queue that has or had a tree, and until when a caller serves it. '*': the clock of the last

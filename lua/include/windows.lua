@@ -1,17 +1,16 @@
--- sliding-window and fixed-window: never more than cap units in any window of `per` µs, in each window of `grain` µs since
--- the epoch, or in each window of `per` µs that opens on use.
--- Source: docs/algorithms.md#sliding-window
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, in each window of `grain` µs since the epoch,
+-- or in each window of `per` µs that opens on use. Source: docs/algorithms.md#sliding-window
 --
--- Time is cut into cells of `grain` µs. A unit counts from its start and leaves `per` after the end of its cell: less than a
--- grain late and never early, so that per/grain + 1 cells are enough whatever the limit. Cells are numbered by their ends. The
--- last one (tail) is stored apart, since it grows most. `log` holds the cells before it that have units, oldest first: two
--- varints each, the cells since the one before (for the first, since base) and its units.
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves `per` after the end of its cell: less than a grain late
+-- and never early, so that per/grain + 1 cells are enough whatever the limit. Cells are numbered by their ends. The last one (tail) is
+-- stored apart, since it grows most. `log` holds the cells before it that have units, oldest first: two varints each, the cells since
+-- the one before (for the first, since base) and its units.
 --
--- Fixed windows are cells with a per of 0. A fixed window begins with its first moment, whereas a cell of a sliding window ends
--- with its last. Only its own units count in it. The last `slack` µs of a window admit nothing: a late start must not land in
--- the next window. A window that opens on use (grain 0) is a fixed window whose cell is its beginning, in µs: that of its first
--- start. Half of its slack is part of its length. If a window was opened ahead of now, an earlier start gets a window of its own
--- only where that one ends before the other begins. Else the start belongs to the window ahead, and waits for it to begin.
+-- Fixed windows are cells with a per of 0. A fixed window begins with its first moment, whereas a cell of a sliding window ends with its
+-- last. Only its own units count in it. The last `slack` µs of a window admit nothing: a late start must not land in the next window. A
+-- window that opens on use (grain 0) is a fixed window whose cell is its beginning, in µs: that of its first start. Half of its slack is
+-- part of its length. If a window was opened ahead of now, an earlier start gets a window of its own only where that one ends before the
+-- other begins. Else the start belongs to the window ahead, and waits for it to begin.
 do
   local SLIDING, FIXED, OPENED = 83, 70, 79
 
@@ -42,7 +41,6 @@ do
 
   -- Adds units to a cell after all cells of the log.
   local function append(r, cell, units)
-    if units == 0 then return end
     if r.log == '' then r.base, r.last, r.seen = cell, cell, nil end
     r.log, r.last = r.log .. varint(cell - r.last) .. varint(units), cell
   end
@@ -125,12 +123,6 @@ do
   end
 
   function rare.S()
-    -- Where the number before the one that ends at i ends.
-    local function back(log, i)
-      repeat i = i - 1 until i == 0 or byte(log, i) < 128
-      return i
-    end
-
     -- Writes the cells from `from` on anew, in their order, each as `change` says of it: its number and its units.
     local function rebuild(r, from, change)
       local later, log, i, before, cell, units, step = {}, r.log, #r.log, r.last, r.tail, r.count, nil
@@ -138,7 +130,9 @@ do
         later[#later + 1], later[#later + 2] = units, cell
         r.total, cell = r.total - units, i > 0 and before or nil
         if cell then
-          i = back(log, back(log, i))
+          for _ = 1, 2 do -- over two numbers
+            repeat i = i - 1 until i == 0 or byte(log, i) < 128
+          end
           step, units = entry(log, i + 1, 0)
           before = cell - step
         end
@@ -192,10 +186,6 @@ do
       end,
       -- Adds units to a cell before the tail.
       insert = function(r, cell, units)
-        if r.log == '' or cell > r.last then
-          r.total, r.seen = r.total + units, nil
-          return append(r, cell, units)
-        end
         rebuild(r, cell, function(at, its)
           if at > cell then push(r, cell, units) end
           local more = at == cell and units or 0
