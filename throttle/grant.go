@@ -100,10 +100,13 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
 	return nil
 }
 
-// report tells what became of a grant, under the rules as they are by now. spent is by unit, for "spent". It returns the plan of
-// those rules and what each of them did; nil if the grant had come back before, or its scope has no rules any more.
+// report tells what became of a grant, under the rules as they are by now, or those of the grant while its run goes on: it has their
+// leases. spent is by unit, for "spent". It returns the plan of those rules and what each of them did; nil if the grant had come back before, or its scope has no rules any more.
 func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool), wakes bool) (*plan, []wire.Settled, error) {
 	p, err := l.planOf(g)
+	if what == "kept" {
+		p, err = g.plan, nil
+	}
 	if err != nil {
 		return nil, nil, nil //nolint:nilerr // a scope that no rule counts any more
 	}

@@ -75,9 +75,14 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 func (s *Lease) beat(lease, longest time.Duration) {
 	sent := time.Now()
 	p, rules, err := s.limiter.report(context.Background(), s.grant, "kept", 0, nil, false)
-	if err == nil && p != nil && len(rules) == 0 {
-		s.end(ErrLeaseLost)
-		return
+	if err == nil && p != nil {
+		if len(rules) < len(p.Rules) {
+			s.end(ErrLeaseLost)
+			return
+		}
+		if shortest, most, some := p.leases(); some { // others if a period had ended and the limits are new
+			lease, longest = shortest, most
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 const leaseTime = 30 * sec
@@ -59,6 +60,35 @@ func TestLease(t *testing.T) {
 			t.Errorf("%d round trips after the release", n)
 		}
 	})
+}
+
+// A run keeps its place whatever the limits become, and when a period of another rule has ended.
+func TestLeaseUnderOtherLimits(t *testing.T) {
+	t.Parallel()
+	minutes := policy.Rule{Name: "m", Algorithm: policy.Calendar, Limit: 100, Resets: wallclock.MustParse("* * * * *", "UTC")}
+	shorter := oneRun()
+	shorter.Lease = leaseTime / 10
+	for name, row := range map[string]struct{ before, then []policy.Rule }{
+		"a period ends":           {[]policy.Rule{oneRun(), minutes}, []policy.Rule{oneRun(), minutes}},
+		"a shorter lease":         {[]policy.Rule{oneRun()}, []policy.Rule{shorter}},
+		"both":                    {[]policy.Rule{oneRun(), minutes}, []policy.Rule{shorter, minutes}},
+		"no such rule for a time": {[]policy.Rule{oneRun()}, []policy.Rule{minutes}},
+	} {
+		bubbleIn(t, name, Config{}, policyOf(t, row.before...), nil, func(t *testing.T, _ *cable, l *Limiter) {
+			ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+			l.SetPolicy(policyOf(t, row.then...))
+			<-time.After(10 * leaseTime)
+			l.SetPolicy(policyOf(t, row.before...))
+			if ctx.Err() != nil || places(t, l) != 0 {
+				t.Errorf("under other limits: %v, %d places free", context.Cause(ctx), places(t, l))
+			}
+			<-time.After(10 * leaseTime)
+			if ctx.Err() != nil || places(t, l) != 0 {
+				t.Errorf("under the former limits again: %v, %d places free", context.Cause(ctx), places(t, l))
+			}
+			noError(t, lease.Release(t.Context()))
+		})
+	}
 }
 
 // "Crash: freed within the lease": a holder that never renews keeps its place for one lease and no longer.

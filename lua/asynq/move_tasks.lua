@@ -1,7 +1,7 @@
 -- move_tasks: move tasks of one asynq queue to active, to pending, or out of pending for a while.
 --
--- Sent again, or for a task that has moved on, it changes nothing, and returns the same for what it has moved. A task is added to its
--- new set before it leaves the old one: if the server refuses a command half-way, it is still in one of them.
+-- Sent again, or for a task that has moved on, it changes nothing, and returns the same for what it has taken or deferred. A task is
+-- added to its new set before it leaves the old one: if the server refuses a command half-way, it is still in one of them.
 --
 -- KEYS[1]  prefix  of the queue's keys, as asynq leaves them, such as "asynq:{default}:". KEYS[2] is as in include/base.lua.
 -- ARGV[1]  verb    "take" tasks that wait: the caller runs them, as after asynq's own dequeue. "hold" takes them from a paused queue, too.
