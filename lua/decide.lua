@@ -3,19 +3,19 @@
 -- Each attempt is decided after the ones before it. Either all its rules admit it and all are charged, at one start, or none is
 -- charged. A denial changes nothing. Sent again, the call changes nothing and returns the first reply.
 --
--- A task, an attempt of a waiter, takes its grant if it is in flight. If that has become too late, its units come back, and it is
--- decided before all that wait. Any other task is admitted only if no task waits for what its path shares: it is to join then.
+-- A task, an attempt of a waiter, takes its grant if it is in flight. If it is too late for that, or says so of the one that it took,
+-- its units come back, and it is decided before all that wait. Any other task is admitted only if no task waits for what its path shares: it is to join then.
 --
 -- KEYS, ARGV[1] are in include/base.lua.
 -- ARGV[2]     call    the id of this call, 16 bytes.
 -- ARGV[3]     record  the name of the key that keeps the reply; "" for none: the call has one attempt, with an id of its own, or only asks
 -- ARGV[4]     texts   integer, how many texts of rules follow: see include/rules.lua. Then four for each attempt, or for several alike:
 --             scope   its path after the provider's name, such as "/acme/refunds"
---             ask     what it asks for: a byte, the sum of 1 for a call that only asks, 2 for an id of its own, and 4 for a task;
+--             ask     what it asks for: a byte, the sum of 1 for a call that only asks, 2 for an id of its own, 4 for a task, and 8 if it missed a grant;
 --                     a byte, the number of its text; numbers of seven bytes: how many attempts, how far ahead in µs a start may
 --                     be, at most 60000000, how far ahead it must be, by how much the run may begin after its start, and the
 --                     cost, 0 to take nothing
---             cost    by unit, "requests=1,tokens=5,"; "" for the cost in ask
+--             cost    by unit, "requests=1,tokens=5,"; "" for the cost in ask. Of a task that missed a grant this, as in include/flight.lua
 --             id      the attempt id, or the waiter, "queue:id"; "" for none
 -- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
 --            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
@@ -89,13 +89,13 @@ end
 -- Takes the grant of a task that is in flight: returns true if it is in time. Else it comes back, and what follows is nil, the score
 -- of the place that it had, the costs that are left to charge, and the places of units that it keeps in buckets.
 local function claim(its, a)
-  local value = call('HGET', flight, a.id)
-  if not value then return nil end
-  local g = read_grant(value)
+  local value = not a.missed and call('HGET', flight, a.id)
+  local g = a.missed or value and read_grant(value)
+  if not g then return nil end
   local ours = g.shape == its.shape and g.scope == a.scope
-  landed(a.id)
+  if value then landed(a.id) end
+  anonymous = true
   if ours and g.start + CLAIMABLE >= now then
-    anonymous = true
     reply(its, g.probe and 21 or 5, 0, g.start, g.places)
     return true
   end
@@ -115,7 +115,7 @@ local function decide(a, its, full, number)
   if a.task then
     lease = nil
     if waits == nil then waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1 end
-    if flies then taken, place, left, kept = claim(its, a) end
+    if flies or a.missed then taken, place, left, kept = claim(its, a) end
     if taken then return end
     if not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then return deny(its, full, nil, 3) end
   end
@@ -159,8 +159,9 @@ end
 
 local count = 0
 local function general(i, flags, text, many, ahead, from, leeway, cost)
-  local a = { scope = ARGV[i], ahead = ahead, from = from, leeway = leeway, cost = ARGV[i + 2] ~= '' and ARGV[i + 2] or cost,
-    id = ARGV[i + 3], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4 }
+  local missed = flags >= 8 and read_grant(ARGV[i + 2]) or nil
+  local a = { scope = ARGV[i], ahead = ahead, from = from, leeway = leeway, cost = missed and missed.cost or ARGV[i + 2] ~= '' and ARGV[i + 2] or cost,
+    id = ARGV[i + 3], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4, missed = missed }
   local its = rules.of(a.scope, text)
   local costs = rules.costs(its, a.cost)
   local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)

@@ -24,9 +24,10 @@ type Grant struct {
 	known  *known  // what was settled of it; nil for one that can't be
 	shadow *shadow // what shadow rules took beside it, if there are any
 	spent  *spentGrant
-	from   time.Time // when the leases began to run, at the latest
-	probe  bool      // it goes first after a guessed pause
-	local  bool      // taken from this process's share during an outage
+	from   time.Time     // when the leases began to run, at the latest
+	leeway time.Duration // how much later than start it was charged
+	probe  bool          // it goes first after a guessed pause
+	local  bool          // taken from this process's share during an outage
 }
 
 // NewGrant returns a grant that took nothing, for test doubles of a Limiter. To refund or lease it
@@ -138,7 +139,7 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 func (l *Limiter) reportOf(p *plan, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool)) wire.Report {
 	return wire.Report{
 		Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent),
-		Grant: wire.GrantText(g.start, p.Shape, g.placesIn(p), p.Path, g.costText()),
+		Grant: wire.GrantText(g.start, 0, p.Shape, g.placesIn(p), p.Path, g.costText()),
 	}
 }
 

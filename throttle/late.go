@@ -38,7 +38,7 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 		return nil
 	}
 	late := at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start)))
-	if late <= l.cfg.StartTolerance || l.clock() != "" {
+	if late <= l.cfg.StartTolerance+g.leeway || l.clock() != "" {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -100,6 +101,36 @@ func TestLateForEver(t *testing.T) {
 		}
 		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 1 {
 			t.Errorf("what was too late is spent: %+v, %v", d, err)
+		}
+	})
+}
+
+// A grant stays charged, and once, if many tasks are late together: a bucket could not give back the units of all of them. So all of a
+// burst start, and the bucket is full again when their units have drained.
+func TestLateBurst(t *testing.T) {
+	t.Parallel()
+	o := &late{by: slices.Repeat([]time.Duration{7 * ms}, 40)}
+	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Burst: 20}
+	bubble(t, Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *cable, l *Limiter) {
+		var all sync.WaitGroup
+		var grants [20]Grant
+		for i := range grants {
+			all.Go(func() {
+				d, err := l.Start(t.Context(), Request{Scope: "p/x", Waiter: waiter(strconv.Itoa(i)), MaxDelay: sec})
+				if err != nil || !d.Allowed {
+					t.Errorf("%d: %+v, %v", i, d, err)
+				}
+				grants[i] = d.Grant
+			})
+		}
+		all.Wait()
+		for _, g := range grants {
+			if err := l.ReportBegun(t.Context(), g, time.Now()); err != nil {
+				t.Error(err)
+			}
+		}
+		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 0 || d.Rules[0].ResetAfter > 20*time.Minute+sec {
+			t.Errorf("%+v, %v", d, err)
 		}
 	})
 }

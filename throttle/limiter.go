@@ -140,8 +140,8 @@ type Request struct {
 	// Defaults to none.
 	BeforeStart func()
 
-	late lateness // of the start before this one
-	had  bool     // a task had its turn: it overtakes none that waits
+	late   lateness // of the start before this one
+	missed string   // the grant that a task came too late for, as scripts have it
 }
 
 // Waiter is a task that can wait.
@@ -268,9 +268,9 @@ func (p *plan) ask(req *Request) *ask {
 		a.Cost = 0
 	}
 	switch {
-	case req.Waiter.ID != "" && !req.had:
-		a.Waiter = wire.Waiter(req.Waiter.Queue, req.Waiter.ID)
-		if req.late == (lateness{}) {
+	case req.Waiter.ID != "":
+		a.Waiter, a.Missed = wire.Waiter(req.Waiter.Queue, req.Waiter.ID), req.missed
+		if req.late == (lateness{}) && req.missed == "" {
 			a.Ahead = min(a.Ahead, req.Waiter.MaxDelay.Microseconds())
 		}
 	case req.ID != "":
@@ -314,7 +314,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 		*d, err = l.withoutRedis(ctx, p, req, err)
 	} else {
 		err = l.answered(ctx, a, d)
-		d.leeway = req.late.leeway
+		d.leeway, d.Grant.leeway = req.late.leeway, req.late.leeway
 		if p.stock != nil && err == nil && !d.Allowed && req.Waiter.ID == "" && !a.Peek {
 			if gone := p.stock.empty(); gone != nil { // it may be what the stock holds that is missing
 				l.giveBackDraw(gone)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -14,7 +15,7 @@ import (
 // must begin at once. A start that came too late for a rule on its path (see Config.StartTolerance),
 // because a timer, a reply or a processor was late, is refunded and decided again under a new attempt
 // id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or
-// a limit denies it: lateness is never a denial. Each repetition costs two round trips.
+// a limit denies it: lateness is never a denial. Each repetition costs two round trips, and one for a task that can wait.
 //
 // A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start that was granted more than 250 ms
 // ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
@@ -30,9 +31,6 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if !handed {
 			l.startLater(&req)
 			if err := l.decideOnly(ctx, &req, &d); err != nil || !d.Allowed {
-				if req.had && err == nil {
-					d.Joins, d.HadTurn, d.place = true, true, place
-				}
 				return d, err
 			}
 		}
@@ -57,16 +55,28 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			return d, nil
 		}
 		late := time.Since(d.begins)
-		if err := l.takeBack(ctx, &d, false); err != nil { // those who wait would be granted what it asks for anew
+		place = max(place, d.place)
+		if err := l.miss(ctx, &req, &d, place); err != nil {
 			return Decision{Binding: -1}, err
 		}
-		if req.ID = ""; req.Waiter.ID != "" && !d.Handed {
-			req.had, place = true, max(place, d.place)
-		}
+		req.ID = ""
 		if req.late = l.after(&d, late, tries); req.late.from > 0 {
 			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
 		}
 	}
+}
+
+// miss has the next decision about a request give back the start that it came too late for: a bucket then keeps its charge. What is
+// no task's comes back now.
+func (l *Limiter) miss(ctx context.Context, req *Request, d *Decision, place int64) error {
+	if req.Waiter.ID == "" {
+		return l.takeBack(ctx, d, false)
+	}
+	if req.missed = ""; !d.Handed {
+		g := d.Grant
+		req.missed = wire.GrantText(g.start, place, g.plan.Shape, g.places, g.plan.Path, g.costText())
+	}
+	return nil
 }
 
 // takeBack gives a start back that cannot be used. One that is in flight comes back with the next decision about its task.

@@ -3,8 +3,9 @@ package wire
 import "time"
 
 // GrantText returns a grant as scripts keep it: what was charged at a start under rules of a shape, at the places of its units.
-func GrantText(start, shape int64, places []int64, path, cost string) string {
-	b := seven([]byte{byte(len(places))}, start, 0, 0, shape)
+// score is the task's place in its line, or 0.
+func GrantText(start, score, shape int64, places []int64, path, cost string) string {
+	b := seven([]byte{byte(len(places))}, start, score, 0, shape)
 	b = seven(b, places...)
 	return string(b) + path + "\n" + cost
 }

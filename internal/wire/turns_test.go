@@ -25,7 +25,7 @@ func (w *world) tell(list []told) error {
 			w.rdb.ZRem(ctx, prefix+"flights", n.Waiter)
 			if n.Late > 0 {
 				g := f.Grant
-				report := Report{Lease: g.Lease(), What: "late", Number: n.Late, Text: n.Text, Grant: GrantText(g.Start, g.Shape, g.Places, g.Scope, g.Cost)}
+				report := Report{Lease: g.Lease(), What: "late", Number: n.Late, Text: n.Text, Grant: GrantText(g.Start, 0, g.Shape, g.Places, g.Scope, g.Cost)}
 				if _, err := w.run("settle", SettleArgs(w.clock(), report)); err != nil {
 					return err
 				}

@@ -130,6 +130,7 @@ type Attempt struct {
 	Leeway int64
 	Cost   int64
 	Costs  string // by unit, instead of Cost
+	Missed string // GrantText of a task that came too late for it, instead of its cost
 }
 
 // State is what one rule says after a decision.
@@ -176,8 +177,12 @@ func DecideArgs(clock, call, record string, attempts []Attempt) []any {
 		if a.Waiter != "" {
 			flags, id = flags+4, a.Waiter
 		}
+		costs := a.Costs
+		if a.Missed != "" {
+			flags, costs = flags+8, a.Missed
+		}
 		ask := seven([]byte{flags, number[a.Text]}, int64(max(a.Many, 1)), a.Ahead, a.From, a.Leeway, a.Cost)
-		args = append(args, a.Scope, string(ask), a.Costs, id)
+		args = append(args, a.Scope, string(ask), costs, id)
 	}
 	return args
 }

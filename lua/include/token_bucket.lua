@@ -91,10 +91,10 @@ function rare.T()
     -- Has a start begin at t instead, where a refund is not exact: as if nothing had drained since `since`, and each start since
     -- then were at t. Returns its place and that something changed, or false if the bucket does not admit that much.
     later = function(r, place, t, c)
-      if r.p == 0 or t < r.at or place < r.since or r.low ~= LATE and (place == r.at or r.low >= c * r.q) then return false end
+      if r.p == 0 or place < r.since or r.low ~= LATE and (place == r.at or r.low >= c * r.q) then return false end
       local x = r.x + (r.low < LATE and (r.at - r.since) * r.p or 0)
       if x + r.slack * r.p > r.cap * r.q then return false end
-      r.x, r.at, r.low, r.written = x, t, LATE, now
+      r.x, r.at, r.low, r.written = x, max(t, r.at), LATE, now
       return place, true
     end,
     -- How many units may be charged as a debt.
