@@ -120,10 +120,9 @@ func (o *loop) call() (wait, least time.Duration) {
 		return o.failed(err)
 	}
 	o.measure(began, got)
-	granted := o.granted(got.Granted)
+	o.bring(o.granted(got.Granted))
 	o.heedOverdue(got.Overdue)
 	o.releaseRefused(got.Refused)
-	o.bring(granted)
 	wait = o.pause(req, got)
 	o.pulse.beats(wait)
 	if len(got.Granted) == 0 {
@@ -140,11 +139,10 @@ func (o *loop) request() waitlist.Request {
 	o.asks, o.starved = 0, false
 	o.asks, o.lent = d.room()
 	o.skips = slices.DeleteFunc(o.skips, func(scope string) bool { return !o.refuses(scope) })
-	req := waitlist.Request{
+	return waitlist.Request{
 		Provider: o.provider, Lead: d.Lead(), Spread: max(d.window(), o.wide), From: d.from(), Max: o.asks,
 		Serves: d.serves(), Skips: slices.Clone(o.skips),
 	}
-	return req
 }
 
 // failed records that a call failed, and returns when to call again.
