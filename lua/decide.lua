@@ -123,6 +123,7 @@ local function decide(a, its, full, number)
   local start, _, sure = rules.joint(its, costs, now + a.from, lease)
   if not (start and sure and start <= now + a.ahead) then
     for i, at in pairs(kept or {}) do algorithm('T', 'rare').refund(its[i], at, full[i]) end
+    for _, r in ipairs(place and its or {}) do rules.due(r.node) end -- its units came free
     return deny(its, full, lease, place and 6 or a.task and 3 or 0, place)
   end
   lease = lease or lease_of(a.id, start)

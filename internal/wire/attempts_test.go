@@ -79,7 +79,7 @@ func (w *world) left(scope string, its Rules, answer Answer) error {
 		k, n := w.counter(r, scope), r.Numbers
 		left := max(0, capacity(r.Kind, n)-k.held(n, w.now, w.now))
 		if r.Kind == 'T' {
-			left = max(0, (n[2]*n[1]-max(0, k.z-w.now*n[0])-n[3]*n[0])/n[1])
+			left = max(0, (n[2]*n[1]-max(0, k.z-(w.now-n[3])*n[0]))/n[1])
 		}
 		if got := answer.Rules[i].Left; got != left && !k.vague && (r.Kind != 'K' || n[5] == 0) {
 			return wrong("%s has %d units left, decide says %d", r.Name, left, got)

@@ -47,7 +47,7 @@ function algorithms.T()
       local p, q = r.p, r.q
       if p == 0 then return 0, EXACT end
       local level = r.x - (now - r.at) * p + r.slack * p
-      return max(0, floor((r.cap * q - max(level, r.slack * p)) / q)), ceil(max(0, level / p))
+      return max(0, floor((r.cap * q - max(0, level)) / q)), ceil(max(0, level / p))
     end,
     -- #end
   }
