@@ -195,7 +195,7 @@ func TestWaitOfAPlannedTask(t *testing.T) {
 		wait := runs.span("wait", id)
 		event, _ := eventOf(send, "limited")
 		for key, want := range map[string]string{
-			"headway.rule": "p/*:tenant", "headway.rule.scope": "p/acme", "headway.wait.ahead": strconv.Itoa(ahead),
+			"headway.rule": "p/*:tenant", "headway.rule.scope": "p/acme", "headway.wait.ahead": strconv.Itoa(ahead + 1),
 			"headway.wait.expected_start": attributeOf(wait, "headway.wait.expected_start"),
 		} {
 			if got := attributeOf(wait, key); got != want || got == "" || !strings.Contains(event, key+"="+want) {
@@ -213,8 +213,11 @@ func TestBytesOfATracedTask(t *testing.T) {
 	t.Parallel()
 	s := newTraced(t, perHour(1))
 	bytes := map[string]int{}
-	for _, id := range []string{"none", "runs", "waits"} {
-		cfg := queue.ClientConfig{Limiter: s.limits.Limiter()}
+	for _, id := range []string{"none", "runs", "first", "waits"} {
+		cfg := queue.ClientConfig{}
+		if id == "first" || id == "waits" { // as each task that a client plans
+			cfg.Limiter = s.limits.Limiter()
+		}
 		if id != "none" {
 			cfg.OnEnqueue = s.tracing.OnEnqueue
 		}
@@ -223,7 +226,7 @@ func TestBytesOfATracedTask(t *testing.T) {
 			scope = "p/beta"
 		}
 		got, err := queue.NewClient(s.rdb, cfg).Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope, ID: id, Queue: s.name})
-		if err != nil || got.Waits != (id == "waits") {
+		if err != nil || got.Waits != (cfg.Limiter != nil) {
 			t.Fatalf("%s: %+v, %v", id, got, err)
 		}
 		bytes[id] = len(s.rdb.HGet(t.Context(), "asynq:{"+s.name+"}:t:"+id, "msg").Val()) - 2*len(id) // it is in a header too
@@ -307,7 +310,7 @@ func TestSend(t *testing.T) {
 	if !slices.Equal(states, []string{"enqueued", "enqueued", "duplicate"}) {
 		t.Errorf("%q", states)
 	}
-	const want = "headway.rule=p/*:tenant headway.rule.scope=p/acme headway.wait.ahead=0 headway.wait.expected_start=20"
+	const want = "headway.rule=p/*:tenant headway.rule.scope=p/acme headway.wait.ahead=1 headway.wait.expected_start=20"
 	if event, is := eventOf(s.span("send", "b"), "limited"); !is || !strings.HasPrefix(event, want) {
 		t.Errorf("b: %q", event)
 	}
