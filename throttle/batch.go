@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 )
 
 // sender sends attempts to be decided. Attempts that come while others are on the way are sent together as soon as those are
@@ -232,7 +233,7 @@ func (s *sender) newCall(asks []*ask) *decideCall {
 
 // run runs a call and reads its answers, in their order.
 func (s *sender) run(ctx context.Context, c *decideCall) (now int64, answers []wire.Answer, err error) {
-	reply, err := run(ctx, s.rdb, s.timeout, decideScript, c.prefix, c.args...)
+	reply, err := wire.Call(ctx, s.rdb, s.timeout, lua.Decide, c.prefix, c.args...)
 	if err != nil {
 		return 0, nil, err
 	}

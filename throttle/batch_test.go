@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -49,7 +50,7 @@ func allowed(l *Limiter, scope string) error {
 // learn lets the server know the script that decides.
 func learn(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
-	noError(t, rdb.ScriptLoad(ctx, decideScript.Source()).Err())
+	noError(t, rdb.ScriptLoad(ctx, lua.Decide.Source()).Err())
 }
 
 // askTogether has requests decided in one call of the script.

@@ -16,11 +16,9 @@ const Never = time.Duration(math.MaxInt64)
 
 // Decision is the answer to one request. The zero Decision is a denial.
 type Decision struct {
-	// Allowed says that the request was granted under every rule. If it is false, nothing was charged
-	// under any.
+	// Allowed says that the request was granted under every rule. If it is false, nothing was charged under any.
 	Allowed bool
-	// Wait is the time from now to the granted start, at most Request.MaxDelay. The charge counts at that
-	// start. 0 for a denial.
+	// Wait is the time from now to the granted start, at most Request.MaxDelay. The charge counts at that start. 0 for a denial.
 	Wait time.Duration
 	// RetryAfter is, for a denial, the time until the request would be allowed if there were no other
 	// requests, rounded up to a microsecond. It is Never if no clock can tell. For a full concurrency rule
@@ -36,15 +34,13 @@ type Decision struct {
 	Paused bool
 	// At is the Redis server's time of the decision.
 	At time.Time
-	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no
-	// record of such a grant.
+	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no record of such a grant.
 	Degraded bool
 	// Handed says that dispatch had granted the start; see Waiter.Granted. The grant is in flight until package worker reports what
 	// became of it, also if the start was not used.
 	Handed bool
-	// Prefetched says that the units came from this process's stock, without a call; see
-	// policy.Rule.Prefetch. At is when they were charged, and Rules is Redis's answer at that time, less
-	// the units handed out since.
+	// Prefetched says that the units came from this process's stock, without a call; see policy.Rule.Prefetch. At is when they were
+	// charged, and Rules is Redis's answer at that time, less the units handed out since.
 	Prefetched bool
 	// Joins says, for a denial of a task that can wait, that it is to join the tasks that wait: see package worker. HadTurn says that
 	// it had its turn, and goes back to its Place.
@@ -70,25 +66,21 @@ type RuleState struct {
 	// Remaining is the number of units left after the decision, rounded down. It can exceed Limit: for a
 	// calendar that rolls over, and while an API's answers raise the rule.
 	Remaining int64
-	// RetryAfter is the time until this rule alone would admit the request: 0 if not Limited, Never if no
-	// clock can tell.
+	// RetryAfter is the time until this rule alone would admit the request: 0 if not Limited, Never if no clock can tell.
 	RetryAfter time.Duration
 	// ResetAfter is the time until the rule is as if nothing had been taken.
 	ResetAfter time.Duration
 }
 
-// RuleInfo describes a rule at the scope where it counts. All decisions under the rule share one; do
-// not change it.
+// RuleInfo describes a rule at the scope where it counts. All decisions under the rule share one; do not change it.
 type RuleInfo struct {
 	// Scope is the level at which the rule counts, Rule its name there, and Pattern its place in the
 	// policy: payments/*:tenant. Only Pattern is free of names that tasks bring.
 	Scope, Rule, Pattern string
 	Algorithm            policy.Algorithm
-	// Unit is what the rule counts, and what Limit and Remaining are in. Defaults to Requests. Empty for
-	// Concurrency, which counts places.
+	// Unit is what the rule counts, and what Limit and Remaining are in. Defaults to Requests. Empty for Concurrency, which counts places.
 	Unit string
-	// Limit is the most units that the rule admits at once: the burst of a token bucket, the limit of any
-	// other rule.
+	// Limit is the most units that the rule admits at once: the burst of a token bucket, the limit of any other rule.
 	Limit int64
 	// MaxWait is the longest that a request waits for the rule, 0 for no bound.
 	MaxWait time.Duration
@@ -108,9 +100,8 @@ func RuleInfoOf(b policy.MatchedRule) *RuleInfo {
 	}
 }
 
-// Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit,
-// the units that remain, seconds until a retry (-1 if not limited), and seconds until the limit is
-// whole again. Seconds are rounded up, so that no caller comes back too early.
+// Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit, the units that remain, seconds until a
+// retry (-1 if not limited), and seconds until the limit is whole again. Seconds are rounded up, so that no caller comes back too early.
 type Tuple [5]int64
 
 // Tuple returns the rule's own five numbers.
@@ -122,10 +113,9 @@ func (r RuleState) Tuple() Tuple {
 	return five
 }
 
-// Tuple returns the binding rule's own five numbers, never a mix of several rules. Only whether the
-// caller is limited, and for how long, is that of the whole decision: a grant ahead is not limited,
-// and if several rules agree only on a later moment than each of them asks for, it is that moment. For
-// a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
+// Tuple returns the binding rule's own five numbers, never a mix of several rules. Only whether the caller is limited, and for how long, is
+// that of the whole decision: a grant ahead is not limited, and if several rules agree only on a later moment than each of them asks for,
+// it is that moment. For a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
 func (d Decision) Tuple() Tuple {
 	five := Tuple{0, 0, 0, -1, 0}
 	if r, ok := d.BindingRule(); ok {
@@ -149,10 +139,9 @@ func (d Decision) BindingRule() (RuleState, bool) {
 	return d.Rules[d.Binding], true
 }
 
-// Rule returns the state of a rule, by its level and name in limits.yaml. The level is that of the
-// scope, payments/acme, or of the policy, payments/*. An empty level stands for all: the innermost
-// rule of that name is returned. ok is false if the decision has no such rule: the path has none, it
-// does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
+// Rule returns the state of a rule, by its level and name in limits.yaml. The level is that of the scope, payments/acme, or of the policy,
+// payments/*. An empty level stands for all: the innermost rule of that name is returned. ok is false if the decision has no such rule: the
+// path has none, it does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
 func (d Decision) Rule(level, name string) (state RuleState, ok bool) {
 	for i := len(d.Rules) - 1; i >= 0; i-- {
 		if r := d.Rules[i]; r.Rule == name && (level == "" || level == r.Scope || level == r.Pattern) {

@@ -1,13 +1,11 @@
-// Package throttle decides whether work may start now under limits that many processes share
-// through Redis, and otherwise when. It knows nothing of task queues: package worker puts it in
-// front of asynq's handlers.
+// Package throttle decides whether work may start now under limits that many processes share through Redis, and otherwise when. It knows
+// nothing of task queues: package worker puts it in front of asynq's handlers.
 //
 // # Methods
 //
-// A [policy.Policy] holds the rules of each scope: payments/acme/refunds is subject to the rules of
-// payments, of payments/acme and of payments/acme/refunds. Load one from limits.yaml
-// (limitsyaml.Load), or build it in Go (policy.New, policy.PerSecond). A [Limiter] decides under all
-// of these rules at once:
+// A [policy.Policy] holds the rules of each scope: payments/acme/refunds is subject to the rules of payments, of payments/acme and of
+// payments/acme/refunds. Load one from limits.yaml (limitsyaml.Load), or build it in Go (policy.New, policy.PerSecond). A [Limiter] decides
+// under all of these rules at once:
 //
 //	limiter, err := throttle.New(rdb, policy, throttle.Config{})
 //	d, err := limiter.Allow(ctx, "payments/acme/refunds")
@@ -30,37 +28,31 @@
 //     [Limiter.UpstreamState] returns what applies.
 //   - [Limiter.Inspect] and [Limiter.Forecast] describe the waiters of a scope.
 //
-// Programs that queue denied requests, as package worker does, use [Waitlist] and Request.Turn.
-// Other programs need neither.
+// Programs that queue denied requests, as package worker does, use [Waitlist] and Request.Turn. Other programs need neither.
 //
 // A denial is a [Decision], never an error. It says which rule binds, what is left, and when to come
 // back. An error means that nothing was decided.
 //
 // # Guarantees
 //
-// Redis is authoritative for all that has been spent, and its clock is the only one. A limiter keeps
-// the policy, and for rules with a prefetch a stock of units that Redis has already charged. One
-// decision is one script call and one round trip, whatever the number of rules. Concurrent callers
-// share round trips.
+// Redis is authoritative for all that has been spent, and its clock is the only one. A limiter keeps the policy, and for rules with a
+// prefetch a stock of units that Redis has already charged. One decision is one script call and one round trip, whatever the number of
+// rules. Concurrent callers share round trips.
 //
-// Either all rules on the path admit a request and all are charged, or none is. A denial changes
-// nothing. Each [policy.Algorithm] documents its own bound. The bounds hold for the moments at which
-// runs start, in all processes, if each run starts within Config.StartTolerance of its granted
-// start. Wait and Start ensure that. docs/algorithms.md has the proofs.
+// Either all rules on the path admit a request and all are charged, or none is. A denial changes nothing. Each [policy.Algorithm] documents
+// its own bound. The bounds hold for the moments at which runs start, in all processes, if each run starts within Config.StartTolerance of
+// its granted start. Wait and Start ensure that. docs/algorithms.md has the proofs.
 //
-// A decision that is sent twice is charged once. Every attempt has an id, random unless the caller
-// sets one, under which Redis remembers the grant for half a minute. go-redis repeats commands after
-// a lost reply, and callers may do so too, under the same id. An attempt whose context has ended is
-// given back, and its id is used up.
+// A decision that is sent twice is charged once. Every attempt has an id, random unless the caller sets one, under which Redis remembers
+// the grant for half a minute. go-redis repeats commands after a lost reply, and callers may do so too, under the same id. An attempt whose
+// context has ended is given back, and its id is used up.
 //
-// Keys do not contain limits. A changed limit keeps what has been spent, and so does a changed
-// algorithm, except to or from concurrency. Every key has a time to live: the keys of an unused scope
-// expire one window and a minute later.
+// Keys do not contain limits. A changed limit keeps what has been spent, and so does a changed algorithm, except to or from concurrency.
+// Every key has a time to live: the keys of an unused scope expire one window and a minute later.
 //
 // # When Redis is unavailable
 //
-// Redis may be down, too slow, full, read-only, or refuse the call. Then each rule's
-// [policy.FailurePolicy] decides:
+// Redis may be down, too slow, full, read-only, or refuse the call. Then each rule's [policy.FailurePolicy] decides:
 //
 //   - closed (the default) decides nothing and returns [ErrUnavailable];
 //   - open lets the run start uncounted;
@@ -73,8 +65,7 @@
 // If a reply is lost for good, units may stay spent that no run used, which is safe. They come back
 // by the clock, and places when their lease expires.
 //
-// [Config].Timeout bounds a decision. The client's own time-outs come first unless its
-// ContextTimeoutEnabled is set, which is recommended.
+// [Config].Timeout bounds a decision. The client's own time-outs come first unless its ContextTimeoutEnabled is set, which is recommended.
 //
 // # Access
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,11 +29,9 @@ type Forecast struct {
 	Waiting int64
 	// Rules has one entry for each rule on the scope's path that applies now, outermost first.
 	Rules []RuleForecast
-	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See
-	// UpstreamState.
+	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See UpstreamState.
 	PausedFor time.Duration
-	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is
-	// limited to certain hours.
+	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is limited to certain hours.
 	Until time.Time
 }
 
@@ -44,15 +43,16 @@ type RuleForecast struct {
 	// included. Units is 0 if no clock gives any: for a suspended rule and a concurrency rule.
 	Units int64
 	Per   time.Duration
-	// Rest is the time until the period of a Calendar, or the window of a FixedWindow, ends: Per for a window that opens on
-	// use while none is open. Spread says that a Calendar's remaining units are spread over that time. Both mean nothing for
-	// other rules.
+	// Rest is the time until the period of a Calendar, or the window of a FixedWindow, ends: Per for a window that opens on use while none
+	// is open. Spread says that a Calendar's remaining units are spread over that time. Both mean nothing for other rules.
 	Rest   time.Duration
 	Spread bool
 	// RunTimes is how long runs take under a concurrency rule.
 	RunTimes RunTimes
-	over     int64 // how many more runs than its limit hold places, after that was lowered
-	resets   *resetTimes
+	over     int64           // how many more runs than its limit hold places, after that was lowered
+	resets   policy.Schedule // of a calendar
+	at       time.Time
+	periods  []time.Duration // from at until later periods begin, as far as they were asked for
 	// Waiting is the number of tasks that wait under the rule, and Own how many of them are the scope's own. Each counts as one,
 	// whatever it costs. Tasks that were granted a start and have not begun are not counted: they are charged already.
 	Waiting, Own int64
@@ -63,15 +63,16 @@ type RuleForecast struct {
 // Forecast returns what the next task of a scope meets. It changes nothing. It costs four round trips, and one more if runs hold
 // places. Its errors are those of Peek.
 func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) {
-	out, p, _, err := l.paces(ctx, scope)
+	out, err := l.Pace(ctx, scope)
 	if err != nil || len(out.Rules) == 0 {
 		return out, err
 	}
+	provider, _, _ := strings.Cut(scope, "/")
 	levels := []string{scope}
 	for _, r := range out.Rules {
 		levels = append(levels, r.Scope)
 	}
-	waiting, err := l.list.WaitingIn(ctx, p.Scope.Scope.Provider(), levels...)
+	waiting, err := l.list.WaitingIn(ctx, provider, levels...)
 	if err != nil {
 		return Forecast{}, err
 	}
@@ -83,14 +84,15 @@ func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) 
 	return out, nil
 }
 
-// paces is Forecast without what waits.
-func (l *Limiter) paces(ctx context.Context, scope string) (out Forecast, p *plan, d Decision, err error) {
-	p, err = l.plan(scope)
+// Pace is Forecast without what waits. It costs one round trip, and one more if runs hold places.
+func (l *Limiter) Pace(ctx context.Context, scope string) (out Forecast, err error) {
+	p, err := l.plan(scope)
 	if err != nil {
-		return out, nil, d, err
+		return out, err
 	}
-	if d, p, err = l.peek(ctx, p, &Request{Scope: scope, Cost: defaultCost}); err != nil {
-		return out, p, d, err
+	d, p, err := l.peek(ctx, p, &Request{Scope: scope, Cost: defaultCost})
+	if err != nil {
+		return out, err
 	}
 	if out.At = d.At; d.At.IsZero() { // it has no rules
 		out.At = l.serverTime(p.Prefix)
@@ -110,7 +112,7 @@ func (l *Limiter) paces(ctx context.Context, scope string) (out Forecast, p *pla
 	if p.Leases() && len(out.Rules) > 0 {
 		err = l.addRuns(ctx, p, &out)
 	}
-	return out, p, d, err
+	return out, err
 }
 
 // addRuns adds how long runs under the concurrency rules take, and how many hold places beyond a limit. It costs one round trip.
@@ -145,13 +147,36 @@ func micros(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 10) 
 // away than a Duration can say: months and days differ in length. It is without meaning but of a Calendar, and for n below 1. Not
 // safe for concurrent use. It looks each of the first 10,000 periods up once, and takes later ones to be as long as the last of those.
 func (r *RuleForecast) Period(n int64) time.Duration {
-	if r.resets != nil {
-		return r.resets.begin(n)
+	if r.resets == nil {
+		return later(r.Rest, r.Per, n-1)
 	}
-	if r.Per > 0 && n-1 > int64((Never-r.Rest)/r.Per) {
+	for int64(len(r.periods)) < min(n, maxPeriods) {
+		from := r.at
+		if some := len(r.periods); some > 0 {
+			from = from.Add(r.periods[some-1])
+		}
+		next := r.resets.Next(from)
+		if next.IsZero() {
+			return Never
+		}
+		r.periods = append(r.periods, next.Sub(r.at))
+	}
+	if n <= maxPeriods {
+		return r.periods[n-1]
+	}
+	last := r.periods[maxPeriods-1]
+	return later(last, last-r.periods[maxPeriods-2], n-maxPeriods)
+}
+
+// maxPeriods is how many periods are looked up. Later ones are taken to be as long as the last of those.
+const maxPeriods = 10_000
+
+// later returns first and so many periods more, Never if a Duration cannot hold that.
+func later(first, period time.Duration, n int64) time.Duration {
+	if period > 0 && n > int64((Never-first)/period) {
 		return Never
 	}
-	return r.Rest + time.Duration(n-1)*r.Per
+	return first + time.Duration(n)*period
 }
 
 // ends says when the rule's window or period ends.
@@ -161,7 +186,7 @@ func (r *RuleForecast) ends(rule policy.Rule, at time.Time) {
 	case rule.Algorithm == policy.Calendar:
 		of := rule.PeriodsAt(at)
 		r.Units, r.Per, r.Spread = rule.Limit, of.Next.Sub(of.To), rule.Spread
-		r.Rest, r.resets = of.To.Sub(at), &resetTimes{of: rule.Resets, at: at}
+		r.Rest, r.resets, r.at = of.To.Sub(at), rule.Resets, at
 	case rule.OpensOnUse:
 		r.Rest = r.Per // it opens with the next unit
 		if r.ResetAfter > 0 {

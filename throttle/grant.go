@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Grant is what an allowed decision took. It can be stored, copied, and refunded once. The zero Grant
-// took nothing.
+// Grant is what an allowed decision took. It can be stored, copied, and refunded once. The zero Grant took nothing.
 type Grant struct {
 	scope  string
 	id     string // as Redis knows it: the name under which it holds places
@@ -30,8 +30,7 @@ type Grant struct {
 	local  bool          // taken from this process's share during an outage
 }
 
-// NewGrant returns a grant that took nothing, for test doubles of a Limiter. To refund or lease it
-// does nothing.
+// NewGrant returns a grant that took nothing, for test doubles of a Limiter. To refund or lease it does nothing.
 func NewGrant(scope, id string) Grant { return Grant{scope: scope, id: id, local: true} }
 
 // grant is what an attempt was granted.
@@ -65,9 +64,8 @@ func (g Grant) Zero() bool { return g.id == "" }
 // had not been taken, which may be less. Places of concurrency rules are freed. What comes back can be
 // spent at once, and so can the attempt id. A rule that is gone, or whose algorithm has changed meanwhile, gets no units back.
 //
-// A second Refund within a minute does nothing. The error wraps ErrUnavailable if Redis could not be
-// reached; the units then stay spent, which is safe. It runs even if ctx has ended: it has its own
-// time-out. Costs one round trip, two for a grant from LoadGrant.
+// A second Refund within a minute does nothing. The error wraps ErrUnavailable if Redis could not be reached; the units then stay spent,
+// which is safe. It runs even if ctx has ended: it has its own time-out. Costs one round trip, two for a grant from LoadGrant.
 func (l *Limiter) Refund(ctx context.Context, g Grant) error {
 	err := l.giveBack(ctx, g, true)
 	if err == nil {
@@ -113,7 +111,7 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 	}
 	for range planTries {
 		asked := time.Now()
-		reply, err := run(ctx, l.rdb, l.cfg.Timeout, settleScript, p.Prefix, wire.SettleArgs(l.clock(), l.reportOf(p, g, what, number, spent))...)
+		reply, err := wire.Call(ctx, l.rdb, l.cfg.Timeout, lua.Settle, p.Prefix, wire.SettleArgs(l.clock(), l.reportOf(p, g, what, number, spent))...)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -159,8 +157,7 @@ func (g Grant) costText() string {
 	return strconv.FormatInt(g.price.each, 10)
 }
 
-// placesIn returns where the grant's units are, by the rules of a plan: 0 for a rule that did not count then, or counted
-// otherwise.
+// placesIn returns where the grant's units are, by the rules of a plan: 0 for a rule that did not count then, or counted otherwise.
 func (g Grant) placesIn(p *plan) []int64 {
 	if p == g.plan && !g.known.any() {
 		return g.places

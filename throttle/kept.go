@@ -16,12 +16,10 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// ErrGrantNotFound says that no grant is stored under an id of a scope: none was saved, its time has
-// ended, or it was refunded.
+// ErrGrantNotFound says that no grant is stored under an id of a scope: none was saved, its time has ended, or it was refunded.
 var ErrGrantNotFound = errors.New("throttle: no grant is kept under this id")
 
-// kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they
-// end with their run.
+// kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they end with their run.
 type kept struct {
 	ID    string       `json:"id"`
 	Start int64        `json:"start"` // by the server's clock, µs
@@ -39,12 +37,10 @@ type keptRule struct {
 	Over  int64  `json:"over,omitempty"`
 }
 
-// SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any
-// process can find it with LoadGrant. It is for costs that become known later, by a webhook or a batch
-// API. A grant that is never settled stays charged as estimated, and its units come back by the clock.
-// It replaces another grant that is stored under the id. Units can be given back for a day at most,
-// however long the grant is stored; what is settled counts as long as the grant is stored. Places of
-// concurrency rules are not stored.
+// SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any process can find it with LoadGrant. It is
+// for costs that become known later, by a webhook or a batch API. A grant that is never settled stays charged as estimated, and its units
+// come back by the clock. It replaces another grant that is stored under the id. Units can be given back for a day at most, however long
+// the grant is stored; what is settled counts as long as the grant is stored. Places of concurrency rules are not stored.
 //
 // The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round
 // trip, none for a grant that took nothing or was made in an outage.
@@ -86,10 +82,9 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	return nil
 }
 
-// LoadGrant returns a grant that SaveGrant, in any process, has stored under an id of a scope, to
-// Settle or Refund it. A Refund also ends its storage. It leaves out rules that are gone or have
-// another algorithm by now. The error is a *policy.ScopeError, *policy.UnmatchedError or
-// ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
+// LoadGrant returns a grant that SaveGrant, in any process, has stored under an id of a scope, to Settle or Refund it. A Refund also ends
+// its storage. It leaves out rules that are gone or have another algorithm by now. The error is a *policy.ScopeError,
+// *policy.UnmatchedError or ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
 func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error) {
 	p, err := l.plan(scope)
 	if err != nil {

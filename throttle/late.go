@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 )
 
 // lates reports runs that began late, those of a provider together: what comes while a call is under way goes out with the next. So
@@ -106,7 +107,7 @@ func (l *Limiter) sendLates(ctx context.Context, p *plan) {
 
 // sendLate makes one call.
 func (l *Limiter) sendLate(ctx context.Context, p *plan, one *lateRuns, from, to int) (waits bool, err error) {
-	reply, err := run(ctx, l.rdb, l.cfg.Timeout, settleScript, p.Prefix, wire.SettleArgs(l.clock(), one.reports[from:to]...)...)
+	reply, err := wire.Call(ctx, l.rdb, l.cfg.Timeout, lua.Settle, p.Prefix, wire.SettleArgs(l.clock(), one.reports[from:to]...)...)
 	if err != nil {
 		return false, err
 	}

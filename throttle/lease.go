@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,24 +18,22 @@ type Lease struct {
 	grant   Grant
 	plan    *plan
 	lost    context.CancelCauseFunc
-	shadow  *shadow // of the grant
+	shadow  *shadow     // of the grant
+	again   atomic.Bool // the release is being sent again
 
 	mu    sync.Mutex
 	over  bool        // released or lost: nothing is renewed any more
-	again bool        // the release is being sent again
 	until time.Time   // when the last of the places runs out unrenewed
 	ends  *time.Timer // cancels the run when the places run out
 	renew *time.Timer
 }
 
-// Lease holds the places of an allowed decision while a run lasts. It renews them every third of the
-// shortest lease. The returned context ends with cause ErrLeaseLost when the places have expired
-// without a renewal, whatever Redis or the network do meanwhile. A handler that ignores its context
-// may then overlap with the next run that got the place.
+// Lease holds the places of an allowed decision while a run lasts. It renews them every third of the shortest lease. The returned context
+// ends with cause ErrLeaseLost when the places have expired without a renewal, whatever Redis or the network do meanwhile. A handler that
+// ignores its context may then overlap with the next run that got the place.
 //
-// The Lease must be released, which also ends the context. For a grant without concurrency rules there
-// is nothing to hold: the context is ctx itself, and Release does nothing. Lease costs no round trip,
-// and each renewal costs one. No goroutine runs between renewals.
+// The Lease must be released, which also ends the context. For a grant without concurrency rules there is nothing to hold: the context is
+// ctx itself, and Release does nothing. Lease costs no round trip, and each renewal costs one. No goroutine runs between renewals.
 func (l *Limiter) Lease(ctx context.Context, g Grant) (context.Context, *Lease) {
 	held, lease := l.hold(ctx, g)
 	lease.shadow = g.shadow
@@ -70,8 +69,7 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	return held, s
 }
 
-// beat renews once, and sets the time for the next renewal: a third of the lease
-// from now, or sooner after a failure.
+// beat renews once, and sets the time for the next renewal: a third of the lease from now, or sooner after a failure.
 func (s *Lease) beat(lease, longest time.Duration) {
 	sent := time.Now()
 	p, rules, err := s.limiter.report(context.Background(), s.grant, "kept", 0, nil, false)
@@ -110,10 +108,9 @@ func (s *Lease) end(cause error) {
 	s.lost(cause)
 }
 
-// Release ends the lease and its context, and frees its places for other runs. It may be called more
-// than once, and with a context that has ended: it has its own time-out. The error wraps
-// ErrUnavailable if Redis did not take the release. It is then sent again in the background, until
-// Redis takes it or the lease has expired, which frees the places anyway. Costs one round trip.
+// Release ends the lease and its context, and frees its places for other runs. It may be called more than once, and with a context that has
+// ended: it has its own time-out. The error wraps ErrUnavailable if Redis did not take the release. It is then sent again in the
+// background, until Redis takes it or the lease has expired, which frees the places anyway. Costs one round trip.
 func (s *Lease) Release(ctx context.Context) error {
 	s.shadow.to(shadowReleased)
 	switch {
@@ -127,7 +124,9 @@ func (s *Lease) Release(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	took := max(0, time.Since(s.grant.from))
 	if err := s.release(ctx, took); err != nil {
-		s.releaseLater(took)
+		if !s.again.Swap(true) {
+			s.releaseLater(firstRelease, took)
+		}
 		return wire.Unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}
 	return nil
@@ -145,19 +144,8 @@ const (
 	lastRelease  = 2 * time.Second
 )
 
-// releaseLater sends a release again, and again, while its places are taken.
-func (s *Lease) releaseLater(took time.Duration) {
-	s.mu.Lock()
-	again := s.again
-	s.again = true
-	s.mu.Unlock()
-	if !again {
-		s.releaseAfter(firstRelease, took)
-	}
-}
-
-// releaseAfter keeps a timer and, until that is over, no goroutine.
-func (s *Lease) releaseAfter(pause, took time.Duration) {
+// releaseLater sends a release again after a pause, and again, while its places are taken. It keeps a timer and no goroutine.
+func (s *Lease) releaseLater(pause, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Now().Add(pause).After(s.until) {
@@ -165,7 +153,7 @@ func (s *Lease) releaseAfter(pause, took time.Duration) {
 	}
 	time.AfterFunc(pause, func() {
 		if err := s.release(context.Background(), took); err != nil && !errors.Is(err, redis.ErrClosed) {
-			s.releaseAfter(min(2*pause, lastRelease), took)
+			s.releaseLater(min(2*pause, lastRelease), took)
 		}
 	})
 }

@@ -16,9 +16,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Limiter decides under one policy, with its state in Redis. Any number of limiters, in any number of
-// processes, share their limits if they share the Redis and the names in the policy. It is safe for
-// concurrent use.
+// Limiter decides under one policy, with its state in Redis. Any number of limiters, in any number of processes, share their limits if they
+// share the Redis and the names in the policy. It is safe for concurrent use.
 //
 // Most callers want Limiter.Wait, or package worker, which waits without holding a goroutine.
 // Limiter.Allow is for callers that reject work instead of waiting. Limiter.Peek only looks.
@@ -38,9 +37,8 @@ type Limiter struct {
 	list    *waitlist.List
 }
 
-// New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring
-// client. It does no I/O, and the caller still has to close rdb. The error names each invalid field of
-// cfg.
+// New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring client. It does no I/O, and the caller
+// still has to close rdb. The error names each invalid field of cfg.
 func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter, error) {
 	var faults []error
 	if rdb == nil {
@@ -81,12 +79,10 @@ func (l *Limiter) Policy() *policy.Policy {
 	return policy
 }
 
-// SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of
-// the same name at the same level, whatever else of them has changed. A decision in flight may still
-// be made under the previous policy. Package worker applies the new policy to waiting tasks at once.
-// It changes this limiter only: package policystore distributes a policy to all processes. It does no
-// I/O; it visits each rule, and scopes are compiled again when they are next used. A nil policy
-// changes nothing.
+// SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of the same name at the same level,
+// whatever else of them has changed. A decision in flight may still be made under the previous policy. Package worker applies the new
+// policy to waiting tasks at once. It changes this limiter only: package policystore distributes a policy to all processes. It does no I/O;
+// it visits each rule, and scopes are compiled again when they are next used. A nil policy changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
@@ -95,8 +91,7 @@ func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	}
 }
 
-// EarlierPolicies returns the limiter's previous policies, the latest last: 16 at most. It does no
-// I/O.
+// EarlierPolicies returns the limiter's previous policies, the latest last: 16 at most. It does no I/O.
 func (l *Limiter) EarlierPolicies() []*policy.Policy { return l.scopes.Earlier() }
 
 // PolicyChanged returns a channel that the next call of SetPolicy closes.
@@ -120,13 +115,11 @@ type Request struct {
 	// of all rules: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs
 	// one round trip. Config.Observer and shadow rules get no such request. With a WaiterID it is an error.
 	Costs policy.Costs
-	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is
-	// not charged again: it is answered with the first grant. 1 to 128 bytes; use a new one for each
-	// attempt. Defaults to a random one.
+	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is not charged again: it is answered
+	// with the first grant. 1 to 128 bytes; use a new one for each attempt. Defaults to a random one.
 	ID string
-	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit. The charge counts at that
-	// start, and the caller must wait for Decision.Wait. Defaults to 0: the start is now, or the request
-	// is denied.
+	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit. The charge counts at that start, and the caller must wait
+	// for Decision.Wait. Defaults to 0: the start is now, or the request is denied.
 	MaxDelay time.Duration
 	// Waiter makes the request one of a task that can wait for a turn; see package worker. It overtakes no task that waits for
 	// what its scope shares: it is then denied, with Decision.Joins. Defaults to none.
@@ -134,10 +127,9 @@ type Request struct {
 	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
 	// function it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
-	// BeforeStart is called by Start once, about a round trip before a granted start comes: it does what
-	// must be done before the run may begin. The start waits for it. A start that is late by then is decided
-	// again without another call. If Start returns no allowed decision, the caller undoes what was done.
-	// Defaults to none.
+	// BeforeStart is called by Start once, about a round trip before a granted start comes: it does what must be done before the run may
+	// begin. The start waits for it. A start that is late by then is decided again without another call. If Start returns no allowed
+	// decision, the caller undoes what was done. Defaults to none.
 	BeforeStart func()
 
 	late   lateness // of the start before this one
@@ -167,20 +159,17 @@ func (r Request) Check(p *policy.Policy) error {
 	return p.Check(scope, max(r.Cost, defaultCost))
 }
 
-// Allow takes one unit from scope if all rules admit it now. It is Decide with a Request of that
-// scope.
+// Allow takes one unit from scope if all rules admit it now. It is Decide with a Request of that scope.
 func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 	return l.Decide(ctx, Request{Scope: scope})
 }
 
-// Decide takes req's cost under all rules on its scope's path if all of them admit it, and otherwise
-// takes nothing.
+// Decide takes req's cost under all rules on its scope's path if all of them admit it, and otherwise takes nothing.
 //
-// A denial is a Decision, never an error, and changes nothing. An error means that nothing was
-// decided: *policy.ScopeError, *policy.UnmatchedError, *policy.AppError or *policy.CostError, which no
-// wait will mend; ctx's own error; or one that wraps ErrUnavailable. Units that a cancelled call may
-// have taken are given back. Costs one round trip, shared with other callers where possible, or none
-// if the units are prefetched, see policy.Rule.Prefetch.
+// A denial is a Decision, never an error, and changes nothing. An error means that nothing was decided: *policy.ScopeError,
+// *policy.UnmatchedError, *policy.AppError or *policy.CostError, which no wait will mend; ctx's own error; or one that wraps
+// ErrUnavailable. Units that a cancelled call may have taken are given back. Costs one round trip, shared with other callers where
+// possible, or none if the units are prefetched, see policy.Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.decideOnly(ctx, &req, &d)
 	l.evaluateShadows(&d, &req, d.Wait)

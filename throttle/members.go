@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 )
 
 const (
@@ -18,10 +19,9 @@ type memberCount struct{ seen atomic.Int64 }
 // live is how many processes were last seen, 0 when none ever was.
 func (m *memberCount) live() int64 { return m.seen.Load() }
 
-// Heartbeat counts this process among those that share the limits, until ctx ends. When Redis is
-// unavailable, a rule whose failure policy is share divides its limit by the number of these
-// processes; without Heartbeat it is closed. Heartbeat blocks: run it in a goroutine. It retries after
-// errors, and the last count stays. Costs one round trip every five seconds.
+// Heartbeat counts this process among those that share the limits, until ctx ends. When Redis is unavailable, a rule whose failure policy
+// is share divides its limit by the number of these processes; without Heartbeat it is closed. Heartbeat blocks: run it in a goroutine. It
+// retries after errors, and the last count stays. Costs one round trip every five seconds.
 func (l *Limiter) Heartbeat(ctx context.Context) {
 	id := NewID()
 	ticker := time.NewTicker(memberBeat)
@@ -43,7 +43,7 @@ func (l *Limiter) Heartbeat(ctx context.Context) {
 func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
 	var reply any
 	err := wire.Send(ctx, l.rdb, l.cfg.Timeout, func(ctx context.Context) (err error) {
-		reply, err = wire.RunKeys(ctx, l.rdb, heartbeatScript, []string{l.cfg.Prefix + ":members"}, l.clock(), id, stay.Microseconds())
+		reply, err = wire.RunKeys(ctx, l.rdb, lua.Heartbeat, []string{l.cfg.Prefix + ":members"}, l.clock(), id, stay.Microseconds())
 		return err
 	})
 	if err != nil {

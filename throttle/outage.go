@@ -12,12 +12,10 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// outage is what a limiter knows while Redis does not decide: since when, and
-// what this process has spent of its shares meanwhile.
+// outage is what a limiter knows while Redis does not decide: since when, and what this process has spent of its shares meanwhile.
 //
-// Redis may fail for some keys and answer for others (one shard of a cluster is
-// down, one key holds a foreign value), so a share lasts until its own rule is
-// decided by Redis again, and the outage until nothing has failed for a moment.
+// Redis may fail for some keys and answer for others (one shard of a cluster is down, one key holds a foreign value), so a share lasts
+// until its own rule is decided by Redis again, and the outage until nothing has failed for a moment.
 type outage struct {
 	logger *slog.Logger
 	on     atomic.Bool
@@ -69,9 +67,8 @@ func (o *outage) decided(p *plan) {
 	}
 }
 
-// withoutRedis decides by the rules' failure policies: closed refuses to decide,
-// open does not count, share counts in this process. A closed rule on the path
-// outweighs the others, and the answer always says that it is degraded.
+// withoutRedis decides by the rules' failure policies: closed refuses to decide, open does not count, share counts in this process. A
+// closed rule on the path outweighs the others, and the answer always says that it is degraded.
 func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
 	if err := wire.Ended(ctx); err != nil {
@@ -85,8 +82,7 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause
 	return l.outage.decide(p, req, live, time.Duration(l.ahead.Load())+l.cfg.StartTolerance), nil
 }
 
-// decide grants req from this process's shares, under all of them or none. What
-// Redis granted before may start as late as slack from now.
+// decide grants req from this process's shares, under all of them or none. What Redis granted before may start as late as slack from now.
 func (o *outage) decide(p *plan, req *Request, live int64, slack time.Duration) Decision {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -77,8 +77,7 @@ func (p *plan) fresh(now int64) (*plan, error) {
 // scope is another attempt.
 func (p *plan) attemptID(id string) string { return wire.Escape(id) + p.mark }
 
-// scopeMark tells a scope's attempt ids from those of others: 72 bits of its hash, so that a record is short however long the
-// scope.
+// scopeMark tells a scope's attempt ids from those of others: 72 bits of its hash, so that a record is short however long the scope.
 func scopeMark(s policy.Scope) string {
 	sum := sha256.Sum256([]byte(s.String()))
 	return "~" + base64.RawURLEncoding.EncodeToString(sum[:9])

@@ -11,9 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// stock is units of a scope that this process has charged before anybody asked for them, see Rule.Prefetch: one call, a draw, charges
-// many, and requests take them without a call. They are used within the prefetch of their charge or refunded. It is safe for concurrent
-// use.
+// stock is units of a scope that this process has charged before anybody asked for them, see Rule.Prefetch: one call, a draw, charges many,
+// and requests take them without a call. They are used within the prefetch of their charge or refunded. It is safe for concurrent use.
 // Source: docs/algorithms.md#prefetch
 type stock struct {
 	within time.Duration

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
@@ -31,7 +32,7 @@ func (w *way) through(_ context.Context, cmds []redis.Cmder, send func() error) 
 	}
 	for _, cmd := range cmds {
 		w.scripts.Add(1)
-		if cmd.Args()[1] == settleScript.SHA() {
+		if cmd.Args()[1] == lua.Settle.SHA() {
 			w.settled.Add(1)
 		}
 	}

@@ -7,23 +7,21 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// knownPause is by how much an answer must put a pause off to be worth telling: answers that
-// come together say the same in whole seconds.
+// knownPause is by how much an answer must put a pause off to be worth telling: answers that come together say the same in whole seconds.
 const knownPause = 250 * time.Millisecond
 
-// A cut limit grows in each of its rule's windows, which count for at least leastWindow. Rules
-// of longer windows than mostWindow are neither cut nor raised: how much is left of a day says
-// little of how fast to go.
+// A cut limit grows in each of its rule's windows, which count for at least leastWindow. Rules of longer windows than mostWindow are
+// neither cut nor raised: how much is left of a day says little of how fast to go.
 const (
 	leastWindow = time.Second
 	mostWindow  = time.Hour
-	// An API's own limit holds for so long after it was reports of last, and for two of its
-	// windows, and so does it that calls go through; who hears the same again tells it when
-	// half of that is over.
+	// An API's own limit holds for so long after it was reports of last, and for two of its windows, and so does it that calls go through;
+	// who hears the same again tells it when half of that is over.
 	adoptedFor = time.Hour
 	// whole is all of a limit in millionths, and onePercent a hundredth of it.
 	whole, onePercent = 1_000_000, 10_000
@@ -47,32 +45,26 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 	return r.Read(status, header, now)
 }
 
-// Report applies what an API's answer says about its limits to all that spend from a scope and from
-// the scopes below it, in every process: nothing starts there before the API accepts calls again.
-// Other scopes go on.
+// Report applies what an API's answer says about its limits to all that spend from a scope and from the scopes below it, in every process:
+// nothing starts there before the API accepts calls again. Other scopes go on.
 //
-// A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for
-// a second, or as Refusals of the policy says, and for twice as long after each further refusal that follows soon, up to five minutes; then
-// one call goes first, and the others follow once it is reported with an answer that is no refusal.
-// Any other answer that leaves no request pauses the scope until requests are available again. No
-// pause is longer than Config.LongestPause.
+// A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for a second, or as Refusals of the
+// policy says, and for twice as long after each further refusal that follows soon, up to five minutes; then one call goes first, and the
+// others follow once it is reported with an answer that is no refusal. Any other answer that leaves no request pauses the scope until
+// requests are available again. No pause is longer than Config.LongestPause.
 //
-// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one
-// tenant's answers do not slow other tenants unless the policy says that they apply to all. A refusal
-// reduces the limits of the rules at the lowest of these levels that has any by 15 % of their present
-// value, but never below a tenth of the configured limit. They grow back by 2 % in each window, or as
-// Corrects of the policy says. If the API's own limit is smaller than the lowest rule of the same unit
-// and window, it replaces that rule's limit until an answer says otherwise, or for an hour. Nothing is
-// admitted that the policy would not admit; only the policy lets limits grow above the configured
-// ones.
+// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one tenant's answers do not slow other
+// tenants unless the policy says that they apply to all. A refusal reduces the limits of the rules at the lowest of these levels that has
+// any by 15 % of their present value, but never below a tenth of the configured limit. They grow back by 2 % in each window, or as Corrects
+// of the policy says. If the API's own limit is smaller than the lowest rule of the same unit and window, it replaces that rule's limit
+// until an answer says otherwise, or for an hour. Nothing is admitted that the policy would not admit; only the policy lets limits grow
+// above the configured ones.
 //
-// Programs that call APIs themselves call it with every answer. An answer that says nothing, or
-// nothing new to this process, costs nothing; any other costs one round trip, and one or two more if it
-// changed something, to record that for UpstreamEvents. Where limits may grow, an answer that refuses
-// nothing costs one too, once in half an hour. Report does nothing if the scope
-// meets no rule, or if limits.yaml says "answers: ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host.
-// It runs even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps
-// ErrUnavailable.
+// Programs that call APIs themselves call it with every answer. An answer that says nothing, or nothing new to this process, costs nothing;
+// any other costs one round trip, and one or two more if it changed something, to record that for UpstreamEvents. Where limits may grow, an
+// answer that refuses nothing costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if limits.yaml says
+// "answers: ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host. It runs even if ctx has
+// ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
 	if !a.Limited && len(a.Quotas) == 0 && (a.Unread || !l.Policy().RaisesLimits()) && !l.reports.probing.Load() {
@@ -135,12 +127,10 @@ func correctable(r policy.Rule) bool {
 	return r.Limit > 0 && (r.Algorithm == policy.TokenBucket || r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow)
 }
 
-// hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or
-// of a level that says that it heeds.
+// hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or of a level that says that it heeds.
 func (p *plan) hears(b policy.MatchedRule) bool { return b.Heeds || b.Scope == p.Scope.Scope }
 
-// paced are the rules that refusals cut, and that grow again: those of the lowest level that
-// has any.
+// paced are the rules that refusals cut, and that grow again: those of the lowest level that has any.
 func (p *plan) paced() (some []int) {
 	for i := len(p.Rules) - 1; i >= 0; i-- {
 		b := p.Rules[i]
@@ -223,8 +213,7 @@ func mostOf(limit, most int64) int64 {
 	return n
 }
 
-// adoptions are the words for limits of the API's own: each for the lowest rule of the same
-// unit and window.
+// adoptions are the words for limits of the API's own: each for the lowest rule of the same unit and window.
 func (l *Limiter) adoptions(p *plan, a upstream.Hint) (words []wire.Word) {
 	for _, q := range a.Quotas {
 		if q.Limit <= 0 || q.Window <= 0 {
@@ -264,7 +253,7 @@ func adoptedOf(b policy.MatchedRule, limit int64) int64 {
 
 // sendWords reports words, and returns what became of each.
 func (l *Limiter) sendWords(ctx context.Context, p *plan, words []wire.Word) (list []wire.Noted, err error) {
-	reply, err := run(context.WithoutCancel(ctx), l.rdb, l.cfg.Timeout, reportScript, p.Prefix, wire.ReportArgs(l.clock(), words)...)
+	reply, err := wire.Call(context.WithoutCancel(ctx), l.rdb, l.cfg.Timeout, lua.Report, p.Prefix, wire.ReportArgs(l.clock(), words)...)
 	waits := false
 	if err == nil {
 		waits, list, err = wire.ReadReport(reply, words)
@@ -335,9 +324,8 @@ func (p *plan) changeBy(w wire.Word, one wire.Noted) UpstreamChange {
 	return change
 }
 
-// ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that
-// they held up are dispatched at once. Scopes above and below it keep their pauses and corrections.
-// Costs one round trip. Its errors are those of Report.
+// ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that they held up are dispatched at once.
+// Scopes above and below it keep their pauses and corrections. Costs one round trip. Its errors are those of Report.
 func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 	p, err := l.plan(scope)
 	if err != nil || len(p.Rules) == 0 {

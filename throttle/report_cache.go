@@ -9,8 +9,7 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// reportCachedFor is how long a report is cached before it is sent again: another process may have
-// reset it meanwhile.
+// reportCachedFor is how long a report is cached before it is sent again: another process may have reset it meanwhile.
 const reportCachedFor = 5 * time.Second
 
 // A limit is reported again after limitsApart at the earliest, and one that found no room after roomApart.
@@ -19,8 +18,7 @@ const (
 	roomApart   = 10 * time.Second
 )
 
-// reportCache is what this process has told, or was told, so that it says nothing twice: of up to
-// maxCached scopes and rules.
+// reportCache is what this process has told, or was told, so that it says nothing twice: of up to maxCached scopes and rules.
 type reportCache struct {
 	waiting atomic.Int64 // for a start
 	probing atomic.Bool  // there are probes
@@ -73,9 +71,8 @@ func (h *reportCache) note(p *plan, one wire.Noted) {
 	delete(h.pauses, p.Prefix+p.Path)
 }
 
-// isNews tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
-// numbers at most once in limitsApart, since an API may tell the limits of its parts by turns, and
-// the same when so much time has passed.
+// isNews tells whether a word of a rule, by its key, is worth telling, and takes it for told: other numbers at most once in limitsApart,
+// since an API may tell the limits of its parts by turns, and the same when so much time has passed.
 func (h *reportCache) isNews(key string, w wire.Word, again time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

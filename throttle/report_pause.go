@@ -14,8 +14,7 @@ import (
 // twice as long each time that it is refused again soon after. Up to a tenth more keeps those apart that share an API and not a Redis.
 const mostRest = 5 * time.Minute
 
-// pauses is the word for the pause that an answer asks for, if there is one that is not
-// known, and what is known otherwise.
+// pauses is the word for the pause that an answer asks for, if there is one that is not known, and what is known otherwise.
 func (l *Limiter) pauses(p *plan, a upstream.Hint, probed bool) (words []wire.Word, out ReportResult, known bool) {
 	wait, known, asks := p.stays(a)
 	if !asks {

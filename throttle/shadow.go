@@ -33,8 +33,7 @@ const (
 	ShadowAllowed ShadowOutcome = "allowed"
 	// ShadowDenied means that the rule would have delayed the start.
 	ShadowDenied ShadowOutcome = "denied"
-	// ShadowDropped means that the rule was not asked, since too many calls to shadow rules were in
-	// flight.
+	// ShadowDropped means that the rule was not asked, since too many calls to shadow rules were in flight.
 	ShadowDropped ShadowOutcome = "dropped"
 	// ShadowFailed means that Redis did not answer.
 	ShadowFailed ShadowOutcome = "error"
@@ -109,11 +108,14 @@ const (
 )
 
 // evaluateShadows has the shadow rules asked about a start that was granted, in the background, when it has come.
-func (l *Limiter) evaluateShadows(d *Decision, r *Request, in time.Duration) {
-	p, req := d.under, *r
-	if d.under = nil; p == nil || len(p.shadows) == 0 || !d.Allowed || d.Degraded {
-		return
+func (l *Limiter) evaluateShadows(d *Decision, req *Request, in time.Duration) {
+	p := d.under
+	if d.under = nil; p != nil && len(p.shadows) > 0 && d.Allowed && !d.Degraded {
+		l.askShadows(p, d, *req, in)
 	}
+}
+
+func (l *Limiter) askShadows(p *plan, d *Decision, req Request, in time.Duration) {
 	s := &shadow{of: l.shadows}
 	d.Grant.shadow = s
 	ask := func() {

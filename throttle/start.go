@@ -10,9 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// A start is late when its run would begin after the moment that it was granted for: a timer
-// or a reply came late, or the goroutine waited for a processor. Whether that matters is for
-// the rules on its path to say; docs/algorithms.md#late-starts has the proofs.
+// A start is late when its run would begin after the moment that it was granted for: a timer or a reply came late, or the goroutine waited
+// for a processor. Whether that matters is for the rules on its path to say; docs/algorithms.md#late-starts has the proofs.
 
 const (
 	// longestLeeway bounds leeway, and how far ahead a start is asked for since another was late.
@@ -152,8 +151,7 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 	return most
 }
 
-// patientTries is how many starts in a row must have been too late before the next is asked for
-// at the cost of limits that bind.
+// patientTries is how many starts in a row must have been too late before the next is asked for at the cost of limits that bind.
 const patientTries = 2
 
 // lateness is what is asked for after a start that was too late.
@@ -167,10 +165,9 @@ type lateness struct {
 
 func (l lateness) any() bool { return l != lateness{} }
 
-// after is how to ask for a start after one that was granted came too late, for the so manieth
-// time: with leeway of twice its lateness, or, where a bucket on the path has no room for that,
-// for one that is so far ahead. Either takes something of limits that bind, so that there a
-// start at once is asked for once more before.
+// after is how to ask for a start after one that was granted came too late, for the so manieth time: with leeway of twice its lateness, or,
+// where a bucket on the path has no room for that, for one that is so far ahead. Either takes something of limits that bind, so that there
+// a start at once is asked for once more before.
 func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	most, binds, spaced := longestLeeway, false, false
 	for i, b := range d.under.Rules {
@@ -199,9 +196,8 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	return lateness{leeway: min(2*late, most).Truncate(time.Microsecond)}
 }
 
-// A start that was granted for longer ahead than pauseGrace is looked after once more, so long
-// before it comes, by a look that others may share who spend from the scope. So no start begins
-// more than pauseGrace after its API's pause was told, whoever told it.
+// A start that was granted for longer ahead than pauseGrace is looked after once more, so long before it comes, by a look that others may
+// share who spend from the scope. So no start begins more than pauseGrace after its API's pause was told, whoever told it.
 const (
 	pauseLook  = 100 * time.Millisecond
 	looksApart = 50 * time.Millisecond
@@ -246,8 +242,7 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 	}
 }
 
-// beforeStart returns how long before a start its BeforeStart is called: a slow round trip, and some time for a busy
-// machine.
+// beforeStart returns how long before a start its BeforeStart is called: a slow round trip, and some time for a busy machine.
 func (l *Limiter) beforeStart(req *Request, d *Decision) time.Duration {
 	if req.BeforeStart == nil || d.under == nil {
 		return 0
@@ -255,9 +250,8 @@ func (l *Limiter) beforeStart(req *Request, d *Decision) time.Duration {
 	return d.under.clock.RoundTrip() + l.cfg.StartTolerance
 }
 
-// lookAtPauses asks what pauses there are of a plan's scope and of those above it, and has those
-// heard of them who wait. It is asked once for all who want to know in the same moment, and
-// nobody is held up by it: where Redis does not answer, starts are as they were granted.
+// lookAtPauses asks what pauses there are of a plan's scope and of those above it, and has those heard of them who wait. It is asked once
+// for all who want to know in the same moment, and nobody is held up by it: where Redis does not answer, starts are as they were granted.
 func (l *Limiter) lookAtPauses(p *plan) {
 	if !l.reports.looks(p) {
 		return
@@ -285,17 +279,15 @@ func (l *Limiter) lookAtPauses(p *plan) {
 	}()
 }
 
-// deniedByPause notes a denial for an API's pause: where that is not known here, those who wait
-// for a start are told of it.
+// deniedByPause notes a denial for an API's pause: where that is not known here, those who wait for a start are told of it.
 func (l *Limiter) deniedByPause(p *plan) {
 	if l.reports.waiting.Load() > 0 && l.reports.unknown(p) {
 		l.lookAtPauses(p)
 	}
 }
 
-// since tells whether a pause was heard of after a start was granted that is before its end,
-// and returns what is closed when another one is. Whatever was decided later knew of the pause;
-// when an attempt was that is answered once more, nobody knows.
+// since tells whether a pause was heard of after a start was granted that is before its end, and returns what is closed when another one
+// is. Whatever was decided later knew of the pause; when an attempt was that is answered once more, nobody knows.
 func (h *reportCache) since(d *Decision) (next <-chan struct{}, overtaken bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -318,8 +310,7 @@ func (h *reportCache) since(d *Decision) (next <-chan struct{}, overtaken bool) 
 	return h.next, false
 }
 
-// pause notes a pause of a scope, by its key, that was in force at a time of the server's, and
-// tells those who wait for a start.
+// pause notes a pause of a scope, by its key, that was in force at a time of the server's, and tells those who wait for a start.
 func (h *reportCache) pause(key string, until, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -361,8 +352,7 @@ func (h *reportCache) unknown(p *plan) bool {
 // the notice of package policystore, it has come within a second of the change.
 const pauseGrace = 250 * time.Millisecond
 
-// overtaken says that a scope was paused while a start was waited for that was granted for
-// longer ahead than a pause lets go.
+// overtaken says that a scope was paused while a start was waited for that was granted for longer ahead than a pause lets go.
 func (l *Limiter) overtaken(scope string, d Decision) bool {
 	if d.Wait <= pauseGrace {
 		return false

@@ -12,8 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// UpstreamState is what APIs have answered about a scope and the scopes above it, as far as it still
-// applies.
+// UpstreamState is what APIs have answered about a scope and the scopes above it, as far as it still applies.
 type UpstreamState struct {
 	// At is the Redis server's time.
 	At time.Time
@@ -42,9 +41,8 @@ type Correction struct {
 	// Part is the fraction of the configured limit that applies, in millionths: less than 1,000,000 after
 	// refusals, and more after the limit has grown above the configured one.
 	Part int64
-	// Own is the API's own limit in the rule's window, as far as it is adopted; for a bucket, what its
-	// rate comes to in that window. 0 if the API has given none. Refusals reduce an own limit that is
-	// larger than the configured one, too.
+	// Own is the API's own limit in the rule's window, as far as it is adopted; for a bucket, what its rate comes to in that window. 0 if
+	// the API has given none. Refusals reduce an own limit that is larger than the configured one, too.
 	Own int64
 	// Until is when the configured limit applies again, if no further answers come.
 	Until time.Time

@@ -11,18 +11,16 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run
-// must begin at once. A start that came too late for a rule on its path (see Config.StartTolerance),
-// because a timer, a reply or a processor was late, is refunded and decided again under a new attempt
-// id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or
-// a limit denies it: lateness is never a denial. Each repetition costs two round trips, and one for a task that can wait.
+// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start that came
+// too late for a rule on its path (see Config.StartTolerance), because a timer, a reply or a processor was late, is refunded and decided
+// again under a new attempt id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or a limit
+// denies it: lateness is never a denial. Each repetition costs two round trips, and one for a task that can wait.
 //
-// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start that was granted more than 250 ms
-// ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
-// is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait, the units are
-// given back and the error is ctx's; At and Wait of the Decision are then those of the missed start.
-// Costs what Decide costs, and for a start that is granted more than 250 ms ahead one more round trip,
-// which the starts of a scope share and which delays none.
+// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start
+// that was granted more than 250 ms ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
+// is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait, the units are given back and the error is
+// ctx's; At and Wait of the Decision are then those of the missed start. Costs what Decide costs, and for a start that is granted more than
+// 250 ms ahead one more round trip, which the starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	place := int64(0)
 	for tries := 1; ; tries++ {
@@ -90,11 +88,10 @@ func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 // Wait blocks until req is granted and its start has come. It holds a goroutine during the wait; for
 // asynq tasks use package worker instead.
 //
-// It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to
-// end less than Config.StartTolerance before ctx's deadline, or to outlast a rule's max_wait. If ctx ends first, it returns ctx's error, and the
-// units are given back. Other errors are those of Decide. It waits out an outage under a closed rule,
-// as long as max_wait allows. A changed policy applies at once. Costs one round trip for each time it
-// asks.
+// It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to end less than Config.StartTolerance
+// before ctx's deadline, or to outlast a rule's max_wait. If ctx ends first, it returns ctx's error, and the units are given back. Other
+// errors are those of Decide. It waits out an outage under a closed rule, as long as max_wait allows. A changed policy applies at once.
+// Costs one round trip for each time it asks.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	p, err := l.prepare(&req)
 	if err != nil {
@@ -143,10 +140,9 @@ const (
 	recheck = 500 * time.Millisecond
 )
 
-// RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied
-// request: a little before RetryAfter if a clock ends the denial. If only a raised limit, the end of
-// a run or a call that goes first after a guessed pause ends it, the delay is about half a second, of which a tenth is random, so that callers do not
-// come back together. It does no I/O.
+// RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied request: a little before RetryAfter if
+// a clock ends the denial. If only a raised limit, the end of a run or a call that goes first after a guessed pause ends it, the delay is
+// about half a second, of which a tenth is random, so that callers do not come back together. It does no I/O.
 func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
 	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never || d.probes {
@@ -174,8 +170,7 @@ func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
 	return max(0, left-max(0, l.cfg.StartTolerance))
 }
 
-// tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule
-// that it is for.
+// tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule that it is for.
 func tooLong(deadline, last time.Duration, d Decision, waited time.Duration) error {
 	if known := d.atLeast(); known > last {
 		where := "after"

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/survey"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/metrics"
 )
@@ -23,10 +23,10 @@ var errIdle = errors.New("worker: no server runs")
 // whose rules have room count as runnable in the asynq queue of the first task of their scope. The
 // error is Redis's.
 //
-// Costs what Waitlist.Survey does, one command and three for each of 100 queues, and one for each of
+// Costs what survey.Read does, one command and three for each of 100 queues, and one for each of
 // the 200 fullest scopes.
 func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	survey, err := t.cfg.Limiter.Survey(ctx)
+	now, err := survey.Read(ctx, t.cfg.Limiter)
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
@@ -34,21 +34,21 @@ func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
-	survey.Partial = survey.Partial || more
-	s := metrics.Snapshot{Survey: survey}
-	if s.Oldest, err = t.oldest(ctx, survey); err != nil {
+	now.Partial = now.Partial || more
+	s := metrics.Snapshot{Survey: now}
+	if s.Oldest, err = t.oldest(ctx, now); err != nil {
 		return metrics.Snapshot{}, err
 	}
-	s.Queues = runnable(survey, queues)
+	s.Queues = runnable(now, queues)
 	s.UsefulWorkers = t.useful(s.Queues)
 	return s, nil
 }
 
 // runnable counts the tasks that could start now: pending tasks, which no limit holds, and waiting
 // tasks whose rules have room. A paused queue has none.
-func runnable(survey throttle.Survey, queues []asynqread.QueueTasks) []metrics.QueueTasks {
+func runnable(now survey.Survey, queues []asynqread.QueueTasks) []metrics.QueueTasks {
 	ready := map[string]int64{}
-	for _, q := range survey.Queues {
+	for _, q := range now.Queues {
 		ready[q.First.Queue] += q.Ready
 	}
 	list := make([]metrics.QueueTasks, 0, len(queues))
@@ -78,17 +78,17 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 
 // oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
 // The beginning is that in the task's headers.
-func (t *Middleware) oldest(ctx context.Context, survey throttle.Survey) ([]time.Time, error) {
-	tasks := make([]asynqread.TaskRef, len(survey.Queues))
-	for i, q := range survey.Queues {
+func (t *Middleware) oldest(ctx context.Context, now survey.Survey) ([]time.Time, error) {
+	tasks := make([]asynqread.TaskRef, len(now.Queues))
+	for i, q := range now.Queues {
 		tasks[i].Queue, tasks[i].ID = q.First.Queue, q.First.ID
 	}
 	headers, err := asynqread.Headers(ctx, t.cfg.Redis, tasks, queue.HeaderDue)
 	if err != nil {
 		return nil, err
 	}
-	oldest := slices.Repeat([]time.Time{{}}, len(survey.Rules))
-	for i, q := range survey.Queues {
+	oldest := slices.Repeat([]time.Time{{}}, len(now.Rules))
+	for i, q := range now.Queues {
 		since, err := time.Parse(time.RFC3339Nano, headers[i])
 		if err != nil {
 			continue // a task of another program: nobody knows

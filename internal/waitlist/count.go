@@ -94,23 +94,30 @@ func (l *List) counts(ctx context.Context, provider string, paths ...string) (qu
 func (l *List) scan(ctx context.Context, provider, hash string, most int) (fields map[string]string, more bool, err error) {
 	fields = map[string]string{}
 	for cursor := uint64(0); ; {
-		var part *redis.ScanCmd
-		err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
-			part = pipe.HScan(ctx, l.prefix(provider)+hash, cursor, "", scanPart)
-		})
-		if err != nil {
+		var list []string
+		if list, cursor, err = l.scanPage(ctx, provider, hash, cursor); err != nil {
 			return nil, false, wire.Unavailable(ctx, "look at the scopes of", provider, err)
 		}
-		var list []string
-		if list, cursor = part.Val(); len(list)%2 == 0 {
-			for two := range slices.Chunk(list, 2) {
-				fields[two[0]] = two[1]
-			}
+		for two := range slices.Chunk(list, 2) {
+			fields[two[0]] = two[1]
 		}
 		if cursor == 0 || len(fields) >= most {
 			return fields, cursor != 0, nil
 		}
 	}
+}
+
+// scanPage reads the next fields of a hash, each with its value behind it.
+func (l *List) scanPage(ctx context.Context, provider, hash string, from uint64) (list []string, next uint64, err error) {
+	var part *redis.ScanCmd
+	err = l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
+		part = pipe.HScan(ctx, l.prefix(provider)+hash, from, "", scanPart)
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	list, next = part.Val()
+	return list, next, nil
 }
 
 // WaitingIn returns how much waits in scopes of one provider, in their order, 0 for an unknown scope. It costs three round trips, of

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 )
 
 // Request asks for the tasks of a provider whose turn is near.
@@ -124,7 +125,7 @@ func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err e
 // dispatch sends one call, and adds its reply to out.
 func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch, out *Dispatched) (d wire.Dispatched, err error) {
 	asked := time.Now()
-	err = l.run(ctx, provider, dispatchScript, [][]any{call.Args(l.cfg.Clock())}, func(_ int, reply any) (err error) {
+	err = l.run(ctx, provider, lua.Dispatch, [][]any{call.Args(l.cfg.Clock())}, func(_ int, reply any) (err error) {
 		d, err = wire.ReadDispatch(reply)
 		return err
 	})
@@ -191,7 +192,7 @@ func (l *List) Report(ctx context.Context, provider string, news []News) error {
 		})
 	}
 	if err == nil && len(acks) > 0 {
-		err = l.run(ctx, provider, ackScript, [][]any{wire.AckArgs(l.cfg.Clock(), acks)}, func(int, any) error { return nil })
+		err = l.run(ctx, provider, lua.Ack, [][]any{wire.AckArgs(l.cfg.Clock(), acks)}, func(int, any) error { return nil })
 	}
 	if err != nil {
 		return wire.Unavailable(ctx, "report tasks of", provider, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -227,7 +228,7 @@ func (l *List) inspect(ctx context.Context, provider string, asks []ask) (at tim
 		args = append(args, s.Path, s.Text, queue, a.id, until)
 	}
 	asked := time.Now()
-	err = l.run(ctx, provider, inspectScript, [][]any{args}, func(_ int, reply any) error {
+	err = l.run(ctx, provider, lua.Inspect, [][]any{args}, func(_ int, reply any) error {
 		list, _ := reply.([]any)
 		if len(list) != 1+len(asks) {
 			return wire.ErrReply

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -173,7 +175,7 @@ func (l *List) sendJoin(ctx context.Context, provider string, tasks []task, out 
 		calls = append(calls, wire.JoinArgs(l.cfg.Clock(), list))
 	}
 	asked := time.Now()
-	err = l.run(ctx, provider, joinScript, calls, func(i int, reply any) error {
+	err = l.run(ctx, provider, lua.Join, calls, func(i int, reply any) error {
 		at, places, err := wire.ReadJoin(reply)
 		some := tasks[i*joinBatch : min((i+1)*joinBatch, len(tasks))]
 		if err != nil || len(places) != len(some) {
@@ -218,4 +220,14 @@ func leftOf(until int64, now time.Time) time.Duration {
 		return Never
 	}
 	return us(max(0, until-now.UnixMicro()))
+}
+
+// SafetyNet returns after how long asynq brings a task back by itself that is expected to start after so long, if it is not granted
+// its start before: 5 to 9 minutes after that, and 10 to 15 if no clock can tell.
+func SafetyNet(expected time.Duration) time.Duration {
+	if expected == Never {
+		return 10*time.Minute + rand.N(5*time.Minute)
+	}
+	const year = 365 * 24 * time.Hour
+	return min(expected, year) + 5*time.Minute + rand.N(4*time.Minute)
 }

@@ -90,15 +90,6 @@ func (w Waiter) cost() string {
 	return strconv.FormatInt(max(w.Cost, 1), 10)
 }
 
-// The scripts.
-var (
-	ackScript      = lua.Ack
-	joinScript     = lua.Join
-	dispatchScript = lua.Dispatch
-	inspectScript  = lua.Inspect
-	repairScript   = lua.Repair
-)
-
 func (l *List) prefix(provider string) string { return wire.Prefix(l.cfg.Base, provider) }
 
 func leafKey(prefix, queue, path string) string {

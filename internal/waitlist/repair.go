@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/lua"
 )
 
 // notDamage is in the errors that scripts fail with for other reasons than a damaged value. Each version of Redis refuses a command
@@ -84,7 +85,7 @@ func (l *List) sendRepair(ctx context.Context, provider, verb string, paths []st
 	for _, path := range paths {
 		args = append(args, path)
 	}
-	err = l.runOnce(ctx, provider, repairScript, [][]any{args}, func(_ int, reply any) error {
+	err = l.runOnce(ctx, provider, lua.Repair, [][]any{args}, func(_ int, reply any) error {
 		n, ok := reply.(int64)
 		if dropped = n; !ok {
 			return wire.ErrReply

@@ -64,15 +64,10 @@ func (w *Waiting) readScopes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var part *redis.ScanCmd
-	err = w.list.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
-		part = pipe.HScan(ctx, w.list.prefix(w.provider)+"rules", w.cursor, "", scanPart)
-	})
-	if err != nil {
+	var fields []string
+	if fields, w.cursor, err = w.list.scanPage(ctx, w.provider, "rules", w.cursor); err != nil {
 		return err
 	}
-	var fields []string
-	fields, w.cursor = part.Val()
 	w.last = w.cursor == 0
 	for i := 0; i+1 < len(fields); i += 2 {
 		for _, queue := range queues {

@@ -36,6 +36,15 @@ func Send(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration,
 	return err
 }
 
+// Call runs a script under a time-out, as Run and Send do.
+func Call(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, script *lua.Script, prefix string, args ...any) (reply any, err error) {
+	err = Send(ctx, rdb, timeout, func(ctx context.Context) (err error) {
+		reply, err = Run(ctx, rdb, script, prefix, args...)
+		return err
+	})
+	return reply, err
+}
+
 func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
 	bounded := Within(ctx, timeout)
 	err := send(bounded)

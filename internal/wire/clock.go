@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,12 +19,11 @@ import (
 type Clock struct {
 	mu          sync.Mutex
 	base        time.Time
-	now, before time.Duration   // the least in this span and the one before
-	older       []time.Duration // the same of those before that, the last at the end
-	since       time.Time
-	lag, varies time.Duration // by how much replies come later than the quickest, and how much that varies
-	replies     int           // how many came of late; each span halves the count before it
-	shortest    time.Duration // round trip since the offset was last unknown
+	spans       []time.Duration // the least in each of the latest spans, the present one at the end
+	since       time.Time       // begin of the present span
+	lag, varies time.Duration   // by how much replies come later than the quickest, and how much that varies
+	replies     int             // how many came of late; each span halves the count before it
+	shortest    time.Duration   // round trip since the offset was last unknown
 
 	gone atomic.Bool // another one stands for the server by now
 }
@@ -69,18 +69,16 @@ func (c *Clock) note(asked, replied, server time.Time) {
 	switch {
 	case c.since.IsZero() || age > skewSpans*skewSpan || c.least() < least:
 		// Nothing is known, or the server's clock was set back.
-		c.now, c.before, c.older, c.since = behind, behind, nil, replied
+		c.spans, c.since = []time.Duration{behind}, replied
 		c.replies, c.shortest = 0, replied.Sub(asked)
 	case age > skewSpan:
-		if c.older = append(c.older, c.before); age > 2*skewSpan { // nothing was asked for a while
-			c.older = append(c.older, c.now)
-			c.now = behind
+		if c.spans = append(c.spans, behind); age > 2*skewSpan { // nothing was asked for a while
+			c.spans = append(c.spans, behind)
 		}
-		c.older = c.older[max(0, len(c.older)+2-skewSpans):]
-		c.before, c.now, c.since = c.now, behind, replied
+		c.spans, c.since = c.spans[max(0, len(c.spans)-skewSpans):], replied
 		c.replies /= 2
 	default:
-		c.now = min(c.now, behind)
+		c.spans[len(c.spans)-1] = min(c.spans[len(c.spans)-1], behind)
 	}
 	c.replies++
 	c.shortest = min(c.shortest, replied.Sub(asked))
@@ -91,13 +89,14 @@ func (c *Clock) note(asked, replied, server time.Time) {
 
 // least is the shortest delay of a reply, and how far the clocks are apart. c.mu is held.
 func (c *Clock) least() time.Duration {
-	least := min(c.now, c.before)
-	if c.lag+4*c.varies > steady {
-		for _, its := range c.older {
-			least = min(least, its)
-		}
+	spans := c.spans
+	if len(spans) == 0 {
+		return 0
 	}
-	return least
+	if c.lag+4*c.varies <= steady {
+		spans = spans[max(0, len(spans)-2):]
+	}
+	return slices.Min(spans)
 }
 
 // Uncertainty is by how much least may still fall, when a reply comes that is quicker than all before. No round trip is

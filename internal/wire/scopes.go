@@ -67,11 +67,16 @@ func (s *Scopes) Earlier() []*policy.Policy {
 	return slices.Clone(s.before)
 }
 
-// Version returns the version and the digest of the present policy, as texts of rules have them.
-func (s *Scopes) Version() (version, digest int64) {
+func (s *Scopes) present() (*policy.Policy, Compiler) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.compiler.Version, s.compiler.Policy
+	return s.policy, s.compiler
+}
+
+// Version returns the version and the digest of the present policy, as texts of rules have them.
+func (s *Scopes) Version() (version, digest int64) {
+	_, c := s.present()
+	return c.Version, c.Policy
 }
 
 // Of returns what applies at a scope now. The error is a *policy.ScopeError or *policy.UnmatchedError.
@@ -86,11 +91,8 @@ func (s *Scopes) Of(scope string) (*Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.compile(parsed, s.now(Prefix(s.compiler.Base, parsed.Provider())))
+	return s.At(parsed, s.now(Prefix(s.compiler.Base, parsed.Provider())))
 }
-
-// At returns what applies at a scope at a time of the server's clock: a reply has told that a scope is out of date.
-func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) { return s.compile(scope, at) }
 
 // Each visits what is known.
 func (s *Scopes) Each(visit func(*Scope)) {
@@ -103,9 +105,7 @@ func (s *Scopes) Each(visit func(*Scope)) {
 
 // Alone returns what a scope comes to if a rule is all that it meets, at a time of the server's clock. It is not kept.
 func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
-	s.mu.RLock()
-	p, compiler := s.policy, s.compiler
-	s.mu.RUnlock()
+	p, compiler := s.present()
 	one := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
 	if s.attach != nil {
 		one.Attached = s.attach(one, p)
@@ -113,10 +113,9 @@ func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *
 	return one
 }
 
-func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
-	s.mu.RLock()
-	p, compiler := s.policy, s.compiler
-	s.mu.RUnlock()
+// At returns what applies at a scope at a time of the server's clock: a reply has told that a scope is out of date.
+func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
+	p, compiler := s.present()
 	all, err := p.MatchAt(scope, at)
 	if err != nil {
 		return nil, err
@@ -138,9 +137,7 @@ func (s *Scopes) compile(scope policy.Scope, at time.Time) (*Scope, error) {
 
 // Unpaused returns what a scope comes to without the pauses of the policy, while the scope holds. It is not kept.
 func (s *Scopes) Unpaused(of *Scope) *Scope {
-	s.mu.RLock()
-	compiler := s.compiler
-	s.mu.RUnlock()
+	_, compiler := s.present()
 	rules := slices.DeleteFunc(slices.Clone(of.All), policy.MatchedRule.Paused)
 	return compiler.Compile(of.Scope, rules, nil, time.UnixMicro(of.From))
 }

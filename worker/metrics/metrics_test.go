@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/survey"
 )
 
 func scrape(t *testing.T, m *Metrics) string {
@@ -284,7 +285,7 @@ func TestShared(t *testing.T) {
 		m := New(Config{Snapshot: func(context.Context) (Snapshot, error) {
 			reads++
 			return Snapshot{
-				Survey: throttle.Survey{At: began, Rules: []throttle.RuleSurvey{
+				Survey: survey.Survey{At: began, Rules: []survey.Rule{
 					{Pattern: "payments", Rule: "account", Algorithm: policy.SlidingWindow, Limit: 200, Read: true, Used: 150, Waiting: 40, DoneIn: 90 * time.Second},
 					{Pattern: "payments/*", Rule: "tenant", Algorithm: policy.TokenBucket, Limit: 5, Waiting: 3, DoneIn: throttle.Never},
 					{Pattern: "search", Rule: "plan", Algorithm: policy.FixedWindow, Limit: 1000, Read: true},
@@ -346,7 +347,7 @@ func TestSharedIsBounded(t *testing.T) {
 	t.Parallel()
 	var s Snapshot
 	for i := range 1200 {
-		s.Survey.Rules = append(s.Survey.Rules, throttle.RuleSurvey{Pattern: fmt.Sprint("p", i), Rule: "r\xff"})
+		s.Survey.Rules = append(s.Survey.Rules, survey.Rule{Pattern: fmt.Sprint("p", i), Rule: "r\xff"})
 		s.Queues = append(s.Queues, QueueTasks{Name: fmt.Sprint("q\xff", i)})
 	}
 	page := scrape(t, New(Config{Snapshot: func(context.Context) (Snapshot, error) { return s, nil }}))

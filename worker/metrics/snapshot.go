@@ -8,13 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/survey"
 )
 
 // Snapshot is what one moment's limits and queues in Redis are, which every worker reads alike.
 type Snapshot struct {
 	// Survey is the state of the rules. Oldest is when the longest wait under each of its rules began, by the same index; the
 	// zero Time where none is known.
-	Survey throttle.Survey
+	Survey survey.Survey
 	Oldest []time.Time
 	// Queues are asynq's queues: at most 100 have series.
 	Queues []QueueTasks
@@ -111,7 +112,7 @@ func (s *shared) Collect(ch chan<- prometheus.Metric) {
 	gauge(s.partial, map[bool]float64{true: 1}[partial])
 }
 
-func (s *shared) rule(gauge func(*prometheus.Desc, float64, ...string), r throttle.RuleSurvey, at, oldest time.Time) {
+func (s *shared) rule(gauge func(*prometheus.Desc, float64, ...string), r survey.Rule, at, oldest time.Time) {
 	name := ruleKey{r.Pattern, r.Rule}.label()
 	gauge(s.limit, float64(r.Limit), name)
 	gauge(s.waiting, float64(r.Waiting), name)

@@ -1,26 +1,55 @@
-package throttle
+package survey
 
 import (
 	"fmt"
+	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-func (b *bench) survey() Survey {
-	b.t.Helper()
-	got, err := b.Survey(ctx)
-	noError(b.t, err)
+const sec = time.Second
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+func limiter(t testing.TB, rdb redis.UniversalClient) *throttle.Limiter {
+	t.Helper()
+	l, err := throttle.New(rdb, surveyed(t), throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func read(t testing.TB, l *throttle.Limiter) Survey {
+	t.Helper()
+	got, err := Read(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return got
 }
 
+func join(t testing.TB, l *throttle.Limiter, scope string, ids ...string) {
+	t.Helper()
+	var tasks []waitlist.Waiter
+	for _, id := range ids {
+		tasks = append(tasks, waitlist.Waiter{Scope: scope, Queue: "default", ID: id})
+	}
+	if _, err := l.Waitlist().Join(t.Context(), tasks); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // rule is the rule of a survey with a name of its own.
-func (s Survey) rule(t *testing.T, name string) RuleSurvey {
+func (s Survey) rule(t *testing.T, name string) Rule {
 	t.Helper()
 	for _, r := range s.Rules {
 		if r.Rule == name {
@@ -28,13 +57,13 @@ func (s Survey) rule(t *testing.T, name string) RuleSurvey {
 		}
 	}
 	t.Fatalf("no rule %s: %+v", name, s.Rules)
-	return RuleSurvey{}
+	return Rule{}
 }
 
 // surveyed is a policy with rules at a name, at stars, and at a scope of its own beside a star.
 func surveyed(t testing.TB) *policy.Policy {
 	t.Helper()
-	return limitsOf(t, map[string]policy.ScopeConfig{
+	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
 		"p": {
 			Rules: []policy.Rule{
 				{Name: "account", Algorithm: policy.SlidingWindow, Limit: 6, Per: 10 * sec},
@@ -50,49 +79,57 @@ func surveyed(t testing.TB) *policy.Policy {
 		},
 		"q": {Rules: []policy.Rule{{Name: "other", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}}},
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // A survey has each rule's limit, what is used of it, what waits for it in all scopes, and when that is done.
 func TestSurvey(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, surveyed(t), func(b *bench) {
-		idle := b.survey()
-		if len(idle.Rules) != 5 || len(idle.Queues) != 0 || idle.Partial || idle.At != time.UnixMicro(epoch) {
-			b.t.Errorf("nothing waits: %+v", idle)
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		l, began := limiter(t, rdb), time.Now()
+		idle := read(t, l)
+		if len(idle.Rules) != 5 || len(idle.Queues) != 0 || idle.Partial || !idle.At.Equal(began) {
+			t.Errorf("nothing waits: %+v", idle)
 		}
-		if r := idle.rule(b.t, "tenant"); r.Pattern != "p/*" || !r.Read || r.Limit != 2 { // of p/big, which the policy names
-			b.t.Errorf("nothing waits: %+v", r)
+		if r := idle.rule(t, "tenant"); r.Pattern != "p/*" || !r.Read || r.Limit != 2 { // of p/big, which the policy names
+			t.Errorf("nothing waits: %+v", r)
 		}
 		for _, scope := range []string{"p/a", "p/a", "p/b", "p/b"} {
-			b.decide(Request{Scope: scope})
+			if d, err := l.Allow(t.Context(), scope); err != nil || !d.Allowed {
+				t.Fatalf("got %+v, %v", d, err)
+			}
 		}
-		b.queued("p/a", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9")
-		b.queued("p/b", "b0")
-		b.now.Add(5000 * int64(ms) / 1000)
-		got := b.survey()
-		account, tenant := got.rule(b.t, "account"), got.rule(b.t, "tenant")
+		join(t, l, "p/a", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9")
+		join(t, l, "p/b", "b0")
+		<-time.After(5 * sec)
+		got := read(t, l)
+		account, tenant := got.rule(t, "account"), got.rule(t, "tenant")
 		if account.Used != 4 || account.Waiting != 11 || account.Queues != 2 || account.Unit != policy.Requests {
-			b.t.Errorf("%+v", account)
+			t.Errorf("%+v", account)
 		}
 		if in := account.DoneIn; in < 10*sec || in > 20*sec { // 2 now, 4 when the first leave their window, 2 and 3 of the next
-			b.t.Errorf("account is done in %v", in)
+			t.Errorf("account is done in %v", in)
 		}
 		if tenant.Used != 0 || tenant.Waiting != 11 || tenant.Queues != 2 || tenant.DoneIn != 8*sec {
-			b.t.Errorf("where most waits: %+v", tenant)
+			t.Errorf("where most waits: %+v", tenant)
 		}
-		if r := got.rule(b.t, "runs"); r.Waiting != 0 || r.Used != 0 {
-			b.t.Errorf("%+v", r)
+		if r := got.rule(t, "runs"); r.Waiting != 0 || r.Used != 0 {
+			t.Errorf("%+v", r)
 		}
 		if len(got.Queues) != 2 || got.Queues[0].Scope != "p/a" || got.Queues[0].Tasks != 10 || got.Queues[0].First != (waitlist.Ref{Scope: "p/a", Queue: "default", ID: "a0"}) {
-			b.t.Fatalf("%+v", got.Queues)
+			t.Fatalf("%+v", got.Queues)
 		}
 		// The tenants' buckets are full again, and the account has room for two.
 		if got.Queues[0].Ready != 2 || got.Queues[1].Ready != 0 {
-			b.t.Errorf("ready: %+v", got.Queues)
+			t.Errorf("ready: %+v", got.Queues)
 		}
 		for _, at := range got.Queues[0].Rules {
 			if r := got.Rules[at]; r.Rule == "runs" || r.Rule == "other" || r.Rule == "trial" {
-				b.t.Errorf("p/a meets %+v", r)
+				t.Errorf("p/a meets %+v", r)
 			}
 		}
 	})
@@ -104,8 +141,8 @@ func TestSurveyCost(t *testing.T) {
 	server := redistest.NewServer(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	b := newBench(t, rdb, Config{}, surveyed(t))
-	survey := func() map[string]int { return redistest.Commands(t, rdb, func() { b.survey() }) }
+	l := limiter(t, rdb)
+	survey := func() map[string]int { return redistest.Commands(t, rdb, func() { read(t, l) }) }
 	survey() // the scripts are known
 	if idle := survey(); idle["evalsha"] != 2 || idle["zrangebyscore"] != 1 {
 		t.Errorf("nothing waits: %v", idle)
@@ -114,14 +151,14 @@ func TestSurveyCost(t *testing.T) {
 	for n := range 3000 {
 		tasks = append(tasks, waitlist.Waiter{Scope: fmt.Sprint("p/", n%1500), Queue: "default", ID: fmt.Sprint(n)})
 	}
-	if _, err := b.Waitlist().Join(ctx, tasks); err != nil {
+	if _, err := l.Waitlist().Join(t.Context(), tasks); err != nil {
 		t.Fatal(err)
 	}
 	many := survey()
 	if many["evalsha"] > surveyedPaths+2 || many["zcard"] != 1500 || many["zrange"] != surveyedHeads || many["hscan"] > 10 {
 		t.Errorf("1500 scopes: %v", many)
 	}
-	got := b.survey()
+	got := read(t, l)
 	if r := got.rule(t, "account"); r.Waiting != 3000 || r.Queues != 1500 || len(got.Queues) != surveyedHeads || got.Partial {
 		t.Errorf("%+v, %d queues, %t", r, len(got.Queues), got.Partial)
 	}

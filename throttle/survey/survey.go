@@ -1,4 +1,5 @@
-package throttle
+// Package survey reads the state of all rules of a policy, and of what waits under each, for dashboards and metrics.
+package survey
 
 import (
 	"cmp"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -17,19 +19,17 @@ import (
 type Survey struct {
 	// At is the Redis server's time; this process's if no rule was read.
 	At time.Time
-	// Rules has each rule of the policy once, in the order of Pattern and Rule, without shadow rules and
-	// pauses.
-	Rules []RuleSurvey
+	// Rules has each rule of the policy once, in the order of Pattern and Rule, without shadow rules and pauses.
+	Rules []Rule
 	// Queues are the scopes with the most waiting tasks, fullest first: at most 200.
-	Queues []QueueSurvey
+	Queues []Queue
 	// Partial says that there was more than a survey reads: of the providers, the scopes or the rules.
 	Partial bool
 }
 
-// RuleSurvey is the state of one rule of a policy. A rule at a star counts at many scopes: Used, DoneIn
-// and Limit are those of the scope with the most tasks waiting, Waiting and Queues the sums over all
-// scopes.
-type RuleSurvey struct {
+// Rule is the state of one rule of a policy. A rule at a star counts at many scopes: Used, DoneIn and Limit are those of the scope with the
+// most tasks waiting, Waiting and Queues the sums over all scopes.
+type Rule struct {
 	// Pattern is the rule's place in the policy, Rule its name, and Unit what it counts, as in RuleInfo.
 	Pattern, Rule, Unit string
 	Algorithm           policy.Algorithm
@@ -40,16 +40,15 @@ type RuleSurvey struct {
 	Read bool
 	// Used is the number of units taken.
 	Used int64
-	// Waiting is the number of tasks that wait under the rule, each as one unit whatever it costs, and Queues in how many scopes
-	// they wait.
+	// Waiting is the number of tasks that wait under the rule, each as one unit whatever it costs, and Queues in how many scopes they wait.
 	Waiting, Queues int64
 	// DoneIn is the time from Survey.At until the rule has admitted all that waits: 0 if nothing waits,
-	// Never if no clock can tell.
+	// throttle.Never if no clock can tell.
 	DoneIn time.Duration
 }
 
-// QueueSurvey is the lines of one scope.
-type QueueSurvey struct {
+// Queue is the lines of one scope.
+type Queue struct {
 	Scope string
 	// Tasks is the number of waiting tasks, and Ready the number that the rules would admit now, all
 	// together. Ready is known for the 64 scopes with the most.
@@ -71,13 +70,13 @@ const (
 	surveyedAtOnce    = 8
 )
 
-// Survey reads the state of the policy's rules, and of the lines of all providers. It changes nothing.
+// Read reads the state of the rules of a limiter's policy, and of the lines of all providers. It changes nothing.
 // It reads 100 providers and 10,000 scopes of each at most.
 //
 // It costs one command, and one for each star-free scope of the policy that has rules and no such scope
 // below it, 100 at most. While tasks wait, it costs what Count of the waiting tasks does for each provider, one command for
-// each of the 200 fullest scopes and one for each of the 64 fullest. The error wraps ErrUnavailable, or is ctx's.
-func (l *Limiter) Survey(ctx context.Context) (Survey, error) {
+// each of the 200 fullest scopes and one for each of the 64 fullest. The error wraps throttle.ErrUnavailable, or is ctx's.
+func Read(ctx context.Context, l *throttle.Limiter) (Survey, error) {
 	s := newSurvey(l)
 	if err := s.readQueues(ctx); err != nil {
 		return Survey{}, err
@@ -91,7 +90,7 @@ func (l *Limiter) Survey(ctx context.Context) (Survey, error) {
 
 // survey is a Survey in the making.
 type survey struct {
-	limiter *Limiter
+	limiter *throttle.Limiter
 	policy  *policy.Policy
 	out     Survey
 	index   map[ruleOf]int        // of out.Rules, by pattern and name
@@ -106,19 +105,19 @@ type ruleOf struct{ scope, name string }
 type ruleCount struct {
 	index          int // of Survey.Rules
 	waiting, lines int64
-	state          *RuleForecast // nil until it is read
-	held           time.Duration // until a pause of its scope ends
-	left           int64         // units that no line has been promised
+	state          *throttle.RuleForecast // nil until it is read
+	held           time.Duration          // until a pause of its scope ends
+	left           int64                  // units that no line has been promised
 }
 
-func newSurvey(l *Limiter) *survey {
+func newSurvey(l *throttle.Limiter) *survey {
 	s := &survey{limiter: l, policy: l.Policy(), index: map[ruleOf]int{}, at: map[ruleOf]*ruleCount{}, closed: map[string]bool{}}
 	for pattern, r := range s.policy.Rules() {
 		if !r.Unlimited && !r.Shadow {
-			s.out.Rules = append(s.out.Rules, RuleSurvey{Pattern: pattern, Rule: r.Name, Unit: r.Unit, Algorithm: r.Algorithm, Limit: r.Capacity()})
+			s.out.Rules = append(s.out.Rules, Rule{Pattern: pattern, Rule: r.Name, Unit: r.Unit, Algorithm: r.Algorithm, Limit: r.Capacity()})
 		}
 	}
-	slices.SortFunc(s.out.Rules, func(a, b RuleSurvey) int {
+	slices.SortFunc(s.out.Rules, func(a, b Rule) int {
 		return cmp.Or(cmp.Compare(a.Pattern, b.Pattern), cmp.Compare(a.Rule, b.Rule))
 	})
 	for i, r := range s.out.Rules {
@@ -129,7 +128,7 @@ func newSurvey(l *Limiter) *survey {
 
 // readQueues sums up what waits, by rule.
 func (s *survey) readQueues(ctx context.Context) error {
-	list := s.limiter.list
+	list := s.limiter.Waitlist()
 	active, err := list.ActiveProviders(ctx, time.Time{})
 	if err != nil {
 		return err
@@ -151,17 +150,16 @@ func (s *survey) readQueues(ctx context.Context) error {
 			s.count(q)
 		}
 	}
-	slices.SortStableFunc(s.out.Queues, func(a, b QueueSurvey) int {
+	slices.SortStableFunc(s.out.Queues, func(a, b Queue) int {
 		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Scope, b.Scope))
 	})
 	s.out.Queues = s.out.Queues[:min(surveyedHeads, len(s.out.Queues))]
 	return nil
 }
 
-// count adds a scope's tasks to the rules that apply to them. It bypasses the cache of scopes, which is
-// sized for decisions.
+// count adds a scope's tasks to the rules that apply to them. It bypasses the cache of scopes, which is sized for decisions.
 func (s *survey) count(of waitlist.ScopeQueue) {
-	q := QueueSurvey{Scope: of.Scope, Tasks: of.Own, First: of.First}
+	q := Queue{Scope: of.Scope, Tasks: of.Own, First: of.First}
 	var bounds []policy.MatchedRule
 	parsed, err := policy.ParseScope(of.Scope)
 	if err == nil {
@@ -202,22 +200,21 @@ func (s *survey) readRules(ctx context.Context) error {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			now, _, d, err := s.limiter.paces(ctx, scope)
+			now, err := s.limiter.Pace(ctx, scope)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				fault = cmp.Or(fault, err)
 				return
 			}
-			s.note(scope, now, d)
+			s.note(scope, now)
 		})
 	}
 	wg.Wait()
 	return fault
 }
 
-// ownScopes returns the scopes that the policy names and has rules for. A scope above another is left
-// out, since it is read with that.
+// ownScopes returns the scopes that the policy names and has rules for. A scope above another is left out, since it is read with that.
 func (s *survey) ownScopes() (scopes []string) {
 	for _, r := range slices.Backward(s.out.Rules) { // scopes come before those above them
 		above := func(scope string) bool { return scope == r.Pattern || strings.HasPrefix(scope, r.Pattern+"/") }
@@ -233,27 +230,26 @@ func (s *survey) ownScopes() (scopes []string) {
 }
 
 // note records the state of the rules on a scope's path.
-func (s *survey) note(scope string, now Forecast, d Decision) {
+func (s *survey) note(scope string, now throttle.Forecast) {
 	if s.out.At.Before(now.At) {
 		s.out.At = now.At
 	}
-	s.closed[scope] = d.Paused
+	s.closed[scope] = now.PausedFor > 0
 	for i := range now.Rules {
 		if r := &now.Rules[i]; r.Paused {
 			s.closed[scope] = true
 		} else if index, known := s.index[ruleOf{r.Pattern, r.Rule}]; known {
 			one := s.rule(ruleOf{r.Scope, r.Rule}, index)
 			one.state, one.left = r, r.Free()
-			one.held = max(one.held, heldUntil(r.Scope, scope, now, d))
+			one.held = max(one.held, heldUntil(r.Scope, scope, now))
 		}
 	}
 }
 
-// heldUntil returns how long pauses alone hold the tasks under a rule: the pauses of its own level and of
-// those above.
-func heldUntil(level, scope string, now Forecast, d Decision) (held time.Duration) {
-	if d.Paused && level == scope {
-		held = d.RetryAfter
+// heldUntil returns how long pauses alone hold the tasks under a rule: the pauses of its own level and of those above.
+func heldUntil(level, scope string, now throttle.Forecast) (held time.Duration) {
+	if level == scope {
+		held = now.PausedFor
 	}
 	for _, r := range now.Rules {
 		if r.Paused && (r.Scope == level || strings.HasPrefix(level, r.Scope+"/")) {
@@ -319,8 +315,8 @@ func (c *ruleCount) doneIn() time.Duration {
 		return 0
 	}
 	end := c.state.AdmitsIn(c.waiting)
-	if !end.Known() || c.held == Never || end.In > Never-c.held {
-		return Never
+	if !end.Known() || c.held == throttle.Never || end.In > throttle.Never-c.held {
+		return throttle.Never
 	}
 	return c.held + end.In
 }
