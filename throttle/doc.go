@@ -26,9 +26,9 @@
 //   - [Limiter.Settle] corrects an estimated cost.
 //   - [Limiter.Report] applies what an API's answer says about its limits, and
 //     [Limiter.UpstreamState] returns what applies.
-//   - [Limiter.Inspect] and [Limiter.Forecast] describe the waiters of a scope.
+//   - [Limiter.Forecast] returns what the next task of a scope meets.
 //
-// Programs that queue denied requests, as package worker does, use [Waitlist] and Request.Turn. Other programs need neither.
+// Programs that queue denied requests, as package worker does, use Request.Waiter. Other programs need not.
 //
 // A denial is a [Decision], never an error. It says which rule binds, what is left, and when to come
 // back. An error means that nothing was decided.
