@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -50,7 +51,7 @@ func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Durat
 	err := send(bounded)
 	Follow(ctx, rdb, err)
 	if err != nil && Ended(ctx) == nil && Ended(bounded) != nil {
-		return fmt.Errorf("no answer within %s: %v", timeout, err) //nolint:errorlint // a deadline of ours is not the caller's
+		return fmt.Errorf("no answer within %s: %w", timeout, os.ErrDeadlineExceeded) // not the caller's own deadline
 	}
 	return err
 }
