@@ -159,9 +159,8 @@ local function wait_for(l, its, cost, id, start, last, sure)
   local at, by, certain = rules.binding(its, rules.costs(its, cost), now + from)
   local r, NEVER = its[by], 3600000000
   if start and at <= now + lead + spread then -- each rule alone admits it: a guess keeps it, or windows that do not meet
-    r, certain = its[last], sure
-    local own = r and r.its.fit(r, now + from, rules.costs(its, cost)[last]) or 0
-    at = own > now + from and own or at > now + from and at or start
+    local own = its[last] and its[last].its.fit(its[last], now + from, rules.costs(its, cost)[last]) or 0
+    if own > now + from then r, at, certain = its[last], own, sure else return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends)) end
   end
   if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
   if at and certain and at - lead > now then at = at - lead end
