@@ -73,24 +73,6 @@ func TestAttackers(t *testing.T) {
 	}
 }
 
-// The same interval fills a bucket once, however often the clock goes to and fro.
-func TestRefilledOnce(t *testing.T) {
-	t.Parallel()
-	clock, admitted := redistest.NewClock(epoch), 0
-	l := limiter(t, redistest.Client(t), redistest.Prefix(t), clock, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Second, Burst: 5})
-	for i := range 100 {
-		clock.Set(epoch.Add(-time.Duration(i%2*(1+i/2%4)) * time.Second))
-		for range 2 + 7*max(0, 1-i) {
-			if admits(t, l, 1) {
-				admitted++
-			}
-		}
-	}
-	if admitted != 5 {
-		t.Errorf("%d of 5 while the clock went to and fro below the same moment", admitted)
-	}
-}
-
 // What a rule keeps is small, whatever its limit and however its calls come.
 func TestBoundedMemory(t *testing.T) {
 	t.Parallel()

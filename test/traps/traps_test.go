@@ -16,15 +16,14 @@ import (
 // The layers that most faults are found by, with what they compare.
 const (
 	model     = "test/reference/TestDecisionsAreAsThePagesSay" // each answer and key with a model's, to the unit and the microsecond
-	variants  = "lua/TestVariantsAgree"                        // replies and states, as a user of the declared keys, in a cluster
 	steps     = "throttle/TestClockSteps"
 	attackers = "test/traps/TestAttackers"
-	declared  = "throttle/TestEveryKeyIsDeclared"
+	declared  = "internal/waitlist/TestOnCluster" // all keys of a provider are in one slot
 	replies   = "throttle/TestLostReplyIsChargedOnce"
 	outages   = "throttle/TestFailurePolicies"
-	names     = "throttle/TestKeysNeverCollide"
-	changes   = "throttle/TestChangesAddNothing"
-	turns     = "throttle/TestQueueHistories"
+	names     = "internal/wire/TestKeysNeverCollide"
+	changes   = "test/sim/TestLoweredLimitCountsFromNowOn"
+	turns     = "internal/wire/TestHistories"
 	notFailed = "worker/TestLimitedIsNoFailure"
 	days      = "test/sim/TestDays"
 	faulty    = "throttle/limitsyaml/TestParseFaults"
@@ -41,14 +40,14 @@ T08 T14 T56 | a script that Redis does not understand, or a refusal that is an e
 T09 T35 | memory by the call | test/traps/TestBoundedMemory
 T11 T30 B11 I01 T36 T32 I13 L04 L29 | windows that were cut, rounded or dropped too soon: more than the limit in some window | model
 T12 T59 | each call put the end of the window off | model
-T13 T20 T31 T45 I15 T65 | keys that were not declared, or in several slots | declared throttle/TestProviderHasOneSlot variants
+T13 T20 T31 T45 I15 T65 | keys that were not declared, or in several slots | declared queue/TestCluster
 T15 T38 L09 | the cost was built in, or charged and not looked at | model
 T16 I16 | values that do not mean what they say | faulty
 T17 T52 L02 L17 L24 I03 | a refusal that changed something, or was counted | model
 T18 T22 | a reset that was wrong | model
 T19 T29 | a Lua false or a fraction in a reply | model
 T21 T64 I17 | names that collide | names test/e2e/TestHostileScopes
-T23 L13 I12 | a changed limit forgot what was spent | changes throttle/TestKeysNameNoLimit
+T23 L13 I12 | a changed limit forgot what was spent | changes turns
 T24 T25 | calls of one moment were one; an id was read as a time | model throttle/TestSameIDInTwoScopes
 T26 T44 I19 | a key of another type, an error of Redis: and a silent yes | throttle/TestForeignKey outages test/faults/TestServerFaults
 T33 | a look made a key | model
@@ -58,7 +57,7 @@ T39 T40 T41 T49 T50 I02 L26 | a bucket that loses fractions, refills in lumps, o
 T43 L14 T63 T67 L27 | rates and bursts that could not be said, or meant another number | model throttle/TestSteps
 T46 L12 I07 B09 | a cost above all there is was told to come back | worker/TestNeverPasses queue/TestEnqueueRefuses
 T48 | a line in the server's log for each refusal | lua/TestForbidden
-T51 I11 L25 | a clock that steps locked all out, or filled the same interval twice | steps test/traps/TestRefilledOnce
+T51 I11 L25 | a clock that steps locked all out, or filled the same interval twice | steps
 T54 T66 | no rule at all was an error, or meant allowed | throttle/policy/TestMatchUnmatched worker/TestUnmatchedFails
 T55 | a count in one process | attackers
 T58 L28 | a key without a TTL was never mended, or a stale count got a new one | model
@@ -67,7 +66,7 @@ T61 | one answer mixed the numbers of several rules | throttle/TestFive
 L01 | TTLs cut to whole seconds | model
 L03 | compare and swap on a busy key | attackers throttle/TestOneRoundTrip
 L05 | a new connection for each call | throttle/TestCallersShareRoundTrips
-L10 L32 | a time-out meant allowed, and work by the number of keys | throttle/TestTimeout outages variants
+L10 L32 | a time-out meant allowed, and work by the number of keys | throttle/TestTimeout outages
 L11 | part of a unit was charged and not granted | model
 L15 L30 L16 | a failover forgot scripts or counts, and what had to be set up first | throttle/TestScriptsComeBack test/faults/TestSentinelFailover
 L18 L19 I18 | places that a crash kept, or that a refusal lost | throttle/TestCrashedHolder worker/TestPlacesAreFreed
@@ -75,8 +74,8 @@ L20 L21 L22 | what was owed or given back came back without a cap, or not in som
 L23 B03 | a unit for each pick-up of a task, not for each run | worker/TestPlannedIsPickedUpOnce days
 L34 B01 I20 | limited on its last attempt, a task was archived | notFailed worker/TestForeignLastAttempt
 L35 B12 | told times were rounded, and what was reserved came in bulk | throttle/TestLateIsNeverOver days
-B04 | what waited was not found after a restart, or held a place | worker/TestNobodyWakes worker/TestWaitSurvives turns
-B05 | off by one window; a lowered limit stalled | model changes worker/TestLoweredAndRestored
+B04 | what waited was not found after a restart, or held a place | worker/TestNobodyDispatches worker/TestWaitSurvives turns
+B05 | off by one window; a lowered limit stalled | model changes
 B07 | one way through the code forgot whose limit it was | throttle/TestSameIDInTwoScopes
 B08 I21 S11 | one that waits delayed others | worker/TestHoldersAreBounded worker/TestTenantsTakeTurns test/sim/TestBacklogIsInNobodysWay
 B10 | a remembered refusal hid what had been freed | worker/TestFreedPlaceWakes
@@ -87,7 +86,7 @@ S02 | turns were times, and ran away from the limiter | test/sim/TestTurnsDoNotD
 S03 | those who were released already were forgotten | turns test/sim/TestTwoProcessesReleaseNoMore
 S04 S05 | a late start lost its unit or its place | test/sim/TestLateStartsLoseNothing throttle/TestLateStart worker/TestFirstComeFirstServed
 S07 S08 | a turn came before its task, or stayed after it | test/sim/TestPlannedBeforeItExists test/sim/TestOrphans
-S09 | the part that wakes was dead | worker/TestNobodyWakes test/e2e/TestKilledWorker
+S09 | the part that wakes was dead | worker/TestNobodyDispatches test/e2e/TestKilledWorker
 S10 | waking cost commands, and mixed the order up | worker/internal/asynqx/TestReleaserCost
 S12 | asynq brings what is due in clumps, up to a second early | test/sim/TestSafetyNetIsNotNeeded worker/TestDelayIsNeverEarly
 S13 | a kill strands what waits in a handler | worker/TestRecoveredBeforeItsStart worker/TestShutdownWhileHolding
@@ -95,7 +94,7 @@ S14 | a task went to its queue and stood in line as well | turns
 `
 
 var layers = map[string]string{
-	"model": model, "variants": variants, "steps": steps, "attackers": attackers, "declared": declared, "replies": replies,
+	"model": model, "steps": steps, "attackers": attackers, "declared": declared, "replies": replies,
 	"outages": outages, "names": names, "changes": changes, "turns": turns, "notFailed": notFailed, "days": days, "faulty": faulty,
 }
 
