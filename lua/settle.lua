@@ -88,13 +88,13 @@ function verbs.unused(a, its, back)
   local list = record_of(a, its)
   call('DEL', P .. 'a:' .. a.lease, P .. 's:' .. a.lease)
   for i, r in ipairs(its) do
-    local kind, of = r.of.kind, list[i]
+    local kind, of, had = r.of.kind, list[i], not list[i] or list[i].units + list[i].debt > 0
     if kind == 'S' or kind == 'T' or kind == 'K' then
       back[i] = take_back(r, of, of.units + of.debt)
     elseif kind == 'P' or unpacked('>I7', a.charged, 21 * i - 20) > 0 then -- else it was stored, and its run has the place
       back[i] = algorithm(kind, 'rare').refund(r, a.grant.start, 1, a.lease)
     end
-    dirty(r)
+    if had then dirty(r) end -- a state that it did not create is none
     freed(r)
   end
 end

@@ -291,6 +291,9 @@ func (b *bucket) charge(_, s, c int64, id string) {
 	} else if later {
 		b.low = least(b.low, met)
 	}
+	if b.at-b.since >= 1<<40 { // "since is at most 12 days before the latest start"
+		b.since = b.at
+	}
 	b.marks = append(b.marks, marked{id, b.at, b.times(c)})
 	b.z = new(big.Rat).Add(z, b.times(c))
 	if at := new(big.Rat).SetInt64(b.at); b.z.Cmp(at) < 0 {
