@@ -27,8 +27,7 @@
 -- #include tree
 
 local lead, spread, from, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local version, policy_number = match(ARGV[6], '^(%d+) (%d+)$')
-version, policy_number = tonumber(version), tonumber(policy_number)
+local version, policy_number = tonumber(match(ARGV[6], '^%d+')), tonumber(match(ARGV[6], '%d+$'))
 local granted, stale, refused, overdue, serves, strict, skips = {}, {}, {}, {}, {}, {}, {}
 local fields, granted_at, paid = {}, {}, {} -- to be written
 local again -- the next look, if sooner than the tree says
@@ -36,8 +35,7 @@ local function look_again(t) again = min(again or t, t) end
 
 for i = 9, #ARGV, 2 do
   call('HSET', rules_key, ARGV[i], ARGV[i + 1])
-  rules.due(leaf_node(ARGV[i]))
-  tree.due_above(ARGV[i])
+  tree.due_above(leaf_node(ARGV[i]))
 end
 for scope in string.gmatch(ARGV[8], '([^\n]*)\n') do skips[leaf_node(scope)] = true end
 
@@ -45,16 +43,14 @@ for scope in string.gmatch(ARGV[8], '([^\n]*)\n') do skips[leaf_node(scope)] = t
 local OVERDUE = 3000000
 for _, waiter in ipairs(call('ZRANGEBYSCORE', flights, '-inf', whole(now - OVERDUE), 'LIMIT', '0', '64')) do
   local value = call('HGET', flight, waiter)
-  if value then
-    call('ZADD', flights, whole(now - OVERDUE + 1000000), waiter)
-    overdue[#overdue + 1], overdue[#overdue + 2] = waiter, value
-  else
-    call('ZREM', flights, waiter)
-  end
+  if value then call('ZADD', flights, whole(now - OVERDUE + 1000000), waiter) else call('ZREM', flights, waiter) end
+  if value then overdue[#overdue + 1], overdue[#overdue + 2] = waiter, value end
 end
 
 -- Takes up what is to be looked at: all that is blocked, if the rules are new, the clock has stepped back, or a queue whose tasks may
--- be what others wait behind is no longer served; else what is due; and of both the first DUE.
+-- be what others wait behind is no longer served; else what is due; and of both the first DUE. What is due `soon`, by node and time, is
+-- taken up when others are granted starts that are later than its own can be: it would find them all taken.
+local soon
 local is_newer = version > tonumber(match(newest, '^%d+') or 0) and match(newest, '%d+$') ~= match(ARGV[6], '%d+$')
 do
   local GONE, DUE, all = 10000000, 200, is_newer and newest ~= ''
@@ -69,12 +65,18 @@ do
     end
   end
   if all then tree.recheck_all() end
-  local lists = { call('ZRANGEBYSCORE', blocked, '-inf', whole(now), 'LIMIT', '0', whole(DUE)), tree.rechecks and call('ZRANGE', recheck, '0', DUE - 1) or {} }
-  for _, list in ipairs(lists) do
-    for _, at in ipairs(list) do tree.unblock(at) end
-    if #list == DUE then look_again(now) end
+  local list = tree.rechecks and call('ZRANGE', recheck, '0', DUE - 1) or {}
+  for _, at in ipairs(list) do tree.unblock(at) end
+  soon = call('ZRANGEBYSCORE', blocked, '-inf', whole(now + spread), 'WITHSCORES', 'LIMIT', '0', whole(DUE))
+  if #list == DUE or #soon == 2 * DUE and tonumber(soon[#soon]) <= now then look_again(now) end
+end
+local function take_up(t)
+  while soon[1] and tonumber(soon[2]) <= t do
+    tree.unblock(table.remove(soon, 1))
+    table.remove(soon, 1)
   end
 end
+take_up(now)
 
 -- A queue counts as served for SERVED after the look that its caller was told. One that comes back has saved up nothing.
 local SERVED, root = 250000, tree.children()
@@ -85,10 +87,7 @@ local function revive(q)
     if e.child == q then
       own = e
     elseif seen[e.child] and seen[e.child] > now - SERVED then
-      if own then
-        tree.pull(root, q)
-        tree.put(root, q, e.tag)
-      end
+      if own then tree.put(root, q, e.tag) end
       return
     end
   end
@@ -133,6 +132,7 @@ local function grant(l, its, path, id, cost, start)
   if serves[l.q] > 0 then tree.turn(root, turns / serves[l.q]) end
   for i, n in ipairs(path) do tree.turn(n, turns / (its.weights[i] or 1)) end
   tree.take(l)
+  take_up(start - lead)
 end
 
 -- The rules of a scope, nil if they are older than the caller's or others than this call uses: rules that scopes share have one
@@ -164,7 +164,13 @@ local function wait_for(l, its, cost, id, start, last, sure)
   end
   if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
   if at and certain and at - lead > now then at = at - lead end
-  if at or r.cap == 0 or r.p == 0 or r.counts < EXACT then return tree.block(r.node, min(at or now + NEVER, its.ends, r.counts)) end
+  if at or r.cap == 0 or r.p == 0 or r.counts < EXACT then
+    local i, t = #soon, min(at or now + NEVER, its.ends, r.counts)
+    while i > 0 and tonumber(soon[i]) > t do i = i - 2 end
+    table.insert(soon, i + 1, t)
+    table.insert(soon, i + 1, r.node)
+    return tree.block(r.node, t)
+  end
   refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = l.q, l.scope, id
   paid[#paid + 1] = l.q .. ':' .. id
   tree.take(l)
@@ -206,13 +212,10 @@ local function descend(q, at, path)
 end
 
 for step = 1, 1000 do
-  local q = #granted < 2 * most and #refused < 300 and not tree.is_blocked('') and next_queue()
+  local q = #granted < 2 * most and #refused < 300 and #stale < 64 and not tree.is_blocked('') and next_queue()
   if not q then break end
   if not descend(q, '', {}) then serves[q] = nil end
-  if step == 1000 or #stale >= 64 then
-    look_again(now)
-    break
-  end
+  if step == 1000 then look_again(now) end
 end
 
 if #fields > 0 then

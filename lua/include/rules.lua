@@ -110,17 +110,14 @@ end
 
 -- The pause of a node, nil if there is none.
 function rules.pause(at)
-  local r = loaded[at]
-  if r == nil then
+  if loaded[at] == nil then
     local v = call('HGET', P .. 'api', 'P' .. at)
-    r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
-    if r then
-      r.its, r.node, r.counts = algorithm('P'), at, EXACT
-      if r.stepped then dirty(r) end
-    end
+    local r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
+    if r then r.its, r.node, r.counts = algorithm('P'), at, EXACT end
+    if r and r.stepped then dirty(r) end
     loaded[at] = r
   end
-  return r or nil
+  return loaded[at] or nil
 end
 
 -- The rules of a scope by a text, and after them the pauses of its nodes: each is one more that admits nothing before it ends.

@@ -87,21 +87,22 @@ function tree.apart(n)
   return n.away
 end
 
--- Puts a child in its place. One behind all that were read is not in the list.
-function tree.put(n, child, tag)
-  n.dirty[child], n.gone[child] = tag, nil
-  local list = n.list
-  local i = #list
-  if not n.whole and (i == 0 or tag >= list[i].tag) then return end
-  while i > 0 and list[i].tag > tag do i = i - 1 end
-  table.insert(list, i + 1, { child = child, tag = tag })
-end
-
 -- Takes a child out of the list. Returns its tag, nil if it was not read.
 function tree.pull(n, child)
   for i, e in ipairs(n.list) do
     if e.child == child then return table.remove(n.list, i).tag end
   end
+end
+
+-- Puts a child in its place. One behind all that were read is not in the list.
+function tree.put(n, child, tag)
+  n.dirty[child], n.gone[child] = tag, nil
+  tree.pull(n, child)
+  local list = n.list
+  local i = #list
+  if not n.whole and (i == 0 or tag >= list[i].tag) then return end
+  while i > 0 and list[i].tag > tag do i = i - 1 end
+  table.insert(list, i + 1, { child = child, tag = tag })
 end
 
 local times = {} -- nodes that this call blocks, or false for those it unblocks
@@ -164,7 +165,6 @@ local leaves = {} -- the leaves whose first tasks were read: ids and scores by t
 -- The chosen child of a node has had a turn.
 function tree.turn(n, units)
   if tree.apart(n) then n.turned = n.list[1].tag elseif #n.list == 1 and n.whole then return end -- it is alone
-  tree.pull(n, n.chosen.child)
   tree.put(n, n.chosen.child, n.chosen.tag + units)
 end
 

@@ -70,9 +70,8 @@ do
 
     -- The moment by which `need` of the units held have left. A scan goes on from where the one before it ended.
     local function leave(r, need)
+      if not r.seen or r.seen.units >= need then r.seen = { i = 1, cell = r.base, units = 0 } end
       local seen = r.seen
-      if not seen or seen.units >= need then seen = { i = 1, cell = r.base, units = 0 } end
-      r.seen = seen
       while seen.i <= #r.log do
         local cell, units, i = entry(r.log, seen.i, seen.cell)
         if seen.units + units >= need then return cell * r.grain + r.per end
