@@ -218,15 +218,15 @@ func (p *plan) readDenial(a *ask, d *Decision) {
 	if p.Until == wire.Never && len(p.Paused) == 0 {
 		return
 	}
-	longest := time.Duration(0)
+	longest, ends := time.Duration(0), false
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		b := p.Rules[slices.IndexFunc(p.Rules, func(b policy.MatchedRule) bool { return b.Scope.String() == r.Scope && b.Rule.Name == r.Rule })]
 		if b.Paused() {
-			r.RetryAfter = pauseLeft(b, d.At)
+			r.RetryAfter, ends = pauseLeft(b, d.At), true
 		} else if b.Rule.Active != nil { // it holds nothing up when its hours are over
 			_, _, until := b.Rule.ActiveAt(d.At)
-			r.RetryAfter = min(r.RetryAfter, until.Sub(d.At))
+			r.RetryAfter, ends = min(r.RetryAfter, until.Sub(d.At)), true
 		}
 		if r.RetryAfter > longest {
 			longest = r.RetryAfter
@@ -235,7 +235,7 @@ func (p *plan) readDenial(a *ask, d *Decision) {
 			}
 		}
 	}
-	if !d.Paused {
+	if !d.Paused && ends { // else the scripts know when all admit it
 		d.RetryAfter = longest
 	}
 }
