@@ -99,37 +99,28 @@ local function claim(its, a)
     reply(its, g.probe and 21 or 5, 0, g.start, g.places)
     return true
   end
-  local costs, left, kept = rules.costs(its, g.cost), {}, {}
-  for i, r in ipairs(its) do
-    local keeps = ours and r.of.kind == 'T' and costs[i] > 0 and algorithm('T', 'rare').later(r, g.places[i], now, costs[i])
-    left[i], kept[i] = keeps and 0 or costs[i], keeps or nil
-    if keeps then dirty(r) end
-  end
-  rules.refund(its, g.places, g.start, left, lease_of(a.id, g.start), not ours)
-  return nil, g.score, left, kept
+  rules.refund(its, g.places, g.start, rules.costs(its, g.cost), lease_of(a.id, g.start), not ours)
+  return nil, g.score
 end
 
 local waits, flies
-local function decide(a, its, full, number)
-  local lease, taken, place, left, kept = a.own and a.id or id .. '.' .. number, false, nil, nil, nil
+local function decide(a, its, costs, number)
+  local lease, taken, place = a.own and a.id or id .. '.' .. number, false, nil
   if a.task then
     lease = nil
     if waits == nil then waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1 end
-    if flies or a.missed then taken, place, left, kept = claim(its, a) end
+    if flies or a.missed then taken, place = claim(its, a) end
     if taken then return end
-    if not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then return deny(its, full, nil, 3) end
+    if not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then return deny(its, costs, nil, 3) end
   end
-  local costs = left or full
   local start, _, sure = rules.joint(its, costs, now + a.from, lease)
   if not (start and sure and start <= now + a.ahead) then
-    for i, at in pairs(kept or {}) do algorithm('T', 'rare').refund(its[i], at, full[i]) end
     for _, r in ipairs(place and its or {}) do rules.due(r.node) end -- its units came free
-    return deny(its, full, lease, place and 6 or a.task and 3 or 0, place)
+    return deny(its, costs, lease, place and 6 or a.task and 3 or 0, place)
   end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
   local at = not a.peek and rules.charge(its, start + a.leeway, costs, lease)
-  for i, its_place in pairs(kept or {}) do at[i] = algorithm('T', 'rare').later(its[i], its_place, start + a.leeway) or its_place end
   reply(its, at and rules.is_probe(its) and 17 or 1, 0, start, at, retries)
   if a.own and not a.peek then records[#records + 1], a.text = a, out[#out] end
   anonymous = anonymous or not a.own and not a.peek

@@ -15,11 +15,11 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// RunTimes is how long runs under a concurrency rule take, and Estimate when something is expected to happen.
-type (
-	RunTimes = waitlist.RunTimes
-	Estimate = waitlist.Estimate
-)
+// RunTimes is how long runs under a concurrency rule take.
+type RunTimes = waitlist.RunTimes
+
+// Estimate is when something is expected to happen.
+type Estimate = waitlist.Estimate
 
 // Forecast is what the next task of a scope meets: the state of its rules, their pace, and the tasks that wait before it.
 type Forecast struct {

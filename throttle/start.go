@@ -41,7 +41,7 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 		return d, false
 	}
 	d = Decision{
-		Allowed: true, Handed: true, Wait: g.Wait, At: time.UnixMicro(g.Grant.Granted), Binding: -1, Grant: l.grantOf(p, g, asks.price()), Rules: slices.Clone(p.states),
+		Allowed: true, Handed: true, Wait: g.Wait, At: time.UnixMicro(g.Granted), Binding: -1, Grant: l.grantOf(p, g, asks.price()), Rules: slices.Clone(p.states),
 		begins: g.Starts, under: p, place: g.Score,
 	}
 	l.begins(&d)

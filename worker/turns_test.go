@@ -60,18 +60,6 @@ func (o *order) of(id string) int {
 	return slices.Index(o.ids, id)
 }
 
-// from returns those that have started whose ids begin with a prefix.
-func (o *order) from(prefix string) (ids []string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, id := range o.ids {
-		if strings.HasPrefix(id, prefix) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
 // finish waits until n tasks have run, each once, and nothing of their turns is left.
 func (s *system) finish(n int) {
 	s.t.Helper()

@@ -54,6 +54,7 @@ func actionOf(who Actor, c TaskChange, done TasksDone) policystore.Action {
 			a.Scopes = append(a.Scopes, task.Scope)
 		}
 	}
+	slices.Sort(a.Scopes) // scopes of a pattern are read in no order
 	return a
 }
 

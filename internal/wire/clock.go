@@ -162,6 +162,7 @@ type Clocks struct {
 	byProvider map[string]*Clock
 }
 
+// Of returns the clock of the server that keeps a provider's keys.
 func (c *Clocks) Of(provider string) *Clock {
 	c.mu.Lock()
 	defer c.mu.Unlock()

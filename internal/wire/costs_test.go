@@ -21,6 +21,7 @@ var commandStat = regexp.MustCompile(`cmdstat_(\S+):calls=(\d+),usec=(\d+)`)
 
 // reset begins to count anew.
 func (m meter) reset(t testing.TB) {
+	t.Helper()
 	ctx := context.Background()
 	for _, args := range [][]any{{"config", "set", "slowlog-log-slower-than", "300"}, {"config", "set", "slowlog-max-len", "3000"}, {"slowlog", "reset"}, {"config", "resetstat"}} {
 		if err := m.rdb.Do(ctx, args...).Err(); err != nil {
@@ -58,6 +59,7 @@ func (m meter) memory() float64 {
 }
 
 func (m meter) call(t testing.TB, script string, args []any) any {
+	t.Helper()
 	reply, err := Run(context.Background(), m.rdb, scriptOf(script), prefix, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -111,6 +113,7 @@ func BenchmarkTurns(b *testing.B) {
 }
 
 func turns(b *testing.B, tenants, tasks int, text, end string, account []int64) {
+	b.Helper()
 	m := meter{redistest.Client(b)}
 	m.rdb.FlushAll(context.Background())
 	now := epoch

@@ -288,8 +288,3 @@ func (k *counter) remove(id string) bool {
 	}
 	return false
 }
-
-// forget drops charges that no rule can count any more, so that histories stay quick.
-func (k *counter) forget(before int64) {
-	k.charges = slices.DeleteFunc(k.charges, func(c charge) bool { return c.start < before && c.end < before })
-}

@@ -163,7 +163,7 @@ func (h *history) step() error {
 		return h.dispatches(serves, 1+h.IntN(10))
 	case 7, 8:
 		if f := h.anyFlying(); f != nil {
-			n := told{News: News{Waiter: f.Waiter, What: []string{"came", "came", "back", "used"}[h.IntN(4)], Path: f.Grant.Scope, Text: h.text(f.Grant.Scope)}}
+			n := told{News: News{Waiter: f.Waiter, What: []string{"came", "came", "back", "used"}[h.IntN(4)], Path: f.Scope, Text: h.text(f.Scope)}}
 			if h.late && n.What == "came" && h.now > f.Start && h.IntN(3) == 0 {
 				n.Late = 1 + h.Int64N(h.now-f.Start)
 			}
@@ -328,8 +328,8 @@ func (h *history) failed(seed uint64, err error) error {
 		rules += "\n"
 	}
 	for _, level := range sortedKeys(h.pauses) {
-		real, _ := ReadPause(h.rdb.HGet(context.Background(), prefix+"api", "P"+level).Val())
-		rules += fmt.Sprintf("  pause of %q: %+v, Redis has %+v\n", level, *h.pauses[level], real)
+		has, _ := ReadPause(h.rdb.HGet(context.Background(), prefix+"api", "P"+level).Val())
+		rules += fmt.Sprintf("  pause of %q: %+v, Redis has %+v\n", level, *h.pauses[level], has)
 	}
 	for _, key := range sorted(h.rdb.Keys(context.Background(), "*").Val()) {
 		if part := strings.TrimPrefix(key, prefix); strings.HasPrefix(part, "r") && !strings.HasPrefix(part, "r:") || strings.HasPrefix(part, "q:") || strings.HasPrefix(part, "l") || part == "blocked" {

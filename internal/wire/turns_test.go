@@ -50,7 +50,7 @@ func (w *world) hear(n told) {
 		return
 	}
 	delete(w.flight, n.Waiter)
-	its := w.of(f.Grant.Scope, w.policy)
+	its := w.of(f.Scope, w.policy)
 	same := f.Shape == w.shape
 	switch {
 	case n.Late > 0:
@@ -58,10 +58,10 @@ func (w *world) hear(n told) {
 			w.move(f, its, n.Late)
 		}
 	case n.What == "back":
-		w.giveBack(n.Waiter, f.Grant.Scope, its, f.Start, !same)
+		w.giveBack(n.Waiter, f.Scope, its, f.Start, !same)
 		w.place(f.waiting)
 	case n.What == "used", n.What == "gone":
-		w.giveBack(n.Waiter, f.Grant.Scope, its, f.Start, true)
+		w.giveBack(n.Waiter, f.Scope, its, f.Start, true)
 	}
 	if n.What != "back" {
 		w.gone++
@@ -71,11 +71,11 @@ func (w *world) hear(n told) {
 // move has the units of a run that began late count from then on. Leases stay.
 func (w *world) move(f *flying, its Rules, late int64) {
 	for _, r := range its.Rules {
-		c := unitsOf(r, f.Grant.Cost)
+		c := unitsOf(r, f.Cost)
 		if r.Kind == 'C' || c == 0 {
 			continue
 		}
-		k := w.counter(r, f.Grant.Scope)
+		k := w.counter(r, f.Scope)
 		k.remove(f.Waiter)
 		_ = k.add(r.Numbers, w.now, charge{id: f.Waiter, start: f.Start + late, units: c}, false)
 	}
@@ -185,15 +185,15 @@ func (w *world) overdue(got Dispatched) error {
 	for _, g := range got.Overdue {
 		names = append(names, g.Waiter)
 		f := w.flight[g.Waiter]
-		if f == nil || g.Start != f.Start || f.Grant.Granted > w.now-overdueAfter {
+		if f == nil || g.Start != f.Start || f.Granted > w.now-overdueAfter {
 			return wrong("%s is overdue", g.Waiter)
 		}
 	}
 	for _, waiter := range sortedKeys(w.flight) {
 		f := w.flight[waiter]
-		due := f.Grant.Granted <= w.now-overdueAfter && (f.named == 0 || f.named <= w.now-second)
+		due := f.Granted <= w.now-overdueAfter && (f.named == 0 || f.named <= w.now-second)
 		if due != slices.Contains(names, waiter) && len(names) < 64 {
-			return wrong("%s was granted at %d: overdue is %v", waiter, f.Grant.Granted-epoch, names)
+			return wrong("%s was granted at %d: overdue is %v", waiter, f.Granted-epoch, names)
 		}
 		if due {
 			f.named = w.now
@@ -242,7 +242,7 @@ func (w *world) looks(d Dispatch, got Dispatched) error {
 		}
 	}
 	for _, waiter := range sortedKeys(w.flight) {
-		if f := w.flight[waiter]; got.Next == 0 || got.Next > max(w.now, max(f.Grant.Granted+overdueAfter, f.named+second)) {
+		if f := w.flight[waiter]; got.Next == 0 || got.Next > max(w.now, max(f.Granted+overdueAfter, f.named+second)) {
 			return wrong("%s is overdue before the next look at %d", waiter, got.Next-epoch)
 		}
 	}

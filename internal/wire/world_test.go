@@ -190,7 +190,7 @@ func (w *world) joint(scope string, its Rules, t int64, cost string, hope bool) 
 		}
 		for level := range len(its.Weights) + 1 {
 			if p := w.pauses[nodeOf(scope, level)]; p != nil {
-				sure = sure && !(p.Trial > 0 && p.Ends > max(t, p.Trial))
+				sure = sure && (p.Trial == 0 || p.Ends <= max(t, p.Trial))
 				moved, t = moved || p.Ends > t, max(t, p.Ends)
 			}
 		}

@@ -88,7 +88,7 @@ do
         end
         return 0
       end,
-      later = function(r, place, t) return place >= r.b0 and t < r.b1 and not r.spread and place or nil end,
+      stays = function(r, place, t) return place >= r.b0 and t < r.b1 and not r.spread end,
       room = function(r) return max(0, r.cap + room(r)) end,
       -- It assumes that later periods are as long as this one.
       after = function(r, t, others, c)

@@ -30,7 +30,7 @@
 -- and rarely
 --   adjust(r, was)       after a change of the limit, or a step of the clock
 --   refund(r, place, c, id)  gives units back, exactly or too few; returns how many
---   later(r, place, t, c)  the place of a charge if it is kept for a later start, and whether that changes r; nil if it is to be made anew
+--   stays(r, place, t)   whether a charge is at the same place for a later start
 --   room(r)              how many units may be charged as a debt: a rule holds twice its capacity at most
 --   after(r, t, others, c)   when others and then c units are admitted, an estimate; nil if no clock tells
 local rules, algorithms, rare, made = {}, {}, {}, {}
@@ -228,13 +228,11 @@ function rules.move_later(its, at, start, costs)
     local r = its[i]
     if costs[i] > 0 and r.of.kind ~= 'C' and (at[i] or 0) > 0 then
       local rarely = algorithm(r.of.kind, 'rare')
-      local place, changes = rarely.later(r, at[i], start, costs[i])
-      if not place then
+      if not (rarely.stays and rarely.stays(r, at[i], start)) then
         rarely.refund(r, at[i], costs[i])
-        place, changes = r.its.charge(r, start, costs[i]), true
+        at[i] = r.its.charge(r, start, costs[i])
+        dirty(r)
       end
-      at[i] = place
-      if changes then dirty(r) end
     end
   end
   return at

@@ -54,8 +54,8 @@ function algorithms.T()
 end
 
 function rare.T()
-  -- The highest level: sums must stay exact. And `low` after a late start: nothing has drained from `since` to `at`.
-  local MOST, UNTOUCHED, LATE = 4503599627370496, EXACT, EXACT - 1
+  -- The highest level: sums must stay exact.
+  local MOST, UNTOUCHED = 4503599627370496, EXACT
 
   local function level(r, t) return r.x - (t - r.at) * r.p end
 
@@ -78,24 +78,17 @@ function rare.T()
       end
     end,
     -- #for ack, decide, inspect, join, reset, settle
+    -- What no later moment has refilled: as much as all later charges met, or all but what drains in so long. MOMENT is more than the
+    -- marks of one moment are apart.
     refund = function(r, mark, c)
-      if r.p == 0 or mark > r.at or mark < r.since then return 0 end
-      local back = max(0, min(c * r.q, level(r, now), r.x))
-      if mark < r.at and r.low < LATE then
-        back = min(back, r.low)
-        r.low = r.low - back
-      end
+      if r.p == 0 or mark > r.at then return 0 end
+      local MOMENT, known = 100000, mark >= r.since
+      local held = not known and 0 or mark < r.at and r.low or UNTOUCHED
+      local since = max(mark - MOMENT, known and r.since or 0)
+      local back = max(0, min(c * r.q, level(r, now), r.x, max(held, c * r.q - (max(now, r.at) - since) * r.p)))
+      if mark < r.at and r.low < UNTOUCHED then r.low = max(0, r.low - back) end
       r.x = r.x - back
       return floor(back / r.q)
-    end,
-    -- Has a start begin at t instead, where a refund is not exact: as if nothing had drained since `since`, and each start since
-    -- then were at t. Returns its place and that something changed, or false if the bucket does not admit that much.
-    later = function(r, place, t, c)
-      if r.p == 0 or place < r.since or r.low ~= LATE and (place == r.at or r.low >= c * r.q) then return false end
-      local x = r.x + (r.low < LATE and (r.at - r.since) * r.p or 0)
-      if x + r.slack * r.p > r.cap * r.q then return false end
-      r.x, r.at, r.low, r.written = x, max(t, r.at), LATE, now
-      return place, true
     end,
     -- How many units may be charged as a debt.
     room = function(r) return max(0, floor((min(2 * r.cap * r.q, MOST) - max(0, level(r, now))) / r.q)) end,

@@ -212,7 +212,7 @@ do
         end
         return back
       end,
-      later = function(r, place, t) return cell_of(r, t) * r.grain == place and place or nil end,
+      stays = function(r, place, t) return cell_of(r, t) * r.grain == place end,
       room = function(r) return max(0, 2 * r.cap - held(r, now)) end,
       -- Windows that are used up by the units before count as whole ones.
       after = function(r, t, others, c)

@@ -317,22 +317,32 @@ func least(list ...*big.Rat) (out *big.Rat) {
 	return out
 }
 
-// refund gives back "min(c·q, low, the level now), and c·q for the grant charged last. Of a grant from before since nothing".
+// refund gives back "min(c·q, the level now, and the larger of low and c·q - p·(T - s))", and c·q for the grant charged last: "of a
+// grant from before since low is 0". s is since, or 0.1 s before its mark if that is later.
 func (b *bucket) refund(now int64, id string) {
 	i := slices.IndexFunc(b.marks, func(m marked) bool { return m.id == id })
-	if i < 0 || b.marks[i].mark < b.since {
+	if i < 0 {
 		return
 	}
-	m := b.marks[i]
+	m, low, since := b.marks[i], b.low, b.since
+	if m.mark < b.since {
+		low, since = new(big.Rat), 0
+	}
 	back := least(m.takes, new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(max(now, b.at))))
-	if m.mark < b.at && b.low != nil {
-		back = least(back, b.low)
+	if m.mark < b.at && low != nil {
+		drained := max(now, b.at) - max(since, m.mark-100_000)
+		if rest := new(big.Rat).Sub(m.takes, new(big.Rat).SetInt64(drained)); rest.Cmp(low) > 0 {
+			low = rest
+		}
+		back = least(back, low)
 	}
 	if back.Sign() < 0 {
 		back = new(big.Rat)
 	}
 	if m.mark < b.at && b.low != nil {
-		b.low = new(big.Rat).Sub(b.low, back)
+		if b.low = new(big.Rat).Sub(b.low, back); b.low.Sign() < 0 {
+			b.low = new(big.Rat)
+		}
 	}
 	b.z = new(big.Rat).Sub(b.z, back)
 }
