@@ -360,7 +360,7 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 // scripts included, which are to be 12 at most, and 21.
 func TestIdleCommands(t *testing.T) {
 	t.Parallel()
-	const seconds, once = 4, 30 // once: commands that are not sent each second, as a whole look at who waits
+	const seconds, once = 4, 50 // once: commands that are not sent each second, as a whole look at who waits
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	server := s.throttle.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
 	must(t, server.Start(s.counting(nil)))

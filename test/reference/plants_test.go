@@ -41,7 +41,7 @@ var plants = []fault{
 	{"sliding: a cell that begins where it should end", "local cell = r.per > 0 and ceil(start / r.grain)", "local cell = r.per > 0 and floor(start / r.grain)"},
 	{"sliding: a log out of order", "if at > cell then push(r, cell, units) end", "if at < cell then push(r, cell, units) end"},
 	{"sliding: an early start put where the last one is", "if r.total == 0 or cell >= r.tail then push(r, cell, c)", "if true then push(r, r.total > 0 and max(cell, r.tail) or cell, c)"},
-	{"sliding: an early start that is not counted", "return at, its + more", "return at, its"},
+	{"sliding: an early start that is not counted", "if at > cell then push(r, cell, units) end", "if at > cell then push(r, cell, 0) end"},
 	{"sliding: a refund of nothing", "cell == less and units - back or units", "units"},
 	{"sliding: a refund at another place", "local less, back = ceil(place / r.grain), 0", "local less, back = r.tail, 0"},
 	{"sliding: cells of another rule's grain", "if r.stepped or was ~= width then", "if r.stepped then"},

@@ -41,16 +41,16 @@ type Pacer struct {
 	free     func() int // how many slots the server has to spare; nil: enough
 
 	mu      sync.Mutex
-	met     map[string]bool      // queues that asynq has polled, by their prefix
-	empty   map[string]bool      // the queues that the present round found empty
-	last    string               // the queue of the last poll, if it found nothing
-	sole    bool                 // asynq polled it again: it has no other
-	begun   time.Time            // when the present poll began: the lease under which it takes a task is counted from there
-	until   time.Time            // how long it lasts, if it found nothing; zero: it has not
-	rests   time.Time            // until when the next round is held back, if this one finds nothing
-	asked   *question            // the request to Redis under way; nil: none
-	finds   map[string]int       // how many tasks of a queue were found in a row
-	vain    map[string]int       // how often in a row a queue was empty, without a kick meanwhile
+	met     map[string]bool // queues that asynq has polled, by their prefix
+	empty   map[string]bool // the queues that the present round found empty
+	last    string          // the queue of the last poll, if it found nothing
+	sole    bool            // asynq polled it again: it has no other
+	begun   time.Time       // when the present poll began: the lease under which it takes a task is counted from there
+	until   time.Time       // how long it lasts, if it found nothing; zero: it has not
+	rests   time.Time       // until when the next round is held back, if this one finds nothing
+	asked   *question       // the request to Redis under way; nil: none
+	finds   map[string]int  // how many tasks of a queue were found in a row
+	vain    map[string]int  // how often in a row a queue was empty, without a kick meanwhile
 	taken   handouts
 	overdue *time.Timer   // nil: no task waits here to be handed out
 	kicked  chan struct{} // closed by the next kick
