@@ -88,7 +88,7 @@ func TestScreens(t *testing.T) {
 	s := newSiteAfter(t, func(rdb *redis.Client, p *policy.Policy) { changes(t, rdb, p) })
 	s.day()
 	s.fill()
-	s.aged()
+	s.behind()
 	s.archived()
 	for _, look := range []struct {
 		name, scheme  string
