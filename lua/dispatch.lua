@@ -76,7 +76,7 @@ local function take_up(t)
     table.remove(soon, 1)
   end
 end
-take_up(now + from) -- no start is sooner
+take_up(from > 0 and now + spread or now) -- the next call of a distant caller comes too late
 
 -- A queue counts as served for SERVED after the look that its caller was told. One that comes back has saved up nothing.
 local SERVED, root = 250000, tree.children()

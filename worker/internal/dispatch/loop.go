@@ -140,7 +140,7 @@ func (o *loop) request() waitlist.Request {
 	o.asks, o.lent = d.room()
 	o.skips = slices.DeleteFunc(o.skips, func(scope string) bool { return !o.refuses(scope) })
 	return waitlist.Request{
-		Provider: o.provider, Lead: d.Lead(), Spread: max(d.window(), o.wide), From: d.from(), Max: o.asks,
+		Provider: o.provider, Lead: d.Lead(), Spread: max(d.far(d.reach.window), o.wide), From: d.far(d.reach.from), Max: o.asks,
 		Serves: d.serves(), Skips: slices.Clone(o.skips),
 	}
 }
@@ -236,7 +236,7 @@ func (o *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.D
 
 // due returns the time until the call for the next tasks. It is shorter the farther this process is from Redis.
 func (o *loop) due(got waitlist.Dispatched) time.Duration {
-	in := got.Next - o.d.beyond()
+	in := got.Next - o.d.far(o.d.reach.beyond)
 	if in < gatedLead && len(got.Granted) == 0 { // do not call again and again for what no clock can tell
 		return min(got.Next, gatedLead)
 	}

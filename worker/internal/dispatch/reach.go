@@ -135,28 +135,12 @@ func (d *Dispatcher) Lead() time.Duration {
 	return min(gatedLead, d.cfg.Hold*2/3)
 }
 
-// beyond returns how much earlier than the lead tasks are granted because Redis is distant or the machine busy.
-func (d *Dispatcher) beyond() time.Duration {
+// far returns what a distance of Redis adds, 0 if tasks do not wait for their starts here.
+func (d *Dispatcher) far(adds func() time.Duration) time.Duration {
 	if !d.Holds() {
 		return 0
 	}
-	return d.reach.beyond()
-}
-
-// from returns how far ahead of now starts are at least.
-func (d *Dispatcher) from() time.Duration {
-	if !d.Holds() {
-		return 0
-	}
-	return d.reach.from()
-}
-
-// window returns how much earlier than the lead a call grants tasks, so that it serves several.
-func (d *Dispatcher) window() time.Duration {
-	if !d.Holds() {
-		return 0
-	}
-	return d.reach.window()
+	return adds()
 }
 
 // Marked records how long the mark of a last attempt took, which its start waits for.

@@ -136,11 +136,15 @@ func (d *Dispatcher) room() (n int, lent bool) {
 	if most := int(d.slots.ahead.most); most > 0 {
 		free = min(free, most-onTheWay)
 	}
-	most := mostAsked
+	return max(0, min(free, d.mostAsked())), lent
+}
+
+// mostAsked returns how many tasks a call may grant.
+func (d *Dispatcher) mostAsked() int {
 	if d.reach.from() == 0 {
-		most = nearAsked
+		return nearAsked
 	}
-	return max(0, min(free, most)), lent
+	return mostAsked
 }
 
 // leaving returns how many runs will end within soonFree, if as many end as did lately. d.mu is held.
@@ -169,7 +173,7 @@ func (d *Dispatcher) hasPlenty() bool {
 // worthACall reports whether there is room for several tasks: one call grants them in hardly more commands than one. d.mu is held.
 func (d *Dispatcher) worthACall() bool {
 	n, _ := d.room()
-	return n >= max(1, min(cap(d.slots.holders), d.slots.all)/3, min(d.leaving(), nearAsked/2))
+	return n >= min(d.mostAsked(), max(1, min(cap(d.slots.holders), d.slots.all)/3, min(d.leaving(), nearAsked/2)))
 }
 
 // slotFreed records that a task has left its slot or its hold. If tasks had to wait for one, their loops call again: shortly if few
