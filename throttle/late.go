@@ -35,10 +35,7 @@ const mostLates = 64
 // grants. Costs one round trip, which runs of a provider that are reported at the same time share. The error wraps ErrUnavailable; the
 // charge then stays.
 func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error {
-	if g.Zero() || g.local || g.plan == nil {
-		return nil
-	}
-	late := at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start)))
+	late := l.Late(g, at)
 	if late <= l.cfg.StartTolerance+g.leeway || l.clock() != "" {
 		return nil
 	}
@@ -56,6 +53,15 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 		return wire.Unavailable(ctx, "report a late run of", g.scope, err)
 	}
 	return nil
+}
+
+// Late returns by how much a run was late that began at a time of this process's clock: 0 if it was not, or if Redis did not grant its
+// start. It does no I/O.
+func (l *Limiter) Late(g Grant, at time.Time) time.Duration {
+	if g.Zero() || g.local || g.plan == nil {
+		return 0
+	}
+	return max(0, at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start))))
 }
 
 // addLate adds a run to the next call for its provider. i is its place in the call.

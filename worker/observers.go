@@ -21,6 +21,7 @@ func (nothing) Holding(int)                                        {}
 func (nothing) Held(time.Duration)                                 {}
 func (nothing) Rescheduled(string, time.Duration)                  {}
 func (nothing) Refused(string, string, time.Duration)              {}
+func (nothing) Began(time.Duration)                                {}
 func (nothing) Ran(context.Context, string, string, time.Duration) {}
 func (nothing) MaxWaitExceeded(string, string, time.Duration)      {}
 func (nothing) LeaseHeld(string, int)                              {}
@@ -73,6 +74,12 @@ func (o observers) Held(d time.Duration) {
 func (o observers) Rescheduled(queue string, wait time.Duration) {
 	for _, one := range o {
 		one.Rescheduled(queue, wait)
+	}
+}
+
+func (o observers) Began(late time.Duration) {
+	for _, one := range o {
+		one.Began(late)
 	}
 }
 

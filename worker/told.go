@@ -103,6 +103,7 @@ func (t *Middleware) asRun(ctx context.Context, j *job) (context.Context, *taskR
 // on, so that its units leave no window too soon.
 func (r *taskRun) begun(at time.Time) {
 	r.once.Do(func() {
+		r.throttle.observer.Began(r.throttle.cfg.Limiter.Late(r.grant, at))
 		r.throttle.moves.Go(func() {
 			if err := r.throttle.cfg.Limiter.ReportBegun(context.Background(), r.grant, at); err != nil {
 				r.throttle.observer.Failed("late")

@@ -128,6 +128,8 @@ type Observer interface {
 	// it up. why is "app" (its scope is for other applications), "unmatched" (its scope meets no rule,
 	// or it names none) or "cost" (it costs more than a rule can admit).
 	Refused(queue, why string, wait time.Duration)
+	// Began reports by how much a run began after its granted start, 0 if its start was not granted by Redis.
+	Began(late time.Duration)
 	// Ran reports a run that ended, with the context that the handler had. outcome is "ok", "failed", "lost" (its lease) or "deferred" (by
 	// the API, see Deferrer).
 	Ran(ctx context.Context, queue, outcome string, took time.Duration)

@@ -70,6 +70,7 @@ type Metrics struct {
 	holding    prometheus.Gauge
 	lead       prometheus.Gauge
 	holds      prometheus.Histogram
+	late       prometheus.Histogram
 	errors     *prometheus.CounterVec
 	up         prometheus.Gauge
 	faulty     prometheus.Gauge
@@ -95,6 +96,7 @@ type Metrics struct {
 var (
 	decisionBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3}
 	waitBuckets     = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800, 7200, 86400}
+	lateBuckets     = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .25, 1}
 	runBuckets      = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800}
 )
 
@@ -146,6 +148,7 @@ func (m *Metrics) makeTaskMetrics() {
 	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what then happened to them.", "queue", "outcome")
 	m.lead = gauge(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.")
 	m.holding = gauge(m, "held", "Tasks that wait in a handler for a start that is near.")
+	m.late = histogram(m, "start_lateness_seconds", "How long after its granted start a run began.", lateBuckets)
 	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)
 }
 

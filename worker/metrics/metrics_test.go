@@ -129,6 +129,7 @@ func TestTasks(t *testing.T) {
 	m.Holding(1)
 	m.Holding(-1)
 	m.Held(20 * time.Millisecond)
+	m.Began(7 * time.Millisecond)
 	m.LeaseHeld("search:parallel", 1)
 	m.LeaseHeld("search:parallel", 1)
 	m.LeaseHeld("search:parallel", -1)
@@ -146,6 +147,8 @@ func TestTasks(t *testing.T) {
 		`headway_rescheduled_seconds_bucket{queue="low",le="60"} 1`,
 		`headway_held 1`,
 		`headway_hold_seconds_count 1`,
+		`headway_start_lateness_seconds_bucket{le="0.005"} 0`,
+		`headway_start_lateness_seconds_bucket{le="0.01"} 1`,
 		`headway_leases{rule="search:parallel"} 1`,
 		`headway_errors_total{kind="release"} 1`,
 		`headway_redis_up 0`,

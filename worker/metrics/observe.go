@@ -130,6 +130,9 @@ func (m *Metrics) Refused(queue, why string, wait time.Duration) {
 // Holding counts the tasks that wait in a handler: 1 when one begins, -1 when it ends.
 func (m *Metrics) Holding(delta int) { m.holding.Add(float64(delta)) }
 
+// Began counts a run by how much it began after its granted start.
+func (m *Metrics) Began(late time.Duration) { m.late.Observe(late.Seconds()) }
+
 // Held counts a wait of d in a handler.
 func (m *Metrics) Held(d time.Duration) { m.holds.Observe(d.Seconds()) }
 
