@@ -129,15 +129,17 @@ func (w *world) of(scope string, policy int64) Rules {
 	return its
 }
 
-// till is when the first correction of a scope ends.
+// till is when the first correction of a scope ends, and each that lets nothing start.
 func (w *world) till(scope string) int64 {
-	till := int64(Never)
+	till, closed := int64(Never), int64(0)
 	for _, r := range w.rules {
 		if c := w.corrections[nodeOf(scope+strings.Repeat("/", 2), r.Level)+":"+r.Name]; c.until > w.now {
-			till = min(till, c.until)
+			if till = min(till, c.until); c.limit == 0 { // nothing starts before it ends
+				closed = max(closed, c.until)
+			}
 		}
 	}
-	return till
+	return max(till, closed)
 }
 
 func unitsOf(r Rule, cost string) int64 {
@@ -213,11 +215,16 @@ func (w *world) take(id, scope string, its Rules, cost string, start int64, judg
 				return wrong("a start at %d in the pause of %q", start-epoch, nodeOf(scope, level))
 			}
 			if p.Trial > 0 && start >= p.Trial && start < p.Trial+max(p.Length, resting) {
-				p.Ends = start + probe
+				p.Ends = probedUntil(p, start)
 			}
 		}
 	}
 	return nil
+}
+
+// probedUntil is how long a probe holds others up: no longer than the guess is remembered.
+func probedUntil(p *Pause, start int64) int64 {
+	return min(start+probe, p.Trial+max(p.Length, resting))
 }
 
 // giveBack refunds a start, or only its leases.
@@ -228,7 +235,7 @@ func (w *world) giveBack(id, scope string, its Rules, start int64, leasesOnly bo
 		}
 	}
 	for level := range len(its.Weights) + 1 {
-		if p := w.pauses[nodeOf(scope, level)]; p != nil && p.Trial > 0 && p.Ends == start+probe {
+		if p := w.pauses[nodeOf(scope, level)]; p != nil && p.Trial > 0 && p.Ends == probedUntil(p, start) {
 			p.Ends = max(w.now, p.Trial)
 		}
 	}

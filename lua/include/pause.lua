@@ -4,6 +4,7 @@
 -- guess is over. From the trial on calls go one at a time, as probes: each start puts the end off by PROBE, until a call has gone through.
 -- A probe of which nothing is heard holds up the others no longer, and no trial lasts longer than the guess is remembered.
 local PROBE, RESTED = 10000000, 60000000
+local function probed_until(r, start) return min(start + PROBE, r.trial + max(r.length, RESTED)) end
 
 function algorithms.P()
   return {
@@ -18,7 +19,7 @@ function algorithms.P()
     fit = function(r, t) return max(t, r.ends), r.trial > 0 and r.ends > max(t, r.trial) end,
     charge = function(r, start)
       if r.trial > 0 and start >= r.trial and start < r.trial + max(r.length, RESTED) then
-        r.ends = start + PROBE
+        r.ends = probed_until(r, start)
         return start
       end
     end,
@@ -30,7 +31,7 @@ end
 function rare.P()
   return {
     refund = function(r, start)
-      if r.trial > 0 and r.ends == start + PROBE then r.ends = max(now, r.trial) end
+      if r.trial > 0 and r.ends == probed_until(r, start) then r.ends = max(now, r.trial) end
     end,
     after = function(r, t) return max(t, r.ends) end,
   }
