@@ -130,7 +130,7 @@ histories: ## Random histories of limits and of those who wait, each against its
 	@test/setup.sh
 	@said=$$(export $(QUICK) HISTORY_STEPS=$(STEPS) HISTORY_FAULTS=$(FAULTS); \
 		go test ./test/reference -run 'DecisionsAreAsThePagesSay|PlantedFaults' -count=1 -vet=off -timeout 0 -v $(TESTFLAGS) && \
-		go test ./internal/wire -run 'Histories$$' -histories $$(($(STEPS) / 500)) -count=1 -vet=off -timeout 0 -v $(TESTFLAGS)); \
+		go test ./internal/wire -run 'Histories$$|PlantedFaults' -histories $$(($(STEPS) / 500)) -count=1 -vet=off -timeout 0 -v $(TESTFLAGS)); \
 	status=$$?; \
 	if [ $$status = 0 ]; then echo "$$said" | grep -a -e 'seed ' -e ' steps in ' -e '^ok'; \
 	else echo "$$said" | grep -av -e '^=== ' -e '--- PASS'; exit $$status; fi

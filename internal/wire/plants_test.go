@@ -1,0 +1,65 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/headway-go/headway/test/planted"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// plants are faults of the turns, each of which the histories find: what is wrong, and the text of the scripts that it replaces.
+var plants = []struct{ what, from, to string }{
+	{"a node is looked at a second late", "return tree.block(r.node, t)", "return tree.block(r.node, t + 1000000)"},
+	{"a node is looked at when its first start has come", "if at and certain and at - lead > now then at = at - lead end", ""},
+	{"what comes free does not make its node due", "function rules.due(at) return", "function rules.due(at) do return 0 end return"},
+	{"a start is charged now", "rules.charge(its, start, rules.costs(its, cost), lease_of(waiter, start))", "rules.charge(its, now, rules.costs(its, cost), lease_of(waiter, start))"},
+	{"a grant is overdue a second late", "whole(now - OVERDUE), 'LIMIT'", "whole(now - OVERDUE - 1000000), 'LIMIT'"},
+	{"the place of a task that comes back is lost", "{ score(g.score), id }", "{ score(g.score + 100), id }"},
+	{"the units of a task that comes back are lost", "what == 'used' or its.shape ~= g.shape)", "true)"},
+	{"the lease of a task that comes back is lost", "rules.refund(its, g.places, g.start, rules.costs(its, g.cost), lease_of(waiter, g.start),", "rules.refund(its, g.places, g.start, rules.costs(its, g.cost), '',"},
+	{"a grant that has come stays in flight", "call('HDEL', flight, waiter)", "local _"},
+	{"priorities are forgotten", "(1048576 - rank) * SEQUENCE", "1048576 * SEQUENCE"},
+	{"a leaf is not ready again when tasks join", "if not was then\n    tree.enter(q, scope, leaf_node(scope))", "if not was then"},
+	{"a node that is due is not ready", "times[at] = false", "times[at] = now + 1000"},
+	{"a new policy leaves what is blocked", "if all then tree.recheck_all() end", ""},
+	{"older rules are used", "if version_of >= version or of == policy_number then", "if text then"},
+	{"an API's pause holds nothing up", "fit = function(r, t) return max(t, r.ends)", "fit = function(r, t) return t"},
+	{"an API's limit is not kept", "numbers, till = sub(other, 9), unpacked('>I7', other)", "till = unpacked('>I7', other)"},
+	{"costs are forgotten", "call('HSET', costs_key, q .. ':' .. id, cost)", "local _"},
+	{"costs of tasks that started stay", "if #paid > 0 then call('HDEL', costs_key, unpack(paid)) end", ""},
+	{"a late run keeps its place", "verbs.late(a, its)", "verbs.late(a, its) do return end"},
+	{"more is granted than was asked for", "#granted < 2 * most", "#granted <= 2 * most"},
+	{"a start may be too soon to be there", "rules.joint(its, rules.costs(its, cost), now + from)", "rules.joint(its, rules.costs(its, cost), now)"},
+	{"a start may be too far ahead", "start <= now + lead + spread then return grant", "start <= now + 2 * (lead + spread) then return grant"},
+}
+
+// mostHistories is from how many histories a fault may hide.
+const mostHistories = 300
+
+// Every planted fault is found, and a change that is none is not.
+func TestPlantedFaultsAreFound(t *testing.T) {
+	planted.Sought(t)
+	for _, f := range plants {
+		t.Run(f.what, func(t *testing.T) {
+			if !planted.Drawn(t) {
+				return
+			}
+			rdb := redistest.Client(t)
+			rdb.AddHook(planted.New(f.from, f.to))
+			for seed := range uint64(mostHistories) {
+				if err := run(rdb, seed+1, 150); err != nil {
+					t.Logf("in history %d", seed+1)
+					return
+				}
+			}
+			t.Error("not found")
+		})
+	}
+}
+
+// A script that was changed takes the faults that were planted in it along.
+func TestPlantsHaveTheirPlace(t *testing.T) {
+	for _, f := range plants {
+		planted.HasPlaces(t, f.from)
+	}
+}
