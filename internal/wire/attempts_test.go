@@ -2,10 +2,13 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // attempts sends attempts that stand in no line, alike or under an id of their own, and checks each answer.
@@ -115,7 +118,7 @@ func (w *world) age(us int64) error {
 // correction is another limit of a rule for a time, while the policy gives it the limit of.
 type correction struct{ until, limit, of int64 }
 
-// correct lowers a rule's limit at a node for a time, as report does.
+// correct gives a rule another limit at a node for a time, and has the node looked at, as report does.
 func (w *world) correct(r Rule, node string, c correction) error {
 	numbers := slices.Clone(r.Numbers)
 	setLimit(r.Kind, numbers, c.limit)
@@ -129,7 +132,8 @@ func (w *world) correct(r Rule, node string, c correction) error {
 	if err := w.rdb.HSet(ctx, prefix+"api", "R"+node+":"+r.Name, value).Err(); err != nil {
 		return err
 	}
-	return w.rdb.PExpire(ctx, prefix+"api", time.Hour).Err()
+	due := redis.ZAddArgs{XX: true, Members: []redis.Z{{Member: node}}}
+	return errors.Join(w.rdb.PExpire(ctx, prefix+"api", time.Hour).Err(), w.rdb.ZAddArgs(ctx, prefix+"blocked", due).Err())
 }
 
 // report pauses a node, or lifts its pause.
