@@ -7,21 +7,20 @@ function algorithms.C()
   local FAR = 60000000 -- how far ahead a start can be
   local from, to = '(' .. whole(now), whole(now + 86400000000 + FAR)
 
-
   return {
     load = function(of, key, numbers)
       local cap, lease = unpacked('>I7I7', numbers)
-      return { of = of, key = key, cap = cap, lease = lease, held = call('ZCOUNT', key, from, to), new = {}, gone = {}, latest = 0 }
+      return { of = of, key = key, cap = cap, lease = lease, held = call('ZCOUNT', key, from, to), new = {}, gone = {}, first = EXACT, latest = 0 }
     end,
     -- A full rule has a free place once enough leases have ended to be below cap, unless they are renewed.
     fit = function(r, t, _, id)
       if r.cap == 0 then return nil end
       if r.held < r.cap or id and tonumber(call('ZSCORE', r.key, id) or 0) > now then return t end
       r.free = r.free or tonumber(call('ZRANGEBYSCORE', r.key, from, to, 'WITHSCORES', 'LIMIT', whole(r.held - r.cap), '1')[2] or now + r.lease)
-      return max(t, r.free), true
+      return max(t, min(r.free, r.first)), true
     end,
     charge = function(r, start, _, id)
-      r.held, r.free, r.latest = r.held + 1, nil, max(r.latest, start + r.lease)
+      r.held, r.free, r.first, r.latest = r.held + 1, nil, min(r.first, start + r.lease), max(r.latest, start + r.lease)
       r.new[#r.new + 1], r.new[#r.new + 2] = whole(start + r.lease), id
       return 0
     end,
