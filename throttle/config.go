@@ -78,20 +78,6 @@ func (NoObserver) Decided(context.Context, Decision, time.Duration, error) {}
 // UpstreamSignal does nothing.
 func (NoObserver) UpstreamSignal(string) {}
 
-// UpstreamChange is a new effect of an API's answer, see Limiter.Report.
-type UpstreamChange struct {
-	// What is as Observer.UpstreamSignal gets it: "pause", "cut", "limit" or "rise".
-	What string
-	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and
-	// Pattern its place in the policy; both are empty for a pause.
-	Scope, Rule, Pattern string
-	// Limit is the API's own limit, for "limit"; 0 if the configured one applies again.
-	Limit int64
-	// Until is when the effect ends by itself, by the Redis server's clock, and Left the time until then.
-	Until time.Time
-	Left  time.Duration
-}
-
 const (
 	defaultPrefix  = "hw"
 	defaultPad     = 5 * time.Millisecond

@@ -75,7 +75,7 @@
 //	&hw:wake ~hw:{* ~hw:active ~hw:members ~hw:processes %R~hw:limits*
 //	+evalsha +eval +time +get +set +setrange +incrby +pttl +pexpire +expire +exists +del +publish
 //	+hdel +hexists +hget +hgetall +hincrby +hkeys +hlen +hmget +hscan +hset +hvals +mget
-//	+zadd +zcard +zcount +zmscore +zrange +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrange +zrevrangebyscore +zscore +zunionstore
+//	+zadd +zcard +zcount +zmscore +zrange +zrangebyscore +zrank +zrem +zremrangebyrank +zremrangebyscore +zrevrange +zrevrangebyscore +zscore +zunionstore
 //
 // %R~ lets package policystore read the limits but not change them, and needs Redis 7.
 //

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/answers"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
@@ -28,7 +29,7 @@ type Limiter struct {
 	rdb     redis.UniversalClient
 	sender  *sender
 	outage  *outage
-	reports reportCache
+	reports *answers.Reporter
 	members memberCount
 	lates   lates
 	shadows *shadows
@@ -66,6 +67,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		Redis: rdb, Scopes: l.scopes, Clocks: l.clocks, Base: cfg.Prefix, Timeout: cfg.Timeout, Logger: cfg.Logger,
 		Clock: func() string { return l.clock() }, ID: l.sender.records.client,
 	})
+	l.reports = l.newReporter()
 	l.shadows = &shadows{l: l, sender: newSender(l), tell: cfg.OnShadow, sums: map[ruleAt]*shadowSum{}}
 	return l, nil
 }
@@ -341,10 +343,10 @@ func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 		d.Grant = a.grant()
 	}
 	if d.Paused {
-		l.deniedByPause(p)
+		l.reports.Denied(p.Scope)
 	}
 	if d.Grant.probe {
-		l.reports.probe(p, d.begins)
+		l.reports.Probe(p.Scope, d.begins)
 	}
 	if p.stock != nil {
 		p.stock.saw(d)

@@ -23,18 +23,13 @@ type plan struct {
 	alone   *shadowRule // it is this rule's alone
 	stock   *stock      // what is charged before it is asked for; nil where nothing may be
 
-	refusal  error // the application may not spend from the scope
-	answers  policy.Answers
-	refusals policy.Refusals
-	resets   time.Duration // the unit of plain ones; 0 if the policy names none
-	hosts    []string      // whose answers count, none for all
+	refusal error // the application may not spend from the scope
 }
 
 // newPlan is what wire.Scopes attaches to a scope.
 func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	p := &plan{Scope: s, limiter: l, clock: l.clocks.Of(s.Prefix), mark: scopeMark(s.Scope)}
-	p.refusal, p.answers, p.refusals = pol.Authorize(s.Scope, l.cfg.App), pol.Answers(s.Scope), pol.Refusals(s.Scope)
-	p.resets, p.hosts = pol.ResetUnit(s.Scope), pol.Hosts(s.Scope)
+	p.refusal = pol.Authorize(s.Scope, l.cfg.App)
 	for _, b := range s.Rules {
 		info := RuleInfoOf(b)
 		if b.Rule.Algorithm == policy.Calendar && b.Rule.Limit > 0 {
@@ -132,21 +127,6 @@ func (p *plan) maxWait() time.Duration {
 		return left
 	}
 	return 0
-}
-
-// hearsHost reports whether answers of a host count. The host is that of Hint.Host.
-func (p *plan) hearsHost(host string) bool {
-	return len(p.hosts) == 0 || host == "" || policy.HostMatches(p.hosts, host)
-}
-
-// levels are the paths of the scope and of those above it, outermost first.
-func (p *plan) levels() (all []string) {
-	for i := range p.Path {
-		if p.Path[i] == '/' {
-			all = append(all, p.Path[:i])
-		}
-	}
-	return append(all, p.Path)
 }
 
 // price is what a request takes: a number of units under each rule, or by unit.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headway-go/headway/internal/answers"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -47,7 +48,7 @@ const (
 
 // newStock returns the stock of a path, nil unless all its rules prefetch: a concurrency rule and a pause do not.
 func newStock(bounds []policy.MatchedRule) *stock {
-	least := pauseGrace
+	least := answers.Grace
 	for _, b := range bounds {
 		least = min(least, b.Rule.Prefetch)
 	}

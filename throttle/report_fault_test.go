@@ -5,12 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // A correction is one of the rule as it was: when the policy changes the rule, it counts as the policy has it.
@@ -69,61 +66,6 @@ func TestRetryAfterBothPauses(t *testing.T) {
 			}
 			if d, err := b.Peek(ctx, Request{Scope: "p"}); err != nil || d.RetryAfter != test.want || d.Paused {
 				b.t.Errorf("a peek says %+v, %v", d, err)
-			}
-		})
-	}
-}
-
-// An answer that refuses nothing pauses until the reset, in milliseconds where only these fit the rule of its
-// limit, except where a rule already paces calls as slowly as the quota refills.
-func TestPauseOfNothingLeft(t *testing.T) {
-	t.Parallel()
-	window := func(limit int64, per time.Duration) policy.Rule {
-		return policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
-	}
-	shadow, tokens := bucket(10, 1), bucket(10, 1)
-	shadow.Shadow, tokens.Unit = true, "tokens"
-	tests := map[string]struct {
-		rule  policy.Rule
-		limit int64
-		reset time.Duration
-		want  time.Duration
-	}{
-		"10/s, and full again in 100 ms, rounded up": {bucket(10, 1), 1, sec, 0},
-		"the same, exact":                             {bucket(10, 1), 1, 100 * ms, 0},
-		"a burst of 5, full again in 500 ms":          {bucket(10, 5), 5, 500 * ms, 0},
-		"rounded up to a millisecond":                 {bucket(3, 1), 1, 334 * ms, 0},
-		"a slower API, in whole seconds":              {bucket(10, 1), 1, 2 * sec, 2 * sec},
-		"a slower API, exact":                         {bucket(10, 1), 1, 150 * ms, 150 * ms},
-		"our burst is larger":                         {bucket(10, 2), 1, sec, sec},
-		"a window admits its limit at once":           {window(10, sec), 1, sec, sec},
-		"a window of the API's limit, just begun":     {window(10, sec), 10, sec, 0},
-		"a window of the API's limit, almost over":    {window(500, 30*sec), 500, 1489 * ms, 1489 * ms},
-		"the same in milliseconds, read as seconds":   {window(500, 30*sec), 500, 1489 * sec, 1489 * ms},
-		"all of it in milliseconds":                   {window(500, 30*sec), 500, 30_000 * sec, 0},
-		"too long for milliseconds":                   {window(500, 30*sec), 500, 30_001 * sec, 30_001 * sec},
-		"milliseconds, of another limit":              {window(500, 30*sec), 400, 1489 * sec, 1489 * sec},
-		"milliseconds, of another unit":               {tokens, 10, 900 * sec, 900 * sec},
-		"a moment in whole seconds":                   {window(500, 30*sec), 500, 31 * sec, 31 * sec},
-		"an hour's limit, used up in half of it":      {window(5000, time.Hour), 5000, 30 * time.Minute, 30 * time.Minute},
-		"an hour's limit under a rule by the second":  {window(10, sec), 5000, time.Hour, time.Hour},
-		"no limit told":                               {bucket(10, 1), upstream.Unknown, sec, sec},
-		"a rule of another unit":                      {tokens, 1, sec, sec},
-		"a rule that stops nothing":                   {shadow, 1, sec, sec},
-		"a suspended rule":                            {window(0, sec), 1, sec, sec},
-		"numbers that no product of 64 bits can hold": {window(1, 366*24*time.Hour), 1 << 53, sec, sec},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing asks it
-			t.Cleanup(func() { _ = rdb.Close() })
-			l := newLimiter(t, rdb, policyOf(t, tt.rule), Config{})
-			p, err := l.plan("p")
-			noError(t, err)
-			q := upstream.Quota{Unit: policy.Requests, Limit: tt.limit, Remaining: 0, Reset: tt.reset}
-			if wait, _, asks := p.stays(upstream.Hint{Quotas: []upstream.Quota{q}}); wait != tt.want || asks != (tt.want > 0) {
-				t.Errorf("it pauses for %v, %t; want %v", wait, asks, tt.want)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ func quotaLeft(unit string, remaining int64, reset time.Duration) upstream.Hint 
 }
 
 // anew makes the limiter forget what it has told, as another process's knows nothing of it.
-func (b *bench) anew() { b.reports.pauses, b.reports.words = nil, nil }
+func (b *bench) anew() { b.reports.ForgetSent() }
 
 // hear reports an answer as another process than those before.
 func (b *bench) hear(scope string, a upstream.Hint) ReportResult {

@@ -40,7 +40,7 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, er
 		}
 	}
 	if err == nil {
-		err = l.forget(ctx, p, rule)
+		err = l.reports.Reset(ctx, p.Scope, rule)
 	}
 	if err != nil {
 		return done, wire.Unavailable(ctx, "reset", scope, err)

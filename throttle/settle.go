@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headway-go/headway/internal/answers"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -65,8 +66,11 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Sett
 // Source: docs/vendor.md#refused-calls
 func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error) {
 	p, err := l.plan(g.scope)
-	if g.Zero() || err != nil || p.answers == policy.AnswersIgnore || p.refusals.Count {
+	if g.Zero() || err != nil {
 		return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
+	}
+	if pol := l.Policy(); pol.Answers(p.Scope.Scope) == policy.AnswersIgnore || pol.Refusals(p.Scope.Scope).Count {
+		return Settlement{}, nil
 	}
 	none := policy.Costs{}
 	for _, b := range p.Rules {
@@ -80,7 +84,7 @@ func everyRate(policy.Rule) bool { return true }
 
 func isQuota(r policy.Rule) bool {
 	return r.Algorithm == policy.Calendar ||
-		(r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow) && r.Per > mostWindow
+		(r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow) && r.Per > answers.MostWindow
 }
 
 func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settles func(policy.Rule) bool) (Settlement, error) {

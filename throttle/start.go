@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/internal/answers"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
@@ -49,7 +50,7 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 		return Decision{}, false
 	}
 	if d.Grant.probe {
-		l.reports.probe(p, d.begins)
+		l.reports.Probe(p.Scope, d.begins)
 	}
 	l.observe(ctx, &d, 0, nil)
 	return d, true
@@ -196,27 +197,24 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	return lateness{leeway: min(2*late, most).Truncate(time.Microsecond)}
 }
 
-// A start that was granted for longer ahead than pauseGrace is looked after once more, so long before it comes, by a look that others may
-// share who spend from the scope. So no start begins more than pauseGrace after its API's pause was told, whoever told it.
-const (
-	pauseLook  = 100 * time.Millisecond
-	looksApart = 50 * time.Millisecond
-)
+// pauseLook is how long before a start that was granted more than answers.Grace ahead the pauses of its scope are looked up once more. So
+// no start begins more than answers.Grace after an API's pause was reported, by any process.
+const pauseLook = 100 * time.Millisecond
 
-// untilStart waits for a granted start. It is over at once where this process hears that an
-// API has paused the scope, or one above it, since the start was granted.
+// untilStart waits for a granted start. It is over at once if this process hears that an API has paused the scope, or one above it, since
+// the start was granted.
 func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (paused bool, err error) {
 	left := time.Until(d.begins)
 	if left > 0 {
-		l.reports.waiting.Add(1)
-		defer l.reports.waiting.Add(-1)
+		defer l.reports.Waiting()()
 	}
 	if left > 0 && req.OnWait != nil {
 		defer req.OnWait(left)()
 	}
-	look, before := d.Wait > pauseGrace, l.beforeStart(req, d)
+	start := d.start()
+	look, before := d.Wait > answers.Grace, l.beforeStart(req, d)
 	for {
-		heard, overtaken := l.reports.since(d)
+		overtaken, next := l.reports.Overtaken(start)
 		left = time.Until(d.begins)
 		if !overtaken && req.BeforeStart != nil && left <= before && ctx.Err() == nil {
 			req.BeforeStart()
@@ -228,7 +226,7 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 		}
 		if look && left <= pauseLook {
 			look = false
-			l.lookAtPauses(d.under)
+			l.reports.Look(d.under.Scope)
 		}
 		if look {
 			left -= pauseLook
@@ -236,10 +234,19 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 		if req.BeforeStart != nil {
 			left = min(left, time.Until(d.begins)-before)
 		}
-		if err := sleepUntil(ctx, left, heard); err != nil {
+		if err := sleepUntil(ctx, left, next); err != nil {
 			return false, err
 		}
 	}
+}
+
+// start returns the granted start, for pauses that may overtake it.
+func (d *Decision) start() answers.Start {
+	s := answers.Start{Granted: d.At, At: d.At.Add(d.Wait - d.overdue), Begins: d.begins, Replayed: d.replayed}
+	if !d.Degraded && d.under != nil {
+		s.Scope = d.under.Scope
+	}
+	return s
 }
 
 // beforeStart returns how long before a start its BeforeStart is called: a slow round trip, and some time for a busy machine.
@@ -250,111 +257,9 @@ func (l *Limiter) beforeStart(req *Request, d *Decision) time.Duration {
 	return d.under.clock.RoundTrip() + l.cfg.StartTolerance
 }
 
-// lookAtPauses asks what pauses there are of a plan's scope and of those above it, and has those heard of them who wait. It is asked once
-// for all who want to know in the same moment, and nobody is held up by it: where Redis does not answer, starts are as they were granted.
-func (l *Limiter) lookAtPauses(p *plan) {
-	if !l.reports.looks(p) {
-		return
-	}
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), l.cfg.Timeout)
-		defer cancel()
-		levels := p.levels()
-		fields := make([]string, len(levels))
-		for i, level := range levels {
-			fields[i] = "P" + level
-		}
-		values, err := l.rdb.HMGet(ctx, wire.APIKey(p.Prefix), fields...).Result()
-		if err != nil {
-			return
-		}
-		at := l.serverTime(p.Prefix)
-		for i, v := range values {
-			text, _ := v.(string)
-			if pause, is := wire.ReadPause(text); is && pause.Over() > at.UnixMicro() {
-				l.reports.pause(p.Prefix+levels[i], time.UnixMicro(pause.Over()), at)
-				l.emptyStocks(p.Prefix)
-			}
-		}
-	}()
-}
-
-// deniedByPause notes a denial for an API's pause: where that is not known here, those who wait for a start are told of it.
-func (l *Limiter) deniedByPause(p *plan) {
-	if l.reports.waiting.Load() > 0 && l.reports.unknown(p) {
-		l.lookAtPauses(p)
-	}
-}
-
-// since tells whether a pause was heard of after a start was granted that is before its end, and returns what is closed when another one
-// is. Whatever was decided later knew of the pause; when an attempt was that is answered once more, nobody knows.
-func (h *reportCache) since(d *Decision) (next <-chan struct{}, overtaken bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.next == nil {
-		h.next = make(chan struct{})
-	}
-	if len(h.pauses) == 0 || d.Degraded || d.At.IsZero() {
-		return h.next, false
-	}
-	start := d.At.Add(d.Wait - d.overdue)
-	for _, level := range d.under.levels() {
-		one, known := h.pauses[d.under.Prefix+level]
-		// By the server's clock an old pause would seem to be told later, and to hold on, since that
-		// clock has stepped back: so it is also to be in force by one that nobody sets.
-		holds := d.begins.Before(one.here.Add(pauseGrace))
-		if known && holds && (d.replayed || !one.at.Before(d.At)) && one.until.After(start) {
-			return h.next, true
-		}
-	}
-	return h.next, false
-}
-
-// pause notes a pause of a scope, by its key, that was in force at a time of the server's, and tells those who wait for a start.
-func (h *reportCache) pause(key string, until, at time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.pauses = bounded(h.pauses)
-	now := time.Now()
-	h.pauses[key] = cachedPause{until: until, here: now.Add(until.Sub(at)), told: now, at: at}
-	if h.next != nil {
-		close(h.next)
-		h.next = nil
-	}
-}
-
-// looks says that it is time for a look at the pauses of a plan's scope, and takes it for made.
-func (h *reportCache) looks(p *plan) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now, key := time.Now(), p.Prefix+p.Path
-	if at, known := h.looked[key]; known && now.Sub(at) < looksApart {
-		return false
-	}
-	h.looked = bounded(h.looked)
-	h.looked[key] = now
-	return true
-}
-
-// unknown says that no pause is known for which the plan's scope may have been denied.
-func (h *reportCache) unknown(p *plan) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, level := range p.levels() {
-		if one, known := h.pauses[p.Prefix+level]; known && time.Now().Before(one.here) {
-			return false
-		}
-	}
-	return true
-}
-
-// pauseGrace is how long a start that was granted before a pause may still be ahead: with
-// the notice of package policystore, it has come within a second of the change.
-const pauseGrace = 250 * time.Millisecond
-
 // overtaken says that a scope was paused while a start was waited for that was granted for longer ahead than a pause lets go.
 func (l *Limiter) overtaken(scope string, d Decision) bool {
-	if d.Wait <= pauseGrace {
+	if d.Wait <= answers.Grace {
 		return false
 	}
 	p, err := l.plan(scope)
