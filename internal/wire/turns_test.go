@@ -233,10 +233,7 @@ func (w *world) looks(d Dispatch, got Dispatched) error {
 		if at == Never {
 			look = w.now + 3600*second
 		}
-		if plain, _ := w.joint(t.scope, w.plain(t.scope, w.policy), w.now+d.From, t.cost, false); plain < at { // a correction holds it
-			look = min(look, max(w.now+1, plain, w.till(t.scope)))
-		}
-		look = min(look, max(w.now+1, its.Until))
+		look = max(w.now+1, min(look, its.Until, w.uncorrected(t, d.From)))
 		if got.Next == 0 || got.Next > look {
 			return wrong("%s of %s could start at %d (sure %v), the next look is at %d, not by %d", t.id, t.line(), at-epoch, sure, got.Next-epoch, look-epoch)
 		}

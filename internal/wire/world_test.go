@@ -129,17 +129,20 @@ func (w *world) of(scope string, policy int64) Rules {
 	return its
 }
 
-// till is when the first correction of a scope ends, and each that lets nothing start.
-func (w *world) till(scope string) int64 {
-	till, closed := int64(Never), int64(0)
-	for _, r := range w.rules {
-		if c := w.corrections[nodeOf(scope+strings.Repeat("/", 2), r.Level)+":"+r.Name]; c.until > w.now {
-			if till = min(till, c.until); c.limit == 0 { // nothing starts before it ends
-				closed = max(closed, c.until)
-			}
+// uncorrected is when a task could start at first as the corrections end, one after the other.
+func (w *world) uncorrected(t *waiting, from int64) int64 {
+	first, now := int64(Never), w.now
+	for _, c := range w.corrections {
+		if c.until <= now {
+			continue
 		}
+		w.now = c.until
+		its := w.of(t.scope, w.policy)
+		w.now = now
+		at, _ := w.joint(t.scope, its, now+from, t.cost, false)
+		first = min(first, max(at, c.until))
 	}
-	return max(till, closed)
+	return first
 }
 
 func unitsOf(r Rule, cost string) int64 {
