@@ -37,7 +37,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	}
 	ctx, cancel := j.bounded(ctx, t.cfg.MaxTimeout)
 	defer cancel()
-	ctx, lease := t.cfg.Limiter.Lease(t.withRun(ctx, j, d.Grant), d.Grant)
+	ctx, lease := t.cfg.Limiter.Lease(ctx, d.Grant)
 	defer t.observeLeases(d)()
 	defer func() {
 		if err := lease.Release(ctx); err != nil {
@@ -53,8 +53,7 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	defer func() { t.ended(j, outcome) }()
 	ctx, traced := t.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
-	seen, run := t.asRun(ctx, j)
-	run.grant = d.Grant
+	seen, run := t.asRun(ctx, j, d.Grant)
 	if j.task.Type() != queue.TypeHTTP { // else the handler says when the request was written
 		run.begun(time.Now())
 	}

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/headway-go/headway/queue"
@@ -11,42 +10,21 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// running is the run to which a context belongs.
-type running struct {
-	throttle *Middleware
-	job      *job
-	grant    throttle.Grant
-
-	mu   sync.Mutex
-	told policy.Costs // what it has spent, as reported to Config.Usage; nil: as at its start
-}
-
-type runningKey struct{}
-
-// withRun returns a context with which a handler can settle its run. A run that spends nothing is left
-// out.
-func (t *Middleware) withRun(ctx context.Context, j *job, g throttle.Grant) context.Context {
-	if g.Zero() {
-		return ctx
-	}
-	return context.WithValue(ctx, runningKey{}, &running{throttle: t, job: j, grant: g})
-}
-
 // settled reports the difference between costs and what was reported before.
-func (r *running) settled(costs policy.Costs) {
+func (r *taskRun) settled(costs policy.Costs) {
 	u := r.throttle.cfg.Usage
 	if u == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.told == nil {
-		r.told = r.job.estimated()
+	if r.spent == nil {
+		r.spent = r.job.estimated()
 	}
 	more := policy.Costs{}
 	for unit, n := range costs {
-		if d := n - r.told.Of(unit); d != 0 {
-			more[unit], r.told[unit] = d, n
+		if d := n - r.spent.Of(unit); d != 0 {
+			more[unit], r.spent[unit] = d, n
 		}
 	}
 	if len(more) > 0 {
@@ -73,8 +51,8 @@ func (j *job) estimated() policy.Costs {
 // by itself. A run that is never settled stays charged as estimated. Outside of a limited task's run
 // it does nothing.
 func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error) {
-	r, ok := ctx.Value(runningKey{}).(*running)
-	if !ok {
+	r, ok := ctx.Value(runKey{}).(*taskRun)
+	if !ok || r.grant.Zero() {
 		return throttle.Settlement{}, nil
 	}
 	got, err := r.throttle.cfg.Limiter.Settle(ctx, r.grant, costs)
@@ -100,8 +78,8 @@ func (t *Middleware) settleRefused(ctx context.Context, j *job, g throttle.Grant
 // finds it by the task's scope and id. The saved grant of a later attempt replaces it. Errors and cost
 // are those of throttle.Limiter.SaveGrant. Outside of a limited task's run it does nothing.
 func SaveGrant(ctx context.Context, stay time.Duration) error {
-	r, ok := ctx.Value(runningKey{}).(*running)
-	if !ok {
+	r, ok := ctx.Value(runKey{}).(*taskRun)
+	if !ok || r.grant.Zero() {
 		return nil
 	}
 	return r.throttle.cfg.Limiter.SaveGrant(ctx, r.grant, r.job.id, stay)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -87,15 +88,16 @@ type taskRun struct {
 	once  sync.Once // for begun
 
 	mu     sync.Mutex
-	paused bool // its scope, by the answer of its API
-	tells  bool // its handler has reported an answer
+	paused bool         // its scope, by the answer of its API
+	tells  bool         // its handler has reported an answer
+	spent  policy.Costs // as reported to Config.Usage; nil: as at its start
 }
 
 type runKey struct{}
 
 // asRun returns the context for a handler, and the state of its run.
-func (t *Middleware) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
-	r := &taskRun{throttle: t, job: j, began: time.Now()}
+func (t *Middleware) asRun(ctx context.Context, j *job, g throttle.Grant) (context.Context, *taskRun) {
+	r := &taskRun{throttle: t, job: j, grant: g, began: time.Now()}
 	return context.WithValue(ctx, runKey{}, r), r
 }
 
