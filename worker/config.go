@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/worker/internal/asynqx"
+	"github.com/headway-go/headway/worker/internal/signals"
 )
 
 // The intervals at which asynq polls for tasks. With its own defaults, 1s and 5s, a limited task would
@@ -176,12 +177,12 @@ func (t *Middleware) join() {
 // does. A server of New reads its limits file again at SIGHUP, unless Config.ReloadOn is set. The error
 // is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
-	signals, over := listenForSignals(s.reload != nil)
+	arrive, over := signals.Listen(s.reload != nil)
 	defer over()
 	if err := s.Start(handler); err != nil {
 		return err
 	}
-	obey(signals, s.Stop, s.reload)
+	signals.Obey(arrive, s.Stop, s.reload)
 	s.Shutdown()
 	return nil
 }

@@ -3,17 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
-	"slices"
-	"time"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/survey"
-	"github.com/headway-go/headway/worker/internal/asynqread"
+	"github.com/headway-go/headway/worker/internal/snapshot"
 	"github.com/headway-go/headway/worker/metrics"
 )
-
-// snapshotQueues is the most asynq queues that a snapshot counts.
-const snapshotQueues = 100
 
 // errIdle is the error of a snapshot before Begin and after End.
 var errIdle = errors.New("worker: no server runs")
@@ -26,40 +19,11 @@ var errIdle = errors.New("worker: no server runs")
 // Costs what survey.Read does, one command and three for each of 100 queues, and one for each of
 // the 200 fullest scopes.
 func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	now, err := survey.Read(ctx, t.cfg.Limiter)
-	if err != nil {
-		return metrics.Snapshot{}, err
+	s, err := snapshot.Read(ctx, t.cfg.Limiter, t.cfg.Redis)
+	if err == nil {
+		s.UsefulWorkers = t.useful(s.Queues)
 	}
-	queues, more, err := asynqread.CountTasks(ctx, t.cfg.Redis, snapshotQueues)
-	if err != nil {
-		return metrics.Snapshot{}, err
-	}
-	now.Partial = now.Partial || more
-	s := metrics.Snapshot{Survey: now}
-	if s.Oldest, err = t.oldest(ctx, now); err != nil {
-		return metrics.Snapshot{}, err
-	}
-	s.Queues = runnable(now, queues)
-	s.UsefulWorkers = t.useful(s.Queues)
-	return s, nil
-}
-
-// runnable counts the tasks that could start now: pending tasks, which no limit holds, and waiting
-// tasks whose rules have room. A paused queue has none.
-func runnable(now survey.Survey, queues []asynqread.QueueTasks) []metrics.QueueTasks {
-	ready := map[string]int64{}
-	for _, q := range now.Queues {
-		ready[q.First.Queue] += q.Ready
-	}
-	list := make([]metrics.QueueTasks, 0, len(queues))
-	for _, q := range queues {
-		one := metrics.QueueTasks{Name: q.Name, Active: q.Active}
-		if !q.Paused {
-			one.Runnable = q.Pending + ready[q.Name]
-		}
-		list = append(list, one)
-	}
-	return list
+	return s, err
 }
 
 // useful returns how many workers of this process's size the tasks of its queues keep busy.
@@ -74,32 +38,6 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 		}
 	}
 	return float64(tasks) / float64(slots)
-}
-
-// oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
-// The beginning is that in the task's headers.
-func (t *Middleware) oldest(ctx context.Context, now survey.Survey) ([]time.Time, error) {
-	tasks := make([]asynqread.TaskRef, len(now.Queues))
-	for i, q := range now.Queues {
-		tasks[i].Queue, tasks[i].ID = q.First.Queue, q.First.ID
-	}
-	headers, err := asynqread.Headers(ctx, t.cfg.Redis, tasks, queue.HeaderDue)
-	if err != nil {
-		return nil, err
-	}
-	oldest := slices.Repeat([]time.Time{{}}, len(now.Rules))
-	for i, q := range now.Queues {
-		since, err := time.Parse(time.RFC3339Nano, headers[i])
-		if err != nil {
-			continue // a task of another program: nobody knows
-		}
-		for _, r := range q.Rules {
-			if !since.IsZero() && (oldest[r].IsZero() || since.Before(oldest[r])) {
-				oldest[r] = since
-			}
-		}
-	}
-	return oldest, nil
 }
 
 // snapshot is Middleware.Snapshot while a server runs, with the newest version of the limits.

@@ -18,6 +18,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 // traces are the keys of ours that stand for tasks: none may be left when there are none.
@@ -306,11 +307,11 @@ func TestRecoveredInLine(t *testing.T) {
 	}
 }
 
-func (s *system) waitingTasks() *WaitingTasks { return NewWaitingTasks(s.rdb, s.throttle.cfg.Limiter) }
+func (s *system) waitingTasks() *waiting.Tasks { return waiting.New(s.rdb, s.throttle.cfg.Limiter) }
 
 // outcome has a task changed, and checks what became of it.
-func (s *system) outcome(want TaskOutcome) func(TaskOutcome, error) {
-	return func(got TaskOutcome, err error) {
+func (s *system) outcome(want waiting.Outcome) func(waiting.Outcome, error) {
+	return func(got waiting.Outcome, err error) {
 		s.t.Helper()
 		if err != nil || got != want {
 			s.t.Errorf("got %q, %v; want %q", got, err, want)
@@ -330,10 +331,10 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 	for i := range 5 {
 		s.planned(queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i), Cost: 1})
 	}
-	s.outcome(TaskChanged)(w.SetPriority(ctx, "default", "3", 5))
-	s.outcome(TaskChanged)(w.RunNext(ctx, "default", "2"))
-	s.outcome(TaskChanged)(w.SetScope(ctx, "default", "1", "p/b"))
-	s.outcome(TaskChanged)(w.Cancel(ctx, "default", "0"))
+	s.outcome(waiting.Changed)(w.SetPriority(ctx, "default", "3", 5))
+	s.outcome(waiting.Changed)(w.RunNext(ctx, "default", "2"))
+	s.outcome(waiting.Changed)(w.SetScope(ctx, "default", "1", "p/b"))
+	s.outcome(waiting.Changed)(w.Cancel(ctx, "default", "0"))
 	if s.info("0") != nil {
 		t.Error("a cancelled task is there")
 	}
@@ -343,7 +344,7 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 	if h := s.info("1").Headers; h[queue.HeaderScope] != "p/b" {
 		t.Errorf("%v", h)
 	}
-	s.outcome(TaskChanged)(w.SetPriority(ctx, "default", "3", 0))
+	s.outcome(waiting.Changed)(w.SetPriority(ctx, "default", "3", 0))
 	if _, has := s.info("3").Headers[queue.HeaderPriority]; has {
 		t.Error("it has a priority")
 	}
@@ -353,8 +354,8 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 		}
 	}
 
-	s.outcome(TaskGone)(w.Cancel(ctx, "default", "none"))
-	s.outcome(TaskGone)(w.RunNext(ctx, "none", "4"))
+	s.outcome(waiting.Gone)(w.Cancel(ctx, "default", "none"))
+	s.outcome(waiting.Gone)(w.RunNext(ctx, "none", "4"))
 	if _, err := w.SetPriority(ctx, "default", "4", policy.MaxPriority+1); err == nil {
 		t.Error("a priority out of bounds")
 	}
@@ -363,24 +364,24 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 	}
 
 	s.add(queue.Task{ID: "pending"})
-	s.outcome(TaskPending)(w.RunNext(ctx, "default", "pending"))
-	s.outcome(TaskChanged)(w.SetScope(ctx, "default", "pending", "p/c"))
+	s.outcome(waiting.Pending)(w.RunNext(ctx, "default", "pending"))
+	s.outcome(waiting.Changed)(w.SetScope(ctx, "default", "pending", "p/c"))
 	if info := s.info("pending"); info.State != asynq.TaskStatePending || info.Headers[queue.HeaderScope] != "p/c" {
 		t.Errorf("%+v", info)
 	}
 	s.add(queue.Task{ID: "later", Delay: time.Hour})
-	s.outcome(TaskChanged)(w.SetPriority(ctx, "default", "later", 3))
+	s.outcome(waiting.Changed)(w.SetPriority(ctx, "default", "later", 3))
 	if info := s.info("later"); info.State != asynq.TaskStateScheduled || time.Until(info.NextProcessAt) < 50*time.Minute || info.Headers[queue.HeaderPriority] != "3" {
 		t.Errorf("%+v", info)
 	}
-	s.outcome(TaskChanged)(w.RunNext(ctx, "default", "later"))
+	s.outcome(waiting.Changed)(w.RunNext(ctx, "default", "later"))
 	if info := s.info("later"); info.State != asynq.TaskStatePending {
 		t.Errorf("%+v", info)
 	}
 	_, err := s.client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID("bare"), asynq.ProcessIn(time.Hour))
 	must(t, err)
-	s.outcome(TaskNoScope)(w.SetScope(ctx, "default", "bare", "p/a"))
-	s.outcome(TaskChanged)(w.Cancel(ctx, "default", "bare"))
+	s.outcome(waiting.NoScope)(w.SetScope(ctx, "default", "bare", "p/a"))
+	s.outcome(waiting.Changed)(w.Cancel(ctx, "default", "bare"))
 }
 
 // A task that was granted its start keeps it, and its units, whatever is asked for.
@@ -397,9 +398,9 @@ func TestDispatchedTasksAreLeftAlone(t *testing.T) {
 	if err != nil || len(got.Granted) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	s.outcome(TaskDispatched)(w.RunNext(ctx, "default", "one"))
-	s.outcome(TaskDispatched)(w.SetPriority(ctx, "default", "one", 1))
-	s.outcome(TaskDispatched)(w.SetScope(ctx, "default", "one", "p/b"))
+	s.outcome(waiting.Dispatched)(w.RunNext(ctx, "default", "one"))
+	s.outcome(waiting.Dispatched)(w.SetPriority(ctx, "default", "one", 1))
+	s.outcome(waiting.Dispatched)(w.SetScope(ctx, "default", "one", "p/b"))
 	if _, granted, err := list.Standing(ctx, ask.Ref()); err != nil || !granted || s.info("one").Headers[queue.HeaderScope] != "p/a" {
 		t.Errorf("granted %t, %v, %v", granted, err, s.info("one").Headers)
 	}
@@ -426,16 +427,16 @@ func TestTasksChangedWhileTheyStart(t *testing.T) {
 	w, cancelled := s.waitingTasks(), map[string]bool{}
 	for i := range tasks {
 		id := fmt.Sprintf("p/%c %03d", "ab"[i%2], (i*37)%(tasks/2))
-		got, err := []func() (TaskOutcome, error){
-			func() (TaskOutcome, error) { return w.RunNext(t.Context(), "default", id) },
-			func() (TaskOutcome, error) { return w.SetPriority(t.Context(), "default", id, i%7-3) },
-			func() (TaskOutcome, error) {
+		got, err := []func() (waiting.Outcome, error){
+			func() (waiting.Outcome, error) { return w.RunNext(t.Context(), "default", id) },
+			func() (waiting.Outcome, error) { return w.SetPriority(t.Context(), "default", id, i%7-3) },
+			func() (waiting.Outcome, error) {
 				return w.SetScope(t.Context(), "default", id, "p/"+string("cab"[i%3]))
 			},
-			func() (TaskOutcome, error) { return w.Cancel(t.Context(), "default", id) },
+			func() (waiting.Outcome, error) { return w.Cancel(t.Context(), "default", id) },
 		}[i%4]()
 		must(t, err)
-		cancelled[id] = i%4 == 3 && got == TaskChanged
+		cancelled[id] = i%4 == 3 && got == waiting.Changed
 	}
 	left := tasks
 	for _, gone := range cancelled {

@@ -29,6 +29,7 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/internal/backlog"
+	"github.com/headway-go/headway/worker/internal/detach"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 	"github.com/headway-go/headway/worker/internal/ratelog"
 	"github.com/headway-go/headway/worker/internal/sweep"
@@ -257,6 +258,19 @@ func (t *Middleware) sweep() {
 		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Bounded: t.cfg.OnMaxWait != nil,
 		Providers: t.dispatcher.Dispatched, Gone: t.dispatcher.Ended, Failed: t.observer.Failed,
 	})
+}
+
+// Detach converts the waiting tasks of a queue back into plain asynq tasks: their max retry is the
+// rest of their budget, asynq keeps their time-out and deadline, and no header bounds them. Use it to
+// stop using Headway, or for tasks that programs without Headway will run. It returns how many tasks
+// it changed.
+//
+// Stop every Headway worker of the queue first: a task that is running, or that is enqueued meanwhile,
+// is not changed. Detach writes each task to a record in Redis before it removes it from its queue. If
+// a crash interrupts it, call it again to finish. How often a task has failed, and its last error, are
+// lost.
+func Detach(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
+	return detach.Queue(ctx, rdb, name)
 }
 
 // Stop puts the tasks that wait in handlers back into their queues; from then on no task waits in a

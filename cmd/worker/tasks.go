@@ -15,7 +15,7 @@ import (
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
-	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 // tasksUsage is what "worker tasks -h" prints; testdata/tasks.golden holds the same text.
@@ -312,9 +312,9 @@ func (c *tasksCommand) printCount(n control.TaskCount) error {
 }
 
 // leftWords say why a task was left as it is.
-var leftWords = map[worker.TaskOutcome]string{
-	worker.TaskGone: "gone meanwhile", worker.TaskActive: "with a worker", worker.TaskDispatched: "granted their starts already",
-	worker.TaskPending: "next to be taken by a worker", worker.TaskEnded: "ended", worker.TaskNoScope: "without a scope in their headers",
+var leftWords = map[waiting.Outcome]string{
+	waiting.Gone: "gone meanwhile", waiting.Active: "with a worker", waiting.Dispatched: "granted their starts already",
+	waiting.Pending: "next to be taken by a worker", waiting.Ended: "ended", waiting.NoScope: "without a scope in their headers",
 }
 
 var doneWords = map[control.Verb]string{

@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 // clearPage is how many places of a queue one step of clear reads at once.
@@ -18,7 +18,7 @@ const clearPage = 1000
 type clearing struct {
 	*Service
 	who      Actor
-	tasks    *worker.WaitingTasks
+	tasks    *waiting.Tasks
 	change   TaskChange
 	most     int
 	done     *TasksDone
@@ -40,7 +40,7 @@ func (s *Service) clear(ctx context.Context, who Actor, c TaskChange, most int, 
 	if err != nil {
 		return err
 	}
-	d := &clearing{Service: s, who: who, tasks: worker.NewWaitingTasks(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[waitlist.Ref]bool{}}
+	d := &clearing{Service: s, who: who, tasks: waiting.New(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[waitlist.Ref]bool{}}
 	for _, provider := range providers {
 		if err := d.queued(ctx, provider); err != nil {
 			return err

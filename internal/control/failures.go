@@ -9,7 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 const (
@@ -203,9 +203,9 @@ func (s *Service) applyFailed(ctx context.Context, who Actor, c TaskChange, most
 	}
 	done.More = more
 	for _, one := range gone {
-		done.add(c, one, worker.TaskGone)
+		done.add(c, one, waiting.Gone)
 	}
-	tasks := worker.NewWaitingTasks(s.rdb, s.limiter)
+	tasks := waiting.New(s.rdb, s.limiter)
 	for _, one := range list {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -219,11 +219,11 @@ func (s *Service) applyFailed(ctx context.Context, who Actor, c TaskChange, most
 	return nil
 }
 
-func (s *Service) changeFailed(ctx context.Context, tasks *worker.WaitingTasks, verb Verb, one meant) (Outcome, error) {
+func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb Verb, one meant) (Outcome, error) {
 	info, err := s.inspector.GetTaskInfo(one.queue, one.id)
 	switch {
 	case isGone(err):
-		return worker.TaskGone, nil
+		return waiting.Gone, nil
 	case err != nil:
 		return "", err
 	case !hasFailed(info):
@@ -243,9 +243,9 @@ func (s *Service) changeFailed(ctx context.Context, tasks *worker.WaitingTasks, 
 func outcomeOf(state asynq.TaskState) Outcome {
 	switch {
 	case state == asynq.TaskStateActive:
-		return worker.TaskActive
+		return waiting.Active
 	case slices.Contains([]asynq.TaskState{asynq.TaskStateCompleted, asynq.TaskStateAggregating}, state):
-		return worker.TaskEnded
+		return waiting.Ended
 	}
-	return worker.TaskPending
+	return waiting.Pending
 }

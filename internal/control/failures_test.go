@@ -13,7 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 // failing has one task of each scope fail for good, and one that is tried again in an hour. Their ids are those of their scopes with "-end"
@@ -123,7 +123,7 @@ func TestFailedByRole(t *testing.T) {
 					if int(n.Tasks) != len(want) || done.Changed != len(want) || fmt.Sprint(done.Refused) != fmt.Sprint(refused) || fmt.Sprint(n.Refused) != fmt.Sprint(refused) {
 						t.Errorf("counted %+v, did %+v; want %v changed and %v refused", n, done, want, refused)
 					}
-					if gone := done.Left[worker.TaskGone]; byID && gone != 4-len(want)-len(refused) || !byID && gone > 0 {
+					if gone := done.Left[waiting.Gone]; byID && gone != 4-len(want)-len(refused) || !byID && gone > 0 {
 						t.Errorf("%d are gone: %+v", gone, done)
 					}
 					left := slices.DeleteFunc([]string{"p/a-again", "p/a-end", "p/b-again", "p/b-end", "q-again", "q-end"}, func(id string) bool { return slices.Contains(want, id) })
@@ -156,7 +156,7 @@ func TestFailedOnce(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Failed: true, IDs: []string{"p/a-end", "p/b-end", "a0"}})
-	if err != nil || done.Changed != 1 || done.Left[worker.TaskPending] != 2 {
+	if err != nil || done.Changed != 1 || done.Left[waiting.Pending] != 2 {
 		t.Errorf("%+v, %v", done, err)
 	}
 	done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Failed: true, Scope: "p/a", Most: 2})

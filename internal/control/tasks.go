@@ -15,7 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
-	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 // taskVerbs are the verbs of TaskChange.
@@ -73,10 +73,10 @@ type TaskCount struct {
 }
 
 // Outcome is the outcome of a change for one task.
-type Outcome = worker.TaskOutcome
+type Outcome = waiting.Outcome
 
 // TaskChanged is the Outcome of a task that was changed.
-const TaskChanged = worker.TaskChanged
+const TaskChanged = waiting.Changed
 
 // TasksDone is the result of a TaskChange.
 type TasksDone struct {
@@ -244,7 +244,7 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 		return done, err
 	}
 	done.More = more
-	tasks := worker.NewWaitingTasks(s.rdb, s.limiter)
+	tasks := waiting.New(s.rdb, s.limiter)
 	for _, one := range list {
 		if err = done.change(ctx, tasks, c, one); err != nil {
 			break
@@ -254,7 +254,7 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 }
 
 // change changes one task, and adds the outcome.
-func (d *TasksDone) change(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) error {
+func (d *TasksDone) change(ctx context.Context, tasks *waiting.Tasks, c TaskChange, one meant) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (d *TasksDone) add(c TaskChange, one meant, out Outcome) {
 	}
 }
 
-func changeTask(ctx context.Context, tasks *worker.WaitingTasks, c TaskChange, one meant) (Outcome, error) {
+func changeTask(ctx context.Context, tasks *waiting.Tasks, c TaskChange, one meant) (Outcome, error) {
 	switch c.Verb {
 	case VerbRun:
 		return tasks.RunNext(ctx, one.queue, one.id)

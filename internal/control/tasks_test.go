@@ -15,7 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
-	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 func newTasks(t *testing.T) (*asked, *bytes.Buffer) {
@@ -262,7 +262,7 @@ func TestClearInSteps(t *testing.T) {
 	var changed []int
 	for {
 		done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "*", Most: 2})
-		if err != nil || done.Left[worker.TaskGone] > 1 {
+		if err != nil || done.Left[waiting.Gone] > 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		if changed = append(changed, done.Changed); !done.More || done.Changed == 0 {

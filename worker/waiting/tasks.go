@@ -1,4 +1,5 @@
-package worker
+// Package waiting changes waiting tasks for people: it cancels them, starts them next, and gives them other priorities and scopes.
+package waiting
 
 import (
 	"context"
@@ -17,37 +18,35 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// WaitingTasks changes waiting tasks for people; worker tasks and the page use it. It never loses a
-// task or starts it twice: it leaves a task alone that was granted its start, or that a worker has. It
-// is safe for concurrent use, from any process.
-type WaitingTasks struct {
+// Tasks are the waiting tasks of a Redis. A change never loses a task or starts it twice: it leaves a task alone that was granted
+// its start, or that a worker has. Tasks is safe for concurrent use, from any process.
+type Tasks struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
 	inspector *asynq.Inspector
 }
 
-// NewWaitingTasks returns the waiting tasks of a Redis under a limiter's limits. It does no I/O and
-// takes no ownership.
-func NewWaitingTasks(rdb redis.UniversalClient, limiter *throttle.Limiter) *WaitingTasks {
-	return &WaitingTasks{rdb: rdb, limiter: limiter, inspector: asynq.NewInspectorFromRedisClient(rdb)}
+// New returns the waiting tasks of a Redis under a limiter's limits. It does no I/O and takes no ownership.
+func New(rdb redis.UniversalClient, limiter *throttle.Limiter) *Tasks {
+	return &Tasks{rdb: rdb, limiter: limiter, inspector: asynq.NewInspectorFromRedisClient(rdb)}
 }
 
-// TaskOutcome is the outcome of a change for one task.
-type TaskOutcome string
+// Outcome is the outcome of a change for one task.
+type Outcome string
 
-// The outcomes. All but TaskChanged left the task as it was.
+// The outcomes. All but Changed left the task as it was.
 const (
-	TaskChanged    TaskOutcome = "changed"
-	TaskGone       TaskOutcome = "gone"       // there is no such task
-	TaskActive     TaskOutcome = "active"     // a worker has it
-	TaskDispatched TaskOutcome = "dispatched" // it was granted its start
-	TaskPending    TaskOutcome = "pending"    // a worker takes it next
-	TaskEnded      TaskOutcome = "ended"      // it is archived (which RunNext changes) or completed, or waits for its group
-	TaskNoScope    TaskOutcome = "no_scope"   // no header names its scope, so it can't be changed
+	Changed    Outcome = "changed"
+	Gone       Outcome = "gone"       // there is no such task
+	Active     Outcome = "active"     // a worker has it
+	Dispatched Outcome = "dispatched" // it was granted its start
+	Pending    Outcome = "pending"    // a worker takes it next
+	Ended      Outcome = "ended"      // it is archived (which RunNext changes) or completed, or waits for its group
+	NoScope    Outcome = "no_scope"   // no header names its scope, so it can't be changed
 )
 
-var taskOutcomes = map[asynqx.Outcome]TaskOutcome{
-	asynqx.Moved: TaskChanged, asynqx.Gone: TaskGone, asynqx.Active: TaskActive, asynqx.Pending: TaskPending, asynqx.Elsewhere: TaskEnded,
+var outcomes = map[asynqx.Outcome]Outcome{
+	asynqx.Moved: Changed, asynqx.Gone: Gone, asynqx.Active: Active, asynqx.Pending: Pending, asynqx.Elsewhere: Ended,
 }
 
 // heldFor bounds the changes of one task, so that it is back before asynq takes it for lost.
@@ -55,16 +54,16 @@ const heldFor = 10 * time.Second
 
 // Cancel deletes a waiting task, with its place in the queue and its unique lock. Costs some round
 // trips. The error is Redis's.
-func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome, error) {
+func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 	info, out, err := w.info(name, id)
 	if out != "" || err != nil {
 		return out, err
 	}
 	switch info.State {
 	case asynq.TaskStateActive:
-		return TaskActive, nil
+		return Active, nil
 	case asynq.TaskStateArchived, asynq.TaskStateCompleted, asynq.TaskStateAggregating:
-		return TaskEnded, nil
+		return Ended, nil
 	}
 	if err := w.inspector.DeleteTask(name, id); err != nil { // asynq deletes no task that has become active
 		_, out, infoErr := w.now(name, id)
@@ -75,26 +74,26 @@ func (w *WaitingTasks) Cancel(ctx context.Context, name, id string) (TaskOutcome
 	}
 	ask, spends, err := waiterOf(info)
 	if err != nil || !spends {
-		return TaskChanged, nil //nolint:nilerr // the task is gone, and a worker takes its place out
+		return Changed, nil //nolint:nilerr // the task is gone, and a worker takes its place out
 	}
 	// Otherwise a worker does so a second or two later.
 	_ = w.report(ctx, ask, waitlist.Gone)
-	return TaskChanged, nil
+	return Changed, nil
 }
 
 // now returns the outcome for a task that could not be changed, empty for a task that waits.
-func (w *WaitingTasks) now(name, id string) (*asynq.TaskInfo, TaskOutcome, error) {
+func (w *Tasks) now(name, id string) (*asynq.TaskInfo, Outcome, error) {
 	info, out, err := w.info(name, id)
 	if out == "" && err == nil && info.State == asynq.TaskStateActive {
-		out = TaskActive
+		out = Active
 	}
 	return info, out, err
 }
 
-func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, error) {
+func (w *Tasks) info(name, id string) (*asynq.TaskInfo, Outcome, error) {
 	info, err := w.inspector.GetTaskInfo(name, id)
 	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-		return nil, TaskGone, nil
+		return nil, Gone, nil
 	}
 	return info, "", err
 }
@@ -105,13 +104,13 @@ func (w *WaitingTasks) info(name, id string) (*asynq.TaskInfo, TaskOutcome, erro
 // pending. So does one that is archived: it is decided on like a new one, and its next failure is
 // final again if it had used up its retries. Costs some twenty round trips. The error is Redis's, or
 // one of policy.Policy.Check.
-func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcome, error) {
+func (w *Tasks) RunNext(ctx context.Context, name, id string) (Outcome, error) {
 	info, out, err := w.info(name, id)
 	if out != "" || err != nil {
 		return out, err
 	}
 	if info.State == asynq.TaskStateArchived {
-		return TaskChanged, w.inspector.RunTask(name, id)
+		return Changed, w.inspector.RunTask(name, id)
 	}
 	return w.change(ctx, name, id, func(ask waitlist.Waiter) (map[string]string, waitlist.Waiter, error) {
 		return nil, ask, requestOf(ask).Check(w.limiter.Policy())
@@ -121,7 +120,7 @@ func (w *WaitingTasks) RunNext(ctx context.Context, name, id string) (TaskOutcom
 // SetPriority changes the priority of a waiting task. The task goes behind those that already wait with
 // its new priority, and keeps the priority when it is retried. The error is one of RunNext, or says
 // that the priority is out of bounds.
-func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priority int) (TaskOutcome, error) {
+func (w *Tasks) SetPriority(ctx context.Context, name, id string, priority int) (Outcome, error) {
 	if priority < -policy.MaxPriority || priority > policy.MaxPriority {
 		return "", fmt.Errorf("headway: priority %d is not from %d to %d", priority, -policy.MaxPriority, policy.MaxPriority)
 	}
@@ -138,7 +137,7 @@ func (w *WaitingTasks) SetPriority(ctx context.Context, name, id string, priorit
 // SetScope changes the scope that a waiting task spends from. The task goes to the end of the new
 // scope's queue. Its errors are those of RunNext: a rule must match the new scope, and its rules must
 // admit the task's cost.
-func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (TaskOutcome, error) {
+func (w *Tasks) SetScope(ctx context.Context, name, id, scope string) (Outcome, error) {
 	return w.change(ctx, name, id, func(ask waitlist.Waiter) (map[string]string, waitlist.Waiter, error) {
 		ask.Scope = scope
 		return map[string]string{queue.HeaderScope: scope}, ask, requestOf(ask).Check(w.limiter.Policy())
@@ -148,9 +147,9 @@ func (w *WaitingTasks) SetScope(ctx context.Context, name, id, scope string) (Ta
 // change changes the headers of a waiting task. It holds the task, so that no worker can take it; takes
 // it out of its queue; changes its headers; puts it back; and gives it another place. If this process
 // dies in between, asynq recovers the task, with the old or the new headers.
-func (w *WaitingTasks) change(ctx context.Context, name, id string,
+func (w *Tasks) change(ctx context.Context, name, id string,
 	changed func(waitlist.Waiter) (map[string]string, waitlist.Waiter, error), place func(context.Context, waitlist.Waiter) error,
-) (TaskOutcome, error) {
+) (Outcome, error) {
 	if err := asynqx.CheckRelease(); err != nil {
 		return "", err
 	}
@@ -163,7 +162,7 @@ func (w *WaitingTasks) change(ctx context.Context, name, id string,
 		return "", err
 	}
 	if !spends {
-		return TaskNoScope, nil
+		return NoScope, nil
 	}
 	headers, then, err := changed(ask)
 	if err != nil {
@@ -176,16 +175,16 @@ func (w *WaitingTasks) change(ctx context.Context, name, id string,
 	defer cancel()
 	held, was, err := asynqx.Hold(ctx, w.rdb, name, id)
 	if err != nil || was != asynqx.Moved {
-		return taskOutcomes[was], err
+		return outcomes[was], err
 	}
 	return w.changeHeld(ctx, held, ask, then, headers, place)
 }
 
 // changePending changes the headers of a task without a place in a queue. It is scheduled meanwhile, and
 // becomes pending again, as the first: a worker decides on it next.
-func (w *WaitingTasks) changePending(ctx context.Context, name, id string, headers map[string]string) (TaskOutcome, error) {
+func (w *Tasks) changePending(ctx context.Context, name, id string, headers map[string]string) (Outcome, error) {
 	if len(headers) == 0 {
-		return TaskPending, nil
+		return Pending, nil
 	}
 	mover := asynqx.NewMover(w.rdb, func(string) {})
 	if _, err := mover.Park(ctx, name, []string{id}, soon()); err != nil {
@@ -193,18 +192,18 @@ func (w *WaitingTasks) changePending(ctx context.Context, name, id string, heade
 	}
 	held, was, err := asynqx.Hold(ctx, w.rdb, name, id)
 	if err != nil || was != asynqx.Moved {
-		return taskOutcomes[was], err
+		return outcomes[was], err
 	}
 	err = held.PutBack(ctx, headers, time.Now())
 	if err == nil {
 		_, err = mover.Release(ctx, name, []string{id}) // in a paused queue asynq does so
 	}
-	return TaskChanged, err
+	return Changed, err
 }
 
-func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then waitlist.Waiter, headers map[string]string,
+func (w *Tasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then waitlist.Waiter, headers map[string]string,
 	place func(context.Context, waitlist.Waiter) error,
-) (TaskOutcome, error) {
+) (Outcome, error) {
 	stands, released, err := w.limiter.Waitlist().Standing(ctx, ask.Ref())
 	if err == nil && stands && !released {
 		if err = w.report(ctx, ask, waitlist.Left); err == nil {
@@ -212,36 +211,36 @@ func (w *WaitingTasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, t
 		}
 	}
 	if err != nil || released { // asynq's safety net recovers a task that has lost its place
-		return TaskDispatched, errors.Join(err, held.PutBack(ctx, nil, soon()))
+		return Dispatched, errors.Join(err, held.PutBack(ctx, nil, soon()))
 	}
 	if !stands { // it waits for a time of its own
 		if err := held.PutBack(ctx, headers, time.Time{}); err != nil || len(headers) > 0 {
-			return TaskChanged, err
+			return Changed, err
 		}
-		return TaskChanged, w.inspector.RunTask(held.Queue, held.ID)
+		return Changed, w.inspector.RunTask(held.Queue, held.ID)
 	}
 	if err := held.PutBack(ctx, headers, soon()); err != nil {
 		return "", err
 	}
-	return TaskChanged, place(ctx, then)
+	return Changed, place(ctx, then)
 }
 
 // soon returns when asynq recovers a task without a place.
 func soon() time.Time { return time.Now().Add(waitlist.SafetyNet(0)) }
 
 // report reports what became of a task.
-func (w *WaitingTasks) report(ctx context.Context, ask waitlist.Waiter, what waitlist.What) error {
+func (w *Tasks) report(ctx context.Context, ask waitlist.Waiter, what waitlist.What) error {
 	return w.limiter.Waitlist().Report(ctx, ask.Ref().Provider(), []waitlist.News{{Ref: ask.Ref(), What: what}})
 }
 
 // join puts a task at the end of its line.
-func (w *WaitingTasks) join(ctx context.Context, ask waitlist.Waiter) error {
+func (w *Tasks) join(ctx context.Context, ask waitlist.Waiter) error {
 	joined, err := w.limiter.Waitlist().Join(ctx, []waitlist.Waiter{ask})
 	return errors.Join(err, joined[0].Err)
 }
 
 // toFront puts a task before all others of its line, but behind those that were put there before.
-func (w *WaitingTasks) toFront(ctx context.Context, ask waitlist.Waiter) error {
+func (w *Tasks) toFront(ctx context.Context, ask waitlist.Waiter) error {
 	joined, err := w.limiter.Waitlist().Rejoin(ctx, []waitlist.Back{{Waiter: ask}})
 	return errors.Join(err, joined[0].Err)
 }

@@ -1,4 +1,7 @@
-package worker
+// Package signals obeys the signals that end a process, pause it, or have it read its limits file.
+//
+// Only package worker uses it.
+package signals
 
 import (
 	"os"
@@ -6,10 +9,10 @@ import (
 	"syscall"
 )
 
-// listenForSignals returns the signals that end the process, stop it from taking tasks or, if reloads
+// Listen returns the signals that end the process, stop it from taking tasks or, if reloads
 // is set, have it read its limits file. Call it before a server starts, so that no signal is lost
 // meanwhile.
-func listenForSignals(reloads bool) (signals chan os.Signal, over func()) {
+func Listen(reloads bool) (signals chan os.Signal, over func()) {
 	signals = make(chan os.Signal, 2)
 	signal.Notify(signals, append([]os.Signal{syscall.SIGTERM, os.Interrupt}, pauseSignals...)...)
 	if reloads { // otherwise SIGHUP ends the process, as it ends any
@@ -18,8 +21,8 @@ func listenForSignals(reloads bool) (signals chan os.Signal, over func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
-// obey blocks until a signal ends the process. As with asynq, SIGTSTP only stops it from taking tasks.
-func obey(signals <-chan os.Signal, stop, reload func()) {
+// Obey blocks until a signal ends the process. As with asynq, SIGTSTP only stops it from taking tasks.
+func Obey(signals <-chan os.Signal, stop, reload func()) {
 	for s := range signals {
 		switch s {
 		case syscall.SIGTERM, os.Interrupt:

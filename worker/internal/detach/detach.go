@@ -1,4 +1,7 @@
-package worker
+// Package detach converts waiting tasks back into plain asynq tasks.
+//
+// Only package worker uses it.
+package detach
 
 import (
 	"context"
@@ -30,16 +33,8 @@ type plain struct {
 	At        time.Time         `json:"at"`
 }
 
-// Detach converts the waiting tasks of a queue back into plain asynq tasks: their max retry is the
-// rest of their budget, asynq keeps their time-out and deadline, and no header bounds them. Use it to
-// stop using Headway, or for tasks that programs without Headway will run. It returns how many tasks
-// it changed.
-//
-// Stop every Headway worker of the queue first: a task that is running, or that is enqueued meanwhile,
-// is not changed. Detach writes each task to a record in Redis before it removes it from its queue. If
-// a crash interrupts it, call it again to finish. How often a task has failed, and its last error, are
-// lost.
-func Detach(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
+// Queue is worker.Detach.
+func Queue(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
 	l := &leaving{
 		rdb: rdb, queue: name, client: asynq.NewClientFromRedisClient(rdb),
 		inspector: asynq.NewInspectorFromRedisClient(rdb),
@@ -155,7 +150,7 @@ func (l *leaving) restore(ctx context.Context, p plain) error {
 	return l.rdb.HDel(ctx, l.journal(), p.ID).Err()
 }
 
-// finish enqueues the tasks that an earlier Detach removed and did not put back.
+// finish enqueues the tasks that an earlier call removed and did not put back.
 func (l *leaving) finish(ctx context.Context) error {
 	var records *redis.MapStringStringCmd
 	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
