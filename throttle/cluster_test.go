@@ -136,7 +136,7 @@ func TestClusterCountsProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		for want, id := range []string{"one", "two"} {
-			if n, err := l.join(t.Context(), id, time.Minute); err != nil || n != int64(want)+1 {
+			if n, err := l.countMembers(t.Context(), id, time.Minute); err != nil || n != int64(want)+1 {
 				t.Errorf("%s: %d processes, %v", id, n, err)
 			}
 		}

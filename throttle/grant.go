@@ -81,7 +81,7 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
 		return nil
 	}
 	if g.local {
-		l.outage.giveBack(g.plan, g)
+		l.freeLocal(g)
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -97,6 +97,13 @@ func (l *Limiter) giveBack(ctx context.Context, g Grant, wakes bool) error {
 		}
 	}
 	return nil
+}
+
+// freeLocal frees the places that a grant of an outage holds in this process.
+func (l *Limiter) freeLocal(g Grant) {
+	if g.plan != nil { // else it is one of NewGrant
+		l.outage.GiveBack(g.plan.Scope, g.id)
+	}
 }
 
 // report tells what became of a grant, under the rules as they are by now, or those of the grant while its run goes on: it has their

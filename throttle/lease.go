@@ -16,7 +16,6 @@ import (
 type Lease struct {
 	limiter *Limiter
 	grant   Grant
-	plan    *plan
 	lost    context.CancelCauseFunc
 	shadow  *shadow     // of the grant
 	again   atomic.Bool // the release is being sent again
@@ -42,22 +41,18 @@ func (l *Limiter) Lease(ctx context.Context, g Grant) (context.Context, *Lease) 
 }
 
 func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
-	if g.Zero() {
+	if g.plan == nil { // it took nothing
 		return ctx, &Lease{}
 	}
-	p := g.plan
-	if p == nil {
-		return ctx, &Lease{}
-	}
-	shortest, longest, some := p.leases()
+	shortest, longest, some := g.plan.leases()
 	if !some {
 		return ctx, &Lease{}
 	}
+	s := &Lease{limiter: l, grant: g}
 	if g.local {
-		l.outage.hold(p, g)
-		return ctx, &Lease{limiter: l, grant: g, plan: p}
+		l.outage.Hold(g.plan.Scope, g.id)
+		return ctx, s
 	}
-	s := &Lease{limiter: l, grant: g, plan: p}
 	held, lost := context.WithCancelCause(ctx)
 	s.lost = lost
 	s.mu.Lock()
@@ -117,7 +112,7 @@ func (s *Lease) Release(ctx context.Context) error {
 	case s.limiter == nil:
 		return nil
 	case s.grant.local:
-		s.limiter.outage.giveBack(s.plan, s.grant)
+		s.limiter.freeLocal(s.grant)
 		return nil
 	}
 	s.end(context.Canceled)

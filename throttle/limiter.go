@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/answers"
+	"github.com/headway-go/headway/internal/outage"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
@@ -28,9 +29,9 @@ type Limiter struct {
 	clocks  *wire.Clocks
 	rdb     redis.UniversalClient
 	sender  *sender
-	outage  *outage
+	outage  *outage.Outage
 	reports *answers.Reporter
-	members memberCount
+	members atomic.Int64 // processes that share the limits, as last seen; 0 if none ever was
 	lates   lates
 	shadows *shadows
 	ahead   atomic.Int64  // the furthest start ever asked for
@@ -58,7 +59,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		cfg:    cfg,
 		clocks: &wire.Clocks{},
 		rdb:    rdb,
-		outage: newOutage(cfg.Logger),
+		outage: outage.New(cfg.Logger),
 		clock:  func() string { return "" },
 	}
 	l.sender = newSender(l)
@@ -328,8 +329,8 @@ func (l *Limiter) observe(ctx context.Context, d *Decision, took time.Duration, 
 // answered reads the answer to an attempt, and what it tells of the server. A grant to a caller that has gone goes back.
 func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	p := a.plan
-	if l.outage.on.Load() {
-		l.outage.decided(p)
+	if l.outage.On() {
+		l.outage.Decided(p.Scope)
 	}
 	if dead := wire.Ended(ctx); dead != nil {
 		go l.orphan(a)

@@ -96,7 +96,7 @@ func TestDeadContextIsNoOutage(t *testing.T) {
 					t.Fatalf("got %+v, %v", d, err)
 				}
 			}
-			if !l.outage.since.IsZero() {
+			if l.outage.On() {
 				t.Error("a dead context began an outage")
 			}
 		})

@@ -1,4 +1,4 @@
-package throttle
+package outage
 
 import (
 	"testing"
@@ -6,6 +6,11 @@ import (
 
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+const (
+	sec, ms = time.Second, time.Millisecond
+	epoch   = 1_800_057_600_000_000 // a whole day
 )
 
 // "Share gives each process limit / live workers last seen, rounded down", and it begins as spent.
@@ -97,13 +102,14 @@ func TestShareSteps(t *testing.T) {
 // "maxShares bounds what an outage remembers", and never at the cost of a run.
 func TestSharesAreBounded(t *testing.T) {
 	t.Parallel()
-	o := newOutage(nil)
+	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
+	o := New(nil)
 	now := time.UnixMicro(epoch)
 	runs := policy.Rule{Algorithm: policy.Concurrency, Limit: 1, Lease: sec}
 	busy := o.share("busy", runs, 1, now.Add(-sec), 0)
 	busy.take(now, "run", 1)
 	for i := range maxShares + 100 {
-		o.share(string(rune(i)), window10(), 1, now, 0)
+		o.share(string(rune(i)), window, 1, now, 0)
 	}
 	if len(o.shares) != maxShares || o.shares["busy"] != busy {
 		t.Errorf("%d shares are remembered, want %d with the one that is in use", len(o.shares), maxShares)
