@@ -26,7 +26,10 @@ for i = 2, #ARGV, 4 do
     end
     if what == 'back' then
       tree.wait(q, g.scope, { score(g.score), id }, g.cost ~= 1 and { [id] = g.cost } or {})
-      if its then call('HSET', rules_key, g.scope, text) end
+      if its then
+        call('HSET', rules_key, g.scope, text)
+        call('EXPIRE', rules_key, STAYS)
+      end
     end
     landed(waiter)
   end

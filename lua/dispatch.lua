@@ -37,6 +37,7 @@ for i = 9, #ARGV, 2 do
   call('HSET', rules_key, ARGV[i], ARGV[i + 1])
   tree.due_above(leaf_node(ARGV[i]))
 end
+if #ARGV > 8 then call('EXPIRE', rules_key, STAYS) end
 for scope in string.gmatch(ARGV[8], '([^\n]*)\n') do skips[leaf_node(scope)] = true end
 
 -- Grants that have not come OVERDUE after they were given. Other callers learn of them a second later.
@@ -241,9 +242,7 @@ for q in pairs(serves) do
   if seen[q] and not full then here[#here + 1], here[#here + 2] = q, whole(max(now, min(look or 0, now + 1000000))) end
 end
 if look then
-  call('HSET', P .. 'queues', unpack(here))
-  call('EXPIRE', P .. 'queues', STAYS)
-  call('EXPIRE', rules_key, STAYS)
+  if call('HSET', P .. 'queues', unpack(here)) > 0 then call('EXPIRE', P .. 'queues', STAYS) end
 else
   call('DEL', P .. 'queues', P .. 'units', P .. 'sequence', rules_key)
 end

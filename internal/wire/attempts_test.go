@@ -105,7 +105,9 @@ return without`
 
 // age has a time pass for the keys.
 func (w *world) age(us int64) error {
-	keys, err := w.rdb.Eval(context.Background(), older, nil, us/1000).StringSlice()
+	real := time.Since(w.aged)
+	w.aged = w.aged.Add(real)
+	keys, err := w.rdb.Eval(context.Background(), older, nil, us/1000-real.Milliseconds()).StringSlice()
 	if err != nil {
 		return err
 	}

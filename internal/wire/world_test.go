@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -53,6 +54,7 @@ type world struct {
 	limits                 map[int64][]int64 // the limit of each rule, by policy
 	counters               map[string]*counter
 	pauses                 map[string]*Pause
+	aged                   time.Time             // when keys were last made older
 	corrections            map[string]correction // of limits, by node and rule
 	starts                 map[string]int64      // by attempt id
 	lines                  map[string][]*waiting
