@@ -3,13 +3,12 @@ package worker
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/refusals"
 )
 
 // A task that the present limits refuse, or that is for another application, is not lost: it waits for
@@ -21,10 +20,6 @@ const (
 	// random.
 	appPause    = time.Second
 	limitsPause = 10 * time.Second
-	// refusedApart is the interval between the times at which such tasks come back to this process, as
-	// long as none waits for longer than refusedMost. Beyond that, each waits up to twice as long.
-	refusedApart = 50 * time.Millisecond
-	refusedMost  = 30 * time.Second
 )
 
 // refusal returns why the limits refuse a task, as observers receive it, "" for any other error; and
@@ -66,14 +61,14 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
 		return true, with
 	}
-	at := t.heeding(j, t.returns.next(time.Now(), pause))
+	at := t.heeding(j, t.returns.Next(time.Now(), pause))
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
 	t.observer.Refused(j.queue, why, time.Until(at))
 	j.why = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "headway: ")
 	if why == "unmatched" {
-		t.unmatched.waits(ctx, t.log, j, at)
+		t.unmatched.Waits(ctx, t.log, refusals.Task{Queue: j.queue, ID: j.id, Type: j.task.Type(), Scope: j.scope, Why: j.why}, at)
 	} else {
 		t.tellRefused(ctx, j, why, of, err)
 	}
@@ -118,29 +113,4 @@ func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, er
 		return
 	}
 	t.log.WarnContext(ctx, "waiting task can never pass under the current limits; it waits for new limits", about...)
-}
-
-// returns spreads the times at which refused tasks come back. It is safe for concurrent use.
-type returns struct {
-	mu   sync.Mutex
-	last time.Time // the last time that is taken
-}
-
-// next returns when a task comes back that is put back now.
-func (r *returns) next(now time.Time, pause time.Duration) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last.Before(now) {
-		r.last = now
-	}
-	r.last = r.last.Add(refusedApart)
-	if most := now.Add(refusedMost); r.last.After(most) {
-		r.last = most
-		return most.Add(rand.N(refusedMost)) // too many: each comes back about once a minute
-	}
-	at := now.Add(pause + rand.N(pause/2))
-	if at.Before(r.last) {
-		at = r.last
-	}
-	return at
 }

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,7 +21,6 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // says is a log to look into.
@@ -115,36 +113,6 @@ func TestOtherAppsTasksWait(t *testing.T) {
 	}
 }
 
-// "However many there are, they come back some at a time": 10,000 tasks with no worker for
-// them cost some 220 pick-ups a second in all, and fewer 20 a second at most.
-func TestRefusedComeBackSomeAtATime(t *testing.T) {
-	t.Parallel()
-	for tasks, most := range map[int]int{1: 1, 10: 15, 1000: 40, 10_000: 260} {
-		var r returns
-		begin := time.Unix(1_800_000_000, 0)
-		due := map[int64]int{0: tasks} // by second
-		total := 0
-		for second := int64(0); second < 600; second++ {
-			now := begin.Add(time.Duration(second) * time.Second)
-			if n := due[second]; second >= 60 && n > 2*most {
-				t.Errorf("of %d tasks %d come in second %d, want %d at most", tasks, n, second, 2*most)
-			} else if second >= 60 {
-				total += n
-			}
-			for range due[second] {
-				at := r.next(now, appPause)
-				if wait := at.Sub(now); wait < appPause || wait > time.Minute {
-					t.Fatalf("one of %d comes in %s", tasks, wait)
-				}
-				due[asynqx.SecondAtOrAfter(at)-begin.Unix()]++
-			}
-		}
-		if total > 540*most || total < 540/2 {
-			t.Errorf("of %d tasks %d come in 540 seconds, want %d at most", tasks, total, 540*most)
-		}
-	}
-}
-
 // Under unmatched: fail a task that has a place in line fails for good too when it is picked up. Enqueueing refuses such tasks as under deny.
 func TestUnmatchedFails(t *testing.T) {
 	t.Parallel()
@@ -173,50 +141,6 @@ func TestUnmatchedFails(t *testing.T) {
 	if _, err := client.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a"}); !errors.As(err, new(*policy.UnmatchedError)) {
 		t.Errorf("enqueue says %v", err)
 	}
-}
-
-// A scope that meets no rule has one warning a minute, which says how many of its tasks wait. Beyond 20 scopes one warning stands for
-// the others.
-func TestUnmatchedWarnings(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var log says
-		var u unmatched
-		back := func(scope string, tasks int) {
-			for i := range tasks {
-				u.waits(t.Context(), logTo(&log), &job{scope: scope, queue: "q", id: fmt.Sprint(i)}, time.Now().Add(30*time.Second))
-			}
-		}
-		pass := func(d time.Duration) {
-			<-time.After(d)
-			synctest.Wait()
-		}
-		back("p/a", 3)
-		back("p/b", 1)
-		pass(2 * unmatchedGather)
-		if log.times("scope=p/a tasks=3 queue=q task_id=0") != 1 || log.times("scope=p/b tasks=1") != 1 || log.times("level=WARN") != 2 {
-			t.Errorf("the log is %s", log.String())
-		}
-		pass(50 * time.Second) // the first are due by now
-		back("p/a", 2)
-		pass(5 * time.Second)
-		if log.times("scope=p/a") != 1 {
-			t.Error("a scope is warned of twice in a minute")
-		}
-		pass(5 * time.Second)
-		back("p/a", 3)
-		pass(2 * unmatchedGather)
-		if log.times("scope=p/a tasks=5") != 1 {
-			t.Errorf("a minute later the log is %s", log.String())
-		}
-		for i := range 100 {
-			back(fmt.Sprint("misspelt/", i), 2)
-		}
-		pass(2 * unmatchedGather)
-		if n := log.times("scope=misspelt/"); n != mostUnmatched || log.times("tasks of more scopes wait") != 1 {
-			t.Errorf("there are %d lines of 100 scopes", n)
-		}
-	})
 }
 
 // "A limit lowered under a task's cost leaves it waiting", one that comes only then too; a cost that could never pass fails for good.
