@@ -10,6 +10,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/internal/signals"
 )
@@ -36,6 +37,9 @@ const (
 // queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same
 // priorities as in asynq.
 func (t *Middleware) config(cfg asynq.Config) asynq.Config {
+	if len(cfg.Queues) == 0 {
+		cfg.Queues = map[string]int{queue.DefaultQueue: 1} // as asynq does
+	}
 	t.queues.Serve(cfg.Queues)
 	if cfg.IsFailure != nil {
 		t.isFailure = cfg.IsFailure
@@ -145,7 +149,7 @@ func (s *Server) Start(handler asynq.Handler) error {
 	if s.client.Pacer.Stopped() {
 		return fmt.Errorf("worker: the server was stopped; make another with NewServer: %w", asynq.ErrServerClosed)
 	}
-	if s.middleware.stopped() {
+	if s.middleware.serving.Err() != nil {
 		return fmt.Errorf("worker: the Middleware ended with the last of its servers; make another with New or NewMiddleware: %w", asynq.ErrServerClosed)
 	}
 	if s.begin != nil && !s.begun.Load() {

@@ -181,15 +181,12 @@ func (t *Middleware) hold(time.Duration) func() {
 	}
 }
 
-// errStopping is the cause that ends waits in handlers when the server stops.
-var errStopping = errors.New("headway: the worker is stopping")
-
 // whileServing returns ctx, canceled also when Stop is called or the task's server shuts down.
 func (t *Middleware) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
 	serving := t.served(ctx)
-	ctx, cancel := context.WithCancelCause(ctx)
-	detach := context.AfterFunc(serving, func() { cancel(errStopping) })
-	return ctx, func() { detach(); cancel(nil) }
+	ctx, cancel := context.WithCancel(ctx)
+	detach := context.AfterFunc(serving, cancel)
+	return ctx, func() { detach(); cancel() }
 }
 
 // undecided handles a task without a decision, or whose wait for its start was interrupted.
@@ -234,8 +231,6 @@ func (t *Middleware) served(ctx context.Context) context.Context {
 	}
 	return t.serving
 }
-
-func (t *Middleware) stopped() bool { return t.serving.Err() != nil }
 
 // denied handles a task that may not start yet. If its max wait or deadline ends before it can start,
 // the task ends now; otherwise it is put back.

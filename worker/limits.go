@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsfile"
 	"github.com/headway-go/headway/throttle/policy"
@@ -109,8 +107,6 @@ type Limits struct {
 	source  *limitsfile.Source
 	reloads chan os.Signal // by Run
 
-	serving  sync.Mutex // separate from mu, which End holds while it waits
-	queues   []string   // of its servers
 	summary  summary
 	running  atomic.Bool     // between Begin and End
 	failures ratelog.Repeats // log lines of tasks that are retried, by scope
@@ -139,6 +135,9 @@ func New(conn any, cfg Config) (*Limits, error) {
 	l := &Limits{cfg: cfg, log: cfg.Logger, reloads: make(chan os.Signal, 1)}
 	if l.log == nil {
 		l.log = slog.Default()
+	}
+	if l.cfg.Registerer == nil {
+		l.cfg.Registerer = prometheus.DefaultRegisterer
 	}
 	if err := l.connect(conn); err != nil {
 		return nil, err
@@ -284,17 +283,10 @@ func (l *Limits) register() error {
 	if l.cfg.NoMetrics {
 		return nil
 	}
-	if err := l.registerer().Register(l.metrics); err != nil {
+	if err := l.cfg.Registerer.Register(l.metrics); err != nil {
 		return fmt.Errorf("worker: the metrics cannot be registered; give each New of a process a Registerer of its own, or NoMetrics: %w", err)
 	}
 	return nil
-}
-
-func (l *Limits) registerer() prometheus.Registerer {
-	if l.cfg.Registerer != nil {
-		return l.cfg.Registerer
-	}
-	return prometheus.DefaultRegisterer
 }
 
 func (l *Limits) shadowed(one throttle.Shadowed) {
@@ -360,7 +352,6 @@ func (l *Limits) NewServer(cfg asynq.Config) *Server {
 		cfg.Logger, cfg.LogLevel = redishealth.NewAsynqLogger(l.log, l.health), asynq.DebugLevel
 	}
 	cfg.ErrorHandler = l.logFailures(cfg.ErrorHandler)
-	l.serve(cfg.Queues)
 	s := l.Middleware.NewServer(cfg)
 	s.begin, s.over = func() error { return l.Begin(context.Background()) }, l.End
 	if l.cfg.ReloadOn == nil && l.cfg.LimitsFile != "" && !l.cfg.NoReload {
@@ -473,26 +464,9 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	return &wg
 }
 
-// serve notes the queues of a server.
-func (l *Limits) serve(queues map[string]int) {
-	l.serving.Lock()
-	defer l.serving.Unlock()
-	if len(queues) == 0 {
-		queues = map[string]int{queue.DefaultQueue: 1}
-	}
-	for name := range queues {
-		if !slices.Contains(l.queues, name) {
-			l.queues = append(l.queues, name)
-		}
-	}
-}
-
 // waiting counts the tasks that wait in the queues of this process.
 func (l *Limits) waiting(ctx context.Context) (int64, error) {
-	l.serving.Lock()
-	queues := slices.Clone(l.queues)
-	l.serving.Unlock()
-	return asynqread.Backlog(ctx, l.rdb, queues)
+	return asynqread.Backlog(ctx, l.rdb, l.queues.Own())
 }
 
 // End stops what Begin has started. Without a Begin it does nothing.
@@ -509,7 +483,7 @@ func (l *Limits) End() {
 	l.end()
 	l.beside.Wait()
 	if !l.cfg.NoMetrics {
-		l.registerer().Unregister(l.metrics)
+		l.cfg.Registerer.Unregister(l.metrics)
 	}
 	if l.owned {
 		if err := l.rdb.Close(); err != nil {

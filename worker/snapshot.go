@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/headway-go/headway/worker/internal/snapshot"
 	"github.com/headway-go/headway/worker/metrics"
@@ -32,8 +33,9 @@ func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
 	if slots == 0 {
 		return 0
 	}
+	own := t.queues.Own()
 	for _, q := range queues {
-		if t.queues.Owns(q.Name) {
+		if slices.Contains(own, q.Name) {
 			tasks += q.Active + q.Runnable
 		}
 	}

@@ -66,11 +66,16 @@ func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 		return Ended, nil
 	}
 	if err := w.inspector.DeleteTask(name, id); err != nil { // asynq deletes no task that has become active
-		_, out, infoErr := w.now(name, id)
-		if out != "" && infoErr == nil {
-			return out, nil
+		info, out, infoErr := w.info(name, id)
+		switch {
+		case infoErr != nil:
+			return "", err
+		case out == "" && info.State == asynq.TaskStateActive:
+			return Active, nil
+		case out == "":
+			return "", err
 		}
-		return "", err
+		return out, nil
 	}
 	ask, spends, err := waiterOf(info)
 	if err != nil || !spends {
@@ -79,15 +84,6 @@ func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 	// Otherwise a worker does so a second or two later.
 	_ = w.report(ctx, ask, waitlist.Gone)
 	return Changed, nil
-}
-
-// now returns the outcome for a task that could not be changed, empty for a task that waits.
-func (w *Tasks) now(name, id string) (*asynq.TaskInfo, Outcome, error) {
-	info, out, err := w.info(name, id)
-	if out == "" && err == nil && info.State == asynq.TaskStateActive {
-		out = Active
-	}
-	return info, out, err
 }
 
 func (w *Tasks) info(name, id string) (*asynq.TaskInfo, Outcome, error) {

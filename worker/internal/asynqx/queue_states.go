@@ -2,6 +2,7 @@ package asynqx
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ type QueueStates struct {
 	failed  func(kind string) // called for each failed query, with "queue_state"
 
 	mu      sync.Mutex
-	own     map[string]bool // those served by servers of this process
+	own     []string // those served by servers of this process
 	known   map[string]queueState
 	served  map[string]bool // by any server, when last queried
 	asked   time.Time
@@ -33,9 +34,6 @@ type queueState struct {
 const (
 	// StateStays is how long the standstill of a queue stays known.
 	StateStays = time.Second
-	// ServedStays is how long it stays known that servers of other processes serve a queue; they
-	// report it every 5 s.
-	ServedStays = 5 * time.Second
 	// MostStates is how many queues are known at most.
 	MostStates = 10_000
 )
@@ -45,27 +43,26 @@ const (
 func NewQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, failed func(kind string)) *QueueStates {
 	return &QueueStates{
 		rdb: rdb, servers: inspector.Servers, failed: failed,
-		own: map[string]bool{}, known: map[string]queueState{}, served: map[string]bool{},
+		known: map[string]queueState{}, served: map[string]bool{},
 	}
 }
 
-// Serve records the queues of a server of this process, as in asynq.Config.
+// Serve records the queues of a server of this process, with their weights.
 func (q *QueueStates) Serve(queues map[string]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for name, priority := range queues {
-		q.own[name] = q.own[name] || priority > 0
-	}
-	if len(queues) == 0 {
-		q.own["default"] = true // as asynq does
+	for name, weight := range queues {
+		if weight > 0 && !slices.Contains(q.own, name) {
+			q.own = append(q.own, name)
+		}
 	}
 }
 
-// Owns reports whether a server of this process serves a queue.
-func (q *QueueStates) Owns(name string) bool {
+// Own returns the queues that servers of this process serve.
+func (q *QueueStates) Own() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.own[name]
+	return slices.Clone(q.own)
 }
 
 // Stands reports whether a queue stands still, as far as is known.
@@ -136,7 +133,7 @@ func (q *QueueStates) due(age time.Duration, names []string) (due []string, othe
 		}
 		state.asked = time.Now()
 		q.known[name] = state
-		due, others = append(due, name), others || !q.own[name]
+		due, others = append(due, name), others || !slices.Contains(q.own, name)
 	}
 	return due, others
 }
@@ -174,8 +171,9 @@ func (q *QueueStates) askPaused(ctx context.Context, names []string, served map[
 	if _, err := pipe.Exec(ctx); err != nil {
 		return err
 	}
+	own := q.Own()
 	for i, name := range names {
-		q.Note(name, paused[i].Val() > 0 || !served[name] && !q.Owns(name))
+		q.Note(name, paused[i].Val() > 0 || !served[name] && !slices.Contains(own, name))
 	}
 	return nil
 }

@@ -101,15 +101,12 @@ func New(cfg Config) *Dispatcher {
 // Intercept passes each call of Dispatch through wrap, for tests. Call it before Start.
 func (d *Dispatcher) Intercept(wrap func(next Func) Func) { d.dispatch = wrap(d.dispatch) }
 
-// AddServer adds a server: how many tasks it runs at a time, of which the first server's number counts, and its queues as in
-// asynq.Config. Call it before the server starts.
+// AddServer adds a server: how many tasks it runs at a time, of which the first server's number counts, and its queues with
+// their weights. Call it before the server starts.
 func (d *Dispatcher) AddServer(concurrency int, queues map[string]int, strict bool) {
 	d.Size(concurrency)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(queues) == 0 {
-		queues = map[string]int{"default": 1} // as asynq does
-	}
 	for name, weight := range queues {
 		if weight > 0 {
 			d.queues[name] = max(d.queues[name], weight)
