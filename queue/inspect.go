@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -30,7 +31,7 @@ func ReasonOf(b policy.MatchedRule, upstream bool) Reason {
 // inspect asks what a task that was just placed waits for, and when it starts. If Redis does not
 // answer, the result stays as it is.
 func (p *planner) inspect(ctx context.Context, r *Result, ask waitlist.Waiter) {
-	s, err := p.limiter.Waitlist().InspectWaiter(ctx, ask.Ref())
+	s, err := inspect.Of(p.limiter.Waitlist()).Task(ctx, ask.Ref())
 	if err != nil || !s.Waits {
 		return
 	}
@@ -41,7 +42,7 @@ func (p *planner) inspect(ctx context.Context, r *Result, ask waitlist.Waiter) {
 }
 
 // bindingOf returns the rule that a task waits for, and of a pause by an API the task's scope alone.
-func bindingOf(s waitlist.WaiterStatus, ask waitlist.Waiter) Binding {
+func bindingOf(s inspect.WaiterStatus, ask waitlist.Waiter) Binding {
 	if s.Paused {
 		return Binding{Scope: ask.Scope}
 	}
@@ -49,7 +50,7 @@ func bindingOf(s waitlist.WaiterStatus, ask waitlist.Waiter) Binding {
 }
 
 // momentsOf returns an estimate by the local clock; from and to are zero if it rests on no runs.
-func momentsOf(e waitlist.Estimate) (at, from, to time.Time) {
+func momentsOf(e inspect.Estimate) (at, from, to time.Time) {
 	now := time.Now()
 	if at = now.Add(e.In); e.To == e.From {
 		return at, from, to
@@ -93,7 +94,7 @@ func (u untold) add(it *item) {
 // starts stay unknown.
 func (p *planner) inspectUntold(ctx context.Context, sum *Summary, of untold) {
 	for _, one := range of {
-		s, err := p.limiter.Waitlist().InspectWaiter(ctx, one.last.Ref())
+		s, err := inspect.Of(p.limiter.Waitlist()).Task(ctx, one.last.Ref())
 		if err != nil {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/test/redistest"
@@ -77,11 +78,11 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string) error {
 	}
 	for _, what := range []waitlist.What{waitlist.Unused, waitlist.Came, waitlist.Gone} {
 		for _, g := range dispatch().Granted {
-			_, _ = l.Waitlist().InspectWaiter(ctx, g.Ref())
+			_, _ = inspect.Of(l.Waitlist()).Task(ctx, g.Ref())
 			dispatch(waitlist.News{Ref: g.Ref(), What: what})
 		}
 	}
-	_, _, _ = l.Waitlist().Queued(ctx, scope, 0, 10)
+	_, _, _ = inspect.Of(l.Waitlist()).Queued(ctx, scope, 0, 10)
 	_, _ = l.Waitlist().ActiveProviders(ctx, time.Time{})
 	_, _ = l.Forecast(ctx, scope)
 	_, _ = l.Report(ctx, scope, upstream.Hint{Limited: true})

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -24,13 +24,13 @@ func (r *RuleForecast) Free() int64 {
 // Client.Forecast of package queue, and means nothing for a pause. It does no I/O. Not safe for concurrent use.
 func (r *RuleForecast) AdmitsIn(units int64) Estimate {
 	if r.Algorithm == policy.Concurrency {
-		return r.RunTimes.Wait(waitlist.PlaceQueue{Tasks: units, Held: r.Limit - r.Free() + r.over}, r.Limit)
+		return r.RunTimes.Wait(inspect.PlaceQueue{Tasks: units, Held: r.Limit - r.Free() + r.over}, r.Limit)
 	}
 	d, known := r.admitsIn(units)
 	if !known {
-		return waitlist.Unknown
+		return inspect.Unknown
 	}
-	return waitlist.Exactly(d)
+	return inspect.Exactly(d)
 }
 
 // admitsIn is AdmitsIn for a rate rule; known is false if no clock can tell.

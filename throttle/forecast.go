@@ -9,17 +9,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/redisread"
-	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
 // RunTimes is how long runs under a concurrency rule take.
-type RunTimes = waitlist.RunTimes
+type RunTimes = inspect.RunTimes
 
 // Estimate is when something is expected to happen.
-type Estimate = waitlist.Estimate
+type Estimate = inspect.Estimate
 
 // Forecast is what the next task of a scope meets: the state of its rules, their pace, and the tasks that wait before it.
 type Forecast struct {
@@ -72,7 +72,7 @@ func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) 
 	for _, r := range out.Rules {
 		levels = append(levels, r.Scope)
 	}
-	waiting, err := l.list.WaitingIn(ctx, provider, levels...)
+	waiting, err := inspect.Of(l.list).WaitingIn(ctx, provider, levels...)
 	if err != nil {
 		return Forecast{}, err
 	}
@@ -122,7 +122,7 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 		return redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 			for i, b := range p.Rules {
 				if b.Rule.Algorithm == policy.Concurrency {
-					times[i] = pipe.Get(ctx, waitlist.RunTimesKey(p.Prefix, b))
+					times[i] = pipe.Get(ctx, inspect.RunTimesKey(p.Prefix, b))
 					held[i] = pipe.ZCount(ctx, wire.StateKey(p.Prefix, b), "("+micros(out.At), "+inf")
 				}
 			}
@@ -135,7 +135,7 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 	for i := range p.Rules {
 		if times[i] != nil {
 			one := &out.Rules[i]
-			one.RunTimes, one.over = waitlist.ReadRunTimes(times[i].Val()), max(0, held[i].Val()-one.Limit)
+			one.RunTimes, one.over = inspect.ReadRunTimes(times[i].Val()), max(0, held[i].Val()-one.Limit)
 		}
 	}
 	return nil

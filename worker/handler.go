@@ -216,12 +216,12 @@ func (t *Middleware) back(ctx context.Context, j *job, d throttle.Decision) time
 	if d.Handed && t.dispatcher.Unused(j.ref()) == nil {
 		return time.Now().Add(waitlist.SafetyNet(d.Wait))
 	}
-	joined, err := t.cfg.Limiter.Waitlist().Rejoin(ctx, []waitlist.Back{{Waiter: j.waiter(), Score: d.Place()}})
-	if err = cmp.Or(err, joined[0].Err); err != nil {
+	joined, err := t.cfg.Limiter.Waitlist().Rejoin(ctx, j.waiter(), d.Place())
+	if err = cmp.Or(err, joined.Err); err != nil {
 		t.observer.Failed("rejoin")
 		return time.Now()
 	}
-	return time.Now().Add(waitlist.SafetyNet(joined[0].Expected))
+	return time.Now().Add(waitlist.SafetyNet(joined.Expected))
 }
 
 // served returns a context that ends when no task of the server waits any more.

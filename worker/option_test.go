@@ -10,6 +10,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -257,7 +258,7 @@ func TestUnknownTypeTakesNoTurn(t *testing.T) {
 	s.until("the next runs", func() bool { return s.ran("next") == 1 })
 	s.until("the other has failed", func() bool { i := s.info("new"); return i != nil && i.Retried == 1 })
 	s.until("nobody stands in line or is out", func() bool {
-		got, err := s.throttle.cfg.Limiter.Waitlist().Inspect(t.Context(), "p/a")
+		got, err := inspect.Of(s.throttle.cfg.Limiter.Waitlist()).Scope(t.Context(), "p/a")
 		return err == nil && got.Waiting == 0 && got.Dispatched == 0
 	})
 }

@@ -94,11 +94,11 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 	if j.scope == "" {
 		return false
 	}
-	stands, err := t.cfg.Limiter.Waitlist().IsQueued(ctx, j.ref())
+	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
 	if err != nil {
 		t.observer.Failed("overtaken")
 	}
-	return err != nil || stands
+	return err != nil || queued || granted
 }
 
 // tellRefused logs that tasks wait for such a reason, once a minute for all of one kind.

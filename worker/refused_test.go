@@ -131,8 +131,8 @@ func TestUnmatchedFails(t *testing.T) {
 		t.Errorf("it failed with %q", text)
 	}
 	s.until("its place is given up", func() bool {
-		stands, err := s.throttle.cfg.Limiter.Waitlist().IsQueued(t.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: "stands"})
-		return err == nil && !stands
+		queued, granted, err := s.throttle.cfg.Limiter.Waitlist().Standing(t.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: "stands"})
+		return err == nil && !queued && !granted
 	})
 	if s.refusals("unmatched") != 0 || log.times("no rule matches") != 0 {
 		t.Error("it is said that they wait")

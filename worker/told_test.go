@@ -15,6 +15,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -105,7 +106,7 @@ func TestToldTakesHeldStartsBack(t *testing.T) {
 	s.add(queue.Task{ID: "held", MaxRetry: queue.Retries(0)})
 	<-s.ended
 	s.until("both are in their line", func() bool {
-		in, err := s.throttle.cfg.Limiter.Waitlist().Inspect(t.Context(), "p/a")
+		in, err := inspect.Of(s.throttle.cfg.Limiter.Waitlist()).Scope(t.Context(), "p/a")
 		return err == nil && in.Waiting == 2 && in.Paused && holding(0)() || s.ran("held") > 0
 	})
 	if n := s.ran("held"); n != 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/queue"
@@ -50,7 +51,7 @@ func (s *system) untilNoTrace() {
 // forecasts go by, and how many were released and have not come; -1 where these do not agree.
 func (s *system) waiting(scope string) (waits, released int64) {
 	s.t.Helper()
-	got, err := s.throttle.cfg.Limiter.Waitlist().Inspect(s.t.Context(), scope)
+	got, err := inspect.Of(s.throttle.cfg.Limiter.Waitlist()).Scope(s.t.Context(), scope)
 	must(s.t, err)
 	next, err := s.throttle.cfg.Limiter.Forecast(s.t.Context(), scope)
 	must(s.t, err)
@@ -136,7 +137,7 @@ func TestByHandLeavesAtOnce(t *testing.T) {
 			} else {
 				s.onlyWait(5)
 				last := waitlist.Ref{Scope: "p/a", Queue: "low", ID: "p/a 002"}
-				got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), last)
+				got, err := inspect.Of(s.throttle.cfg.Limiter.Waitlist()).Task(t.Context(), last)
 				if err != nil || !got.Waits || got.Ahead != 2 || got.Expected.In > 6*time.Hour {
 					t.Errorf("the last that is left stands so: %+v, %v", got, err)
 				}
@@ -302,7 +303,7 @@ func TestRecoveredInLine(t *testing.T) {
 		info := s.info("comes back")
 		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
 	})
-	if got, err := s.throttle.cfg.Limiter.Waitlist().InspectWaiter(t.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: "comes back"}); err != nil || !got.Waits {
+	if got, err := inspect.Of(s.throttle.cfg.Limiter.Waitlist()).Task(t.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: "comes back"}); err != nil || !got.Waits {
 		t.Errorf("%+v, %v: it has lost its place", got, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/waiting"
@@ -50,7 +51,7 @@ func (s *Service) clear(ctx context.Context, who Actor, c TaskChange, most int, 
 }
 
 func (d *clearing) queued(ctx context.Context, provider string) error {
-	line := d.limiter.Waitlist().Waiting(provider)
+	line := inspect.Of(d.limiter.Waitlist()).Tasks(provider)
 	for !d.done.More {
 		some, err := line.Next(ctx, clearPage)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/usage"
 )
@@ -73,7 +74,7 @@ func (s *Service) Near(ctx context.Context, name string) ([]string, error) {
 		if i >= mostNearProviders {
 			continue
 		}
-		below, err := s.limiter.Waitlist().WaitingIn(ctx, provider, provider+"/"+name)
+		below, err := inspect.Of(s.limiter.Waitlist()).WaitingIn(ctx, provider, provider+"/"+name)
 		if err == nil && below[0].Tasks > 0 {
 			all = append(all, below[0].Scope)
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -63,7 +63,7 @@ func (s *Service) Held(scope string, limits Limits) Reason {
 // whose pause lasts longest. A time that no clock tells is later than all others. It is the estimate that Turns and Task have for that task.
 // Costs two round trips for each provider, and one more for each 64 of its lines and if those wait for runs to end; none if the limits
 // alone say that no clock tells.
-func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queues []waitlist.ScopeQueue) (last Last, err error) {
+func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queues []inspect.ScopeQueue) (last Last, err error) {
 	byProvider, paused, until := map[string][]string{}, "", time.Time{}
 	add := func(scope string) {
 		provider, _, _ := strings.Cut(scope, "/")
@@ -88,7 +88,7 @@ func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queu
 	}
 	first := true
 	for provider, scopes := range byProvider {
-		list, err := limiter.Waitlist().LastQueued(ctx, provider, scopes...)
+		list, err := inspect.Of(limiter.Waitlist()).LastQueued(ctx, provider, scopes...)
 		if err != nil {
 			return last, err
 		}
@@ -110,7 +110,7 @@ func (l Last) later(than Last) bool {
 }
 
 // lastOf returns the start of a waiter, and what it waits for.
-func lastOf(limiter *throttle.Limiter, scope string, one waitlist.WaiterStatus) Last {
+func lastOf(limiter *throttle.Limiter, scope string, one inspect.WaiterStatus) Last {
 	start, _ := expected(one.At, one.Expected)
 	if changes(limiter, scope, start.Time) {
 		return Last{Reason: ReasonHours}
@@ -131,12 +131,12 @@ func changes(limiter *throttle.Limiter, scope string, by time.Time) bool {
 // LastStart returns when the last of the tasks will have started that wait now in a scope and below it, as far as an outline has their
 // queues. Last is zero if none waits. Costs two round trips. Its errors are those of Turns.
 func (s *Service) LastStart(ctx context.Context, scope string, out Outline) (Last, error) {
-	var queues []waitlist.ScopeQueue
+	var queues []inspect.ScopeQueue
 	for _, b := range out.Branches {
 		if b.Own > 0 && isIn(b.Scope, scope) {
-			queues = append(queues, waitlist.ScopeQueue{Scope: b.Scope, Own: b.Own})
+			queues = append(queues, inspect.ScopeQueue{Scope: b.Scope, Own: b.Own})
 		}
 	}
-	slices.SortStableFunc(queues, func(a, b waitlist.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
+	slices.SortStableFunc(queues, func(a, b inspect.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
 	return s.lastStart(ctx, s.limiter, queues)
 }

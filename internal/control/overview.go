@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -105,7 +106,7 @@ func (s *Service) level(ctx context.Context, name string, limits Limits, look fu
 	}
 	l.Owner = s.limiter.Policy().Owner(scope)
 	provider, _, _ := strings.Cut(name, "/")
-	waiting, err := s.limiter.Waitlist().WaitingIn(ctx, provider, name)
+	waiting, err := inspect.Of(s.limiter.Waitlist()).WaitingIn(ctx, provider, name)
 	if err != nil {
 		return l, err
 	}
@@ -171,7 +172,7 @@ type Outline struct {
 // those above them. It reads at most as many scopes as asked for, 1000 in two round trips. The error is
 // Redis's.
 func (s *Service) Outline(ctx context.Context, provider string, most int) (Outline, error) {
-	waiting, more, err := s.limiter.Waitlist().Outline(ctx, provider, most)
+	waiting, more, err := inspect.Of(s.limiter.Waitlist()).Outline(ctx, provider, most)
 	if err != nil {
 		return Outline{}, err
 	}
@@ -223,13 +224,13 @@ const TurnsAtOnce = 64
 func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turns, error) {
 	t := Turns{Scope: scope, From: from}
 	limiter := s.limiter
-	list, all, err := limiter.Waitlist().Queued(ctx, scope, from, most)
+	list, all, err := inspect.Of(limiter.Waitlist()).Queued(ctx, scope, from, most)
 	if IsUnmatched(err) {
 		t.Unmatched = true
 		if limiter, err = s.queued(); err != nil {
 			return t, err
 		}
-		list, all, err = limiter.Waitlist().Queued(ctx, scope, from, most)
+		list, all, err = inspect.Of(limiter.Waitlist()).Queued(ctx, scope, from, most)
 	}
 	if err != nil {
 		return t, err

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -177,7 +177,7 @@ func placesOf(differences []policystore.Difference) (places []string) {
 	return slices.Compact(places)
 }
 
-func countQueues(queues []waitlist.ScopeQueue, more bool) Effect {
+func countQueues(queues []inspect.ScopeQueue, more bool) Effect {
 	e := Effect{Scopes: len(queues), More: more}
 	for _, q := range queues {
 		e.Waiting += q.Own
@@ -186,7 +186,7 @@ func countQueues(queues []waitlist.ScopeQueue, more bool) Effect {
 }
 
 // queuesUnder returns the scopes at or below some places in which tasks wait, fullest first.
-func (s *Service) queuesUnder(ctx context.Context, places []string) (list []waitlist.ScopeQueue, more bool, err error) {
+func (s *Service) queuesUnder(ctx context.Context, places []string) (list []inspect.ScopeQueue, more bool, err error) {
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
 		return nil, false, err
@@ -199,7 +199,7 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []wait
 		if len(meant) == 0 {
 			continue
 		}
-		some, someMore, err := s.limiter.Waitlist().Count(ctx, provider, func(scope string) bool {
+		some, someMore, err := inspect.Of(s.limiter.Waitlist()).Count(ctx, provider, func(scope string) bool {
 			return slices.ContainsFunc(meant, func(place string) bool { return covers(place, scope) })
 		})
 		if err != nil {
@@ -207,7 +207,7 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []wait
 		}
 		list, more = append(list, some...), more || someMore
 	}
-	slices.SortFunc(list, func(a, b waitlist.ScopeQueue) int {
+	slices.SortFunc(list, func(a, b inspect.ScopeQueue) int {
 		return cmp.Or(cmp.Compare(b.Own, a.Own), cmp.Compare(a.Scope, b.Scope))
 	})
 	return list, more, nil

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
@@ -61,7 +62,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 	if err := s.May(who, VerbSee, name); err != nil {
 		return Scope{}, err
 	}
-	got, err := s.limiter.Waitlist().Inspect(ctx, name)
+	got, err := inspect.Of(s.limiter.Waitlist()).Scope(ctx, name)
 	if IsUnmatched(err) {
 		return s.unmatchedScope(ctx, name, err)
 	}

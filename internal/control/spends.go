@@ -8,6 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/worker"
 )
@@ -46,7 +47,7 @@ func (s *Service) placeOf(ctx context.Context, queue, id string) (scope string, 
 	}
 	searched := 0
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		some, err := s.limiter.Waitlist().Waiting(provider).Next(ctx, mostSearched-searched)
+		some, err := inspect.Of(s.limiter.Waitlist()).Tasks(provider).Next(ctx, mostSearched-searched)
 		if err != nil {
 			return "", err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
@@ -131,7 +132,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 	r.Users = s.users(spec.Scope)
 	v, now := s.current(ctx)
 	r.Pause = s.pause(spec.Scope, v, now)
-	got, err := s.limiter.Waitlist().InspectWaiter(ctx, waitlist.Ref{Scope: spec.Scope, Queue: info.Queue, ID: info.ID})
+	got, err := inspect.Of(s.limiter.Waitlist()).Task(ctx, waitlist.Ref{Scope: spec.Scope, Queue: info.Queue, ID: info.ID})
 	if IsUnmatched(err) {
 		r.Error = Plain(err)
 		if r.NoRule, err = s.noRule(ctx, spec.Scope); r.Waits() {

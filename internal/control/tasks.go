@@ -11,6 +11,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
@@ -379,7 +380,7 @@ func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, er
 func (s *Service) meantOf(ctx context.Context, who Actor, c TaskChange, provider string, most int, refused *Refused) (list []meant, more bool, err error) {
 	const page = 1000
 	seen, searched := map[waitlist.Ref]bool{}, 0
-	for line := s.limiter.Waitlist().Waiting(provider); ; {
+	for line := inspect.Of(s.limiter.Waitlist()).Tasks(provider); ; {
 		some, err := line.Next(ctx, page)
 		if err != nil {
 			return nil, false, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/queue"
@@ -29,7 +30,7 @@ func newTasks(t *testing.T) (*asked, *bytes.Buffer) {
 func (a *asked) places() (all []string) {
 	a.t.Helper()
 	for _, provider := range []string{"p", "q"} {
-		some, err := a.limits.Waitlist().Waiting(provider).Next(a.t.Context(), 1000)
+		some, err := inspect.Of(a.limits.Waitlist()).Tasks(provider).Next(a.t.Context(), 1000)
 		must(a.t, err)
 		for _, p := range some {
 			all = append(all, p.Scope+":"+p.ID)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -54,7 +55,7 @@ func (s *Service) unmatchedScope(ctx context.Context, name string, refused error
 	if err != nil {
 		return Scope{}, err
 	}
-	got, err := limiter.Waitlist().Inspect(ctx, name)
+	got, err := inspect.Of(limiter.Waitlist()).Scope(ctx, name)
 	if err != nil {
 		return Scope{}, err
 	}

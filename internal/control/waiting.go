@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 )
@@ -35,7 +36,7 @@ type Waiting struct {
 }
 
 // Waiting returns the scopes in which tasks wait, at most as many as asked for. It counts at most
-// 10,000 scopes of each provider; see Waitlist.Fullest for the cost. Each scope of the answer costs one
+// 10,000 scopes of each provider, and costs what Count and InspectFirst of a Reader do for each. Each scope of the answer costs one
 // more call of asynq. Scopes that the actor may not see are left out.
 func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, error) {
 	var all Waiting
@@ -43,22 +44,27 @@ func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, er
 	if err != nil {
 		return all, err
 	}
-	var list []waitlist.ScopeQueue
+	reader := inspect.Of(s.limiter.Waitlist())
+	var list []inspect.ScopeQueue
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		some, counted, more, err := s.limiter.Waitlist().Fullest(ctx, provider, most, func(scope string) bool { return s.May(who, VerbSee, scope) == nil })
+		scopes, more, err := reader.Count(ctx, provider, func(scope string) bool { return s.May(who, VerbSee, scope) == nil })
 		if err != nil {
 			return all, err
 		}
-		list, all.Scopes, all.More = append(list, some...), all.Scopes+counted, all.More || more
+		fullest := scopes[:min(most, len(scopes))]
+		if err := reader.InspectFirst(ctx, provider, fullest); err != nil {
+			return all, err
+		}
+		list, all.Scopes, all.More = append(list, fullest...), all.Scopes+len(scopes), all.More || more
 	}
-	slices.SortStableFunc(list, func(a, b waitlist.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
+	slices.SortStableFunc(list, func(a, b inspect.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
 	for _, q := range list[:min(most, len(list))] {
 		all.Fullest = append(all.Fullest, s.waitingScope(q))
 	}
 	return all, nil
 }
 
-func (s *Service) waitingScope(q waitlist.ScopeQueue) WaitingScope {
+func (s *Service) waitingScope(q inspect.ScopeQueue) WaitingScope {
 	first := q.FirstStatus
 	w := WaitingScope{Scope: q.Scope, At: At(first.At), Waiting: q.Own, FirstSince: s.since(q.First)}
 	if q.Unmatched {

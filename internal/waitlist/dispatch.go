@@ -61,7 +61,7 @@ type Granted struct {
 }
 
 // Ref returns the name of the task.
-func (g Granted) Ref() Ref { return refOf(g.provider, g.Grant.Scope, g.Queue, g.ID) }
+func (g Granted) Ref() Ref { return Ref{wire.ScopeOf(g.provider, g.Grant.Scope), g.Queue, g.ID} }
 
 // Dispatched is the result of Dispatch.
 type Dispatched struct {
@@ -105,7 +105,7 @@ func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err e
 	for range dispatchCalls {
 		reply, err := l.dispatch(ctx, req.Provider, call, &out)
 		if err != nil {
-			return out, wire.Unavailable(ctx, "dispatch tasks of", req.Provider, err)
+			return out, err
 		}
 		if len(reply.Stale) == 0 {
 			break
@@ -123,25 +123,24 @@ func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err e
 }
 
 // dispatch sends one call, and adds its reply to out.
-func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch, out *Dispatched) (d wire.Dispatched, err error) {
-	asked := time.Now()
-	err = l.run(ctx, provider, lua.Dispatch, [][]any{call.Args(l.cfg.Clock())}, func(_ int, reply any) (err error) {
+func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch, out *Dispatched) (wire.Dispatched, error) {
+	var d wire.Dispatched
+	at, err := l.run(ctx, provider, lua.Dispatch, [][]any{call.Args(l.cfg.Clock())}, func(_ int, reply any) (_ int64, err error) {
 		d, err = wire.ReadDispatch(reply)
-		return err
+		return d.Now, err
 	})
 	if err != nil {
 		return d, err
 	}
-	out.At = l.observe(provider, asked, d.Now)
-	out.Waits, out.Next = d.Next > 0, us(max(0, d.Next-d.Now))
+	out.At, out.Waits, out.Next = at, d.Next > 0, wire.Wait(max(0, d.Next-d.Now))
 	for _, g := range d.Granted {
 		out.Granted = append(out.Granted, l.granted(provider, g, out.At))
 	}
 	for _, g := range d.Overdue {
-		out.Overdue = append(out.Overdue, refOf(provider, g.Scope, g.Queue, g.ID))
+		out.Overdue = append(out.Overdue, Ref{wire.ScopeOf(provider, g.Scope), g.Queue, g.ID})
 	}
 	for _, r := range d.Refused {
-		out.Refused = append(out.Refused, refOf(provider, r[1], wire.Unescape(r[0]), r[2]))
+		out.Refused = append(out.Refused, Ref{wire.ScopeOf(provider, r[1]), wire.Unescape(r[0]), r[2]})
 	}
 	return d, nil
 }
@@ -149,7 +148,7 @@ func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch
 func (l *List) granted(provider string, g wire.Grant, at time.Time) Granted {
 	start := time.UnixMicro(g.Start)
 	scope, _ := l.scopeAt(wire.ScopeOf(provider, g.Scope), at) // nil if the policy does not know it
-	return Granted{Grant: g, Scope: scope, Wait: start.Sub(at), Starts: l.cfg.Clocks.Of(l.prefix(provider)).ToLocal(start), provider: provider}
+	return Granted{Grant: g, Scope: scope, Wait: start.Sub(at), Starts: l.cfg.Clocks.Of(l.Prefix(provider)).ToLocal(start), provider: provider}
 }
 
 // texts returns the rules of scopes, without those that the policy denies.
@@ -163,15 +162,14 @@ func (l *List) texts(provider string, paths []string, at time.Time) map[string]s
 	return texts
 }
 
-// Report tells what became of tasks of a provider. It costs one round trip, and no script if all Came. After an error, report the
-// same again.
+// Report says what became of tasks of a provider. It costs one round trip, or two if some Came and others did not. After an error,
+// report the same again.
 func (l *List) Report(ctx context.Context, provider string, news []News) error {
+	var came []string
 	var acks []wire.News
-	var fields []string
-	var members []any
 	for _, n := range news {
 		if n.What == Came {
-			fields, members = append(fields, n.waiter()), append(members, n.waiter())
+			came = append(came, n.waiter())
 			continue
 		}
 		ack := wire.News{Waiter: n.waiter(), What: string(n.What), Path: wire.Path(n.Scope)}
@@ -180,20 +178,28 @@ func (l *List) Report(ctx context.Context, provider string, news []News) error {
 		}
 		acks = append(acks, ack)
 	}
-	var err error
-	if len(fields) > 0 {
-		err = wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
-			_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-				pipe.HDel(ctx, l.prefix(provider)+"flight", fields...)
-				pipe.ZRem(ctx, l.prefix(provider)+"flights", members...)
-				return nil
-			})
+	if len(came) > 0 {
+		if err := l.reportCame(ctx, provider, came); err != nil {
 			return err
+		}
+	}
+	if len(acks) == 0 {
+		return nil
+	}
+	_, err := l.run(ctx, provider, lua.Ack, [][]any{wire.AckArgs(l.cfg.Clock(), acks)}, func(int, any) (int64, error) { return 0, nil })
+	return err
+}
+
+// reportCame ends the flight of tasks that began to run. It needs no script.
+func (l *List) reportCame(ctx context.Context, provider string, waiters []string) error {
+	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
+		_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.HDel(ctx, l.Prefix(provider)+"flight", waiters...)
+			pipe.ZRem(ctx, l.Prefix(provider)+"flights", waiters)
+			return nil
 		})
-	}
-	if err == nil && len(acks) > 0 {
-		err = l.run(ctx, provider, lua.Ack, [][]any{wire.AckArgs(l.cfg.Clock(), acks)}, func(int, any) error { return nil })
-	}
+		return err
+	})
 	if err != nil {
 		return wire.Unavailable(ctx, "report tasks of", provider, err)
 	}

@@ -104,10 +104,6 @@ func TestNews(t *testing.T) {
 	if got := idsOf(first); !slices.Equal(got, []string{"p/a.q.0", "p/b.q.0", "p/a.q.1"}) {
 		t.Fatalf("first %v", got)
 	}
-	status, err := p.InspectWaiter(t.Context(), refs(first)[0])
-	if err != nil || !status.Dispatched || status.Waits {
-		t.Errorf("%+v, %v", status, err)
-	}
 	if queued, granted, err := p.Standing(t.Context(), refs(first)[0]); queued || !granted || err != nil {
 		t.Fatalf("in flight: %v, %v, %v", queued, granted, err)
 	}

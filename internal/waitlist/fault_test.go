@@ -40,8 +40,8 @@ func TestDamage(t *testing.T) {
 			p := start(t, tenants(t, []policy.Rule{perSecond("r", 10)}, nil))
 			p.joins(slices.Concat(tasks("p/a", "q", 5), tasks("p/b", "q", 5))...)
 			p.dispatches(0, nil, "q")
-			p.w.rdb.Del(ctx, p.prefix("p")+name)
-			spoil(p.w.rdb, p.prefix("p"))
+			p.w.rdb.Del(ctx, p.Prefix("p")+name)
+			spoil(p.w.rdb, p.Prefix("p"))
 			p.joins(tasks("p/c", "q", 5)...)
 			var byScope [3][]string
 			order := p.drain("q")
@@ -65,7 +65,7 @@ func TestNothingToRepair(t *testing.T) {
 	t.Parallel()
 	p := start(t, tenants(t, []policy.Rule{perSecond("r", 10)}, nil))
 	p.joins(tasks("p", "q", 1)...)
-	p.w.rdb.HSet(t.Context(), p.prefix("p")+"r::r", "of", "another type")
+	p.w.rdb.HSet(t.Context(), p.Prefix("p")+"r::r", "of", "another type")
 	_, err := p.Dispatch(t.Context(), Request{Provider: "p", Max: 1, Serves: []wire.Weighted{{Queue: "q", Weight: 1}}})
 	if !errors.Is(err, wire.ErrUnavailable) || !strings.Contains(err.Error(), `"p"`) || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("%v", err)
@@ -85,7 +85,7 @@ func TestJoinHeals(t *testing.T) {
 	t.Parallel()
 	p := start(t, tenants(t, []policy.Rule{perSecond("r", 10)}, nil))
 	p.joins(tasks("p/a", "q", 2)...)
-	p.w.rdb.Del(t.Context(), p.prefix("p")+"ready", p.prefix("p")+"ready:q:", p.prefix("p")+"ready:q:/a")
+	p.w.rdb.Del(t.Context(), p.Prefix("p")+"ready", p.Prefix("p")+"ready:q:", p.Prefix("p")+"ready:q:/a")
 	p.joins(tasks("p/a", "q", 1)...)
 	if got := p.drain("q"); len(got) != 2 {
 		t.Errorf("%v", got)
@@ -103,11 +103,9 @@ func TestErrors(t *testing.T) {
 		"Join":     func(ctx context.Context) error { _, err := p.Join(ctx, tasks("p", "q", 1)); return err },
 		"Dispatch": func(ctx context.Context) error { _, err := p.Dispatch(ctx, Request{Provider: "p"}); return err },
 		"Report":   func(ctx context.Context) error { return p.Report(ctx, "p", []News{{What: Came}}) },
-		"Inspect":  func(ctx context.Context) error { _, err := p.Inspect(ctx, "p"); return err },
 		"Standing": func(ctx context.Context) error { _, _, err := p.Standing(ctx, Ref{"p", "q", "x"}); return err },
 		"Claim":    func(ctx context.Context) error { _, err := p.Claim(ctx, "p", second, false); return err },
-		"Outline":  func(ctx context.Context) error { _, _, err := p.Outline(ctx, "p", 1); return err },
-		"Waiting":  func(ctx context.Context) error { _, err := p.Waiting("p").Next(ctx, 1); return err },
+		"Scan":     func(ctx context.Context) error { _, _, err := p.Scan(ctx, "p", "rules", 0); return err },
 	}
 	server.Kill9()
 	gone, cancel := context.WithCancel(t.Context())
@@ -218,11 +216,28 @@ func TestOnCluster(t *testing.T) {
 	list := slices.Concat(tasks("p/a", "q", 100), tasks("p/b", "q", 100))
 	p.joins(list...)
 	redistest.WaitFor(t, "a wake", 10*second, func() bool { return woken.Load() > 0 })
-	p.w.rdb.Set(t.Context(), p.prefix("p")+"blocked", "x", 0)
+	p.w.rdb.Set(t.Context(), p.Prefix("p")+"blocked", "x", 0)
 	if got := p.drain("q"); len(got) != len(list) {
 		t.Errorf("%d of %d", len(got), len(list))
 	}
 	if active, err := p.ActiveProviders(t.Context(), time.Time{}); err != nil || len(active) != 1 {
 		t.Errorf("%v, %v", active, err)
 	}
+}
+
+// One process holds a claim until it lapses, and extends it before.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	one := start(t, tenants(t, nil, nil))
+	two := one.w.process(tenants(t, nil, nil))
+	claim := func(p *process, again, want bool) {
+		t.Helper()
+		if mine, err := p.Claim(t.Context(), "p", time.Minute, again); mine != want || err != nil {
+			t.Errorf("%v, %v", mine, err)
+		}
+	}
+	claim(one, true, false)
+	claim(one, false, true)
+	claim(two, false, false)
+	claim(two, true, false) // and spoils it: its last extension stands in Redis
 }

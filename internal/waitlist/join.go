@@ -24,7 +24,7 @@ type Joined struct {
 	Expected time.Duration
 	// MaxWait is the shortest max_wait of the rules that apply, 0 for none.
 	MaxWait time.Duration
-	// Binding is the rule that it waits for, or a pause by the policy, as in a WaiterStatus. It is zero if it waits for neither.
+	// Binding is the rule that it waits for, or a pause by the policy. It is zero if it waits for neither.
 	Binding policy.MatchedRule
 	// Err says why it can never start, and has no place: a *policy.ScopeError, *policy.UnmatchedError or *policy.CostError, an
 	// error of policy.Costs.Check, or a priority out of bounds.
@@ -38,16 +38,14 @@ const (
 	joinCalls = 8
 )
 
-// frontRank is the priority of tasks that go to the front.
+// frontRank is the priority of tasks that go back to their lines.
 const frontRank = policy.MaxPriority + 1
 
 // task is a task that joins, with the index of its result.
 type task struct {
-	Waiter
+	wire.Task
 	at    int
 	scope *wire.Scope
-	rank  int64
-	place int64
 }
 
 // Join gives tasks places at the end of their lines: those of a scope and queue in their order. A task that has a place keeps it.
@@ -56,43 +54,29 @@ type task struct {
 // It costs one round trip for each 512 tasks of a provider, one more if a line was empty, and one more if rules began or ended to
 // apply. After an error some tasks may have places nevertheless.
 func (l *List) Join(ctx context.Context, waiters []Waiter) ([]Joined, error) {
-	tasks := make([]task, len(waiters))
-	for i, w := range waiters {
-		tasks[i] = task{Waiter: w, at: i, rank: int64(w.Priority)}
-	}
-	return l.join(ctx, tasks)
+	return l.join(ctx, waiters, func(w Waiter) (priority, place int64) { return int64(w.Priority), 0 })
 }
 
-// Back is a task that goes back to its line.
-type Back struct {
-	Waiter
-	// Score is the place that it had, as a grant has it. 0 puts it to the front of its line, behind those that were put there
-	// before. Its priority then counts for nothing.
-	Score int64
+// Rejoin gives a task back the place that it had, as a grant has it in Score. For place 0 it puts the task to the front of its line,
+// behind those that were put there before. Otherwise it is like Join.
+func (l *List) Rejoin(ctx context.Context, w Waiter, place int64) (Joined, error) {
+	out, err := l.join(ctx, []Waiter{w}, func(Waiter) (int64, int64) { return frontRank, place })
+	return out[0], err
 }
 
-// Rejoin gives tasks back the places that they had, or puts them to the front. It is like Join otherwise.
-func (l *List) Rejoin(ctx context.Context, list []Back) ([]Joined, error) {
-	tasks := make([]task, len(list))
-	for i, b := range list {
-		tasks[i] = task{Waiter: b.Waiter, at: i, rank: frontRank, place: b.Score}
-	}
-	return l.join(ctx, tasks)
-}
-
-func (l *List) join(ctx context.Context, tasks []task) ([]Joined, error) {
-	out := make([]Joined, len(tasks))
+func (l *List) join(ctx context.Context, waiters []Waiter, order func(Waiter) (priority, place int64)) ([]Joined, error) {
+	out := make([]Joined, len(waiters))
 	byProvider := map[string][]task{}
-	for _, t := range tasks {
-		one := &out[t.at]
-		if t.scope, one.Err = l.check(t.Waiter); one.Err != nil {
+	for i, w := range waiters {
+		s, err := l.check(w)
+		if err != nil || len(s.Rules) == 0 {
+			out[i].Err, out[i].Free = err, err == nil
 			continue
 		}
-		if one.Free = len(t.scope.Rules) == 0; one.Free {
-			continue
-		}
-		one.MaxWait = maxWait(t.scope)
-		byProvider[t.scope.Scope.Provider()] = append(byProvider[t.scope.Scope.Provider()], t)
+		out[i].MaxWait = maxWait(s)
+		t := task{wire.Task{Scope: s.Path, Text: s.Text, Queue: w.Queue, ID: w.ID, Cost: w.cost()}, i, s}
+		t.Priority, t.Place = order(w)
+		byProvider[s.Scope.Provider()] = append(byProvider[s.Scope.Provider()], t)
 	}
 	for provider, its := range byProvider {
 		slices.SortStableFunc(its, func(a, b task) int {
@@ -100,7 +84,7 @@ func (l *List) join(ctx context.Context, tasks []task) ([]Joined, error) {
 		})
 		for some := range slices.Chunk(its, joinBatch*joinCalls) {
 			if err := l.joinSome(ctx, provider, some, out); err != nil {
-				return out, wire.Unavailable(ctx, "give places to tasks of", provider, err)
+				return out, err
 			}
 		}
 	}
@@ -147,7 +131,7 @@ func (l *List) joinSome(ctx context.Context, provider string, tasks []task, out 
 			continue
 		}
 		if s, err := l.cfg.Scopes.At(t.scope.Scope, now); err == nil {
-			t.scope = s
+			t.scope, t.Text = s, s.Text
 			stale = append(stale, t)
 		}
 	}
@@ -157,69 +141,42 @@ func (l *List) joinSome(ctx context.Context, provider string, tasks []task, out 
 		}
 	}
 	if slices.ContainsFunc(tasks, func(t task) bool { return out[t.at].Ahead == 0 }) {
-		l.tell(provider)
-		return l.send(ctx, provider, true)
+		l.callListeners(provider)
+		return l.publish(ctx, provider, true)
 	}
 	return nil
 }
 
 func (l *List) sendJoin(ctx context.Context, provider string, tasks []task, out []Joined) (now time.Time, err error) {
-	var calls [][]any
-	for some := range slices.Chunk(tasks, joinBatch) {
+	batches := slices.Collect(slices.Chunk(tasks, joinBatch))
+	calls := make([][]any, len(batches))
+	for i, some := range batches {
 		list := make([]wire.Task, len(some))
-		for i, t := range some {
-			list[i] = wire.Task{
-				Scope: t.scope.Path, Text: t.scope.Text, Queue: t.Queue, ID: t.ID, Priority: t.rank, Place: t.place, Cost: t.cost(),
-			}
-		}
-		calls = append(calls, wire.JoinArgs(l.cfg.Clock(), list))
-	}
-	asked := time.Now()
-	err = l.run(ctx, provider, lua.Join, calls, func(i int, reply any) error {
-		at, places, err := wire.ReadJoin(reply)
-		some := tasks[i*joinBatch : min((i+1)*joinBatch, len(tasks))]
-		if err != nil || len(places) != len(some) {
-			return cmp.Or(err, wire.ErrReply)
-		}
-		now = l.observe(provider, asked, at)
 		for k, t := range some {
-			out[t.at].read(t.scope, places[k], now)
+			list[k] = t.Task
 		}
-		return nil
+		calls[i] = wire.JoinArgs(l.cfg.Clock(), list)
+	}
+	return l.run(ctx, provider, lua.Join, calls, func(i int, reply any) (int64, error) {
+		at, places, err := wire.ReadJoin(reply)
+		if err != nil || len(places) != len(batches[i]) {
+			return 0, cmp.Or(err, wire.ErrReply)
+		}
+		for k, t := range batches[i] {
+			out[t.at].read(t.scope, places[k], time.UnixMicro(at))
+		}
+		return at, nil
 	})
-	return now, err
 }
 
-// read takes over a task's place. While the limits pause its scope, it waits for the pause that ends last.
+// read sets the place of a task. While the policy pauses its scope, the task waits for the pause that ends last.
 func (j *Joined) read(s *wire.Scope, p wire.Place, now time.Time) {
-	j.Ahead, j.Expected, j.Binding = p.Before, us(p.Expected), policy.MatchedRule{}
-	if pause, until := pauseOf(s); pause != nil {
-		j.Binding, j.Expected = *pause, leftOf(until, now)
+	j.Ahead, j.Expected, j.Binding = p.Before, wire.Wait(p.Expected), policy.MatchedRule{}
+	if pause, ends := s.Pause(); pause != nil {
+		j.Binding, j.Expected = *pause, wire.Until(ends, now)
 	} else if by := p.Binding; by > 0 && by <= int64(len(s.Rules)) {
 		j.Binding = s.Rules[by-1]
 	}
-}
-
-// pauseOf returns the pause of the limits that ends last, nil for none, and when it ends, in µs by the server's clock.
-func pauseOf(s *wire.Scope) (pause *policy.MatchedRule, until int64) {
-	for _, i := range s.Paused {
-		ends := int64(wire.Never)
-		if b := s.Rules[i]; !b.Until.IsZero() {
-			ends = b.Until.UnixMicro()
-		}
-		if pause == nil || ends > until {
-			pause, until = &s.Rules[i], ends
-		}
-	}
-	return pause, until
-}
-
-// leftOf returns the time until a moment of the server's clock.
-func leftOf(until int64, now time.Time) time.Duration {
-	if until == wire.Never {
-		return Never
-	}
-	return us(max(0, until-now.UnixMicro()))
 }
 
 // SafetyNet returns after how long asynq brings a task back by itself that is expected to start after so long, if it is not granted

@@ -1,13 +1,12 @@
-// Package waitlist gives tasks places in line and grants their starts: it sends the scripts join, dispatch, inspect and repair, and
-// wakes the processes that dispatch. It knows nothing of asynq but the names of queues and tasks. docs/turns.md has the design.
+// Package waitlist gives tasks places in line, grants their starts, and wakes the processes that dispatch. It knows nothing of asynq
+// but the names of queues and tasks. Package inspect reads what waits. docs/turns.md has the design.
 package waitlist
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"math"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,9 +19,9 @@ import (
 )
 
 // Never is a wait that no clock ends.
-const Never = time.Duration(math.MaxInt64)
+const Never = wire.Forever
 
-// Config is what a List needs. All fields are required but Clock.
+// Config is what a List needs. All fields are required.
 type Config struct {
 	Redis   redis.UniversalClient
 	Scopes  *wire.Scopes
@@ -36,22 +35,21 @@ type Config struct {
 
 // List is the waiting tasks of all providers. It is safe for concurrent use.
 //
-// Its errors wrap wire.ErrUnavailable and name the provider or scope, or are those of the caller's context. Each round trip is
-// bounded by Config.Timeout.
+// Its errors wrap wire.ErrUnavailable and name the provider, or are those of the caller's context. Each round trip is bounded by
+// Config.Timeout.
 type List struct {
 	cfg   Config
 	wakes wakes
 
 	mu       sync.Mutex
-	repaired map[string]time.Time // when a provider's tree was made anew last
+	repaired map[string]time.Time // when the tree of a provider was rebuilt last
 }
 
 // New returns the list of a Redis. It does no I/O.
 func New(cfg Config) *List {
-	if cfg.Clock == nil {
-		cfg.Clock = func() string { return "" }
-	}
-	return &List{cfg: cfg, repaired: map[string]time.Time{}}
+	return &List{cfg: cfg, repaired: map[string]time.Time{}, wakes: wakes{
+		listeners: map[*func(string)]struct{}{}, sent: map[string]bool{}, active: map[string]time.Time{},
+	}}
 }
 
 // Ref names a waiting task: its scope, its asynq queue and its id there.
@@ -60,16 +58,7 @@ type Ref struct{ Scope, Queue, ID string }
 func (r Ref) waiter() string { return wire.Waiter(r.Queue, r.ID) }
 
 // Provider returns the first name of the scope.
-func (r Ref) Provider() string { return providerOf(r.Scope) }
-
-func refOf(provider, path, queue, id string) Ref {
-	return Ref{wire.ScopeOf(provider, path), queue, id}
-}
-
-func providerOf(scope string) string {
-	provider, _, _ := strings.Cut(scope, "/")
-	return provider
-}
+func (r Ref) Provider() string { return wire.Provider(r.Scope) }
 
 // Waiter is a task that joins the line.
 type Waiter struct {
@@ -90,51 +79,79 @@ func (w Waiter) cost() string {
 	return strconv.FormatInt(max(w.Cost, 1), 10)
 }
 
-func (l *List) prefix(provider string) string { return wire.Prefix(l.cfg.Base, provider) }
+// Scopes returns what the policy says of scopes. It does no I/O.
+func (l *List) Scopes() *wire.Scopes { return l.cfg.Scopes }
 
-func leafKey(prefix, queue, path string) string {
-	return prefix + "q:" + wire.Escape(queue) + ":" + path
+// Prefix returns what the keys of a provider begin with. It does no I/O.
+func (l *List) Prefix(provider string) string { return wire.Prefix(l.cfg.Base, provider) }
+
+// Run runs a script of a provider, with the clock before its arguments. read reads the reply, and returns the server's clock in it, 0
+// for none; Run returns that clock. If the script meets a damaged value, Run rebuilds the provider's tree and calls once more. It
+// costs one round trip.
+func (l *List) Run(ctx context.Context, provider string, script *lua.Script, args []any, read func(reply any) (now int64, err error)) (time.Time, error) {
+	calls := [][]any{append([]any{l.cfg.Clock()}, args...)}
+	return l.run(ctx, provider, script, calls, func(_ int, reply any) (int64, error) { return read(reply) })
 }
 
-// run runs a script for each list of arguments in one round trip, and read reads each reply: i is the index of the list. If a call
-// meets a damaged value, the provider's tree is made anew, and all calls are sent once more: scripts may be sent again.
-func (l *List) run(ctx context.Context, provider string, script *lua.Script, calls [][]any, read func(i int, reply any) error) error {
-	err := l.runOnce(ctx, provider, script, calls, read)
+// run is Run for several calls in one round trip; i is the index of the call. The arguments have the clock already.
+func (l *List) run(ctx context.Context, provider string, script *lua.Script, calls [][]any, read func(i int, reply any) (now int64, err error)) (time.Time, error) {
+	at, err := l.runOnce(ctx, provider, script, calls, read)
 	if err != nil && l.repair(ctx, provider, err) {
-		err = l.runOnce(ctx, provider, script, calls, read)
+		at, err = l.runOnce(ctx, provider, script, calls, read)
 	}
-	return err
+	if err != nil {
+		err = wire.Unavailable(ctx, "run "+script.Name+" for", provider, err)
+	}
+	return at, err
 }
 
-func (l *List) runOnce(ctx context.Context, provider string, script *lua.Script, calls [][]any, read func(i int, reply any) error) error {
+func (l *List) runOnce(ctx context.Context, provider string, script *lua.Script, calls [][]any, read func(i int, reply any) (now int64, err error)) (at time.Time, err error) {
+	asked := time.Now()
 	var replies []any
-	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) (err error) {
-		replies, err = wire.RunAll(ctx, l.cfg.Redis, script, l.prefix(provider), calls)
+	err = wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) (err error) {
+		replies, err = wire.RunAll(ctx, l.cfg.Redis, script, l.Prefix(provider), calls)
 		return err
 	})
-	for i, reply := range replies {
-		if err == nil {
-			err = read(i, reply)
+	replied := time.Now()
+	for i := 0; i < len(replies) && err == nil; i++ {
+		var now int64
+		if now, err = read(i, replies[i]); now > 0 {
+			at = time.UnixMicro(now)
+			l.cfg.Clocks.Of(l.Prefix(provider)).Observe(asked, replied, at)
 		}
 	}
-	return err
+	return at, err
 }
 
-// read sends commands that change nothing, in one round trip.
-func (l *List) read(ctx context.Context, commands func(context.Context, redis.Pipeliner)) error {
-	return wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
+// Read sends commands that change nothing of a provider's waiting tasks, and the masters answer them. It costs one round trip. A
+// missing key is no error.
+func (l *List) Read(ctx context.Context, provider string, commands func(redis.Pipeliner)) error {
+	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
 		return redisread.FromMaster(ctx, l.cfg.Redis, func(pipe redis.Pipeliner) error {
-			commands(ctx, pipe)
+			commands(pipe)
 			return nil
 		})
 	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return wire.Unavailable(ctx, "read what waits for", provider, err)
+	}
+	return nil
 }
 
-// observe notes the clock of a reply to a call that began at asked, and returns it.
-func (l *List) observe(provider string, asked time.Time, now int64) time.Time {
-	at := time.UnixMicro(now)
-	l.cfg.Clocks.Of(l.prefix(provider)).Observe(asked, time.Now(), at)
-	return at
+// scanPart is how many fields of a hash one round trip reads: less than a millisecond of the server's.
+const scanPart = 1000
+
+// Scan reads the next fields of a hash of a provider, each with its value behind it, from a cursor on, 0 for the first; next is 0
+// after the last. It costs one round trip.
+func (l *List) Scan(ctx context.Context, provider, hash string, cursor uint64) (fields []string, next uint64, err error) {
+	var part *redis.ScanCmd
+	if err := l.Read(ctx, provider, func(pipe redis.Pipeliner) {
+		part = pipe.HScan(ctx, l.Prefix(provider)+hash, cursor, "", scanPart)
+	}); err != nil {
+		return nil, 0, err
+	}
+	fields, next = part.Val()
+	return fields, next, nil
 }
 
 // scopeAt returns what applies at a scope at a time of the server's clock.
@@ -144,12 +161,4 @@ func (l *List) scopeAt(scope string, at time.Time) (*wire.Scope, error) {
 		return s, err
 	}
 	return l.cfg.Scopes.At(s.Scope, at)
-}
-
-// us returns a wait in µs as scripts have it.
-func us(n int64) time.Duration {
-	if n < 0 || n >= wire.Never {
-		return Never
-	}
-	return time.Duration(n) * time.Microsecond
 }

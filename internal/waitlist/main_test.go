@@ -66,7 +66,7 @@ type process struct {
 var processes atomic.Int64
 
 func (w *world) process(p *policy.Policy) *process {
-	scopes := wire.NewScopes(p, wire.Compiler{Base: w.base, Tolerance: ms}, func(string) time.Time { return noon }, nil)
+	scopes := wire.NewScopes(p, wire.Compiler{Base: w.base, Tolerance: ms}, func(string) time.Time { return noon }, func(*wire.Scope, *policy.Policy) any { return nil })
 	written := &log{}
 	return &process{w: w, scopes: scopes, log: written, List: New(Config{
 		Redis: w.rdb, Scopes: scopes, Clocks: &wire.Clocks{}, Base: w.base, Timeout: redistest.Stretch(2 * second), Clock: w.clock,

@@ -3,7 +3,6 @@ package waitlist
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -59,12 +58,11 @@ func (l *List) repair(ctx context.Context, provider string, cause error) bool {
 	if !due {
 		return false
 	}
-	texts, _, _ := l.scan(ctx, provider, "rules", countedScopes) // none if that is what is damaged
+	paths := l.pathsOf(ctx, provider)
 	dropped, err := l.sendRepair(ctx, provider, "begin", nil)
 	if err != nil {
 		return false
 	}
-	paths := slices.Collect(maps.Keys(texts))
 	for _, verb := range []string{"drop", "enter"} {
 		for some := range slices.Chunk(paths, repairBatch) {
 			n, err := l.sendRepair(ctx, provider, verb, some)
@@ -80,17 +78,31 @@ func (l *List) repair(ctx context.Context, provider string, cause error) bool {
 	return true
 }
 
+// pathsOf returns the scopes in which tasks wait: none if the hash of their rules is what is damaged.
+func (l *List) pathsOf(ctx context.Context, provider string) (paths []string) {
+	for cursor := uint64(0); ; {
+		fields, next, err := l.Scan(ctx, provider, "rules", cursor)
+		for two := range slices.Chunk(fields, 2) {
+			paths = append(paths, two[0])
+		}
+		if cursor = next; err != nil || cursor == 0 {
+			slices.Sort(paths)
+			return slices.Compact(paths) // a scan may return a field twice
+		}
+	}
+}
+
 func (l *List) sendRepair(ctx context.Context, provider, verb string, paths []string) (dropped int64, err error) {
 	args := []any{l.cfg.Clock(), verb}
 	for _, path := range paths {
 		args = append(args, path)
 	}
-	err = l.runOnce(ctx, provider, lua.Repair, [][]any{args}, func(_ int, reply any) error {
+	_, err = l.runOnce(ctx, provider, lua.Repair, [][]any{args}, func(_ int, reply any) (int64, error) {
 		n, ok := reply.(int64)
 		if dropped = n; !ok {
-			return wire.ErrReply
+			return 0, wire.ErrReply
 		}
-		return nil
+		return 0, nil
 	})
 	return dropped, err
 }

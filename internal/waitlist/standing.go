@@ -13,23 +13,17 @@ import (
 // Standing reports whether a task has a place in its line, and whether it was granted its start and is in flight, whatever the policy
 // says of its scope. It costs one round trip.
 func (l *List) Standing(ctx context.Context, task Ref) (queued, granted bool, err error) {
-	prefix := l.prefix(task.Provider())
+	prefix := l.Prefix(task.Provider())
 	var place *redis.FloatCmd
 	var flies *redis.BoolCmd
-	err = l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
-		place = pipe.ZScore(ctx, leafKey(prefix, task.Queue, wire.Path(task.Scope)), task.ID)
+	err = l.Read(ctx, task.Provider(), func(pipe redis.Pipeliner) {
+		place = pipe.ZScore(ctx, wire.LineKey(prefix, task.Queue, wire.Path(task.Scope)), task.ID)
 		flies = pipe.HExists(ctx, prefix+"flight", task.waiter())
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return false, false, wire.Unavailable(ctx, "look for a task of", task.Scope, err)
+	if err != nil {
+		return false, false, err
 	}
 	return place.Err() == nil, flies.Val(), nil
-}
-
-// IsQueued reports whether a task has a place or is in flight. It costs one round trip.
-func (l *List) IsQueued(ctx context.Context, task Ref) (bool, error) {
-	queued, granted, err := l.Standing(ctx, task)
-	return queued || granted, err
 }
 
 // Claim makes this process the one that looks after a provider's waiting tasks, for the time stay. It returns true for one process
@@ -41,7 +35,7 @@ func (l *List) Claim(ctx context.Context, provider string, stay time.Duration, a
 	}
 	var was string
 	err = wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) (err error) {
-		was, err = l.cfg.Redis.SetArgs(ctx, l.prefix(provider)+"claim", l.cfg.ID, set).Result()
+		was, err = l.cfg.Redis.SetArgs(ctx, l.Prefix(provider)+"claim", l.cfg.ID, set).Result()
 		return err
 	})
 	switch {

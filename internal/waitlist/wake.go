@@ -12,9 +12,9 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 )
 
-// Processes wake each other by one channel of Redis Pub/Sub: tasks wait for a provider, or something that they wait for came free.
-// A message is the id of its sender, a space and the provider. A message can be lost, so each process also asks for the providers
-// that are active now and then.
+// Processes wake each other by one channel of Redis Pub/Sub when tasks begin to wait for a provider, or when units that tasks wait for
+// are free again. A message is the id of its sender, a space and the provider. Messages can be lost, so each process also reads now
+// and then which providers are active.
 
 const (
 	// wakeEach is how often a process wakes the others for a provider at most.
@@ -24,28 +24,24 @@ const (
 	activeEach = 10 * time.Second
 )
 
-// wakes is what a process has published and who listens to it.
+// wakes is what a process has published, and its listeners.
 type wakes struct {
 	mu        sync.Mutex
 	listeners map[*func(string)]struct{}
-	sent      map[string]bool      // providers that were published within wakeEach, and whether once more is due
-	active    map[string]time.Time // when it was announced last
+	sent      map[string]bool      // providers that were published within wakeEach, and whether to publish them again after that
+	active    map[string]time.Time // when a provider was announced last
 }
 
 func (l *List) channel() string   { return l.cfg.Base + ":wake" }
 func (l *List) activeKey() string { return l.cfg.Base + ":active" }
 
-// OnWake calls f with a provider when a process, this one or another, says that its tasks wait or that something came free for them.
+// OnWake calls f with a provider when a process, this one or another, says that its tasks wait or that units are free for them.
 // f is called in one of several goroutines, must be quick and must not call end. Messages of other processes need one connection
 // for each OnWake, which is made in the background and renewed after errors; messages in between are lost. end ends the calls.
 func (l *List) OnWake(f func(provider string)) (end func()) {
-	w := &l.wakes
-	w.mu.Lock()
-	if w.listeners == nil {
-		w.listeners = map[*func(string)]struct{}{}
-	}
-	w.listeners[&f] = struct{}{}
-	w.mu.Unlock()
+	l.wakes.mu.Lock()
+	l.wakes.listeners[&f] = struct{}{}
+	l.wakes.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -53,9 +49,9 @@ func (l *List) OnWake(f func(provider string)) (end func()) {
 		l.listen(ctx, f)
 	}()
 	return func() {
-		w.mu.Lock()
-		delete(w.listeners, &f)
-		w.mu.Unlock()
+		l.wakes.mu.Lock()
+		delete(l.wakes.listeners, &f)
+		l.wakes.mu.Unlock()
 		cancel()
 		<-done
 	}
@@ -73,18 +69,17 @@ func (l *List) listen(ctx context.Context, f func(provider string)) {
 	}
 }
 
-// Wake wakes the processes that dispatch, since something came free that tasks of a provider wait for. It calls this process's
-// listeners, and publishes in the background, at most ten times a second for each provider. It ignores errors: each process asks
-// again by itself.
+// Wake wakes the processes that dispatch, because units that tasks of a provider wait for are free again. It calls this process's
+// listeners, and publishes in the background, at most ten times a second for each provider. It ignores errors: each process polls as
+// well.
 func (l *List) Wake(provider string) {
-	l.tell(provider)
+	l.callListeners(provider)
 	l.wakes.mu.Lock()
 	defer l.wakes.mu.Unlock()
-	l.wakes.publish(l, provider)
+	l.publishSoon(provider)
 }
 
-// tell calls the listeners of this process.
-func (l *List) tell(provider string) {
+func (l *List) callListeners(provider string) {
 	l.wakes.mu.Lock()
 	var calls []func(string)
 	for f := range l.wakes.listeners {
@@ -96,46 +91,44 @@ func (l *List) tell(provider string) {
 	}
 }
 
-// publish publishes a provider now, or when that is allowed again. w.mu is held.
-func (w *wakes) publish(l *List, provider string) {
+// publishSoon publishes a provider now, or at the end of wakeEach. wakes.mu is held.
+func (l *List) publishSoon(provider string) {
+	w := &l.wakes
 	if _, lately := w.sent[provider]; lately {
 		w.sent[provider] = true
 		return
 	}
-	if w.sent == nil {
-		w.sent = map[string]bool{}
-	}
 	w.sent[provider] = false
-	go func() { _ = l.send(context.Background(), provider, true) }()
+	go func() { _ = l.publish(context.Background(), provider, true) }()
 	time.AfterFunc(wakeEach, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		again := w.sent[provider]
 		delete(w.sent, provider)
 		if again {
-			w.publish(l, provider)
+			l.publishSoon(provider)
 		}
 	})
 }
 
 // noteActive announces in the background that tasks wait for a provider.
 func (l *List) noteActive(provider string) {
-	if l.wakes.dueActive(provider) {
-		go func() { _ = l.send(context.Background(), provider, false) }()
+	if l.wakes.isDue(provider) {
+		go func() { _ = l.publish(context.Background(), provider, false) }()
 	}
 }
 
-// dueActive reports whether a provider has to be announced.
-func (w *wakes) dueActive(provider string) bool {
+// isDue reports whether to announce a provider.
+func (w *wakes) isDue(provider string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return time.Since(w.active[provider]) >= activeEach
 }
 
-// send publishes a provider, and announces it as active if that is due. The error is that of the announcement alone: a message is
-// lost as easily.
-func (l *List) send(ctx context.Context, provider string, publish bool) error {
-	due, now := l.wakes.dueActive(provider), time.Now()
+// publish announces a provider as active if that is due, and wakes the other processes. The error is that of the announcement alone:
+// messages may be lost anyway.
+func (l *List) publish(ctx context.Context, provider string, wake bool) error {
+	due, now := l.wakes.isDue(provider), time.Now()
 	var added *redis.IntCmd
 	err := wire.Send(ctx, l.cfg.Redis, l.cfg.Timeout, func(ctx context.Context) error {
 		_, err := l.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -144,7 +137,7 @@ func (l *List) send(ctx context.Context, provider string, publish bool) error {
 				pipe.ZRemRangeByScore(ctx, l.activeKey(), "-inf", strconv.FormatInt(now.Add(-activeFor).UnixMicro(), 10))
 				pipe.PExpire(ctx, l.activeKey(), activeFor)
 			}
-			if publish {
+			if wake {
 				pipe.Publish(ctx, l.channel(), l.cfg.ID+" "+provider)
 			}
 			return nil
@@ -155,13 +148,10 @@ func (l *List) send(ctx context.Context, provider string, publish bool) error {
 		return nil
 	}
 	if added.Err() != nil {
-		return err
+		return wire.Unavailable(ctx, "announce waiting tasks of", provider, err)
 	}
 	l.wakes.mu.Lock()
 	defer l.wakes.mu.Unlock()
-	if l.wakes.active == nil {
-		l.wakes.active = map[string]time.Time{}
-	}
 	l.wakes.active[provider] = now
 	return nil
 }
@@ -174,11 +164,11 @@ func (l *List) ActiveProviders(ctx context.Context, since time.Time) (map[string
 		since = day
 	}
 	var list *redis.ZSliceCmd
-	err := l.read(ctx, func(ctx context.Context, pipe redis.Pipeliner) {
+	err := l.Read(ctx, "all providers", func(pipe redis.Pipeliner) {
 		list = pipe.ZRangeByScoreWithScores(ctx, l.activeKey(), &redis.ZRangeBy{Min: strconv.FormatInt(since.UnixMicro(), 10), Max: "+inf"})
 	})
 	if err != nil {
-		return nil, wire.Unavailable(ctx, "ask for the active providers of", l.cfg.Base, err)
+		return nil, err
 	}
 	active := make(map[string]time.Time, len(list.Val()))
 	for _, z := range list.Val() {

@@ -3,7 +3,6 @@ package wire
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -24,8 +23,6 @@ type Clock struct {
 	lag, varies time.Duration   // by how much replies come later than the quickest, and how much that varies
 	replies     int             // how many came of late; each span halves the count before it
 	shortest    time.Duration   // round trip since the offset was last unknown
-
-	gone atomic.Bool // another one stands for the server by now
 }
 
 // skewSpans is how many spans count where replies vary by more than steady: a quick one is rare there. Clocks may run apart
@@ -169,9 +166,6 @@ func (c *Clocks) Of(provider string) *Clock {
 	one := c.byProvider[provider]
 	if one == nil {
 		if c.byProvider == nil || len(c.byProvider) >= maxClocks {
-			for _, old := range c.byProvider {
-				old.gone.Store(true)
-			}
 			c.byProvider = map[string]*Clock{}
 		}
 		one = &Clock{}

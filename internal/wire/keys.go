@@ -27,10 +27,15 @@ func Path(scope string) string {
 // ScopeOf returns the scope of a provider with a path.
 func ScopeOf(provider, path string) string { return provider + Unescape(path) }
 
+// Provider returns the first name of a scope.
+func Provider(scope string) string {
+	provider, _, _ := strings.Cut(scope, "/")
+	return provider
+}
+
 // ScopeKey returns what the keys of a scope begin with that are no rule's: those of its usage.
 func ScopeKey(base, scope string) string {
-	provider, _, _ := strings.Cut(scope, "/")
-	return strings.TrimSuffix(Prefix(base, provider), ":") + Path(scope)
+	return strings.TrimSuffix(Prefix(base, Provider(scope)), ":") + Path(scope)
 }
 
 // StateKey returns where the state of a rule is kept.
@@ -38,6 +43,9 @@ func StateKey(prefix string, b policy.MatchedRule) string { return prefix + "r:"
 
 // RuleName returns the name of a rule among all of its provider: its node and its name there.
 func RuleName(b policy.MatchedRule) string { return Path(b.Scope.String()) + ":" + Escape(b.Rule.Name) }
+
+// LineKey returns where the tasks of one scope wait in one asynq queue.
+func LineKey(prefix, queue, path string) string { return prefix + "q:" + Escape(queue) + ":" + path }
 
 // Waiter returns the name of a task among those that wait: its asynq queue and its id.
 func Waiter(queue, id string) string { return Escape(queue) + ":" + id }

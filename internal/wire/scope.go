@@ -104,6 +104,21 @@ func (s *Scope) Holds(at int64) bool { return s.From <= at && at < s.Until }
 // Changes returns when rules begin or end to apply next by their hours, Never if they always apply.
 func (s *Scope) Changes() int64 { return s.hours }
 
+// Pause returns the pause by the policy that ends last, nil for none, and when it ends in µs by the server's clock: Never if it has
+// no end.
+func (s *Scope) Pause() (pause *policy.MatchedRule, ends int64) {
+	for _, i := range s.Paused {
+		until := int64(Never)
+		if b := s.Rules[i]; !b.Until.IsZero() {
+			until = b.Until.UnixMicro()
+		}
+		if pause == nil || until > ends {
+			pause, ends = &s.Rules[i], until
+		}
+	}
+	return pause, ends
+}
+
 // Leases reports whether runs hold places.
 func (s *Scope) Leases() bool {
 	return slices.ContainsFunc(s.Rules, func(b policy.MatchedRule) bool { return b.Rule.Algorithm == policy.Concurrency })

@@ -107,9 +107,7 @@ func (s *Scopes) Each(visit func(*Scope)) {
 func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
 	p, compiler := s.present()
 	one := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
-	if s.attach != nil {
-		one.Attached = s.attach(one, p)
-	}
+	one.Attached = s.attach(one, p)
 	return one
 }
 
@@ -121,9 +119,7 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 		return nil, err
 	}
 	one := compiler.Compile(scope, all, p.Weights(scope), at)
-	if s.attach != nil {
-		one.Attached = s.attach(one, p)
-	}
+	one.Attached = s.attach(one, p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.compiler.Version == compiler.Version {

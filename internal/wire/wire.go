@@ -3,53 +3,39 @@
 package wire
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/lua"
+	"time"
 )
 
 // Never is a moment or a wait that no clock reaches, as scripts have it: 2^53 - 1.
 const Never = 1<<53 - 1
 
+// Forever is a wait that no clock ends.
+const Forever = time.Duration(math.MaxInt64)
+
+// Wait returns a wait in µs as scripts have it.
+func Wait(n int64) time.Duration {
+	if n < 0 || n >= Never {
+		return Forever
+	}
+	return time.Duration(n) * time.Microsecond
+}
+
+// Until returns the time from now until a moment in µs of the same clock; 0 if that has passed.
+func Until(moment int64, now time.Time) time.Duration {
+	if moment == Never {
+		return Forever
+	}
+	return Wait(max(0, moment-now.UnixMicro()))
+}
+
 // ErrReply is a reply that no script of this version gives: another version may have written the keys, or they are damaged.
 var ErrReply = errors.New("a script's reply cannot be read")
-
-// Server runs scripts: a client of go-redis.
-type Server interface {
-	EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
-	Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
-}
-
-// Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first
-// call of a script.
-func Run(ctx context.Context, rdb Server, script *lua.Script, prefix string, args ...any) (any, error) {
-	return RunKeys(ctx, rdb, script, keys(prefix), args...)
-}
-
-// keys returns the KEYS of a script: the prefix of all the keys that it uses, and one that does not exist, which no script reads.
-// While a cluster moves their slot, the server that it moves from passes on a call whose keys it does not have, and the other server
-// refuses a call (TRYAGAIN) only if it names several: with the prefix alone it would decide without what is not there yet.
-func keys(prefix string) []string { return []string{prefix, prefix + "moving"} }
-
-// RunKeys is Run for a script that is given keys instead of a prefix.
-func RunKeys(ctx context.Context, rdb Server, script *lua.Script, keys []string, args ...any) (any, error) {
-	reply, err := rdb.EvalSha(ctx, script.SHA(), keys, args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = rdb.Eval(ctx, script.Source(), keys, args...).Result()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", script.Name, err)
-	}
-	return reply, nil
-}
 
 // seven appends whole numbers from 0 to Never, seven bytes each.
 func seven(b []byte, numbers ...int64) []byte {

@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
@@ -391,7 +392,7 @@ func TestOrphans(t *testing.T) {
 			for len(turn) > 0 {
 				<-time.After(50 * time.Millisecond)
 				for id, at := range turn {
-					s, err := asks.Waitlist().InspectWaiter(c.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: id})
+					s, err := inspect.Of(asks.Waitlist()).Task(c.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: id})
 					if err == nil && !s.Waits && !s.Dispatched {
 						delete(turn, id)
 					} else if time.Since(at) > time.Second {

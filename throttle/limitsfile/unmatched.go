@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -57,7 +58,7 @@ func (l *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) 
 		if stood != nil && !lacks(provider, gone(stood, l.read.policy)) {
 			continue
 		}
-		queues, _, err := list.Count(ctx, provider, func(scope string) bool { return !matches(next, scope) })
+		queues, _, err := inspect.Of(list).Count(ctx, provider, func(scope string) bool { return !matches(next, scope) })
 		if err != nil {
 			return left, err
 		}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -128,8 +129,8 @@ func newSurvey(l *throttle.Limiter) *survey {
 
 // readQueues sums up what waits, by rule.
 func (s *survey) readQueues(ctx context.Context) error {
-	list := s.limiter.Waitlist()
-	active, err := list.ActiveProviders(ctx, time.Time{})
+	reader := inspect.Of(s.limiter.Waitlist())
+	active, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -138,11 +139,11 @@ func (s *survey) readQueues(ctx context.Context) error {
 		providers, s.out.Partial = providers[:surveyedProviders], true
 	}
 	for _, provider := range providers {
-		scopes, more, err := list.Count(ctx, provider, nil)
+		scopes, more, err := reader.Count(ctx, provider, nil)
 		if err != nil {
 			return err
 		}
-		if err := list.ReadFirst(ctx, provider, scopes[:min(surveyedHeads, len(scopes))]); err != nil {
+		if err := reader.ReadFirst(ctx, provider, scopes[:min(surveyedHeads, len(scopes))]); err != nil {
 			return err
 		}
 		s.out.Partial = s.out.Partial || more
@@ -158,7 +159,7 @@ func (s *survey) readQueues(ctx context.Context) error {
 }
 
 // count adds a scope's tasks to the rules that apply to them. It bypasses the cache of scopes, which is sized for decisions.
-func (s *survey) count(of waitlist.ScopeQueue) {
+func (s *survey) count(of inspect.ScopeQueue) {
 	q := Queue{Scope: of.Scope, Tasks: of.Own, First: of.First}
 	var bounds []policy.MatchedRule
 	parsed, err := policy.ParseScope(of.Scope)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
@@ -136,7 +137,7 @@ func (h *handler) oldestWait(ctx context.Context, name string, out control.Outli
 			scopes = append(scopes, b.Scope)
 		}
 	}
-	heads, err := h.limiter.Waitlist().Heads(ctx, name, scopes...)
+	heads, err := inspect.Of(h.limiter.Waitlist()).Heads(ctx, name, scopes...)
 	if err != nil {
 		return oldest, err
 	}

@@ -237,8 +237,8 @@ func (w *Tasks) join(ctx context.Context, ask waitlist.Waiter) error {
 
 // toFront puts a task before all others of its line, but behind those that were put there before.
 func (w *Tasks) toFront(ctx context.Context, ask waitlist.Waiter) error {
-	joined, err := w.limiter.Waitlist().Rejoin(ctx, []waitlist.Back{{Waiter: ask}})
-	return errors.Join(err, joined[0].Err)
+	joined, err := w.limiter.Waitlist().Rejoin(ctx, ask, 0)
+	return errors.Join(err, joined.Err)
 }
 
 func requestOf(ask waitlist.Waiter) throttle.Request {

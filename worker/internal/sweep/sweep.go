@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/redisread"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
@@ -55,7 +56,7 @@ const (
 type swept struct {
 	Config
 	list    *waitlist.List
-	tasks   *waitlist.Waiting
+	tasks   *inspect.Tasks
 	mine    bool
 	tried   time.Time
 	size    int                   // how many tasks to read at once
@@ -71,7 +72,7 @@ func Run(ctx context.Context, cfg Config) {
 		for _, provider := range cfg.Providers() {
 			if now[provider] = all[provider]; now[provider] == nil {
 				list := cfg.Limiter.Waitlist()
-				now[provider] = &swept{Config: cfg, list: list, tasks: list.Waiting(provider), missing: map[waitlist.Ref]bool{}, tried: time.Now().Add(-rand.N(claimEach))}
+				now[provider] = &swept{Config: cfg, list: list, tasks: inspect.Of(list).Tasks(provider), missing: map[waitlist.Ref]bool{}, tried: time.Now().Add(-rand.N(claimEach))}
 			}
 		}
 		all = now
@@ -96,7 +97,7 @@ func (s *swept) part(ctx context.Context, provider string) (err error) {
 		return nil
 	}
 	if time.Since(s.counted) > soon/2 {
-		count, err := s.list.WaitingIn(ctx, provider, provider)
+		count, err := inspect.Of(s.list).WaitingIn(ctx, provider, provider)
 		if err != nil {
 			return err
 		}

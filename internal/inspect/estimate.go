@@ -1,4 +1,4 @@
-package waitlist
+package inspect
 
 import (
 	"fmt"
@@ -18,17 +18,17 @@ type RunTimes struct {
 }
 
 // Estimate is when something is expected to happen, from now: about In, and in 19 of 20 cases between From and To. All three are
-// equal unless runs have to end before. They are Never if no clock can tell.
+// equal unless runs have to end before. They are the longest duration if no clock can tell.
 type Estimate struct{ In, From, To time.Duration }
 
 // Unknown is when no clock can tell.
-var Unknown = Estimate{Never, Never, Never}
+var Unknown = Estimate{wire.Forever, wire.Forever, wire.Forever}
 
-// Exactly returns the estimate of a moment that is known; Never is.
+// Exactly returns the estimate of a moment that is known.
 func Exactly(d time.Duration) Estimate { return Estimate{d, d, d} }
 
 // Known reports whether a clock can tell.
-func (e Estimate) Known() bool { return e.In != Never }
+func (e Estimate) Known() bool { return e.In != wire.Forever }
 
 // Plus returns a known estimate from an earlier moment on.
 func (e Estimate) Plus(d time.Duration) Estimate { return Estimate{e.In + d, e.From + d, e.To + d} }
@@ -96,8 +96,8 @@ func ReadRunTimes(v any) RunTimes {
 	text, _ := v.(string)
 	var runs, mean, deviation int64
 	_, err := fmt.Sscanf(text, "%d %d %d", &runs, &mean, &deviation)
-	if err != nil || min(runs, mean, deviation) < 0 || max(mean, deviation) > Never.Microseconds() {
+	if err != nil || min(runs, mean, deviation) < 0 || max(mean, deviation) > wire.Forever.Microseconds() {
 		return RunTimes{}
 	}
-	return RunTimes{runs, us(mean), us(deviation)}
+	return RunTimes{runs, wire.Wait(mean), wire.Wait(deviation)}
 }
