@@ -12,7 +12,7 @@ import (
 // Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. In
 // the position of a queued waiter it also stands for the wait for a full concurrency rule, which ends
 // with a run. It is longer than any other wait, so "RetryAfter <= patience" needs no special case.
-const Never = time.Duration(math.MaxInt64)
+const Never = wire.Forever
 
 // Decision is the answer to one request. The zero Decision is a denial.
 type Decision struct {

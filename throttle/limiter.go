@@ -339,7 +339,8 @@ func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	}
 	p.read(a, d)
 	d.under = p
-	d.begins = p.clock.Begins(a.sent, a.replied, time.UnixMicro(a.now), d.Wait-d.overdue)
+	p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+	d.begins = p.clock.ToLocal(time.UnixMicro(a.now).Add(d.Wait - d.overdue))
 	if d.Allowed && !a.Peek {
 		d.Grant = a.grant()
 	}

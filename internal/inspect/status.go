@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -197,8 +198,13 @@ type ask struct {
 type answer struct {
 	WaiterStatus
 	flying int64
-	leases []policy.MatchedRule // its concurrency rules
-	places []PlaceQueue         // under each of them
+	leases []lease
+}
+
+// lease is a concurrency rule of a task, and what the task waits for under it.
+type lease struct {
+	rule policy.MatchedRule
+	PlaceQueue
 }
 
 // inspect asks for tasks of one provider, so many in one call, and returns an answer for each. If rules begin or end to apply just
@@ -273,8 +279,8 @@ func readAnswer(reply any, rules []policy.MatchedRule) (a answer, ok bool) {
 		a.Binding = rules[by-1]
 	}
 	for _, b := range rules {
-		if at := answerNumbers + 2*len(a.places); b.Rule.Algorithm == policy.Concurrency && at+1 < len(n) {
-			a.leases, a.places = append(a.leases, b), append(a.places, PlaceQueue{n[at], n[at+1]})
+		if at := answerNumbers + 2*len(a.leases); b.Rule.Algorithm == policy.Concurrency && at+1 < len(n) {
+			a.leases = append(a.leases, lease{b, PlaceQueue{n[at], n[at+1]}})
 		}
 	}
 	return a, true
@@ -298,27 +304,27 @@ func (a *answer) pause(s *wire.Scope) {
 
 // addRunTimes adds what tasks wait for that wait for runs to end. It costs a round trip if there are any.
 func (r Reader) addRunTimes(ctx context.Context, provider string, answers []answer) error {
-	prefix, index := r.list.Prefix(provider), map[string]int{}
-	var keys []string
+	prefix, times := r.list.Prefix(provider), map[string]RunTimes{}
 	for _, one := range answers {
-		for k, b := range one.leases {
-			if key := RunTimesKey(prefix, b); index[key] == 0 && one.places[k].Full(b.Rule.Limit) {
-				keys = append(keys, key)
-				index[key] = len(keys)
+		for _, l := range one.leases {
+			if l.Full(l.rule.Rule.Limit) {
+				times[RunTimesKey(prefix, l.rule)] = RunTimes{}
 			}
 		}
 	}
-	if len(keys) == 0 {
+	if len(times) == 0 {
 		return nil
 	}
+	keys := slices.Collect(maps.Keys(times))
 	var values *redis.SliceCmd
 	if err := r.list.Read(ctx, provider, func(pipe redis.Pipeliner) { values = pipe.MGet(ctx, keys...) }); err != nil {
 		return err
 	}
+	for i, v := range values.Val() {
+		times[keys[i]] = ReadRunTimes(v)
+	}
 	for i := range answers {
-		answers[i].waitForRuns(func(b policy.MatchedRule) RunTimes {
-			return ReadRunTimes(values.Val()[index[RunTimesKey(prefix, b)]-1])
-		})
+		answers[i].waitForRuns(func(b policy.MatchedRule) RunTimes { return times[RunTimesKey(prefix, b)] })
 	}
 	return nil
 }
@@ -335,16 +341,16 @@ func (a *answer) waitForRuns(times func(policy.MatchedRule) RunTimes) {
 	default:
 		start = Estimate{}
 	}
-	for k, b := range a.leases {
-		if !a.places[k].Full(b.Rule.Limit) {
+	for _, l := range a.leases {
+		if !l.Full(l.rule.Rule.Limit) {
 			continue
 		}
-		wait := times(b).Wait(a.places[k], b.Rule.Limit)
+		wait := times(l.rule).Wait(l.PlaceQueue, l.rule.Rule.Limit)
 		if !wait.Known() {
 			return
 		}
 		if wait.In > start.In {
-			binding = b
+			binding = l.rule
 		}
 		start = start.And(wait)
 	}

@@ -65,8 +65,6 @@ func (g Granted) Ref() Ref { return Ref{wire.ScopeOf(g.provider, g.Grant.Scope),
 
 // Dispatched is the result of Dispatch.
 type Dispatched struct {
-	// At is the server's clock.
-	At time.Time
 	// Granted are the tasks that were granted their starts, in order. Report each as Came, Unused or Gone within 3 s.
 	Granted []Granted
 	// Overdue are tasks that were granted 3 s ago or earlier and not reported since, and are named to one caller a second. Report
@@ -110,7 +108,7 @@ func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err e
 		if len(reply.Stale) == 0 {
 			break
 		}
-		if call.Fresh = l.texts(req.Provider, reply.Stale, out.At); len(call.Fresh) == 0 {
+		if call.Fresh = l.texts(req.Provider, reply.Stale, time.UnixMicro(reply.Now)); len(call.Fresh) == 0 {
 			out.Next = max(out.Next, deniedPause)
 			break
 		}
@@ -132,9 +130,9 @@ func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch
 	if err != nil {
 		return d, err
 	}
-	out.At, out.Waits, out.Next = at, d.Next > 0, wire.Wait(max(0, d.Next-d.Now))
+	out.Waits, out.Next = d.Next > 0, wire.Wait(max(0, d.Next-d.Now))
 	for _, g := range d.Granted {
-		out.Granted = append(out.Granted, l.granted(provider, g, out.At))
+		out.Granted = append(out.Granted, l.granted(provider, g, at))
 	}
 	for _, g := range d.Overdue {
 		out.Overdue = append(out.Overdue, Ref{wire.ScopeOf(provider, g.Scope), g.Queue, g.ID})

@@ -20,7 +20,7 @@ type Joined struct {
 	Free bool
 	// Ahead is how many tasks of its scope and queue are before it.
 	Ahead int64
-	// Expected is the estimated time until its start; Never if no clock can tell.
+	// Expected is the estimated time until its start; wire.Forever if no clock can tell.
 	Expected time.Duration
 	// MaxWait is the shortest max_wait of the rules that apply, 0 for none.
 	MaxWait time.Duration
@@ -182,7 +182,7 @@ func (j *Joined) read(s *wire.Scope, p wire.Place, now time.Time) {
 // SafetyNet returns after how long asynq brings a task back by itself that is expected to start after so long, if it is not granted
 // its start before: 5 to 9 minutes after that, and 10 to 15 if no clock can tell.
 func SafetyNet(expected time.Duration) time.Duration {
-	if expected == Never {
+	if expected == wire.Forever {
 		return 10*time.Minute + rand.N(5*time.Minute)
 	}
 	const year = 365 * 24 * time.Hour

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
@@ -76,7 +77,7 @@ func TestJoinPaused(t *testing.T) {
 	p := start(t, limits(t, policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Scopes: map[string]policy.ScopeConfig{
 		"a": {Pause: policy.PauseOn, PausedUntil: noon.Add(time.Hour)}, "b": {Pause: policy.PauseOn},
 	}}}))
-	for scope, want := range map[string]time.Duration{"p/a": time.Hour, "p/b": Never} {
+	for scope, want := range map[string]time.Duration{"p/a": time.Hour, "p/b": wire.Forever} {
 		if got := p.joins(tasks(scope, "q", 2)...)[0]; got.Expected != want || !got.Binding.Paused() {
 			t.Errorf("%s: %+v", scope, got)
 		}

@@ -18,9 +18,6 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Never is a wait that no clock ends.
-const Never = wire.Forever
-
 // Config is what a List needs. All fields are required.
 type Config struct {
 	Redis   redis.UniversalClient

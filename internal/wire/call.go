@@ -24,7 +24,7 @@ const (
 func Send(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
 	end := time.Now().Add(min(movingFor, timeout))
 	err := sendOnce(ctx, rdb, timeout, send)
-	for pause := firstMoving; Moving(err) && time.Now().Add(pause).Before(end); pause = min(2*pause, lastMoving) {
+	for pause := firstMoving; moving(err) && time.Now().Add(pause).Before(end); pause = min(2*pause, lastMoving) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -47,25 +47,25 @@ func Call(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration,
 }
 
 func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
-	bounded := Within(ctx, timeout)
+	bounded := within(ctx, timeout)
 	err := send(bounded)
-	Follow(ctx, rdb, err)
+	follow(ctx, rdb, err)
 	if err != nil && Ended(ctx) == nil && Ended(bounded) != nil {
 		return fmt.Errorf("no answer within %s: %w", timeout, os.ErrDeadlineExceeded) // not the caller's own deadline
 	}
 	return err
 }
 
-// Moving reports whether a call was refused because its slot moves from one master to another, with keys on both. Nothing was done.
+// moving reports whether a call was refused because its slot moves from one master to another, with keys on both. Nothing was done.
 // go-redis itself gives up within 50 ms.
-func Moving(err error) bool {
+func moving(err error) bool {
 	return redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "ASK ")
 }
 
-// Follow has a cluster's client learn anew who serves which slots, after a call that no server answered. go-redis would go on
+// follow has a cluster's client learn anew who serves which slots, after a call that no server answered. go-redis would go on
 // dialling a master that is gone until its map is ClusterStateReloadInterval old, a minute by default. The client reloads in the
-// background, once at a time. For other clients Follow does nothing.
-func Follow(ctx context.Context, rdb redis.UniversalClient, err error) {
+// background, once at a time. For other clients follow does nothing.
+func follow(ctx context.Context, rdb redis.UniversalClient, err error) {
 	if err == nil || errors.Is(err, context.Canceled) || redis.HasErrorPrefix(err, "") { // a server's own answer
 		return
 	}
@@ -128,3 +128,47 @@ func RunAll(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, 
 	}
 	return replies, nil
 }
+
+// bounded is a context with a deadline of its own and no timer: a timer would cost a third of what a single decision costs here. The
+// client applies the deadline when it reads and writes (ContextTimeoutEnabled), and looks at Done before it tries again. It waits
+// for Done only while it waits for a connection or between two tries, for times that it bounds itself.
+type bounded struct {
+	context.Context //nolint:containedctx // it is one
+	deadline        time.Time
+}
+
+// within returns ctx with a deadline so long from now, or its own if that is sooner.
+func within(ctx context.Context, timeout time.Duration) context.Context {
+	deadline := time.Now().Add(timeout)
+	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
+		return ctx
+	}
+	return &bounded{Context: ctx, deadline: deadline}
+}
+
+func (b *bounded) Deadline() (time.Time, bool) { return b.deadline, true }
+
+func (b *bounded) over() bool { return !time.Now().Before(b.deadline) }
+
+func (b *bounded) Done() <-chan struct{} {
+	if b.over() {
+		return over
+	}
+	return b.Context.Done()
+}
+
+func (b *bounded) Err() error {
+	if err := b.Context.Err(); err != nil {
+		return err
+	}
+	if b.over() {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+var over = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()

@@ -16,15 +16,15 @@ type Scope struct {
 	Path   string // after the provider's name
 	Text   string // the rules, as scripts read them
 
-	// All are the rules and pauses that the scope meets at any time of day. Rules are those that apply now, in the order of
-	// Text; Paused are the indexes of those that are no rules but pauses of the policy.
+	// All are the rules and pauses on the scope's path at any time of day. Rules are those that apply now, in the order of
+	// Text; Paused are the indexes of the pauses among them.
 	All, Rules []policy.MatchedRule
 	Paused     []int
 	Shadows    []policy.MatchedRule
 
 	Shape int64 // of the rules, see Rules
 
-	// Attached is what a user of the scope has worked out beside.
+	// Attached is what the attach function of Scopes returned for the scope.
 	Attached any
 
 	From, Until int64 // µs by the server's clock for which Text applies; Until is Never if always
@@ -39,7 +39,7 @@ type Compiler struct {
 	Version, Policy int64
 }
 
-// Compile returns what applies at a scope at a time, given all that it meets and the weights of its names, nil for none.
+// Compile returns what applies at a scope at a time, given all rules on its path and the weights of its names, nil for none.
 func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights []float64, at time.Time) *Scope {
 	s := &Scope{Scope: scope, Prefix: Prefix(c.Base, scope.Provider()), Path: Path(scope.String()), All: all, Until: Never, hours: Never, Most: math.MaxInt64}
 	text := Rules{Version: c.Version, Policy: c.Policy, Weights: namesBelow(scope, weights)}

@@ -8,15 +8,15 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Scopes keeps what has been compiled under a policy, up to a bound: a flood of new scopes costs work again, and no memory. It
-// is safe for concurrent use.
+// Scopes caches the compiled scopes of a policy, up to a bound: a flood of new scopes costs work again, and no memory. It is safe for
+// concurrent use.
 type Scopes struct {
 	mu       sync.RWMutex
 	policy   *policy.Policy
 	compiler Compiler
 	known    map[string]*Scope
-	changed  chan struct{}    // closed when the policy is another one
-	before   []*policy.Policy // the latest last
+	changed  chan struct{}    // closed when the policy changes
+	before   []*policy.Policy // earlier policies, the latest last
 	now      func(prefix string) time.Time
 	attach   func(*Scope, *policy.Policy) any
 }
@@ -35,14 +35,14 @@ func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time
 	return s
 }
 
-// use makes p the policy. Of two processes with different policies the one that was given its policy later counts.
+// use makes p the policy. Of two processes with different policies, the later version counts.
 func (s *Scopes) use(p *policy.Policy) {
 	s.policy, s.known = p, map[string]*Scope{}
 	s.compiler.Version = max(time.Now().UnixMicro(), s.compiler.Version+1)
 	s.compiler.Policy = int64(p.Digest() >> 11) //nolint:gosec // 53 bits
 }
 
-// Set makes all scopes be compiled anew, under another policy.
+// Set replaces the policy. Scopes are compiled again when they are next used.
 func (s *Scopes) Set(p *policy.Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Scopes) Set(p *policy.Policy) {
 	s.changed = make(chan struct{})
 }
 
-// Policy returns the policy, and a channel that is closed when it is another one.
+// Policy returns the policy, and a channel that Set closes.
 func (s *Scopes) Policy() (*policy.Policy, <-chan struct{}) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -94,7 +94,7 @@ func (s *Scopes) Of(scope string) (*Scope, error) {
 	return s.At(parsed, s.now(Prefix(s.compiler.Base, parsed.Provider())))
 }
 
-// Each visits what is known.
+// Each visits the scopes in the cache.
 func (s *Scopes) Each(visit func(*Scope)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -103,7 +103,7 @@ func (s *Scopes) Each(visit func(*Scope)) {
 	}
 }
 
-// Alone returns what a scope comes to if a rule is all that it meets, at a time of the server's clock. It is not kept.
+// Alone compiles a scope with one rule only, at a time of the server's clock. It does not cache the result.
 func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
 	p, compiler := s.present()
 	one := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
@@ -111,7 +111,7 @@ func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *
 	return one
 }
 
-// At returns what applies at a scope at a time of the server's clock: a reply has told that a scope is out of date.
+// At returns what applies at a scope at a time of the server's clock. It is for callers that know from a reply that Of's clock is off.
 func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 	p, compiler := s.present()
 	all, err := p.MatchAt(scope, at)
@@ -131,7 +131,7 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 	return one, nil
 }
 
-// Unpaused returns what a scope comes to without the pauses of the policy, while the scope holds. It is not kept.
+// Unpaused compiles a scope without the pauses of the policy, for the time for which the scope holds. It does not cache the result.
 func (s *Scopes) Unpaused(of *Scope) *Scope {
 	_, compiler := s.present()
 	rules := slices.DeleteFunc(slices.Clone(of.All), policy.MatchedRule.Paused)
