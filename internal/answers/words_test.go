@@ -61,7 +61,8 @@ func TestPauseOfNothingLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := func(string) time.Time { return time.Now() }
-			s, err := wire.NewScopes(pol, wire.Compiler{Base: "hw"}, now, nil).Of("p")
+			attach := func(*wire.Scope, *policy.Policy) any { return nil }
+			s, err := wire.NewScopes(pol, wire.Compiler{Base: "hw"}, now, attach).Of("p")
 			if err != nil {
 				t.Fatal(err)
 			}
