@@ -105,9 +105,9 @@ return without`
 
 // age has a time pass for the keys.
 func (w *world) age(us int64) error {
-	real := time.Since(w.aged)
-	w.aged = w.aged.Add(real)
-	keys, err := w.rdb.Eval(context.Background(), older, nil, us/1000-real.Milliseconds()).StringSlice()
+	passed := time.Since(w.aged)
+	w.aged = w.aged.Add(passed)
+	keys, err := w.rdb.Eval(context.Background(), older, nil, us/1000-passed.Milliseconds()).StringSlice()
 	if err != nil {
 		return err
 	}
