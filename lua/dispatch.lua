@@ -28,6 +28,7 @@
 
 local lead, spread, from, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local version, policy_number = tonumber(match(ARGV[6], '^%d+')), tonumber(match(ARGV[6], '%d+$'))
+local early = from > 0 and most > 0 and spread or 0 -- the next call of a distant caller that asks for tasks comes too late
 local granted, stale, refused, overdue, serves, strict, skips = {}, {}, {}, {}, {}, {}, {}
 local fields, granted_at, paid = {}, {}, {} -- to be written
 local again -- the next look, if sooner than the tree says
@@ -77,7 +78,7 @@ local function take_up(t)
     table.remove(soon, 1)
   end
 end
-take_up(from > 0 and now + spread or now) -- the next call of a distant caller comes too late
+take_up(now + early)
 
 -- A queue counts as served for SERVED after the look that its caller was told. One that comes back has saved up nothing.
 local SERVED, root = 250000, tree.children()
@@ -151,7 +152,7 @@ local function rules_of(scope)
     if not its.outdated then return its end
   end
   stale[#stale + 1] = scope
-  tree.block(leaf_node(scope), now + STALE) -- until the caller's next call
+  tree.block(leaf_node(scope), now + early + STALE) -- until the caller's next call
 end
 
 -- Blocks the node of the rule that alone would admit a cost last. If no rule ever admits it, its task is refused, unless a limit is 0
@@ -160,8 +161,9 @@ local function wait_for(l, its, cost, id, start, last, sure)
   local at, by, certain = rules.binding(its, rules.costs(its, cost), now + from)
   local r, NEVER = its[by], 3600000000
   if start and at <= now + lead + spread then -- each rule alone admits it: a guess keeps it, or windows that do not meet
-    local own = its[last] and its[last].its.fit(its[last], now + from, rules.costs(its, cost)[last]) or 0
-    if own > now + from then r, at, certain = its[last], own, sure else return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends)) end
+    local soonest = sure and now + from or now -- a full concurrency rule is full now
+    local own = its[last] and its[last].its.fit(its[last], soonest, rules.costs(its, cost)[last]) or 0
+    if own > soonest then r, at, certain = its[last], own, sure else return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends)) end
   end
   if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
   if at and certain and at - lead > now then at = at - lead end
@@ -236,12 +238,12 @@ if full and not tree.is_blocked('') and waits then look = now end
 if waits then look = look or now + 1000000 end -- others serve these queues, or nobody does for now
 
 -- Until when a caller's queues are served. A caller without room for more does not keep others from its queues' turns.
-local here = { '*', whole(now) }
-if is_newer then here[3], here[4] = '#', ARGV[6] end
-for q in pairs(serves) do
-  if seen[q] and not full then here[#here + 1], here[#here + 2] = q, whole(max(now, min(look or 0, now + 1000000))) end
-end
 if look then
+  local here = { '*', whole(now) }
+  if is_newer then here[3], here[4] = '#', ARGV[6] end
+  for q in pairs(serves) do
+    if seen[q] and not full then here[#here + 1], here[#here + 2] = q, whole(max(now, min(look, now + 1000000))) end
+  end
   if call('HSET', P .. 'queues', unpack(here)) > 0 then call('EXPIRE', P .. 'queues', STAYS) end
 else
   call('DEL', P .. 'queues', P .. 'units', P .. 'sequence', rules_key)

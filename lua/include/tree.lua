@@ -224,6 +224,17 @@ function tree.heal(q, scope)
   end
 end
 
+-- Once a day keeps a leaf, and what is above it, for a month more: a set that is never empty would expire.
+function tree.renew(q, scope)
+  local key, at = leaf_key(q, scope), scope
+  if call('TTL', key) > STAYS - 86400 then return end
+  for _, one in ipairs({ key, blocked, recheck, P .. 'queues', costs_key, P .. 'ready' }) do call('EXPIRE', one, STAYS) end
+  while at do
+    call('EXPIRE', P .. 'ready' .. set_name(q, at), STAYS)
+    at = parent(at)
+  end
+end
+
 -- Puts tasks in a leaf: scores and ids by turns, and their costs by id where they are not 1. Returns how many were not there.
 function tree.wait(q, scope, tasks, costs)
   local key = leaf_key(q, scope)
@@ -232,9 +243,9 @@ function tree.wait(q, scope, tasks, costs)
   if not seen[q] then
     seen[q] = 0
     call('HSET', P .. 'queues', q, '0')
+    call('EXPIRE', P .. 'queues', STAYS)
   end
-  call('EXPIRE', P .. 'queues', STAYS)
-  call('EXPIRE', key, STAYS)
+  tree.renew(q, scope)
   for id, cost in pairs(costs) do
     call('HSET', costs_key, q .. ':' .. id, cost)
     call('EXPIRE', costs_key, STAYS)
