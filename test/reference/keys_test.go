@@ -104,7 +104,7 @@ func (e *expiring) see(h *history, req request, d throttle.Decision, a Answer) {
 	}
 	const µm = int64(62e6)
 	for i, c := range req.path {
-		key := "hw:{" + h.root + "}" + strings.TrimPrefix(c.Place, h.root)
+		key := "hw:{" + h.root + "}:r:" + strings.TrimPrefix(c.Place, h.root)
 		ends, is := e.ends[key]
 		switch reset := a.Rules[i].Reset; {
 		case !is || c.Rule.Algorithm == Concurrency:
@@ -115,7 +115,7 @@ func (e *expiring) see(h *history, req request, d throttle.Decision, a Answer) {
 		}
 	}
 	for key, ends := range e.ends {
-		if strings.Contains(key, "}@") && ends > h.at+61e6 {
+		if (strings.Contains(key, "}:a:") || strings.Contains(key, "}:c:")) && ends > h.at+32e6 {
 			h.object("TTL", "the record %s is kept for %d µs", key, ends-h.at)
 		}
 	}
