@@ -53,74 +53,39 @@ func (p polls) DispatcherPolled(provider, label string, again bool) {
 // observers calls each Observer in order.
 type observers []Observer
 
-func (o observers) PickedUp(queue string) {
+func (o observers) each(tell func(Observer)) {
 	for _, one := range o {
-		one.PickedUp(queue)
+		tell(one)
 	}
 }
 
-func (o observers) Holding(delta int) {
-	for _, one := range o {
-		one.Holding(delta)
-	}
-}
-
-func (o observers) Held(d time.Duration) {
-	for _, one := range o {
-		one.Held(d)
-	}
-}
-
+func (o observers) PickedUp(queue string)   { o.each(func(one Observer) { one.PickedUp(queue) }) }
+func (o observers) Holding(delta int)       { o.each(func(one Observer) { one.Holding(delta) }) }
+func (o observers) Held(took time.Duration) { o.each(func(one Observer) { one.Held(took) }) }
 func (o observers) Rescheduled(queue string, wait time.Duration) {
-	for _, one := range o {
-		one.Rescheduled(queue, wait)
-	}
-}
-
-func (o observers) Began(late time.Duration) {
-	for _, one := range o {
-		one.Began(late)
-	}
-}
-
-func (o observers) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
-	for _, one := range o {
-		one.Ran(ctx, queue, outcome, took)
-	}
-}
-
-func (o observers) MaxWaitExceeded(queue, became string, waited time.Duration) {
-	for _, one := range o {
-		one.MaxWaitExceeded(queue, became, waited)
-	}
-}
-
-func (o observers) LeaseHeld(rule string, delta int) {
-	for _, one := range o {
-		one.LeaseHeld(rule, delta)
-	}
-}
-
-func (o observers) DispatcherPolled(provider, label string, again bool) {
-	for _, one := range o {
-		one.DispatcherPolled(provider, label, again)
-	}
-}
-
-func (o observers) DispatchLead(lead time.Duration) {
-	for _, one := range o {
-		one.DispatchLead(lead)
-	}
-}
-
-func (o observers) Failed(kind string) {
-	for _, one := range o {
-		one.Failed(kind)
-	}
+	o.each(func(one Observer) { one.Rescheduled(queue, wait) })
 }
 
 func (o observers) Refused(queue, why string, wait time.Duration) {
-	for _, one := range o {
-		one.Refused(queue, why, wait)
-	}
+	o.each(func(one Observer) { one.Refused(queue, why, wait) })
 }
+func (o observers) Began(late time.Duration) { o.each(func(one Observer) { one.Began(late) }) }
+func (o observers) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
+	o.each(func(one Observer) { one.Ran(ctx, queue, outcome, took) })
+}
+
+func (o observers) MaxWaitExceeded(queue, became string, waited time.Duration) {
+	o.each(func(one Observer) { one.MaxWaitExceeded(queue, became, waited) })
+}
+
+func (o observers) LeaseHeld(rule string, delta int) {
+	o.each(func(one Observer) { one.LeaseHeld(rule, delta) })
+}
+
+func (o observers) DispatcherPolled(provider, label string, again bool) {
+	o.each(func(one Observer) { one.DispatcherPolled(provider, label, again) })
+}
+func (o observers) DispatchLead(lead time.Duration) {
+	o.each(func(one Observer) { one.DispatchLead(lead) })
+}
+func (o observers) Failed(kind string) { o.each(func(one Observer) { one.Failed(kind) }) }

@@ -167,6 +167,7 @@ type seen struct {
 	NoObserver
 	mu          sync.Mutex
 	pickups     int
+	began       int
 	rescheduled int
 	holding     int
 	mostHolding int
@@ -190,7 +191,7 @@ func (o *seen) Refused(_, why string, _ time.Duration) {
 func (o *seen) Held(time.Duration)                    {}
 func (o *seen) DispatcherPolled(string, string, bool) {}
 func (o *seen) DispatchLead(time.Duration)            {}
-func (o *seen) Began(time.Duration)                   {}
+func (o *seen) Began(time.Duration)                   { o.with(func() { o.began++ }) }
 func (o *seen) Rescheduled(string, time.Duration)     { o.with(func() { o.rescheduled++ }) }
 func (o *seen) LeaseHeld(_ string, delta int)         { o.with(func() { o.leases += delta }) }
 func (o *seen) Failed(kind string)                    { o.with(func() { o.faults = append(o.faults, kind) }) }

@@ -130,10 +130,12 @@ func (o *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Gr
 }
 
 // A task whose turn comes while it is being put back is still active, and one that is being enqueued may not be there yet. Both are
-// tried again, with pauses that double, for two seconds in all: a grant that has not come is overdue after three.
+// tried again for two seconds: a grant that has not come is overdue after three. The pauses double, so that one that takes long costs
+// few calls, up to what a start may be late.
 const (
-	tries    = 10
-	tryPause = 2 * time.Millisecond
+	tryFor    = 2 * time.Second
+	tryPause  = 2 * time.Millisecond
+	mostPause = 100 * time.Millisecond
 )
 
 // became reports what became of tasks that were to be brought.
@@ -155,7 +157,8 @@ func (o *loop) became(name string, list []waitlist.Granted, out []asynqx.Outcome
 // again tries to bring one task, until it is no longer as it was.
 func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
 	d := o.d
-	for pause, try := tryPause, 0; try < tries; pause, try = 2*pause, try+1 {
+	until := time.Now().Add(tryFor)
+	for pause := tryPause; time.Now().Before(until); pause = min(2*pause, mostPause) {
 		if !asynqx.Sleep(d.cfg.Serving, pause) {
 			return
 		}
