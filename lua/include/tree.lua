@@ -227,7 +227,7 @@ end
 -- Once a day keeps a leaf, and what is above it, for a month more: a set that is never empty would expire.
 function tree.renew(q, scope)
   local key, at = leaf_key(q, scope), scope
-  if call('TTL', key) > STAYS - 86400 then return end
+  if call('PTTL', key) > (STAYS - 86400) * 1000 then return end
   for _, one in ipairs({ key, blocked, recheck, P .. 'queues', costs_key, P .. 'ready' }) do call('EXPIRE', one, STAYS) end
   while at do
     call('EXPIRE', P .. 'ready' .. set_name(q, at), STAYS)
