@@ -59,6 +59,9 @@ func (t *Tasks) Next(ctx context.Context, most int) (tasks []waitlist.Ref, err e
 	return tasks, nil
 }
 
+// AtStart reports whether the next call of Next begins with the first task.
+func (t *Tasks) AtStart() bool { return t.cursor == 0 && len(t.open) == 0 }
+
 // readScopes opens the lines of the next scopes.
 func (t *Tasks) readScopes(ctx context.Context) error {
 	queues, err := t.queues(ctx, t.provider)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
@@ -247,7 +248,7 @@ func (*lateReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func (l *lateReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if (isTurn(cmd) || isDispatch(cmd)) && l.n.Add(1)%l.every == 0 {
+		if grants(cmd) && l.n.Add(1)%l.every == 0 {
 			l.held.Add(1)
 			<-time.After(400 * time.Millisecond)
 		}
@@ -255,29 +256,12 @@ func (l *lateReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// isDispatch tells the calls that grant starts, and those that plan tasks, from others: by the order of those who wait,
-// which they name and no attempt.
-func isDispatch(cmd redis.Cmder) bool {
+// grants tells the calls that grant starts: those of the scripts decide and dispatch.
+func grants(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return strings.HasPrefix(cmd.Name(), "eval") && !isTurn(cmd) && slices.ContainsFunc(args, func(arg any) bool {
-		key, is := arg.(string)
-		return is && strings.HasSuffix(key, "!overdue")
+	return strings.HasPrefix(cmd.Name(), "eval") && slices.ContainsFunc(lua.All(), func(s *lua.Script) bool {
+		return (s.Name == "decide" || s.Name == "dispatch") && (args[1] == s.SHA() || args[1] == s.Source())
 	})
-}
-
-// isTurn tells the decisions of one who can wait from other calls: an attempt, a line
-// and the provider's keys, in this order, and nothing else, are what it names last.
-func isTurn(cmd redis.Cmder) bool {
-	args := cmd.Args()
-	if !strings.HasPrefix(cmd.Name(), "eval") || len(args) < 4 {
-		return false
-	}
-	keys, _ := args[2].(int)
-	if keys < 10 || 3+keys > len(args) {
-		return false
-	}
-	attempt, line := fmt.Sprint(args[3+keys-9]), fmt.Sprint(args[3+keys-8])
-	return strings.Contains(attempt, "@") && strings.HasSuffix(line, "!queue")
 }
 
 // "A start that came too late is given back and decided anew, first of all": no unit

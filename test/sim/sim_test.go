@@ -448,22 +448,25 @@ func (w *world) judgePauses() {
 }
 
 func (w *world) kill() {
-	p := w.workers[0]
+	w.workers[0].die()
 	w.workers = w.workers[1:]
+	w.start()
+}
+
+// die cuts a process from Redis, for ever.
+func (p *process) die() {
+	p.w.mu.Lock()
+	p.cut, p.w.crashed = true, true
+	p.w.mu.Unlock()
 	p.mu.Lock()
-	w.mu.Lock()
-	p.cut = true
-	w.crashed = true
-	w.mu.Unlock()
+	defer p.mu.Unlock()
 	for _, c := range p.conns {
 		_ = c.Close()
 	}
-	p.mu.Unlock()
 	go func() {
 		p.server.Shutdown() // which reaches nobody
 		_ = p.rdb.Close()
 	}()
-	w.start()
 }
 
 func (w *world) each(f func(*asynq.TaskInfo)) {

@@ -1,4 +1,4 @@
-// Package sweep looks after waiting tasks. One process for each provider reads them all, a part a second. Tasks that no longer wait in
+// Package sweep looks after waiting tasks. One process for each provider reads them all every three minutes, a part a second. Tasks that no longer wait in
 // asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself before long, since
 // all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor is any task while
 // this process does not get to dispatch the provider.
@@ -40,15 +40,18 @@ type Config struct {
 }
 
 const (
-	// sweepEach is how often a part is read, and sweepParts in how many parts all are.
+	// sweepEach is how often a part is read, sweepParts in how many parts all are at most, and pass how often all are.
 	sweepEach, sweepParts = time.Second, 180
+	pass                  = sweepParts * sweepEach
 	// sweepLeast and sweepMost bound the tasks of a part.
 	sweepLeast, sweepMost = 250, 10_000
-	// claimFor is how long a process looks after a provider unless it claims it again. claimEach is how often it does, and how often
-	// the others try.
+	// claimFor is how long a process looks after a provider, beyond its next part, unless it claims it again, and how often the others
+	// try. claimEach is how often it claims it while it reads.
 	claimFor, claimEach = 30 * time.Second, 10 * time.Second
-	// soon is how long before asynq would bring a task that is put off, until putOff at least and putOffMost at most. A whole pass
-	// takes less.
+	// lookAgain is when a pass that missed tasks is made again.
+	lookAgain = 10 * time.Second
+	// soon is how long before asynq would bring a task that is put off, until putOff at least and putOffMost at most. Until the next
+	// pass it is less, also if another process must take over.
 	soon, putOff, putOffMost = 5 * time.Minute, 7 * time.Minute, 10 * time.Minute
 )
 
@@ -58,7 +61,9 @@ type swept struct {
 	list    *waitlist.List
 	tasks   *inspect.Tasks
 	mine    bool
-	tried   time.Time
+	claimed time.Time
+	began   time.Time             // the pass
+	next    time.Time             // the next part, or the next try
 	size    int                   // how many tasks to read at once
 	counted time.Time             // when size was worked out
 	missing map[waitlist.Ref]bool // tasks that were not found once
@@ -72,7 +77,7 @@ func Run(ctx context.Context, cfg Config) {
 		for _, provider := range cfg.Providers() {
 			if now[provider] = all[provider]; now[provider] == nil {
 				list := cfg.Limiter.Waitlist()
-				now[provider] = &swept{Config: cfg, list: list, tasks: inspect.Of(list).Tasks(provider), missing: map[waitlist.Ref]bool{}, tried: time.Now().Add(-rand.N(claimEach))}
+				now[provider] = &swept{Config: cfg, list: list, tasks: inspect.Of(list).Tasks(provider), missing: map[waitlist.Ref]bool{}, next: time.Now().Add(rand.N(claimEach))}
 			}
 		}
 		all = now
@@ -86,15 +91,21 @@ func Run(ctx context.Context, cfg Config) {
 
 // part reads the next waiting tasks of a provider, if this process looks after it.
 func (s *swept) part(ctx context.Context, provider string) (err error) {
-	if now := time.Now(); now.Sub(s.tried) >= claimEach {
-		s.tried = now
-		if s.mine, err = s.list.Claim(ctx, provider, claimFor, s.mine); err != nil {
-			s.mine = false
+	now := time.Now()
+	if now.Before(s.next) {
+		return nil
+	}
+	if now.Sub(s.claimed) >= claimEach {
+		if err := s.claim(ctx, provider, claimFor); err != nil {
 			return err
 		}
 	}
 	if !s.mine {
+		s.next = now.Add(claimFor)
 		return nil
+	}
+	if s.began.IsZero() {
+		s.began = now
 	}
 	if time.Since(s.counted) > soon/2 {
 		count, err := inspect.Of(s.list).WaitingIn(ctx, provider, provider)
@@ -114,6 +125,22 @@ func (s *swept) part(ctx context.Context, provider string) (err error) {
 	for name, its := range queues {
 		err = errors.Join(err, s.lookAfter(ctx, name, its))
 	}
+	if !s.tasks.AtStart() {
+		return err
+	}
+	rests := max(lookAgain, pass-rand.N(pass/10)-now.Sub(s.began)) // all have been read
+	if len(s.missing) > 0 {
+		rests = lookAgain
+	}
+	s.began, s.next = time.Time{}, now.Add(rests)
+	return errors.Join(err, s.claim(ctx, provider, rests+claimFor))
+}
+
+// claim has this process look after a provider for so long, if no other does.
+func (s *swept) claim(ctx context.Context, provider string, stay time.Duration) (err error) {
+	s.claimed = time.Now()
+	s.mine, err = s.list.Claim(ctx, provider, stay, s.mine)
+	s.mine = s.mine && err == nil
 	return err
 }
 
