@@ -105,9 +105,7 @@ func (a *arrivals) begin(redisURL string) {
 	a.run = newBuilt(a.T, a.policy, api, latency)
 	a.run.enqueue(redisURL, s.tasks)
 	a.run.batch.Ends(0)
-	for range 2 {
-		a.run.work(redisURL, 100)
-	}
+	a.run.work(2, redisURL, 100)
 	a.flows(5 * time.Second)
 }
 

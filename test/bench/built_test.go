@@ -63,17 +63,22 @@ func newBuilt(t testing.TB, p *policy.Policy, api *countapi.Server, lasts time.D
 
 var listening = regexp.MustCompile(`msg=listening addr=(\S+)`)
 
-// work starts a worker and waits until it takes tasks.
-func (p *built) work(redisURL string, slots int) {
+// work starts workers at once and waits until each takes tasks.
+func (p *built) work(workers int, redisURL string, slots int) {
 	p.Helper()
-	w := programs.Start(p, nil, "worker", "-redis", redisURL, "-limits", p.limits, "-concurrency", strconv.Itoa(slots),
-		"-listen", "127.0.0.1:0", "-allow-host", p.api.Addr())
-	w.Says("msg=ready")
-	addr := listening.FindStringSubmatch(w.Stderr.String())
-	if addr == nil {
-		p.Fatal("the worker does not say where its metrics are")
+	for range workers {
+		w := programs.Start(p, nil, "worker", "-redis", redisURL, "-limits", p.limits, "-concurrency", strconv.Itoa(slots),
+			"-listen", "127.0.0.1:0", "-allow-host", p.api.Addr())
+		p.workers = append(p.workers, &builtWorker{Program: w})
 	}
-	p.workers = append(p.workers, &builtWorker{Program: w, metrics: "http://" + addr[1] + "/metrics"})
+	for _, w := range p.workers {
+		w.Says("msg=ready")
+		addr := listening.FindStringSubmatch(w.Stderr.String())
+		if addr == nil {
+			p.Fatal("the worker does not say where its metrics are")
+		}
+		w.metrics = "http://" + addr[1] + "/metrics"
+	}
 }
 
 // enqueue begins to enqueue tasks from a file.
@@ -208,9 +213,7 @@ func byBatch(st *stage) error {
 
 // byWorkers serves with the program.
 func byWorkers(st *stage) (stop func() error, err error) {
-	for range max(1, st.workers) {
-		st.built.work("redis://"+st.addr(), st.concurrency())
-	}
+	st.built.work(max(1, st.workers), "redis://"+st.addr(), st.concurrency())
 	if st.later {
 		st.built.enqueue("redis://"+st.server.Addr(), st.tasks)
 	}
