@@ -147,14 +147,6 @@ func TestSeriesRefuses(t *testing.T) {
 	}
 }
 
-func fineSeries(t *testing.T, rdb redis.UniversalClient, prefix, scope string) []Point {
-	t.Helper()
-	now := time.Now()
-	points, err := Series(t.Context(), rdb, Config{Prefix: prefix}, scope, now.Add(-15*time.Minute), now, 15*time.Second)
-	must(t, err)
-	return points
-}
-
 // Steady spending is as much in each slot of 15 seconds, whenever the processes flush; no unit and no task is lost, and the keys are
 // gone soon.
 func TestFine(t *testing.T) {
@@ -176,7 +168,8 @@ func TestFine(t *testing.T) {
 		stopTwo()
 		for scope, want := range map[string]Sum{"p": {8, 3}, "p/x": {6, 1}, "p/y": {2, 2}, "p/z": {}} {
 			var all Sum
-			points := fineSeries(t, rdb, "", scope)
+			points, err := Series(t.Context(), rdb, Config{}, scope, time.Now().Add(-15*time.Minute), time.Now(), fine.every)
+			must(t, err)
 			if n := len(points); n < 60 || n > 61 {
 				t.Errorf("%s: %d points", scope, n)
 			}

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -54,47 +55,39 @@ func lines(r Report) (all []string) {
 // processes together; what was not answered is not.
 func TestShadowed(t *testing.T) {
 	t.Parallel()
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{
-		"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			prefix := redistest.Prefix(t)
-			for _, r := range []*Recorder{newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")} {
-				told := func(scope, rule string, outcome throttle.ShadowOutcome) {
-					r.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
-						RuleInfo: &throttle.RuleInfo{Scope: scope, Rule: rule}, Limited: outcome == throttle.ShadowDenied,
-					}})
-				}
-				r.Spent("p/acme", By{Queue: "q", Type: "a"}, 5)
-				told("p/acme", "a:b !", throttle.ShadowAllowed)
-				told("p/acme", "a:b !", throttle.ShadowDenied)
-				told("p/acme", "a:b !", throttle.ShadowDropped)
-				told("p/acme", "a:b !", throttle.ShadowFailed)
-				told("p", "trial", throttle.ShadowDenied)
-				told("q", "alone", throttle.ShadowAllowed)
-				for n := range mostBy + 10 {
-					told("many", fmt.Sprint(n), throttle.ShadowAllowed)
-				}
-				flush(t, r)
+	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {
+		for _, r := range []*Recorder{newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")} {
+			told := func(scope, rule string, outcome throttle.ShadowOutcome) {
+				r.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
+					RuleInfo: &throttle.RuleInfo{Scope: scope, Rule: rule}, Limited: outcome == throttle.ShadowDenied,
+				}})
 			}
-			for scope, want := range map[string][]Shadow{
-				"p/acme": {{"a:b !", 4, 2}}, "p": {{"trial", 2, 2}}, "q": {{"alone", 2, 0}}, "p/other": nil,
-			} {
-				report := read(t, rdb, prefix, scope, time.Hour)
-				if !slices.Equal(report.Shadows, want) {
-					t.Errorf("%s: got %v, want %v", scope, report.Shadows, want)
-				}
-				if scope == "p/acme" && report.All != (Sum{10, 2}) {
-					t.Errorf("%+v was spent", report.All)
-				}
+			r.Spent("p/acme", By{Queue: "q", Type: "a"}, 5)
+			for _, outcome := range []throttle.ShadowOutcome{throttle.ShadowAllowed, throttle.ShadowDenied, throttle.ShadowDropped, throttle.ShadowFailed} {
+				told("p/acme", "a:b !", outcome)
 			}
-			if n := len(read(t, rdb, prefix, "many", time.Hour).Shadows); n != mostBy {
-				t.Errorf("%d rules of one scope", n)
+			told("p", "trial", throttle.ShadowDenied)
+			told("q", "alone", throttle.ShadowAllowed)
+			for n := range mostBy + 10 {
+				told("many", fmt.Sprint(n), throttle.ShadowAllowed)
 			}
-		})
-	}
+			flush(t, r)
+		}
+		for scope, want := range map[string][]Shadow{
+			"p/acme": {{"a:b !", 4, 2}}, "p": {{"trial", 2, 2}}, "q": {{"alone", 2, 0}}, "p/other": nil,
+		} {
+			report := read(t, rdb, prefix, scope, time.Hour)
+			if !slices.Equal(report.Shadows, want) {
+				t.Errorf("%s: got %v, want %v", scope, report.Shadows, want)
+			}
+			if scope == "p/acme" && report.All != (Sum{10, 2}) {
+				t.Errorf("%+v was spent", report.All)
+			}
+		}
+		if n := len(read(t, rdb, prefix, "many", time.Hour).Shadows); n != mostBy {
+			t.Errorf("%d rules of one scope", n)
+		}
+	})
 }
 
 // "Which applications, queues and task types spent from it lately, how many units in
@@ -102,65 +95,53 @@ func TestShadowed(t *testing.T) {
 // two processes add up.
 func TestWhoSpent(t *testing.T) {
 	t.Parallel()
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{
-		"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			prefix := redistest.Prefix(t)
-			shop, billing := newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")
-			began := time.Now().Truncate(time.Second)
-			shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 5)
-			shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 0)
-			shop.Spent("p/acme", By{Queue: "q", Type: "b"}, 1)
-			shop.Spent("p/ace", By{App: "other", Queue: "low", Type: "a"}, 2)
-			billing.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 7)
-			billing.Spent("other", By{Queue: "q", Type: "a"}, 100)
-			flush(t, shop)
-			shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 2)
-			flush(t, shop)
-			flush(t, billing)
-			for scope, want := range map[string][]string{
-				"p":              {"shop q a 8/3", "billing q a 7/1", "other low a 2/1", "shop q b 1/1"},
-				"p/acme":         {"shop q a 8/3", "billing q a 7/1", "shop q b 1/1"},
-				"p/acme/refunds": {"shop q a 8/3", "billing q a 7/1"},
-				"p/ace":          {"other low a 2/1"},
-				"other":          {"billing q a 100/1"},
-				"p/ac":           nil,
+	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {
+		shop, billing := newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")
+		began := time.Now().Truncate(time.Second)
+		shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 5)
+		shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 0)
+		shop.Spent("p/acme", By{Queue: "q", Type: "b"}, 1)
+		shop.Spent("p/ace", By{App: "other", Queue: "low", Type: "a"}, 2)
+		billing.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 7)
+		billing.Spent("other", By{Queue: "q", Type: "a"}, 100)
+		flush(t, shop)
+		shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 2)
+		flush(t, shop)
+		flush(t, billing)
+		for scope, want := range map[string][]string{
+			"p":              {"shop q a 8/3", "billing q a 7/1", "other low a 2/1", "shop q b 1/1"},
+			"p/acme":         {"shop q a 8/3", "billing q a 7/1", "shop q b 1/1"},
+			"p/acme/refunds": {"shop q a 8/3", "billing q a 7/1"},
+			"p/ace":          {"other low a 2/1"},
+			"other":          {"billing q a 100/1"},
+			"p/ac":           nil,
+		} {
+			for since, slot := range map[time.Duration]time.Duration{
+				time.Minute: 5 * time.Minute, time.Hour: 5 * time.Minute, 2 * time.Hour: 2 * time.Hour, day: 2 * time.Hour, day + 1: day, Longest: day,
 			} {
-				for _, since := range []time.Duration{time.Minute, time.Hour, 2 * time.Hour, day, day + 1, Longest} {
-					got := read(t, rdb, prefix, scope, since)
-					if !slices.Equal(lines(got), want) || got.Other != (Sum{}) || got.Scope.String() != scope {
-						t.Errorf("%s, %s: %q and others %+v, want %q", scope, since, lines(got), got.Other, want)
-					}
-					sum := Sum{}
-					for _, s := range got.Spenders {
-						sum.add(s.Sum)
-						if s.Last.Before(began) || s.Last.After(time.Now()) {
-							t.Errorf("%s: %+v, began at %s", scope, s, began)
-						}
-					}
-					if sum != got.All {
-						t.Errorf("%s: all are %+v, the spenders' %+v", scope, got.All, sum)
-					}
-					slot := 5 * time.Minute
-					if since > time.Hour {
-						slot = 2 * time.Hour
-					}
-					if since > day {
-						slot = day
-					}
-					if before := got.To.Sub(got.From) - since; before < 0 || before > slot {
-						t.Errorf("since %s: from %s to %s", since, got.From, got.To)
+				got := read(t, rdb, prefix, scope, since)
+				if !slices.Equal(lines(got), want) || got.Other != (Sum{}) || got.Scope.String() != scope {
+					t.Errorf("%s, %s: %q and others %+v, want %q", scope, since, lines(got), got.Other, want)
+				}
+				sum := Sum{}
+				for _, s := range got.Spenders {
+					sum.add(s.Sum)
+					if s.Last.Before(began) || s.Last.After(time.Now()) {
+						t.Errorf("%s: %+v, began at %s", scope, s, began)
 					}
 				}
+				if sum != got.All {
+					t.Errorf("%s: all are %+v, the spenders' %+v", scope, got.All, sum)
+				}
+				if before := got.To.Sub(got.From) - since; before < 0 || before > slot {
+					t.Errorf("since %s: from %s to %s", since, got.From, got.To)
+				}
 			}
-			if n := shop.Lost() + billing.Lost(); n != 0 {
-				t.Errorf("%d units are lost", n)
-			}
-		})
-	}
+		}
+		if n := shop.Lost() + billing.Lost(); n != 0 {
+			t.Errorf("%d units are lost", n)
+		}
+	})
 }
 
 // "Two never become one", whatever characters names have, and none of a key ends its
@@ -213,7 +194,7 @@ func TestNamesStayApart(t *testing.T) {
 }
 
 // keysOf returns the keys under a prefix, each of which must have a TTL.
-func keysOf(t *testing.T, rdb *redis.Client, prefix string) []string {
+func keysOf(t *testing.T, rdb redis.UniversalClient, prefix string) []string {
 	t.Helper()
 	keys := rdb.Keys(t.Context(), prefix+":*").Val()
 	for _, key := range keys {
@@ -224,51 +205,60 @@ func keysOf(t *testing.T, rdb *redis.Client, prefix string) []string {
 	return keys
 }
 
-// "A scope 40 combinations, those that spent most; the units of others count as
-// \"other\"", and a process has no more of them in memory.
+// "A scope 40 combinations, those that spent most; the units of others count as "other"", and a process has no more of them in
+// memory. "A slot has 328 sums by unit; of more those of the 8 units of which most was spent", and "130 bytes for each unit, and for
+// each unit of each who spends it".
 func TestFloodOfTypes(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range map[string]*redis.Client{"Redis": redistest.Client(t), "miniredis": second(redistest.Miniredis(t))} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			prefix := redistest.Prefix(t)
-			const flushes, types = 5, 200
-			fixed := inOneSlot()
-			for n := range flushes {
-				r := newRecorder(t, rdb, prefix, "app")
-				fixed(r)
-				r.Spent("p/x", By{Type: "most"}, 1000)
-				for i := range types {
-					r.Spent("p/x", By{Type: fmt.Sprint(n, " ", i)}, 2)
-				}
-				if got := len(r.current.accounts["p/x"].by); got != mostBy {
-					t.Errorf("%d in memory, want %d", got, mostBy)
-				}
-				flush(t, r)
-				for _, key := range keysOf(t, rdb, prefix) {
-					if strings.Contains(key, "!used:") {
-						if fields := rdb.HLen(t.Context(), key).Val(); fields > mostFields {
-							t.Errorf("%s has %d fields", key, fields)
-						}
-					}
-				}
+	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {
+		const flushes, types = 5, 200
+		fixed := inOneSlot()
+		for n := range flushes {
+			r := newRecorder(t, rdb, prefix, "app")
+			fixed(r)
+			r.SpentCosts("p/x", By{Type: "most"}, policy.Costs{"requests": 1000, "tokens": 1_000_000})
+			for i := range types {
+				r.SpentCosts("p/x", By{Type: fmt.Sprint(n, " ", i)}, policy.Costs{"requests": 2, "tokens": 10, fmt.Sprint("u", n, "-", i%10): 3})
 			}
-			for _, scope := range []string{"p", "p/x"} {
-				got := read(t, rdb, prefix, scope, time.Hour)
-				if len(got.Spenders) != mostBy || got.Spenders[0].Type != "most" || got.Spenders[0].Sum != (Sum{1000 * flushes, flushes}) {
-					t.Errorf("%s: %d spenders, first %+v", scope, len(got.Spenders), got.Spenders[0])
-				}
-				all := Sum{flushes * (1000 + 2*types), flushes * (1 + types)}
-				other := Sum{all.Units - 1000*flushes - 2*(mostBy-1), all.Tasks - flushes - (mostBy - 1)}
-				if got.All != all || got.Other != other {
-					t.Errorf("%s: all %+v, want %+v; others %+v, want %+v", scope, got.All, all, got.Other, other)
-				}
+			if got := r.current.accounts["p/x"]; len(got.by) != mostBy || len(got.all.units) != mostKinds {
+				t.Errorf("%d who spend and %d units in memory", len(got.by), len(got.all.units))
 			}
-		})
-	}
+			flush(t, r)
+		}
+		for _, key := range keysOf(t, rdb, prefix) {
+			fields := rdb.HLen(t.Context(), key).Val()
+			took := rdb.MemoryUsage(t.Context(), key, 0).Val() // which miniredis does not know
+			switch {
+			case strings.Contains(key, "!used:") && fields > mostFields, strings.Contains(key, "!units:") && fields > mostUnitFields:
+				t.Errorf("%s has %d fields", key, fields)
+			case strings.Contains(key, "!units:") && (took > 130*fields || took == 0 && strings.HasSuffix(t.Name(), "/Redis")):
+				t.Errorf("%d fields take %d bytes", fields, took)
+			}
+		}
+		for _, scope := range []string{"p", "p/x"} {
+			got := read(t, rdb, prefix, scope, time.Hour)
+			first := got.Spenders[0]
+			if len(got.Spenders) != mostBy || first.Type != "most" || first.Sum != (Sum{1000 * flushes, flushes}) || first.ByUnit["tokens"] != flushes*1_000_000 {
+				t.Errorf("%s: %d spenders, first %+v", scope, len(got.Spenders), first)
+			}
+			all := Sum{flushes * (1000 + 2*types), flushes * (1 + types)}
+			other := Sum{all.Units - 1000*flushes - 2*(mostBy-1), all.Tasks - flushes - (mostBy - 1)}
+			if got.All != all || got.Other != other {
+				t.Errorf("%s: all %+v, want %+v; others %+v, want %+v", scope, got.All, all, got.Other, other)
+			}
+			if len(got.ByUnit) != mostKinds || got.ByUnit["tokens"] != flushes*(1_000_000+10*types) {
+				t.Errorf("%s: %v", scope, got.ByUnit)
+			}
+			sum := got.OtherByUnit["tokens"]
+			for _, s := range got.Spenders {
+				sum += s.ByUnit["tokens"]
+			}
+			if sum != got.ByUnit["tokens"] || got.OtherByUnit["tokens"] == 0 {
+				t.Errorf("%s: %d tokens of listed and others", scope, sum)
+			}
+		}
+	})
 }
-
-func second[A, B any](_ A, b B) B { return b }
 
 // "A provider has at most 1000 scopes in each slot of time", and a process 1000 in
 // memory; what others spend counts at the provider.
@@ -377,19 +367,25 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// What somebody else wrote into a hash is passed over.
+// What somebody else wrote into a hash is passed over, and what is no unit is told of nobody.
 func TestReadForeign(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
 	r := newRecorder(t, rdb, prefix, "app")
-	r.Spent("p", By{Type: "t"}, 3)
+	r.SpentCosts("p", By{Type: "t"}, policy.Costs{"requests": 3, "To:kens": 5, "tokens": 1})
 	flush(t, r)
 	for _, key := range rdb.Keys(t.Context(), prefix+":*!used:*").Val() {
 		rdb.HSet(t.Context(), key, "u:a/b", 5, "n:app//t", "x", "t:app//t", "1", "z", 4, "u:app//t/", 7, "u:app//t/b/c", 7, "u:gone/q/t", 0)
 	}
+	for _, key := range rdb.Keys(t.Context(), prefix+":*!units:*").Val() {
+		rdb.HSet(t.Context(), key, "rows", "x", "Rows", 5, "tokens:a/b", 7, "tokens:gone//t", 3, ":app//t", 1, "bytes:app//t", -4)
+	}
 	got := read(t, rdb, prefix, "p", time.Minute)
-	if want := []string{"app  t 3/0"}; !slices.Equal(lines(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) {
-		t.Errorf("got %q, %+v", lines(got), got)
+	if want := []string{"app t 3/0 map[tokens:1]"}; !slices.Equal(byUnit(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) {
+		t.Errorf("got %q, %+v", byUnit(got), got)
+	}
+	if !maps.Equal(got.ByUnit, map[string]int64{"tokens": 1}) || got.OtherByUnit != nil {
+		t.Errorf("got %v, others %v", got.ByUnit, got.OtherByUnit)
 	}
 }
 
@@ -440,25 +436,18 @@ func TestUsageMemory(t *testing.T) {
 	}
 }
 
-// access returns the commands that a page of docs/ grants for this package.
-func access(t *testing.T) []string {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
-	must(t, err)
-	_, section, _ := strings.Cut(string(text), "\n## Who uses it\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	_, rule, found := strings.Cut(section, "It needs `")
-	rule, _, closed := strings.Cut(rule, "`")
-	if !found || !closed {
-		t.Fatal("docs/operations.md does not say what is needed")
-	}
-	return strings.Fields(rule)
-}
-
 // "It needs … and nothing else", under its own prefix.
 func TestUsageAccess(t *testing.T) {
 	t.Parallel()
-	commands, fixed := access(t), inOneSlot()
+	text, err := os.ReadFile("../../docs/operations.md")
+	must(t, err)
+	_, section, _ := strings.Cut(string(text), "\n## Who uses it\n")
+	_, rule, _ := strings.Cut(section, "It needs `")
+	rule, _, _ = strings.Cut(rule, "`")
+	commands, fixed := strings.Fields(rule), inOneSlot()
+	if len(commands) == 0 {
+		t.Fatal("docs/operations.md does not say what is needed")
+	}
 	use := func(rdb *redis.Client, prefix string) error {
 		for n := range 2 {
 			r := newRecorder(t, rdb, prefix, "app")
