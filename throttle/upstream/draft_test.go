@@ -113,42 +113,16 @@ func TestDraft(t *testing.T) {
 func TestDraftTraps(t *testing.T) {
 	t.Parallel()
 	b := ietf("b", 7, Unknown, Unknown, time.Minute)
-	for i, bad := range []string{
-		0:  `"a`,
-		1:  `"a\`,
-		2:  `"a\x";q=1`,
-		3:  "\"a\x01\";q=1",
-		4:  `"ä";q=1`,
-		5:  `a"x";q=1`,
-		6:  `"a" "x";q=1`,
-		7:  `"a";`,
-		8:  `"a";q`,
-		9:  `"a";q=`,
-		10: `"a";q=1;=`,
-		11: `"a";q="1"`,
-		12: `"a";q=-1`,
-		13: `"a";q=one`,
-		14: `"a";q=1;pk=:YQ`,
-		15: `"a";q=1;x=?`,
-		16: `"a";w=60`,
-		17: `"a";q=9007199254740992`,
-		18: `"a";q=0;w=60`,
-		19: `a=1;q=1`,
-		20: `a=`,
-		21: `;q=1`,
-		22: ``,
-		23: `(1 2);q=1`,
-		24: `"";q=1`,
-		25: `"a";q=1;x=%"c"`,
-		26: `:YQ==:;q=1`,
-		27: `?1;q=1`,
-		28: `"a";q=1;w=1e3`,
-		29: `"a;q=1`,
+	for _, bad := range []string{
+		`"a`, `"a\`, `"a\x";q=1`, "\"a\x01\";q=1", `"ä";q=1`, `a"x";q=1`, `"a" "x";q=1`, `"a;q=1`,
+		`"a";`, `"a";q`, `"a";q=`, `"a";q=1;=`, `"a";q="1"`, `"a";q=-1`, `"a";q=one`, `"a";q=1;pk=:YQ`, `"a";q=1;x=?`, `"a";w=60`,
+		`"a";q=9007199254740992`, `"a";q=0;w=60`, `"a";q=1;x=%"c"`, `"a";q=1;w=1e3`,
+		`a=1;q=1`, `a=`, `;q=1`, ``, `(1 2);q=1`, `"";q=1`, `:YQ==:;q=1`, `?1;q=1`,
 	} {
 		for _, value := range []string{bad + `, "b";q=7;w=60`, `"b";q=7;w=60,` + bad, `"b";q=7;w=60 , , ` + bad + `,`} {
 			got := Read(200, map[string][]string{"Ratelimit-Policy": {value}}, now)
 			if !reflect.DeepEqual(got, told(b)) {
-				t.Errorf("%d: %s: %+v", i, value, got)
+				t.Errorf("%s: %+v", value, got)
 			}
 		}
 	}

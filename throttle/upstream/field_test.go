@@ -17,40 +17,15 @@ func TestNames(t *testing.T) {
 		source, unit string
 		window       time.Duration
 	}
-	for name, want := range map[string]subject{
-		"X-RateLimit-Limit":                      {"x-ratelimit", "requests", 0},
-		"x-rate-limit-limit":                     {"x-ratelimit", "requests", 0},
-		"X-RATELIMIT-LIMIT":                      {"x-ratelimit", "requests", 0},
-		"X-Rate-Limit":                           {"x-ratelimit", "requests", 0},
-		"RateLimit-Limit":                        {"ratelimit", "requests", 0},
-		"Rate-Limit-Limit":                       {"ratelimit", "requests", 0},
-		"X-RateLimit-Max":                        {"x-ratelimit", "requests", 0},
-		"Acme-RateLimit-Limit":                   {"acme-ratelimit", "requests", 0},
-		"Acme-API-RateLimit-Limit":               {"acme-api-ratelimit", "requests", 0},
-		"RateLimit-Limit-Tokens":                 {"ratelimit", "tokens", 0},
-		"RateLimit-Tokens-Limit":                 {"ratelimit", "tokens", 0},
+	subjects := map[string]subject{
+		"RateLimit-Limit": {"ratelimit", "requests", 0}, "Rate-Limit-Limit": {"ratelimit", "requests", 0},
+		"Acme-RateLimit-Limit": {"acme-ratelimit", "requests", 0}, "Acme-API-RateLimit-Limit": {"acme-api-ratelimit", "requests", 0},
+		"RateLimit-Limit-Tokens": {"ratelimit", "tokens", 0}, "RateLimit-Tokens-Limit": {"ratelimit", "tokens", 0},
 		"Acme-RateLimit-Input-Tokens-Limit":      {"acme-ratelimit", "input-tokens", 0},
 		"Acme-RateLimit-Limit-Tokens_v1.5":       {"acme-ratelimit", "tokens_v1.5", 0},
-		"X-RateLimit-Limit-Az09":                 {"x-ratelimit", "az09", 0},
-		"X-RateLimit-Limit-Request":              {"x-ratelimit", "requests", 0},
-		"X-RateLimit-Limit-Token":                {"x-ratelimit", "tokens", 0},
-		"X-RateLimit-Limit-Second":               {"x-ratelimit", "requests", time.Second},
-		"X-RateLimit-Limit-Minute":               {"x-ratelimit", "requests", time.Minute},
-		"X-RateLimit-Limit-Hour":                 {"x-ratelimit", "requests", time.Hour},
-		"X-RateLimit-Limit-Day":                  {"x-ratelimit", "requests", day},
-		"X-RateLimit-Limit-Week":                 {"x-ratelimit", "requests", 7 * day},
-		"X-RateLimit-Limit-Month":                {"x-ratelimit", "requests", 31 * day},
-		"X-RateLimit-Limit-Year":                 {"x-ratelimit", "requests", 366 * day},
-		"X-RateLimit-Day-Limit":                  {"x-ratelimit", "requests", day},
-		"X-RateLimit-Daily":                      {"x-ratelimit", "requests", day},
-		"X-RateLimit-Monthly":                    {"x-ratelimit", "requests", 31 * day},
-		"X-RateLimit-Limit-Daily-Requests":       {"x-ratelimit", "requests", day},
-		"X-RateLimit-Limit-Requests-Day":         {"x-ratelimit", "requests", day},
-		"X-RateLimit-Limit-Requests-Per-Day":     {"x-ratelimit", "requests", day},
-		"X-RateLimit-Limit-Per-Day":              {"x-ratelimit", "requests", day},
-		"X-RateLimit-Limit-Super-Day":            {"x-ratelimit", "super", day},
-		"X-RateLimit-Tokens-Hourly-Limit":        {"x-ratelimit", "tokens", time.Hour},
 		"Anthropic-Priority-Output-Tokens-Limit": {"anthropic-priority", "output-tokens", 0},
+		"X-RateLimit-Limit-Az09":                 {"x-ratelimit", "az09", 0}, "X-RateLimit-Limit-Token": {"x-ratelimit", "tokens", 0},
+		"X-RateLimit-Limit-Super-Day": {"x-ratelimit", "super", day}, "X-RateLimit-Tokens-Hourly-Limit": {"x-ratelimit", "tokens", time.Hour},
 
 		"X-RateLimit-Limit-" + strings.Repeat("a", 64): {"x-ratelimit", strings.Repeat("a", 64), 0},
 
@@ -65,7 +40,17 @@ func TestNames(t *testing.T) {
 		"X-RateLimit-Limit-" + strings.Repeat("a", 65): {}, strings.Repeat("a", 54) + "-RateLimit-Limit": {strings.Repeat("a", 54) + "-ratelimit", "requests", 0},
 		strings.Repeat("a", 55) + "-RateLimit-Limit": {}, strings.Repeat("a", 4096) + "-RateLimit-Limit": {}, "X-RateLimit-Limit---": {}, "-RateLimit-Limit": {"-ratelimit", "requests", 0},
 		"X-RateLimit-Limit-ſ": {}, "": {},
+	}
+	for name, window := range map[string]time.Duration{
+		"X-RateLimit-Limit": 0, "x-rate-limit-limit": 0, "X-RATELIMIT-LIMIT": 0, "X-Rate-Limit": 0, "X-RateLimit-Max": 0, "X-RateLimit-Limit-Request": 0,
+		"X-RateLimit-Limit-Second": time.Second, "X-RateLimit-Limit-Minute": time.Minute, "X-RateLimit-Limit-Hour": time.Hour,
+		"X-RateLimit-Limit-Day": day, "X-RateLimit-Day-Limit": day, "X-RateLimit-Daily": day, "X-RateLimit-Limit-Daily-Requests": day,
+		"X-RateLimit-Limit-Requests-Day": day, "X-RateLimit-Limit-Requests-Per-Day": day, "X-RateLimit-Limit-Per-Day": day,
+		"X-RateLimit-Limit-Week": 7 * day, "X-RateLimit-Limit-Month": 31 * day, "X-RateLimit-Monthly": 31 * day, "X-RateLimit-Limit-Year": 366 * day,
 	} {
+		subjects[name] = subject{"x-ratelimit", "requests", window}
+	}
+	for name, want := range subjects {
 		got := Read(200, http.Header{name: {"7"}}, now)
 		exp := told(quota(want.source, "", want.unit, 7, Unknown, Unknown, want.window))
 		if want.source == "" {

@@ -47,12 +47,7 @@ func rateOf(limit int64, window time.Duration) Quota {
 }
 
 func limited(retry time.Duration, quotas ...Quota) Hint {
-	return Hint{Limited: true, Status: http.StatusTooManyRequests, Retry: retry, RetryKnown: true, Quotas: quotas}
-}
-
-// away is a 503 that says for how long.
-func away(retry time.Duration) Hint {
-	return Hint{Limited: true, Status: http.StatusServiceUnavailable, Retry: retry, RetryKnown: true}
+	return refused(http.StatusTooManyRequests, retry, quotas...)
 }
 
 func told(quotas ...Quota) Hint { return Hint{Quotas: quotas} }
@@ -301,8 +296,8 @@ func TestStatus(t *testing.T) {
 			limited(11*time.Second, quota("x-ratelimit", "", "images", Unknown, 0, Unknown, 0), q, quota("x-ratelimit", "", "tokens", Unknown, 0, 11*time.Second, 0))},
 		"503 with nothing":         {503, "", Hint{}},
 		"503 with nonsense":        {503, "Retry-After: soon", Hint{}},
-		"503 with Retry-After":     {503, "Retry-After: 7", away(7 * time.Second)},
-		"503 with milliseconds":    {503, "x-ms-retry-after-ms: 7", away(7 * time.Millisecond)},
+		"503 with Retry-After":     {503, "Retry-After: 7", refused(503, 7*time.Second)},
+		"503 with milliseconds":    {503, "x-ms-retry-after-ms: 7", refused(503, 7*time.Millisecond)},
 		"503 with a spent quota":   {503, spent, refused(503, 9*time.Second, q)},
 		"403 with a spent quota":   {403, spent, refused(403, 9*time.Second, q)},
 		"403 with units left":      {403, "X-RateLimit-Remaining: 4988\nX-RateLimit-Reset: 9", told(quota("x-ratelimit", "", "requests", Unknown, 4988, 9*time.Second, 0))},

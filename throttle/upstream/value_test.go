@@ -12,80 +12,41 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	const none = -1
 	at := func(d time.Duration) string { return now.Add(d).Format(http.TimeFormat) }
-	for i, row := range []struct {
-		header string
-		want   time.Duration
-	}{
-		0:  {"Retry-After: 0", 0},
-		1:  {"Retry-After: 120", 2 * time.Minute},
-		2:  {"Retry-After:  \t 5 \t ", 5 * time.Second},
-		3:  {"Retry-After: 1.5", 1500 * time.Millisecond},
-		4:  {"Retry-After: 0.0000000001", time.Nanosecond},
-		5:  {"Retry-After: 1.00000000000", time.Second},
-		6:  {"Retry-After: 0.9999999999", time.Second},
-		7:  {"Retry-After: 0005", 5 * time.Second},
-		8:  {"Retry-After: 2678400", MaxWait},
-		9:  {"Retry-After: 2678399.9", MaxWait - time.Second/10},
-		10: {"Retry-After: 2678400.1", MaxWait},
-		11: {"Retry-After: 999999999", none},
-		12: {"Retry-After: 99999999999", none},
-		13: {"Retry-After: 9223372036854775807", none},
+	for header, want := range map[string]time.Duration{
+		"0": 0, "120": 2 * time.Minute, " \t 5 \t ": 5 * time.Second, "1.5": 1500 * time.Millisecond, "0.0000000001": time.Nanosecond,
+		"1.00000000000": time.Second, "0.9999999999": time.Second, "0005": 5 * time.Second,
+		"2678400": MaxWait, "2678399.9": MaxWait - time.Second/10, "2678400.1": MaxWait,
+		"999999999": none, "99999999999": none, "9223372036854775807": none,
 		// "a negative number and a date gone by mean now"
-		14: {"Retry-After: -5", 0},
-		15: {"Retry-After: -0.5", 0},
-		16: {"Retry-After: " + at(-time.Second), 0},
+		"-5": 0, "-0.5": 0, at(-time.Second): 0,
 		// not numbers
-		17: {"Retry-After: 1e9", none},
-		18: {"Retry-After: +5", none},
-		19: {"Retry-After: --5", none},
-		20: {"Retry-After: -", none},
-		21: {"Retry-After: .5", none},
-		22: {"Retry-After: 5.", none},
-		23: {"Retry-After: 1.2.3", none},
-		24: {"Retry-After: 0x10", none},
-		25: {"Retry-After: ١٢", none},
-		26: {"Retry-After: 5s", none},
-		27: {"Retry-After: 5, 10", none},
-		28: {"Retry-After:", none},
-		29: {"Retry-After: NaN", none},
-		30: {"Retry-After: 1_000", none},
-		31: {"Retry-After: 5\u00a0", none},
+		"1e9": none, "+5": none, "--5": none, "-": none, ".5": none, "5.": none, "1.2.3": none, "0x10": none, "١٢": none, "5s": none,
+		"5, 10": none, "": none, "NaN": none, "1_000": none, "5\u00a0": none,
 		// "the longest of several values counts"
-		32: {"Retry-After: 5\nRetry-After: 10", 10 * time.Second},
-		33: {"Retry-After: 10\nRetry-After: soon\nRetry-After: 5", 10 * time.Second},
+		"5\nRetry-After: 10": 10 * time.Second, "10\nRetry-After: soon\nRetry-After: 5": 10 * time.Second,
 		// dates
-		34: {"Retry-After: " + at(time.Minute), time.Minute},
-		35: {"Retry-After: " + now.Add(time.Minute).Format("Monday, 02-Jan-06 15:04:05 GMT"), time.Minute},
-		36: {"Retry-After: " + now.Add(time.Minute).Format(time.ANSIC), time.Minute},
-		37: {"Retry-After: " + now.Add(time.Minute).Format(time.RFC3339), time.Minute},
-		38: {"Retry-After: 2026-03-01T14:01:00+02:00", time.Minute},
-		39: {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", none},
-		40: {"Retry-After: Sun, 31 Feb 2026 12:00:00 GMT", none},
+		at(time.Minute): time.Minute, now.Add(time.Minute).Format("Monday, 02-Jan-06 15:04:05 GMT"): time.Minute,
+		now.Add(time.Minute).Format(time.ANSIC): time.Minute, now.Add(time.Minute).Format(time.RFC3339): time.Minute,
+		"2026-03-01T14:01:00+02:00": time.Minute, "Fri, 31 Dec 9999 23:59:59 GMT": none, "Sun, 31 Feb 2026 12:00:00 GMT": none,
 		// a moment in seconds since 1970, 2026-03-01T12:01:00Z
-		41: {"Retry-After: 1772366460", time.Minute},
-		42: {"Retry-After: 1772366460.5", 60500 * time.Millisecond},
-		43: {"Retry-After: 1000000000", 0},
-		44: {"Retry-After: 4294967295", none},
-		45: {"Retry-After: 1772366460000", time.Minute},
+		"1772366460": time.Minute, "1772366460.5": 60500 * time.Millisecond, "1000000000": 0, "4294967295": none, "1772366460000": time.Minute,
 		// in milliseconds
-		46: {"Retry-After-Ms: 1500", 1500 * time.Millisecond},
-		47: {"Retry-After-Ms: 0.5", 500 * time.Microsecond},
-		48: {"Retry-After-Ms: -1", 0},
-		49: {"Retry-After-Ms: 99999999999999", none},
-		50: {"X-Ms-Retry-After-Ms: 1500", 1500 * time.Millisecond},
-		51: {"Retry-After: 2\nX-Ms-Retry-After-Ms: 1501\nRetry-After-Ms: 1500", 1500 * time.Millisecond},
-		52: {"Retry-After: 2\nX-Ms-Retry-After-Ms: 1501\nRetry-After-Ms: soon", 1501 * time.Millisecond},
-		53: {"Retry-After: 2\nX-Ms-Retry-After-Ms:\nRetry-After-Ms: " + at(time.Minute), 2 * time.Second},
+		"soon\nRetry-After-Ms: 1500": 1500 * time.Millisecond, "soon\nRetry-After-Ms: 0.5": 500 * time.Microsecond,
+		"soon\nRetry-After-Ms: -1": 0, "soon\nRetry-After-Ms: 99999999999999": none, "soon\nX-Ms-Retry-After-Ms: 1500": 1500 * time.Millisecond,
+		"2\nX-Ms-Retry-After-Ms: 1501\nRetry-After-Ms: 1500":          1500 * time.Millisecond,
+		"2\nX-Ms-Retry-After-Ms: 1501\nRetry-After-Ms: soon":          1501 * time.Millisecond,
+		"2\nX-Ms-Retry-After-Ms:\nRetry-After-Ms: " + at(time.Minute): 2 * time.Second,
 		// "a value longer than 1 KiB is not read"
-		54: {"Retry-After: " + strings.Repeat("0", 1023) + "5", 5 * time.Second},
-		55: {"Retry-After: " + strings.Repeat("0", 1024) + "5", none},
-		56: {"Retry-After: " + strings.Repeat("9", 1<<20), none},
-		57: {strings.Repeat("Retry-After: 5\n", 8) + "Retry-After: 6", 5 * time.Second},
+		strings.Repeat("0", 1023) + "5": 5 * time.Second, strings.Repeat("0", 1024) + "5": none, strings.Repeat("9", 1<<20): none,
+		strings.Repeat("5\nRetry-After: ", 8) + "6": 5 * time.Second,
 	} {
-		got := Read(429, answer(t, row.header), now)
-		if got.RetryKnown != (row.want != none) || got.Retry != max(row.want, 0) || !got.Limited || got.Quotas != nil {
-			t.Errorf("%d: %.80q: %+v, want %s", i, row.header, got, row.want)
+		got := Read(429, answer(t, "Retry-After: "+header), now)
+		if got.RetryKnown != (want != none) || got.Retry != max(want, 0) || !got.Limited || got.Quotas != nil {
+			t.Errorf("%.80q: %+v, want %s", header, got, want)
 		}
+	}
+	if got := Read(429, answer(t, "Retry-After-Ms: 1500"), now); got.Retry != 1500*time.Millisecond {
+		t.Errorf("milliseconds alone: %+v", got)
 	}
 }
 
