@@ -51,7 +51,7 @@ func TestRunsAroundShifts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := parse(t, c.expr, c.zone)
+			s := wallclock.MustParse(c.expr, c.zone)
 			from, err := time.ParseInLocation("2006-01-02 15:04", c.from, s.Location())
 			must(t, err)
 			want := strings.Split(c.want, ", ")
@@ -102,7 +102,7 @@ func TestAgreesWithEveryMinute(t *testing.T) {
 				for _, shift := range shiftsOf(loc, year) {
 					from, to := shift.Add(-30*time.Hour), shift.Add(30*time.Hour)
 					for _, expr := range oracleExprs {
-						agree(t, parse(t, expr, zone), expr, from, to)
+						agree(t, wallclock.MustParse(expr, zone), expr, from, to)
 					}
 				}
 			}
@@ -153,31 +153,18 @@ func shiftsOf(loc *time.Location, year int) []time.Time {
 
 func TestGap(t *testing.T) {
 	t.Parallel()
+	const oneDay = 24 * time.Hour
 	for expr, want := range map[string]time.Duration{
-		"* * * * *":          time.Minute,
-		"* 3 * * 1":          time.Minute,
-		"*/7 * * * *":        4 * time.Minute, // 56 to 0
-		"0 * * * *":          time.Hour,
-		"0,50 3 * * *":       50 * time.Minute,
-		"30 3 * * *":         24 * time.Hour,
-		"59 23 * * *":        24 * time.Hour,
-		"0 0,23 * * *":       time.Hour, // over midnight
-		"0 0,23 * * 1":       23 * time.Hour,
-		"0 6 * * 1-5":        24 * time.Hour,
-		"@weekly":            7 * 24 * time.Hour,
-		"0 0 1,31 * *":       24 * time.Hour,
-		"@monthly":           28 * 24 * time.Hour,
-		"@yearly":            365 * 24 * time.Hour,
-		"0 0 29 2 *":         (4*365 + 1) * 24 * time.Hour,
-		"0 0 28 2 *":         365 * 24 * time.Hour,
-		"0 12 13 * 5":        24 * time.Hour, // a Friday, the 14th
-		"0 0 1 1,2 *":        31 * 24 * time.Hour,
-		"0 22 31 12 *":       365 * 24 * time.Hour,
-		"15 1,13 29,30 11 *": 12 * time.Hour,
-		"0 0 L * *":          28 * 24 * time.Hour,
-		"0 0 28,L * *":       24 * time.Hour, // in a leap year
+		"* * * * *": time.Minute, "* 3 * * 1": time.Minute, "0 * * * *": time.Hour, "0,50 3 * * *": 50 * time.Minute,
+		"*/7 * * * *":  4 * time.Minute, // 56 to 0
+		"0 0,23 * * *": time.Hour,       // over midnight
+		"0 0,23 * * 1": 23 * time.Hour, "15 1,13 29,30 11 *": 12 * time.Hour,
+		"30 3 * * *": oneDay, "59 23 * * *": oneDay, "0 6 * * 1-5": oneDay, "0 0 1,31 * *": oneDay, "@weekly": 7 * oneDay,
+		"0 12 13 * 5": oneDay,                                                                                    // a Friday, the 14th
+		"@monthly":    28 * oneDay, "0 0 1 1,2 *": 31 * oneDay, "0 0 L * *": 28 * oneDay, "0 0 28,L * *": oneDay, // in a leap year
+		"@yearly": 365 * oneDay, "0 0 28 2 *": 365 * oneDay, "0 22 31 12 *": 365 * oneDay, "0 0 29 2 *": (4*365 + 1) * oneDay,
 	} {
-		if got := parse(t, expr, "Europe/Berlin").Gap(); got != want {
+		if got := wallclock.MustParse(expr, "Europe/Berlin").Gap(); got != want {
 			t.Errorf("Gap of %q is %v, want %v", expr, got, want)
 		}
 	}
@@ -192,18 +179,11 @@ func TestLacking(t *testing.T) {
 		"0 0 * * *": "", "@monthly": "", "0 0 31 1,3 *": "",
 	} {
 		var got []string
-		for _, m := range parse(t, expr, "").Lacking() {
+		for _, m := range wallclock.MustParse(expr, "").Lacking() {
 			got = append(got, m.String()[:3])
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%q lacks days in %q, want %q", expr, got, want)
 		}
 	}
-}
-
-func parse(t testing.TB, expr, zone string) *wallclock.Schedule {
-	t.Helper()
-	s, err := wallclock.Parse(expr, zone)
-	must(t, err)
-	return s
 }

@@ -9,13 +9,6 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-func window(tb testing.TB, expr, zone string) *wallclock.Window {
-	tb.Helper()
-	w, err := wallclock.ParseWindow(expr, zone)
-	must(tb, err)
-	return w
-}
-
 // Each minute of weeks around the shifts of real zones, against a second opinion.
 func TestWindowsMinuteByMinute(t *testing.T) {
 	t.Parallel()
@@ -39,7 +32,7 @@ func TestWindowsMinuteByMinute(t *testing.T) {
 		}
 		to := from.Add(14 * 24 * time.Hour)
 		held, want := everyChange(expr, loc, from, to)
-		w := window(t, expr, zone)
+		w := wallclock.MustParseWindow(expr, zone)
 		if w.Holds(from) != held {
 			t.Fatalf("seed %d: %q in %s at %s: holds %t", seed, expr, zone, from, !held)
 		}
@@ -75,7 +68,7 @@ func TestParseWindowFaults(t *testing.T) {
 	if _, err := wallclock.ParseWindow("* 8 * * *", "Mars"); err == nil {
 		t.Error("a zone of Mars")
 	}
-	if at := window(t, "* * 29 2 *", "UTC").Changes(time.Date(2097, 1, 1, 0, 0, 0, 0, time.UTC)); at.Year() != 2104 {
+	if at := wallclock.MustParseWindow("* * 29 2 *", "UTC").Changes(time.Date(2097, 1, 1, 0, 0, 0, 0, time.UTC)); at.Year() != 2104 {
 		t.Errorf("the next leap day after 2096 begins at %s", at)
 	}
 }
