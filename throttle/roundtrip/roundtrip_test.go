@@ -20,9 +20,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-func limiterOf(t *testing.T, rules string) *throttle.Limiter {
+// limiterOf is a limiter of a scope p with rules, which heeds the answers of these hosts, or of all.
+func limiterOf(t *testing.T, rules string, hosts ...string) *throttle.Limiter {
 	t.Helper()
-	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
+	text := "rules: [" + rules + "]"
+	if len(hosts) > 0 {
+		text += `, hosts: ["` + strings.Join(hosts, `", "`) + `"]`
+	}
+	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {"+text+"}}"))
 	must(t, err)
 	l, err := throttle.New(redistest.Client(t), p, throttle.Config{Prefix: redistest.Prefix(t)})
 	must(t, err)
@@ -44,26 +49,6 @@ func newAPI(t *testing.T) *api {
 	}))
 	t.Cleanup(a.Close)
 	return a
-}
-
-// "Answers of other hosts are ignored": a 429 of a host that limits.yaml does not name pauses nobody.
-func TestTransportNamesTheHost(t *testing.T) {
-	t.Parallel()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "60")
-		w.WriteHeader(http.StatusTooManyRequests)
-	}))
-	defer s.Close()
-	for host, want := range map[string]int{s.Listener.Addr().String(): 1, "api.example.com": 0} {
-		policy, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
-		must(t, err)
-		limiter, err := throttle.New(redistest.Client(t), policy, throttle.Config{Prefix: redistest.Prefix(t)})
-		must(t, err)
-		must(t, get(t, Wrap(http.DefaultClient, limiter, "p/a"), s.URL))
-		if told, err := limiter.UpstreamState(t.Context(), "p/a"); err != nil || len(told.Pauses) != want {
-			t.Errorf("%s: %+v, %v", host, told, err)
-		}
-	}
 }
 
 func always(scope string) func(*http.Request) string {
@@ -140,9 +125,7 @@ func TestRefuse(t *testing.T) {
 	if !is || limited.Scope != "p/x" || limited.Rule != "r" || limited.RetryAfter <= 0 || limited.RetryAfter > time.Hour+time.Minute {
 		t.Errorf("%+v, %v", limited, err)
 	}
-	if err := get(t, c, a.URL+"/"); err != nil { // no scope, no limit
-		t.Error(err)
-	}
+	must(t, get(t, c, a.URL+"/")) // no scope, no limit
 	if err := get(t, c, a.URL+"/q"); !errors.As(err, new(*policy.UnmatchedError)) {
 		t.Errorf("%v", err)
 	}
@@ -151,7 +134,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// "Places under concurrency rules are held until the answer's body is closed."
+// "Places under concurrency rules are held until the answer's body is closed", and a request that fails gives its place back.
 func TestPlacesAreHeld(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
@@ -166,28 +149,13 @@ func TestPlacesAreHeld(t *testing.T) {
 	if err != nil || string(text) != "hello" {
 		t.Errorf("%q, %v", text, err)
 	}
-	if err := errors.Join(resp.Body.Close(), resp.Body.Close()); err != nil {
-		t.Error(err)
-	}
-	if err := get(t, c, a.URL); err != nil {
-		t.Errorf("the place was not given back: %v", err)
-	}
-}
-
-// A request that fails gives its place back.
-func TestFailureFreesThePlace(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t)
-	limiter := limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}")
-	c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Refuse: true}}
+	must(t, errors.Join(resp.Body.Close(), resp.Body.Close()))
 	for range 2 {
 		if err := get(t, c, "http://127.0.0.1:1"); err == nil || errors.As(err, new(*LimitedError)) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := get(t, c, a.URL); err != nil {
-		t.Error(err)
-	}
+	must(t, get(t, c, a.URL)) // since the place was given back
 }
 
 // upgrading answers with a body that can be written to, as net/http does after a 101.
@@ -222,12 +190,8 @@ func TestUpgraded(t *testing.T) {
 	if err := get(t, c, "http://api.example.com"); !errors.As(err, new(*LimitedError)) {
 		t.Errorf("%v", err)
 	}
-	if err := resp.Body.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := get(t, c, "http://api.example.com"); err != nil {
-		t.Error(err)
-	}
+	must(t, resp.Body.Close())
+	must(t, get(t, c, "http://api.example.com"))
 }
 
 func TestIncomplete(t *testing.T) {
@@ -241,34 +205,42 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
-// An answer that refuses a request is the caller's as it is, and pauses the scope for all,
-// unless it is to be ignored.
+// An answer that refuses a request is the caller's as it is, and pauses the scope for all, unless it is to be ignored. "Answers of
+// other hosts are ignored", too, where limits.yaml names some.
 func TestTransportHeeds(t *testing.T) {
 	t.Parallel()
-	for ignore, want := range map[bool]int{false: 1, true: 0} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "60")
-			w.WriteHeader(http.StatusTooManyRequests)
-			_, _ = io.WriteString(w, "slow down")
-		}))
-		defer s.Close()
-		limiter := limiterOf(t, "{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}")
-		c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p/a"), Refuse: true, IgnoreAnswers: ignore}}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, "slow down")
+	}))
+	defer s.Close()
+	for name, row := range map[string]struct {
+		ignore bool
+		hosts  []string
+		heeds  bool
+	}{
+		"heeded": {heeds: true}, "ignored": {ignore: true},
+		"of its host": {hosts: []string{s.Listener.Addr().String()}, heeds: true}, "of another host": {hosts: []string{"api.example.com"}},
+	} {
+		limiter := limiterOf(t, "{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}", row.hosts...)
+		c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p/a"), Refuse: true, IgnoreAnswers: row.ignore}}
 		resp, err := c.Get(s.URL)
 		must(t, err)
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusTooManyRequests || string(body) != "slow down" {
-			t.Errorf("%d, %q, %v", resp.StatusCode, body, err)
+			t.Errorf("%s: %d, %q, %v", name, resp.StatusCode, body, err)
 		}
 		told, err := limiter.UpstreamState(t.Context(), "p/a")
-		if err != nil || len(told.Pauses) != want {
-			t.Errorf("ignored %t: %+v, %v", ignore, told, err)
+		if err != nil || len(told.Pauses) > 0 != row.heeds {
+			t.Errorf("%s: %+v, %v", name, told, err)
 		}
-		var limited *LimitedError
-		if err := get(t, c, s.URL); errors.As(err, &limited) == ignore {
-			t.Errorf("ignored %t: %v", ignore, err)
-		} else if !ignore && (limited.Rule != "" || limited.RetryAfter < 50*time.Second || !strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
-			t.Errorf("%v", err)
+		err = get(t, c, s.URL)
+		limited, is := errors.AsType[*LimitedError](err)
+		if is != row.heeds {
+			t.Errorf("%s: %v", name, err)
+		} else if is && (limited.Rule != "" || limited.RetryAfter < 50*time.Second || !strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

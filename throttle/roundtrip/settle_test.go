@@ -3,6 +3,7 @@ package roundtrip
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -109,9 +110,7 @@ func TestSettle(t *testing.T) {
 			if got := spent(t, limiter); got != tt.want {
 				t.Errorf("%d are charged, want %d", got, tt.want)
 			}
-			if err := resp.Body.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, resp.Body.Close())
 		})
 	}
 }
@@ -120,7 +119,6 @@ func TestSettle(t *testing.T) {
 // to nobody", and nothing where "there was nothing to settle by".
 func TestSettled(t *testing.T) {
 	t.Parallel()
-	rule := throttle.SettledRule{Scope: "p", Rule: "t", Unit: "tokens"}
 	for spent, want := range map[int64]throttle.SettledRule{
 		150:    {Spent: 150, Back: 750},
 		900:    {Spent: 900},
@@ -145,13 +143,9 @@ func TestSettled(t *testing.T) {
 			}}
 			resp, err := c.Get("http://api.example.com")
 			must(t, err)
-			if _, err := io.ReadAll(resp.Body); err != nil {
-				t.Error(err)
-			}
-			if err := resp.Body.Close(); err != nil {
-				t.Error(err)
-			}
-			want.Scope, want.Rule, want.Unit = rule.Scope, rule.Rule, rule.Unit
+			_, err = io.ReadAll(resp.Body)
+			must(t, errors.Join(err, resp.Body.Close()))
+			want.Scope, want.Rule, want.Unit = "p", "t", "tokens"
 			if spent < 0 && len(told) == 0 {
 				return
 			}
