@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/inbound"
@@ -26,25 +24,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-// onBoth runs a test on a real Redis and on miniredis.
-func onBoth(t *testing.T, rules string, test func(*testing.T, *throttle.Limiter)) {
+// limiterOf is a limiter of a scope api with rules, and of all below it.
+func limiterOf(t *testing.T, rules string) *throttle.Limiter {
 	t.Helper()
-	for name, open := range map[string]func(*testing.T) redis.UniversalClient{
-		"redis": func(t *testing.T) redis.UniversalClient { return redistest.Client(t) },
-		"miniredis": func(t *testing.T) redis.UniversalClient {
-			_, rdb := redistest.Miniredis(t)
-			return rdb
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l, err := throttle.New(open(t), limitsOf(t, rules), throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			test(t, l)
-		})
-	}
+	return throttletest.New(t, limitsOf(t, rules), throttle.Config{StartTolerance: -1})
 }
 
 func limitsOf(t *testing.T, rules string) *policy.Policy {
@@ -97,43 +80,43 @@ func TestMiddleware(t *testing.T) {
 		status int
 		fields http.Header
 	}
+	const hourly = `{name: hourly, algorithm: sliding-window, limit: 5, per: 1h}`
 	for name, row := range map[string]struct {
+		rules  string
 		change func(*inbound.Middleware)
 		want   []answer
 	}{
-		"one unit each": {func(*inbound.Middleware) {}, []answer{
+		"one unit each": {hourly, func(*inbound.Middleware) {}, []answer{
 			{"/api/a", 204, left("4")}, {"/api", 204, left("3")}, {"/", 204, http.Header{}}, {"/api/b", 204, left("2")},
 		}},
-		"costs": {func(m *inbound.Middleware) { m.Cost = func(*http.Request) int64 { return 2 } }, []answer{
+		"costs": {hourly, func(m *inbound.Middleware) { m.Cost = func(*http.Request) int64 { return 2 } }, []answer{
 			{"/api/a", 204, left("3")}, {"/api/a", 204, left("1")}, {"/api/a", 429, left("1", "Retry-After", "3600")},
 		}},
-		"costs by unit": {func(m *inbound.Middleware) {
+		"costs by unit": {hourly, func(m *inbound.Middleware) {
 			m.Costs = func(r *http.Request) policy.Costs {
 				return policy.Costs{policy.Requests: int64(len(r.URL.Path) - len("/api/"))}
 			}
 		}, []answer{
 			{"/api/1234", 204, left("1")}, {"/api/12", 429, left("1", "Retry-After", "3600")}, {"/api/", 204, left("1")}, // it costs nothing
 		}},
-		"the older fields": {func(m *inbound.Middleware) {
+		"the older fields": {hourly, func(m *inbound.Middleware) {
 			m.LegacyHeader, m.Cost = true, func(*http.Request) int64 { return 5 }
 		}, []answer{
 			{"/api/a", 204, legacy("0")}, {"/api/a", 429, legacy("0", "Retry-After", "3600")}, {"/", 204, http.Header{}},
 		}},
+		"suspended, and no clock tells until when": {`{name: off, algorithm: sliding-window, limit: 0, per: 1h}`, func(*inbound.Middleware) {}, []answer{
+			{"/api", 429, http.Header{"Ratelimit": {`"api:off";r=0;t=0`}, "Ratelimit-Policy": {`"api:off";q=0`}}},
+		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, `{name: hourly, algorithm: sliding-window, limit: 5, per: 1h}`, func(t *testing.T, l *throttle.Limiter) {
-				m := &inbound.Middleware{Limiter: l, Scope: byPath}
-				row.change(m)
-				h := m.Wrap(ok)
-				for i, want := range row.want {
-					got := serve(t, h, want.path)
-					if got.StatusCode != want.status || !reflect.DeepEqual(fields(got.Header), want.fields) {
-						t.Errorf("request %d: %d %q, want %d %q", i, got.StatusCode, fields(got.Header), want.status, want.fields)
-					}
-				}
-			})
-		})
+		m := &inbound.Middleware{Limiter: limiterOf(t, row.rules), Scope: byPath}
+		row.change(m)
+		h := m.Wrap(ok)
+		for i, want := range row.want {
+			got := serve(t, h, want.path)
+			if got.StatusCode != want.status || !reflect.DeepEqual(fields(got.Header), want.fields) {
+				t.Errorf("%s, request %d: %d %q, want %d %q", name, i, got.StatusCode, fields(got.Header), want.status, want.fields)
+			}
+		}
 	}
 }
 
@@ -141,11 +124,7 @@ func TestMiddleware(t *testing.T) {
 func TestCallersAreApart(t *testing.T) {
 	t.Parallel()
 	limits := throttletest.Policy(t, `limits: {api: {scopes: {"*": {rules: [{name: caller, algorithm: fixed-window, limit: 1, per: 30d}]}}}}`)
-	l, err := throttle.New(redistest.Client(t), limits, throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	caller := ""
+	l, caller := throttletest.New(t, limits), ""
 	h := inbound.Wrap(ok, l, func(*http.Request) string { return policy.JoinScope("api", cmp.Or(caller, "unknown")) })
 	long := strings.Repeat("a", 500)
 	names := []string{"anna/x", "anna", "anna/", "/anna", "anna%2Fx", "anna ", "Anna", "*", "..", "../anna", "anna//", "an\x00na", "an\xffna", "", long, long + "b", "\n"}
@@ -158,51 +137,38 @@ func TestCallersAreApart(t *testing.T) {
 	}
 }
 
-// Where no clock tells there is no Retry-After.
-func TestMiddlewareSuspended(t *testing.T) {
-	t.Parallel()
-	onBoth(t, `{name: off, algorithm: sliding-window, limit: 0, per: 1h}`, func(t *testing.T, l *throttle.Limiter) {
-		got := serve(t, inbound.Wrap(ok, l, byPath), "/api")
-		want := http.Header{"Ratelimit": {`"api:off";r=0;t=0`}, "Ratelimit-Policy": {`"api:off";q=0`}}
-		if got.StatusCode != http.StatusTooManyRequests || !reflect.DeepEqual(fields(got.Header), want) {
-			t.Errorf("%d %q", got.StatusCode, fields(got.Header))
-		}
-	})
-}
-
 // "Places under concurrency rules are held until the handler returns or panics."
 func TestMiddlewareHoldsPlaces(t *testing.T) {
 	t.Parallel()
-	onBoth(t, `{name: runs, algorithm: concurrency, limit: 1}`, func(t *testing.T, l *throttle.Limiter) {
-		var h http.Handler
-		inner := 0
-		h = inbound.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Context().Err() != nil {
-				t.Error("the context of a request that runs has ended")
-			}
-			switch r.URL.Query().Get("do") {
-			case "panic":
-				panic(http.ErrAbortHandler)
-			case "more": // while this one runs
-				inner = serve(t, h, "/api").StatusCode
-			}
-			w.WriteHeader(http.StatusNoContent)
-		}), l, byPath)
-		if got := serve(t, h, "/api?do=more"); got.StatusCode != 204 || inner != 429 {
-			t.Errorf("%d, and %d while it ran", got.StatusCode, inner)
+	l := limiterOf(t, `{name: runs, algorithm: concurrency, limit: 1}`)
+	var h http.Handler
+	inner := 0
+	h = inbound.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Err() != nil {
+			t.Error("the context of a request that runs has ended")
 		}
-		func() {
-			defer func() {
-				if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // what was panicked with
-					t.Errorf("it panicked with %v", p)
-				}
-			}()
-			serve(t, h, "/api?do=panic")
+		switch r.URL.Query().Get("do") {
+		case "panic":
+			panic(http.ErrAbortHandler)
+		case "more": // while this one runs
+			inner = serve(t, h, "/api").StatusCode
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}), l, byPath)
+	if got := serve(t, h, "/api?do=more"); got.StatusCode != 204 || inner != 429 {
+		t.Errorf("%d, and %d while it ran", got.StatusCode, inner)
+	}
+	func() {
+		defer func() {
+			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // what was panicked with
+				t.Errorf("it panicked with %v", p)
+			}
 		}()
-		if got := serve(t, h, "/api"); got.StatusCode != 204 {
-			t.Errorf("after a panic: %d", got.StatusCode)
-		}
-	})
+		serve(t, h, "/api?do=panic")
+	}()
+	if got := serve(t, h, "/api"); got.StatusCode != 204 {
+		t.Errorf("after a panic: %d", got.StatusCode)
+	}
 }
 
 // "If they are lost meanwhile, the context of the request ends, with throttle.ErrLeaseLost as its cause."
