@@ -13,27 +13,47 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/throttletest"
 )
 
 const sec = time.Second
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
+// surveyed is a policy with rules at a name, at stars, and at a scope of its own beside a star.
+const surveyed = `
+limits:
+  p:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 6, per: 10s}
+      - {name: trial, algorithm: sliding-window, limit: 1, per: 1s, shadow: true}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 1, per: 1s, burst: 2}
+          - {name: tokens, algorithm: fixed-window, limit: 100, per: 10s, unit: tokens}
+      big: {rules: [{name: runs, algorithm: concurrency, limit: 2}]}
+  q: {rules: [{name: other, algorithm: sliding-window, limit: 5, per: 1s}]}
+`
+
 func limiter(t testing.TB, rdb redis.UniversalClient) *throttle.Limiter {
 	t.Helper()
-	l, err := throttle.New(rdb, surveyed(t), throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
+	l, err := throttle.New(rdb, throttletest.Policy(t, surveyed), throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
+	must(t, err)
+	return l
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
 }
 
 func read(t testing.TB, l *throttle.Limiter) Survey {
 	t.Helper()
 	got, err := Read(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got
 }
 
@@ -43,9 +63,8 @@ func join(t testing.TB, l *throttle.Limiter, scope string, ids ...string) {
 	for _, id := range ids {
 		tasks = append(tasks, waitlist.Waiter{Scope: scope, Queue: "default", ID: id})
 	}
-	if _, err := l.Waitlist().Join(t.Context(), tasks); err != nil {
-		t.Fatal(err)
-	}
+	_, err := l.Waitlist().Join(t.Context(), tasks)
+	must(t, err)
 }
 
 // rule is the rule of a survey with a name of its own.
@@ -58,31 +77,6 @@ func (s Survey) rule(t *testing.T, name string) Rule {
 	}
 	t.Fatalf("no rule %s: %+v", name, s.Rules)
 	return Rule{}
-}
-
-// surveyed is a policy with rules at a name, at stars, and at a scope of its own beside a star.
-func surveyed(t testing.TB) *policy.Policy {
-	t.Helper()
-	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
-		"p": {
-			Rules: []policy.Rule{
-				{Name: "account", Algorithm: policy.SlidingWindow, Limit: 6, Per: 10 * sec},
-				{Name: "trial", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec, Shadow: true},
-			},
-			Scopes: map[string]policy.ScopeConfig{
-				"*": {Rules: []policy.Rule{
-					{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 2},
-					{Name: "tokens", Algorithm: policy.FixedWindow, Limit: 100, Per: 10 * sec, Unit: "tokens"},
-				}},
-				"big": {Rules: []policy.Rule{{Name: "runs", Algorithm: policy.Concurrency, Limit: 2}}},
-			},
-		},
-		"q": {Rules: []policy.Rule{{Name: "other", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 // A survey has each rule's limit, what is used of it, what waits for it in all scopes, and when that is done.
@@ -138,9 +132,7 @@ func TestSurvey(t *testing.T) {
 // A survey costs one command and one a scope while nothing waits, and one more for each scope in which tasks wait.
 func TestSurveyCost(t *testing.T) {
 	t.Parallel()
-	server := redistest.NewServer(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := redistest.NewServer(t).Client(t)
 	l := limiter(t, rdb)
 	survey := func() map[string]int { return redistest.Commands(t, rdb, func() { read(t, l) }) }
 	survey() // the scripts are known
@@ -151,9 +143,8 @@ func TestSurveyCost(t *testing.T) {
 	for n := range 3000 {
 		tasks = append(tasks, waitlist.Waiter{Scope: fmt.Sprint("p/", n%1500), Queue: "default", ID: fmt.Sprint(n)})
 	}
-	if _, err := l.Waitlist().Join(t.Context(), tasks); err != nil {
-		t.Fatal(err)
-	}
+	_, err := l.Waitlist().Join(t.Context(), tasks)
+	must(t, err)
 	many := survey()
 	if many["evalsha"] > surveyedPaths+2 || many["zcard"] != 1500 || many["zrange"] != surveyedHeads || many["hscan"] > 10 {
 		t.Errorf("1500 scopes: %v", many)
