@@ -185,6 +185,12 @@ func (a answer) String() string {
 	return fmt.Sprintf("{allowed %t, remaining %d, retry %s, reset %s}", a.allowed, a.remaining, a.retry, a.reset)
 }
 
+func allow(remaining int64, reset time.Duration) answer { return answer{true, remaining, 0, reset} }
+
+func deny(remaining int64, retry, reset time.Duration) answer {
+	return answer{false, remaining, retry, reset}
+}
+
 func answerOf(d Decision) answer {
 	r, _ := d.BindingRule()
 	return answer{d.Allowed, r.Remaining, r.RetryAfter, r.ResetAfter}
@@ -197,19 +203,15 @@ const (
 	sec = time.Second
 )
 
-type step struct {
-	at   time.Duration
-	cost int64
-	want answer
-}
-
+// Each algorithm, step by step, alone on its path.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	allow := func(remaining int64, reset time.Duration) answer { return answer{true, remaining, 0, reset} }
-	deny := func(remaining int64, retry, reset time.Duration) answer {
-		return answer{false, remaining, retry, reset}
+	type step struct {
+		at   time.Duration
+		cost int64
+		want answer
 	}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		rule  policy.Rule
 		steps []step
 	}{
@@ -255,8 +257,7 @@ func TestSteps(t *testing.T) {
 			2: {10 * sec, 1, deny(0, 20*sec, 30*sec)},
 			3: {30 * sec, 1, allow(0, 30*sec)},
 		}},
-	}
-	for name, test := range tests {
+	} {
 		onBothIn(t, name, Config{}, policyOf(t, test.rule), func(b *bench) {
 			for i, s := range test.steps {
 				b.at(s.at.Microseconds())
@@ -271,22 +272,16 @@ func TestSteps(t *testing.T) {
 func parsedPolicy(tb testing.TB, text string) *policy.Policy {
 	tb.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	noError(tb, err)
 	return p
 }
 
 func parsedScope(tb testing.TB, s string) policy.Scope {
 	tb.Helper()
 	scope, err := policy.ParseScope(s)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	noError(tb, err)
 	return scope
 }
-
-var allAlgorithms = []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency, policy.Calendar}
 
 const (
 	hour   = time.Hour

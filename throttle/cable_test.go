@@ -1,20 +1,16 @@
 package throttle
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // cable is the network between a client and a server, as it can go wrong.
@@ -72,9 +68,8 @@ func (c *wired) Read(b []byte) (int, error) {
 // gate is a hook that counts round trips of scripts and, while it is shut, keeps them from
 // coming back: the server has done its work, the client does not know.
 type gate struct {
-	trips    atomic.Int64
-	commands atomic.Int64 // in all of them
-	lose     atomic.Int32 // so many replies get lost on their way from the gate
+	trips atomic.Int64
+	lose  atomic.Int32 // so many replies get lost on their way from the gate
 
 	mu   sync.Mutex
 	shut chan struct{}
@@ -124,7 +119,6 @@ func (g *gate) through(_ context.Context, cmds []redis.Cmder, send func() error)
 		return send()
 	}
 	g.trips.Add(1)
-	g.commands.Add(int64(len(cmds)))
 	err := send()
 	if lost := g.pass(); lost != nil {
 		for _, cmd := range cmds {
@@ -176,58 +170,22 @@ func gated(rdb redis.UniversalClient) *gate {
 	return g
 }
 
-// answering returns a client of a server that answers every script with reply,
-// in the protocol's own form, and everything else as one without features would.
-func answering(t testing.TB, reply string) *redis.Client {
+// answering is a client to which every script answers with the same: an error, or a value.
+func answering(t testing.TB, answer any) *redis.Client {
 	t.Helper()
-	rdb := redis.NewClient(&redis.Options{
-		Addr: "fake:0", MaxRetries: -1, Protocol: 2, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			server, client := net.Pipe()
-			go serve(server, func(command []string) string {
-				switch command[0] {
-				case "evalsha", "eval":
-					return reply
-				case "hello":
-					return "-ERR unknown command\r\n"
-				}
-				return "+OK\r\n"
-			})
-			return client, nil
-		},
-	})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
-// serve answers commands until the connection ends.
-func serve(conn net.Conn, answer func(command []string) string) {
-	defer conn.Close()
-	in := bufio.NewReader(conn)
-	number := func() int {
-		line, _ := in.ReadString('\n')
-		n, _ := strconv.Atoi(strings.Trim(line, "*$\r\n"))
-		return n
-	}
-	for {
-		if _, err := in.Peek(1); err != nil {
-			return
+	rdb := clientOf(t, optionsOf(t))
+	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		if !runsScript(cmds[0]) {
+			return send()
 		}
-		command := make([]string, number())
-		for i := range command {
-			text := make([]byte, number()+2)
-			if _, err := io.ReadFull(in, text); err != nil {
-				return
+		for _, cmd := range cmds {
+			if err, fails := answer.(error); fails {
+				cmd.SetErr(err)
+			} else {
+				cmd.(*redis.Cmd).SetVal(answer)
 			}
-			command[i] = string(text[:len(text)-2])
 		}
-		if len(command) == 0 {
-			return
-		}
-		command[0] = strings.ToLower(command[0])
-		if _, err := io.WriteString(conn, answer(command)); err != nil {
-			return
-		}
-	}
+		return cmds[0].Err()
+	}))
+	return rdb
 }

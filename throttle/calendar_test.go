@@ -40,11 +40,7 @@ func TestCalendarSteps(t *testing.T) {
 		cost int64
 		want answer
 	}
-	allow := func(remaining int64, reset time.Duration) answer { return answer{true, remaining, 0, reset} }
-	deny := func(remaining int64, retry, reset time.Duration) answer {
-		return answer{false, remaining, retry, reset}
-	}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		rule  policy.Rule
 		steps []step
 	}{
@@ -74,8 +70,7 @@ func TestCalendarSteps(t *testing.T) {
 			1: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*oneDay+oneDay)}, // 2100 is none
 		}},
 		"limit 0 suspends": {daily(0, "UTC"), []step{{"2026-01-10T00:00:00Z", 1, deny(0, Never, 0)}}},
-	}
-	for name, test := range tests {
+	} {
 		onBothIn(t, name, Config{}, policyOf(t, test.rule), func(b *bench) {
 			for i, s := range test.steps {
 				b.atTime(s.at)

@@ -13,25 +13,23 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// tryAgain is a hook that refuses scripts as a node does whose slot is half moved.
-type tryAgain struct {
-	left    atomic.Int64 // so many are refused
-	refused atomic.Int64
-}
-
 // reply is an error that a server answers with.
 type reply string
 
 func (r reply) Error() string { return string(r) }
 func (reply) RedisError()     {}
 
-func (h *tryAgain) refuse(_ context.Context, cmds []redis.Cmder, send func() error) error {
-	if !runsScript(cmds[0]) || h.left.Add(-1) < 0 {
-		return send()
-	}
-	h.refused.Add(1)
-	cmds[0].SetErr(reply("TRYAGAIN Multiple keys request during rehashing of slot"))
-	return cmds[0].Err()
+// tryAgain has the next scripts, so many, refused as by a node whose slot is half moved.
+func tryAgain(rdb redis.UniversalClient) (left *atomic.Int64) {
+	left = new(atomic.Int64)
+	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		if !runsScript(cmds[0]) || left.Add(-1) < 0 {
+			return send()
+		}
+		cmds[0].SetErr(reply("TRYAGAIN Multiple keys request during rehashing of slot"))
+		return cmds[0].Err()
+	}))
+	return left
 }
 
 // "A decision that meets a slot on the move is made when the move is over, if that takes less
@@ -40,13 +38,12 @@ func TestDecisionWaitsForAMove(t *testing.T) {
 	t.Parallel()
 	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec, OnRedisError: policy.FailOpen}
 	bubble(t, Config{}, policyOf(t, rule), nil, func(t *testing.T, _ *cable, l *Limiter) {
-		h := &tryAgain{}
-		l.rdb.AddHook(hook(h.refuse))
-		h.left.Store(5)
-		if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Allowed || d.Degraded || h.refused.Load() != 5 {
-			t.Errorf("after %d refusals: %+v, %v", h.refused.Load(), d, err)
+		left := tryAgain(l.rdb)
+		left.Store(5)
+		if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Allowed || d.Degraded || left.Load() >= 0 {
+			t.Errorf("%d refusals are left: %+v, %v", left.Load(), d, err)
 		}
-		h.left.Store(1)
+		left.Store(1)
 		if d, err := l.Allow(t.Context(), "p/x"); err != nil || d.Allowed {
 			t.Errorf("the first was not counted: %+v, %v", d, err)
 		}
@@ -57,15 +54,14 @@ func TestDecisionWaitsForAMove(t *testing.T) {
 func TestLongMoveIsAnOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *cable, l *Limiter) {
-		h := &tryAgain{}
-		l.rdb.AddHook(hook(h.refuse))
-		h.left.Store(1 << 30)
+		left := tryAgain(l.rdb)
+		left.Store(1 << 30)
 		began := time.Now()
 		_, err := l.Allow(t.Context(), "p/x")
 		if took := time.Since(began); !errors.Is(err, ErrUnavailable) || took < sec*9/10 || took > sec {
 			t.Errorf("got %v after %v", err, took)
 		}
-		if n := h.refused.Load(); n > 16 {
+		if n := 1<<30 - left.Load(); n > 16 {
 			t.Errorf("it was sent %d times", n)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), sec/4)
@@ -102,7 +98,7 @@ func TestFollowsAFailover(t *testing.T) {
 	redistest.WaitAsking(t, "a decision of the new master", 20*time.Second, func() bool { return allowed(l, "p/x") == nil })
 }
 
-// "Works on a redis.UniversalClient": alone and many at once, with tasks that wait.
+// "Works on a redis.UniversalClient": alone and many at once, with tasks that wait, and processes that count each other.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	clients := map[string]redis.UniversalClient{
@@ -123,22 +119,11 @@ func TestClients(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 			together(t, b.Limiter, 5, nil, func(int) error { return allowed(b.Limiter, "p/x") })
-		})
-	}
-}
-
-// Processes count each other in a cluster, too.
-func TestClusterCountsProcesses(t *testing.T) {
-	t.Parallel()
-	for range 3 { // the keys of one prefix may share a server by chance
-		l, err := New(redistest.Cluster(t), policyOf(t), Config{Prefix: redistest.Prefix(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for want, id := range []string{"one", "two"} {
-			if n, err := l.countMembers(t.Context(), id, time.Minute); err != nil || n != int64(want)+1 {
-				t.Errorf("%s: %d processes, %v", id, n, err)
+			for others, id := range []string{"one", "two"} {
+				if n, err := b.countMembers(ctx, id, time.Minute); err != nil || n != int64(others)+1 {
+					t.Errorf("%s: %d processes, %v", id, n, err)
+				}
 			}
-		}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 func failing(p policy.FailurePolicy) policy.Rule {
@@ -35,21 +35,21 @@ func outages(t *testing.T) map[string]redis.UniversalClient {
 		"connection refused": refused,
 		"time-out":           clientOf(t, opts),
 		"closed client":      closed,
-		"OOM":                answering(t, "-OOM command not allowed when used memory > 'maxmemory'\r\n"),
-		"READONLY":           answering(t, "-READONLY You can't write against a read only replica\r\n"),
+		"OOM":                answering(t, reply("OOM command not allowed when used memory > 'maxmemory'")),
+		"READONLY":           answering(t, reply("READONLY You can't write against a read only replica")),
 		"NOPERM, no script":  redistest.User(t, []string{"*"}, "ping"),
 		"NOPERM, no key":     redistest.User(t, nil),
-		"NOAUTH":             answering(t, "-NOAUTH Authentication required\r\n"),
-		"LOADING":            answering(t, "-LOADING Redis is loading the dataset in memory\r\n"),
-		"MASTERDOWN":         answering(t, "-MASTERDOWN Link with MASTER is down\r\n"),
-		"CLUSTERDOWN":        answering(t, "-CLUSTERDOWN The cluster is down\r\n"),
-		"BUSY":               answering(t, "-BUSY Redis is busy running a script\r\n"),
-		"script error":       answering(t, "-ERR user_script:1: attempt to index a nil value\r\n"),
-		"nil":                answering(t, "$-1\r\n"),
-		"short array":        answering(t, "*1\r\n:1\r\n"),
-		"long array":         answering(t, "*11\r\n"+strings.Repeat(":1\r\n", 11)),
-		"array of text":      answering(t, "*10\r\n"+strings.Repeat("$3\r\nyes\r\n", 10)),
-		"number":             answering(t, ":1\r\n"),
+		"NOAUTH":             answering(t, reply("NOAUTH Authentication required")),
+		"LOADING":            answering(t, reply("LOADING Redis is loading the dataset in memory")),
+		"MASTERDOWN":         answering(t, reply("MASTERDOWN Link with MASTER is down")),
+		"CLUSTERDOWN":        answering(t, reply("CLUSTERDOWN The cluster is down")),
+		"BUSY":               answering(t, reply("BUSY Redis is busy running a script")),
+		"script error":       answering(t, reply("ERR user_script:1: attempt to index a nil value")),
+		"nil":                answering(t, redis.Nil),
+		"short array":        answering(t, []any{int64(1)}),
+		"long array":         answering(t, slices.Repeat([]any{int64(1)}, 11)),
+		"array of text":      answering(t, slices.Repeat([]any{"yes"}, 10)),
+		"number":             answering(t, int64(1)),
 	}
 }
 
@@ -60,7 +60,7 @@ func TestFailurePolicies(t *testing.T) {
 	for outage, rdb := range outages(t) {
 		t.Run(outage, func(t *testing.T) {
 			t.Parallel()
-			tests := map[string]struct {
+			for name, test := range map[string]struct {
 				rules   []policy.Rule
 				members int64
 				allowed bool
@@ -72,8 +72,7 @@ func TestFailurePolicies(t *testing.T) {
 				"closed outweighs share":          {[]policy.Rule{failing(policy.FailShare), failing(policy.FailClosed)}, 1, false},
 				"share without Heartbeat":         {[]policy.Rule{failing(policy.FailShare)}, 0, false},
 				"share without Heartbeat or open": {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailShare)}, 0, false},
-			}
-			for name, test := range tests {
+			} {
 				l := newLimiter(t, rdb, policyOf(t, test.rules...), Config{Prefix: redistest.Prefix(t), Timeout: sec})
 				l.members.Store(test.members)
 				d, err := l.Allow(t.Context(), "p/x")
@@ -94,16 +93,8 @@ func TestFailurePolicies(t *testing.T) {
 // A key that holds something else is never taken over, nor taken for an empty one (traps T26, T44).
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range allAlgorithms {
+	for _, r := range everyRule {
 		for _, foreign := range []string{"list", "set"} {
-			r := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 10}
-			switch r.Algorithm {
-			case policy.Concurrency:
-			case policy.Calendar:
-				r.Resets = wallclock.MustParse("@daily", "UTC")
-			default:
-				r.Per = sec
-			}
 			b := newBench(t, redistest.Client(t), Config{}, policyOf(t, r))
 			key := keyOf(t, b.Limiter, "p/x", 0)
 			put := b.rdb.RPush
@@ -112,46 +103,23 @@ func TestForeignKey(t *testing.T) {
 			}
 			noError(t, put(t.Context(), key, "foreign").Err())
 			if d, err := b.Allow(t.Context(), "p/x"); !errors.Is(err, ErrUnavailable) || d.Allowed {
-				t.Errorf("%s over a %s: %+v, %v", algorithm, foreign, d, err)
+				t.Errorf("%s over a %s: %+v, %v", r.Algorithm, foreign, d, err)
 			}
 			if kind := b.rdb.Type(t.Context(), key).Val(); kind != foreign {
-				t.Errorf("%s made a %s of a %s", algorithm, kind, foreign)
+				t.Errorf("%s made a %s of a %s", r.Algorithm, kind, foreign)
 			}
 		}
 	}
-}
-
-// lineHandler keeps what is logged.
-type lineHandler struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (h *lineHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (h *lineHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
-func (h *lineHandler) WithGroup(string) slog.Handler            { return h }
-func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	line := r.Level.String() + " " + r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "outage" {
-			line += " " + a.Value.String()
-		}
-		return true
-	})
-	h.lines = append(h.lines, line)
-	return nil
 }
 
 // "Logger gets a line when Redis becomes unavailable and when it is available again": one each, however
 // many calls fail, and although some keys answer meanwhile.
 func TestOutageIsToldOnce(t *testing.T) {
 	t.Parallel()
-	log := &lineHandler{}
+	log := &lockedBuffer{}
 	open := failing(policy.FailOpen)
 	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{open}}}}})
-	bubble(t, Config{Logger: slog.New(log)}, policy, nil, func(t *testing.T, w *cable, l *Limiter) {
+	bubble(t, Config{Logger: slog.New(slog.NewTextHandler(log, nil))}, policy, nil, func(t *testing.T, w *cable, l *Limiter) {
 		ask := func(scope string, degraded bool) {
 			t.Helper()
 			if d, err := l.Allow(t.Context(), scope); err != nil || d.Degraded != degraded {
@@ -180,19 +148,11 @@ func TestOutageIsToldOnce(t *testing.T) {
 		<-time.After(sec)
 		ask("p/x", false)
 	})
-	stopped, started := 0, 0
-	for _, line := range log.lines {
-		switch {
-		case line == "WARN redis unavailable; applying on_redis_error":
-			stopped++
-		case strings.HasPrefix(line, "INFO redis available again; on_redis_error no longer applies "):
-			started++
-		default:
-			t.Errorf("it says %q", line)
-		}
-	}
-	if stopped != 4 || started != 4 {
-		t.Errorf("four outages were told in these lines: %q", log.lines)
+	said := log.String()
+	stopped := strings.Count(said, `level=WARN msg="redis unavailable; applying on_redis_error"`)
+	started := strings.Count(said, `level=INFO msg="redis available again; on_redis_error no longer applies" outage=`)
+	if stopped != 4 || started != 4 || strings.Count(said, "\n") != 8 {
+		t.Errorf("four outages were told in these lines:\n%s", said)
 	}
 }
 
