@@ -29,6 +29,14 @@ func (b *bench) admitted(scope string, of int) (n int) {
 	return n
 }
 
+// admits wants so many to be admitted now, of those who ask.
+func (b *bench) admits(what, scope string, of, want int) {
+	b.t.Helper()
+	if n := b.admitted(scope, of); n != want {
+		b.t.Errorf("%s: %d of %s were admitted, want %d", what, n, scope, want)
+	}
+}
+
 // "An API's own limit that is smaller than that of the lowest rule of the same window is taken
 // for it until an answer says otherwise, or for an hour", for each algorithm that has windows.
 func TestAdoptedLimit(t *testing.T) {
@@ -43,30 +51,20 @@ func TestAdoptedLimit(t *testing.T) {
 			if !b.hear("p/a", owns(4, time.Minute)).Changed || b.hear("p/a", owns(4, time.Minute)).Changed {
 				b.t.Error("it was not new, or new twice")
 			}
-			if n := b.admitted("p/a", 20); n != 4 {
-				b.t.Errorf("%d were admitted, of the API's 4", n)
-			}
-			if n := b.admitted("p/b", 20); n != 10 {
-				b.t.Errorf("%d of another tenant were admitted, of 10", n)
-			}
+			b.admits("the API has 4", "p/a", 20, 4)
+			b.admits("another tenant", "p/b", 20, 10)
 			told, err := b.UpstreamState(ctx, "p/a")
 			if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Limit != 4 || told.Corrections[0].Own != 4 || told.Corrections[0].Bound.Rule.Name != "own" {
 				b.t.Errorf("%+v, %v", told, err)
 			}
 			b.pass(ms) // starts of one microsecond count as some of different ones
 			b.hear("p/a", owns(7, time.Minute))
-			if n := b.admitted("p/a", 20); n != 3 {
-				b.t.Errorf("%d more were admitted, of 7 the API's", n)
-			}
+			b.admits("the API has 7", "p/a", 20, 3)
 			b.hear("p/a", owns(70, time.Minute))
-			if n := b.admitted("p/a", 20); n != 3 {
-				b.t.Errorf("%d more were admitted, of 10 the rule's: no more than that, whatever the API says", n)
-			}
+			b.admits("the rule's 10, no more than that, whatever the API says", "p/a", 20, 3)
 			b.hear("p/a", owns(2, time.Minute))
 			b.pass(time.Hour + time.Minute)
-			if n := b.admitted("p/a", 20); n != 10 {
-				b.t.Errorf("%d were admitted an hour later", n)
-			}
+			b.admits("an hour later", "p/a", 20, 10)
 		})
 	}
 }
@@ -77,22 +75,16 @@ func TestAdoptedRateKeepsTheBurst(t *testing.T) {
 	t.Parallel()
 	rule := policy.Rule{Name: "plan", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 15}
 	onBoth(t, Config{StartTolerance: -1}, policyOf(t, rule), func(b *bench) {
-		if n := b.admitted("p", 20); n != 15 {
-			b.t.Fatalf("%d at first", n)
-		}
+		b.admits("at first", "p", 20, 15)
 		b.hear("p", upstream.Read(http.StatusOK, http.Header{"X-Amzn-Ratelimit-Limit": {"2.0"}}, time.Now()))
 		if d := b.decide(Request{Scope: "p"}); d.Allowed || d.RetryAfter > 500*ms {
 			b.t.Errorf("the next one comes in %v", d.RetryAfter)
 		}
 		b.pass(time.Minute)
-		if n := b.admitted("p", 20); n != 15 {
-			b.t.Errorf("%d after a minute", n)
-		}
+		b.admits("after a minute", "p", 20, 15)
 		b.hear("p", owns(2, sec)) // a limit in a window holds for what comes at once, too
 		b.pass(time.Minute)
-		if n := b.admitted("p", 20); n != 2 {
-			b.t.Errorf("%d of the API's 2 in a window", n)
-		}
+		b.admits("the API has 2 in a window", "p", 20, 2)
 	})
 }
 
@@ -134,9 +126,8 @@ func TestAdoptedByItsUnit(t *testing.T) {
 		}
 		counts := func(calls, tokens int64) {
 			b.t.Helper()
-			if c, n := b.counts("p", "calls", 500), b.counts("p", "tokens", 90_000); c != calls || n != tokens {
-				b.t.Errorf("%d calls and %d tokens count, want %d and %d", c, n, calls, tokens)
-			}
+			b.wantCounts("calls", "p", "calls", 500, calls)
+			b.wantCounts("tokens", "p", "tokens", 90_000, tokens)
 		}
 		tell("words", 50)
 		counts(500, 90_000)
@@ -159,49 +150,31 @@ func TestCut(t *testing.T) {
 		{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour}, {Name: "c", Algorithm: policy.Concurrency, Limit: 10}}
 	policy := tenants(t, []policy.Rule{{Name: "all", Algorithm: policy.SlidingWindow, Limit: 1000, Per: 10 * sec}}, own)
 	onBoth(t, Config{}, policy, func(b *bench) {
-		limits := func() (s, f int64) {
-			told, err := b.UpstreamState(ctx, "p/a")
-			noError(b.t, err)
-			s, f = 100, 1000
-			for _, c := range told.Corrections {
-				switch c.Bound.Rule.Name {
-				case "s":
-					s = c.Limit
-				case "f":
-					f = c.Limit
-				default:
-					b.t.Errorf("%+v", c)
-				}
-			}
-			return s, f
+		limits := func(what string, s, f int64) {
+			b.t.Helper()
+			b.wantCounts(what, "p/a", "s", 100, s)
+			b.wantCounts(what, "p/a", "f", 1000, f)
+			b.wantCounts(what, "p/a", "day", 1000, 1000)
+			b.wantCounts(what, "p/a", "c", 10, 10)
+			b.wantCounts(what, "p/a", "all", 1000, 1000)
 		}
 		for range 10 {
 			b.hear("p/a", turnedDown(sec))
 		}
-		if s, f := limits(); s != 85 || f != 850 {
-			b.t.Errorf("%d and %d are left", s, f)
-		}
+		limits("refused", 85, 850)
 		b.pass(10 * sec)
 		b.hear("p/a", quotaLeft("requests", 5, sec))
-		if s, _ := limits(); s != 87 {
-			b.t.Errorf("a window later it is %d", s)
-		}
+		limits("a window later", 87, 850)
 		b.pass(5 * time.Minute)
 		b.hear("p/a", quotaLeft("requests", 5, sec))
-		if s, f := limits(); s != 100 || f != 851 {
-			b.t.Errorf("some windows later they are %d and %d", s, f)
-		}
+		limits("some windows later", 100, 851)
 		for range 100 {
 			b.pass(10 * sec)
 			b.hear("p/a", turnedDown(ms))
 		}
-		if s, f := limits(); s != 11 || f != 100 { // the one grows back as fast as it is cut
-			b.t.Errorf("of a hundred refusals %d and %d are left", s, f)
-		}
+		limits("of a hundred refusals", 11, 100) // the one grows back as fast as it is cut
 		noError(b.t, b.ResetUpstream(ctx, "p/a"))
-		if s, f := limits(); s != 100 || f != 1000 {
-			b.t.Errorf("forgotten, they are %d and %d", s, f)
-		}
+		limits("forgotten", 100, 1000)
 	})
 }
 

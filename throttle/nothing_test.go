@@ -1,11 +1,10 @@
 package throttle
 
 import (
+	"context"
 	"testing"
-	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 var free = policy.Costs{policy.Requests: 0, "tokens": 0}
@@ -41,13 +40,10 @@ func TestCostsOfNothing(t *testing.T) {
 			if b.decide(Request{Scope: "p/x", Costs: free}); calls.Load() != 1 {
 				b.t.Errorf("it took %d calls, want one", calls.Load())
 			}
-			for verb, ask := range map[string]func() (Decision, error){
-				"Decide": func() (Decision, error) { return b.Decide(ctx, Request{Scope: "p/x", Costs: free}) },
-				"Peek":   func() (Decision, error) { return b.Peek(ctx, Request{Scope: "p/x", Costs: free}) },
-				"Start":  func() (Decision, error) { return b.Start(ctx, Request{Scope: "p/x", Costs: free}) },
-				"Wait":   func() (Decision, error) { return b.Wait(ctx, Request{Scope: "p/x", Costs: free}) },
+			for verb, ask := range map[string]func(context.Context, Request) (Decision, error){
+				"Decide": b.Decide, "Peek": b.Peek, "Start": b.Start, "Wait": b.Wait,
 			} {
-				d, err := ask()
+				d, err := ask(ctx, Request{Scope: "p/x", Costs: free})
 				if err != nil || !d.Allowed || d.RetryAfter != 0 || d.Wait != 0 || !d.Grant.Zero() || leftOf(d) != row.want {
 					b.t.Errorf("%s: %+v, %v: %s are left, want %s", verb, d, err, leftOf(d), row.want)
 				}
@@ -60,41 +56,6 @@ func TestCostsOfNothing(t *testing.T) {
 				if limited != row.limited {
 					b.t.Errorf("%s: %q would make one unit wait, want %q", verb, limited, row.limited)
 				}
-			}
-		})
-	}
-}
-
-// "unless its scope is paused": by hand, for so long or for good, or by its API; whatever else is over.
-func TestCostsOfNothingWhilePaused(t *testing.T) {
-	t.Parallel()
-	until := time.UnixMicro(epoch).Add(2 * sec)
-	for name, row := range map[string]struct {
-		scope policy.ScopeConfig
-		api   bool
-		retry time.Duration
-	}{
-		"by hand":    {policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: until, Rules: []policy.Rule{window10()}}, false, 2 * sec},
-		"by its API": {policy.ScopeConfig{Rules: []policy.Rule{window10()}}, true, sec},
-		"by its API, and suspended": {
-			policy.ScopeConfig{Rules: []policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}}}, true, sec,
-		},
-	} {
-		pol := limitsOf(t, map[string]policy.ScopeConfig{"p": row.scope})
-		onBothIn(t, name, Config{}, pol, func(b *bench) {
-			if row.scope.Pause != policy.PauseOn {
-				b.decide(Request{Scope: "p", Costs: policy.Costs{"others": 1}}) // takes a place
-			}
-			if row.api {
-				b.hear("p", upstream.Hint{Limited: true, Retry: sec, RetryKnown: true})
-			}
-			d := b.decide(Request{Scope: "p", Costs: free})
-			if d.Allowed || d.RetryAfter != row.retry || d.Paused != (row.scope.Pause != policy.PauseOn) {
-				b.t.Errorf("%+v", d)
-			}
-			b.pass(row.retry)
-			if d := b.decide(Request{Scope: "p", Costs: free}); !d.Allowed {
-				b.t.Errorf("when it is over: %+v", d)
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 package throttle
 
 import (
-	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,36 +12,14 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// startedAt is what became of a start, and when.
-type startedAt struct {
-	d    Decision
-	err  error
-	took time.Duration
-}
-
 // pacedBubble is a limiter that starts one a second in a scope, one of which has started, and another process's.
-func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-chan startedAt) {
+func pacedBubble(t *testing.T) (here, there *Limiter) {
 	t.Helper()
 	_, rdb := redistest.Miniredis(t)
 	policy := parsedPolicy(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 1000, per: 1s}], scopes: {"*": {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 1}]}}}}`)
-	for _, l := range []**Limiter{&here, &there} {
-		var err error
-		if *l, err = New(rdb, policy, Config{Prefix: "overtaken"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if d, err := here.Allow(t.Context(), "p/a"); err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	return here, there, func(req Request) <-chan startedAt {
-		done, began := make(chan startedAt, 1), time.Now()
-		req.MaxDelay, req.Waiter.MaxDelay = 5*time.Second, 5*time.Second
-		go func() {
-			d, err := here.Start(t.Context(), req)
-			done <- startedAt{d, err, time.Since(began)}
-		}()
-		return done
-	}
+	here, there = newLimiter(t, rdb, policy, Config{}), newLimiter(t, rdb, policy, Config{})
+	noError(t, allowed(here, "p/a"))
+	return here, there
 }
 
 func refusedFor(wait time.Duration) upstream.Hint {
@@ -74,8 +52,8 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 			t.Run(name+" "+task, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					here, there, start := pacedBubble(t)
-					done := start(Request{Scope: "p/a", Waiter: Waiter{Queue: "default", ID: task}})
+					here, there := pacedBubble(t)
+					began := time.Now()
 					time.AfterFunc(row.at, func() {
 						tells := here
 						if row.other {
@@ -88,18 +66,18 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 					if row.asks < never {
 						time.AfterFunc(row.asks, func() { _, _ = here.Allow(t.Context(), "p/a") })
 					}
-					got, starts := <-done, row.takes == time.Second
-					if got.err != nil || got.d.Allowed != starts || got.took < row.takes || got.took > row.takes+20*ms {
-						t.Fatalf("after %v, %v: %+v", got.took, got.err, got.d)
+					req := Request{Scope: "p/a", MaxDelay: 5 * time.Second, Waiter: Waiter{Queue: "default", ID: task, MaxDelay: 5 * time.Second}}
+					d, err := here.Start(t.Context(), req)
+					took, starts := time.Since(began), row.takes == time.Second
+					if err != nil || d.Allowed != starts || took < row.takes || took > row.takes+20*ms || d.Joins != (task != "" && !starts) {
+						t.Fatalf("after %v, %v: %+v", took, err, d)
 					}
 					if starts {
 						return
 					}
-					if got.d.Joins != (task != "") {
-						t.Errorf("%+v", got.d)
-					}
 					<-time.After(row.wait) // its unit is back, and its turn comes
-					if d, err := here.Start(t.Context(), Request{Scope: "p/a", MaxDelay: time.Second, Waiter: Waiter{Queue: "default", ID: task, MaxDelay: time.Second}}); err != nil || !d.Allowed {
+					req.MaxDelay, req.Waiter.MaxDelay = time.Second, time.Second
+					if d, err := here.Start(t.Context(), req); err != nil || !d.Allowed {
 						t.Errorf("%+v, %v", d, err)
 					}
 				})
@@ -113,7 +91,7 @@ func TestWaitOutlastsAnAPIPause(t *testing.T) {
 	t.Parallel()
 	for _, other := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			here, there, _ := pacedBubble(t)
+			here, there := pacedBubble(t)
 			tells := here
 			if other {
 				tells = there
@@ -141,21 +119,15 @@ func TestLooksAtPausesAreFew(t *testing.T) {
 			least, most int64
 		}{{20, 0, 0}, {120, 1, 20}} {
 			looks.Store(0)
-			done := make(chan error)
+			var starts sync.WaitGroup
 			for range row.n {
-				go func() {
-					d, err := l.Start(t.Context(), Request{Scope: "p", MaxDelay: 5 * time.Second})
-					if err == nil && !d.Allowed {
-						err = errors.New("denied")
+				starts.Go(func() {
+					if d, err := l.Start(t.Context(), Request{Scope: "p", MaxDelay: 5 * time.Second}); err != nil || !d.Allowed {
+						t.Errorf("%+v, %v", d, err)
 					}
-					done <- err
-				}()
+				})
 			}
-			for range row.n {
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			}
+			starts.Wait()
 			if n := looks.Load(); n < row.least || n > row.most {
 				t.Errorf("%d looks for %d starts", n, row.n)
 			}

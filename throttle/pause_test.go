@@ -39,9 +39,7 @@ func TestPauseTakesStartsBack(t *testing.T) {
 		}{{"", 800 * time.Millisecond, false}, {"one", 100 * time.Millisecond, false}, {"", 0, true}} {
 			_, rdb := redistest.Miniredis(t)
 			l := newLimiter(t, rdb, parsedPolicy(t, rules), Config{Prefix: "pause"})
-			if d, err := l.Allow(t.Context(), "p"); err != nil || !d.Allowed {
-				t.Fatalf("%+v, %v", d, err)
-			}
+			noError(t, allowed(l, "p"))
 			if row.starts {
 				<-time.After(900 * time.Millisecond)
 			}

@@ -14,20 +14,18 @@ import (
 // never heard of, or whose start was given back.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	type after struct {
-		happens func(*bench, Decision)
-		starts  int           // of three callers
-		wait    time.Duration // of the next
-	}
 	report := func(a upstream.Hint) func(*bench, Decision) {
 		return func(b *bench, _ Decision) {
-			if _, err := b.Report(ctx, "p/a", a); err != nil {
-				b.t.Error(err)
-			}
+			_, err := b.Report(ctx, "p/a", a)
+			noError(b.t, err)
 		}
 	}
 	sent := func(ago time.Duration, a upstream.Hint) upstream.Hint { a.Sent = time.Now().Add(-ago); return a }
-	for name, test := range map[string]after{
+	for name, test := range map[string]struct {
+		happens func(*bench, Decision)
+		starts  int           // of three callers
+		wait    time.Duration // of the next
+	}{
 		"goes through":         {report(upstream.Hint{}), 3, 0},
 		"is refused":           {report(turnedDown(0)), 0, 2 * sec},
 		"is refused until":     {report(turnedDown(5 * sec)), 0, 5 * sec},
@@ -112,9 +110,8 @@ func TestProbeOfWaiters(t *testing.T) {
 			if refused {
 				a, want = turnedDown(0), 0
 			}
-			if _, err := b.Report(ctx, "p", a); err != nil {
-				b.t.Fatal(err)
-			}
+			_, err := b.Report(ctx, "p", a)
+			noError(b.t, err)
 			if got := b.dispatched(0); len(got) != want {
 				b.t.Errorf("%d follow, want %d", len(got), want)
 			}

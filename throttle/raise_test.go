@@ -31,6 +31,14 @@ func (b *bench) counts(scope, rule string, limit int64) int64 {
 	return limit
 }
 
+// wantCounts wants so much to count in the place of a rule's limit.
+func (b *bench) wantCounts(what, scope, rule string, limit, want int64) {
+	b.t.Helper()
+	if n := b.counts(scope, rule, limit); n != want {
+		b.t.Errorf("%s: of %s's %d %d count, want %d", what, rule, limit, n, want)
+	}
+}
+
 // "An API's own limit that is larger is adopted up to most of the configured one", for each
 // algorithm that has windows, and what the policy lets is in force at once.
 func TestLargerLimitIsAdopted(t *testing.T) {
@@ -61,15 +69,11 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 				}
 			}
 			b.hear("p", owns(26, time.Minute))
-			if n := b.counts("p", "r", 0); n != 26 {
-				b.t.Errorf("%d counts", n)
-			}
+			b.wantCounts("the API has 26", "p", "r", 20, 26)
 			minute() // the first one ends where another begins
 			least(minute(), 26)
 			b.hear("p", owns(200, time.Minute))
-			if n := b.counts("p", "r", 0); n != 30 {
-				b.t.Errorf("%d counts", n)
-			}
+			b.wantCounts("the API has 200", "p", "r", 20, 30)
 			least(minute(), 30)
 			noError(b.t, b.ResetUpstream(ctx, "p"))
 			minute()
@@ -99,30 +103,21 @@ func TestLimitGrows(t *testing.T) {
 		} {
 			b.pass(step.after)
 			b.hear("p", step.answer)
-			if n := b.counts("p", "r", 100); n != step.counts {
-				b.t.Fatalf("step %d: %d counts, want %d", i, n, step.counts)
-			}
-			if n := b.counts("p", "day", 1000); n != 1000 {
-				b.t.Fatalf("step %d: %d of a day count", i, n)
-			}
+			b.wantCounts(fmt.Sprint("step ", i), "p", "r", 100, step.counts)
+			b.wantCounts(fmt.Sprint("step ", i), "p", "day", 1000, 1000)
 		}
 		noError(b.t, b.ResetUpstream(ctx, "p"))
 		b.hear("p", upstream.Hint{})
 		for range 3 {
 			b.pass(50 * time.Minute)
 			b.hear("p", upstream.Hint{})
-			if n := b.counts("p", "r", 100); n != 150 {
-				b.t.Errorf("%d counts while calls go through", n)
-			}
+			b.wantCounts("while calls go through", "p", "r", 100, 150)
 		}
 		b.pass(61 * time.Minute)
-		if n, keys := b.counts("p", "r", 100), b.admitted("p", 200); n != 100 || keys != 100 {
-			b.t.Errorf("%d counts and %d are admitted, and nobody has called for an hour", n, keys)
-		}
+		b.wantCounts("nobody has called for an hour", "p", "r", 100, 100)
+		b.admits("nobody has called for an hour", "p", 200, 100)
 		b.hear("p", upstream.Hint{})
-		if n := b.counts("p", "r", 100); n != 100 {
-			b.t.Errorf("%d counts when the first call goes through", n)
-		}
+		b.wantCounts("the first call goes through", "p", "r", 100, 100)
 		b.hear("p", owns(100, 10*sec)) // and it grows on when it was not told for an hour
 		for _, step := range []struct {
 			after time.Duration
@@ -130,9 +125,7 @@ func TestLimitGrows(t *testing.T) {
 		}{{30 * time.Minute, 100}, {29 * time.Minute, 100}, {time.Minute + 10*sec, 150}} {
 			b.pass(step.after)
 			b.hear("p", upstream.Hint{})
-			if n := b.counts("p", "r", 100); n != step.want {
-				b.t.Errorf("%v later %d counts, want %d", step.after, n, step.want)
-			}
+			b.wantCounts(step.after.String(), "p", "r", 100, step.want)
 		}
 	})
 }
@@ -150,9 +143,8 @@ func TestCorrectsOfTheRulesLevel(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.hear("p/a", turnedDown(ms))
 		b.hear("p/a/own", turnedDown(ms))
-		if all, own := b.counts("p/a/own", "all", 100), b.counts("p/a/own", "own", 100); all != 60 || own != 40 {
-			b.t.Errorf("%d and %d are left", all, own)
-		}
+		b.wantCounts("refused", "p/a/own", "all", 100, 60)
+		b.wantCounts("refused", "p/a/own", "own", 100, 40)
 		b.hear("p/a", upstream.Hint{})
 		b.hear("p/a/own", upstream.Hint{})
 		for range 2 { // it has grown back, and grows on
@@ -227,9 +219,7 @@ func TestAdoptedRateIsPadded(t *testing.T) {
 			if n := b.peek().Rules[0].Remaining - was; n < one.want || n > one.want+1 {
 				b.t.Errorf("%d units came back in 400ms, want %d", n, one.want)
 			}
-			if n, want := b.counts("p", "r", 1000), min(one.told, 1500); n != want {
-				b.t.Errorf("%d counts, want %d", n, want)
-			}
+			b.wantCounts("adopted", "p", "r", 1000, min(one.told, 1500))
 		})
 	}
 }

@@ -16,56 +16,62 @@ func TestChangedRuleIsNotCorrected(t *testing.T) {
 	for _, algorithm := range []policy.Algorithm{policy.SlidingWindow, policy.FixedWindow, policy.TokenBucket} {
 		for _, margin := range []time.Duration{0, sec} {
 			rule := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 50, Per: time.Minute, Margin: margin}
-			counts, admits := int64(50), 46
+			admits := 46
 			if algorithm == policy.TokenBucket {
 				rule.Burst, rule.Margin, admits = 50, 0, 45
 			}
 			onBothIn(t, string(algorithm)+margin.String(), Config{}, policyOf(t, rule), func(b *bench) {
 				b.hear("p", owns(4, time.Minute))
-				if n := b.admitted("p", 60); n != 4 {
-					b.t.Errorf("%d were admitted", n)
-				}
+				b.admits("the API has 4", "p", 60, 4)
 				other := rule // both servers' tests run at once
 				if other.Per = time.Hour; algorithm == policy.TokenBucket {
 					other.Per = 75 * sec
 				}
 				b.SetPolicy(policyOf(b.t, other))
-				if n := b.admitted("p", 60); n != admits {
-					b.t.Errorf("%d more were admitted", n)
-				}
-				if n := b.counts("p", "r", 50); n != counts {
-					b.t.Errorf("%d counts", n)
-				}
+				b.admits("under the other rule", "p", 60, admits)
+				b.wantCounts("under the other rule", "p", "r", 50, 50)
 			})
 		}
 	}
 }
 
-// A pause by hand beside a shorter one that an API asks for: that by hand binds.
+// A pause by hand beside a shorter one that an API asks for: that by hand binds. A request of nothing is allowed "unless its scope is
+// paused", by hand or by its API, whatever else is over.
 func TestRetryAfterBothPauses(t *testing.T) {
 	t.Parallel()
+	off := policy.Rule{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}
 	for name, test := range map[string]struct {
-		until, told, want time.Duration
-		rules             []policy.Rule
+		hand, told, want time.Duration // by hand: 0 for no pause, and Never for one without an end
+		costs            policy.Costs
+		rules            []policy.Rule
 	}{
-		"that by hand is longer":      {time.Minute, 10 * sec, time.Minute, []policy.Rule{bucket(10, 10)}},
-		"that by hand has no end":     {0, 10 * sec, Never, []policy.Rule{bucket(10, 10)}},
-		"no API, and no rule besides": {10 * sec, 0, 10 * sec, nil},
+		"that by hand is longer":             {time.Minute, 10 * sec, time.Minute, nil, []policy.Rule{window10()}},
+		"that by hand has no end":            {Never, 10 * sec, Never, nil, []policy.Rule{window10()}},
+		"no API, and no rule besides":        {10 * sec, 0, 10 * sec, nil, nil},
+		"of nothing, by hand":                {2 * sec, 0, 2 * sec, free, []policy.Rule{window10()}},
+		"of nothing, by its API":             {0, sec, sec, free, []policy.Rule{window10()}},
+		"of nothing, by its API, and is off": {0, sec, sec, free, []policy.Rule{off}},
 	} {
-		until := time.Time{}
-		if test.until > 0 {
-			until = time.UnixMicro(epoch).Add(test.until)
+		config := policy.ScopeConfig{Rules: test.rules}
+		if test.hand > 0 {
+			config.Pause = policy.PauseOn
 		}
-		policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: test.rules, Pause: policy.PauseOn, PausedUntil: until}})
-		onBothIn(t, name, Config{}, policy, func(b *bench) {
+		if test.hand > 0 && test.hand < Never {
+			config.PausedUntil = time.UnixMicro(epoch).Add(test.hand)
+		}
+		onBothIn(t, name, Config{}, limitsOf(t, map[string]policy.ScopeConfig{"p": config}), func(b *bench) {
 			if test.told > 0 {
 				b.hear("p", turnedDown(test.told))
 			}
-			if d := b.decide(Request{Scope: "p"}); d.Allowed || d.RetryAfter != test.want || d.Paused || d.Binding < 0 {
+			req, byAPI := Request{Scope: "p", Costs: test.costs}, test.hand == 0
+			if d := b.decide(req); d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Binding < 0 != byAPI {
 				b.t.Errorf("%+v", d)
 			}
-			if d, err := b.Peek(ctx, Request{Scope: "p"}); err != nil || d.RetryAfter != test.want || d.Paused {
+			if d, err := b.Peek(ctx, req); err != nil || d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI {
 				b.t.Errorf("a peek says %+v, %v", d, err)
+			}
+			if b.pass(test.want); test.costs != nil && !b.decide(req).Allowed {
+				b.t.Error("it is denied when the pause is over")
 			}
 		})
 	}

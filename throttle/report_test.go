@@ -77,7 +77,7 @@ func TestReport(t *testing.T) {
 		return step{after, a, wait, wait, changed}
 	}
 	rests := func(after, wait time.Duration) step { return step{after, turnedDown(0), wait, wait + wait/10, true} }
-	tests := map[string][]step{
+	for name, steps := range map[string][]step{
 		"the longest counts": {
 			exactly(0, turnedDown(30*sec), 30*sec, true), exactly(0, turnedDown(10*sec), 30*sec, false),
 			exactly(10*sec, turnedDown(20*sec), 20*sec, false), exactly(0, turnedDown(60*sec), 60*sec, true),
@@ -98,8 +98,7 @@ func TestReport(t *testing.T) {
 		"now is not known for how long": {
 			{0, upstream.Hint{Limited: true, RetryKnown: true}, sec, sec + sec/10, true},
 		},
-	}
-	for name, steps := range tests {
+	} {
 		onBothIn(t, name, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
 			for i, s := range steps {
 				b.pass(s.after)
@@ -122,9 +121,7 @@ func TestReportCosts(t *testing.T) {
 	var log bytes.Buffer
 	rdb := redistest.Client(t)
 	b := newBench(t, rdb, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, policyOf(t, bucket(1000, 1000)))
-	if _, err := b.Report(ctx, "p", turnedDown(sec)); err != nil { // the script is known now
-		t.Fatal(err)
-	}
+	b.hear("p", turnedDown(sec)) // the script is known now
 	counted := counting(rdb, runsScript)
 	log.Reset()
 	for i, step := range []struct {
