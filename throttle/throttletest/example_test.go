@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
@@ -71,24 +69,6 @@ limits:
     rules:
       - {name: minute, algorithm: fixed-window, limit: 6, per: 1m}
 `
-
-// A real limiter in a bubble of testing/synctest: 13 mails at 6 a minute take two
-// minutes of the bubble's time and none of the reader's.
-func TestSender(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &sender{throttletest.New(t, throttletest.Policy(t, mails))}
-		began := time.Now()
-		for range 13 {
-			if err := s.send(t.Context(), "acme", "hello"); err != nil {
-				t.Error(err)
-			}
-		}
-		if took := time.Since(began); took != 2*time.Minute {
-			t.Errorf("13 mails took %s", took)
-		}
-	})
-}
 
 // t is a *testing.T where there is none; a test gives its own.
 type t struct{ cleanups []func() }
