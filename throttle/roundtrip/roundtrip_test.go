@@ -239,7 +239,8 @@ func TestTransportHeeds(t *testing.T) {
 		limited, is := errors.AsType[*LimitedError](err)
 		if is != row.heeds {
 			t.Errorf("%s: %v", name, err)
-		} else if is && (limited.Rule != "" || limited.RetryAfter < 50*time.Second || !strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
+		} else if is && (limited.Rule != "" || limited.RetryAfter < 50*time.Second ||
+			!strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

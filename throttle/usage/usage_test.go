@@ -238,7 +238,8 @@ func TestFloodOfTypes(t *testing.T) {
 		for _, scope := range []string{"p", "p/x"} {
 			got := read(t, rdb, prefix, scope, time.Hour)
 			first := got.Spenders[0]
-			if len(got.Spenders) != mostBy || first.Type != "most" || first.Sum != (Sum{1000 * flushes, flushes}) || first.ByUnit["tokens"] != flushes*1_000_000 {
+			if len(got.Spenders) != mostBy || first.Type != "most" || first.Sum != (Sum{1000 * flushes, flushes}) ||
+				first.ByUnit["tokens"] != flushes*1_000_000 {
 				t.Errorf("%s: %d spenders, first %+v", scope, len(got.Spenders), first)
 			}
 			all := Sum{flushes * (1000 + 2*types), flushes * (1 + types)}
