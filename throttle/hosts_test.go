@@ -30,7 +30,7 @@ func TestAnswersStayAtTheirScope(t *testing.T) {
 	const rules = `rules: [{name: own, algorithm: sliding-window, limit: 3000, per: 1m}]`
 	for name, row := range map[string]struct {
 		account, tenants  string
-		neighbour, refuse int64 // units that the account lets through after a limit of 1, after 40 refusals
+		neighbour, refuse int // units that the account lets through after a limit of 1, after 40 refusals
 	}{
 		"tenants with rules":      {"", rules, 100, 100},
 		"tenants without":         {"", "", 100, 100},
@@ -40,24 +40,19 @@ func TestAnswersStayAtTheirScope(t *testing.T) {
 		"all do, with own rules":  {"answers: heed", rules, 1, 100}, // a refusal cuts the lowest level
 		"and tenants that do not": {"answers: heed", "answers: pause", 100, 100},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{}, accountOf(t, row.account, row.tenants), func(b *bench) {
-				b.hear("p/a", owns(1, sec))
-				b.hear("p/a/below", owns(1, sec))
-				if n := b.admitted("p/b", 110); int64(n) != min(row.neighbour, 110) {
-					b.t.Errorf("%d calls of the neighbour pass after a limit of 1, want %d", n, row.neighbour)
-				}
-			})
-			onBoth(t, Config{}, accountOf(t, row.account, row.tenants), func(b *bench) {
-				for range 40 {
-					b.hear("p/a", turnedDown(ms))
-					b.pass(sec)
-				}
-				if n := b.admitted("p/b", 110); int64(n) < row.refuse || int64(n) > row.refuse+4 {
-					b.t.Errorf("%d calls of the neighbour pass after refusals, want %d to %d: it grows by 2 a second", n, row.refuse, row.refuse+4)
-				}
-			})
+		onBothIn(t, name+", a limit", Config{}, accountOf(t, row.account, row.tenants), func(b *bench) {
+			b.hear("p/a", owns(1, sec))
+			b.hear("p/a/below", owns(1, sec))
+			b.admits("the neighbour after a limit of 1", "p/b", 110, row.neighbour)
+		})
+		onBothIn(t, name+", refusals", Config{}, accountOf(t, row.account, row.tenants), func(b *bench) {
+			for range 40 {
+				b.hear("p/a", turnedDown(ms))
+				b.pass(sec)
+			}
+			if n := b.admitted("p/b", 110); n < row.refuse || n > row.refuse+4 {
+				b.t.Errorf("%d calls of the neighbour pass after refusals, want %d to %d: it grows by 2 a second", n, row.refuse, row.refuse+4)
+			}
 		})
 	}
 }

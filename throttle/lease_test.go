@@ -46,9 +46,7 @@ func TestLease(t *testing.T) {
 			t.Fatalf("after an hour: %v, %d places free", context.Cause(ctx), places(t, l))
 		}
 		for range 2 {
-			if err := lease.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			noError(t, lease.Release(t.Context()))
 		}
 		if places(t, l) != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
 			t.Errorf("after the release: %d places free, the context ended by %v", places(t, l), context.Cause(ctx))
@@ -109,7 +107,7 @@ func TestCrashedHolder(t *testing.T) {
 // "A run that cannot renew is cancelled", with ErrLeaseLost, when its place runs out and not before, whatever Redis does.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		change func(*redis.Options)
 		lose   func(t *testing.T, w *cable, l *Limiter)
 		want   time.Duration
@@ -124,8 +122,7 @@ func TestLeaseLost(t *testing.T) {
 		"Redis hangs for longer than leases last": {func(o *redis.Options) { o.ReadTimeout = time.Hour }, func(_ *testing.T, w *cable, _ *Limiter) { w.hung.Store(true) }, leaseTime},
 		"held late": {nil, func(_ *testing.T, w *cable, _ *Limiter) { w.down.Store(true) }, leaseTime / 3},
 		"every reply is lost, and nothing renewed": {nil, func(_ *testing.T, w *cable, _ *Limiter) { w.down.Store(true); w.lose.Store(1 << 30) }, leaseTime},
-	}
-	for name, test := range tests {
+	} {
 		bubbleIn(t, name, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *cable, l *Limiter) {
 			d := grantedBy(t, l)
 			if name == "held late" { // the lease runs from the grant
@@ -164,9 +161,7 @@ func TestReleaseWithDeadContext(t *testing.T) {
 		if places(t, l) != 0 {
 			t.Error("the place of a run whose context has ended is not kept until its release")
 		}
-		if err := lease.Release(ctx); err != nil {
-			t.Error(err)
-		}
+		noError(t, lease.Release(ctx))
 		if places(t, l) != 1 || !errors.Is(context.Cause(ctx), reason) {
 			t.Errorf("%d places free; the context ended by %v", places(t, l), context.Cause(ctx))
 		}

@@ -46,7 +46,7 @@ func readTimeout(opts *redis.Options) { opts.ReadTimeout = 2 * sec }
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * ms
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		change func(*redis.Options)
 		queued bool
 		want   time.Duration
@@ -55,8 +55,7 @@ func TestTimeout(t *testing.T) {
 		"queued, with ContextTimeoutEnabled":    {contextTimeout, true, timeout},
 		"alone, until the client's ReadTimeout": {readTimeout, false, 2 * sec},
 		"queued, whatever the client does":      {readTimeout, true, timeout},
-	}
-	for name, test := range tests {
+	} {
 		bubbleIn(t, name, Config{Timeout: timeout}, policyOf(t, window10()), test.change, func(t *testing.T, w *cable, l *Limiter) {
 			noError(t, allowed(l, "p/x"))
 			w.hung.Store(true)
