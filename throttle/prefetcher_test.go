@@ -62,10 +62,9 @@ type prefetcher struct {
 	way *way
 }
 
-func newPrefetcher(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *policy.Policy) *prefetcher {
+func newPrefetcher(t *testing.T, rdb redis.UniversalClient, policy *policy.Policy) *prefetcher {
 	t.Helper()
-	l := newLimiter(t, rdb, policy, cfg)
-	return &prefetcher{l, t, rdb, nil}
+	return &prefetcher{newLimiter(t, rdb, policy, Config{}), t, rdb, nil}
 }
 
 // prefetching runs a test in a bubble.
@@ -75,7 +74,7 @@ func prefetching(t *testing.T, policy *policy.Policy, test func(*prefetcher)) {
 		_, rdb := redistest.Miniredis(t)
 		w := &way{}
 		rdb.AddHook(hook(w.through))
-		p := newPrefetcher(t, rdb, Config{}, policy)
+		p := newPrefetcher(t, rdb, policy)
 		p.way = w
 		test(p)
 		w.takes(0, 0)
@@ -108,34 +107,21 @@ func (p *prefetcher) fill(scope string, least int64) (asked int64) {
 // held is how many units are in stock.
 func (p *prefetcher) held(scope string) int64 {
 	p.t.Helper()
-	held, _ := p.stock(scope).seen()
-	return held
-}
-
-func (p *prefetcher) stock(scope string) *stock {
-	p.t.Helper()
 	of, err := p.plan(scope)
 	if err != nil || of.stock == nil {
 		p.t.Fatalf("no stock, %v", err)
 	}
-	return of.stock
+	of.stock.mu.Lock()
+	defer of.stock.mu.Unlock()
+	return of.stock.held()
 }
 
-func (s *stock) seen() (held int64, drawing bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.held(), s.drawing
-}
-
-// left is what Redis says that the rules of a scope have left.
-func (p *prefetcher) left(scope string) (left []int64) {
+// left is what Redis says that the first rule of a scope has left.
+func (p *prefetcher) left(scope string) int64 {
 	p.t.Helper()
 	d, err := p.Peek(p.t.Context(), Request{Scope: scope})
 	noError(p.t, err)
-	for _, r := range d.Rules {
-		left = append(left, r.Remaining)
-	}
-	return left
+	return d.Rules[0].Remaining
 }
 
 // minuteOf is so many units in a minute, some of which are charged ahead.
