@@ -47,17 +47,13 @@ func TestPace(t *testing.T) {
 				t.Errorf("%d units took %d µs: %v of lateness may make that %d at most", many/2-1, last-first, late, bound)
 			}
 			want := float64(many/2-1) / float64(r.Units) * float64(r.Per.Microseconds())
-			// A window gives all of its units at once.
-			if off, most := float64(last-first)-want, want/1000+float64(windowOf(r)); off > most || -off > most {
+			most := want / 1000
+			if r.Algorithm != policy.TokenBucket { // a window gives all of its units at once
+				most += float64(r.Per.Microseconds())
+			}
+			if off := float64(last-first) - want; off > most || -off > most {
 				t.Errorf("%d units took %d µs, and should take %.0f", many/2-1, last-first, want)
 			}
 		})
 	}
-}
-
-func windowOf(r RuleForecast) int64 {
-	if r.Algorithm == policy.TokenBucket {
-		return 0
-	}
-	return r.Per.Microseconds()
 }

@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/internal/waitlist"
-	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -25,21 +23,13 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Client(t)
-			l := newLimiter(t, rdb, policyOf(t, full), Config{Prefix: redistest.Prefix(t), StartTolerance: 500 * ms}) // it is not late on a busy machine
-			joined, err := l.Waitlist().Join(ctx, []waitlist.Waiter{{Scope: "p", Queue: "default", ID: "t"}})
-			if err != nil || joined[0].Err != nil {
-				t.Fatalf("%+v, %v", joined, err)
-			}
-			got, err := l.Waitlist().Dispatch(ctx, waitlist.Request{Provider: "p", Max: 1, Lead: sec, Serves: []wire.Weighted{{Queue: "default", Weight: 1}}})
-			if err != nil || len(got.Granted) != 1 {
-				t.Fatalf("%+v, %v", got, err)
-			}
+			b := newBench(t, redistest.Client(t), Config{StartTolerance: 500 * ms}, policyOf(t, full)) // it is not late on a busy machine
+			b.queued("p", "t")
 			req := Request{Scope: "p", MaxDelay: sec, Waiter: waiter("t")}
-			req.Waiter.Granted = &got.Granted[0]
-			c.change(l, &req)
-			asked := counting(rdb, runsScript)
-			d, err := l.Start(ctx, req)
+			req.Waiter.Granted = &b.dispatched(sec)[0]
+			c.change(b.Limiter, &req)
+			asked := counting(b.rdb, runsScript)
+			d, err := b.Start(ctx, req)
 			if err != nil || !d.Allowed || d.Handed != c.handed || c.handed != (asked.Load() == 0) {
 				t.Fatalf("%+v, %v, after %d scripts", d, err, asked.Load())
 			}

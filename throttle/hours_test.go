@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -70,45 +69,36 @@ func TestHoursAndAWrongClock(t *testing.T) {
 		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
 		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
 	)
-	ask := map[string]func(l *Limiter, ctx context.Context) (Decision, error){
-		"alone": func(l *Limiter, ctx context.Context) (Decision, error) { return l.Allow(ctx, "p/x") },
-		"its own id": func(l *Limiter, ctx context.Context) (Decision, error) {
-			return l.Decide(ctx, Request{Scope: "p/x", ID: "own"})
-		},
-		"a task": func(l *Limiter, ctx context.Context) (Decision, error) {
-			return l.Start(ctx, Request{Scope: "p/x", Waiter: waiter("t")})
-		},
-		"ahead": func(l *Limiter, ctx context.Context) (Decision, error) {
-			return l.Decide(ctx, Request{Scope: "p/x", MaxDelay: MaxDelayLimit})
-		},
-	}
-	for name, ask := range ask {
+	for name, req := range map[string]Request{
+		"alone": {}, "its own id": {ID: "own"}, "a task": {Waiter: waiter("t")}, "ahead": {MaxDelay: MaxDelayLimit},
+	} {
+		req.Scope = "p/x"
 		for _, off := range []time.Duration{-5 * time.Hour, -time.Second, 0, time.Second, 5 * time.Hour} {
 			t.Run(fmt.Sprint(name, " ", off), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					m, rdb := redistest.Miniredis(t)
-					for _, edge := range []struct {
-						server string
-						rule   string
-					}{
+					for _, edge := range []struct{ server, rule string }{
 						{"2030-03-01T07:59:59.5Z", "night"}, {"2030-03-01T08:00:00Z", "day"},
 						{"2030-03-01T19:59:59.5Z", "day"}, {"2030-03-01T20:00:00Z", "night"},
 					} {
 						m.FlushAll()
-						at, err := time.Parse(time.RFC3339Nano, edge.server)
-						noError(t, err)
+						at := when(t, edge.server)
 						m.SetTime(at)
 						l := newLimiter(t, rdb, pol, Config{})
 						// What the process believes before a reply has told better.
 						l.clocks.Of(wire.Prefix(l.cfg.Prefix, "p")).Observe(time.Now(), time.Now(), at.Add(off))
-						d, err := ask(l, t.Context())
+						ask := l.Decide
+						if req.Waiter.ID != "" {
+							ask = l.Start
+						}
+						d, err := ask(t.Context(), req)
 						if err != nil || !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Rule != edge.rule || d.Rules[0].Remaining != 49 {
 							t.Errorf("at %s: %+v, %v", edge.server, d, err)
 						}
 						other := map[string]string{"day": "night", "night": "day"}[edge.rule]
-						l2, _ := New(rdb, policyOf(t, policy.Rule{Name: other, Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour}), Config{})
-						if p, err := l2.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || p.Rules[0].Remaining != 50 {
+						always := policyOf(t, policy.Rule{Name: other, Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour})
+						if p, err := newLimiter(t, rdb, always, Config{}).Peek(t.Context(), Request{Scope: "p/x"}); err != nil || p.Rules[0].Remaining != 50 {
 							t.Errorf("at %s: the rule that did not hold was charged: %+v, %v", edge.server, p, err)
 						}
 					}

@@ -13,29 +13,23 @@ func TestKept(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t, twoUnits...)
 	onBoth(t, Config{}, pol, func(b *bench) {
-		other := newLimiter(b.t, b.rdb, pol, b.cfg)
-		other.clock = b.clock
+		other := b.beside(b.rdb, pol)
 		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}})
 		noError(b.t, b.SaveGrant(ctx, d.Grant, "task/1", time.Hour))
 		if ttl := b.rdb.PTTL(ctx, keptKey(b.plan("p/x"), "task/1")).Val(); ttl <= 59*time.Minute || ttl > time.Hour {
 			b.t.Errorf("it is kept for %s", ttl)
 		}
-		found, err := other.LoadGrant(ctx, "p/x", "task/1")
-		if err != nil || found.ID() != d.Grant.ID() {
-			b.t.Fatalf("%+v %v", found, err)
+		found := other.kept("task/1")
+		other.settled(found, policy.Costs{"tokens": 100})
+		if found.ID() != d.Grant.ID() || b.left() != "requests 2, tokens 900, daily 4900, parallel 1" {
+			b.t.Errorf("%+v: %s", found, b.left())
 		}
-		s, err := other.Settle(ctx, found, policy.Costs{"tokens": 100})
-		if err != nil || b.left() != "requests 2, tokens 900, daily 4900, parallel 1" {
-			b.t.Errorf("%v %v, %s", s, err, b.left())
-		}
-		again, err := b.LoadGrant(ctx, "p/x", "task/1")
-		noError(b.t, err)
-		if s, err := b.Settle(ctx, again, policy.Costs{"tokens": 300}); err != nil || s.Rules[0].Debt != 200 {
+		if s, err := b.Settle(ctx, b.kept("task/1"), policy.Costs{"tokens": 300}); err != nil || s.Rules[0].Debt != 200 {
 			b.t.Errorf("%v %v", s, err)
 		}
 		for range 2 {
-			if err := other.Refund(ctx, found); err != nil || b.left() != "requests 3, tokens 999, daily 5000, parallel 1" {
-				b.t.Errorf("%v, %s", err, b.left()) // the run still has its place
+			if other.giveBack(found); b.left() != "requests 3, tokens 999, daily 5000, parallel 1" {
+				b.t.Error(b.left()) // the run still has its place
 			}
 		}
 		if g, err := b.LoadGrant(ctx, "p/x", "task/1"); !errors.Is(err, ErrGrantNotFound) {

@@ -19,19 +19,27 @@ import (
 // late is an observer that keeps callers back, each decision for its own time.
 type late struct {
 	NoObserver
-	by    []time.Duration
+	by    func(try int) time.Duration
 	mu    sync.Mutex
 	tries int
+}
+
+// lateBy keeps the first callers back for these times, and no later ones.
+func lateBy(times ...time.Duration) *late {
+	return &late{by: func(try int) (by time.Duration) {
+		if try <= len(times) {
+			by = times[try-1]
+		}
+		return by
+	}}
 }
 
 func (o *late) Decided(context.Context, Decision, time.Duration, error) {
 	o.mu.Lock()
 	o.tries++
-	n := o.tries
+	by := o.by(o.tries)
 	o.mu.Unlock()
-	if n <= len(o.by) {
-		<-time.After(o.by[n-1])
-	}
+	<-time.After(by)
 }
 
 // "A run that is later is decided again if a rule of its path could be exceeded",
@@ -74,7 +82,7 @@ func TestLateStart(t *testing.T) {
 			[]time.Duration{6 * ms, 83 * ms, 6 * ms}, 3,
 		},
 	} {
-		o := &late{by: test.by}
+		o := lateBy(test.by...)
 		bubbleIn(t, name, Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *cable, l *Limiter) {
 			<-time.After(time.Until(time.Now().Truncate(long).Add(long + time.Hour)))
 			d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first", MaxDelay: sec})
@@ -97,7 +105,7 @@ func TestLateStart(t *testing.T) {
 // "This repeats until a start is in time or a limit denies it: lateness is never a denial."
 func TestLateForEver(t *testing.T) {
 	t.Parallel()
-	o := &late{by: slices.Repeat([]time.Duration{sec}, 1000)}
+	o := lateBy(slices.Repeat([]time.Duration{sec}, 1000)...)
 	bubble(t, Config{Observer: o}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		ctx, cancel := context.WithTimeout(t.Context(), 59*sec+ms)
 		defer cancel()
@@ -114,7 +122,7 @@ func TestLateForEver(t *testing.T) {
 // bucket is full again when their units have drained.
 func TestLateBurst(t *testing.T) {
 	t.Parallel()
-	o := &late{by: slices.Repeat([]time.Duration{7 * ms}, 20)}
+	o := lateBy(slices.Repeat([]time.Duration{7 * ms}, 20)...)
 	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Burst: 20}
 	bubble(t, Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *cable, l *Limiter) {
 		var all sync.WaitGroup
@@ -133,24 +141,6 @@ func TestLateBurst(t *testing.T) {
 	})
 }
 
-// lag keeps each caller back for a while of its own, from time to time.
-type lag struct {
-	NoObserver
-	mu   sync.Mutex
-	luck *rand.Rand
-	most time.Duration
-}
-
-func (o *lag) Decided(context.Context, Decision, time.Duration, error) {
-	o.mu.Lock()
-	by := time.Duration(o.luck.Int64N(int64(o.most)))
-	if o.luck.IntN(4) == 0 {
-		by = 0
-	}
-	o.mu.Unlock()
-	<-time.After(by)
-}
-
 // Never over a limit in any window, as the handler sees its starts, however late they are: some start at once, some when
 // they have been decided anew, with leeway and without. And nothing is put off that the limits admit.
 func TestLateIsNeverOver(t *testing.T) {
@@ -164,20 +154,26 @@ func TestLateIsNeverOver(t *testing.T) {
 		for seed := range uint64(2) {
 			rule := rule // the other seed runs beside
 			rule.Name = "r"
-			o := &lag{luck: rand.New(rand.NewPCG(seed, 0)), most: 60 * ms}
+			luck := rand.New(rand.NewPCG(seed, 0))
+			o := &late{by: func(int) time.Duration { return time.Duration(luck.Int64N(int64(60*ms)) * min(1, luck.Int64N(4))) }}
 			bubbleIn(t, fmt.Sprintf("%s, seed %d", name, seed), Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *cable, l *Limiter) {
 				starts := startsOf(t, l, 15, 5*sec, rand.New(rand.NewPCG(seed, 1)))
 				if least := int(rule.Limit * 5 * sec.Nanoseconds() / rule.Per.Nanoseconds() / 4); len(starts) < least {
 					t.Errorf("%d starts; the limit would have admitted four times as many as %d", len(starts), least)
 				}
-				exceeded(t, rule, starts)
+				// A window strictly, a bucket over per and longer, and over shorter times with a pad more.
+				if fault := reference.OverLate(reference.Rule{
+					Algorithm: reference.Algorithm(rule.Algorithm), Limit: rule.Limit, Per: rule.Per.Microseconds(), Burst: rule.Burst, OnUse: rule.OpensOnUse,
+				}, starts, (5 * ms).Microseconds()); fault != "" {
+					t.Fatal(fault)
+				}
 			})
 		}
 	}
 }
 
 // startsOf has callers start one run after the other, and now and then pause, for so long.
-func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck *rand.Rand) (starts []time.Time) {
+func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck *rand.Rand) (starts []reference.Spent) {
 	t.Helper()
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -190,7 +186,7 @@ func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck 
 					return
 				}
 				mu.Lock()
-				starts = append(starts, time.Now())
+				starts = append(starts, reference.Spent{Start: time.Now().UnixMicro(), Units: 1})
 				pause := time.Duration(luck.Int64N(int64(20 * ms)))
 				if luck.IntN(10) == 0 {
 					pause = time.Duration(luck.Int64N(int64(sec)))
@@ -201,23 +197,7 @@ func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck 
 		})
 	}
 	all.Wait()
-	slices.SortFunc(starts, time.Time.Compare)
 	return starts
-}
-
-// exceeded fails where the rule was exceeded: a window strictly, a bucket over per and longer, and over shorter times with a
-// pad more.
-func exceeded(t *testing.T, r policy.Rule, starts []time.Time) {
-	t.Helper()
-	var list []reference.Spent
-	for _, at := range starts {
-		list = append(list, reference.Spent{Start: at.UnixMicro(), Units: 1})
-	}
-	if fault := reference.OverLate(reference.Rule{
-		Algorithm: reference.Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, OnUse: r.OpensOnUse,
-	}, list, (5 * ms).Microseconds()); fault != "" {
-		t.Fatal(fault)
-	}
 }
 
 // A bucket that minds no late start is slowed by what can be late, so that it is not exceeded over its own time.

@@ -24,17 +24,21 @@ func TestResetSaysWhatWasSpent(t *testing.T) {
 		{Name: "s", Algorithm: policy.SlidingWindow, Limit: 3, Per: sec, Shadow: true},
 	}
 	onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
-		used := func(rule string) (all []int64) {
+		// used resets one rule, or all, and wants to be told that so much was spent by each.
+		used := func(rule string, want ...int64) {
 			b.t.Helper()
 			done, err := b.Reset(b.t.Context(), "p", rule)
 			noError(b.t, err)
+			var all []int64
 			for _, one := range done {
 				if one.Unit != map[bool]string{true: "tokens", false: policy.Requests}[one.Rule == "d"] || rule != "" && one.Rule != rule {
 					b.t.Errorf("%+v", one)
 				}
 				all = append(all, one.Used)
 			}
-			return all
+			if !slices.Equal(all, want) {
+				b.t.Errorf("%v, want %v", all, want)
+			}
 		}
 		spend := func() {
 			b.t.Helper()
@@ -42,22 +46,16 @@ func TestResetSaysWhatWasSpent(t *testing.T) {
 				b.t.Fatalf("%+v", d)
 			}
 		}
-		is := func(got []int64, want ...int64) {
-			b.t.Helper()
-			if !slices.Equal(got, want) {
-				b.t.Errorf("%v, want %v", got, want)
-			}
-		}
 		spend()
-		b.now.Add(150_000)
-		is(used("w"), 7)
-		is(used(""), 6, 0, 7, 30, 0) // the bucket has got one and a half back
-		is(used(""), 0, 0, 0, 0, 0)
+		b.pass(150 * ms)
+		used("w", 7)
+		used("", 6, 0, 7, 30, 0) // the bucket has got one and a half back
+		used("", 0, 0, 0, 0, 0)
 		spend()
-		b.now.Add(1_100_000)
+		b.pass(1100 * ms)
 		spend()
-		is(used(""), 7, 7, 7, 60, 0)
-		is(used("none"))
+		used("", 7, 7, 7, 60, 0)
+		used("none")
 	})
 }
 
@@ -65,42 +63,35 @@ func TestResetSaysWhatWasSpent(t *testing.T) {
 func TestResetLosesNoUnit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, policy.Rule{Name: "w", Algorithm: policy.SlidingWindow, Limit: 1_000_000, Per: time.Hour}))
-	var allowed, counted atomic.Int64
+	var spent, counted atomic.Int64
 	var spenders, resets sync.WaitGroup
-	over := make(chan struct{})
+	var over atomic.Bool
 	resets.Go(func() {
-		for {
+		for last := false; !last; {
+			last = over.Load()
 			done, err := b.Reset(t.Context(), "p", "")
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			counted.Add(done[0].Used)
-			select {
-			case <-over:
-				return
-			default:
-			}
 		}
 	})
 	for range 4 {
 		spenders.Go(func() {
 			for range 200 {
-				d, err := b.Allow(t.Context(), "p")
-				if err != nil || !d.Allowed {
-					t.Errorf("%+v, %v", d, err)
+				if err := allowed(b.Limiter, "p"); err != nil {
+					t.Error(err)
 					return
 				}
-				allowed.Add(1)
+				spent.Add(1)
 			}
 		})
 	}
 	spenders.Wait()
-	close(over)
+	over.Store(true)
 	resets.Wait()
-	done, err := b.Reset(t.Context(), "p", "")
-	noError(t, err)
-	if all := counted.Load() + done[0].Used; all != allowed.Load() {
-		t.Errorf("%d units were counted, and %d were spent", all, allowed.Load())
+	if counted.Load() != spent.Load() {
+		t.Errorf("%d units were counted, and %d were spent", counted.Load(), spent.Load())
 	}
 }

@@ -29,27 +29,26 @@ func TestSameIDInTwoScopes(t *testing.T) {
 	for way, ask := range ways {
 		for kind, shared := range rules {
 			onBothIn(t, way+" "+kind, Config{}, policyOf(t, shared...), func(b *bench) {
+				left := func(what string, want int64) {
+					b.t.Helper()
+					if left := b.peek().Rules[0].Remaining; left != want {
+						b.t.Fatalf("%s: %d are left of 10, want %d", what, left, want)
+					}
+				}
 				reqs := []Request{{Scope: "p/a", ID: "mine"}, {Scope: "p/b", ID: "mine"}}
 				b.decide(Request{Scope: "p/c", ID: "warm"})
 				for range 2 {
-					grants := ask(b, reqs...)
-					for i, d := range grants {
+					for i, d := range ask(b, reqs...) {
 						if !d.Allowed || d.Grant.ID() != "mine" {
 							b.t.Fatalf("%s: %+v under %q", reqs[i].Scope, d, d.Grant.ID())
 						}
 					}
-					if left := b.peek().Rules[0].Remaining; left != 7 {
-						b.t.Fatalf("%d are left of 10 to three attempts, want 7", left)
-					}
+					left("three attempts", 7)
 				}
 				b.giveBack(b.decide(reqs[0]).Grant)
-				if left := b.peek().Rules[0].Remaining; left != 8 {
-					b.t.Errorf("one was given back, and %d are left of 10, want 8", left)
-				}
+				left("one was given back", 8)
 				b.giveBack(b.decide(reqs[1]).Grant)
-				if left := b.peek().Rules[0].Remaining; left != 9 {
-					b.t.Errorf("both were given back, and %d are left of 10, want 9", left)
-				}
+				left("both were given back", 9)
 			})
 		}
 	}

@@ -47,9 +47,8 @@ func TestSettleRefused(t *testing.T) {
 			costs := policy.Costs{policy.Requests: 1, "tokens": 3}
 			d := b.decide(Request{Scope: "p", Costs: costs})
 			for range 2 {
-				if _, err := b.SettleRefused(ctx, d.Grant); err != nil {
-					b.t.Fatal(err)
-				}
+				_, err := b.SettleRefused(ctx, d.Grant)
+				noError(b.t, err)
 			}
 			state, err := b.Peek(ctx, Request{Scope: "p", Costs: costs})
 			noError(b.t, err)
@@ -69,9 +68,7 @@ func TestSettleRefused(t *testing.T) {
 // calendar.
 func TestSettleUnderAnotherClock(t *testing.T) {
 	t.Parallel()
-	p := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
-		{Name: "minute", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("* * * * *", "UTC"), Unit: "tokens"},
-	}}})
+	p := policyOf(t, policy.Rule{Name: "minute", Algorithm: policy.Calendar, Limit: 10, Resets: wallclock.MustParse("* * * * *", "UTC"), Unit: "tokens"})
 	m, rdb := redistest.Miniredis(t)
 	m.SetTime(time.Now().Add(5 * time.Minute))
 	cfg := Config{Prefix: redistest.Prefix(t), Timeout: bound}
@@ -80,9 +77,8 @@ func TestSettleUnderAnotherClock(t *testing.T) {
 	if err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	if _, err := settles.Settle(t.Context(), d.Grant, policy.Costs{"tokens": 1}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = settles.Settle(t.Context(), d.Grant, policy.Costs{"tokens": 1})
+	noError(t, err)
 	if state, err := asks.Peek(t.Context(), Request{Scope: "p", Costs: policy.Costs{"tokens": 1}}); err != nil || state.Rules[0].Remaining != 9 {
 		t.Errorf("%+v, %v", state, err)
 	}

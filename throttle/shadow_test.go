@@ -3,6 +3,7 @@ package throttle
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -50,6 +51,13 @@ func (s *shadowsTold) of(t *testing.T, n int) map[ShadowOutcome]int {
 	return by
 }
 
+// tellsShadows has the limiter tell what its shadow rules say.
+func (b *bench) tellsShadows() *shadowsTold {
+	told := &shadowsTold{}
+	b.shadows.tell = told.add
+	return told
+}
+
 func shadowLeft(b *bench, scope string) int64 {
 	b.t.Helper()
 	states, err := b.PeekShadows(context.Background(), scope)
@@ -67,34 +75,30 @@ func TestShadowStopsNobody(t *testing.T) {
 	t.Parallel()
 	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100}
 	for name, rules := range map[string][]policy.Rule{"beside a rule": {account, trial}, "alone": {trial}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for _, verb := range []string{"Decide", "Start", "Wait"} {
-				onBothIn(t, verb, Config{}, policyOf(t, rules...), func(b *bench) {
-					told := &shadowsTold{}
-					b.shadows.tell = told.add
-					for range 10 {
-						do := map[string]func(context.Context, Request) (Decision, error){"Decide": b.Decide, "Start": b.Start, "Wait": b.Wait}[verb]
-						d, err := do(b.t.Context(), Request{Scope: "p/x"})
-						if err != nil || !d.Allowed || len(d.Rules) != len(rules)-1 {
-							b.t.Fatalf("got %+v, %v", d, err)
-						}
+		for _, verb := range []string{"Decide", "Start", "Wait"} {
+			onBothIn(t, name+" "+verb, Config{}, policyOf(t, rules...), func(b *bench) {
+				told := b.tellsShadows()
+				do := map[string]func(context.Context, Request) (Decision, error){"Decide": b.Decide, "Start": b.Start, "Wait": b.Wait}[verb]
+				for range 10 {
+					d, err := do(b.t.Context(), Request{Scope: "p/x"})
+					if err != nil || !d.Allowed || len(d.Rules) != len(rules)-1 {
+						b.t.Fatalf("got %+v, %v", d, err)
 					}
-					if by := told.of(b.t, 10); by[ShadowAllowed] != 2 || by[ShadowDenied] != 8 {
-						b.t.Errorf("got %v", by)
+				}
+				if by := told.of(b.t, 10); by[ShadowAllowed] != 2 || by[ShadowDenied] != 8 {
+					b.t.Errorf("got %v", by)
+				}
+				for _, one := range told.list {
+					if one.Rule != "trial" || one.Pattern != "p" || one.Scope != "p" || one.Cost != 1 ||
+						one.Limited != (one.Outcome == ShadowDenied) || one.Limited != (one.RetryAfter > 0) {
+						b.t.Errorf("told %+v", one)
 					}
-					for _, one := range told.list {
-						if one.Rule != "trial" || one.Pattern != "p" || one.Scope != "p" || one.Cost != 1 ||
-							one.Limited != (one.Outcome == ShadowDenied) || one.Limited != (one.RetryAfter > 0) {
-							b.t.Errorf("told %+v", one)
-						}
-					}
-					if left := shadowLeft(b, "p/x"); left != 0 {
-						b.t.Errorf("%d left", left)
-					}
-				})
-			}
-		})
+				}
+				if left := shadowLeft(b, "p/x"); left != 0 {
+					b.t.Errorf("%d left", left)
+				}
+			})
+		}
 	}
 }
 
@@ -104,8 +108,7 @@ func TestShadowIsGivenBack(t *testing.T) {
 	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}
 	for name, rules := range map[string][]policy.Rule{"beside a rule": {account, trial}, "alone": {trial}} {
 		onBothIn(t, name, Config{}, policyOf(t, rules...), func(b *bench) {
-			told := &shadowsTold{}
-			b.shadows.tell = told.add
+			told := b.tellsShadows()
 			d := b.decide(Request{Scope: "p/x"})
 			told.of(b.t, 1)
 			if left := shadowLeft(b, "p/x"); left != 1 {
@@ -174,8 +177,7 @@ func TestShadowInAnOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-			t.Cleanup(func() { _ = rdb.Close() })
+			rdb := clientOf(t, &redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 			told, log := &shadowsTold{}, &lockedBuffer{}
 			l := newLimiter(t, rdb, policyOf(t, rules...), Config{OnShadow: told.add, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			for range 5 {
@@ -184,12 +186,7 @@ func TestShadowInAnOutage(t *testing.T) {
 					t.Fatalf("got %+v, %v", d, err)
 				}
 				_, lease := l.Lease(t.Context(), d.Grant)
-				if err := lease.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if err := l.Refund(t.Context(), d.Grant); err != nil {
-					t.Error(err)
-				}
+				noError(t, errors.Join(lease.Release(t.Context()), l.Refund(t.Context(), d.Grant)))
 			}
 			want, lines := 5, 1
 			if len(rules) > 1 {
@@ -229,8 +226,7 @@ func TestShadowComesAlive(t *testing.T) {
 	alive := trial
 	alive.Shadow = false
 	onBoth(t, Config{}, policyOf(t, trial), func(b *bench) {
-		told := &shadowsTold{}
-		b.shadows.tell = told.add
+		told := b.tellsShadows()
 		b.decide(Request{Scope: "p/x"})
 		told.of(b.t, 1)
 		b.SetPolicy(policyOf(b.t, alive))
@@ -268,14 +264,11 @@ func TestShadowIsTold(t *testing.T) {
 		slow := policy.Rule{Name: "slow", Algorithm: policy.SlidingWindow, Limit: 2, Per: 5 * time.Minute, Shadow: true}
 		l := newLimiter(t, rdb, policyOf(t, slow), Config{Logger: slog.New(text)})
 		start := func() {
-			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, allowed(l, "p/x"))
 			synctest.Wait()
 		}
-		for range 2 {
-			start()
-		}
+		start()
+		start()
 		<-time.After(2 * time.Minute)
 		if log.String() != "" {
 			t.Errorf("nothing would have waited:\n%s", log)

@@ -46,9 +46,7 @@ func TestWaitForPlaceInTime(t *testing.T) {
 			if took := time.Since(began); !errors.Is(err, test.want) || took < test.after || took > test.after+recheck {
 				t.Errorf("after %s: %v", took, err)
 			}
-			if err := lease.Release(held); err != nil {
-				t.Error(err)
-			}
+			noError(t, lease.Release(held))
 		})
 	}
 }
@@ -61,7 +59,7 @@ func TestWaitRefuses(t *testing.T) {
 		r.MaxWait = most
 		return r
 	}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		rules    []policy.Rule
 		deadline time.Duration
 		want     string
@@ -79,12 +77,10 @@ func TestWaitRefuses(t *testing.T) {
 			[]policy.Rule{patient(policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Per: sec}, 1700*ms)}, 0,
 			"throttle: the wait is longer than allowed: rule r of p cannot tell how much longer after 1.7s; its max_wait is 1.7s", 1700 * ms,
 		},
-	}
-	for name, test := range tests {
+	} {
 		bubbleIn(t, name, Config{StartTolerance: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *cable, l *Limiter) {
-			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := l.Allow(t.Context(), "p/x")
+			noError(t, err)
 			before, err := l.Peek(t.Context(), Request{Scope: "p/x"})
 			noError(t, err)
 			ctx := t.Context()
@@ -118,20 +114,12 @@ func TestWaitOnItsDeadline(t *testing.T) {
 	t.Parallel()
 	for deadline, granted := range map[time.Duration]bool{sec + 5*ms: false, sec + 9*ms: false, sec + 11*ms: true} {
 		bubbleIn(t, deadline.String(), Config{StartTolerance: 5 * ms}, policyOf(t, bucket(1, 1)), nil, func(t *testing.T, _ *cable, l *Limiter) {
-			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
-				t.Fatal(err)
-			}
+			grantedBy(t, l)
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
 			began := time.Now()
 			d, err := l.Wait(ctx, Request{Scope: "p/x"})
-			if granted {
-				if err != nil || !d.Allowed {
-					t.Errorf("%+v, %v", d, err)
-				}
-				return
-			}
-			if !errors.Is(err, ErrMaxWait) || time.Since(began) > 0 {
+			if d.Allowed != granted || granted != (err == nil) || !granted && (!errors.Is(err, ErrMaxWait) || time.Since(began) > 0) {
 				t.Errorf("after %s: %+v, %v", time.Since(began), d, err)
 			}
 		})
@@ -166,28 +154,27 @@ func TestCancelledWaitGivesBack(t *testing.T) {
 // "It waits out an outage under a closed rule, as long as max_wait allows."
 func TestWaitOutlastsOutage(t *testing.T) {
 	t.Parallel()
-	bubbleIn(t, "outlasts", Config{}, policyOf(t, window10()), nil, func(t *testing.T, w *cable, l *Limiter) {
-		w.down.Store(true)
-		time.AfterFunc(time.Minute, func() { w.down.Store(false) })
-		began := time.Now()
-		d, err := l.Wait(t.Context(), Request{Scope: "p/x"})
-		if took := time.Since(began); err != nil || !d.Allowed || took < time.Minute || took > time.Minute+5*sec {
-			t.Errorf("after %s: %+v, %v", took, d, err)
-		}
-	})
-	r := window10()
-	r.MaxWait = 10 * sec
-	bubbleIn(t, "max_wait", Config{}, policyOf(t, r), nil, func(t *testing.T, w *cable, l *Limiter) {
-		w.down.Store(true)
-		began := time.Now()
-		_, err := l.Wait(t.Context(), Request{Scope: "p/x"})
-		took := time.Since(began)
-		if !errors.Is(err, ErrMaxWait) || !errors.Is(err, ErrUnavailable) || took < 10*sec || took > 15*sec {
-			t.Errorf("after %s: %v", took, err)
-		}
-		w.down.Store(false)
-		<-time.After(10 * sec) // for the client to notice
-	})
+	impatient := window10()
+	impatient.MaxWait = 10 * sec
+	for name, row := range map[string]struct {
+		rule  policy.Rule
+		after time.Duration
+		want  error
+	}{"outlasts": {window10(), time.Minute, nil}, "max_wait": {impatient, 10 * sec, ErrMaxWait}} {
+		bubbleIn(t, name, Config{}, policyOf(t, row.rule), nil, func(t *testing.T, w *cable, l *Limiter) {
+			w.down.Store(true)
+			time.AfterFunc(time.Minute, func() { w.down.Store(false) })
+			began := time.Now()
+			d, err := l.Wait(t.Context(), Request{Scope: "p/x"})
+			if took := time.Since(began); took < row.after || took > row.after+5*sec || d.Allowed != (row.want == nil) {
+				t.Errorf("after %s: %+v", took, d)
+			}
+			if !errors.Is(err, row.want) || errors.Is(err, ErrUnavailable) != (row.want != nil) {
+				t.Errorf("got %v, want %v", err, row.want)
+			}
+			<-time.After(2 * time.Minute) // for the client to notice
+		})
+	}
 }
 
 // "OnWait is called by Start and Wait before they wait for a granted start, with the time until it; The function it returns is called when that wait is over."
@@ -201,9 +188,8 @@ func TestOnWait(t *testing.T) {
 			return func() { over++ }
 		}}
 		for range 3 {
-			if _, err := l.Start(t.Context(), req); err != nil {
-				t.Fatal(err)
-			}
+			_, err := l.Start(t.Context(), req)
+			noError(t, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
