@@ -135,8 +135,8 @@ func keyOf(t *testing.T, l *Limiter, scope string, rule int) string {
 	return wire.StateKey(p.Prefix, p.Rules[rule])
 }
 
-// crowd is a limiter whose senders are held up at a gate, so that whoever else
-// asks has to queue, and a look past that gate at the same keys.
+// crowd is a limiter whose senders are held up at a gate, so that whoever else asks has to queue, and a look past that gate at the
+// same keys.
 type crowd struct {
 	*bench
 	gate   *gate
@@ -159,37 +159,30 @@ func newCrowd(t *testing.T, server *redistest.Server) *crowd {
 	return c
 }
 
-// hold holds the senders up at the gate.
-func (c *crowd) hold() {
+// asks has one ask who will leave.
+func (c *crowd) asks() {
+	d, err := c.Decide(c.ctx, Request{Scope: "p/x"})
+	if d.Allowed || !d.Grant.Zero() {
+		c.t.Errorf("a caller who has gone got %+v", d)
+	}
+	c.gone <- err
+}
+
+// queue holds the senders up at the gate, and has three callers queue who will leave, and so many who stay.
+func (c *crowd) queue(stay int) {
 	c.t.Helper()
+	staying := func() { c.others <- allowed(c.Limiter, "p/x") }
 	for range maxSenders {
-		go func() { c.others <- allowed(c.Limiter, "p/x") }()
+		go staying()
 	}
 	redistest.WaitFor(c.t, "the senders", bound, func() bool { return c.gate.held.Load() == maxSenders })
-}
-
-// queue has so many callers queue who will leave.
-func (c *crowd) queue(n int) {
-	c.t.Helper()
-	before := c.sender.queued()
-	for range n {
-		go func() {
-			d, err := c.Decide(c.ctx, Request{Scope: "p/x"})
-			if d.Allowed || !d.Grant.Zero() {
-				c.t.Errorf("a caller who has gone got %+v", d)
-			}
-			c.gone <- err
-		}()
+	for range 3 {
+		go c.asks()
 	}
-	redistest.WaitFor(c.t, "the callers to queue", bound, func() bool { return c.sender.queued() == before+n })
-}
-
-// join has one more caller queue, who stays.
-func (c *crowd) join() {
-	c.t.Helper()
-	before := c.sender.queued()
-	go func() { c.others <- allowed(c.Limiter, "p/x") }()
-	redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.sender.queued() == before+1 })
+	for range stay {
+		go staying()
+	}
+	redistest.WaitFor(c.t, "the callers to queue", bound, func() bool { return c.sender.queued() == 3+stay })
 }
 
 // send lets the senders go, and returns when what has queued has reached the server and its reply is held up at the gate.
@@ -210,47 +203,29 @@ func (c *crowd) stay(n int) {
 	}
 }
 
-// left has those who have queued leave, so many, while the gate is shut: at once.
+// left has so many leave, at once, though the gate may be shut.
 func (c *crowd) left(n int) {
 	c.t.Helper()
 	c.leave()
 	for range n {
-		c.cancelled()
-	}
-}
-
-func (c *crowd) cancelled() {
-	c.t.Helper()
-	select {
-	case err := <-c.gone:
-		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
-			c.t.Errorf("got %v, want the context's own error", err)
+		select {
+		case err := <-c.gone:
+			if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+				c.t.Errorf("got %v, want the context's own error", err)
+			}
+		case <-time.After(bound):
+			c.t.Fatal("a caller whose context has ended did not leave")
 		}
-	case <-time.After(bound):
-		c.t.Fatal("a caller whose context has ended did not leave")
 	}
 }
 
-// taken is how many units and places are in use.
-func (c *crowd) taken() (units, places int64) {
+// taken waits until so many units, and as many places, are in use.
+func (c *crowd) taken(want int64) {
 	c.t.Helper()
-	d, err := c.watch.Peek(ctx, Request{Scope: "p/x"})
-	noError(c.t, err)
-	return 10 - d.Rules[0].Remaining, 10 - d.Rules[1].Remaining
-}
-
-func (c *crowd) wantTaken(want int64) {
-	c.t.Helper()
-	if units, places := c.taken(); units != want || places != want {
-		c.t.Errorf("%d units and %d places are taken, want %d", units, places, want)
-	}
-}
-
-func (c *crowd) waitTaken(want int64) {
-	c.t.Helper()
-	redistest.WaitFor(c.t, "what they took to be given back", bound, func() bool {
-		units, places := c.taken()
-		return units == want && places == want
+	redistest.WaitFor(c.t, fmt.Sprint(want, " to be taken"), bound, func() bool {
+		d, err := c.watch.Peek(ctx, Request{Scope: "p/x"})
+		noError(c.t, err)
+		return 10-d.Rules[0].Remaining == want && 10-d.Rules[1].Remaining == want
 	})
 }
 
@@ -258,50 +233,43 @@ func (c *crowd) waitTaken(want int64) {
 // does. Either way what may have been granted to it is given back": once it may have been sent, and only then.
 func TestCancelledCallGivesBack(t *testing.T) {
 	t.Parallel()
-	tests := map[string]func(*crowd){
+	for name, test := range map[string]func(*crowd){
 		"alone, and the reply is lost": func(c *crowd) {
 			c.gate.lose.Store(1)
-			go func() { _, err := c.Decide(c.ctx, Request{Scope: "p/x"}); c.gone <- err }()
-			redistest.WaitFor(c.t, "the call", bound, func() bool { return c.gate.held.Load() == 1 })
-			c.wantTaken(1)
+			go c.asks()
+			c.taken(1)
 			c.leave()
 			c.gate.open()
-			c.cancelled()
-			c.waitTaken(0)
+			c.left(1)
+			c.taken(0)
 		},
 		"queued, some before they are sent": func(c *crowd) {
-			c.hold()
-			c.queue(3)
-			c.join()
+			c.queue(1)
 			c.left(3)
 			c.send()
-			c.wantTaken(maxSenders + 1)
+			c.taken(maxSenders + 1)
 			c.gate.open()
 			c.stay(1)
 		},
 		"queued, before the reply": func(c *crowd) {
-			c.hold()
-			c.queue(3)
-			c.join()
+			c.queue(1)
 			c.send()
-			c.wantTaken(maxSenders + 4)
+			c.taken(maxSenders + 4)
 			c.left(3)
 			c.gate.open()
 			c.stay(1)
-			c.waitTaken(maxSenders + 1)
+			c.taken(maxSenders + 1)
 		},
 		"queued, and the reply is lost": func(c *crowd) {
-			c.hold()
-			c.queue(3)
+			c.queue(0)
 			c.send()
-			c.wantTaken(maxSenders + 3)
+			c.taken(maxSenders + 3)
 			c.left(3)
 			c.gate.lose.Store(1)
 			c.gate.open()
-			c.waitTaken(maxSenders)
+			c.taken(maxSenders)
 		},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(newCrowd(t, redistest.Shared(t)))
@@ -322,22 +290,14 @@ func TestOneRoundTrip(t *testing.T) {
 	}}})
 	rdb := server.Client(t)
 	l := newLimiter(t, rdb, policy, Config{})
-	if err := allowed(l, "p/x/y"); err != nil {
-		t.Fatal(err) // the script is known from now on
-	}
+	noError(t, allowed(l, "p/x/y")) // the script is known from now on
 	g := gated(rdb)
-	for name, ask := range map[string]func() error{
-		"decide": func() error { return allowed(l, "p/x/y") },
-		"peek": func() error {
-			_, err := l.Peek(ctx, Request{Scope: "p/x/y"})
-			return err
-		},
-	} {
-		_ = ask()
+	for name, ask := range map[string]func(context.Context, Request) (Decision, error){"decide": l.Decide, "peek": l.Peek} {
+		_, _ = ask(ctx, Request{Scope: "p/x/y"})
 		trips := g.trips.Load()
 		commands := redistest.Commands(t, server.Client(t), func() {
-			if err := ask(); err != nil {
-				t.Errorf("%s: %v", name, err)
+			if d, err := ask(ctx, Request{Scope: "p/x/y"}); err != nil || !d.Allowed {
+				t.Errorf("%s: %+v, %v", name, d, err)
 			}
 		})
 		if g.trips.Load()-trips != 1 || commands["evalsha"] != 1 || commands["time"] != 1 || commands["eval"] != 0 {
