@@ -96,6 +96,16 @@ func (b *bench) decide(req Request) Decision {
 	return d
 }
 
+// grants wants a request to be allowed, or else to be told how long to wait.
+func (b *bench) grants(req Request, retry time.Duration) Decision {
+	b.t.Helper()
+	d := b.decide(req)
+	if d.Allowed != (retry == 0) || d.RetryAfter != retry {
+		b.t.Errorf("%+v is not allowed in %s: %+v", req, retry, d)
+	}
+	return d
+}
+
 func (b *bench) giveBack(g Grant) {
 	b.t.Helper()
 	noError(b.t, b.Refund(ctx, g))

@@ -81,9 +81,7 @@ func TestDebtKeepsThePace(t *testing.T) {
 		b.giveBack(ahead.Grant)
 		near("without the start ahead", 3)
 		b.pass(3*pace + sec)
-		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed {
-			b.t.Errorf("%+v", d)
-		}
+		b.grants(Request{Scope: "p/x"}, 0)
 	})
 }
 
@@ -97,16 +95,10 @@ func TestOpenedWindowIsKept(t *testing.T) {
 		larger := rule
 		larger.Limit = 9
 		other := b.under(larger)
-		if d := other.decide(Request{Scope: "p/x", Cost: 5}); !d.Allowed {
-			b.t.Errorf("%+v", d)
-		}
-		if d := other.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 7*ms {
-			b.t.Errorf("ten units in ten milliseconds: %+v", d)
-		}
+		other.grants(Request{Scope: "p/x", Cost: 5}, 0)
+		other.grants(Request{Scope: "p/x"}, 7*ms) // it would be ten units in ten milliseconds
 		b.pass(7 * ms)
-		if d := other.decide(Request{Scope: "p/x", Cost: 9}); !d.Allowed {
-			b.t.Errorf("%+v", d)
-		}
+		other.grants(Request{Scope: "p/x", Cost: 9}, 0)
 	})
 }
 

@@ -233,13 +233,9 @@ func TestShadowComesAlive(t *testing.T) {
 		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 0 {
 			b.t.Errorf("got %+v", d)
 		}
-		if d := b.decide(Request{Scope: "p/x"}); d.Allowed {
-			b.t.Errorf("got %+v", d)
-		}
+		b.grants(Request{Scope: "p/x"}, sec)
 		b.SetPolicy(policyOf(b.t, trial))
-		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed {
-			b.t.Errorf("got %+v", d)
-		}
+		b.grants(Request{Scope: "p/x"}, 0)
 		if by := told.of(b.t, 2); by[ShadowDenied] != 1 {
 			b.t.Errorf("got %v", by)
 		}
