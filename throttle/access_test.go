@@ -139,11 +139,8 @@ func TestAccessOfOneProvider(t *testing.T) {
 	prefix := redistest.Prefix(t)
 	one := redistest.User(t, []string{prefix + `:{p}:*`})
 	l := newLimiter(t, one, policyOf(t, everyRule...), Config{Prefix: prefix, Timeout: bound})
-	d, err := l.Allow(ctx, "p/x")
-	if err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	_, err = l.Report(ctx, "p/x", upstream.Hint{Limited: true})
+	d := grantedBy(t, l)
+	_, err := l.Report(ctx, "p/x", upstream.Hint{Limited: true})
 	noError(t, errors.Join(err, l.ResetUpstream(ctx, "p/x"), l.Refund(ctx, d.Grant)))
 	other := newLimiter(t, one, limitsOf(t, map[string]policy.ScopeConfig{"q": {Rules: everyRule}}), Config{Prefix: prefix, Timeout: bound})
 	if d, err := other.Allow(ctx, "q"); !errors.Is(err, ErrUnavailable) {
