@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/headway-go/headway/test/redistest"
 )
@@ -142,9 +143,8 @@ type asker struct {
 
 	mu    sync.Mutex
 	tasks map[string]int
-	fails int
 	asked []string
-	wake  func() // called once, while Redis is being asked
+	got   []string // which tasks came, and when
 }
 
 func newAsker(interval time.Duration, queues ...string) *asker {
@@ -155,14 +155,6 @@ func (a *asker) redis(queue string) *redis.Cmd {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked = append(a.asked, fmt.Sprint(queue, " ", time.Since(a.began)))
-	if a.wake != nil {
-		a.wake()
-		a.wake = nil
-	}
-	if a.fails > 0 {
-		a.fails--
-		return redis.NewCmdResult(nil, errors.New("connection refused"))
-	}
 	if a.tasks[queue] == 0 {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
@@ -190,8 +182,12 @@ func times(lease string, once func() *redis.Cmd) ask {
 func (a *asker) round(ctx context.Context) {
 	for _, queue := range a.queues {
 		cmd := a.gate.look(ctx, queue, times("", func() *redis.Cmd { return a.redis(queue) })).answer
-		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
-			return // it found a task, or gives up
+		if message, err := cmd.Text(); !errors.Is(err, redis.Nil) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			at := time.Since(a.began).Truncate(5 * RoundPause) // asynq may be between two rounds
+			a.got = append(a.got, fmt.Sprint(message, " ", at))
+			return
 		}
 	}
 	<-time.After(RoundPause)
@@ -294,4 +290,27 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 		}
 		b.wait()
 	})
+}
+
+// A server says of itself that it runs as many tasks at once as its configuration has: the slots that it may lend beyond that are no part
+// of it.
+func TestServerSaysItsConcurrency(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	g := NewClient(ClientConfig{Redis: rdb, Serving: t.Context(), Interval: time.Second, Concurrency: 16})
+	info := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "here")
+	info = protowire.AppendVarint(protowire.AppendTag(info, fieldConcurrency, protowire.VarintType), uint64(g.Slots.Most())) //nolint:gosec // 24
+	keys := []string{"asynq:servers:{here:1:x}", "asynq:workers:{here:1:x}"}
+	write := redis.NewScript(`return redis.call("SETEX", KEYS[1], ARGV[1], ARGV[2])`)
+	for step := range 2 {
+		must(t, write.Run(t.Context(), g, keys, 10, info).Err())
+		g.beats.wait()
+		text, err := rdb.Get(t.Context(), keys[0]).Bytes()
+		must(t, err)
+		last := text[len(text)-1] // of two values the last one counts
+		if host := field(text, 1); host != "here" || last != 16 {
+			t.Errorf("step %d: %q says %q and %d, want a Concurrency of 16, not %d", step, text, host, last, g.Slots.Most())
+		}
+		must(t, rdb.Del(t.Context(), keys[0]).Err())
+	}
 }

@@ -2,12 +2,10 @@ package asynqx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,88 +15,23 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// handing stands for asynq: it asks the queues of a pacer in rounds, and notes what it was handed and when.
-type handing struct {
-	gate   *Pacer
-	queues []string
-	delay  time.Duration // of Redis
-	began  time.Time
-
-	mu   sync.Mutex
-	got  []string
-	asks int
-	has  map[string][]string // what Redis has, by queue
-}
-
-func newHanding(t *testing.T, delay time.Duration, queues ...string) *handing {
-	t.Helper()
-	h := &handing{gate: NewPacer(100 * time.Millisecond), queues: queues, delay: delay, began: time.Now(), has: map[string][]string{}}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for !h.gate.Stopped() {
-			h.round()
-		}
-	}()
-	t.Cleanup(func() { h.gate.Stop(); <-done; h.gate.Withdraw() })
-	return h
-}
-
-func (h *handing) round() {
-	for _, queue := range h.queues {
-		cmd := h.gate.look(context.Background(), queue, func(ctx context.Context, n int) []found {
-			<-time.After(h.delay)
-			return times("7", func() *redis.Cmd { return h.redis(queue) })(ctx, n)
-		}).answer
-		if message, err := cmd.Text(); err == nil {
-			h.mu.Lock()
-			at := time.Since(h.began).Truncate(5 * RoundPause) // asynq may be between two rounds
-			h.got = append(h.got, message+" "+at.String())
-			h.mu.Unlock()
-			return
-		} else if !errors.Is(err, redis.Nil) {
-			return
-		}
-	}
-	<-time.After(RoundPause)
-}
-
-func (h *handing) redis(queue string) *redis.Cmd {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.asks++
-	if len(h.has[queue]) == 0 {
-		return nothing().answer
-	}
-	message := h.has[queue][0]
-	h.has[queue] = h.has[queue][1:]
-	return redis.NewCmdResult(message, nil)
-}
-
-func (h *handing) handed() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.got)
-}
-
-// at is a task of a queue to be handed out at a time after the beginning.
-func (h *handing) at(queue, message string, after time.Duration) *Handout {
-	return &Handout{Queue: queue, Message: message, ID: message, Lease: "7", At: h.began.Add(after)}
-}
-
 // "hands each to asynq some milliseconds before its start": in the order of their times, whatever the order in which they
 // came and whichever queue is asked first, and never sooner.
 func TestHandout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHanding(t, 0, "high", "low")
+		a := newAsker(100*time.Millisecond, "high", "low")
+		a.run(t)
+		at := func(queue, message string, after time.Duration) *Handout {
+			return &Handout{Queue: queue, Message: message, ID: message, Lease: "7", At: a.began.Add(after)}
+		}
 		<-time.After(time.Second)
-		h.gate.Put(h.at("low", "c", 1300*time.Millisecond), h.at("high", "a", 1100*time.Millisecond))
-		h.gate.Put(h.at("low", "b", 1200*time.Millisecond))
+		a.gate.Put(at("low", "c", 1300*time.Millisecond), at("high", "a", 1100*time.Millisecond))
+		a.gate.Put(at("low", "b", 1200*time.Millisecond))
 		<-time.After(time.Second)
-		want := []string{"a 1.1s", "b 1.2s", "c 1.3s"}
-		if got := h.handed(); !slices.Equal(got, want) {
-			t.Errorf("handed out %q, want %q", got, want)
+		a.since()
+		if want := []string{"a 1.1s", "b 1.2s", "c 1.3s"}; !slices.Equal(a.got, want) {
+			t.Errorf("handed out %q, want %q", a.got, want)
 		}
 	})
 }
