@@ -87,31 +87,6 @@ func (s *system) servedUntilKilled(handler asynq.HandlerFunc) {
 	server.Shutdown()
 }
 
-// The mark of a last attempt is gone when asynq has noted how it ended, whatever that was.
-func TestNoMarkIsLeft(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, perHour(100), MiddlewareConfig{})
-	ids := []string{"succeeds", "fails", "is kept", "panics"}
-	for _, id := range ids {
-		task := queue.Task{ID: id, MaxRetry: queue.Retries(0)}
-		if id == "is kept" {
-			task.Remember = time.Hour
-		}
-		s.add(task)
-	}
-	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		switch id, _ := asynq.GetTaskID(ctx); id {
-		case "fails":
-			return errors.New("refused")
-		case "panics":
-			panic("boom")
-		}
-		return nil
-	})
-	s.haveEnded(len(ids))
-	s.until("no mark is left", func() bool { return len(s.rdb.Keys(t.Context(), "hw:run:*").Val()) == 0 })
-}
-
 // "asynq's syncer sends them with a context that is over": a Redis that fails
 // while a limited task is put back must not make it a failed one.
 func TestDeadSyncer(t *testing.T) {
@@ -137,21 +112,31 @@ func TestDeadSyncer(t *testing.T) {
 func TestRecoveredBeforeItsStart(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(100), MiddlewareConfig{})
-	ctx := t.Context()
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
-	// What a worker that was killed leaves behind: the task active, its lease long over.
-	for _, cmd := range [][]any{
-		{"LMOVE", "asynq:{default}:pending", "asynq:{default}:active", "RIGHT", "LEFT"},
-		{"HSET", "asynq:{default}:t:t", "state", "active"},
-		{"ZADD", "asynq:{default}:lease", time.Now().Add(-time.Hour).Unix(), "t"},
-	} {
-		must(t, s.rdb.Do(ctx, cmd...).Err())
-	}
-	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, nil)
+	s.abandon("t")
+	s.serve(atOnce, func(ctx context.Context, _ *asynq.Task) error {
+		if attempt, budget := Attempt(ctx); attempt != 1 || budget != 1 {
+			t.Errorf("attempt %d of %d", attempt, budget)
+		}
+		return nil
+	})
 	<-s.ended
-	s.until("it is done", func() bool { return s.info("t") == nil })
+	s.gone("t")
 	if n := s.ran("t"); n != 1 {
 		t.Errorf("it ran %d times", n)
+	}
+}
+
+// abandon leaves a pending task as a worker does that was killed: active, its lease long over.
+func (s *system) abandon(id string) {
+	s.t.Helper()
+	for _, cmd := range [][]any{
+		{"LREM", "asynq:{default}:pending", 1, id},
+		{"HSET", "asynq:{default}:t:" + id, "state", "active"},
+		{"LPUSH", "asynq:{default}:active", id},
+		{"ZADD", "asynq:{default}:lease", 1, id},
+	} {
+		must(s.t, s.rdb.Do(s.t.Context(), cmd...).Err())
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -30,17 +30,17 @@ func TestUntakenEndsAreOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait)
-		log := &told{all: true}
-		s := newSystemOn(t, rdb, policyOfP(t, perHour(100)), MiddlewareConfig{Logger: slog.New(log)})
+		var log says
+		s := newSystemOn(t, rdb, policyOfP(t, perHour(100)), MiddlewareConfig{Logger: logTo(&log)})
 		for i := range tasks {
 			s.add(queue.Task{ID: fmt.Sprint("t", i)})
 		}
 		left := s.failEnds(faults)
 		s.serve(asynq.Config{Concurrency: tasks}, nil)
 		<-time.After(30 * time.Second)
-		lines := log.since()
-		if len(lines) != 1 || lines[0].level != slog.LevelWarn || !strings.Contains(lines[0].text, "connection reset") || left.Load() > 0 {
-			t.Errorf("told %+v; %d faults are left", lines, left.Load())
+		synctest.Wait()
+		if log.times("\n") != 1 || log.times("level=WARN") != 1 || log.times("connection reset") != 1 || left.Load() > 0 {
+			t.Errorf("the log is %s; %d faults are left", log.String(), left.Load())
 		}
 		if n, _ := s.counters(); n != tasks {
 			t.Errorf("%d of %d are done", n, tasks)
@@ -82,9 +82,7 @@ func TestLostReplyOfAnEnd(t *testing.T) {
 	for i := range tasks {
 		s.add(queue.Task{ID: fmt.Sprint("t", i)})
 	}
-	server := s.throttle.NewServer(asynq.Config{Concurrency: tasks, Logger: log, LogLevel: asynq.WarnLevel})
-	must(t, server.Start(s.counting(nil)))
-	t.Cleanup(server.Shutdown)
+	server := s.serve(asynq.Config{Concurrency: tasks, Logger: log, LogLevel: asynq.WarnLevel}, nil)
 	s.until("the replies are lost", func() bool { return lost.Load() >= tasks })
 	s.until("all are done", func() bool { n, _ := s.counters(); return n == tasks })
 	server.Shutdown() // when the last have ended
@@ -138,14 +136,12 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 			t.Errorf("it ran %d times, want twice", n)
 		}
 	}
-	t.Run("Redis", func(t *testing.T) {
-		t.Parallel()
-		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 5, 0)
-	})
-	t.Run("put_back", func(t *testing.T) {
-		t.Parallel()
-		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 0, 0)
-	})
+	for name, retries := range map[string]int{"Redis": 5, "put_back": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, newSystem(t, perHour(100), MiddlewareConfig{}), retries, 0)
+		})
+	}
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		inFakeTime(t, perHour(100), func(s *system) { run(s.t, s, 5, 20*time.Second) })
@@ -188,20 +184,27 @@ func (w *twice) wantTwo(t *testing.T) {
 
 var atOnce = asynq.Config{Concurrency: 1, RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}
 
+// answersFirst has Redis answer so where it has first put a task back.
+func (s *system) answersFirst(answer func() error) {
+	var done atomic.Bool
+	s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		err := send()
+		if putsBack(cmd) && err == nil && done.CompareAndSwap(false, true) {
+			return answer()
+		}
+		return err
+	}))
+}
+
 // A process whose end of a run hangs renews no lease of whoever runs the task by then: its end would pass the fence.
 func TestHangingEndRenewsNothing(t *testing.T) {
 	t.Parallel()
 	for _, hangs := range []time.Duration{4 * time.Second, 6 * time.Second, 13 * time.Second} {
 		inFakeTime(t, perHour(100), func(s *system) {
-			var hung atomic.Bool
-			s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
-				err := send()
-				if putsBack(cmd) && err == nil && hung.CompareAndSwap(false, true) {
-					<-time.After(hangs)
-					return io.EOF
-				}
-				return err
-			}))
+			s.answersFirst(func() error {
+				<-time.After(hangs)
+				return io.EOF
+			})
 			s.addForeign("t", asynq.MaxRetry(5))
 			w := &twice{}
 			s.serve(atOnce, w.run)
@@ -217,14 +220,7 @@ func TestHangingEndRenewsNothing(t *testing.T) {
 func TestSyncerSendsItsOwnEnd(t *testing.T) {
 	t.Parallel()
 	inFakeTime(t, perHour(100), func(s *system) {
-		var told atomic.Bool
-		s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
-			err := send()
-			if putsBack(cmd) && err == nil && told.CompareAndSwap(false, true) {
-				return tooManyClients{}
-			}
-			return err
-		}))
+		s.answersFirst(func() error { return tooManyClients{} })
 		s.addForeign("t", asynq.MaxRetry(5))
 		w := &twice{}
 		s.serve(atOnce, w.run)
@@ -337,4 +333,131 @@ func (s *system) holdUp(meant func(cmd redis.Cmder) bool) heldUp {
 		return send()
 	}))
 	return held
+}
+
+// A task whose turn comes while it is being put back starts as soon as it is back, also if that takes so long that its
+// grant is over, and its start could not be predicted.
+func TestTurnWhilePutBack(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{100 * time.Millisecond, time.Second, 2500 * time.Millisecond, 4 * time.Second, 10 * time.Second, 20 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 100}}, func(s *system) {
+				back, ends := s.holdUp(putsOwnBack), make(chan struct{})
+				s.serve(asynq.Config{Concurrency: 2}, func(ctx context.Context, _ *asynq.Task) error {
+					if id, _ := asynq.GetTaskID(ctx); id != "own" {
+						<-ends
+					}
+					return nil
+				})
+				s.add(queue.Task{ID: "long 1"})
+				s.add(queue.Task{ID: "long 2"})
+				<-time.After(time.Second)
+				s.add(queue.Task{ID: "own"}) // taken beyond the slots, which its tenant has
+				<-back.begun
+				close(ends) // its turn has come
+				<-time.After(late)
+				close(back.release)
+				began := time.Now()
+				s.until("it has run", func() bool { return s.ran("own") == 1 })
+				if took := time.Since(began); took > turn {
+					s.t.Errorf("it started %v after it was back", took)
+				}
+			})
+		})
+	}
+}
+
+// Its place is kept: no task behind it has its turn first.
+func TestPlaceWhilePutBack(t *testing.T) {
+	t.Parallel()
+	for name, enqueue := range map[string]func(*system){
+		"own":               func(s *system) { s.add(queue.Task{ID: "own"}) },
+		"on a last attempt": func(s *system) { s.addForeign("own", asynq.MaxRetry(0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, oneATurn, func(s *system) {
+				back := s.holdUp(putsOwnBack)
+				s.keepsItsPlace("own", func() { enqueue(s) }, 8*time.Second, back, 4*turn)
+			})
+		})
+	}
+}
+
+// putsOwnBack says whether a command puts the task "own" back for later.
+func putsOwnBack(cmd redis.Cmder) bool {
+	return putsBack(cmd) && slices.Contains(scriptKeys(cmd), "asynq:{default}:t:own")
+}
+
+const turn = 200 * time.Millisecond
+
+// oneATurn is a rule under which one task starts in each turn.
+var oneATurn = []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: turn}}
+
+// keepsItsPlace enqueues a task whose way back is held up, and a hundred behind it. Released, it must start within most.
+func (s *system) keepsItsPlace(id string, enqueue func(), late time.Duration, back heldUp, most time.Duration) {
+	s.t.Helper()
+	tasks := jobs(110, "p/a")
+	s.planned(tasks[:10]...)
+	enqueue()
+	s.serve(asynq.Config{Concurrency: 4}, nil)
+	<-back.begun
+	s.planned(tasks[10:]...)
+	<-time.After(late)
+	close(back.release)
+	began := time.Now()
+	for one := ""; one != id; one = <-s.ended {
+	}
+	if took := time.Since(began); took > most {
+		s.t.Errorf("it started %v after it was back, and not within %v", took, most)
+	}
+}
+
+// isLook tells the script that takes pending tasks from the others by its arguments: a lease, and how many.
+func isLook(cmd redis.Cmder) bool {
+	args := cmd.Args()
+	return len(args) == 7 && strings.HasPrefix(cmd.Name(), "eval") && args[2] == 2 && strings.HasPrefix(fmt.Sprint(args[3]), "asynq:{")
+}
+
+// "If the reply that hands out a task never arrives, the call is sent again": asynq would bring the task in one to
+// two minutes, a failure older, or archive it.
+func TestLostLook(t *testing.T) {
+	t.Parallel()
+	for name, resend := range map[string]bool{"its reply is lost": false, "it is sent again": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, perHour(100), func(s *system) {
+				const n = 100
+				left := 6 // replies to lose of looks that have found a task
+				s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+					err := send()
+					reply, _ := cmd.(*redis.Cmd)
+					if err != nil || !isLook(cmd) || left == 0 {
+						return err
+					}
+					if messages, _ := reply.StringSlice(); len(messages) == 0 {
+						return err
+					}
+					left--
+					if resend { // as go-redis does, and tells nobody
+						return send()
+					}
+					return io.EOF
+				}))
+				for i := range n {
+					s.addForeign(fmt.Sprint(i), asynq.MaxRetry(0))
+				}
+				began := time.Now()
+				s.serve(asynq.Config{Concurrency: 40}, nil)
+				s.finish(n)
+				if took := time.Since(began); took > asynqx.LeaseFor/5 { // one call has lost all
+					t.Errorf("they took %s", took)
+				}
+				if left > 0 {
+					t.Errorf("%d replies were not lost: the test tested less than it should", left)
+				}
+			})
+		})
+	}
 }

@@ -40,25 +40,15 @@ func writeLimits(t *testing.T, path, text string) string {
 func spendsMail(*asynq.Task) (scope string, cost int64) { return "mail/acme", 1 }
 
 // oneCall is a server as New makes it, and the tasks that it has run.
-func oneCall(t *testing.T, conn any, cfg Config) (limits *Limits, ran *atomic.Int64) {
+func oneCall(t *testing.T, conn any, cfg Config) (limits *Limits, server *Server, ran *atomic.Int64) {
 	t.Helper()
-	cfg.Spends, cfg.Registerer, ran = spendsMail, cmpRegistry(cfg.Registerer), new(atomic.Int64)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Spends, cfg.Logger, ran = spendsMail, slog.New(slog.DiscardHandler), new(atomic.Int64)
 	limits, err := New(conn, cfg)
 	must(t, err)
-	server := limits.NewServer(asynq.Config{Concurrency: 8})
+	server = limits.NewServer(asynq.Config{Concurrency: 8})
 	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })))
 	t.Cleanup(server.Shutdown)
-	return limits, ran
-}
-
-func cmpRegistry(r prometheus.Registerer) prometheus.Registerer {
-	if r == nil {
-		return prometheus.NewRegistry()
-	}
-	return r
+	return limits, server, ran
 }
 
 func enqueueMails(t *testing.T, rdb redis.UniversalClient, n int) {
@@ -77,7 +67,7 @@ func TestOneCall(t *testing.T) {
 	redisServer := redistest.NewServer(t)
 	rdb, registry := redisServer.Client(t), prometheus.NewRegistry()
 	path := writeLimits(t, "", mailLimits)
-	limits, ran := oneCall(t, asynq.RedisClientOpt{Addr: redisServer.Addr()}, Config{LimitsFile: path, App: "mailer", Registerer: registry})
+	limits, _, ran := oneCall(t, asynq.RedisClientOpt{Addr: redisServer.Addr()}, Config{LimitsFile: path, App: "mailer", Registerer: registry})
 
 	enqueueMails(t, rdb, 5)
 	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 5 })
@@ -122,13 +112,7 @@ func TestOneCall(t *testing.T) {
 func TestOneCallRecordsUsage(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
-	limits, err := New(rdb, Config{
-		Limits: policy.PerSecond("mail", 100), App: "mailer", Spends: spendsMail, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
-	})
-	must(t, err)
-	var ran atomic.Int64
-	server := limits.NewServer(asynq.Config{Concurrency: 8})
-	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })))
+	limits, server, ran := oneCall(t, rdb, Config{Limits: policy.PerSecond("mail", 100), App: "mailer", Registerer: prometheus.NewRegistry()})
 	enqueueMails(t, rdb, 3)
 	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 3 })
 	if d, err := limits.Limiter().Decide(t.Context(), throttle.Request{Scope: "mail", Cost: 2}); err != nil || !d.Allowed {
@@ -150,7 +134,7 @@ func TestOneCallInParts(t *testing.T) {
 	t.Parallel()
 	rdb, registry := redistest.NewServer(t).Client(t), prometheus.NewRegistry()
 	var also seen
-	limits, ran := oneCall(t, rdb, Config{
+	limits, _, ran := oneCall(t, rdb, Config{
 		Limits: policy.PerSecond("mail", 100), Registerer: registry, NoMetrics: true, NoUsage: true, Middleware: MiddlewareConfig{Observer: &also},
 	})
 	enqueueMails(t, rdb, 3)

@@ -361,11 +361,14 @@ func (r *tracer) Waits(_ context.Context, p Pickup) { r.note(p, "waits: %s", p.R
 
 func (r *tracer) Ends(_ context.Context, p Pickup, err error) { r.note(p, "ends: %v", err) }
 
-// Each pick-up is a run, a wait, or an end without a run, and the run's context is what Starts returned.
+// Each pick-up is a run, a wait, or an end without a run, and the run's context is what Starts returned. Usage hears of the ends of runs:
+// "Ended reports a run that failed, or that the API refused and that is deferred".
 func TestTracer(t *testing.T) {
 	t.Parallel()
 	var seen tracer
-	s := newSystem(t, []policy.Rule{{Name: "few", Algorithm: policy.SlidingWindow, Limit: 4, Per: time.Hour}}, MiddlewareConfig{Tracer: &seen})
+	told := &spendings{}
+	rules := []policy.Rule{{Name: "few", Algorithm: policy.SlidingWindow, Limit: 4, Per: time.Hour}}
+	s := newSystem(t, rules, MiddlewareConfig{Tracer: &seen, Usage: told})
 	wrong := errors.New("no such account")
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
@@ -396,6 +399,13 @@ func TestTracer(t *testing.T) {
 	wants("fails", "starts p/a", "failed no such account: skip retry for the task")
 	wants("deferred", "starts p/a", "deferred headway: waiting: p/a")
 	wants("panics", "starts p/a", "failed <nil>")
+	s.until("all is told", func() bool {
+		told.mu.Lock()
+		defer told.mu.Unlock()
+		return len(told.all) == 7
+	})
+	told.want(t, `p/a "" default work 1`, `p/a "" default work 1`, `p/a "" default work 1`, `p/a "" default work 1`,
+		"ended p/a {Failed:1 Refused:0}", "ended p/a {Failed:1 Refused:0}", "ended p/a {Failed:0 Refused:1}")
 
 	s.addForeign("waits")
 	wants("waits", "waits: headway: waiting: p/a, rule few")

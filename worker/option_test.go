@@ -10,7 +10,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -20,10 +19,7 @@ import (
 // A task that can't start before its deadline fails with that reason; waiting for a turn never counts against its time-out.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	s.add(queue.Task{ID: "spends it"})
-	s.serve(asynq.Config{Concurrency: 1}, nil)
-	<-s.ended
+	s := forAnHour(t, MiddlewareConfig{})
 	soon := time.Now().Add(5 * time.Minute)
 	s.add(queue.Task{ID: "own", Deadline: soon})
 	s.addForeign("foreign", asynq.Deadline(soon), asynq.MaxRetry(5))
@@ -56,10 +52,7 @@ func TestTimeoutOfOwn(t *testing.T) {
 // "waiting stops the lock's clock"
 func TestUniqueWhileWaiting(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	s.add(queue.Task{ID: "spends it"})
-	s.serve(asynq.Config{Concurrency: 1}, nil)
-	<-s.ended
+	s := forAnHour(t, MiddlewareConfig{})
 	unique := func(id string, retries int) error {
 		task := asynq.NewTaskWithHeaders("work", []byte(id[:1]), map[string]string{queue.HeaderScope: "p/a"})
 		_, err := s.client.Enqueue(task, asynq.TaskID(id), asynq.Unique(2*time.Second), asynq.MaxRetry(retries))
@@ -181,23 +174,6 @@ func TestDelayIsNeverEarly(t *testing.T) {
 	}
 }
 
-// muxFor is a mux that knows one type.
-func (s *system) muxFor(kind string) *asynq.ServeMux {
-	mux := asynq.NewServeMux()
-	mux.Handle(kind, s.counting(nil))
-	return mux
-}
-
-func (s *system) startMux(cfg asynq.Config, mux *asynq.ServeMux) *Server {
-	s.t.Helper()
-	cfg.Concurrency, cfg.LogLevel = 2, asynq.FatalLevel
-	cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = 20*time.Millisecond, 100*time.Millisecond
-	server := s.throttle.NewServer(cfg)
-	must(s.t, server.Start(mux))
-	s.t.Cleanup(server.Shutdown)
-	return server
-}
-
 // "A type that has no handler is a failure as any other": it is retried within the task's own budget, then archived, and charges nothing.
 func TestUnknownTypeIsRetried(t *testing.T) {
 	t.Parallel()
@@ -209,8 +185,9 @@ func TestUnknownTypeIsRetried(t *testing.T) {
 	must(t, err)
 	_, err = s.client.Enqueue(asynq.NewTask("new", nil), asynq.TaskID("unlimited"), asynq.MaxRetry(1))
 	must(t, err)
-	told := map[string]int{}
-	s.startMux(asynq.Config{
+	told, mux := map[string]int{}, asynq.NewServeMux()
+	mux.Handle("work", s.counting(nil))
+	s.start(asynq.Config{
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 		ErrorHandler: asynq.ErrorHandlerFunc(func(ctx context.Context, _ *asynq.Task, err error) {
 			id, _ := asynq.GetTaskID(ctx)
@@ -220,7 +197,7 @@ func TestUnknownTypeIsRetried(t *testing.T) {
 				t.Errorf("%s failed with %v", id, err)
 			}
 		}),
-	}, s.muxFor("work"))
+	}, mux)
 	for id, retries := range map[string]int{"own": 2, "none": 0, "foreign": 1, "unlimited": 1} {
 		s.archived(id)
 		s.mu.Lock()
@@ -244,23 +221,14 @@ func TestUnknownTypeTakesNoTurn(t *testing.T) {
 	let := make(chan struct{})
 	mux := asynq.NewServeMux()
 	mux.Handle("work", s.counting(func(context.Context, *asynq.Task) error { <-let; return nil }))
-	s.startMux(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, mux)
+	s.start(asynq.Config{RetryDelayFunc: never}, mux)
 	s.add(queue.Task{ID: "runs"})
 	s.until("it runs", func() bool { return s.ran("runs") == 1 })
-	planned := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
-	for _, task := range []queue.Task{{ID: "new", Type: "new"}, {ID: "next", Type: "work"}} {
-		task.Scope = "p/a"
-		if got, err := planned.Enqueue(t.Context(), task); err != nil || !got.Waits {
-			t.Fatalf("%+v, %v", got, err)
-		}
-	}
+	s.planned(queue.Task{ID: "new", Type: "new", Scope: "p/a"}, queue.Task{ID: "next", Type: "work", Scope: "p/a"})
 	close(let)
 	s.until("the next runs", func() bool { return s.ran("next") == 1 })
 	s.until("the other has failed", func() bool { i := s.info("new"); return i != nil && i.Retried == 1 })
-	s.until("nobody stands in line or is out", func() bool {
-		got, err := inspect.Of(s.throttle.cfg.Limiter.Waitlist()).Scope(t.Context(), "p/a")
-		return err == nil && got.Waiting == 0 && got.Dispatched == 0
-	})
+	s.onlyWait(0)
 }
 
 // "A completed task keeps no text of having waited", and the text of a real failure stays.

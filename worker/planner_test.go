@@ -143,8 +143,7 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 			t.Parallel()
 			inFakeTime(t, steady(test.rate), func(s *system) {
 				const n = 60
-				var looks, granted atomic.Int64
-				var ahead atomic.Int64
+				var looks, granted, ahead atomic.Int64
 				s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
 					return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
 						got, err := dispatch(ctx, req)
@@ -246,14 +245,7 @@ func TestPlannedTasksUseTheWholeBurst(t *testing.T) {
 			s.serve(asynq.Config{Concurrency: 20}, nil)
 			_, err = client.EnqueueBatch(t.Context(), queue.Number(slices.Values(jobs(units+1, "p/a"))), nil)
 			must(t, err)
-			for range units {
-				select {
-				case <-s.ended:
-				case <-time.After(bound):
-					state, _ := elsewhere.Peek(t.Context(), throttle.Request{Scope: "p/a"})
-					t.Fatalf("units are left unused: %+v", state.Rules)
-				}
-			}
+			s.haveEnded(units)
 			if state, err := elsewhere.Peek(t.Context(), throttle.Request{Scope: "p/a"}); err != nil || state.Rules[0].Remaining != 0 || len(s.ended) > 0 {
 				t.Errorf("%+v, %v: after %d runs; %d more", state.Rules, err, units, len(s.ended))
 			}

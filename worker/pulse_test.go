@@ -20,9 +20,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
-// told is a slog.Handler that keeps what was said of waking, or all, and when.
+// told is a slog.Handler that keeps what was said of waking, and when.
 type told struct {
-	all   bool
 	mu    sync.Mutex
 	lines []line
 }
@@ -39,7 +38,7 @@ func (h *told) WithGroup(string) slog.Handler          { return h }
 
 func (h *told) Handle(_ context.Context, r slog.Record) error {
 	text := r.Message
-	if !h.all && !strings.HasPrefix(text, "dispatch stalled") && !strings.HasPrefix(text, "dispatch resumed") {
+	if !strings.HasPrefix(text, "dispatch stalled") && !strings.HasPrefix(text, "dispatch resumed") {
 		return nil
 	}
 	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
@@ -52,11 +51,6 @@ func (h *told) Handle(_ context.Context, r slog.Record) error {
 // since returns what was said after the last call, in fake time.
 func (h *told) since() []line {
 	synctest.Wait()
-	return h.take()
-}
-
-// take returns what was said after the last call.
-func (h *told) take() []line {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := h.lines

@@ -259,26 +259,22 @@ func TestDeferredByTheAPI(t *testing.T) {
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign", asynq.MaxRetry(0))
 	s.addForeign("more", asynq.MaxRetry(5))
-	var calls, told atomic.Int64
-	byTask := map[string]*atomic.Int64{"own": {}, "foreign": {}, "more": {}}
+	var told atomic.Int64
 	s.serve(asynq.Config{
 		ErrorHandler: asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { told.Add(1) }),
 	}, func(ctx context.Context, _ *asynq.Task) error {
-		calls.Add(1)
 		id, _ := asynq.GetTaskID(ctx)
 		if retried, _ := asynq.GetRetryCount(ctx); retried != 0 {
 			t.Errorf("%s: attempt %d", id, retried)
 		}
-		if byTask[id].Add(1) <= 2 {
+		if s.ran(id) <= 2 {
 			return fmt.Errorf("call: %w", busy{wait: 300 * time.Millisecond, known: true})
 		}
 		return nil
 	})
-	s.until("each has run three times", func() bool {
-		return byTask["own"].Load() == 3 && byTask["foreign"].Load() == 3 && byTask["more"].Load() == 3
-	})
-	if calls.Load() != 9 || told.Load() != 0 {
-		t.Errorf("%d calls, %d failures told", calls.Load(), told.Load())
+	s.haveEnded(9)
+	if s.ran("own") != 3 || s.ran("foreign") != 3 || s.ran("more") != 3 || told.Load() != 0 {
+		t.Errorf("runs: %v; %d failures told", s.runs, told.Load())
 	}
 }
 
@@ -296,12 +292,6 @@ func TestDeferredByWhat(t *testing.T) {
 		if !deferred || wait < deferPause || wait > deferPause+deferPause/10 {
 			t.Fatalf("%v, %t", wait, deferred)
 		}
-	}
-	s := newSystem(t, perHour(100), MiddlewareConfig{})
-	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
-	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return busy{} })
-	if text := s.archived("t"); !strings.Contains(text, "the API is limited") {
-		t.Errorf("it failed with %q", text)
 	}
 }
 
@@ -406,21 +396,6 @@ func TestSettleEachAttempt(t *testing.T) {
 	s.haveEnded(2)
 	if calls, tokens := s.tokensLeft(); calls != 98 || tokens != 8700 {
 		t.Errorf("%d calls and %d tokens are left", calls, tokens)
-	}
-}
-
-// What is kept is settled from elsewhere when the handler has ended.
-func TestKeep(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{})
-	s.add(queue.Task{ID: "batch-7", Costs: policy.Costs{"tokens": 800}})
-	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error { return SaveGrant(ctx, time.Hour) })
-	<-s.ended
-	l := s.throttle.cfg.Limiter
-	g, err := l.LoadGrant(t.Context(), "p/a", "batch-7")
-	must(t, err)
-	if got, err := l.Settle(t.Context(), g, policy.Costs{"tokens": 120}); err != nil || got.Rules[0].Back != 680 {
-		t.Errorf("%v %v", got, err)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
@@ -290,11 +289,7 @@ func TestRecoveredInLine(t *testing.T) {
 		s.addForeign(id, asynq.MaxRetry(retries))
 		_, err := s.throttle.cfg.Limiter.Waitlist().Join(t.Context(), []waitlist.Waiter{{Scope: "p/a", Queue: "default", ID: id}})
 		must(t, err)
-		key := "asynq:{default}:"
-		must(t, s.rdb.LRem(t.Context(), key+"pending", 1, id).Err())
-		must(t, s.rdb.HSet(t.Context(), key+"t:"+id, "state", "active").Err())
-		must(t, s.rdb.LPush(t.Context(), key+"active", id).Err())
-		must(t, s.rdb.ZAdd(t.Context(), key+"lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: id}).Err())
+		s.abandon(id)
 	}
 	s.serve(asynq.Config{Concurrency: 2, RetryDelayFunc: never}, nil)
 	s.archived("is archived")

@@ -63,13 +63,7 @@ func (o *order) of(id string) int {
 // finish waits until n tasks have run, each once, and nothing of their turns is left.
 func (s *system) finish(n int) {
 	s.t.Helper()
-	for range n {
-		select {
-		case <-s.ended:
-		case <-time.After(bound):
-			s.t.Fatalf("not all %d tasks have run", n)
-		}
-	}
+	s.haveEnded(n)
 	s.mu.Lock()
 	for id, runs := range s.runs {
 		if runs != 1 {
@@ -203,10 +197,7 @@ func TestNobodyDispatches(t *testing.T) {
 // "Bounded in number, never past the task's deadline": a task that waits in line fails when its deadline comes, and leaves no place behind.
 func TestDeadlineInLine(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), MiddlewareConfig{})
-	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "first"})
-	s.serve(asynq.Config{Concurrency: 2}, nil)
-	<-s.ended
+	s := forAnHour(t, MiddlewareConfig{})
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
 	s.failsInLine("late")
 	// One that was planned when it was enqueued too, as soon as it is known: long before.

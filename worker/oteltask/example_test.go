@@ -42,14 +42,11 @@ func Example() {
 	}
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limits.Limiter(), OnEnqueue: tracing.OnEnqueue})
 	ctx, order := provider.Tracer("shop").Start(context.Background(), "POST /orders")
-	mails := queue.Number(func(yield func(queue.Task) bool) {
-		for _, id := range []string{"mail-1", "mail-2", "mail-3"} {
-			if !yield(queue.Task{Type: "mail", Scope: "mail/acme", Queue: "example-trace", ID: id}) {
-				return
-			}
-		}
-	})
-	if _, err := client.EnqueueBatch(ctx, mails, nil); err != nil {
+	var mails []queue.Task
+	for _, id := range []string{"mail-1", "mail-2", "mail-3"} {
+		mails = append(mails, queue.Task{Type: "mail", Scope: "mail/acme", Queue: "example-trace", ID: id})
+	}
+	if _, err := client.EnqueueBatch(ctx, queue.Number(slices.Values(mails)), nil); err != nil {
 		log.Fatal(err)
 	}
 	order.End()

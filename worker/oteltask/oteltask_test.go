@@ -43,37 +43,26 @@ type traced struct {
 	limits   *worker.Limits
 }
 
-func newTraced(t *testing.T, rules map[string]policy.ScopeConfig) *traced {
-	t.Helper()
-	return newTracedAs(t, redistest.Prefix(t), rules)
-}
-
-// newTracedAs is newTraced with a name: those of one name are processes that share their limits and tasks.
-func newTracedAs(t *testing.T, name string, rules map[string]policy.ScopeConfig) *traced {
+// newTraced has a name: those of one name are processes that share their limits and tasks.
+func newTraced(t *testing.T, name string, rules map[string]policy.ScopeConfig) *traced {
 	t.Helper()
 	s := &traced{t: t, rdb: redistest.Client(t), name: name, exporter: tracetest.NewInMemoryExporter()}
 	s.provider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(s.exporter))
 	s.tracing = oteltask.New(oteltask.Config{TracerProvider: s.provider})
 	p, err := policy.New(policy.UnmatchedFail, rules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.limits, err = worker.New(s.rdb, worker.Config{
 		Limits: p, Middleware: worker.MiddlewareConfig{Tracer: s.tracing},
 		Logger: slog.New(slog.DiscardHandler), NoMetrics: true, NoUsage: true, Throttle: throttle.Config{Prefix: s.name},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
 func (s *traced) serve(handler asynq.Handler) {
 	s.t.Helper()
 	server := s.limits.NewServer(asynq.Config{Concurrency: 4, Queues: map[string]int{s.name: 1}, LogLevel: asynq.FatalLevel})
-	if err := server.Start(handler); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, server.Start(handler))
 	s.t.Cleanup(server.Shutdown)
 }
 
@@ -81,9 +70,20 @@ func (s *traced) enqueue(ctx context.Context, id string, task queue.Task) {
 	s.t.Helper()
 	task.ID, task.Queue = id, s.name
 	client := queue.NewClient(s.rdb, queue.ClientConfig{OnEnqueue: s.tracing.OnEnqueue})
-	if _, err := client.Enqueue(ctx, task); err != nil {
-		s.t.Fatal(err)
+	_, err := client.Enqueue(ctx, task)
+	must(s.t, err)
+}
+
+// plan enqueues tasks in a batch, with their turns.
+func (s *traced) plan(ctx context.Context, ids ...string) {
+	s.t.Helper()
+	var tasks []queue.Task
+	for _, id := range ids {
+		tasks = append(tasks, queue.Task{Type: "work", Scope: "p/acme", ID: id, Queue: s.name})
 	}
+	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.limits.Limiter(), OnEnqueue: s.tracing.OnEnqueue})
+	_, err := client.EnqueueBatch(ctx, queue.Number(slices.Values(tasks)), nil)
+	must(s.t, err)
 }
 
 // foreign enqueues with asynq's client.
@@ -91,9 +91,7 @@ func (s *traced) foreign(id, scope string) {
 	s.t.Helper()
 	_, err := s.tracing.Enqueue(s.t.Context(), asynq.NewClientFromRedisClient(s.rdb), "work", nil,
 		map[string]string{queue.HeaderScope: scope}, asynq.TaskID(id), asynq.Queue(s.name))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 }
 
 // span waits for the span of an operation on a task.
@@ -140,7 +138,7 @@ func perHour(limit int64) map[string]policy.ScopeConfig {
 // "Limited is an event, no error": of the pick-up's span, with the rule, the place and the expected start.
 func TestLimitedIsAnEvent(t *testing.T) {
 	t.Parallel()
-	s := newTraced(t, perHour(1))
+	s := newTraced(t, redistest.Prefix(t), perHour(1))
 	s.serve(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
 	s.foreign("first", "p/acme")
 	run := s.span("process", "first")
@@ -172,20 +170,10 @@ func TestWaitOfAPlannedTask(t *testing.T) {
 			{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 4, Per: time.Second, Burst: 1},
 		}}},
 	}}
-	sends := newTraced(t, rules)
-	client := queue.NewClient(sends.rdb, queue.ClientConfig{Limiter: sends.limits.Limiter(), OnEnqueue: sends.tracing.OnEnqueue})
+	sends := newTraced(t, redistest.Prefix(t), rules)
 	ids := []string{"first", "second", "third"}
-	tasks := queue.Number(func(yield func(queue.Task) bool) {
-		for _, id := range ids {
-			if !yield(queue.Task{Type: "work", Scope: "p/acme", ID: id, Queue: sends.name}) {
-				return
-			}
-		}
-	})
-	if _, err := client.EnqueueBatch(t.Context(), tasks, nil); err != nil {
-		t.Fatal(err)
-	}
-	runs := newTracedAs(t, sends.name, rules)
+	sends.plan(t.Context(), ids...)
+	runs := newTraced(t, sends.name, rules)
 	runs.serve(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
 	for ahead, id := range ids[1:] {
 		run, send := runs.span("process", id), sends.span("send", id)
@@ -211,19 +199,15 @@ func TestWaitOfAPlannedTask(t *testing.T) {
 // docs/tracing.md: "A task that is enqueued with a span carries about 70 bytes more in Redis, and about 100 more if it waits."
 func TestBytesOfATracedTask(t *testing.T) {
 	t.Parallel()
-	s := newTraced(t, perHour(1))
+	s := newTraced(t, redistest.Prefix(t), perHour(1))
 	bytes := map[string]int{}
 	for _, id := range []string{"none", "runs", "first", "waits"} {
-		cfg := queue.ClientConfig{}
-		if id == "first" || id == "waits" { // as each task that a client plans
+		cfg, scope := queue.ClientConfig{OnEnqueue: s.tracing.OnEnqueue}, "p/acme"
+		switch id {
+		case "none":
+			cfg.OnEnqueue, scope = nil, "p/beta"
+		case "first", "waits": // as each task that a client plans
 			cfg.Limiter = s.limits.Limiter()
-		}
-		if id != "none" {
-			cfg.OnEnqueue = s.tracing.OnEnqueue
-		}
-		scope := "p/acme"
-		if id == "none" {
-			scope = "p/beta"
 		}
 		got, err := queue.NewClient(s.rdb, cfg).Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope, ID: id, Queue: s.name})
 		if err != nil || got.Waits != (cfg.Limiter != nil) {
@@ -240,7 +224,7 @@ func TestBytesOfATracedTask(t *testing.T) {
 // A run that fails, panics or loses its lease is an error; one that its API defers is limited.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
-	s := newTraced(t, perHour(100))
+	s := newTraced(t, redistest.Prefix(t), perHour(100))
 	s.serve(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		if oteltask.TraceID(ctx) == "" {
 			t.Error("the handler's context has no trace")
@@ -287,19 +271,9 @@ func TestOutcomes(t *testing.T) {
 // The context of the enqueuer's span is the parent of send, and a refused task is an error there.
 func TestSend(t *testing.T) {
 	t.Parallel()
-	s := newTraced(t, perHour(1))
+	s := newTraced(t, redistest.Prefix(t), perHour(1))
 	ctx, order := s.provider.Tracer("test").Start(t.Context(), "order")
-	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.limits.Limiter(), OnEnqueue: s.tracing.OnEnqueue})
-	entries := queue.Number(func(yield func(queue.Task) bool) {
-		for _, id := range []string{"a", "b", "a"} {
-			if !yield(queue.Task{Type: "work", Scope: "p/acme", ID: id, Queue: s.name}) {
-				return
-			}
-		}
-	})
-	if _, err := client.EnqueueBatch(ctx, entries, nil); err != nil {
-		t.Fatal(err)
-	}
+	s.plan(ctx, "a", "b", "a")
 	var states []string
 	for _, one := range s.exporter.GetSpans() {
 		if one.Parent.SpanID() != order.SpanContext().SpanID() || one.SpanKind != trace.SpanKindProducer || one.Status.Code != codes.Unset {
@@ -333,11 +307,9 @@ func TestOutboundRequestsBelongToTheRun(t *testing.T) {
 		parent = r.Header.Get("Traceparent")
 	}))
 	t.Cleanup(api.Close)
-	s := newTraced(t, perHour(10))
+	s := newTraced(t, redistest.Prefix(t), perHour(10))
 	handler, err := outbound.New(outbound.Config{AllowHosts: []string{"127.0.0.1"}, Headers: s.tracing.Headers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(handler.Close)
 	s.serve(handler)
 	s.enqueue(t.Context(), "call", queue.Task{Type: queue.TypeHTTP, Scope: "p/acme", HTTP: &queue.HTTP{URL: api.URL}})
@@ -364,3 +336,10 @@ func TestTraceID(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -40,6 +40,14 @@ func (f *fakeRedis) ping(ctx context.Context) error {
 	return nil
 }
 
+// runs has a watch run until end is called.
+func runs(t *testing.T, w *Watch) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	return func() { cancel(); <-done }
+}
+
 // TestWatch holds that each change is told once, however long it lasts.
 func TestWatch(t *testing.T) {
 	t.Parallel()
@@ -51,9 +59,7 @@ func TestWatch(t *testing.T) {
 			Ping: f.ping, Logger: slog.New(slog.NewTextHandler(&out, nil)),
 			Up: func(up bool) { ups = append(ups, up) }, Count: func() (int, error) { return 3, nil },
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); w.Run(ctx) }()
+		end := runs(t, w)
 		after := func(d time.Duration) {
 			<-time.After(d) // bubble time
 			synctest.Wait()
@@ -80,8 +86,7 @@ func TestWatch(t *testing.T) {
 		if err := w.Check(t.Context(), time.Hour); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("mute: %v", err)
 		}
-		cancel()
-		<-done
+		end()
 		if want := []bool{true, false, true, false}; len(ups) != len(want) {
 			t.Errorf("told %v, want %v", ups, want)
 		}
@@ -95,9 +100,7 @@ func TestWatchKnowsOfFailedCalls(t *testing.T) {
 		var out programs.Output
 		var f fakeRedis
 		w := New(Config{Ping: f.ping, Logger: slog.New(slog.NewTextHandler(&out, nil))})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); w.Run(ctx) }()
+		end := runs(t, w)
 		call := w.ProcessHook(func(_ context.Context, cmd redis.Cmder) error { return cmd.Err() })
 		fails := func(err error) {
 			cmd := redis.NewCmd(t.Context())
@@ -132,8 +135,7 @@ func TestWatchKnowsOfFailedCalls(t *testing.T) {
 		if got := out.String(); strings.Count(got, "\n") != 2 {
 			t.Errorf("one call that failed is no outage:\n%s", got)
 		}
-		cancel()
-		<-done
+		end()
 	})
 }
 
