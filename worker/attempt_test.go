@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -112,22 +111,9 @@ func TestKilledAtALastAttempt(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t, perHour(1), MiddlewareConfig{})
 			s.add(queue.Task{ID: "spends it"})
-			var dead atomic.Bool
-			s.rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
-				kills := putsBack(cmd) && slices.Contains(scriptKeys(cmd), "asynq:{default}:t:foreign")
-				if kills && !arrives {
-					dead.Store(true)
-				}
-				if dead.Load() {
-					return errors.New("the process is dead")
-				}
-				err := send()
-				if kills && err == nil {
-					dead.Store(true)
-					return errors.New("the process is dead")
-				}
-				return err
-			}))
+			dead := killedBy(s.rdb, arrives, func(cmd redis.Cmder) bool {
+				return putsBack(cmd) && slices.Contains(scriptKeys(cmd), "asynq:{default}:t:foreign")
+			})
 			server := s.serve(asynq.Config{Concurrency: 1}, nil)
 			<-s.ended
 			s.addForeign("foreign", asynq.MaxRetry(0))

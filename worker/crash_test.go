@@ -19,7 +19,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-var errCrashed = errors.New("it panicked")
+var errCrashed, errDead = errors.New("it panicked"), errors.New("the process is dead")
 
 // "Killed while it ran: it uses an attempt, as in asynq. After the last one it is archived": that holds until asynq has noted how the run
 // ended. One that was put off has burned no attempt, and runs again.
@@ -62,21 +62,34 @@ func TestKilledAfterItsRun(t *testing.T) {
 	}
 }
 
+// killedBy has the process of a client die when it sends a command that is meant, before or when that has arrived: nothing of it reaches
+// Redis from then on.
+func killedBy(rdb *redis.Client, arrives bool, meant func(redis.Cmder) bool) *atomic.Bool {
+	dead := new(atomic.Bool)
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		kills := meant(cmd)
+		if kills && !arrives {
+			dead.Store(true)
+		}
+		if dead.Load() {
+			return errDead
+		}
+		err := send()
+		if kills && err == nil {
+			dead.Store(true)
+			return errDead
+		}
+		return err
+	}))
+	return dead
+}
+
 // servedUntilKilled serves with a process of its own that is killed when its first run has ended: whatever it would tell Redis of that
 // run from then on does not get there.
 func (s *system) servedUntilKilled(handler asynq.HandlerFunc) {
 	s.t.Helper()
-	var dead atomic.Bool
 	rdb := s.server.Client(s.t)
-	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
-		if endsRun(cmd) {
-			dead.Store(true)
-		}
-		if dead.Load() {
-			return errors.New("the process is dead")
-		}
-		return send()
-	}))
+	dead := killedBy(rdb, false, endsRun)
 	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
 	must(s.t, err)
 	limits, err := NewMiddleware(MiddlewareConfig{Redis: rdb, Limiter: limiter})

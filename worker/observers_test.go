@@ -76,17 +76,11 @@ func TestSnapshotRunnable(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 5, Per: time.Hour}}, MiddlewareConfig{})
 	s.throttle.config(asynq.Config{Concurrency: 4})
-	client := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
 	began, limiter := time.Now(), s.throttle.cfg.Limiter
-	for range 5 {
-		if d, err := limiter.Allow(t.Context(), "p"); err != nil || !d.Allowed {
-			t.Fatal(d, err)
-		}
+	if d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p", Cost: 5}); err != nil || !d.Allowed {
+		t.Fatal(d, err)
 	}
-	for n := range 20 {
-		_, err := client.Enqueue(t.Context(), queue.Task{Type: "any", Scope: "p", ID: fmt.Sprint(n)})
-		must(t, err)
-	}
+	s.planned(jobs(20, "p")...)
 	for range 3 {
 		_, err := s.client.Enqueue(asynq.NewTask("any", nil), asynq.Queue("low"))
 		must(t, err)
@@ -181,10 +175,7 @@ func TestFailuresAreLogged(t *testing.T) {
 // Where rules count tokens and Spends gives tasks no costs by unit, New's start warns: no such rule would limit them.
 func TestUnitsThatSpendsDoesNotCost(t *testing.T) {
 	t.Parallel()
-	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"llm": {Rules: []policy.Rule{
-		{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 9, Per: time.Second, Burst: 9, Unit: "tokens"},
-	}}})
-	must(t, err)
+	p := policyOf(t, map[string]policy.ScopeConfig{"llm": {Rules: tokensPerHour(9)}})
 	for name, costs := range map[string]func(*asynq.Task) policy.Costs{"none": nil, "some": func(*asynq.Task) policy.Costs { return nil }} {
 		var log says
 		limits, err := New(redistest.NewServer(t).Client(t), Config{Limits: p, Registerer: prometheus.NewRegistry(), Logger: logTo(&log), Spends: spendsMail, Costs: costs})

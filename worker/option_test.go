@@ -77,10 +77,8 @@ func TestLeave(t *testing.T) {
 	<-s.ended
 	s.add(queue.Task{ID: "waits", MaxRetry: queue.Retries(7), Timeout: 90 * time.Second, Remember: time.Hour, Payload: []byte(`{"n":1}`)})
 	s.addForeign("last", asynq.MaxRetry(0))
-	s.until("both wait", func() bool {
-		w, l := s.info("waits"), s.info("last")
-		return w != nil && l != nil && w.State == asynq.TaskStateRetry && l.State == asynq.TaskStateRetry
-	})
+	s.is("waits", asynq.TaskStateRetry)
+	s.is("last", asynq.TaskStateRetry)
 	server.Shutdown()
 	s.add(queue.Task{ID: "later", Delay: time.Hour, MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "now"})

@@ -44,20 +44,27 @@ func blocked(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system {
 func blockedUntil(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) (*system, func()) {
 	t.Helper()
 	s := newSystem(t, rules, cfg)
-	began, end := make(chan struct{}), make(chan struct{})
+	began, unblock := s.serveBlocker(asynq.Config{}, nil)
 	s.add(queue.Task{ID: "blocks"})
-	s.serve(asynq.Config{Concurrency: 4}, func(ctx context.Context, _ *asynq.Task) error {
-		if id, _ := asynq.GetTaskID(ctx); id != "blocks" {
-			return nil
-		}
-		close(began)
-		<-end
-		return nil
-	})
-	unblock := sync.OnceFunc(func() { close(end) })
-	t.Cleanup(unblock) // before the server's
 	<-began
 	return s, unblock
+}
+
+// serveBlocker has the task "blocks" run until end is called, and others end so.
+func (s *system) serveBlocker(cfg asynq.Config, others error) (began chan struct{}, end func()) {
+	s.t.Helper()
+	began, over := make(chan struct{}), make(chan struct{})
+	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id != "blocks" {
+			return others
+		}
+		close(began)
+		<-over
+		return nil
+	})
+	end = sync.OnceFunc(func() { close(over) })
+	s.t.Cleanup(end) // before the server's
+	return began, end
 }
 
 // archived waits until a task is, and returns why.
@@ -330,17 +337,7 @@ func TestWaitSurvives(t *testing.T) {
 func failsAndWaits(t *testing.T, maxWait time.Duration, failure error, task func(s *system)) *system {
 	t.Helper()
 	s := newSystem(t, full(maxWait), MiddlewareConfig{OnMaxWait: Fail()})
-	began, end := make(chan struct{}), make(chan struct{})
-	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
-	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
-		if id, _ := asynq.GetTaskID(ctx); id != "blocks" {
-			return failure
-		}
-		close(began)
-		<-end
-		return nil
-	})
-	t.Cleanup(func() { close(end) }) // before the server's
+	began, _ := s.serveBlocker(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}, failure)
 	task(s)
 	<-s.ended
 	s.add(queue.Task{ID: "blocks"})

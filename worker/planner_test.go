@@ -180,11 +180,9 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 		for i := range slow {
 			nodes[fmt.Sprint("slow", i)] = policy.ScopeConfig{Rules: steady(10)}
 		}
-		policy, err := policy.New(policy.UnmatchedDeny, nodes)
-		must(t, err)
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait)
-		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
+		s := newSystemOn(t, rdb, policyOf(t, nodes), MiddlewareConfig{})
 		for i := range slow {
 			s.planned(jobs(seconds*20, fmt.Sprintf("slow%d/a", i))...)
 		}

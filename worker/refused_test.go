@@ -29,12 +29,9 @@ func (l *says) times(text string) int { return strings.Count(l.String(), text) }
 func logTo(l *says) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // limits puts a policy in force.
-func (s *system) limits(limits map[string]policy.ScopeConfig) *policy.Policy {
+func (s *system) limits(limits map[string]policy.ScopeConfig) {
 	s.t.Helper()
-	p, err := policy.New(policy.UnmatchedDeny, limits)
-	must(s.t, err)
-	s.throttle.cfg.Limiter.SetPolicy(p)
-	return p
+	s.throttle.cfg.Limiter.SetPolicy(policyOf(s.t, limits))
 }
 
 // as is another process, of another application.

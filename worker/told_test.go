@@ -148,9 +148,7 @@ func TestToldReads(t *testing.T) {
 func TestReportResponse(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1000), MiddlewareConfig{})
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
-	must(t, err)
-	s.throttle.cfg.Limiter.SetPolicy(policy)
+	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
 	s.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		host, _, _ := strings.Cut(id, "#")

@@ -195,7 +195,7 @@ func TestPrioritiesTakeNoTurns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newOneByOne(t, asynq.Config{})
-			s.throttle.cfg.Limiter.SetPolicy(sharedBy(t))
+			s.limits(map[string]policy.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]policy.ScopeConfig{"*": {}}}}) // one place, which tenants share
 			meek, greedy := of("default", "p/globex", 12), of("default", "p/acme", 11)
 			for i := range meek {
 				meek[i].ID = fmt.Sprintf("globex %d", i)
@@ -215,12 +215,4 @@ func TestPrioritiesTakeNoTurns(t *testing.T) {
 			}
 		})
 	}
-}
-
-// sharedBy is an API with one place, which tenants share.
-func sharedBy(t *testing.T) *policy.Policy {
-	t.Helper()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]policy.ScopeConfig{"*": {}}}})
-	must(t, err)
-	return policy
 }

@@ -71,7 +71,7 @@ L11 | part of a unit was charged and not granted | model
 L15 L30 L16 | a failover forgot scripts or counts, and what had to be set up first | throttle/TestScriptsComeBack test/faults/TestSentinelFailover
 L18 L19 I18 | places that a crash kept, or that a refusal lost | throttle/TestCrashedHolder worker/TestPlacesAreFreed
 L20 L21 L22 | what was owed or given back came back without a cap, or not in some order | model
-L23 B03 | a unit for each pick-up of a task, not for each run | worker/TestPlannedIsPickedUpOnce days
+L23 B03 | a unit for each pick-up of a task, not for each run | worker/TestFirstComeFirstServed days
 L34 B01 I20 | limited on its last attempt, a task was archived | notFailed worker/TestForeignLastAttempt
 L35 B12 | told times were rounded, and what was reserved came in bulk | throttle/TestLateIsNeverOver days
 B04 | what waited was not found after a restart, or held a place | worker/TestNobodyDispatches worker/TestWaitSurvives turns
