@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,51 +19,14 @@ import (
 	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
-// told is a slog.Handler that keeps what was said of waking, and when.
-type told struct {
-	mu    sync.Mutex
-	lines []line
-}
-
-type line struct {
-	at    time.Time
-	level slog.Level
-	text  string // with its attributes
-}
-
-func (*told) Enabled(context.Context, slog.Level) bool { return true }
-func (h *told) WithAttrs([]slog.Attr) slog.Handler     { return h }
-func (h *told) WithGroup(string) slog.Handler          { return h }
-
-func (h *told) Handle(_ context.Context, r slog.Record) error {
-	text := r.Message
-	if !strings.HasPrefix(text, "dispatch stalled") && !strings.HasPrefix(text, "dispatch resumed") {
-		return nil
-	}
-	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lines = append(h.lines, line{time.Now(), r.Level, text})
-	return nil
-}
-
-// since returns what was said after the last call, in fake time.
-func (h *told) since() []line {
-	synctest.Wait()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	out := h.lines
-	h.lines = nil
-	return out
-}
-
 // wardServer looks seldom for tasks: the tests would take long.
 var wardServer = asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 500 * time.Millisecond, DelayedTaskCheckInterval: 2 * time.Second}
 
 // ward is a process in fake time whose tasks wait for ten minutes, and whose waking can be broken.
 type ward struct {
 	*system
-	said   *told
+	said   says
+	read   int // how much of it was looked at
 	runs   chan time.Time
 	broken atomic.Pointer[func(context.Context) error]
 	mended chan struct{}
@@ -77,8 +39,8 @@ func newWard(t *testing.T, scopes ...string) *ward {
 	policy, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Rules: one}, "*": {Rules: one}})
 	must(t, err)
 	_, rdb := redistest.Miniredis(t)
-	w := &ward{said: &told{}, runs: make(chan time.Time, 10)}
-	w.system = newSystemOn(t, rdb, policy, MiddlewareConfig{Logger: slog.New(w.said)})
+	w := &ward{runs: make(chan time.Time, 10)}
+	w.system = newSystemOn(t, rdb, policy, MiddlewareConfig{Logger: logTo(&w.said)})
 	w.throttle.dispatcher.Intercept(func(next dispatch.Func) dispatch.Func {
 		return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
 			if fault := w.broken.Load(); fault != nil {
@@ -122,19 +84,34 @@ func (w *ward) mends(words ...string) {
 	w.wantTold(slog.LevelInfo, began, 0, time.Second/2, append(words, "after=1m")...)
 }
 
+// since returns which lines of waking were said after the last call.
+func (w *ward) since() (lines []string) {
+	synctest.Wait()
+	text := w.said.String()
+	for line := range strings.Lines(text[w.read:]) {
+		if strings.Contains(line, `msg="dispatch stalled`) || strings.Contains(line, `msg="dispatch resumed`) {
+			lines = append(lines, line)
+		}
+	}
+	w.read = len(text)
+	return lines
+}
+
 // wantTold fails the test unless one line was said, with the words, so long after began.
 func (w *ward) wantTold(level slog.Level, began time.Time, least, most time.Duration, words ...string) {
 	w.t.Helper()
-	lines := w.said.since()
-	if len(lines) != 1 || lines[0].level != level {
-		w.t.Fatalf("said %+v, want one line of %s", lines, level)
+	lines := w.since()
+	if len(lines) != 1 {
+		w.t.Fatalf("said %q, want one line", lines)
 	}
-	if after := lines[0].at.Sub(began); after < least || after > most {
+	at, err := time.Parse("time="+time.RFC3339Nano, strings.Fields(lines[0])[0])
+	must(w.t, err)
+	if after := at.Sub(began); after < least-time.Millisecond || after > most { // the log has whole milliseconds
 		w.t.Errorf("told after %s, want %s to %s", after, least, most)
 	}
-	for _, word := range words {
-		if !strings.Contains(lines[0].text, word) {
-			w.t.Errorf("told %q, want %q in it", lines[0].text, word)
+	for _, word := range append(words, "level="+level.String()) {
+		if !strings.Contains(lines[0], word) {
+			w.t.Errorf("told %q, want %q in it", lines[0], word)
 		}
 	}
 }
@@ -156,16 +133,16 @@ func TestStuckWakerIsTold(t *testing.T) {
 			}
 			return errAway
 		}, "provider=p", slog.LevelWarn},
-		"a server refuses": {func(context.Context, <-chan struct{}) error { return errors.New("NOPERM no such luck") }, "error=NOPERM", slog.LevelError},
-		"a loop panics":    {func(context.Context, <-chan struct{}) error { panic("boom") }, "error=it panicked", slog.LevelError},
-		"Redis is away":    {func(context.Context, <-chan struct{}) error { return errAway }, "error=dial", slog.LevelWarn},
+		"a server refuses": {func(context.Context, <-chan struct{}) error { return errors.New("NOPERM no such luck") }, `error="NOPERM`, slog.LevelError},
+		"a loop panics":    {func(context.Context, <-chan struct{}) error { panic("boom") }, `error="it panicked`, slog.LevelError},
+		"Redis is away":    {func(context.Context, <-chan struct{}) error { return errAway }, `error="dial`, slog.LevelWarn},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWard(t, "p/a")
 				<-time.After(4 * time.Minute)
-				if lines := w.said.since(); len(lines) > 0 {
+				if lines := w.since(); len(lines) > 0 {
 					t.Fatalf("all is well, and it said %+v", lines)
 				}
 				for range 2 { // it is told each time
@@ -185,7 +162,7 @@ func TestStuckWakersAreOneLine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "p/a", "q", "r", "s")
-		w.said.since()
+		w.since()
 		w.breaks(func(context.Context) error { return errAway }, slog.LevelWarn, "provider=p ", "more=3")
 		w.mends("more=3")
 	})

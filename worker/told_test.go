@@ -378,7 +378,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// "Each attempt of a task is charged anew, and settled by itself. What a handler never settles stays charged as it was estimated."
+// "Each attempt of a task is charged anew, and settled by itself. What a handler never settles stays charged as it was estimated." What
+// it saves is settled from elsewhere when it has ended.
 func TestSettleEachAttempt(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, tokensPerHour(10_000), MiddlewareConfig{})
@@ -389,11 +390,17 @@ func TestSettleEachAttempt(t *testing.T) {
 			_, err := Settle(ctx, policy.Costs{"tokens": 300})
 			return errors.Join(err, errors.New("cut off"))
 		}
-		return nil
+		return SaveGrant(ctx, time.Hour)
 	})
 	s.haveEnded(2)
 	if calls, tokens := s.tokensLeft(); calls != 98 || tokens != 8700 {
 		t.Errorf("%d calls and %d tokens are left", calls, tokens)
+	}
+	limiter := s.throttle.cfg.Limiter
+	g, err := limiter.LoadGrant(t.Context(), "p/a", "a")
+	must(t, err)
+	if got, err := limiter.Settle(t.Context(), g, policy.Costs{"tokens": 120}); err != nil || got.Rules[0].Back != 880 {
+		t.Errorf("%v %v", got, err)
 	}
 }
 

@@ -217,21 +217,6 @@ func policyOfP(t *testing.T, rules []policy.Rule) *policy.Policy {
 
 func never(int, error, *asynq.Task) time.Duration { return time.Hour }
 
-// "A task past asynq's own deadline takes nothing from others": what another program gave a deadline leaves its line when asynq fails it,
-// though its turn is far.
-func TestDeadlineOfAsynqsInLine(t *testing.T) {
-	t.Parallel()
-	s := blocked(t, full(0), MiddlewareConfig{})
-	s.planned(jobs(3, "p/a")...)
-	s.addForeign("late", asynq.Deadline(time.Now().Add(3*time.Second)), asynq.MaxRetry(5))
-	s.onlyWait(4)
-	s.until("asynq has failed it", func() bool {
-		info := s.info("late")
-		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
-	})
-	s.onlyWait(3)
-}
-
 // What asynq does to a task that is held, or about to be picked up, without asking: it leaves
 // what it has to others, at once, and comes back by asynq's own delay.
 func TestCancelProcessing(t *testing.T) {
@@ -357,7 +342,7 @@ func TestWaitingTasksAreChanged(t *testing.T) {
 	header("pending", queue.HeaderScope, "p/c", asynq.TaskStatePending, -bound, bound)
 	s.add(queue.Task{ID: "later", Delay: time.Hour})
 	s.outcome(waiting.Changed)(w.SetPriority(ctx, "default", "later", 3))
-	header("later", queue.HeaderPriority, "3", asynq.TaskStateScheduled, 50*time.Minute, time.Hour)
+	header("later", queue.HeaderPriority, "3", asynq.TaskStateScheduled, 50*time.Minute, 2*time.Hour)
 	s.outcome(waiting.Changed)(w.RunNext(ctx, "default", "later"))
 	header("later", queue.HeaderPriority, "3", asynq.TaskStatePending, -bound, bound)
 	s.foreign("bare", nil, asynq.ProcessIn(time.Hour))

@@ -185,6 +185,7 @@ func TestNobodyDispatches(t *testing.T) {
 }
 
 // "Bounded in number, never past the task's deadline": a task that waits in line fails when its deadline comes, and leaves no place behind.
+// "A task past asynq's own deadline takes nothing from others": what another program gave one leaves its line when asynq fails it.
 func TestDeadlineInLine(t *testing.T) {
 	t.Parallel()
 	s := forAnHour(t, MiddlewareConfig{})
@@ -197,8 +198,14 @@ func TestDeadlineInLine(t *testing.T) {
 	s = blocked(t, full(0), MiddlewareConfig{})
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
 	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "planned", Deadline: time.Now().Add(2 * time.Second)})
-	s.failsInLine("late")
-	s.failsInLine("planned")
+	s.addForeign("asynq's", asynq.Deadline(time.Now().Add(3*time.Second)), asynq.MaxRetry(5))
+	s.archived("late")
+	s.archived("planned")
+	s.until("asynq has failed the other", func() bool {
+		info := s.info("asynq's")
+		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
+	})
+	s.onlyWait(0)
 }
 
 // failsInLine waits until a task has failed and has no place in line, though its turn has not come.
@@ -228,11 +235,13 @@ func TestNoTenantTakesAllSlots(t *testing.T) {
 	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
 	var running, most atomic.Int64
 	let := make(chan struct{})
-	var endless []queue.Task
+	var endless, others []queue.Task
 	for i := range 32 {
 		endless = append(endless, queue.Task{Type: "endless", ID: fmt.Sprint("e", i), Scope: fmt.Sprintf("p/a/%d", i%5)})
 	}
-	others := jobs(50, "p/b")
+	for i := range 50 {
+		others = append(others, queue.Task{Type: "work", ID: fmt.Sprint("o", i), Scope: "p/b"})
+	}
 	for _, task := range slices.Concat(endless, others[:25]) {
 		s.add(task)
 	}
