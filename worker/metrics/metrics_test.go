@@ -18,10 +18,11 @@ import (
 	"github.com/headway-go/headway/throttle/survey"
 )
 
-func scrape(t *testing.T, m *Metrics) string {
+func scrape(t *testing.T, m *Metrics, accept ...string) string {
 	t.Helper()
-	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header["Accept"] = accept
+	m.Handler().ServeHTTP(w, r)
 	if w.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", w.Code, w.Body)
 	}
@@ -84,14 +85,14 @@ func TestDecided(t *testing.T) {
 	full.Limited, full.RetryAfter = true, 2*time.Second
 	suspended := full
 	suspended.RetryAfter = throttle.Never
-	decide := func(degraded bool, rules ...throttle.RuleState) throttle.Decision {
-		return throttle.Decision{Rules: rules, Degraded: degraded}
+	decided := func(degraded bool, took time.Duration, rules ...throttle.RuleState) {
+		m.Decided(context.Background(), throttle.Decision{Rules: rules, Degraded: degraded}, took, nil)
 	}
-	m.Decided(context.Background(), decide(false, account, refunds), 2*time.Millisecond, nil)
-	m.Decided(context.Background(), decide(false, account, full), time.Millisecond, nil)
-	m.Decided(context.Background(), decide(false, account, suspended), time.Millisecond, nil)
-	m.Decided(context.Background(), decide(true, account), time.Second, nil)
-	m.Decided(context.Background(), decide(true, full), time.Second, nil)
+	decided(false, 2*time.Millisecond, account, refunds)
+	decided(false, time.Millisecond, account, full)
+	decided(false, time.Millisecond, account, suspended)
+	decided(true, time.Second, account)
+	decided(true, time.Second, full)
 	m.Decided(context.Background(), throttle.Decision{Rules: []throttle.RuleState{account}, Prefetched: true}, 0, nil) // nobody was asked
 	m.Decided(context.Background(), throttle.Decision{}, time.Second, throttle.ErrUnavailable)
 	m.Decided(context.Background(), throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
@@ -256,11 +257,7 @@ func TestExemplars(t *testing.T) {
 	for _, id := range []string{strings.Repeat("x", 200), "\xff"} { // what an exemplar cannot have
 		m.Ran(in(id), "default", "ok", 20*time.Minute)
 	}
-	r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/metrics", nil)
-	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
-	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, r)
-	page := w.Body.String()
+	page := scrape(t, m, "application/openmetrics-text; version=1.0.0")
 	for _, pattern := range []string{
 		`headway_wait_seconds_bucket\{rule="payments:account",le="3.0"\} 1 # \{trace_id="aaaa"\} 2.0 `,
 		`headway_run_seconds_bucket\{queue="default",le="0.03"\} 1 # \{trace_id="bbbb"\} 0.02 `,
