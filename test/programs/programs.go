@@ -98,15 +98,21 @@ func (o *Output) tail() string {
 	return text[max(0, len(text)-4096):]
 }
 
-// Start runs a program, "worker" or "enqueue"; the first call builds both. It is killed when the
-// test ends, if it has not ended by then. Its environment has no REDIS_URL and no HEADWAY_ variables.
-func Start(t testing.TB, stdin io.Reader, name string, args ...string) *Program {
+// Path is that of a built program, "worker" or "enqueue"; the first call builds both.
+func Path(t testing.TB, name string) string {
 	t.Helper()
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
+	return filepath.Join(directory, name)
+}
+
+// Start runs a program, "worker" or "enqueue"; the first call builds both. It is killed when the
+// test ends, if it has not ended by then. Its environment has no REDIS_URL and no HEADWAY_ variables.
+func Start(t testing.TB, stdin io.Reader, name string, args ...string) *Program {
+	t.Helper()
 	p := &Program{
-		t: t, name: name, cmd: exec.Command(filepath.Join(directory, name), args...),
+		t: t, name: name, cmd: exec.Command(Path(t, name), args...),
 		Stdout: &Output{}, Stderr: &Output{}, gone: make(chan struct{}),
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.Stdout, p.Stderr

@@ -3,8 +3,6 @@ package project
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,11 +27,7 @@ func TestYAMLBlocks(t *testing.T) {
 			continue
 		}
 		if strings.HasPrefix(strings.TrimSpace(b.text), "people:") {
-			path := filepath.Join(t.TempDir(), "users.yaml")
-			if err := os.WriteFile(path, []byte(b.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := userspage.LoadUsers(path); err != nil {
+			if _, err := userspage.LoadUsers(writeFile(t, "users.yaml", b.text)); err != nil {
 				t.Errorf("%s:%d: %v", b.path, b.line, err)
 			}
 			continue

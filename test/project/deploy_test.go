@@ -101,9 +101,7 @@ func values(v any, key string) (all []string) {
 
 func board(t *testing.T) (v any) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(read(t, deploy+"/grafana/headway.json")), &v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(read(t, deploy+"/grafana/headway.json")), &v))
 	return v
 }
 

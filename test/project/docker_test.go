@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/test/programs"
 )
 
 // stages are those of the Dockerfile by their names: the lines of each stand behind those of the one that it begins with.
@@ -65,7 +67,7 @@ func dockerTakes(t *testing.T, words []string) error {
 	}
 	for at, w := range words {
 		if name, ok := strings.CutPrefix(w, "headway-"); ok && words[1] == "run" {
-			return takes(program(t, name), words[at+1:])
+			return takes(programs.Path(t, name), words[at+1:])
 		}
 	}
 	return nil

@@ -30,9 +30,7 @@ func TestEventJSON(t *testing.T) {
 		}
 	}
 	body, err := json.Marshal(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := tables(t, "The body of an event")[0]
 	if got := seen(t, string(body)); !maps.Equal(got, want) {
 		t.Errorf("docs/json.md has %v, the code %v", want, got)

@@ -92,9 +92,7 @@ func TestGoBlocks(t *testing.T) {
 			source = fmt.Sprintf(fragment, imports(source), where, source)
 			fragments = append(fragments, file)
 		}
-		if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(source), 0o600))
 		if formatted, err := format.Source([]byte(b.text)); err != nil {
 			t.Errorf("%s: %v", where, err)
 		} else if string(formatted) != b.text {
@@ -132,9 +130,7 @@ func TestShownCode(t *testing.T) {
 	var code strings.Builder
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		code.Write(text)
 	}
 	shown := 0

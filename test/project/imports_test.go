@@ -1,7 +1,6 @@
 package project
 
 import (
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,15 +12,7 @@ import (
 func TestThrottleImportsLittle(t *testing.T) {
 	t.Parallel()
 	heavy := regexp.MustCompile(`yaml|cron|tzdata|asynq|prometheus|miniredis`)
-	imports := func(pkg string) []string {
-		cmd := exec.Command("go", "list", "-deps", pkg)
-		cmd.Dir = root
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("go list -deps %s: %v", pkg, err)
-		}
-		return strings.Fields(string(out))
-	}
+	imports := func(pkg string) []string { return strings.Fields(goSays(t, "list", "-deps", pkg)) }
 	for _, pkg := range []string{"./throttle", "./throttle/policy", "./throttle/inbound", "./throttle/roundtrip", "./throttle/upstream", "./throttle/usage"} {
 		for _, path := range imports(pkg) {
 			if heavy.MatchString(path) {

@@ -5,21 +5,19 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -33,9 +31,7 @@ import (
 func redisAt(t *testing.T, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rdb := redis.NewClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
@@ -44,19 +40,12 @@ func redisAt(t *testing.T, url string) *redis.Client {
 // section returns the part of a page under a heading.
 func section(t *testing.T, path, heading string) string {
 	t.Helper()
-	for _, p := range pages(t) {
-		if p.path != path {
-			continue
-		}
-		_, after, found := strings.Cut(p.text, "\n## "+heading+"\n")
-		if !found {
-			t.Fatalf("%s has no heading %q", path, heading)
-		}
-		text, _, _ := strings.Cut(after, "\n## ")
-		return text
+	_, after, found := strings.Cut(read(t, path), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("%s has no heading %q", path, heading)
 	}
-	t.Fatalf("no page %s", path)
-	return ""
+	text, _, _ := strings.Cut(after, "\n## ")
+	return text
 }
 
 var fieldRow = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (string|number|boolean|object) \\|")
@@ -103,17 +92,19 @@ func seen(t *testing.T, objects string) map[string]string {
 	return fields
 }
 
+// agree holds the fields that a program prints against those of docs/json.md.
+func agree(t *testing.T, what string, want, got map[string]string) {
+	t.Helper()
+	if !maps.Equal(want, got) {
+		t.Errorf("%s: docs/json.md has %v, the program prints %v", what, want, got)
+	}
+}
+
 // "A test runs the programs and holds the tables below against what they print."
 func TestJSONFields(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.NewServer(t).Addr()
 	limits := writeFile(t, "limits.yaml", "limits: {p: {apps: [worker], rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
-	check := func(what string, want, got map[string]string) {
-		t.Helper()
-		if !maps.Equal(want, got) {
-			t.Errorf("%s: docs/json.md has %v, the program prints %v", what, want, got)
-		}
-	}
 
 	one := output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "a", "https://api.example.com/") +
 		output(t, 1, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-cost", "6", "https://api.example.com/")
@@ -124,11 +115,9 @@ func TestJSONFields(t *testing.T) {
 	}
 	failed := []string{"http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "b", "https://api.example.com/"}
 	one += output(t, 0, "", "enqueue", failed...)
-	if err := asynq.NewInspectorFromRedisClient(redisAt(t, url)).ArchiveTask("default", "b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, asynq.NewInspectorFromRedisClient(redisAt(t, url)).ArchiveTask("default", "b"))
 	one += output(t, 0, "", "enqueue", failed...)
-	check("enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
+	agree(t, "enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
 
 	lines := `{"type":"http","id":"a","scope":"p","http":{"url":"https://api.example.com/"}}` + "\nno task\n" +
 		`{"type":"http","id":"b","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n" +
@@ -141,10 +130,10 @@ func TestJSONFields(t *testing.T) {
 		t.Fatalf("enqueue batch printed\n%s\nand -dry-run before\n%s", batch, dry)
 	}
 	inBatch := tables(t, "enqueue batch -json")
-	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
+	agree(t, "enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
 	waits := output(t, 0, `{"type":"t","id":"e","scope":"behind"}`+"\n", "enqueue", "batch", "-redis", url, "-limits", behind, "-json", "-")
 	_, waits, _ = strings.Cut(waits, "\n")
-	check("its summary", inBatch[1], seen(t, results[4]+waits))
+	agree(t, "its summary", inBatch[1], seen(t, results[4]+waits))
 	paused := writeFile(t, "paused.yaml", "limits: {p: {paused: true, paused_until: 2200-01-31T12:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
 	late := lines + `{"type":"http","id":"d","scope":"p","max_wait":"1h","http":{"url":"https://api.example.com/"}}` + "\n"
 	held := output(t, 1, late, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
@@ -160,14 +149,14 @@ func TestJSONFields(t *testing.T) {
 		}
 	}
 	inForecast := tables(t, "enqueue batch -dry-run -json")
-	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(dries, "")))
-	check("its summary", inForecast[1], seen(t, strings.Join(ends, "")))
+	agree(t, "enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(dries, "")))
+	agree(t, "its summary", inForecast[1], seen(t, strings.Join(ends, "")))
 
 	schedules := writeFile(t, "schedules.yaml", "schedules: {s: {cron: '@daily', task: {type: r, scope: p}}}\n")
-	check("enqueue schedules", tables(t, "enqueue schedules -json")[0], seen(t, output(t, 0, "", "enqueue", "schedules", "-json", schedules)))
+	agree(t, "enqueue schedules", tables(t, "enqueue schedules -json")[0], seen(t, output(t, 0, "", "enqueue", "schedules", "-json", schedules)))
 
 	health := healthz(t, "-redis", url, "-limits", limits)
-	check("healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
+	agree(t, "healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
 
 	inspected(t, url)
 	used(t)
@@ -175,26 +164,24 @@ func TestJSONFields(t *testing.T) {
 
 	odd := writeFile(t, "odd.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s, unit: tokens}]}}\n")
 	faulty := writeFile(t, "faulty.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5}]}}\n")
-	check("worker limits check", tables(t, "worker limits check -json")[0], seen(t, output(t, 1, "", "worker", "limits", "check", "-json", odd, faulty)))
+	agree(t, "worker limits check", tables(t, "worker limits check -json")[0], seen(t, output(t, 1, "", "worker", "limits", "check", "-json", odd, faulty)))
 
 	tasks := output(t, 0, "", "worker", "tasks", "cancel", "a", "-redis", url, "-json")
 	tasks, all, _ := strings.Cut(tasks, "\n")
 	all += output(t, 0, "", "worker", "tasks", "cancel", "-scope", "p", "-dry-run", "-redis", url, "-json")
 	inTasks := tables(t, "worker tasks -json")
 	delete(inTasks[1], "more") // TestMostTasks sees it
-	check("worker tasks", inTasks[0], seen(t, tasks))
-	check("its summary", inTasks[1], seen(t, all))
+	agree(t, "worker tasks", inTasks[0], seen(t, tasks))
+	agree(t, "its summary", inTasks[1], seen(t, all))
 
 	action := policystore.Action{
 		By: "anna", Via: "cli", Verb: "move", Scope: "p", Queue: "q", Type: "t", Scopes: []string{"p"}, To: "p/a", Reason: "why", Changed: 1, Left: 1, TaskIDs: []string{"b"},
 	}
-	if err := policystore.New(redisAt(t, url), policystore.Config{}).RecordAction(t.Context(), action); err != nil {
-		t.Fatal(err)
-	}
-	check("worker tasks history", tables(t, "worker tasks history -json")[0], seen(t, output(t, 0, "", "worker", "tasks", "history", "-redis", url, "-json")))
+	must(t, policystore.New(redisAt(t, url), policystore.Config{}).RecordAction(t.Context(), action))
+	agree(t, "worker tasks history", tables(t, "worker tasks history -json")[0], seen(t, output(t, 0, "", "worker", "tasks", "history", "-redis", url, "-json")))
 
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
-	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
+	agree(t, "worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
 	for what, blocks := range map[string]string{
 		"enqueue http": "enqueue http -json", "worker limits check": "worker limits check -json", "enqueue schedules": "enqueue schedules -json", "healthz": "GET /healthz of worker -listen",
@@ -230,23 +217,17 @@ func inspected(t *testing.T, url string) {
 	pausedScope, pausedTask := inspectedPaused(t, lines)
 	before := ask("scope", "w")
 	refused(t, url, limits, "w")
-	if got, want := seen(t, before+ask("scope", "w")+ask("scope", "runs")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
-		t.Errorf("worker inspect scope: docs/json.md has %v, the program prints %v", want, got)
-	}
+	agree(t, "worker inspect scope", tables(t, "worker inspect -json scope")[0], seen(t, before+ask("scope", "w")+ask("scope", "runs")+pausedScope))
 	listed := strings.SplitAfter(strings.TrimSuffix(ask("scope"), "\n"), "\n")
 	listed = []string{strings.Join(listed[:len(listed)-1], ""), listed[len(listed)-1]}
 	for i, want := range tables(t, "worker inspect -json scope, without a scope") { // of the scopes, and of all
-		if got := seen(t, listed[i]); !maps.Equal(got, want) {
-			t.Errorf("worker inspect scope, without a scope: docs/json.md has %v, the program prints %v", want, got)
-		}
+		agree(t, "worker inspect scope, without a scope", want, seen(t, listed[i]))
 	}
 	want := tables(t, "worker inspect -json task")[0]
 	got := seen(t, tasks+pausedTask)
 	got["last_error"] = "string" // of a task that has failed
 	got["scope_from"] = "string" // of a task without headers: TestInspectTaskOfSpends sees it
-	if !maps.Equal(got, want) {
-		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)
-	}
+	agree(t, "worker inspect task", want, got)
 }
 
 // inspectedPaused is what worker inspect prints of a scope that is paused, and that no rule matches afterwards, and of a task of it.
@@ -268,9 +249,7 @@ func used(t *testing.T) {
 	t.Helper()
 	server := redistest.NewServer(t)
 	r, err := usage.New(server.Client(t), usage.Config{App: "billing"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	by := usage.By{Queue: "invoices", Type: "http", EnqueuedBy: "shop"}
 	for n := range 40 { // a 41st is one of the others
 		r.SpentCosts("payments/acme", by, policy.Costs{"requests": 3, "tokens": 1500})
@@ -278,23 +257,19 @@ func used(t *testing.T) {
 	}
 	r.SpentCosts("payments/acme", by, policy.Costs{"tokens": 500})
 	r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "payments", Rule: "trial"}}, Outcome: throttle.ShadowAllowed})
-	if err := r.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Flush(t.Context()))
 	const heading = "worker inspect usage -json"
 	sample := parsePage("docs/json.md", section(t, "docs/json.md", heading)).blocks[0].text
 	for what, text := range map[string]string{
-		"the program prints": output(t, 0, "", "worker", "inspect", "usage", "-redis", "redis://"+server.Addr(), "-json", "payments"),
-		"its sample has":     sample,
+		"by the program": output(t, 0, "", "worker", "inspect", "usage", "-redis", "redis://"+server.Addr(), "-json", "payments"),
+		"in its sample":  sample,
 	} {
 		objects := slices.Collect(strings.Lines(text))
 		if len(objects) < 2 {
 			t.Fatalf("worker inspect usage: %s\n%s", what, text)
 		}
 		for i, object := range []string{objects[0], objects[len(objects)-1]} {
-			if want, got := tables(t, heading)[i], seen(t, object); !maps.Equal(got, want) {
-				t.Errorf("worker inspect usage: docs/json.md has %v, %s %v", want, what, got)
-			}
+			agree(t, "worker inspect usage, "+what, tables(t, heading)[i], seen(t, object))
 		}
 	}
 }
@@ -340,9 +315,7 @@ func changedLimits(t *testing.T, url string) {
 		"drain":         {table[5], lastOf(t, ask(0, "drain", "p"))},
 		"verify":        {table[6], seen(t, verified)},
 	} {
-		if !maps.Equal(c.want, c.got) {
-			t.Errorf("worker limits, %s: docs/json.md has %v, the program prints %v", what, c.want, c.got)
-		}
+		agree(t, "worker limits, "+what, c.want, c.got)
 	}
 }
 
@@ -384,58 +357,33 @@ func started(t *testing.T, url, limits string, scopes ...string) {
 func limiterAt(t *testing.T, url, limits string) *throttle.Limiter {
 	t.Helper()
 	policy, err := limitsyaml.Load(limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limiter, err := throttle.New(redisAt(t, url), policy, throttle.Config{App: "worker"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return limiter
 }
 
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
 // output runs a program to its end and returns its standard output.
 func output(t *testing.T, code int, stdin, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(program(t, name), args...)
-	cmd.Stdin = strings.NewReader(stdin)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if got := cmd.ProcessState.ExitCode(); got != code {
-		t.Fatalf("%s %s: exit code %d, want %d: %v\n%s", name, strings.Join(args, " "), got, code, err, stderr.String())
-	}
-	return string(out)
+	stdout, _ := programs.Run(t, code, strings.NewReader(stdin), name, args...)
+	return stdout
 }
 
 // healthz runs a worker until it has told of everything, and returns what.
 func healthz(t *testing.T, args ...string) (body string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
-	cmd := exec.Command(program(t, "worker"), slices.Concat(args, []string{"-listen", addr})...)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // gone already, unless the test failed
-	})
-	redistest.WaitFor(t, "worker to know how many there are", 2*time.Minute, func() bool {
+	worker := programs.Start(t, nil, "worker", slices.Concat(args, []string{"-listen", "127.0.0.1:0"})...)
+	worker.Says("msg=listening")
+	addr := regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(worker.Stderr.String())[1]
+	redistest.WaitFor(t, "worker to know how many there are", programs.Bound, func() bool {
 		res, err := http.Get("http://" + addr + "/healthz")
 		if err != nil {
 			return false
@@ -445,11 +393,7 @@ func healthz(t *testing.T, args ...string) (body string) {
 		body = string(text)
 		return err == nil && strings.Contains(body, `"workers":`)
 	})
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("worker: %v\n%s", err, stderr.String())
-	}
+	worker.Terminate()
+	worker.Ends(0)
 	return body
 }

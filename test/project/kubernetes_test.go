@@ -19,6 +19,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -154,9 +155,7 @@ func podOf(t *testing.T, all map[string]manifest, kind, redisURL string) pod {
 	}
 	dir := t.TempDir()
 	for name, text := range files.Data {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	p := pod{container: c, grace: time.Duration(spec.TerminationGracePeriodSeconds) * time.Second}
 	for _, arg := range c.Args {
@@ -199,9 +198,7 @@ type running struct {
 func (p pod) start(t *testing.T) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &running{addr: l.Addr().String()}
 	_ = l.Close()
 	args := slices.Clone(p.args)
@@ -210,11 +207,9 @@ func (p pod) start(t *testing.T) *running {
 		t.Fatalf("-listen is not the container's port: %v", args)
 	}
 	args[at] = "-listen=" + r.addr
-	r.cmd = exec.Command(program(t, "worker"), args...)
+	r.cmd = exec.Command(programs.Path(t, "worker"), args...)
 	r.cmd.Env, r.cmd.Stderr = append(os.Environ(), p.env...), &r.stderr
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.cmd.Start())
 	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // gone already, unless the test failed
 	return r
 }
@@ -230,7 +225,7 @@ func (p pod) probe(t *testing.T, r *running, of probe) (code int, said string) {
 	args[at-1] = "-listen=" + r.addr
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program(t, "worker"), args...)
+	cmd := exec.CommandContext(ctx, programs.Path(t, "worker"), args...)
 	cmd.Env = p.env
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -248,7 +243,7 @@ func TestKubernetes(t *testing.T) {
 	url := "redis://" + server.Addr()
 
 	job := podOf(t, all, "Job", url)
-	imported := exec.Command(program(t, "worker"), job.args...)
+	imported := exec.Command(programs.Path(t, "worker"), job.args...)
 	imported.Env = append(os.Environ(), job.env...)
 	if out, err := imported.CombinedOutput(); err != nil {
 		t.Fatalf("the Job: %v\n%s", err, out)
@@ -287,9 +282,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	server.Restart(t)
 	await(p, p.ReadinessProbe, 0, "ok: ")
-	if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, worker.cmd.Process.Signal(syscall.SIGTERM))
 	if err := worker.cmd.Wait(); err != nil {
 		t.Errorf("SIGTERM: %v\n%s", err, worker.stderr.String())
 	}

@@ -28,9 +28,7 @@ func TestLeavingAsWritten(t *testing.T) {
 	limits, err := worker.New(rdb, worker.Config{
 		Limits: policy.PerHour("api", 1), Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	enqueueBothWays(t, rdb)
 	var ran atomic.Int64
 	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
@@ -38,9 +36,7 @@ func TestLeavingAsWritten(t *testing.T) {
 		return nil
 	})
 	headways := limits.NewServer(asynq.Config{Concurrency: 4})
-	if err := headways.Start(handler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, headways.Start(handler))
 	redistest.WaitFor(t, "one to run and five to wait", 2*time.Minute, func() bool {
 		info, err := inspector.GetQueueInfo("default")
 		return err == nil && ran.Load() == 1 && info.Retry+info.Scheduled == 5
@@ -68,9 +64,7 @@ func TestLeavingAsWritten(t *testing.T) {
 	}
 
 	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 50 * time.Millisecond})
-	if err := bare.Start(handler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, bare.Start(handler))
 	t.Cleanup(bare.Shutdown)
 	for _, all := range []func(string) (int, error){inspector.RunAllRetryTasks, inspector.RunAllScheduledTasks} {
 		if _, err := all("default"); err != nil {
@@ -101,8 +95,6 @@ func enqueueBothWays(t *testing.T, rdb *redis.Client) {
 func keys(t *testing.T, rdb *redis.Client, pattern string) []string {
 	t.Helper()
 	found, err := rdb.Keys(t.Context(), pattern).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }

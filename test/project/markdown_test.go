@@ -38,9 +38,7 @@ func pages(t *testing.T) []page {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := make([]page, len(paths))
 	for i, path := range paths {
 		all[i] = parsePage(path, read(t, path))
@@ -51,9 +49,7 @@ func pages(t *testing.T) []page {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -139,14 +135,9 @@ func TestNamedTestsExist(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := os.ReadFile(filepath.Join(root, "worker/outbound/doc.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range append(pages(t), page{path: "worker/outbound/doc.go", text: string(doc)}) {
+	must(t, err)
+	const doc = "worker/outbound/doc.go"
+	for _, p := range append(pages(t), page{path: doc, text: read(t, doc)}) {
 		for _, name := range testName.FindAllString(p.text, -1) {
 			if !known[name] {
 				t.Errorf("%s names %s, and there is no such test", p.path, name)

@@ -40,15 +40,11 @@ func TestMetricsAreAsWritten(t *testing.T) {
 	}
 
 	files, err := filepath.Glob(filepath.Join(root, "worker", "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var kinds []string
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
@@ -67,11 +63,7 @@ func TestMetricsAreAsWritten(t *testing.T) {
 // documentedMetrics returns the labels of each metric of docs/metrics.md, and the page.
 func documentedMetrics(t *testing.T) (labels map[string]string, text string) {
 	t.Helper()
-	for _, p := range pages(t) {
-		if p.path == "docs/metrics.md" {
-			text = p.text
-		}
-	}
+	text = read(t, "docs/metrics.md")
 	labels = map[string]string{}
 	for _, m := range metricRow.FindAllStringSubmatch(text, -1) {
 		labels[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])

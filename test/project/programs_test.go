@@ -1,48 +1,36 @@
 package project
 
 import (
-	"fmt"
+	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"sync"
+	"strings"
 	"testing"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// built is where worker and enqueue are, once a test has asked for them.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+func TestMain(m *testing.M) { os.Exit(programs.Main(func() int { return redistest.Main(m) })) }
 
-// program returns the path of worker or enqueue as this tree builds it.
-func program(t *testing.T, name string) string {
+// must ends the test at an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "headway-project-"); built.err != nil {
-			return
-		}
-		cmd := exec.Command("go", "build", "-o", built.dir+string(filepath.Separator), "./cmd/worker", "./cmd/enqueue")
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w\n%s", err, out)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return filepath.Join(built.dir, name)
 }
 
-func TestMain(m *testing.M) {
-	code := redistest.Main(m)
-	if built.dir != "" {
-		if err := os.RemoveAll(built.dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
+// goSays runs go at the root and returns its standard output.
+func goSays(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		exit := new(exec.ExitError)
+		errors.As(err, &exit)
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, exit.Stderr)
 	}
-	os.Exit(code)
+	return string(out)
 }

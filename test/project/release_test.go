@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,22 +29,7 @@ func newRepository(t *testing.T, paths ...string) repository {
 	t.Helper()
 	r := repository(t.TempDir())
 	for _, path := range paths {
-		err := filepath.WalkDir(filepath.Join(root, path), func(from string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if d.IsDir() {
-				return nil
-			}
-			name, err := filepath.Rel(root, from)
-			if err != nil {
-				return err
-			}
-			return r.copy(from, name)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, exec.Command("cp", "-R", filepath.Join(root, path), r.path(path)).Run())
 	}
 	r.git(t, "init", "-q")
 	r.git(t, "add", "-A")
@@ -55,19 +39,10 @@ func newRepository(t *testing.T, paths ...string) repository {
 
 func (r repository) path(name string) string { return filepath.Join(string(r), name) }
 
-func (r repository) copy(from, name string) error {
-	info, err := os.Stat(from)
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(r.path(name)), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(r.path(name), text, info.Mode().Perm())
+func (r repository) write(t *testing.T, name, text string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(r.path(name)), 0o700))
+	must(t, os.WriteFile(r.path(name), []byte(text), 0o600))
 }
 
 // git runs git without the settings of whoever runs the test.
@@ -93,12 +68,7 @@ func (r repository) addPrograms(t *testing.T) {
 		"cmd/worker/main.go":  saysVersion("worker"),
 		"cmd/enqueue/main.go": saysVersion("enqueue"),
 	} {
-		if err := os.MkdirAll(filepath.Dir(r.path(name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(r.path(name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		r.write(t, name, text)
 	}
 	r.git(t, "add", "-A")
 	r.git(t, "commit", "-q", "-m", "programs")
@@ -140,9 +110,7 @@ func TestRelease(t *testing.T) {
 	there := repository(filepath.Join(t.TempDir(), "clone"))
 	here.git(t, "clone", "-q", "--depth=1", "--no-local", string(here), string(there)) // as CI clones
 	there.git(t, "tag", version)
-	if err := there.copy(filepath.Join(root, "README.md"), "bin/release/headway_v0.0.9_linux_amd64.tar.gz"); err != nil {
-		t.Fatal(err)
-	}
+	there.write(t, "bin/release/headway_v0.0.9_linux_amd64.tar.gz", "of a release before")
 
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	name := fmt.Sprintf("headway_%s_%s_%s.tar.gz", version, runtime.GOOS, runtime.GOARCH)
@@ -152,9 +120,7 @@ func TestRelease(t *testing.T) {
 			t.Fatalf("%v\n%s", err, said)
 		}
 		entries, err := os.ReadDir(r.path("bin/release"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var names []string
 		for _, e := range entries {
 			names = append(names, e.Name())
@@ -163,9 +129,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("bin/release holds %q", names)
 		}
 		archive, err := os.ReadFile(r.path("bin/release/" + name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sums, err := os.ReadFile(r.path("bin/release/SHA256SUMS"))
 		if want := fmt.Sprintf("%x  %s\n", sha256.Sum256(archive), name); err != nil || string(sums) != want {
 			t.Errorf("SHA256SUMS is %q, %v; want %q", sums, err, want)
@@ -193,9 +157,7 @@ func TestRelease(t *testing.T) {
 func unpack(t *testing.T, archive []byte, dir string) (names []string) {
 	t.Helper()
 	zip, err := gzip.NewReader(bytes.NewReader(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if zip.Name != "" || !zip.ModTime.IsZero() {
 		t.Errorf("gzip names %q of %v: it is to name nothing", zip.Name, zip.ModTime)
 	}
@@ -204,9 +166,7 @@ func unpack(t *testing.T, archive []byte, dir string) (names []string) {
 		if errors.Is(err, io.EOF) {
 			return names
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mode := int64(0o644)
 		if strings.HasPrefix(h.Name, "headway-") {
 			mode = 0o755
@@ -215,12 +175,8 @@ func unpack(t *testing.T, archive []byte, dir string) (names []string) {
 			t.Errorf("%s has mode %o, belongs to %d:%d (%q:%q) and is of %v", h.Name, h.Mode, h.Uid, h.Gid, h.Uname, h.Gname, h.ModTime)
 		}
 		text, err := io.ReadAll(files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(h.Name)), text, h.FileInfo().Mode()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, filepath.Base(h.Name)), text, h.FileInfo().Mode()))
 		names = append(names, h.Name)
 	}
 }

@@ -23,12 +23,8 @@ func newMachine(t *testing.T, programs map[string]string) *machine {
 	m := &machine{t: t, dir: t.TempDir()}
 	for _, tool := range []string{"sh", "sed", "cut", "env", "chmod", "cat"} {
 		path, err := exec.LookPath(tool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(m.dir, tool)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.Symlink(path, filepath.Join(m.dir, tool)))
 	}
 	for name, does := range map[string]string{"id": "echo 0", "uname": "echo Linux", "go": "echo cc", "cc": ":", "promtool": ":"} {
 		m.has(name, does)
@@ -61,9 +57,7 @@ func (m *machine) installs(manager, program, does string) {
 func (m *machine) setup(env ...string) (said, calls string, err error) {
 	m.t.Helper()
 	script, err := filepath.Abs(filepath.Join(root, "test", "setup.sh"))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, err)
 	cmd := exec.Command(filepath.Join(m.dir, "sh"), script, "-race", "-promtool")
 	cmd.Env = append([]string{"PATH=" + m.dir}, env...)
 	out, err := cmd.CombinedOutput()

@@ -2,13 +2,14 @@ package project
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/test/programs"
 )
 
 // known are the programs that pages may tell a reader to run without a test
@@ -35,7 +36,7 @@ func TestShellBlocks(t *testing.T) {
 					}
 				}
 			case name == "worker" || name == "enqueue":
-				if err := takes(program(t, name), words[1:]); err != nil {
+				if err := takes(programs.Path(t, name), words[1:]); err != nil {
 					t.Errorf("%s: %v", where, err)
 				}
 			case name == "docker":
@@ -100,12 +101,8 @@ var target = regexp.MustCompile(`(?m)^([a-z/]+):.* ## `)
 
 func makeTargets(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var names []string
-	for _, m := range target.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range target.FindAllStringSubmatch(read(t, "Makefile"), -1) {
 		names = append(names, m[1])
 	}
 	return names
