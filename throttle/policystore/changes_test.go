@@ -65,8 +65,7 @@ func TestNeverAdmitted(t *testing.T) {
 	t.Parallel()
 	s, rdb := withFile(t)
 	must(t, set(s, anna, "mail", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
-	_, err := s.Unset(t.Context(), anna, "mail", "")
-	must(t, err)
+	must(t, second(s.Unset(t.Context(), anna, "mail", "")))
 	must(t, set(s, anna, "payments/*", "tenant", "burst=2"))
 	limiter, err := throttle.New(rdb, policyOf(t, "limits: {search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"), throttle.Config{Prefix: redistest.Prefix(t)})
 	must(t, err)
@@ -125,25 +124,25 @@ func TestUnmatchedSince(t *testing.T) {
 // "Preview returns what would be in force after a Holder had published p", for whatever stands there, "and changes nothing".
 func TestPreview(t *testing.T) {
 	t.Parallel()
-	ours := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
+	ours := policyOf(t, newerFile)
 	for name, prepare := range map[string]func(t *testing.T, s *Store){
 		"nothing":       func(*testing.T, *Store) {},
-		"another file":  func(t *testing.T, s *Store) { publish(t, s, policyOf(t, file)) },
-		"the same file": func(t *testing.T, s *Store) { publish(t, s, ours) },
+		"another file":  func(t *testing.T, s *Store) { publish(t, s, file) },
+		"the same file": func(t *testing.T, s *Store) { publish(t, s, newerFile) },
 		"live changes": func(t *testing.T, s *Store) {
-			publish(t, s, policyOf(t, file))
+			publish(t, s, file)
 			must(t, set(s, anna, "payments", "account", "limit=7"), paused(s, anna, "search"))
 		},
 		"an import": func(t *testing.T, s *Store) {
-			publish(t, s, policyOf(t, file))
+			publish(t, s, file)
 			must(t, second(s.Import(t.Context(), anna, policyOf(t, "limits: {p: {owner: x}}"), "f", true)))
 		},
 		"a newer file that nobody has": func(t *testing.T, s *Store) {
-			publish(t, s, ours)
-			publish(t, s, policyOf(t, file))
+			publish(t, s, newerFile)
+			publish(t, s, file)
 		},
 		"a newer file": func(t *testing.T, s *Store) {
-			publish(t, s, ours)
+			publish(t, s, newerFile)
 			_, _, err := NewHolder(s, "worker two").Publish(t.Context(), policyOf(t, file), nil)
 			must(t, err)
 		},
@@ -171,9 +170,10 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-func publish(t *testing.T, s *Store, p *policy.Policy) {
+// publish has worker one publish a file.
+func publish(t *testing.T, s *Store, text string) {
 	t.Helper()
-	_, _, err := s.PublishFile(t.Context(), "worker zero", p, nil)
+	_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, text), nil)
 	must(t, err)
 }
 
@@ -189,8 +189,7 @@ limits:
 func spent(t *testing.T, rdb redis.UniversalClient, user redis.UniversalClient) (*Store, *throttle.Limiter) {
 	t.Helper()
 	s := New(user, Config{})
-	_, _, err := New(rdb, Config{}).PublishFile(t.Context(), "worker one", policyOf(t, fileOfTwo), nil)
-	must(t, err)
+	publish(t, New(rdb, Config{}), fileOfTwo)
 	l, err := throttle.New(rdb, policyOf(t, fileOfTwo), throttle.Config{})
 	must(t, err)
 	spend(t, l)
@@ -276,24 +275,15 @@ func TestResetWithoutATrace(t *testing.T) {
 	server := redistest.NewServer(t)
 	user := server.Client(t)
 	s, l := spent(t, server.Client(t), user)
-	user.AddHook(cutting{})
+	user.AddHook(before(func(_ bool, cmds ...redis.Cmder) error {
+		if slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Name() == "hset" && len(c.Args()) > 4 }) { // a version is written
+			return errors.New("the connection is gone")
+		}
+		return nil
+	}))
 	_, err := s.Reset(t.Context(), anna, l, "payments", "")
 	if err == nil || !strings.Contains(err.Error(), "payments was reset (account: 3 requests, day: 40 tokens), and the history does not have it") || !errors.Is(err, throttle.ErrUnavailable) {
 		t.Error(err)
-	}
-}
-
-// cutting fails what writes a version.
-type cutting struct{}
-
-func (cutting) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (cutting) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (cutting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Name() == "hset" && len(c.Args()) > 4 }) {
-			return errors.New("the connection is gone")
-		}
-		return next(ctx, cmds)
 	}
 }
 

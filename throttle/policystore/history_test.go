@@ -21,22 +21,14 @@ func storied(t *testing.T) (*Store, *redis.Client) {
 	s, rdb := withFile(t)
 	ctx := t.Context()
 	must(t, set(s, anna, "payments", "account", "limit=7"), set(s, Edit{By: "bert", For: time.Hour}, "payments/acme", "tenant", "limit=500"))
-	_, err := s.Pause(ctx, Edit{By: "bert", For: time.Hour}, "payments")
-	must(t, err)
-	_, err = s.Resume(ctx, anna, "payments")
-	must(t, err)
-	_, err = s.Reassign(ctx, anna, "payments", Assigned{Owner: new("payments-team"), Apps: []string{"billing"}, Weight: new(int64(3))})
-	must(t, err)
-	_, err = s.Remove(ctx, anna, "payments", "account")
-	must(t, err)
-	_, err = s.Import(ctx, bert, policyOf(t, "limits: {p: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"), "other.yaml", true)
-	must(t, err)
-	_, err = s.Rollback(ctx, anna, 3)
-	must(t, err)
-	_, err = s.Unset(ctx, anna, "", "")
-	must(t, err)
-	_, _, err = s.PublishFile(ctx, "worker two", policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1)), nil)
-	must(t, err)
+	must(t, second(s.Pause(ctx, Edit{By: "bert", For: time.Hour}, "payments")))
+	must(t, second(s.Resume(ctx, anna, "payments")))
+	must(t, second(s.Reassign(ctx, anna, "payments", Assigned{Owner: new("payments-team"), Apps: []string{"billing"}, Weight: new(int64(3))})))
+	must(t, second(s.Remove(ctx, anna, "payments", "account")))
+	must(t, second(s.Import(ctx, bert, policyOf(t, "limits: {p: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"), "other.yaml", true)))
+	must(t, second(s.Rollback(ctx, anna, 3)))
+	must(t, second(s.Unset(ctx, anna, "", "")))
+	publish(t, s, newerFile)
 	return s, rdb
 }
 
@@ -90,7 +82,7 @@ func TestVerifyNotices(t *testing.T) {
 	}{
 		"an author":         {rewrite("v:2", `"by":"anna"`, `"by":"eve"`), 2},
 		"the first author":  {rewrite("v:1", `"by":"worker one"`, `"by":"eve"`), 1},
-		"the newest author": {rewrite("v:11", `"by":"worker two"`, `"by":"eve"`), 11},
+		"the newest author": {rewrite("v:11", `"by":"worker one"`, `"by":"eve"`), 11},
 		"a user":            {rewrite("v:4", `"user":"default"`, `"user":"eve"`), 4},
 		"a change":          {rewrite("v:2", "limit=7", "limit=8"), 2},
 		"a rule":            {rewrite("v:3", "limit: 500", "limit: 5"), 3},
@@ -170,12 +162,11 @@ func TestUserIsRecorded(t *testing.T) {
 		return New(rdb, Config{}), rdb.Options().Username
 	}
 	s, user := options()
-	_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil)
-	must(t, err, set(s, Edit{By: "default"}, "payments/acme", "tenant", "limit=100"), paused(s, anna, "payments"))
+	publish(t, s, file)
+	must(t, set(s, Edit{By: "default"}, "payments/acme", "tenant", "limit=100"), paused(s, anna, "payments"))
 	other, otherUser := options()
 	must(t, set(other, bert, "payments/acme", "tenant", "limit=200"))
-	_, err = other.Assign(t.Context(), bert, "payments", new("team"), nil)
-	must(t, err)
+	must(t, second(other.Assign(t.Context(), bert, "payments", new("team"), nil)))
 	v, err := s.Current(t.Context())
 	must(t, err)
 	if v.User != otherUser || v.File.User != user || v.Rules[0].CreatedUser != user || v.Rules[0].UpdatedUser != otherUser ||
@@ -345,25 +336,18 @@ func TestRollbackSaysWhoRolledBack(t *testing.T) {
 	a, b := New(first, Config{}), New(other, Config{})
 	aUser, bUser := first.Options().Username, other.Options().Username
 	ctx := t.Context()
-	_, _, err := a.PublishFile(ctx, "worker one", policyOf(t, file), nil)
-	must(t, err)
+	publish(t, a, file)
 	must(t, set(a, anna, "payments", "account", "limit=7"), set(a, anna, "payments/acme", "tenant", "limit=100"), paused(a, anna, "search"), paused(a, anna, "mail"))
-	_, err = a.Assign(ctx, anna, "payments", new("team"), nil)
-	must(t, err)
-	_, err = a.Assign(ctx, anna, "search", new("others"), nil)
-	must(t, err)
+	must(t, second(a.Assign(ctx, anna, "payments", new("team"), nil)))
+	must(t, second(a.Assign(ctx, anna, "search", new("others"), nil)))
 	then, err := a.Current(ctx)
 	must(t, err)
-	_, err = a.Unset(ctx, anna, "payments", "")
-	must(t, err)
-	_, err = a.Resume(ctx, anna, "mail")
-	must(t, err)
+	must(t, second(a.Unset(ctx, anna, "payments", "")))
+	must(t, second(a.Resume(ctx, anna, "mail")))
 	must(t, set(a, anna, "payments/acme", "tenant", "limit=200"))
-	_, _, err = a.PublishFile(ctx, "worker two", policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1)), nil)
-	must(t, err)
+	publish(t, a, newerFile)
 
-	_, err = b.Rollback(ctx, Edit{By: "bert", Reason: "as it was"}, then.Number)
-	must(t, err)
+	must(t, second(b.Rollback(ctx, Edit{By: "bert", Reason: "as it was"}, then.Number)))
 	v, err := b.Current(ctx)
 	must(t, err)
 	if v.Reason != "as it was" || v.Imported == nil || v.Imported.By != "bert" || v.Imported.User != bUser || v.Imported.Reason != v.Reason || v.Imported.Sum != then.File.Sum {

@@ -46,9 +46,7 @@ func newStore(t *testing.T) (*Store, *redis.Client) {
 func withFile(t *testing.T) (*Store, *redis.Client) {
 	t.Helper()
 	s, rdb := newStore(t)
-	if _, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil); err != nil {
-		t.Fatal(err)
-	}
+	publish(t, s, file)
 	return s, rdb
 }
 
@@ -85,16 +83,13 @@ func TestSetKeepsWhatIsNotGiven(t *testing.T) {
 		t.Errorf("%+v", made)
 	}
 	// One that only "*" has is the scope's own from then on, and keeps what it inherits.
-	if made, err = s.Set(t.Context(), bert, "payments/acme", "tenant", map[string]string{"burst": "9"}); err != nil {
-		t.Fatal(err)
-	}
+	made, err = s.Set(t.Context(), bert, "payments/acme", "tenant", map[string]string{"burst": "9"})
+	must(t, err)
 	if made.RuleBefore != "" || made.Rule != "{name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 9}" {
 		t.Errorf("%+v", made)
 	}
 	// A rule that is new, in a place that is.
-	if _, err := s.Set(t.Context(), bert, "search/*/images", "plan", map[string]string{"algorithm": "fixed-window", "limit": "7", "per": "1h"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, set(s, bert, "search/*/images", "plan", "algorithm=fixed-window", "limit=7", "per=1h"))
 	has(t, s.nowSays(t), "limit: 200", "limit: 40, per: 1s, burst: 5", "limit: 40, per: 1s, burst: 9", "images:", "limit: 7, per: 1h")
 	v, err := s.Current(t.Context())
 	if err != nil || len(v.Rules) != 3 || v.Rules[1].CreatedBy != "bert" && v.Rules[0].CreatedBy != "bert" {
@@ -105,7 +100,7 @@ func TestSetKeepsWhatIsNotGiven(t *testing.T) {
 func TestSetRefuses(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
-	for want, set := range map[string]func() error{
+	s.refuses(t, map[string]func() error{
 		"the least is 0":                 func() error { return set(s, anna, "payments", "account", "limit=-1") },
 		"algorithm is missing":           func() error { return set(s, anna, "payments", "new", "limit=1") },
 		"is not a field of a rule":       func() error { return set(s, anna, "payments", "account", "bursts=1") },
@@ -114,16 +109,24 @@ func TestSetRefuses(t *testing.T) {
 		`"\x1b[2J" is nobody`:            func() error { return set(s, Edit{By: "\x1b[2J"}, "payments", "account", "limit=1") },
 		"needs somebody":                 func() error { return set(s, Edit{By: " "}, "payments", "account", "limit=1") },
 		"meant for version 7":            func() error { return set(s, Edit{By: "anna", IfVersion: 7}, "payments", "account", "limit=1") },
-		"payments has no rule \"x\"":     func() error { _, err := s.Remove(t.Context(), anna, "payments", "x"); return err },
-		"and inherits {name: tenant, al": func() error { _, err := s.Remove(t.Context(), anna, "payments/acme", "tenant"); return err },
-		"it is so already":               func() error { _, err := s.Unset(t.Context(), anna, "payments", "account"); return err },
-		"version 9 of the limits":        func() error { _, err := s.Rollback(t.Context(), anna, 9); return err },
-	} {
-		if err := set(); err == nil || !strings.Contains(err.Error(), want) {
+		"payments has no rule \"x\"":     func() error { return second(s.Remove(t.Context(), anna, "payments", "x")) },
+		"and inherits {name: tenant, al": func() error { return second(s.Remove(t.Context(), anna, "payments/acme", "tenant")) },
+		"it is so already":               func() error { return second(s.Unset(t.Context(), anna, "payments", "account")) },
+		"version 9 of the limits":        func() error { return second(s.Rollback(t.Context(), anna, 9)) },
+	})
+}
+
+// refuses wants each change to fail with the text that it stands under, and none to change anything.
+func (s *Store) refuses(t *testing.T, changes map[string]func() error) {
+	t.Helper()
+	before, err := s.Current(t.Context())
+	must(t, err)
+	for want, change := range changes {
+		if err := change(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	if v, err := s.Current(t.Context()); err != nil || v.Number != 1 {
+	if v, err := s.Current(t.Context()); err != nil || v.Number != before.Number {
 		t.Errorf("a refused change changed something: %+v, %v", v, err)
 	}
 }
@@ -135,8 +138,7 @@ func set(s *Store, e Edit, scope, rule string, fields ...string) error {
 		key, value, _ := strings.Cut(f, "=")
 		m[key] = value
 	}
-	_, err := s.Set(context.Background(), e, scope, rule, m)
-	return err
+	return second(s.Set(context.Background(), e, scope, rule, m))
 }
 
 func must(t *testing.T, errs ...error) {
@@ -151,14 +153,11 @@ func TestRemoveAndUnset(t *testing.T) {
 	s, _ := withFile(t)
 	ctx := t.Context()
 	must(t, set(s, anna, "payments/*", "tenant", "limit=40"), set(s, anna, "payments/acme", "tenant", "limit=100"))
-	_, err := s.Remove(ctx, anna, "payments/*", "tenant")
-	must(t, err)
+	must(t, second(s.Remove(ctx, anna, "payments/*", "tenant")))
 	has(t, s.nowSays(t), "!limit: 40", "!limit: 20,", "limit: 100")
-	_, err = s.Unset(ctx, bert, "payments/*", "tenant")
-	must(t, err)
+	must(t, second(s.Unset(ctx, bert, "payments/*", "tenant")))
 	has(t, s.nowSays(t), "limit: 20,", "limit: 100")
-	_, err = s.Unset(ctx, bert, "payments/acme", "")
-	must(t, err)
+	must(t, second(s.Unset(ctx, bert, "payments/acme", "")))
 	if got := s.nowSays(t); got != string(limitsyaml.Format(policyOf(t, file))) {
 		t.Error(got)
 	}
@@ -208,8 +207,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
-	_, err := s.Remove(t.Context(), anna, "payments/acme", "tenant")
-	must(t, err)
+	must(t, second(s.Remove(t.Context(), anna, "payments/acme", "tenant")))
 	v, err := s.Current(t.Context())
 	if err != nil || len(v.Rules) != 0 {
 		t.Errorf("%+v, %v", v.Rules, err)
@@ -228,15 +226,12 @@ func TestImportAndRollback(t *testing.T) {
 	ctx := t.Context()
 	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
 	other := policyOf(t, "limits:\n  payments: {rules: [{name: account, algorithm: sliding-window, limit: 50, per: 1s}]}\n  mail: {rules: [{name: day, algorithm: fixed-window, limit: 9, per: 24h}]}\n")
-	_, err := s.Import(ctx, bert, other, "other.yaml", false)
-	must(t, err)
+	must(t, second(s.Import(ctx, bert, other, "other.yaml", false)))
 	has(t, s.nowSays(t), "limit: 50", "limit: 9", "limit: 100", "limit: 20")
-	_, err = s.Import(ctx, bert, other, "other.yaml", false)
-	if !errors.Is(err, ErrUnchanged) {
+	if _, err := s.Import(ctx, bert, other, "other.yaml", false); !errors.Is(err, ErrUnchanged) {
 		t.Errorf("the same again: %v", err)
 	}
-	_, err = s.Import(ctx, bert, other, "other.yaml", true)
-	must(t, err)
+	must(t, second(s.Import(ctx, bert, other, "other.yaml", true)))
 	if got := s.nowSays(t); got != string(limitsyaml.Format(other)) {
 		t.Errorf("replaced:\n%s", got)
 	}
@@ -245,11 +240,9 @@ func TestImportAndRollback(t *testing.T) {
 	if what != FileNew || err != nil || s.nowSays(t) != string(limitsyaml.Format(other)) {
 		t.Errorf("%v, %v", what, err)
 	}
-	_, err = s.Rollback(ctx, anna, 2)
-	must(t, err)
+	must(t, second(s.Rollback(ctx, anna, 2)))
 	has(t, s.nowSays(t), "limit: 200", "limit: 100", "!limit: 9") // version 2 had the file before
-	_, err = s.Unset(ctx, anna, "", "")
-	must(t, err)
+	must(t, second(s.Unset(ctx, anna, "", "")))
 	has(t, s.nowSays(t), "limit: 201", "!limit: 100")
 	history, err := s.History(ctx)
 	must(t, err)
@@ -274,7 +267,7 @@ func TestOlderFileChangesNothing(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
 	ctx, older := t.Context(), policyOf(t, file)
-	newer := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
+	newer := policyOf(t, newerFile)
 	publish := func(p, before *policy.Policy, want Published) {
 		t.Helper()
 		if got, _, err := s.PublishFile(ctx, "worker two", p, before); err != nil || got != want {
@@ -327,10 +320,15 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 			t.Parallel()
 			s, rdb := withFile(t)
 			must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
-			hasty := &meddler{do: func() { must(t, c.others(s)) }}
 			own := redis.NewClient(rdb.Options())
 			t.Cleanup(func() { _ = own.Close() })
-			own.AddHook(hasty)
+			var once sync.Once
+			own.AddHook(before(func(together bool, _ ...redis.Cmder) error {
+				if together { // what changes the limits
+					once.Do(func() { must(t, c.others(s)) })
+				}
+				return nil
+			}))
 			err := c.edit(&Store{rdb: own, key: s.key, most: s.most})
 			if c.want == "" {
 				must(t, err)
@@ -344,17 +342,27 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 	}
 }
 
-// meddler changes something before the first transaction is carried out.
-type meddler struct {
-	once sync.Once
-	do   func()
+// before is a hook that is called before each command that goes alone, with together false, and before each pipeline and
+// each transaction. It may refuse them.
+type before func(together bool, cmds ...redis.Cmder) error
+
+func (before) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := b(false, cmd); err != nil {
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
 }
 
-func (*meddler) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (*meddler) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (m *meddler) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (b before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		m.once.Do(m.do)
+		if err := b(true, cmds...); err != nil {
+			return err
+		}
 		return next(ctx, cmds)
 	}
 }
@@ -427,8 +435,7 @@ func TestStays(t *testing.T) {
 	stays(fileStays)
 	must(t, set(s, anna, "payments", "account", "limit=1"))
 	stays(changesStay)
-	_, err := s.Unset(t.Context(), anna, "", "")
-	must(t, err)
+	must(t, second(s.Unset(t.Context(), anna, "", "")))
 	stays(changesStay) // the history of it has no other copy
 	rdb.PExpire(t.Context(), s.key, time.Minute)
 	must(t, s.Keep(t.Context()))
@@ -459,8 +466,7 @@ func TestHistoryEnds(t *testing.T) {
 		for j := range 80 {
 			text += fmt.Sprintf("t%d: {rules: [{name: r, algorithm: concurrency, limit: %d}]}, ", j, i)
 		}
-		_, err := s.Import(t.Context(), anna, policyOf(t, text+"}}}"), "big.yaml", true)
-		must(t, err)
+		must(t, second(s.Import(t.Context(), anna, policyOf(t, text+"}}}"), "big.yaml", true)))
 	}
 	if used := rdb.MemoryUsage(t.Context(), s.key, 0).Val(); used > int64(s.most)*3/2 {
 		t.Errorf("%d bytes", used)
