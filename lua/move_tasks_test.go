@@ -17,6 +17,45 @@ type taskQueue struct {
 	t      *testing.T
 	rdb    redis.UniversalClient
 	prefix string
+	caller redis.Scripter // who runs the script
+	source string
+}
+
+func newQueue(t *testing.T, rdb redis.UniversalClient, script *Script) taskQueue {
+	t.Helper()
+	return taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:", rdb, script.Source()}
+}
+
+// onQueues tests a script on Redis, as a user who has the given commands and the queue's keys alone, or those of them that are
+// named; on a cluster that forbids keys of other slots; and on miniredis.
+func onQueues(t *testing.T, script *Script, commands []string, test func(t *testing.T, q taskQueue), keys ...string) {
+	t.Helper()
+	t.Parallel()
+	_, mini := redistest.Miniredis(t)
+	for name, rdb := range map[string]redis.UniversalClient{"redis": redistest.Client(t), "cluster": redistest.Cluster(t), "miniredis": mini} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, rdb, script)
+			switch name {
+			case "redis":
+				var may []string
+				for _, key := range keys {
+					may = append(may, redistest.Literal(q.prefix+key)...)
+				}
+				if may == nil {
+					may = []string{q.prefix + "*"}
+				}
+				q.caller = redistest.User(t, may, append(commands, "eval", "evalsha")...)
+			case "cluster":
+				q.source = "#!lua\n" + q.source
+			}
+			test(t, q)
+		})
+	}
+}
+
+func (q taskQueue) run(keys []string, args ...any) *redis.Cmd {
+	return redis.NewScript(q.source).Run(context.Background(), q.caller, keys, args...)
 }
 
 func (q taskQueue) do(args ...any) {
@@ -67,47 +106,31 @@ func (q taskQueue) holds(ids ...string) string {
 // Releasing moves what waits, in order and to the front, says of all else where it is, and touches none of it; on Redis, as a user
 // who may touch the queue's keys alone, on a cluster that forbids keys of other slots, and on miniredis.
 func TestReleaseTasks(t *testing.T) {
-	t.Parallel()
-	server, cluster := redistest.Client(t), redistest.Cluster(t)
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{"redis": server, "cluster": cluster, "miniredis": mini} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
-			states := []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
-			for _, state := range states {
-				q.add(state, state)
+	onQueues(t, MoveTasks, []string{"hmget", "exists", "rpush", "zrem", "zmscore", "hset", "lrem"}, func(t *testing.T, q taskQueue) {
+		states := []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
+		for _, state := range states {
+			q.add(state, state)
+		}
+		q.add("later", "scheduled")
+		q.add("lost", "retry")
+		q.do("ZREM", q.prefix+"retry", "lost")
+		q.do("HSET", q.prefix+"t:result only", "result", "x")
+		q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
+		q.do("ZADD", q.prefix+"scheduled", 1, "no message")
+		ids := append([]string{"retry", "none", "lost", "result only", "no message", "scheduled", "retry"}, states[2:]...)
+		keys, args := q.move("release", "", ids...)
+		want := []int64{1, 0, -4, -4, -4, 1, -4, -1, -2, -3, -3, -3, -4}
+		for round := range 2 {
+			got, err := q.run(keys, args...).Int64Slice()
+			if err != nil || !slices.Equal(got, want) {
+				t.Fatalf("round %d: outcomes %d, %v; want %d for %q", round, got, err, want, ids)
 			}
-			q.add("later", "scheduled")
-			q.add("lost", "retry")
-			q.do("ZREM", q.prefix+"retry", "lost")
-			q.do("HSET", q.prefix+"t:result only", "result", "x")
-			q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
-			q.do("ZADD", q.prefix+"scheduled", 1, "no message")
-			ids := append([]string{"retry", "none", "lost", "result only", "no message", "scheduled", "retry"}, states[2:]...)
-			keys, args := q.move("release", "", ids...)
-
-			caller, source := redis.Scripter(rdb), MoveTasks.Source()
-			switch name {
-			case "redis":
-				caller = redistest.User(t, []string{q.prefix + "*"},
-					"eval", "evalsha", "hmget", "exists", "rpush", "zrem", "zmscore", "hset", "lrem")
-			case "cluster":
-				source = "#!lua\n" + source
+			if got, want := q.holds(append(ids, "later")...), releasedQueue; got != want {
+				t.Fatalf("round %d: the queue holds\n%swant\n%s", round, got, want)
 			}
-			want := []int64{1, 0, -4, -4, -4, 1, -4, -1, -2, -3, -3, -3, -4}
-			for round := range 2 {
-				got, err := redis.NewScript(source).Run(t.Context(), caller, keys, args...).Int64Slice()
-				if err != nil || !slices.Equal(got, want) {
-					t.Fatalf("round %d: outcomes %d, %v; want %d for %q", round, got, err, want, ids)
-				}
-				if got, want := q.holds(append(ids, "later")...), releasedQueue; got != want {
-					t.Fatalf("round %d: the queue holds\n%swant\n%s", round, got, want)
-				}
-				want[0], want[5], want[6] = -2, -2, -2 // sent again it changes nothing
-			}
-		})
-	}
+			want[0], want[5], want[6] = -2, -2, -2 // sent again it changes nothing
+		}
+	})
 }
 
 // retry was given twice: it stands at its first place, once.
@@ -147,89 +170,72 @@ func outcomesOf(reply []any) (out []string) {
 // Taking takes what waits, says of all else what it is, and answers the same when it is sent again. Released, the tasks go into
 // pending, in the order of the call, as long as the lease is still that of the caller.
 func TestTakeTasks(t *testing.T) {
-	t.Parallel()
-	server, cluster := redistest.Client(t), redistest.Cluster(t)
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{"redis": server, "cluster": cluster, "miniredis": mini} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
-			states := []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
-			for _, state := range states {
-				q.add(state, state)
+	onQueues(t, MoveTasks, []string{"hmget", "exists", "lpush", "zadd", "zrem", "zscore", "zmscore", "hset"}, func(t *testing.T, q taskQueue) {
+		states := []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
+		for _, state := range states {
+			q.add(state, state)
+		}
+		q.do("ZADD", q.prefix+"lease", 1_800_057_600, "active")
+		q.add("later", "scheduled")
+		q.add("lost", "retry")
+		q.do("ZREM", q.prefix+"retry", "lost")
+		q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
+		ids := append([]string{"retry", "none", "lost", "no message", "scheduled"}, states[2:]...)
+		keys, args := q.move("take", aLease, ids...)
+		want := []string{"retry", "0", "-4", "-4", "scheduled", "-1", "-2", "-3", "-3", "-3", "-4"}
+		for round := range 2 {
+			got, err := q.run(keys, args...).Slice()
+			if err != nil || !slices.Equal(outcomesOf(got), want) {
+				t.Fatalf("round %d: %q, %v; want %q for %q", round, outcomesOf(got), err, want, ids)
 			}
-			q.do("ZADD", q.prefix+"lease", 1_800_057_600, "active")
-			q.add("later", "scheduled")
-			q.add("lost", "retry")
-			q.do("ZREM", q.prefix+"retry", "lost")
-			q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
-			ids := append([]string{"retry", "none", "lost", "no message", "scheduled"}, states[2:]...)
-			keys, args := q.move("take", aLease, ids...)
-			caller, source := redis.Scripter(rdb), MoveTasks.Source()
-			switch name {
-			case "redis":
-				caller = redistest.User(t, []string{q.prefix + "*"},
-					"eval", "evalsha", "hmget", "exists", "lpush", "zadd", "zrem", "zscore", "zmscore", "hset")
-			case "cluster":
-				source = "#!lua\n" + source
-			}
-			want := []string{"retry", "0", "-4", "-4", "scheduled", "-1", "-2", "-3", "-3", "-3", "-4"}
-			for round := range 2 {
-				got, err := redis.NewScript(source).Run(t.Context(), caller, keys, args...).Slice()
-				if err != nil || !slices.Equal(outcomesOf(got), want) {
-					t.Fatalf("round %d: %q, %v; want %q for %q", round, outcomesOf(got), err, want, ids)
-				}
-				held := q.holds("retry", "scheduled")
-				for _, line := range []string{
-					"pending [pending]\n", "scheduled [later]\n", "retry []\n", "lease [active retry scheduled]\n",
-					"retry map[msg:message of retry state:active]\n", "scheduled map[msg:message of scheduled state:active]\n",
-				} {
-					if !strings.Contains(held, line) {
-						t.Fatalf("round %d: the queue holds\n%sand not %q", round, held, line)
-					}
-				}
-				if n := rdb.LLen(t.Context(), q.prefix+"active").Val(); n != 3 {
-					t.Fatalf("round %d: %d tasks are active, want 3", round, n)
+			held := q.holds("retry", "scheduled")
+			for _, line := range []string{
+				"pending [pending]\n", "scheduled [later]\n", "retry []\n", "lease [active retry scheduled]\n",
+				"retry map[msg:message of retry state:active]\n", "scheduled map[msg:message of scheduled state:active]\n",
+			} {
+				if !strings.Contains(held, line) {
+					t.Fatalf("round %d: the queue holds\n%sand not %q", round, held, line)
 				}
 			}
+			if n := q.rdb.LLen(t.Context(), q.prefix+"active").Val(); n != 3 {
+				t.Fatalf("round %d: %d tasks are active, want 3", round, n)
+			}
+		}
 
-			q.do("ZADD", q.prefix+"lease", 1_800_057_660, "scheduled") // asynq has renewed it: it runs
-			keys, args = q.move("release", aLease, "retry", "scheduled", "active", "later")
-			back, err := redis.NewScript(MoveTasks.Source()).Run(t.Context(), rdb, keys, args...).Int64Slice()
-			if want := []int64{1, -1, -1, 1}; err != nil || !slices.Equal(back, want) {
-				t.Fatalf("given back: %d, %v; want %d", back, err, want)
-			}
-			if held := q.holds("retry"); !strings.Contains(held, "pending [pending later retry]\n") ||
-				!strings.Contains(held, "lease [active scheduled]\n") || !strings.Contains(held, "state:pending") {
-				t.Errorf("given back, the queue holds\n%s", held)
-			}
-			if n := rdb.LLen(t.Context(), q.prefix+"active").Val(); n != 2 {
-				t.Errorf("%d tasks are active, want 2", n)
-			}
-		})
-	}
+		q.do("ZADD", q.prefix+"lease", 1_800_057_660, "scheduled") // asynq has renewed it: it runs
+		q.caller = q.rdb
+		keys, args = q.move("release", aLease, "retry", "scheduled", "active", "later")
+		back, err := q.run(keys, args...).Int64Slice()
+		if want := []int64{1, -1, -1, 1}; err != nil || !slices.Equal(back, want) {
+			t.Fatalf("given back: %d, %v; want %d", back, err, want)
+		}
+		if held := q.holds("retry"); !strings.Contains(held, "pending [pending later retry]\n") ||
+			!strings.Contains(held, "lease [active scheduled]\n") || !strings.Contains(held, "state:pending") {
+			t.Errorf("given back, the queue holds\n%s", held)
+		}
+		if n := q.rdb.LLen(t.Context(), q.prefix+"active").Val(); n != 2 {
+			t.Errorf("%d tasks are active, want 2", n)
+		}
+	})
 }
 
 // A queue that is paused keeps its tasks, and takes those back that were taken before.
 func TestTakeTasksPaused(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
-	q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
+	q := newQueue(t, redistest.Client(t), MoveTasks)
+	moves := func(verb, lease, id, want string) {
+		t.Helper()
+		keys, args := q.move(verb, lease, id)
+		if got, err := q.run(keys, args...).Slice(); err != nil || outcomesOf(got)[0] != want {
+			t.Errorf("%s %s: %v, %v, want %s", verb, id, got, err, want)
+		}
+	}
 	q.add("a", "scheduled")
 	q.add("b", "retry")
-	keys, args := q.move("take", aLease, "a")
-	if got, err := redis.NewScript(MoveTasks.Source()).Run(t.Context(), rdb, keys, args...).Slice(); err != nil || outcomesOf(got)[0] != "a" {
-		t.Fatalf("%v, %v", got, err)
-	}
+	moves("take", aLease, "a", "a")
 	q.do("SET", q.prefix+"paused", 1)
-	keys, args = q.move("take", "1800057631.5", "b")
-	if got, err := redis.NewScript(MoveTasks.Source()).Run(t.Context(), rdb, keys, args...).Slice(); err != nil || outcomesOf(got)[0] != "-5" {
-		t.Errorf("of a paused queue: %v, %v", got, err)
-	}
-	keys, args = q.move("release", aLease, "a")
-	if got, err := redis.NewScript(MoveTasks.Source()).Run(t.Context(), rdb, keys, args...).Int64Slice(); err != nil || got[0] != 1 {
-		t.Errorf("given back to a paused queue: %v, %v", got, err)
-	}
+	moves("take", "1800057631.5", "b", "-5")
+	moves("release", aLease, "a", "1")
 }
 
 // "a server that refuses a command half-way leaves no task in neither"
@@ -257,12 +263,12 @@ func TestTasksRefused(t *testing.T) {
 		for i, missing := range test.commands {
 			t.Run(name+" "+missing, func(t *testing.T) {
 				t.Parallel()
-				q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
+				q := newQueue(t, rdb, test.script)
 				q.add("a", test.from)
 				keys, args := test.call(q)
 				allowed := slices.Concat(slices.Delete(slices.Clone(test.commands), i, i+1), test.besides, []string{"eval", "evalsha"})
-				user := redistest.User(t, []string{q.prefix + "*"}, allowed...)
-				if err := redis.NewScript(test.script.Source()).Run(t.Context(), user, keys, args...).Err(); err == nil {
+				q.caller = redistest.User(t, []string{q.prefix + "*"}, allowed...)
+				if q.run(keys, args...).Err() == nil {
 					t.Fatal("it was not refused")
 				}
 				in := func(set string) bool { return rdb.ZScore(t.Context(), q.prefix+set, "a").Err() == nil }
@@ -280,50 +286,36 @@ func TestTasksRefused(t *testing.T) {
 
 // Deferring moves what is in pending and touches nothing else.
 func TestDeferTasks(t *testing.T) {
-	t.Parallel()
-	server, cluster := redistest.Client(t), redistest.Cluster(t)
-	_, mini := redistest.Miniredis(t)
-	for name, rdb := range map[string]redis.UniversalClient{"redis": server, "cluster": cluster, "miniredis": mini} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
-			for _, id := range []string{"first", "second", "third"} {
-				q.add(id, "pending")
-				q.do("HSET", q.prefix+"t:"+id, "pending_since", 1)
+	onQueues(t, MoveTasks, []string{"exists", "hmget", "zadd", "zrem", "zscore", "hset", "hdel", "lrem"}, func(t *testing.T, q taskQueue) {
+		for _, id := range []string{"first", "second", "third"} {
+			q.add(id, "pending")
+			q.do("HSET", q.prefix+"t:"+id, "pending_since", 1)
+		}
+		for _, state := range []string{"active", "retry", "unheard of"} {
+			q.add(state, state)
+		}
+		q.add("lost", "pending")
+		q.do("LREM", q.prefix+"pending", 1, "lost")
+		ids := []string{"second", "none", "active", "lost", "retry", "unheard of", "first", "second"}
+		keys, args := q.move("defer", "1900000000.123457", ids...)
+		want := []int64{1, 0, 0, 0, 0, 0, 1, 1}
+		for round := range 2 {
+			got, err := q.run(keys, args...).Int64Slice()
+			if err != nil || !slices.Equal(got, want) {
+				t.Fatalf("round %d: outcomes %d, %v; want %d for %q", round, got, err, want, ids)
 			}
-			for _, state := range []string{"active", "retry", "unheard of"} {
-				q.add(state, state)
+			if got := q.holds(append(ids, "third")...); got != parkedQueue {
+				t.Fatalf("round %d: the queue holds\n%swant\n%s", round, got, parkedQueue)
 			}
-			q.add("lost", "pending")
-			q.do("LREM", q.prefix+"pending", 1, "lost")
-			ids := []string{"second", "none", "active", "lost", "retry", "unheard of", "first", "second"}
-			keys, args := q.move("defer", "1900000000.123457", ids...)
-			caller, source := redis.Scripter(rdb), MoveTasks.Source()
-			switch name {
-			case "redis":
-				caller = redistest.User(t, []string{q.prefix + "*"}, "eval", "evalsha", "exists", "hmget", "zadd", "zrem", "zscore", "hset", "hdel", "lrem")
-			case "cluster":
-				source = "#!lua\n" + source
-			}
-			want := []int64{1, 0, 0, 0, 0, 0, 1, 1}
-			for round := range 2 {
-				got, err := redis.NewScript(source).Run(t.Context(), caller, keys, args...).Int64Slice()
-				if err != nil || !slices.Equal(got, want) {
-					t.Fatalf("round %d: outcomes %d, %v; want %d for %q", round, got, err, want, ids)
-				}
-				if got := q.holds(append(ids, "third")...); got != parkedQueue {
-					t.Fatalf("round %d: the queue holds\n%swant\n%s", round, got, parkedQueue)
-				}
-			}
-			args[1] = "1900000000.123458"
-			if got, err := redis.NewScript(source).Run(t.Context(), caller, keys, args...).Int64Slice(); err != nil || slices.Max(got) != 0 {
-				t.Errorf("another call claims what is claimed: %d, %v", got, err)
-			}
-			if at := rdb.ZScore(t.Context(), q.prefix+"scheduled", "first").Val(); at != 1_900_000_000.123457 {
-				t.Errorf("first is parked until %f", at)
-			}
-		})
-	}
+		}
+		args[1] = "1900000000.123458"
+		if got, err := q.run(keys, args...).Int64Slice(); err != nil || slices.Max(got) != 0 {
+			t.Errorf("another call claims what is claimed: %d, %v", got, err)
+		}
+		if at := q.rdb.ZScore(t.Context(), q.prefix+"scheduled", "first").Val(); at != 1_900_000_000.123457 {
+			t.Errorf("first is parked until %f", at)
+		}
+	})
 }
 
 const parkedQueue = `pending [third]
