@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
@@ -26,7 +27,7 @@ type reloading struct {
 	rdb     *redis.Client
 	t       *testing.T
 	path    string
-	out     *output
+	out     *programs.Output
 	signals chan os.Signal
 	faults  atomic.Pointer[error] // what OnFault was given last
 }
@@ -71,12 +72,11 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
-		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &output{}, signals: make(chan os.Signal)}
+		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &programs.Output{}, signals: make(chan os.Signal)}
 		inPlace(t, r.path, twoTenants)
 		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil)), OnFault: func(err error) { r.faults.Store(&err) }})
-		if _, err := r.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.Settle(t.Context())
+		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); r.Reload(ctx, r.signals) }()
@@ -152,9 +152,7 @@ func TestSwappedFileIsTaken(t *testing.T) {
 				later(2 * time.Second)
 				other := filepath.Join(t.TempDir(), "whole")
 				inPlace(t, other, half)
-				if err := swap(t, r.path, other); err != nil {
-					t.Fatal(err)
-				}
+				must(t, swap(t, r.path, other))
 				later(2 * time.Second)
 				r.says([]string{"limit: 200", "!limit: 5"}, []string{"looks truncated", "rename a copy of it", `gone=1 names="payments/acme tenant"`})
 				if r.fault() != nil {
@@ -181,9 +179,8 @@ func TestGoneRulesAreTold(t *testing.T) {
 		// A worker that starts with a file tells it of the one that was published before.
 		inPlace(t, r.path, "limits: {payments: {rules: [{name: account, algorithm: sliding-window, limit: 9, per: 1s}]}}\n")
 		next := New(r.rdb, readOf(t, r.path), Config{Logger: r.log})
-		if _, err := next.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := next.Settle(t.Context())
+		must(t, err)
 		expect(t, r.out.String(), `gone=2 names="payments/more r, payments/other tenant"`)
 	})
 }
@@ -286,7 +283,7 @@ func TestWritableFileIsTold(t *testing.T) {
 			}
 		}
 		expect(t, r.out.String(), "level=WARN", "mode=-rw-rw-r--")
-		var out output
+		var out programs.Output
 		path := filepath.Join(t.TempDir(), "schedules.yaml")
 		inPlace(t, path, "schedules: {}\n")
 		must(t, os.Chmod(path, 0o602))
@@ -303,9 +300,8 @@ func TestPipeIsReadOnce(t *testing.T) {
 	in, out, err := os.Pipe()
 	must(t, err)
 	defer in.Close()
-	if _, err := out.WriteString(twoTenants); err != nil {
-		t.Fatal(err)
-	}
+	_, err = out.WriteString(twoTenants)
+	must(t, err)
 	_ = out.Close()
 	path := filepath.Join("/dev/fd", strconv.Itoa(int(in.Fd())))
 	if _, err := os.Stat(path); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -36,7 +37,7 @@ func inFleet(t *testing.T, test func(f *fleet)) {
 // instance is one process of a fleet.
 type instance struct {
 	*throttle.Limiter
-	out   *output
+	out   *programs.Output
 	rdb   *redis.Client
 	end   context.CancelFunc
 	ended sync.WaitGroup
@@ -51,14 +52,13 @@ func (f *fleet) start(text string) *instance {
 	f.t.Helper()
 	rules, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	must(f.t, err)
-	p := &instance{out: &output{}, rdb: redis.NewClient(redistest.MiniredisOptions(f.m))}
+	p := &instance{out: &programs.Output{}, rdb: redis.NewClient(redistest.MiniredisOptions(f.m))}
 	log := slog.New(slog.NewTextHandler(p.out, nil))
 	source := New(p.rdb, Of("limits.yaml", rules), Config{Logger: log})
 	rules, err = source.Settle(f.t.Context())
 	must(f.t, err)
-	if p.Limiter, err = throttle.New(p.rdb, rules, throttle.Config{}); err != nil {
-		f.t.Fatal(err)
-	}
+	p.Limiter, err = throttle.New(p.rdb, rules, throttle.Config{})
+	must(f.t, err)
 	var ctx context.Context
 	ctx, p.end = context.WithCancel(f.t.Context())
 	p.ended.Go(func() { source.Follow(ctx, p.Limiter, log, nil) })
@@ -165,9 +165,11 @@ func TestRevertByRollingDeploy(t *testing.T) {
 	})
 }
 
+var waysToEnd = map[string]func(*instance){"shut down": (*instance).stop, "crashed": (*instance).crash}
+
 // The last process with the newer file is not replaced: those that run see that it has gone.
 func TestRevertWhenTheLastHasGone(t *testing.T) {
-	for name, end := range map[string]func(*instance){"shut down": (*instance).stop, "crashed": (*instance).crash} {
+	for name, end := range waysToEnd {
 		t.Run(name, func(t *testing.T) {
 			inFleet(t, func(f *fleet) {
 				f.start(allows("1")).stop()
@@ -191,7 +193,7 @@ func TestRevertWhenTheLastHasGone(t *testing.T) {
 
 // All processes are replaced at once, whether the others ended orderly or not.
 func TestRevertByRestartOfAll(t *testing.T) {
-	for name, end := range map[string]func(*instance){"shut down": (*instance).stop, "crashed": (*instance).crash} {
+	for name, end := range waysToEnd {
 		t.Run(name, func(t *testing.T) {
 			inFleet(t, func(f *fleet) {
 				f.start(allows("1")).stop()
@@ -257,21 +259,18 @@ func TestRevertKeepsLiveChanges(t *testing.T) {
 		f.start(allows("1")).stop()
 		p := f.start(allows("2"))
 		edit := policystore.Edit{By: "anna"}
-		if _, err := f.store.Set(f.t.Context(), edit, "payments", "account", map[string]string{"limit": "7"}); err != nil {
-			f.t.Fatal(err)
-		}
-		if _, err := f.store.Pause(f.t.Context(), edit, "payments/acme"); err != nil {
-			f.t.Fatal(err)
-		}
+		_, err := f.store.Set(f.t.Context(), edit, "payments", "account", map[string]string{"limit": "7"})
+		must(f.t, err)
+		_, err = f.store.Pause(f.t.Context(), edit, "payments/acme")
+		must(f.t, err)
 		p.stop()
 		p = f.start(allows("1"))
 		later(time.Minute)
 		f.under("7", p)
 		expect(f.t, string(limitsyaml.Format(p.Policy())), "paused: true")
 		f.versions(5)
-		if _, err := f.store.Unset(f.t.Context(), edit, "payments", "account"); err != nil {
-			f.t.Fatal(err)
-		}
+		_, err = f.store.Unset(f.t.Context(), edit, "payments", "account")
+		must(f.t, err)
 		later(time.Second)
 		f.under("1", p)
 	})

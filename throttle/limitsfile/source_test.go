@@ -1,10 +1,8 @@
 package limitsfile
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,24 +17,6 @@ func readOf(t *testing.T, path string) File {
 	read, err := Read(t.Context(), path)
 	must(t, err)
 	return read
-}
-
-// output is written by several goroutines at once.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 // expect holds a text against parts that it must have, or, behind a "!", must not.
@@ -62,9 +42,8 @@ func TestLeftWithoutARule(t *testing.T) {
 		for scope, n := range map[string]int{"payments/acme": 3, "payments/acme/refunds": 1} {
 			for i := range n {
 				ask := waitlist.Waiter{Scope: scope, Queue: "default", ID: fmt.Sprint(scope, i)}
-				if _, err := limiter.Waitlist().Join(t.Context(), []waitlist.Waiter{ask}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := limiter.Waitlist().Join(t.Context(), []waitlist.Waiter{ask})
+				must(t, err)
 			}
 		}
 		inPlace(t, r.path, strings.Replace(twoTenants, "limit: 5", "limit: 6", 1))
