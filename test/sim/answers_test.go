@@ -50,9 +50,7 @@ func (q *quota) call(tell bool) (status int, header http.Header) {
 // both starts two workers whose tasks of scope p/a call an API.
 func (c *course) both(q *quota, tell bool) {
 	for range 2 {
-		p := &process{w: c.world}
-		p.rdb = c.connect(p)
-		p.serve(worker.MiddlewareConfig{Observer: c.seen}, asynq.Config{Concurrency: 32}, func(ctx context.Context, _ *asynq.Task) error {
+		c.process(worker.MiddlewareConfig{}, asynq.Config{Concurrency: 32}, func(ctx context.Context, _ *asynq.Task) error {
 			id, _ := asynq.GetTaskID(ctx)
 			if id[:3] == "p/a" {
 				status, header := q.call(tell)
@@ -64,7 +62,6 @@ func (c *course) both(q *quota, tell bool) {
 			c.ended <- ran{id, time.Now()}
 			return nil
 		})
-		c.workers = append(c.workers, p)
 	}
 }
 

@@ -13,9 +13,7 @@ import (
 func (c *course) change(rules string) {
 	c.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: "+rules+"}"))
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	for _, l := range c.limiters {
 		l.SetPolicy(p)
 	}
@@ -58,9 +56,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 				if d := after(began, runs, n); d > time.Second+600*time.Millisecond {
 					c.Errorf("the last start was %s after the change", d)
 				}
-				if each := c.pickups(n); each > 2 {
-					c.Errorf("%.2f pick-ups a task", each)
-				}
+				c.pickedUp(n, 2)
 			})
 		})
 	}
@@ -93,9 +89,7 @@ func TestLoweredLimitCountsFromNowOn(t *testing.T) {
 				break
 			}
 		}
-		if share := used(late[held:], 10); share < 0.98 {
-			c.Errorf("%.3f of the lowered limit was used", share)
-		}
+		c.uses(late[held:], 10, 0.98)
 	})
 }
 

@@ -87,30 +87,45 @@ func (c *course) serve(serving asynq.Config, hooks ...redis.Hook) {
 	if serving.Concurrency == 0 {
 		serving.Concurrency = 32
 	}
+	c.process(worker.MiddlewareConfig{}, serving, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		c.ended <- ran{id, time.Now()}
+		<-time.After(c.takes)
+		return nil
+	}, hooks...)
+}
+
+// process starts a worker process whose pick-ups are counted.
+func (c *course) process(cfg worker.MiddlewareConfig, serving asynq.Config, handler asynq.HandlerFunc, hooks ...redis.Hook) {
 	p := &process{w: c.world}
 	p.rdb = c.connect(p)
 	for _, h := range hooks {
 		p.rdb.AddHook(h)
 	}
-	p.serve(worker.MiddlewareConfig{Observer: c.seen}, serving, func(ctx context.Context, _ *asynq.Task) error {
-		id, _ := asynq.GetTaskID(ctx)
-		c.ended <- ran{id, time.Now()}
-		<-time.After(c.takes)
-		return nil
-	})
+	cfg.Observer = c.seen
+	p.serve(cfg, serving, handler)
 	c.workers = append(c.workers, p)
 }
 
 // plan enqueues n tasks of a scope, numbered from 0, and returns what it was told.
 func (c *course) plan(n int, scope string) (told []queue.Result) {
 	c.Helper()
-	_, err := c.client.EnqueueBatch(c.Context(), queue.Number(func(yield func(queue.Task) bool) {
-		for i := range n {
-			if !yield(queue.Task{Type: "work", Scope: scope, ID: fmt.Sprintf("%s %04d", scope, i)}) {
-				return
-			}
-		}
-	}), func(r queue.Result) { told = append(told, r) })
+	return c.batch(n, queue.Task{Scope: scope, ID: scope})
+}
+
+// planIn is plan for a queue, which the tasks have their ids of.
+func (c *course) planIn(name string, n int, scope string) {
+	c.Helper()
+	c.batch(n, queue.Task{Scope: scope, Queue: name, ID: name})
+}
+
+func (c *course) batch(n int, like queue.Task) (told []queue.Result) {
+	c.Helper()
+	tasks := slices.Repeat([]queue.Task{like}, n)
+	for i := range tasks {
+		tasks[i].Type, tasks[i].ID = "work", fmt.Sprintf("%s %04d", like.ID, i)
+	}
+	_, err := c.client.EnqueueBatch(c.Context(), queue.Number(slices.Values(tasks)), func(r queue.Result) { told = append(told, r) })
 	if err != nil || len(told) != n {
 		c.Fatalf("%d of %d were enqueued: %v", len(told), n, err)
 	}
@@ -155,8 +170,20 @@ func used(runs []ran, rate float64) float64 {
 	return float64(len(runs)-1) / rate / took(runs).Seconds()
 }
 
-func (c *course) pickups(tasks int) float64 {
-	return float64(c.seen.pickups.Load()) / float64(tasks)
+// uses fails the test where starts used less than a part of a rate.
+func (c *course) uses(runs []ran, rate, least float64) {
+	c.Helper()
+	if share := used(runs, rate); share < least {
+		c.Errorf("%.1f %% of the limit was used", 100*share)
+	}
+}
+
+// pickedUp fails the test where each of so many tasks was picked up more often than so many times.
+func (c *course) pickedUp(tasks int, most float64) {
+	c.Helper()
+	if each := float64(c.seen.pickups.Load()) / float64(tasks); each > most {
+		c.Errorf("%.2f pick-ups a task", each)
+	}
 }
 
 // "asynq sleeps between its looks at an empty queue": with asynq's own interval of a
@@ -167,12 +194,8 @@ func TestPollInterval(t *testing.T) {
 		const n = 300
 		c.serve(asynq.Config{TaskCheckInterval: time.Second})
 		c.plan(n, "p/a")
-		if share := used(c.finish(n), 100); share < 0.985 {
-			c.Errorf("%.1f %% of the limit was used", 100*share)
-		}
-		if each := c.pickups(n); each > 1.01 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.uses(c.finish(n), 100, 0.985)
+		c.pickedUp(n, 1.01)
 	})
 }
 
@@ -207,9 +230,7 @@ func TestTurnsDoNotDrift(t *testing.T) {
 		if taken := <-done; taken < n/5 {
 			c.Errorf("the others took %d units: the test tested nothing", taken)
 		}
-		if each := c.pickups(n); each > 1.2 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.pickedUp(n, 1.2)
 	})
 }
 
@@ -224,12 +245,8 @@ func TestTwoProcessesReleaseNoMore(t *testing.T) {
 		c.serve(asynq.Config{})
 		c.serve(asynq.Config{})
 		c.plan(n, "p/a")
-		if share := used(c.finish(n), 400); share < 0.97 {
-			c.Errorf("%.1f %% of the limit was used", 100*share)
-		}
-		if each := c.pickups(n); each > 1.05 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.uses(c.finish(n), 400, 0.97)
+		c.pickedUp(n, 1.05)
 	})
 }
 
@@ -309,9 +326,7 @@ func TestSafetyNetIsNotNeeded(t *testing.T) {
 				c.Errorf("%s started %s after asynq had brought it", r.id, r.at.Sub(at))
 			}
 		}
-		if each := c.pickups(n); each > 1.01 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.pickedUp(n, 1.01)
 		if d := took(runs); d > 2*time.Minute+2*time.Second {
 			c.Errorf("three windows of units took %s", d)
 		}
@@ -344,9 +359,7 @@ func TestPlannedBeforeItExists(t *testing.T) {
 		if d := took(runs); d > 3*time.Second {
 			c.Errorf("200 tasks at 100 a second took %s", d)
 		}
-		if each := c.pickups(n); each > 1.1 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.pickedUp(n, 1.1)
 	})
 }
 
@@ -363,9 +376,7 @@ func TestOrphans(t *testing.T) {
 			if !told[i].Waits {
 				c.Fatalf("task %d does not wait", i)
 			}
-			if err := c.looks.DeleteTask("default", told[i].ID); err != nil {
-				c.Fatal(err)
-			}
+			must(c, c.looks.DeleteTask("default", told[i].ID))
 			turn[told[i].ID] = told[i].Start
 		}
 		left := n - len(turn)
@@ -388,12 +399,8 @@ func TestOrphans(t *testing.T) {
 		}()
 		runs := c.finish(left)
 		<-done
-		if share := used(runs, 100); share < 0.98 {
-			c.Errorf("%.2f %% of the quota was used", 100*share)
-		}
-		if each := c.pickups(left); each > 1.01 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.uses(runs, 100, 0.98)
+		c.pickedUp(left, 1.01)
 	})
 }
 

@@ -71,9 +71,7 @@ func TestPause(t *testing.T) {
 					edit.For = lasts
 				}
 				made, err := store.Pause(c.Context(), edit, tt.scope)
-				if err != nil {
-					c.Fatal(err)
-				}
+				must(c, err)
 				<-time.After(time.Until(made.Version.At.Add(lasts)))
 				ended := made.Version.At.Add(lasts)
 				if !tt.ends {
@@ -103,9 +101,7 @@ func TestPause(t *testing.T) {
 					c.Errorf("the others used %.3f of what they could", used(others, 60))
 				}
 				// Two each, as for any that wait, and under a pause without an end now and then one.
-				if each := c.pickups(2 * n); each > 2.5+lasts.Minutes()/10 {
-					c.Errorf("%.2f pick-ups a task", each)
-				}
+				c.pickedUp(2*n, 2.5+lasts.Minutes()/10)
 			})
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,9 +139,7 @@ func newWorld(t *testing.T, seed uint64, limits string) *world {
 
 func (w *world) limiter(rdb *redis.Client) *throttle.Limiter {
 	l, err := throttle.New(rdb, w.policy, throttle.Config{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	w.limiters = append(w.limiters, l)
 	return l
 }
@@ -198,17 +197,13 @@ func (w *world) start() {
 func (p *process) serve(cfg worker.MiddlewareConfig, serving asynq.Config, handler asynq.HandlerFunc) {
 	cfg.Redis, cfg.Limiter = p.rdb, p.w.limiter(p.rdb)
 	limits, err := worker.NewMiddleware(cfg)
-	if err != nil {
-		p.w.Fatal(err)
-	}
+	must(p.w, err)
 	if serving.Concurrency == 0 {
 		serving.Concurrency = 8
 	}
 	serving.LogLevel, serving.ShutdownTimeout = asynq.FatalLevel, 5*time.Second
 	p.server = limits.NewServer(serving)
-	if err := p.server.Start(handler); err != nil {
-		p.w.Fatal(err)
-	}
+	must(p.w, p.server.Start(handler))
 }
 
 // run is the handler: a call that takes a while and seldom fails.
@@ -320,13 +315,7 @@ func (w *world) traffic() {
 		}
 		return
 	}
-	_, _ = w.client.EnqueueBatch(w.Context(), queue.Number(func(yield func(queue.Task) bool) {
-		for _, task := range tasks {
-			if !yield(task) {
-				return
-			}
-		}
-	}), func(r queue.Result) {
+	_, _ = w.client.EnqueueBatch(w.Context(), queue.Number(slices.Values(tasks)), func(r queue.Result) {
 		if r.State == queue.Enqueued {
 			note(r.ID)
 		}
@@ -545,4 +534,12 @@ func (w *world) judge() {
 		}
 	}
 	w.Logf("%d tasks, %d runs", w.made, len(w.starts))
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -9,24 +9,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-
-	"github.com/headway-go/headway/queue"
 )
-
-// planIn is plan for a queue.
-func (c *course) planIn(name string, n int, scope string) {
-	c.Helper()
-	_, err := c.client.EnqueueBatch(c.Context(), queue.Number(func(yield func(queue.Task) bool) {
-		for i := range n {
-			if !yield(queue.Task{Type: "work", Scope: scope, Queue: name, ID: fmt.Sprintf("%s %05d", name, i)}) {
-				return
-			}
-		}
-	}), nil)
-	if err != nil {
-		c.Fatal(err)
-	}
-}
 
 // ordered holds starts against the order of their ids: none is more than so many places off.
 func (c *course) ordered(runs []ran, places int) {
@@ -64,19 +47,6 @@ const hundred = "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s
 
 var bothQueues = map[string]int{"live": 1, "low": 1}
 
-// stands is a way in which a queue stands still and goes on.
-type stands struct {
-	serves     map[string]int
-	stop, goOn func(c *course)
-}
-
-var waysToStand = map[string]stands{
-	"paused": {bothQueues, (*course).pauseLow, (*course).unpauseLow},
-	"nobody serves it": {map[string]int{"live": 1}, func(*course) {}, func(c *course) {
-		c.serve(asynq.Config{Queues: map[string]int{"low": 1}})
-	}},
-}
-
 // goesOnIn is how long it takes at most until processes know that a queue goes on.
 const goesOnIn = 2 * time.Second
 
@@ -96,25 +66,17 @@ func TestYieldsToWhoServesThem(t *testing.T) {
 		began := time.Now()
 		c.planIn("low", n, "p/b")
 		runs := c.finish(n)
-		if share := used(since(runs, began.Add(time.Second)), 100); share < 0.97 {
-			c.Errorf("%.1f %% of the limit was used", 100*share)
-		}
-		if each := c.pickups(n + 100); each > 1.05 {
-			c.Errorf("%.2f pick-ups a task", each)
-		}
+		c.uses(since(runs, began.Add(time.Second)), 100, 0.97)
+		c.pickedUp(n+100, 1.05)
 	})
 }
 
 func (c *course) pauseLow() {
-	if err := c.looks.PauseQueue("low"); err != nil {
-		c.Fatal(err)
-	}
+	must(c, c.looks.PauseQueue("low"))
 }
 
 func (c *course) unpauseLow() {
-	if err := c.looks.UnpauseQueue("low"); err != nil {
-		c.Fatal(err)
-	}
+	must(c, c.looks.UnpauseQueue("low"))
 }
 
 // "A queue that stands still takes nothing from others": behind 2000 tasks of a queue that is
@@ -122,7 +84,15 @@ func (c *course) unpauseLow() {
 // scopes or in the same; it had 21 of 100 a second. And those who stood still go on in order,
 // once each, and leave nothing behind.
 func TestStandstillTakesNothing(t *testing.T) {
-	for name, way := range waysToStand {
+	for name, way := range map[string]struct { // in which a queue stands still and goes on
+		serves     map[string]int
+		stop, goOn func(c *course)
+	}{
+		"paused": {bothQueues, (*course).pauseLow, (*course).unpauseLow},
+		"nobody serves it": {map[string]int{"live": 1}, func(*course) {}, func(c *course) {
+			c.serve(asynq.Config{Queues: map[string]int{"low": 1}})
+		}},
+	} {
 		for _, scope := range []string{"p/a", "p/b"} {
 			t.Run(name+", "+scope, func(t *testing.T) {
 				if name != "nobody serves it" || scope != "p/b" {
@@ -140,9 +110,7 @@ func TestStandstillTakesNothing(t *testing.T) {
 					c.planIn("live", n, "p/b")
 					runs := c.finish(n)
 					c.ordered(runs, 10)
-					if share := used(runs, 100); share < 0.98 {
-						c.Errorf("%.1f %% of the limit was used beside a queue that stands still", 100*share)
-					}
+					c.uses(runs, 100, 0.98)
 					began := time.Now()
 					way.goOn(c)
 					runs = c.finish(others)
@@ -150,9 +118,7 @@ func TestStandstillTakesNothing(t *testing.T) {
 					if late := runs[0].at.Sub(began); late > goesOnIn {
 						c.Errorf("the first started %s after its queue went on", late)
 					}
-					if share := used(since(runs, began.Add(goesOnIn)), 100); share < 0.97 {
-						c.Errorf("%.1f %% of the limit was used when it went on", 100*share)
-					}
+					c.uses(since(runs, began.Add(goesOnIn)), 100, 0.97)
 					c.nothingWaits()
 				})
 			})
@@ -192,9 +158,7 @@ func TestPausedWhileTasksWait(t *testing.T) {
 		before := len(runs)
 		c.planIn("live", n, "p/b")
 		lives := c.finish(n)
-		if share := used(lives, 100); share < 0.97 {
-			c.Errorf("%.1f %% of the limit was used beside a queue that was paused", 100*share)
-		}
+		c.uses(lives, 100, 0.97)
 		for range 5 { // whatever a look is about to do
 			c.unpauseLow()
 			<-time.After(anyTime(c.random, 1500*time.Millisecond))
@@ -222,9 +186,7 @@ func TestRestartedWhilePaused(t *testing.T) {
 		c.serve(asynq.Config{Queues: bothQueues})
 		<-time.After(3 * time.Second)
 		c.planIn("live", 300, "p/b")
-		if share := used(c.finish(300), 100); share < 0.98 {
-			c.Errorf("%.1f %% of the limit was used beside a queue that was paused before", 100*share)
-		}
+		c.uses(c.finish(300), 100, 0.98)
 		c.unpauseLow()
 		runs := c.finish(100)
 		c.workers[1].server.Shutdown()
@@ -244,12 +206,8 @@ func TestDeletedWhilePaused(t *testing.T) {
 		c.planIn("low", others, "p/a")
 		<-time.After(2 * time.Second)
 		for i := 210; i < 220; i++ {
-			if err := c.looks.DeleteTask("low", fmt.Sprintf("low %05d", i)); err != nil {
-				c.Fatal(err)
-			}
-			if err := c.looks.ArchiveTask("low", fmt.Sprintf("low %05d", i+100)); err != nil {
-				c.Fatal(err)
-			}
+			must(c, c.looks.DeleteTask("low", fmt.Sprintf("low %04d", i)))
+			must(c, c.looks.ArchiveTask("low", fmt.Sprintf("low %04d", i+100)))
 		}
 		c.unpauseLow()
 		c.finish(others - 20)
