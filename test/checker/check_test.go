@@ -25,9 +25,7 @@ func one(t *testing.T, rule string) *Limits {
 func parse(t *testing.T, text string) *Limits {
 	t.Helper()
 	l, err := ParseLimits([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -66,9 +64,7 @@ func check(t *testing.T, in Input) *Report {
 	t.Helper()
 	in.Epoch = epoch
 	r, err := Check(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -261,6 +257,13 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 		"bad end of a pause": "limits: {a: {paused: true, paused_until: tomorrow}}",
 		"bad per":            "limits: {a: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: soon}]}}",
 		"rules no list":      "limits: {a: {rules: {name: r}}}",
+		"no resets":          "limits: {a: {rules: [{name: r, algorithm: calendar, limit: 1}]}}",
+		"few fields":         `limits: {a: {rules: [{name: r, algorithm: calendar, limit: 1, resets: "0 0 * *"}]}}`,
+		"every hour":         `limits: {a: {rules: [{name: r, algorithm: calendar, limit: 1, resets: "@every 1h"}]}}`,
+		"two zones":          `limits: {a: {rules: [{name: r, algorithm: calendar, limit: 1, resets: "TZ=UTC 0 0 * * *"}]}}`,
+		"bad zone":           `limits: {a: {rules: [{name: r, algorithm: calendar, limit: 1, resets: "@daily", timezone: Nowhere/Here}]}}`,
+		"resets of places":   `limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, resets: "@daily"}]}}`,
+		"per of a calendar":  `limits: {a: {rules: [{name: r, algorithm: calendar, limit: 1, resets: "@daily", per: 1s}]}}`,
 		"merge key":          "limits: {a: &a {rules: []}, b: {<<: *a}}",
 	} {
 		if _, err := ParseLimits([]byte(text)); err == nil {
@@ -271,5 +274,13 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 		if _, err := ReadTasks(strings.NewReader(text)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -47,16 +47,8 @@ func TestHours(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			calls, epoch := calledAt(t, tt.times...)
-			r, err := Check(Input{Limits: one(t, tt.rule), Calls: calls, Jitter: tt.jitter, Epoch: epoch})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if row := r.Rows[0]; row.Calls != tt.calls || row.Exceeded != tt.exceeded || row.Used != nil {
-				t.Errorf("%d calls, exceeded %v; want %d, %v: %+v", row.Calls, row.Exceeded, tt.calls, tt.exceeded, row)
-			}
-			if (len(r.Violations()) > 0) != tt.exceeded {
-				t.Errorf("violations %q", r.Violations())
+			if row := judged(t, tt.rule, tt.jitter, tt.exceeded, tt.times...); row.Calls != tt.calls || row.Used != nil {
+				t.Errorf("%d calls, want %d: %+v", row.Calls, tt.calls, row)
 			}
 		})
 	}
@@ -71,13 +63,9 @@ func TestHoursAgree(t *testing.T) {
 	for _, active := range []string{"* 8-19 * * 1-5", "*/7 * * * *", "30 2 * * *", "* 0-3 1 * 0", "* 2 * 3,10 *", "0-29 */2 * * *"} {
 		for _, zone := range []string{"UTC", "America/New_York", "Europe/Dublin", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana"} {
 			ours, err := readHours(active, zone)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			theirs, err := wallclock.ParseWindow(active, zone)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for range 200 {
 				when := time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rnd.Int64N(int64(20 * 365 * 24 * time.Hour))))
 				if _, shift := when.In(ours.zone).ZoneBounds(); !shift.IsZero() && rnd.IntN(2) == 0 {
@@ -190,9 +178,7 @@ func TestTasksWithUnits(t *testing.T) {
 	tasks, err := ReadTasks(strings.NewReader(`{"id":"id0","scope":"payments","cost":{"tokens":5}}
 {"id":"id1","scope":"payments","cost":{"requests":2,"tokens":5}}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	calls := of(at(0, 0), map[string]int64{"requests": 1, "tokens": 5}, map[string]int64{"requests": 2, "tokens": 6})
 	calls[1].Cost = 2
 	r := check(t, Input{Limits: one(t, "algorithm: sliding-window, limit: 20, per: 1s, unit: tokens"), Calls: calls, Tasks: tasks})
