@@ -139,9 +139,7 @@ const leases = "asynq:{default}:lease"
 func (s *site) leased() []string {
 	s.Helper()
 	ids, err := s.rdb.ZRange(context.Background(), leases, 0, -1).Result()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return ids
 }
 
@@ -192,9 +190,7 @@ func (s *site) overdue() []string {
 	ids, err := s.rdb.ZRangeArgs(context.Background(), redis.ZRangeArgs{
 		Key: leases, ByScore: true, Start: "-inf", Stop: time.Now().Unix(),
 	}).Result()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return ids
 }
 
@@ -203,9 +199,7 @@ func (s *site) overdue() []string {
 func (s *site) wake() {
 	s.Helper()
 	tasks, err := s.inspector.ListRetryTasks("default", asynq.PageSize(1000))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	for _, task := range tasks {
 		if task.LastErr == asynq.ErrLeaseExpired.Error() {
 			_ = s.inspector.RunTask("default", task.ID) // it may have gone meanwhile
@@ -264,13 +258,9 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 	more()
 	connected := func() int64 { // since Redis started: those that end stay in CLIENT LIST for a moment
 		info, err := s.rdb.InfoMap(context.Background(), "stats").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n, err := strconv.ParseInt(info["Stats"]["total_connections_received"], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	for round := range rounds {

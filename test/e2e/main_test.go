@@ -25,3 +25,11 @@ func TestMain(m *testing.M) {
 	redistest.AtOnce(6)
 	os.Exit(programs.Main(func() int { return redistest.Main(m) }))
 }
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -93,9 +94,7 @@ func listening(t *testing.T, p *programs.Program) string {
 func get(t *testing.T, url string, status int) string {
 	t.Helper()
 	answer, err := http.Get(url) //nolint:gosec,noctx // a worker of this test's own
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(answer.Body)
 	if err != nil || answer.StatusCode != status {
@@ -111,9 +110,7 @@ func counted(t *testing.T, page, pattern string) int {
 	if m == nil {
 		t.Fatalf("no %s among the metrics:\n%s", pattern, page)
 	}
-	var n int
-	if _, err := fmt.Sscan(strings.TrimSpace(m[1]), &n); err != nil {
-		t.Fatal(err)
-	}
+	n, err := strconv.Atoi(m[1])
+	must(t, err)
 	return n
 }

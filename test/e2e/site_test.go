@@ -33,15 +33,11 @@ type site struct {
 func newSite(t *testing.T, limits string, opts ...redistest.Options) *site {
 	t.Helper()
 	s := &site{T: t, redis: redistest.NewServer(t, opts...), text: limits, limits: filepath.Join(t.TempDir(), "limits.yaml")}
-	if err := os.WriteFile(s.limits, []byte(limits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.limits, []byte(limits), 0o600))
 	s.rdb = s.redis.Client(t)
 	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
 	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	s.api = api
 	t.Cleanup(s.tellWhatIsLeft)
@@ -105,9 +101,7 @@ func (s *site) line(k task) string {
 		fields["delay"] = k.Delay
 	}
 	line, err := json.Marshal(fields)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return string(line) + "\n"
 }
 

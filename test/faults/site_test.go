@@ -97,9 +97,7 @@ func newSite(t *testing.T, on servers, called names, n int) *site {
 	s := &site{T: t, servers: on, rdb: on.Client(t), provider: called.provider, limits: fmt.Sprintf(limits, called.provider, parallel, hourLimit)}
 	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
 	s.path = filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(s.path, []byte(s.limits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.path, []byte(s.limits), 0o600))
 	s.ours = &fleet{name: "headway", queue: called.ours, api: newAPI(t), more: s.worker}
 	s.bare = &fleet{name: "asynq", queue: called.bare, api: newAPI(t), more: s.bareServer}
 	for range workers {
@@ -116,9 +114,7 @@ func newSite(t *testing.T, on servers, called names, n int) *site {
 func newAPI(t *testing.T) *countapi.Server {
 	t.Helper()
 	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	return api
 }
@@ -149,9 +145,7 @@ func (s *site) bareServer() {
 		}
 		return answer.Body.Close()
 	}))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(server.Shutdown)
 }
 
@@ -172,17 +166,13 @@ func (s *site) fill(f *fleet, n int) {
 			task = asynq.NewTask("call", []byte(id))
 		case i%10 == 0:
 			payload, err := json.Marshal(call)
-			if err != nil {
-				s.Fatal(err)
-			}
+			must(s, err)
 			task = asynq.NewTaskWithHeaders("http", payload, map[string]string{queue.HeaderScope: scope})
 		default:
 			line, err := json.Marshal(map[string]any{
 				"type": "http", "id": id, "scope": scope, "queue": f.queue, "max_retry": maxRetry, "http": call,
 			})
-			if err != nil {
-				s.Fatal(err)
-			}
+			must(s, err)
 			batch.Write(append(line, '\n'))
 			continue
 		}
@@ -404,17 +394,11 @@ func (s *site) twice(id string, struck time.Duration, forgets bool) {
 func (s *site) forgotten() int {
 	s.Helper()
 	policy, err := limitsyaml.Parse("limits.yaml", []byte(s.limits))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	d, err := limiter.Peek(context.Background(), throttle.Request{Scope: s.provider + "/x"})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	calls, _ := s.ours.api.Counts()
 	return calls - int(hourLimit-d.Rules[2].Remaining)
 }

@@ -67,13 +67,9 @@ type member struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -101,13 +97,9 @@ func (s *site) worker() *member {
 	})
 	s.Cleanup(func() { _ = rdb.Close() })
 	limiter, err := throttle.New(rdb, s.policy, throttle.Config{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	m.server = limits.NewServer(asynq.Config{
 		Concurrency: concurrency, LogLevel: asynq.FatalLevel,
 		// What asynq takes from a dead worker comes back at once, not after some 15 s.
@@ -157,9 +149,7 @@ func (s *site) enqueue(n int) {
 	s.Helper()
 	ctx := context.Background()
 	limiter, err := throttle.New(s.rdb, s.policy, throttle.Config{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	ours, foreign := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: limiter}), asynq.NewClientFromRedisClient(s.rdb)
 	for i := range n {
 		task := checker.Task{ID: fmt.Sprint("t", i), Scope: "p/x", Queue: "default", Cost: 1, MaxRetry: i % 2}
@@ -170,9 +160,7 @@ func (s *site) enqueue(n int) {
 		} else {
 			_, err = ours.Enqueue(ctx, queue.Task{Type: "work", Scope: task.Scope, ID: task.ID, MaxRetry: queue.Retries(task.MaxRetry)})
 		}
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		s.tasks = append(s.tasks, task)
 	}
 }
@@ -254,9 +242,7 @@ func (s *site) orphans() (ids []string) {
 	// Longer than it takes: the worker may be slow, or have been away.
 	unrenewed := time.Now().Add(leaseTime - 2*leaseRenewal - partition()).Unix()
 	ids, err := s.rdb.ZRangeArgs(context.Background(), redis.ZRangeArgs{Key: leases, ByScore: true, Start: "-inf", Stop: unrenewed}).Result()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return ids
 }
 
@@ -270,16 +256,12 @@ func (s *site) recover(ids []string) {
 	}
 	over := time.Now().Add(-2 * leaseSlack).Unix()
 	for _, id := range ids {
-		if err := s.rdb.ZAddXX(context.Background(), leases, redis.Z{Score: float64(over), Member: id}).Err(); err != nil {
-			s.Fatal(err)
-		}
+		must(s, s.rdb.ZAddXX(context.Background(), leases, redis.Z{Score: float64(over), Member: id}).Err())
 	}
 	s.start(s.worker())
 	redistest.WaitAsking(s.T, "asynq to bring them back", bound, func() bool {
 		n, err := s.rdb.ZCount(context.Background(), leases, "-inf", fmt.Sprint(over)).Result()
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		return n == 0
 	})
 }
@@ -310,16 +292,12 @@ func (s *site) until(n int) (all []string) {
 func (s *site) runArchived(lost []string) {
 	s.Helper()
 	list, err := s.inspector.ListArchivedTasks("default", asynq.PageSize(1000))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	for _, info := range list {
 		if info.LastErr != asynq.ErrLeaseExpired.Error() || info.MaxRetry > 0 || !slices.Contains(lost, info.ID) {
 			s.Fatalf("asynq has archived %+v", info)
 		}
-		if err := s.inspector.RunTask("default", info.ID); err != nil {
-			s.Fatal(err)
-		}
+		must(s, s.inspector.RunTask("default", info.ID))
 		s.Logf("%s was archived by asynq: the reply that handed it out was lost, and it has no retries", info.ID)
 	}
 }
