@@ -73,10 +73,6 @@ limits:
 		*cost != (policy.CostError{Scope: mustScope(t, "a/b"), Rule: "bucket", Unit: policy.Requests, Cost: 51, Capacity: 50}) {
 		t.Errorf("got %+v", cost)
 	}
-	var unmatched *policy.UnmatchedError
-	if err := p.Check(mustScope(t, "b"), 1); !errors.As(err, &unmatched) {
-		t.Errorf("got %v", err)
-	}
 }
 
 // "It keeps no part of limits", and what Match returns is the caller's.

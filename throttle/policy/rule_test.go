@@ -5,23 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
-
-// "Defaults to …": what the comments of Rule say is what a Policy fills in.
-func TestRuleDefaults(t *testing.T) {
-	t.Parallel()
-	for i, row := range []struct{ rule, want Rule }{
-		0: {Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 1}, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 1, Burst: 1, OnRedisError: FailClosed, Unit: Requests}},
-		1: {Rule{Name: "r", Algorithm: Concurrency}, Rule{Name: "r", Algorithm: Concurrency, Lease: 30 * time.Second, OnRedisError: FailClosed}},
-		2: {Rule{Name: "r", Algorithm: FixedWindow, OnRedisError: FailShare}, Rule{Name: "r", Algorithm: FixedWindow, OnRedisError: FailShare, Unit: Requests}},
-		3: {Rule{Name: "r", Unlimited: true}, Rule{Name: "r", Unlimited: true}},
-	} {
-		if got := row.rule.withDefaults(); got != row.want {
-			t.Errorf("%d: got %+v, want %+v", i, got, row.want)
-		}
-	}
-}
 
 func TestParseCosts(t *testing.T) {
 	t.Parallel()
