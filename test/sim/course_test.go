@@ -265,20 +265,14 @@ func (*lateReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func (l *lateReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if grants(cmd) && l.n.Add(1)%l.every == 0 {
+		args := cmd.Args()
+		grants := cmd.Name() == "evalsha" && (args[1] == lua.Decide.SHA() || args[1] == lua.Dispatch.SHA())
+		if grants && l.n.Add(1)%l.every == 0 {
 			l.held.Add(1)
 			<-time.After(400 * time.Millisecond)
 		}
 		return err
 	}
-}
-
-// grants tells the calls that grant starts: those of the scripts decide and dispatch.
-func grants(cmd redis.Cmder) bool {
-	args := cmd.Args()
-	return strings.HasPrefix(cmd.Name(), "eval") && slices.ContainsFunc(lua.All(), func(s *lua.Script) bool {
-		return (s.Name == "decide" || s.Name == "dispatch") && (args[1] == s.SHA() || args[1] == s.Source())
-	})
 }
 
 // "A start that came too late is given back and decided anew, first of all": no unit
