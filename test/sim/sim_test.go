@@ -18,11 +18,11 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -115,20 +115,13 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, limits string) *world {
 	t.Helper()
 	w := &world{
-		T: t, random: rand.New(rand.NewPCG(seed, 0)), luck: rand.New(rand.NewPCG(seed, 1)), redis: miniredis.NewMiniRedis(), began: time.Now(),
+		T: t, random: rand.New(rand.NewPCG(seed, 0)), luck: rand.New(rand.NewPCG(seed, 1)), began: time.Now(),
 		wanted: map[string]time.Time{}, gone: map[string]bool{}, ended: map[string]int{},
 	}
-	w.redis.ClockTTL(true)
-	t.Cleanup(func() {
-		w.mu.Lock()
-		w.down = true // nobody dials it any more
-		w.mu.Unlock()
-		w.redis.Close()
-	})
+	w.redis, _ = redistest.Miniredis(t)
 	var err error
-	if w.policy, err = limitsyaml.Parse("limits.yaml", []byte(limits)); err != nil {
-		t.Fatal(err)
-	}
+	w.policy, err = limitsyaml.Parse("limits.yaml", []byte(limits))
+	must(t, err)
 	w.admin = w.connect(nil)
 	t.Cleanup(func() { _ = w.admin.Close() })
 	w.client = queue.NewClient(w.admin, queue.ClientConfig{Limiter: w.limiter(w.admin)})
@@ -144,29 +137,24 @@ func (w *world) limiter(rdb *redis.Client) *throttle.Limiter {
 	return l
 }
 
-// connect returns a client, whose connections a process may cut. It has enough of them, as those of
-// redistest.MiniredisOptions.
+// connect returns a client, whose connections a process may cut.
 func (w *world) connect(p *process) *redis.Client {
-	return redis.NewClient(&redis.Options{
-		Addr: "miniredis:0", PoolSize: 1000, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.down || p != nil && p.cut {
-				return nil, fmt.Errorf("connection refused")
-			}
-			pipe, err := w.redis.Dial()
-			if err != nil {
-				return nil, err
-			}
-			conn := newBuffered(pipe, w.lag)
-			if p != nil {
-				p.keep(conn)
-			}
-			return conn, nil
-		},
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	options := redistest.MiniredisOptions(w.redis)
+	dial := options.Dialer
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.down || p != nil && p.cut {
+			return nil, fmt.Errorf("connection refused")
+		}
+		conn, err := dial(ctx, network, addr)
+		if err == nil && p != nil {
+			p.keep(conn)
+		}
+		return slow{conn, w.lag}, err
+	}
+	options.DialerRetries, options.ContextTimeoutEnabled = 1, true
+	return redis.NewClient(options)
 }
 
 // process is a worker.
@@ -393,9 +381,8 @@ func (w *world) meanwhile(change func(limits map[string]policy.ScopeConfig)) {
 	unmatched, limits := was.Limits()
 	change(limits)
 	var err error
-	if w.policy, err = policy.New(unmatched, limits); err != nil {
-		w.Fatal(err)
-	}
+	w.policy, err = policy.New(unmatched, limits)
+	must(w, err)
 	w.follow()
 	for range 1 + w.random.IntN(5) {
 		w.traffic()
