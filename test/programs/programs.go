@@ -111,15 +111,21 @@ func Path(t testing.TB, name string) string {
 // test ends, if it has not ended by then. Its environment has no REDIS_URL and no HEADWAY_ variables.
 func Start(t testing.TB, stdin io.Reader, name string, args ...string) *Program {
 	t.Helper()
+	return StartIn(t, nil, stdin, name, args...)
+}
+
+// StartIn is Start with more of an environment.
+func StartIn(t testing.TB, env []string, stdin io.Reader, name string, args ...string) *Program {
+	t.Helper()
 	p := &Program{
 		t: t, name: name, cmd: exec.Command(Path(t, name), args...),
 		Stdout: &Output{}, Stderr: &Output{}, gone: make(chan struct{}),
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.Stdout, p.Stderr
 	p.cmd.SysProcAttr = childAttr()
-	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "REDIS_URL=") || strings.HasPrefix(v, "HEADWAY_")
-	})
+	}), env...)
 	started := make(chan error)
 	go func() {
 		// On Linux the child ends with the thread that started it, see childAttr.

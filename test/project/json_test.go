@@ -377,12 +377,17 @@ func output(t *testing.T, code int, stdin, name string, args ...string) string {
 	return stdout
 }
 
+// listening is where a worker serves its pages, by its log in text or in JSON.
+func listening(worker *programs.Program) string {
+	worker.Says("listening")
+	return regexp.MustCompile(`listening\W+addr\W+([\d.]+:\d+)`).FindStringSubmatch(worker.Stderr.String())[1]
+}
+
 // healthz runs a worker until it has told of everything, and returns what.
 func healthz(t *testing.T, args ...string) (body string) {
 	t.Helper()
 	worker := programs.Start(t, nil, "worker", slices.Concat(args, []string{"-listen", "127.0.0.1:0"})...)
-	worker.Says("msg=listening")
-	addr := regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(worker.Stderr.String())[1]
+	addr := listening(worker)
 	redistest.WaitFor(t, "worker to know how many there are", programs.Bound, func() bool {
 		res, err := http.Get("http://" + addr + "/healthz")
 		if err != nil {

@@ -1,19 +1,16 @@
 package project
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -187,42 +184,28 @@ func (p pod) flagOf(t *testing.T, name string) string {
 	return ""
 }
 
-// running is a worker that runs as a pod does.
-type running struct {
-	cmd    *exec.Cmd
-	addr   string
-	stderr bytes.Buffer
-}
-
-// start runs the container's command, on the loopback in the place of all addresses.
-func (p pod) start(t *testing.T) *running {
+// start runs the container's command, on the loopback in the place of all addresses, and returns where it listens.
+func (p pod) start(t *testing.T) (worker *programs.Program, addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	r := &running{addr: l.Addr().String()}
-	_ = l.Close()
 	args := slices.Clone(p.args)
 	at := slices.Index(args, fmt.Sprintf("-listen=0.0.0.0:%d", p.Ports[0].ContainerPort))
 	if at < 0 {
 		t.Fatalf("-listen is not the container's port: %v", args)
 	}
-	args[at] = "-listen=" + r.addr
-	r.cmd = exec.Command(programs.Path(t, "worker"), args...)
-	r.cmd.Env, r.cmd.Stderr = append(os.Environ(), p.env...), &r.stderr
-	must(t, r.cmd.Start())
-	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // gone already, unless the test failed
-	return r
+	args[at] = "-listen=127.0.0.1:0"
+	worker = programs.StartIn(t, p.env, nil, "worker", args...)
+	return worker, listening(worker)
 }
 
 // probe runs a probe's command in the place of its container, without variables other than the container's, and returns its exit code.
-func (p pod) probe(t *testing.T, r *running, of probe) (code int, said string) {
+func (p pod) probe(t *testing.T, addr string, of probe) (code int, said string) {
 	t.Helper()
 	at := slices.Index(of.Exec.Command, fmt.Sprintf("-listen=0.0.0.0:%d", p.Ports[0].ContainerPort))
 	if len(of.Exec.Command) == 0 || of.Exec.Command[0] != "/usr/local/bin/headway-worker" || at < 0 {
 		t.Fatalf("a probe runs %q, and the Dockerfile has the worker at /usr/local/bin/headway-worker", of.Exec.Command)
 	}
 	args := slices.Clone(of.Exec.Command[1:])
-	args[at-1] = "-listen=" + r.addr
+	args[at-1] = "-listen=" + addr
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, programs.Path(t, "worker"), args...)
@@ -243,11 +226,7 @@ func TestKubernetes(t *testing.T) {
 	url := "redis://" + server.Addr()
 
 	job := podOf(t, all, "Job", url)
-	imported := exec.Command(programs.Path(t, "worker"), job.args...)
-	imported.Env = append(os.Environ(), job.env...)
-	if out, err := imported.CombinedOutput(); err != nil {
-		t.Fatalf("the Job: %v\n%s", err, out)
-	}
+	programs.StartIn(t, job.env, nil, "worker", job.args...).Ends(0)
 
 	p := podOf(t, all, "Deployment", url)
 	if d := all["Deployment"]; !maps.Equal(d.Spec.Selector.MatchLabels, d.Spec.Template.Metadata.Labels) {
@@ -262,11 +241,11 @@ func TestKubernetes(t *testing.T) {
 			t.Errorf("%s: timeoutSeconds %d is not above the 5 s that worker health waits", name, of.TimeoutSeconds)
 		}
 	}
-	worker := p.start(t)
+	worker, addr := p.start(t)
 	await := func(p pod, of probe, want int, line string) {
 		t.Helper()
 		redistest.WaitFor(t, line, 2*time.Minute, func() bool {
-			got, said := p.probe(t, worker, of)
+			got, said := p.probe(t, addr, of)
 			return got == want && strings.Contains(said, line)
 		})
 	}
@@ -277,13 +256,11 @@ func TestKubernetes(t *testing.T) {
 	await(bare, p.ReadinessProbe, 1, "refuses the token")
 	server.Kill9()
 	await(p, p.ReadinessProbe, 1, "the worker takes no tasks")
-	if got, said := p.probe(t, worker, p.LivenessProbe); got != 0 {
+	if got, said := p.probe(t, addr, p.LivenessProbe); got != 0 {
 		t.Errorf("liveness exits with %d while Redis is away, %s: pods would be killed for it", got, said)
 	}
 	server.Restart(t)
 	await(p, p.ReadinessProbe, 0, "ok: ")
-	must(t, worker.cmd.Process.Signal(syscall.SIGTERM))
-	if err := worker.cmd.Wait(); err != nil {
-		t.Errorf("SIGTERM: %v\n%s", err, worker.stderr.String())
-	}
+	worker.Terminate()
+	worker.Ends(0)
 }
