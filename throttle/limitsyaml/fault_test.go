@@ -172,6 +172,7 @@ func TestParseRuleFaults(t *testing.T) {
 		"limit in quotes":   {`{name: r, algorithm: concurrency, limit: "10"}`, `1:63: limits.a.rules[0].limit: limit is the text "10"; write 10 without quotes`},
 		"limit is text":     {`{name: r, algorithm: concurrency, limit: ten}`, `1:63: limits.a.rules[0].limit: limit is the text "ten"; write a whole number in plain digits, such as 100`},
 		"limit half":        {`{name: r, algorithm: concurrency, limit: 1.5}`, `1:63: limits.a.rules[0].limit: limit is the number 1.5; write a whole number in plain digits, such as 100`},
+		"limit whole half":  {`{name: r, algorithm: concurrency, limit: 1.0}`, `1:63: limits.a.rules[0].limit: limit is the number 1.0; write a whole number in plain digits, such as 100`},
 		"limit 1e3":         {`{name: r, algorithm: concurrency, limit: 1e3}`, `1:63: limits.a.rules[0].limit: limit is the number 1e3; write a whole number in plain digits, such as 100`},
 		"limit 1_000":       {`{name: r, algorithm: concurrency, limit: 1_000}`, `1:63: limits.a.rules[0].limit: limit is the number 1_000; write a whole number in plain digits, such as 100`},
 		"limit 010":         {`{name: r, algorithm: concurrency, limit: 010}`, `1:63: limits.a.rules[0].limit: limit is the number 010; write a whole number in plain digits, such as 100`},
