@@ -273,6 +273,42 @@ func TestNoTenantTakesAllSlots(t *testing.T) {
 	}
 }
 
+// A task that has its place and its turn before it exists, since it is being enqueued, starts also if another tenant has all slots: it
+// lost its place, and asynq brought it minutes later.
+func TestTurnBeforeItExists(t *testing.T) {
+	t.Parallel()
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
+	let := make(chan struct{})
+	var running atomic.Int64
+	s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, task *asynq.Task) error {
+		if task.Type() == "endless" {
+			running.Add(1)
+			select {
+			case <-let:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	for i := range 8 {
+		s.add(queue.Task{Type: "endless", ID: fmt.Sprint("e", i), Scope: "p/a"})
+	}
+	s.until("one tenant has all slots", func() bool { return running.Load() == 8 })
+	list := s.throttle.cfg.Limiter.Waitlist()
+	ref := waitlist.Ref{Scope: "p/b", Queue: "default", ID: "late"}
+	_, err := list.Join(t.Context(), []waitlist.Waiter{{Scope: ref.Scope, Queue: ref.Queue, ID: ref.ID}})
+	must(t, err)
+	s.until("it has its turn", func() bool {
+		_, granted, err := list.Standing(t.Context(), ref)
+		return err == nil && granted
+	})
+	client := queue.NewClient(s.rdb, queue.ClientConfig{})
+	_, err = client.Enqueue(t.Context(), queue.Task{Type: "work", ID: ref.ID, Scope: ref.Scope, Delay: 5 * time.Minute})
+	must(t, err)
+	s.until("it has run", func() bool { return s.ran(ref.ID) == 1 })
+	close(let)
+}
+
 // "A tenant that is alone has all slots", and its tasks that wait in line are picked up once, but for one
 // a second or so that finds out whether others have come.
 func TestOneTenantIsPickedUpOnce(t *testing.T) {

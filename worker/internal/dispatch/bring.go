@@ -168,17 +168,11 @@ func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
 		if !is { // it has come
 			return
 		}
-		server := d.cfg.Servers.Serving(name)
-		if server == nil {
-			continue
-		}
-		lease := asynqx.NewLease()
-		messages, out, err := d.cfg.Mover.Take(d.cfg.Serving, name, lease, []string{g.ID})
+		out, err := o.bringOne(name, g)
 		if err != nil {
 			continue
 		}
 		if was = out[0]; was != asynqx.Active && was != asynqx.Gone {
-			o.hand(server, name, lease, []waitlist.Granted{g}, messages)
 			o.became(name, []waitlist.Granted{g}, out)
 			return
 		}
@@ -186,6 +180,22 @@ func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
 	if was == asynqx.Gone {
 		d.Ended(g.Ref())
 	}
+}
+
+// bringOne brings one task: to a server with a free slot, or else into pending, where it is first.
+func (o *loop) bringOne(name string, g waitlist.Granted) ([]asynqx.Outcome, error) {
+	d, ids := o.d, []string{g.ID}
+	server := d.cfg.Servers.Serving(name)
+	if server == nil {
+		defer d.cfg.Servers.Kick()
+		return d.cfg.Mover.Release(d.cfg.Serving, name, ids)
+	}
+	lease := asynqx.NewLease()
+	messages, out, err := d.cfg.Mover.Take(d.cfg.Serving, name, lease, ids)
+	if err == nil {
+		o.hand(server, name, lease, []waitlist.Granted{g}, messages)
+	}
+	return out, err
 }
 
 // heedOverdue finds out what became of tasks that were granted a while ago and have not come. One that waits in asynq goes back to
