@@ -192,10 +192,6 @@ func (d *dialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, e
 		}
 		return nil, fmt.Errorf("TLS handshake with %s: %w", host, err)
 	}
-	if d.seams.tls != nil {
-		state := secure.ConnectionState()
-		d.seams.tls(&state)
-	}
 	return newConn(secure), nil
 }
 

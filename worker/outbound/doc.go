@@ -97,7 +97,7 @@
 //
 // Errors name a request by method, scheme, host and path, so these are not secret, except segments of
 // the path that look like keys, as in webhooks: longer than 20 bytes, with letters and digits mixed in
-// 8 bytes or more, or with more than 10 digits (TestShownPath, TestPathSecretsNeverStandInErrors). A
+// 8 bytes or more, or with more than 10 digits (TestShownPath, TestSecretsNeverStandInErrors). A
 // key of up to 20 letters without a digit looks like a word, and is shown. Nothing is printed through
 // package log (TestMain fails if net/http does). Debug records contain method, host, status and
 // elapsed_ms (TestDebugRecord).

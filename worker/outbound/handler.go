@@ -111,7 +111,6 @@ type seams struct {
 	refuse   func(netip.Addr) string      // nil: the function refusal
 	own      func() ([]netip.Addr, error) // nil: the addresses of the machine's interfaces
 	wrap     func(net.Conn) net.Conn      // nil: none; wraps each TCP connection
-	tls      func(*tls.ConnectionState)   // nil: none; receives each handshake
 }
 
 // Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -18,29 +17,33 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/queue/httpsyntax"
 	"github.com/headway-go/headway/test/programs"
 )
 
 func TestNewListsEveryFault(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{AllowHosts: []string{"http://a", "ok", "::1"}, MaxResponse: -1, Snippet: -1, MaxIdleConnsPerHost: -1, UserAgent: "a\nb"})
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{`"http://a"`, `"::1"`, "MaxResponse", "Snippet", "MaxIdleConnsPerHost", "UserAgent"} {
-		if !strings.Contains(err.Error(), want) {
+	_, err := New(Config{
+		AllowHosts: []string{"http://a", "ok", "::1"}, OnlyHosts: []string{"*.a", "a"}, DenyCIDRs: []string{"x", "10.0.0.1"}, Ports: []int{0, 80, 65536},
+		AllowMethods: []string{"CONNECT", "TRACE", "A B", ""}, MaxResponse: -1, Snippet: -1, MaxIdleConnsPerHost: -1, UserAgent: "a\nb",
+		Secrets: []string{"env:KEY", "KEY@api.example.com", "env:@a", "file:{}@a", "env:KEY@a/b", "env:KEY@"},
+	})
+	for _, want := range []string{
+		`"http://a"`, `"::1"`, "MaxResponse", "Snippet", "MaxIdleConnsPerHost", "UserAgent",
+		`only host "*.a": `, `deny CIDR "x": `, `deny CIDR "10.0.0.1": `, "port 0 is", "port 65536 is",
+		`allow method "CONNECT": `, `allow method "TRACE": `, `allow method "A B": `, `allow method "": `,
+		`"env:KEY": names no host; write env:NAME@HOST`, `"KEY@api.example.com": names no secret; write env:NAME@HOST`, `"env:@a": names no secret`,
+		`"file:{}@a": names no secret`, `secret "env:KEY@a/b": `, `secret "env:KEY@": empty`,
+	} {
+		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%q is missing in:\n%v", want, err)
 		}
 	}
 	if _, err := New(Config{Snippet: 4097}); err == nil || !strings.Contains(err.Error(), "4096 at most") {
 		t.Errorf("a Snippet of 4097: %v", err)
 	}
-	if h, err := New(Config{}); err != nil {
-		t.Errorf("the zero Config does not work: %v", err)
-	} else {
-		h.Close()
-	}
+	zero, err := New(Config{})
+	must(t, err)
+	zero.Close()
 }
 
 func TestRequestOnTheWire(t *testing.T) {
@@ -56,8 +59,8 @@ func TestRequestOnTheWire(t *testing.T) {
 			p.say(ok)
 		}
 	})
-	host := s.addr
-	cases := map[string]struct {
+	host, h := s.addr, handler(t, Config{}, seams{})
+	for name, tc := range map[string]struct { // one after the other: they share the channel
 		p    payload
 		want string
 	}{
@@ -66,8 +69,8 @@ func TestRequestOnTheWire(t *testing.T) {
 			"GET / " + host + " length=0 map[User-Agent:[headway]] ",
 		},
 		"all fields": {
-			payload{Method: "POST", URL: s.url + "/a%2Fb?q=1#frag", Headers: map[string]string{"x-tenant": "acme", "User-Agent": "mine"}, Body: `{"a":1}`},
-			"POST /a%2Fb?q=1 " + host + ` length=7 map[Content-Length:[7] User-Agent:[mine] X-Tenant:[acme]] {"a":1}`,
+			payload{Method: "POST", URL: s.url + "/a%2Fb?q=1#frag", Headers: map[string]string{"x-tenant": "acme", "User-Agent": "mine", "X-Latin": "é\tb"}, Body: `{"a":1}`},
+			"POST /a%2Fb?q=1 " + host + ` length=7 map[Content-Length:[7] User-Agent:[mine] X-Latin:[é	b] X-Tenant:[acme]] {"a":1}`,
 		},
 		"host header": {
 			payload{URL: s.url, Headers: map[string]string{"host": "api.example.com:8443"}},
@@ -89,9 +92,7 @@ func TestRequestOnTheWire(t *testing.T) {
 			payload{URL: s.url, Body: "b"},
 			"GET / " + host + " length=1 map[Content-Length:[1] User-Agent:[headway]] b",
 		},
-	}
-	h := handler(t, Config{}, seams{})
-	for name, tc := range cases { // one after the other: they share the channel
+	} {
 		if err := run(t, h, tc.p); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -109,7 +110,7 @@ func TestOneConnectionForManyTasks(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 100<<10)
 	var n atomic.Int64
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		switch n.Add(1) % 3 {
 		case 0:
 			w.WriteHeader(http.StatusNoContent)
@@ -118,21 +119,16 @@ func TestOneConnectionForManyTasks(t *testing.T) {
 		case 2:
 			http.Error(w, long, http.StatusNotFound)
 		}
-	}))
+	})
 	var conns atomic.Int64
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			conns.Add(1)
-		}
-	}
-	s.Start()
-	defer s.Close()
-	h := handler(t, Config{}, seams{})
+	h := handler(t, Config{}, seams{wrap: func(c net.Conn) net.Conn {
+		conns.Add(1)
+		return c
+	}})
 	for i := range 60 {
 		method := []string{"GET", "POST", "HEAD"}[i/6%3]
 		err := run(t, h, payload{Method: method, URL: s.URL, Body: "x"})
-		var status *StatusError
-		if err != nil && !errors.As(err, &status) {
+		if err != nil && !errors.As(err, new(*StatusError)) {
 			t.Fatalf("task %d: %v", i, err)
 		}
 	}
@@ -172,8 +168,8 @@ func TestTimeoutCoversDialling(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err := h.ProcessTask(ctx, task(t, payload{URL: "http://slow.test"}))
-	wantPermanent(t, err, false)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting for GET http://slow.test") {
+	wantPermanent(t, err, false, "waiting for GET http://slow.test")
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 }
@@ -191,12 +187,9 @@ func TestCancellationIsNotHidden(t *testing.T) {
 		<-arrived
 		cancel(cause)
 		err := <-done
-		wantPermanent(t, err, false)
-		if !errors.Is(err, context.Canceled) || cause != nil && !errors.Is(err, cause) {
+		wantPermanent(t, err, false, "cancelled after")
+		if !errors.Is(err, context.Canceled) || cause != nil && (!errors.Is(err, cause) || !strings.Contains(err.Error(), cause.Error())) {
 			t.Errorf("%s: hidden in %v", name, err)
-		}
-		if !strings.Contains(err.Error(), "cancelled after") || cause != nil && !strings.Contains(err.Error(), cause.Error()) {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -251,16 +244,8 @@ func TestBadPayloadSaysWhichField(t *testing.T) {
 		{`{"url":"http://host:hush/"}`, "url", "not a valid URL"},
 		{`{"url":"http://host/\nhush"}`, "url", "a control character at position 13, in its path; write %0A"},
 		{`{"url":"http://127.0.0.1:6379/?x hush"}`, "url", "a space at position 25, in its query; write %20"},
-		{`{"url":"http://host/?\"hush\""}`, "url", "a quote at position 14, in its query; write %22"},
-		{`{"url":"http://host/\\hush"}`, "url", "a backslash at position 13, in its path; write %5C"},
 		{`{"url":"http://ho%20st/hush"}`, "url", "valid"},
-		{`{"url":"http://ho;st/hush"}`, "url", "1 to 63 letters"},
-		{`{"url":"http://host:0/hush"}`, "url", "port"},
 		{`{` + u + `,"method":"hush hush"}`, "method", "not an HTTP method"},
-		{`{` + u + `,"method":"GET\r\nX: hush"}`, "method", "not an HTTP method"},
-		{`{` + u + `,"method":"CONNECT"}`, "method", "tunnel"},
-		{`{` + u + `,"method":"TRACE"}`, "method", "credentials"},
-		{`{` + u + `,"method":"get"}`, "method", "upper case: GET"},
 		{`{` + u + `,"method":"DEL"}`, "method", "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, start the worker with -allow-method NAME"},
 		{`{` + u + `,"method":7}`, "method", "must be a string"},
 		{`{` + u + `,"body":{"hush":1}}`, "body", "must be a string"},
@@ -294,22 +279,6 @@ func TestBadPayloadSaysWhichField(t *testing.T) {
 		wantPermanent(t, err, true)
 		if bad.Field != tc.field || !strings.Contains(bad.Reason, tc.reason) || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v", tc.json, err)
-		}
-	}
-}
-
-func TestGoodPayloads(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		`{"url":"http://a"}`,
-		`{"url":"HTTPS://A:443/x?y#z","method":"M-SEARCH","headers":null,"body":""}`,
-		`{"url":"http://[::1]:80/"}`,
-		`{"url":"http://bücher.example/"}`,
-		`{"url":"http://a_b.example:/"}`,
-		`{"url":"http://a","headers":{"Host":"[::1]:80","X-Empty":"","X-Tab":"a\tb","X-Latin":"é"}}`,
-	} {
-		if _, err := parseCall([]byte(text), httpsyntax.Methods{"M-SEARCH"}, nil, "ua"); err != nil {
-			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
@@ -357,15 +326,6 @@ func TestMethodsAreAList(t *testing.T) {
 	if s.requests.Load() != sent || s.conns.Load() != conns {
 		t.Errorf("%d requests, %d connections", s.requests.Load()-sent, s.conns.Load()-conns)
 	}
-	if err := run(t, more, payload{Method: "PROPFIND", URL: s.url}); err != nil {
-		t.Error(err)
-	}
-	if err := run(t, more, payload{Method: "LOCK", URL: s.url}); err == nil || !strings.Contains(err.Error(), "OPTIONS, PROPFIND; if it is meant") {
-		t.Error(err)
-	}
-	for _, name := range []string{"CONNECT", "TRACE", "A B", ""} {
-		if _, err := New(Config{AllowMethods: []string{name}}); err == nil || !strings.Contains(err.Error(), "outbound: allow method ") {
-			t.Errorf("%q: %v", name, err)
-		}
-	}
+	must(t, run(t, more, payload{Method: "PROPFIND", URL: s.url}))
+	wantPermanent(t, run(t, more, payload{Method: "LOCK", URL: s.url}), true, "OPTIONS, PROPFIND; if it is meant")
 }

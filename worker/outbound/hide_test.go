@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -118,26 +117,21 @@ func TestHidingEndsWithItsContext(t *testing.T) {
 // "Of a request of more than 512 KiB none are kept", and the error says so.
 func TestOfHugeRequestsNoAnswerIsShown(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "hush", http.StatusTeapot)
-	}))
-	defer s.Close()
-	h := handler(t, Config{}, seams{})
-	err := run(t, h, payload{URL: s.URL, Body: strings.Repeat("hush", maxSecret/4+1)})
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "hush", http.StatusTeapot) })
+	h, large := handler(t, Config{}, seams{}), strings.Repeat("hush", maxSecret/4+1)
+	err := run(t, h, payload{URL: s.URL, Body: large})
 	var status *StatusError
 	const want = "[not shown: the request is larger than 512 KiB, too large to look for parts of it in the answer]"
 	if !errors.As(err, &status) || status.Snippet != want {
 		t.Errorf("got %v", err)
 	}
 	broken := listen(t, func(p *peer) { p.request(); p.say("hush") })
-	err = run(t, h, payload{URL: broken.url, Body: strings.Repeat("hush", maxSecret/4+1)})
+	err = run(t, h, payload{URL: broken.url, Body: large})
 	if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "not shown") {
 		t.Errorf("got %v", err)
 	}
-	err = run(t, h, payload{URL: "http://127.0.0.1:1", Body: strings.Repeat("hush", maxSecret/4+1)})
-	if err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("what holds nothing of the request is shown: %v", err)
-	}
+	// What holds nothing of the request is shown.
+	wantPermanent(t, run(t, h, payload{URL: "http://127.0.0.1:1", Body: large}), false, "connection refused")
 }
 
 // A text that is cut may end within a short secret, of which no part is known.
@@ -322,19 +316,16 @@ func TestLeakIsFound(t *testing.T) {
 func TestSecretsByReference(t *testing.T) {
 	t.Setenv("HEADWAY_TEST_KEY", "k3y /&?")
 	file := filepath.Join(t.TempDir(), "token")
-	write := func(text string) {
-		must(t, os.WriteFile(file, []byte(text), 0o600))
-	}
+	write := func(text string) { must(t, os.WriteFile(file, []byte(text), 0o600)) }
 	write("first\n")
 	var got *http.Request
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r
 		if r.URL.Path == "/echo" {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, r.Header.Get("Authorization")+" "+r.URL.RawQuery)
 		}
-	}))
-	t.Cleanup(s.Close)
+	})
 	at := s.Listener.Addr().String()
 	h := handler(t, Config{Secrets: []string{"env:HEADWAY_TEST_KEY@" + at, "file:" + file + "@" + at}}, seams{})
 	p := payload{
@@ -396,18 +387,6 @@ func TestSecretsAreRefused(t *testing.T) {
 		}
 		if err != nil && errors.Is(run(t, h, p), asynq.SkipRetry) != row.good {
 			t.Errorf("%s: a task that fails for good, or one that does not", name)
-		}
-	}
-	for entry, want := range map[string]string{
-		"env:KEY":             "names no host; write env:NAME@HOST",
-		"KEY@api.example.com": "names no secret; write env:NAME@HOST",
-		"env:@a":              "names no secret",
-		"file:{}@a":           "names no secret",
-		"env:KEY@a/b":         `outbound: secret "env:KEY@a/b": `,
-		"env:KEY@":            "empty",
-	} {
-		if _, err := New(Config{Secrets: []string{entry}}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", entry, err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -99,6 +100,7 @@ func (p *peer) reset() {
 type rawServer struct {
 	url      string
 	addr     string
+	port     string
 	requests atomic.Int64
 	conns    atomic.Int64
 	wg       sync.WaitGroup
@@ -115,6 +117,7 @@ func listenOn(tb testing.TB, addr string, wrap func(net.Conn) net.Conn, f func(*
 	l, err := net.Listen("tcp", addr)
 	must(tb, err)
 	s := &rawServer{addr: l.Addr().String(), url: "http://" + l.Addr().String()}
+	_, s.port, _ = net.SplitHostPort(s.addr)
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
 	s.wg.Go(func() {
@@ -157,9 +160,27 @@ func always(answer string) func(*peer) {
 	}
 }
 
+// closedAddr is an address of this machine on which nothing listens.
+func closedAddr(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(tb, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// serve is a server of net/http for as long as the test runs.
+func serve(tb testing.TB, f http.HandlerFunc) *httptest.Server {
+	tb.Helper()
+	s := httptest.NewServer(f)
+	tb.Cleanup(s.Close)
+	return s
+}
+
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-func wantPermanent(tb testing.TB, err error, want bool) {
+// wantPermanent wants an error that is tried again or is not, on one line with these words in it.
+func wantPermanent(tb testing.TB, err error, want bool, words ...string) {
 	tb.Helper()
 	if err == nil {
 		tb.Fatal("no error")
@@ -169,6 +190,11 @@ func wantPermanent(tb testing.TB, err error, want bool) {
 	}
 	if strings.Contains(err.Error(), "\n") {
 		tb.Errorf("more than one line: %q", err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			tb.Errorf("%q is missing in: %v", w, err)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -29,7 +28,6 @@ func blockedBy(tb testing.TB, err error, rule, text string) {
 func TestOwnAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))
-	_, port, _ := net.SplitHostPort(s.addr)
 	for _, tc := range []struct{ own, host, resolves string }{
 		{"127.0.0.1", "127.0.0.1", ""},
 		{"127.0.0.1", "own.test", "127.0.0.1"},
@@ -40,17 +38,13 @@ func TestOwnAddressesAreRefused(t *testing.T) {
 		{"2001:db8::7", "[2001:db8:0::7]", ""},
 		{"fe80::7", "own.test", "fe80::7"},
 	} {
-		h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: resolves(append([]string{}, strings.Fields(tc.resolves)...)...), refuse: everywhere, own: owns("192.0.2.1", tc.own)})
-		err := run(t, h, payload{URL: "http://" + tc.host + ":" + port})
+		h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: resolves(strings.Fields(tc.resolves)...), refuse: everywhere, own: owns("192.0.2.1", tc.own)})
+		err := run(t, h, payload{URL: "http://" + tc.host + ":" + s.port})
 		wantBlocked(t, err, tc.host)
-		if !strings.Contains(err.Error(), "this machine's own address") {
-			t.Errorf("%s: %v", tc.host, err)
-		}
+		wantPermanent(t, err, true, "this machine's own address")
 	}
-	h := handler(t, Config{AllowHosts: []string{"own.test:" + port}}, seams{resolver: resolves("127.0.0.1"), refuse: everywhere, own: owns("127.0.0.1")})
-	if err := run(t, h, payload{URL: "http://own.test:" + port}); err != nil {
-		t.Error(err)
-	}
+	h := handler(t, Config{AllowHosts: []string{"own.test:" + s.port}}, seams{resolver: resolves("127.0.0.1"), refuse: everywhere, own: owns("127.0.0.1")})
+	must(t, run(t, h, payload{URL: "http://own.test:" + s.port}))
 	// The system's list has what it listens on.
 	h = handler(t, Config{AllowHosts: []string{"other.test"}}, seams{refuse: everywhere})
 	wantBlocked(t, run(t, h, payload{URL: s.url}), "127.0.0.1")
@@ -85,10 +79,9 @@ func TestOwnAddressesAreFresh(t *testing.T) {
 	}
 	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{refuse: everywhere, own: func() ([]netip.Addr, error) { return nil, fault }})
 	s := listen(t, always(ok))
-	err := run(t, h, payload{URL: s.url})
-	wantPermanent(t, err, false)
-	if !strings.Contains(err.Error(), "does not tell this machine's own addresses") || s.conns.Load() != 0 {
-		t.Error(err)
+	wantPermanent(t, run(t, h, payload{URL: s.url}), false, "does not tell this machine's own addresses")
+	if s.conns.Load() != 0 {
+		t.Error("it was dialled")
 	}
 }
 
@@ -97,17 +90,14 @@ func TestOnlyHosts(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	s := listen(t, always(ok))
-	_, port, _ := net.SplitHostPort(s.addr)
 	resolver := resolverFunc(func() []string { asked.Add(1); return []string{"127.0.0.1"} })
 	for _, tc := range []struct {
 		only, host string
 		passes     bool
 	}{
 		{"api.test", "api.test", true},
-		{"API.test.", "api.TEST", true},
-		{"api.test:" + port, "api.test", true},
+		{"api.test:" + s.port, "api.test", true},
 		{"other.test,api.test", "api.test", true},
-		{"bücher.test", "xn--bcher-kva.test", true},
 		{"127.0.0.1", "127.0.0.1", true},
 		{"api.test:1", "api.test", false},
 		{"api.test", "x.api.test", false},
@@ -116,14 +106,12 @@ func TestOnlyHosts(t *testing.T) {
 	} {
 		h := handler(t, Config{OnlyHosts: strings.Split(tc.only, ","), AllowHosts: []string{"127.0.0.1", "x.api.test"}}, seams{resolver: resolver, refuse: everywhere, own: owns()})
 		before := asked.Load()
-		err := run(t, h, payload{URL: "http://" + tc.host + ":" + port + "/x"})
+		err := run(t, h, payload{URL: "http://" + tc.host + ":" + s.port + "/x"})
 		if tc.passes {
-			if err != nil {
-				t.Errorf("only %s, host %s: %v", tc.only, tc.host, err)
-			}
+			must(t, err)
 			continue
 		}
-		at := tc.host + ":" + port
+		at := tc.host + ":" + s.port
 		blockedBy(t, err, "-only-host", "outbound: "+at+" is none of the hosts that tasks may reach; if it is meant, start the worker with -only-host "+at)
 		if asked.Load() != before {
 			t.Errorf("only %s: the name %s was resolved", tc.only, tc.host)
@@ -131,14 +119,13 @@ func TestOnlyHosts(t *testing.T) {
 	}
 	// "It allows no address that is refused otherwise."
 	h := handler(t, Config{OnlyHosts: []string{"api.test"}, AllowHosts: []string{"other.test"}}, seams{resolver: resolver})
-	wantBlocked(t, run(t, h, payload{URL: "http://api.test:" + port}), "api.test")
+	wantBlocked(t, run(t, h, payload{URL: "http://api.test:" + s.port}), "api.test")
 }
 
 // "Ranges that are never dialled, whatever AllowHosts and OnlyHosts name", as addresses are when the socket connects, in IPv6 too.
 func TestDenyCIDRs(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))
-	_, port, _ := net.SplitHostPort(s.addr)
 	for _, tc := range []struct{ deny, resolves, address string }{
 		{"127.0.0.0/8", "127.0.0.1", "127.0.0.1"},
 		{"127.0.0.1/32", "::ffff:127.0.0.1", "127.0.0.1"},
@@ -149,28 +136,23 @@ func TestDenyCIDRs(t *testing.T) {
 		{"2001:db8::/32", "2001:db8::1", "2001:db8::1"},
 	} {
 		h := handler(t, Config{DenyCIDRs: []string{"192.0.2.0/24", tc.deny}, AllowHosts: []string{"api.test"}, OnlyHosts: []string{"api.test"}}, seams{resolver: resolves(tc.resolves)})
-		err := run(t, h, payload{URL: "http://api.test:" + port})
+		err := run(t, h, payload{URL: "http://api.test:" + s.port})
 		blockedBy(t, err, "-deny-cidr "+tc.deny, "outbound: api.test is "+tc.address+", in a range that tasks may not reach, whatever -allow-host says: -deny-cidr "+tc.deny)
 	}
 	// Of a name with several addresses the others are used.
 	h := handler(t, Config{DenyCIDRs: []string{"127.0.0.2/31", "::/0"}, AllowHosts: []string{"api.test"}}, seams{resolver: resolves("127.0.0.2", "::1", "127.0.0.1")})
-	if err := run(t, h, payload{URL: "http://api.test:" + port}); err != nil {
-		t.Error(err)
-	}
+	must(t, run(t, h, payload{URL: "http://api.test:" + s.port}))
 }
 
 // "Ports that alone are dialled, whatever AllowHosts and OnlyHosts name", the schemes' too.
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))
-	_, text, _ := net.SplitHostPort(s.addr)
 	port := int(netip.MustParseAddrPort(s.addr).Port())
 	h := handler(t, Config{Ports: []int{8443, port}}, seams{resolver: resolves("127.0.0.1")})
-	if err := run(t, h, payload{URL: s.url}); err != nil {
-		t.Error(err)
-	}
-	h = handler(t, Config{Ports: []int{8443}, AllowHosts: []string{"127.0.0.1:" + text}, OnlyHosts: []string{"127.0.0.1"}}, seams{})
-	for url, port := range map[string]string{s.url: text, "http://127.0.0.1/": "80", "https://127.0.0.1/": "443"} {
+	must(t, run(t, h, payload{URL: s.url}))
+	h = handler(t, Config{Ports: []int{8443}, AllowHosts: []string{"127.0.0.1:" + s.port}, OnlyHosts: []string{"127.0.0.1"}}, seams{})
+	for url, port := range map[string]string{s.url: s.port, "http://127.0.0.1/": "80", "https://127.0.0.1/": "443"} {
 		blockedBy(t, run(t, h, payload{URL: url}), "-ports", "outbound: port "+port+" of 127.0.0.1 is none that tasks may reach; if it is meant, start the worker with it in -ports")
 	}
 	if s.requests.Load() != 1 || s.conns.Load() != 1 {
@@ -189,15 +171,6 @@ func TestReachFaults(t *testing.T) {
 		_, err := parseCIDR(text)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
-		}
-	}
-	_, err := New(Config{OnlyHosts: []string{"*.a", "a"}, DenyCIDRs: []string{"x", "10.0.0.1"}, Ports: []int{0, 80, 65536}})
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{`outbound: only host "*.a": `, `outbound: deny CIDR "x": `, `outbound: deny CIDR "10.0.0.1": `, "outbound: port 0 is", "outbound: port 65536 is"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is missing in:\n%v", want, err)
 		}
 	}
 }
