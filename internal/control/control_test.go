@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -37,19 +39,23 @@ type asked struct {
 	store  *policystore.Store
 }
 
-func newAsked(t *testing.T, text string) *asked {
+func parsed(t *testing.T, text string) *policy.Policy {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	must(t, err)
-	a := &asked{t: t, rdb: redistest.NewServer(t).Client(t)}
+	return p
+}
+
+func newAsked(t *testing.T, text string) *asked {
+	t.Helper()
+	a, p := &asked{t: t, rdb: redistest.NewServer(t).Client(t)}, parsed(t, text)
 	const prefix = "own" // of a program that shares its Redis
-	if a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix}); err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix})
+	must(t, err)
 	a.store = policystore.New(a.rdb, policystore.Config{Prefix: prefix})
-	if _, _, err := a.store.PublishFile(t.Context(), "worker", p, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = a.store.PublishFile(t.Context(), "worker", p, nil)
+	must(t, err)
 	a.queue = queue.NewClient(a.rdb, queue.ClientConfig{Limiter: a.limits})
 	a.Service = New(Config{Redis: a.rdb, Limiter: a.limits, KeyPrefix: prefix, Store: a.store})
 	return a
@@ -61,6 +67,13 @@ func (a *asked) follow() {
 	p, err := a.store.Now(a.t.Context())
 	must(a.t, err)
 	a.limits.SetPolicy(p)
+}
+
+// edit has the limiter go by an edit that was made.
+func (a *asked) edit(_ policystore.Made, err error) {
+	a.t.Helper()
+	must(a.t, err)
+	a.follow()
 }
 
 // use takes one unit.
@@ -75,9 +88,16 @@ func (a *asked) enqueue(tasks ...queue.Task) {
 	a.t.Helper()
 	for _, task := range tasks {
 		task.Type = "work"
-		if _, err := a.queue.Enqueue(a.t.Context(), task); err != nil {
-			a.t.Fatal(err)
-		}
+		_, err := a.queue.Enqueue(a.t.Context(), task)
+		must(a.t, err)
+	}
+}
+
+// fill has n tasks wait in a scope.
+func (a *asked) fill(scope string, n int) {
+	a.t.Helper()
+	for i := range n {
+		a.enqueue(queue.Task{Scope: scope, ID: fmt.Sprint(scope, i)})
 	}
 }
 
@@ -124,18 +144,12 @@ func TestReasons(t *testing.T) {
 		t.Errorf("no task waits in free: %+v", free)
 	}
 
-	if _, err := a.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "daily"); err != nil {
-		t.Fatal(err)
-	}
-	a.follow()
+	a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "daily"))
 	one := a.task("daily/x")
 	if one.Reason != ReasonPaused || one.PausedScope != "daily" || one.PausedBy != "anna" || one.PausedSince.IsZero() || !one.Start.After(one.PausedUntil.Time) {
 		t.Errorf("paused by anna for an hour, and then its rule has nothing left: %+v", one)
 	}
-	if _, err := a.store.Remove(t.Context(), policystore.Edit{By: "bert"}, "runs", "parallel"); err != nil {
-		t.Fatal(err)
-	}
-	a.follow()
+	a.edit(a.store.Remove(t.Context(), policystore.Edit{By: "bert"}, "runs", "parallel"))
 	if one := a.task("runs"); one.Reason != ReasonUnmatched || one.UnmatchedBy != "bert" || one.UnmatchedAt.IsZero() || one.UnmatchedSince == 0 {
 		t.Errorf("no rule matches it since bert removed one: %+v", one)
 	}

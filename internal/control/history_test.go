@@ -19,12 +19,8 @@ func TestSeenChanges(t *testing.T) {
 		}
 		return list
 	}
-	resets := func(scopes ...string) (list []policystore.Reset) {
-		for _, scope := range scopes {
-			list = append(list, policystore.Reset{Scope: scope, Rule: "plan"})
-		}
-		return list
-	}
+	reset := policystore.Version{Resets: []policystore.Reset{{Scope: "payments", Rule: "plan"}}}
+	resets := policystore.Version{Resets: append([]policystore.Reset{{Scope: "mail", Rule: "plan"}}, reset.Resets...)}
 	mail, all := Actor{Name: "v", Role: RoleViewer, Scopes: []string{"mail"}}, Actor{Name: "v", Role: RoleViewer}
 	for name, c := range map[string]struct {
 		who                         Actor
@@ -36,12 +32,12 @@ func TestSeenChanges(t *testing.T) {
 		"partly":             {mail, policystore.Change{Known: true, Differences: difference("mail", "payments")}, true, false, 1, 0, 1},
 		"hidden":             {mail, policystore.Change{Known: true, Differences: difference("payments")}, false, false, 0, 0, 1},
 		"all limits":         {mail, policystore.Change{Known: true, Differences: difference("")}, false, false, 0, 0, 1},
-		"hidden reset":       {mail, policystore.Change{Known: true, Version: policystore.Version{Resets: resets("payments")}}, false, false, 0, 0, 1},
-		"reset, partly":      {mail, policystore.Change{Known: true, Version: policystore.Version{Resets: resets("payments", "mail")}}, true, false, 0, 1, 1},
-		"hidden beside seen": {mail, policystore.Change{Known: true, Differences: difference("mail"), Version: policystore.Version{Resets: resets("payments")}}, true, false, 1, 0, 1},
+		"hidden reset":       {mail, policystore.Change{Known: true, Version: reset}, false, false, 0, 0, 1},
+		"reset, partly":      {mail, policystore.Change{Known: true, Version: resets}, true, false, 0, 1, 1},
+		"hidden beside seen": {mail, policystore.Change{Known: true, Differences: difference("mail"), Version: reset}, true, false, 1, 0, 1},
 		"not known":          {mail, policystore.Change{}, true, false, 0, 0, 0},
 		"nothing":            {mail, policystore.Change{Known: true}, true, true, 0, 0, 0},
-		"sees all":           {all, policystore.Change{Differences: difference("mail", "payments"), Version: policystore.Version{Resets: resets("payments")}}, true, true, 2, 1, 0},
+		"sees all":           {all, policystore.Change{Differences: difference("mail", "payments"), Version: reset}, true, true, 2, 1, 0},
 	} {
 		c.change.Version.Change, c.change.Version.Reason = "set payments plan", "for acme"
 		got, some := a.SeenChange(c.who, c.change)
@@ -64,8 +60,7 @@ func TestRollbackNamesNothingHidden(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, owned)
 	for _, scope := range []string{"payments/acme", "mail"} {
-		_, err := a.store.Pause(t.Context(), policystore.Edit{By: "root"}, scope)
-		must(t, err)
+		a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "root"}, scope))
 	}
 	dora := Actor{Name: "dora", Role: RoleOwner, Scopes: []string{"payments"}}
 	_, err := a.Apply(t.Context(), dora, Change{Verb: VerbRollback, Version: 1})

@@ -97,9 +97,6 @@ func TestPreviewOfReset(t *testing.T) {
 	if _, err := a.Preview(t.Context(), admin, Change{Verb: VerbReset, Scope: "p/a"}); !errors.Is(err, policystore.ErrNothingToReset) {
 		t.Errorf("no rule counts at p/a: %v", err)
 	}
-	if _, err := a.Preview(t.Context(), Actor{Name: "v", Role: RoleViewer}, Change{Verb: VerbReset, Scope: "q"}); !errors.As(err, new(*ForbiddenError)) {
-		t.Errorf("a viewer's preview: %v", err)
-	}
 	if done, err := a.Apply(t.Context(), admin, Change{Verb: VerbReset, Scope: "q"}); err != nil || len(done.Version.Resets) != 1 || done.Undo != nil || done.Version.Via != admin.Via {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -113,9 +110,7 @@ func TestOwnersRollBack(t *testing.T) {
 	apply := func(who Actor, c Change) Done {
 		t.Helper()
 		done, err := a.Apply(t.Context(), who, c)
-		if err != nil {
-			t.Fatalf("%+v: %v", c, err)
-		}
+		must(t, err)
 		a.follow()
 		return done
 	}

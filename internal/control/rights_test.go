@@ -22,27 +22,25 @@ const owned = `limits:
   mail: {rules: [{name: plan, algorithm: fixed-window, limit: 5, per: 30d}]}
 `
 
-// What each role may do with a verb: everywhere, in its own scopes, or nowhere. It is the table of docs/page.md#who-may-what, written
-// again.
-var mayDo = map[Verb]map[Role]string{
-	VerbSee:      {RoleNone: "nowhere", RoleViewer: "everywhere", RoleOwner: "everywhere", RoleAdmin: "everywhere"},
-	VerbPayload:  {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbPause:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbDrain:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbResume:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbRun:      {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbMove:     {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbCancel:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbClear:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbPriority: {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbSet:      {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbRemove:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbUnset:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbReset:    {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbRollback: {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "own", RoleAdmin: "everywhere"},
-	VerbAssign:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "nowhere", RoleAdmin: "everywhere"},
-	VerbImport:   {RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: "nowhere", RoleAdmin: "everywhere"},
-}
+// mayDo has what each role may do with a verb: everywhere, in its own scopes, or nowhere. It is the table of docs/page.md#who-may-what,
+// written again.
+var mayDo = func() map[Verb]map[Role]string {
+	may := map[Verb]map[Role]string{}
+	for owners, verbs := range map[string][]Verb{
+		"everywhere": {VerbSee},
+		"own": {
+			VerbPayload, VerbPause, VerbDrain, VerbResume, VerbRun, VerbMove, VerbCancel, VerbClear, VerbPriority,
+			VerbSet, VerbRemove, VerbUnset, VerbReset, VerbRollback,
+		},
+		"nowhere": {VerbAssign, VerbImport},
+	} {
+		for _, verb := range verbs {
+			may[verb] = map[Role]string{RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: owners, RoleAdmin: "everywhere"}
+		}
+	}
+	may[VerbSee][RoleViewer] = "everywhere"
+	return may
+}()
 
 // Each verb, by each role, at a scope of the actor's own, below one, above one, at another's and at no owner's.
 func TestRoles(t *testing.T) {
@@ -152,9 +150,7 @@ func TestApply(t *testing.T) {
 			t.Parallel()
 			a := newAsked(t, owned)
 			if c.Verb == VerbResume {
-				if _, err := a.store.Pause(t.Context(), policystore.Edit{By: "bert"}, c.Scope); err != nil {
-					t.Fatal(err)
-				}
+				a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "bert"}, c.Scope))
 			}
 			before, err := a.store.Current(t.Context())
 			must(t, err)
@@ -174,9 +170,8 @@ func TestApply(t *testing.T) {
 			if err != nil || done.Version.By != admin.Name || len(done.Differences) != 1 || done.Undo == nil {
 				t.Fatalf("%+v, %v", done, err)
 			}
-			if _, err := a.Apply(t.Context(), admin, *done.Undo); err != nil {
-				t.Fatal(err)
-			}
+			_, err = a.Apply(t.Context(), admin, *done.Undo)
+			must(t, err)
 			if now, err := a.store.Compare(t.Context(), before.Number, done.Version.Number+1); err != nil || len(now) > 0 {
 				t.Errorf("undone, and different: %+v, %v", now, err)
 			}
@@ -189,9 +184,7 @@ func TestRightsAreThoseOfOneVersion(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, owned)
 	for _, limit := range []string{"7", "8"} {
-		if _, err := a.store.Set(t.Context(), policystore.Edit{By: "anna"}, "payments", "plan", map[string]string{"limit": limit}); err != nil {
-			t.Fatal(err)
-		}
+		a.edit(a.store.Set(t.Context(), policystore.Edit{By: "anna"}, "payments", "plan", map[string]string{"limit": limit}))
 	}
 	back := Change{Verb: VerbRollback, Version: 2}
 	for who, want := range map[*Actor]int64{{Name: "anna", Groups: []string{"team-pay"}, Role: RoleOwner}: 3, {Name: "root", Role: RoleAdmin}: 0} {

@@ -40,45 +40,30 @@ func TestRules(t *testing.T) {
 	if err != nil || !slices.EqualFunc(got, rules, func(a, b Rule) bool { return a.Rule == b.Rule && a.Used == b.Used && a.Remaining == b.Remaining }) {
 		t.Errorf("Rules answers %+v, %v, and Scope %+v", got, err, rules)
 	}
-	want := []Rule{
-		{Rule: "window", Algorithm: policy.FixedWindow, Limit: 3, Used: 2, Remaining: 1},
-		{Rule: "bucket", Algorithm: policy.TokenBucket, Limit: 5, Used: 2, Remaining: 3},
-		{Rule: "sliding", Algorithm: policy.SlidingWindow, Limit: 4, Used: 2, Remaining: 2},
-		{Rule: "month", Algorithm: policy.Calendar, Limit: 10, Used: 2, Remaining: 8},
-		{Rule: "parallel", Algorithm: policy.Concurrency, Limit: 2, Used: 2},
+	want := []struct {
+		Rule
+		from, to time.Duration // of its reset
+	}{
+		{Rule{Rule: "window", Algorithm: policy.FixedWindow, Limit: 3, Used: 2, Remaining: 1}, 0, 30 * 24 * time.Hour},
+		{Rule{Rule: "bucket", Algorithm: policy.TokenBucket, Limit: 5, Used: 2, Remaining: 3}, 110 * time.Minute, 2*time.Hour + time.Second},
+		{Rule{Rule: "sliding", Algorithm: policy.SlidingWindow, Limit: 4, Used: 2, Remaining: 2}, 55 * time.Minute, 62 * time.Minute},
+		{Rule{Rule: "month", Algorithm: policy.Calendar, Limit: 10, Used: 2, Remaining: 8}, 0, 32 * 24 * time.Hour},
+		{Rule{Rule: "parallel", Algorithm: policy.Concurrency, Limit: 2, Used: 2}, 0, 0}, // no clock frees a place
 	}
 	if len(got) != len(want) {
 		t.Fatalf("got %+v", got)
 	}
-	now := time.Now()
 	for i, w := range want {
 		r := got[i]
-		if r.Rule != w.Rule || r.RuleScope != "p" || r.Algorithm != w.Algorithm || r.Limit != w.Limit || r.Used != w.Used || r.Remaining != w.Remaining || r.Waiting != 1 {
+		if r.Rule != w.Rule.Rule || r.RuleScope != "p" || r.Algorithm != w.Algorithm || r.Limit != w.Limit || r.Used != w.Used || r.Remaining != w.Remaining || r.Waiting != 1 {
 			t.Errorf("got %+v, want %+v", r, w)
 		}
-		reset, in := r.Reset.In(berlin), r.Reset.Sub(now)
-		switch r.Rule {
-		case "window":
-			if r.Reset.UnixNano()%int64(30*24*time.Hour) != 0 || in <= 0 {
-				t.Errorf("a fixed window resets at %s", r.Reset)
-			}
-		case "bucket":
-			if in < 110*time.Minute || in > 2*time.Hour+time.Second {
-				t.Errorf("two units of a bucket are back in %s, want 2h", in)
-			}
-		case "sliding":
-			if in < 55*time.Minute || in > 62*time.Minute {
-				t.Errorf("a sliding window is empty in %s", in)
-			}
-		case "month":
-			if reset.Day() != 1 || reset.Hour() != 0 || reset.Minute() != 0 || in <= 0 || in > 32*24*time.Hour {
-				t.Errorf("a month of Berlin begins at %s", reset)
-			}
-		case "parallel":
-			if !r.Reset.IsZero() {
-				t.Errorf("no clock frees a place, and yet it is free at %s", r.Reset)
-			}
+		if in := time.Until(r.Reset.Time); w.to == 0 && !r.Reset.IsZero() || w.to > 0 && (in <= w.from || in > w.to) {
+			t.Errorf("%s resets in %s, want %s to %s", r.Rule, in, w.from, w.to)
 		}
+	}
+	if month := got[3].Reset.In(berlin); month.Day() != 1 || month.Hour() != 0 || month.Minute() != 0 || got[0].Reset.UnixNano()%int64(30*24*time.Hour) != 0 {
+		t.Errorf("a month of Berlin begins at %s, and a fixed window at %s", month, got[0].Reset)
 	}
 }
 
@@ -93,9 +78,7 @@ func TestWaiting(t *testing.T) {
 	a.use("runs")
 	before := time.Now()
 	for scope, n := range map[string]int{"daily/x": 3, "daily/y": 1, "runs": 2, "off": 4} {
-		for range n {
-			a.enqueue(queue.Task{Scope: scope})
-		}
+		a.fill(scope, n)
 	}
 	got, err := a.Waiting(t.Context(), admin, 3)
 	if err != nil || len(got.Fullest) != 3 || got.Scopes != 4 || got.More {
@@ -111,11 +94,9 @@ func TestWaiting(t *testing.T) {
 		{Scope: "runs", Waiting: 2, Reason: ReasonRun, Rule: "parallel", RuleScope: "runs"},
 	} {
 		w := got.Fullest[i]
-		if w.Scope != want.Scope || w.Waiting != want.Waiting || w.Reason != want.Reason || w.Rule != want.Rule || w.RuleScope != want.RuleScope {
+		if w.Scope != want.Scope || w.Waiting != want.Waiting || w.Reason != want.Reason || w.Rule != want.Rule || w.RuleScope != want.RuleScope ||
+			w.NextStart.IsZero() != (want.Reason != ReasonRule) {
 			t.Errorf("got %+v, want %+v", w, want)
-		}
-		if w.NextStart.IsZero() != (want.Reason != ReasonRule) {
-			t.Errorf("next start of %s: %s", w.Scope, w.NextStart)
 		}
 		if w.FirstSince.Before(before.Add(-time.Second)) || w.FirstSince.After(time.Now()) {
 			t.Errorf("the first task of %s has waited since %s", w.Scope, w.FirstSince)
@@ -128,16 +109,11 @@ func TestVendorLimit(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, "limits: {api: {rules: [{name: plan, algorithm: sliding-window, limit: 10, per: 1m}]}}\n")
 	a.use("api")
-	hint := upstream.Hint{Quotas: []upstream.Quota{{
-		Unit: "requests", Limit: 4, Remaining: 3, Reset: time.Minute, Window: time.Minute, Source: "ratelimit",
-	}}}
-	if _, err := a.limits.Report(t.Context(), "api", hint); err != nil {
-		t.Fatal(err)
-	}
+	hint := upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: 4, Remaining: 3, Reset: time.Minute, Window: time.Minute}}}
+	_, err := a.limits.Report(t.Context(), "api", hint)
+	must(t, err)
 	got, err := a.Rules(t.Context(), admin, "api")
-	if err != nil || len(got) != 1 {
-		t.Fatalf("%+v, %v", got, err)
-	}
+	must(t, err)
 	if r := got[0]; r.Limit != 10 || r.Admits != 4 || r.VendorLimit != 4 || r.Remaining != 3 || r.Used != 1 || r.AdmitsUntil.IsZero() {
 		t.Errorf("got %+v; the API has a limit of 4", r)
 	}
@@ -165,16 +141,13 @@ func TestLevel(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, limits)
 	a.use("daily/acme")
-	for n := range 3 {
-		a.enqueue(queue.Task{Type: "mail", ID: fmt.Sprint(n), Scope: "daily/acme"})
-	}
+	a.fill("daily/acme", 3)
 	at, err := a.Limits(t.Context())
 	if err != nil || at.Version == nil || at.Version.Number != 1 {
 		t.Fatalf("%+v, %v", at, err)
 	}
 	for _, name := range []string{"daily", "daily/acme"} {
-		long, err := a.Scope(t.Context(), admin, name)
-		must(t, err)
+		long := a.scope(name)
 		got, err := a.Level(t.Context(), name, at)
 		if err != nil || got.Waiting != long.Waiting || len(got.Rules) != len(long.Rules) || got.Rules[got.Binding].Rule != "plan" || got.Rules[0].Used != 1 {
 			t.Errorf("%s: %+v, %v; at length %+v", name, got, err, long)
@@ -190,13 +163,9 @@ func TestLevel(t *testing.T) {
 	if got, err := a.Level(t.Context(), "nowhere", at); err != nil || !got.Unmatched {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := a.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "daily"); err != nil {
-		t.Fatal(err)
-	}
-	a.follow()
-	if at, err = a.Limits(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "daily"))
+	at, err = a.Limits(t.Context())
+	must(t, err)
 	if got, err := a.Level(t.Context(), "daily/acme", at); err != nil || got.PausedScope != "daily" || got.PausedBy != "anna" {
 		t.Errorf("paused: %+v, %v", got, err)
 	}
@@ -211,10 +180,8 @@ func TestOutlineAndTurns(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, limits)
 	a.use("daily/acme")
-	for n := range 3 {
-		a.enqueue(queue.Task{Type: "mail", ID: fmt.Sprint(n), Scope: "daily/acme"})
-	}
-	a.enqueue(queue.Task{Type: "mail", ID: "g", Scope: "daily/globex"})
+	a.fill("daily/acme", 3)
+	a.fill("daily/globex", 1)
 	out, err := a.Outline(t.Context(), "daily", 10)
 	if err != nil || out.More || len(out.Branches) != 3 || out.Branches[1].Scope != "daily/acme" || out.Branches[1].Waiting != 3 || out.Branches[0].Waiting != 4 {
 		t.Errorf("%+v, %v", out, err)
@@ -223,10 +190,9 @@ func TestOutlineAndTurns(t *testing.T) {
 	if err != nil || turns.All != 3 || len(turns.List) != 2 {
 		t.Fatalf("%+v, %v", turns, err)
 	}
-	task, err := a.Task(t.Context(), admin, "1")
-	must(t, err)
-	if got := turns.List[0]; got.ID != "1" || got.Queue != "default" || got.Position != task[0].Position || got.Start != task[0].Start || got.Reason != task[0].Reason || got.Rule != "plan" {
-		t.Errorf("%+v, and the task %+v", got, task[0])
+	task := a.task("daily/acme1")
+	if got := turns.List[0]; got.ID != task.ID || got.Queue != "default" || got.Position != task.Position || got.Start != task.Start || got.Reason != task.Reason || got.Rule != "plan" {
+		t.Errorf("%+v, and the task %+v", got, task)
 	}
 }
 
@@ -235,8 +201,7 @@ func TestNoWorker(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, limits)
 	a.use("daily/x")
-	a.enqueue(queue.Task{Scope: "daily/x", ID: "one", Queue: "bulk"})
-	a.enqueue(queue.Task{Scope: "daily/x", ID: "two", Queue: "other"})
+	a.enqueue(queue.Task{Scope: "daily/x", ID: "one", Queue: "bulk"}, queue.Task{Scope: "daily/x", ID: "two", Queue: "other"})
 	if !a.task("one").NoWorker || !a.task("two").NoWorker {
 		t.Error("no worker runs at all, and that is not said")
 	}

@@ -1,11 +1,9 @@
 package control
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -18,14 +16,6 @@ const troubled = `limits:
       off: {rules: [{name: none, algorithm: sliding-window, limit: 0, per: 1s}]}
   q: {scopes: {"*": {rules: [{name: tenant, algorithm: sliding-window, limit: 5, per: 1s}]}}}
 `
-
-// fill has n tasks wait in a scope.
-func (a *asked) fill(scope string, n int) {
-	a.t.Helper()
-	for i := range n {
-		a.enqueue(queue.Task{Scope: scope, ID: fmt.Sprint(scope, i)})
-	}
-}
 
 func (a *asked) outline(provider string) Outline {
 	a.t.Helper()
@@ -65,9 +55,7 @@ func TestLastStartIsTheLastRow(t *testing.T) {
 	check("p/small", "p/small", 4, 80*time.Second)
 	check("p", "p/big", 30, 340*time.Second)
 
-	_, err := a.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "p/small")
-	must(t, err)
-	a.follow()
+	a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "p/small"))
 	check("p", "p/small", 4, time.Hour)
 	a.fill("p/off", 1)
 	if got, err := a.LastStart(t.Context(), "p", a.outline("p")); err != nil || !got.Start.IsZero() || got.Reason != ReasonSuspended || got.RuleScope != "p/off" {
@@ -100,8 +88,7 @@ func TestTroubleBelow(t *testing.T) {
 		t.Errorf("an idle provider whose rules stand below it: %+v", got)
 	}
 	for _, scope := range []string{"p/paused", "p/small", "p/small/deep"} { // the last is paused with the one above
-		_, err := a.store.Pause(t.Context(), policystore.Edit{By: "anna"}, scope)
-		must(t, err)
+		a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "anna"}, scope))
 	}
 	a.follow()
 	for _, refused := range []string{"p/api", "p/api/x"} {
@@ -111,21 +98,16 @@ func TestTroubleBelow(t *testing.T) {
 	if got := below("p"); got != (Trouble{Suspended: 1, Paused: 2, UpstreamPaused: 2}) || got.String() != "1 suspended, 2 paused, 2 paused by the API" {
 		t.Errorf("%+v", got)
 	}
-	if _, err := a.limits.Report(t.Context(), "q/a", upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: 2, Remaining: 1, Reset: time.Second, Window: time.Second}}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := a.limits.Report(t.Context(), "q/a", upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: 2, Remaining: 1, Reset: time.Second, Window: time.Second}}})
+	must(t, err)
 	if got := below("q"); got != (Trouble{Cut: 1}) {
 		t.Errorf("%+v", got)
 	}
-	_, err := a.store.Remove(t.Context(), policystore.Edit{By: "anna"}, "p", "account")
-	must(t, err)
-	a.follow()
+	a.edit(a.store.Remove(t.Context(), policystore.Edit{By: "anna"}, "p", "account"))
 	if got := below("p"); got.Unmatched != 0 || got.Paused != 2 {
 		t.Errorf("what waits is paused or suspended: %+v", got)
 	}
-	_, err = a.store.Resume(t.Context(), policystore.Edit{By: "anna"}, "p/paused")
-	must(t, err)
-	a.follow()
+	a.edit(a.store.Resume(t.Context(), policystore.Edit{By: "anna"}, "p/paused"))
 	if got := below("p"); got.Unmatched != 1 || got.Paused != 1 {
 		t.Errorf("no rule is left for p/paused/x: %+v", got)
 	}
