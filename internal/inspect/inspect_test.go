@@ -45,13 +45,18 @@ func start(t *testing.T, p *policy.Policy) *world {
 	return w
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // limits is a policy of rules by scope.
 func limits(t *testing.T, tree map[string]policy.ScopeConfig) *policy.Policy {
 	t.Helper()
 	p, err := policy.New(policy.UnmatchedDeny, tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -77,9 +82,8 @@ func tasks(scope, queue string, n int) (list []waitlist.Waiter) {
 // joins gives tasks places.
 func (w *world) joins(list ...waitlist.Waiter) {
 	w.t.Helper()
-	if _, err := w.list.Join(w.t.Context(), list); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := w.list.Join(w.t.Context(), list)
+	must(w.t, err)
 }
 
 // busy is a provider with 1 task in its own line, 3 of tenant a in two queues and 2 below it, and 200 of tenant b.
@@ -175,9 +179,7 @@ func TestTasks(t *testing.T) {
 		reader, got := p.Tasks("p"), map[waitlist.Ref]bool{}
 		for {
 			some, err := reader.Next(t.Context(), most)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, ref := range some {
 				if got[ref] || !want[ref] {
 					t.Fatalf("%d at once: %v", most, ref)
@@ -201,16 +203,12 @@ func TestInspectRuns(t *testing.T) {
 	p := start(t, tenants(t, []policy.Rule{runs}, nil))
 	p.joins(tasks("p", "q", 5)...)
 	got, err := p.list.Dispatch(t.Context(), waitlist.Request{Provider: "p", Max: 5, Serves: []wire.Weighted{{Queue: "q", Weight: 1}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, g := range got.Granted {
 		if s, err := p.Task(t.Context(), g.Ref()); err != nil || !s.Dispatched || s.Waits {
 			t.Errorf("%+v, %v", s, err)
 		}
-		if err := p.list.Report(t.Context(), "p", []waitlist.News{{Ref: g.Ref(), What: waitlist.Came}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.list.Report(t.Context(), "p", []waitlist.News{{Ref: g.Ref(), What: waitlist.Came}}))
 	}
 	of := func(id string) WaiterStatus {
 		t.Helper()
@@ -224,9 +222,7 @@ func TestInspectRuns(t *testing.T) {
 		t.Errorf("before any run has ended: %+v", got)
 	}
 	s, err := p.scopes.Of("p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.rdb.Set(t.Context(), RunTimesKey(s.Prefix, s.Rules[0]), "100 10000000 0", 0)
 	for i, want := range []time.Duration{2525 * ms, 7525 * ms, 12525 * ms} {
 		if got := of(fmt.Sprint("p.q.", i+2)).Expected; got.In != want || got.From > want || got.To < want || got.To > want+15*second {

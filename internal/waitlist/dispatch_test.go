@@ -93,39 +93,28 @@ func TestNews(t *testing.T) {
 	bucket := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Burst: 4}
 	runs := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 2}
 	p := start(t, tenants(t, []policy.Rule{bucket}, []policy.Rule{runs}))
-	refs := func(d Dispatched) (list []Ref) {
-		for _, g := range d.Granted {
-			list = append(list, g.Ref())
-		}
-		return list
-	}
+	ref := func(d Dispatched, i int) Ref { return d.Granted[i].Ref() }
 	p.joins(slices.Concat(tasks("p/a", "q", 4), tasks("p/b", "q", 2))...)
 	first := p.dispatches(3, nil, "q")
 	if got := idsOf(first); !slices.Equal(got, []string{"p/a.q.0", "p/b.q.0", "p/a.q.1"}) {
 		t.Fatalf("first %v", got)
 	}
-	if queued, granted, err := p.Standing(t.Context(), refs(first)[0]); queued || !granted || err != nil {
+	if queued, granted, err := p.Standing(t.Context(), ref(first, 0)); queued || !granted || err != nil {
 		t.Fatalf("in flight: %v, %v, %v", queued, granted, err)
 	}
 	// One unit is left, and another comes back with the first, which then goes before the third of its line. The place that the third
 	// grant held under the concurrency rule comes back, its unit does not.
-	second := p.dispatches(10, []News{{Ref: refs(first)[0], What: Unused}, {Ref: refs(first)[1], What: Came}, {Ref: refs(first)[2], What: Used}}, "q")
+	second := p.dispatches(10, []News{{Ref: ref(first, 0), What: Unused}, {Ref: ref(first, 1), What: Came}, {Ref: ref(first, 2), What: Used}}, "q")
 	if got := idsOf(second); !slices.Equal(got, []string{"p/b.q.1", "p/a.q.0"}) {
 		t.Fatalf("second %v", got)
 	}
 	// No unit is left. Both in flight are gone, and so is one that waits: the other that waits takes one of the two units.
-	gone := []News{{Ref: refs(second)[0], What: Gone}, {Ref: refs(second)[1], What: Gone}, {Ref: tasks("p/a", "q", 4)[2].Ref(), What: Gone}}
-	if err := p.Report(t.Context(), "p", gone); err != nil {
-		t.Fatal(err)
-	}
-	third := p.dispatches(10, nil, "q")
+	gone := []News{{Ref: ref(second, 0), What: Gone}, {Ref: ref(second, 1), What: Gone}, {Ref: tasks("p/a", "q", 4)[2].Ref(), What: Gone}}
+	third := p.dispatches(10, gone, "q")
 	if got := idsOf(third); !slices.Equal(got, []string{"p/a.q.3"}) {
 		t.Fatalf("third %v", got)
 	}
-	if err := p.Report(t.Context(), "p", []News{{Ref: refs(third)[0], What: Came}}); err != nil {
-		t.Error(err)
-	}
-	if d := p.dispatches(10, nil, "q"); d.Waits || len(d.Granted) > 0 {
+	if d := p.dispatches(10, []News{{Ref: ref(third, 0), What: Came}}, "q"); d.Waits || len(d.Granted) > 0 {
 		t.Errorf("at the end: %+v", d)
 	}
 }
@@ -183,9 +172,7 @@ func TestDispatchByWeight(t *testing.T) {
 		var order []string
 		for len(order) < n {
 			d, err := p.Dispatch(t.Context(), Request{Provider: "p", Lead: 20 * ms, Spread: 80 * ms, Max: 10, Serves: serves})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, g := range d.Granted {
 				order = append(order, g.Queue[:1])
 			}

@@ -53,7 +53,7 @@ func TestDamage(t *testing.T) {
 					t.Errorf("%v", order)
 				}
 			}
-			if said := p.log.text.String(); strings.Count(said, "damaged value found") != 1 || !strings.Contains(said, "provider=p") {
+			if said := p.log.String(); strings.Count(said, "damaged value found") != 1 || !strings.Contains(said, "provider=p") {
 				t.Errorf("log: %q", said)
 			}
 		})
@@ -120,39 +120,25 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// moved refuses scripts as a node does whose slot is half moved.
-type moved struct{ left atomic.Int64 }
-
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 func (refusal) RedisError()     {}
 
-func (m *moved) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (m *moved) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !strings.HasPrefix(cmd.Name(), "eval") || m.left.Add(-1) < 0 {
-			return next(ctx, cmd)
-		}
-		cmd.SetErr(refusal("TRYAGAIN Multiple keys request during rehashing of slot"))
-		return cmd.Err()
-	}
-}
-
-func (m *moved) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // A call that meets a slot on the move is sent again.
 func TestCallWaitsForAMove(t *testing.T) {
 	t.Parallel()
-	rdb, m := redistest.Client(t), &moved{}
-	m.left.Store(3)
-	rdb.AddHook(m)
+	rdb, left := redistest.Client(t), atomic.Int64{}
+	left.Store(3)
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if !strings.HasPrefix(cmd.Name(), "eval") || left.Add(-1) < 0 {
+			return send()
+		}
+		return refusal("TRYAGAIN Multiple keys request during rehashing of slot")
+	}))
 	p := newWorld(t, rdb).process(tenants(t, []policy.Rule{perSecond("r", 10)}, nil))
-	if got := p.joins(tasks("p", "q", 1)...); got[0].Ahead != 0 || m.left.Load() >= 0 {
-		t.Errorf("%+v after %d refusals", got, m.left.Load())
+	if got := p.joins(tasks("p", "q", 1)...); got[0].Ahead != 0 || left.Load() >= 0 {
+		t.Errorf("%+v after %d refusals", got, left.Load())
 	}
 }
 

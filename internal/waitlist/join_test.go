@@ -52,9 +52,7 @@ func TestJoinRefuses(t *testing.T) {
 		{Scope: "other", Queue: "q", ID: "free"},
 		{Scope: "p", Queue: "q", ID: "fits", Cost: 5},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range 3 {
 		if !errors.As(out[i].Err, new(*policy.CostError)) {
 			t.Errorf("%d: %+v", i, out[i])
@@ -115,9 +113,7 @@ func TestRejoin(t *testing.T) {
 	p := start(t, tenants(t, []policy.Rule{perSecond("r", 1)}, nil))
 	p.joins(tasks("p", "q", 5)...)
 	granted := p.dispatches(1, nil, "q").Granted[0]
-	if err := p.Report(t.Context(), "p", []News{{Ref: granted.Ref(), What: Came}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Report(t.Context(), "p", []News{{Ref: granted.Ref(), What: Came}}))
 	for _, back := range []struct {
 		id    string
 		place int64

@@ -1,12 +1,10 @@
 package waitlist
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -21,6 +20,13 @@ import (
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 const second, ms = time.Second, time.Millisecond
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // noon is when the scripts' clock of each test begins.
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
@@ -43,31 +49,19 @@ func newWorld(t *testing.T, rdb redis.UniversalClient) *world {
 func (w *world) clock() string        { return strconv.FormatInt(w.now.Load(), 10) }
 func (w *world) pass(d time.Duration) { w.now.Add(d.Microseconds()) }
 
-// log is what a process logs.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
 // process is a List with a policy of its own. Its own clock stands at noon.
 type process struct {
 	*List
 	w      *world
 	scopes *wire.Scopes
-	log    *log
+	log    *programs.Output
 }
 
 var processes atomic.Int64
 
 func (w *world) process(p *policy.Policy) *process {
 	scopes := wire.NewScopes(p, wire.Compiler{Base: w.base, Tolerance: ms}, func(string) time.Time { return noon }, func(*wire.Scope, *policy.Policy) any { return nil })
-	written := &log{}
+	written := &programs.Output{}
 	return &process{w: w, scopes: scopes, log: written, List: New(Config{
 		Redis: w.rdb, Scopes: scopes, Clocks: &wire.Clocks{}, Base: w.base, Timeout: redistest.Stretch(2 * second), Clock: w.clock,
 		Logger: slog.New(slog.NewTextHandler(written, nil)), ID: fmt.Sprint("process-", processes.Add(1)),
@@ -84,9 +78,7 @@ func start(t *testing.T, p *policy.Policy) *process {
 func limits(t *testing.T, unmatched policy.Unmatched, tree map[string]policy.ScopeConfig) *policy.Policy {
 	t.Helper()
 	p, err := policy.New(unmatched, tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -113,9 +105,7 @@ func tasks(scope, queue string, n int) (list []Waiter) {
 func (p *process) joins(list ...Waiter) []Joined {
 	p.w.t.Helper()
 	out, err := p.Join(p.w.t.Context(), list)
-	if err != nil {
-		p.w.t.Fatal(err)
-	}
+	must(p.w.t, err)
 	for i, one := range out {
 		if one.Err != nil || one.Free {
 			p.w.t.Fatalf("%+v: %+v", list[i], one)
@@ -127,17 +117,13 @@ func (p *process) joins(list ...Waiter) []Joined {
 // dispatches grants tasks of p in some queues, all of one weight.
 func (p *process) dispatches(most int, news []News, queues ...string) Dispatched {
 	p.w.t.Helper()
-	if err := p.Report(p.w.t.Context(), "p", news); err != nil {
-		p.w.t.Fatal(err)
-	}
+	must(p.w.t, p.Report(p.w.t.Context(), "p", news))
 	req := Request{Provider: "p", Lead: 20 * ms, Spread: 80 * ms, Max: most}
 	for _, q := range queues {
 		req.Serves = append(req.Serves, wire.Weighted{Queue: q, Weight: 1})
 	}
 	d, err := p.Dispatch(p.w.t.Context(), req)
-	if err != nil {
-		p.w.t.Fatal(err)
-	}
+	must(p.w.t, err)
 	return d
 }
 
