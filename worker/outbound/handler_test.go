@@ -50,11 +50,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	t.Parallel()
 	got := make(chan *http.Request, 1)
 	s := listen(t, func(p *peer) {
-		for {
-			req := p.request()
-			if req == nil {
-				return
-			}
+		for req := p.request(); req != nil; req = p.request() {
 			got <- req
 			p.say(ok)
 		}
@@ -93,10 +89,7 @@ func TestRequestOnTheWire(t *testing.T) {
 			"GET / " + host + " length=1 map[Content-Length:[1] User-Agent:[headway]] b",
 		},
 	} {
-		if err := run(t, h, tc.p); err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
+		must(t, run(t, h, tc.p))
 		req := <-got
 		body, _ := io.ReadAll(req.Body)
 		line := fmt.Sprintf("%s %s %s length=%d %v %s", req.Method, req.RequestURI, req.Host, req.ContentLength, req.Header, body)

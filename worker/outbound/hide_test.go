@@ -185,7 +185,7 @@ func known(p payload) map[string]int {
 				walk(e)
 			}
 		case map[string]any:
-			for e := range maps.Values(v) {
+			for _, e := range v {
 				walk(e)
 			}
 		}
@@ -258,9 +258,7 @@ func FuzzHide(f *testing.F) {
 	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
 		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
 		data, err := json.Marshal(p)
-		if err != nil {
-			return
-		}
+		must(t, err)
 		c, err := parseCall(data, nil, nil, "ua")
 		if err != nil {
 			return
