@@ -23,7 +23,7 @@ func TestPauseOfNothingLeft(t *testing.T) {
 	}
 	shadow, tokens := bucket(10, 1), bucket(10, 1)
 	shadow.Shadow, tokens.Unit = true, "tokens"
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		rule  policy.Rule
 		limit int64
 		reset time.Duration
@@ -52,8 +52,7 @@ func TestPauseOfNothingLeft(t *testing.T) {
 		"a rule that stops nothing":                   {shadow, 1, sec, sec},
 		"a suspended rule":                            {window(0, sec), 1, sec, sec},
 		"numbers that no product of 64 bits can hold": {window(1, 366*24*time.Hour), 1 << 53, sec, sec},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{tt.rule}}})
@@ -61,8 +60,7 @@ func TestPauseOfNothingLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := func(string) time.Time { return time.Now() }
-			attach := func(*wire.Scope, *policy.Policy) any { return nil }
-			s, err := wire.NewScopes(pol, wire.Compiler{Base: "hw"}, now, attach).Of("p")
+			s, err := wire.NewScopes(pol, wire.Compiler{Base: "hw"}, now, func(*wire.Scope, *policy.Policy) any { return nil }).Of("p")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -118,10 +118,9 @@ func TestForbiddenWords(t *testing.T) {
 	a := newAsked(t, owned)
 	viewer, hidden := Actor{Name: "vera", Role: RoleViewer}, Actor{Name: "hugo", Role: RoleViewer, Scopes: []string{"mail"}}
 	for _, c := range []struct {
-		who   Actor
-		verb  Verb
-		scope string
-		want  string
+		who         Actor
+		verb        Verb
+		scope, want string
 	}{
 		{viewer, VerbPause, "payments", "vera may not pause payments: its owner is team-pay"},
 		{viewer, VerbPause, "payments/acme", "vera may not pause payments/acme: its owner is user:dora"},

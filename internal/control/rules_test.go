@@ -122,16 +122,12 @@ func TestVendorLimit(t *testing.T) {
 // "For a token bucket it is the burst, whatever its rate is by now": what is used of a bucket is a part of its burst.
 func TestCounts(t *testing.T) {
 	t.Parallel()
-	for _, one := range []struct {
-		rule Rule
-		want int64
-	}{
-		{Rule{Algorithm: policy.SlidingWindow, Limit: 100}, 100},
-		{Rule{Algorithm: policy.SlidingWindow, Limit: 100, Admits: 85}, 85},
-		{Rule{Algorithm: policy.TokenBucket, Limit: 10, Admits: 85}, 10},
+	for want, rule := range map[int64]Rule{
+		100: {Algorithm: policy.SlidingWindow, Limit: 100}, 85: {Algorithm: policy.SlidingWindow, Limit: 100, Admits: 85},
+		10: {Algorithm: policy.TokenBucket, Limit: 10, Admits: 85},
 	} {
-		if got := one.rule.Counts(); got != one.want {
-			t.Errorf("%+v: %d, want %d", one.rule, got, one.want)
+		if got := rule.Counts(); got != want {
+			t.Errorf("%+v: %d, want %d", rule, got, want)
 		}
 	}
 }

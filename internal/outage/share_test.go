@@ -22,7 +22,7 @@ func TestShareSteps(t *testing.T) {
 		want time.Duration // until it fits, 0 when it was taken
 		left int64
 	}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		rule  policy.Rule
 		live  int64
 		slack time.Duration
@@ -75,12 +75,10 @@ func TestShareSteps(t *testing.T) {
 			3: {12 * sec, 9, 8 * sec, 0},
 			4: {20 * sec, 9, 0, 0},
 		}},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			start := time.UnixMicro(epoch).Truncate(0)
-			start = start.Add(-time.Duration(start.UnixMicro()%(7*1e6)) * time.Microsecond)
+			start := time.UnixMicro(epoch - int64(epoch)%7e6)
 			s := newShare(test.rule, test.live, start, test.slack)
 			for i, a := range test.asks {
 				now := start.Add(a.at)
