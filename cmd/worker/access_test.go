@@ -142,8 +142,7 @@ func (g *guarded) life(r *running, url string, change func()) {
 	}
 	becomes(t, g.admin, "last", asynq.TaskStateArchived)
 	becomes(t, g.admin, "unknown", asynq.TaskStateRetry)
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 }
 
 const accessSchedules = `schedules: {tidy: {cron: "* * * * *", task: {type: http, scope: payments/acme, http: {url: "URL"}}}}`
@@ -215,8 +214,7 @@ func TestWorkerAccess(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, errs := g.limits("worker").run(1, "set", "payments", "account", "limit=1000")
-	says(t, errs, "the user of Redis at", "may not change limits; nothing was changed", "docs/operations.md")
+	g.limits("worker").says(1, "set payments account limit=1000", "the user of Redis at", "may not change limits; nothing was changed", "docs/operations.md")
 	g.limits("worker").run(0, "list")
 	g.limits("worker").run(0, "verify")
 	// "Programs that enqueue, and worker inspect, can have the same user."
@@ -267,8 +265,7 @@ func TestChangerAccess(t *testing.T) {
 	}
 	// "Without +acl|whoami changes are made."
 	g.rule("ACL", "SETUSER", "changer", "-acl|whoami")
-	out, _ := l.run(0, "set", "payments", "account", "limit=77", "-as", "anna")
-	says(t, out, "by anna (user unknown)")
+	l.says(0, "set payments account limit=77 -as anna", "by anna (user unknown)")
 	// "Leave them out for a user that needs none of these."
 	g.rule("ACL", "SETUSER", "changer", "resetkeys", "~hw:limits*", "~hw:probe")
 	l.run(0, "set", "payments", "account", "limit=78")

@@ -34,31 +34,19 @@ func newEmbedded(t *testing.T) (*embedded, redis.UniversalClient) {
 func TestEmbeddedExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 250 * time.Millisecond
+	_, rdb := newEmbedded(t)
+	ctx, start := t.Context(), time.Now()
+	must(t, rdb.Set(ctx, "set px", "v", ttl).Err())
 	script := redis.NewScript(`redis.call('SET', KEYS[1], 'v') return redis.call('PEXPIRE', KEYS[1], ARGV[1])`)
-	for name, set := range map[string]func(ctx context.Context, rdb redis.UniversalClient) error{
-		"set px": func(ctx context.Context, rdb redis.UniversalClient) error { return rdb.Set(ctx, "k", "v", ttl).Err() },
-		"script": func(ctx context.Context, rdb redis.UniversalClient) error {
-			return script.Run(ctx, rdb, []string{"k"}, ttl.Milliseconds()).Err()
-		},
-		"pexpireat": func(ctx context.Context, rdb redis.UniversalClient) error {
-			return rdb.PExpireAt(ctx, "k", time.Now().Add(ttl)).Err()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, rdb := newEmbedded(t)
-			ctx := t.Context()
-			must(t, rdb.Set(ctx, "k", "v", 0).Err())
-			start := time.Now()
-			must(t, set(ctx, rdb))
-			redistest.WaitFor(t, "the key to expire", bound, func() bool {
-				return rdb.Exists(ctx, "k").Val() == 0
-			})
-			// PEXPIREAT is a moment in whole milliseconds, rounded down.
-			if lived := time.Since(start); lived < ttl-time.Millisecond {
-				t.Errorf("lived %s, was told %s", lived, ttl)
-			}
-		})
+	must(t, script.Run(ctx, rdb, []string{"script"}, ttl.Milliseconds()).Err())
+	must(t, rdb.Set(ctx, "pexpireat", "v", 0).Err())
+	must(t, rdb.PExpireAt(ctx, "pexpireat", time.Now().Add(ttl)).Err())
+	for _, key := range []string{"set px", "script", "pexpireat"} {
+		redistest.WaitFor(t, key+" to expire", bound, func() bool { return rdb.Exists(ctx, key).Val() == 0 })
+		// PEXPIREAT is a moment in whole milliseconds, rounded down.
+		if lived := time.Since(start); lived < ttl-time.Millisecond {
+			t.Errorf("%s lived %s, was told %s", key, lived, ttl)
+		}
 	}
 }
 

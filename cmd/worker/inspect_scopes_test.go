@@ -29,23 +29,20 @@ func TestInspectUnmatched(t *testing.T) {
 	must(t, err)
 	i.limits.SetPolicy(with)
 	i.use("mail")
-	i.enqueue(queue.Task{Scope: "mail", ID: "in line"})
+	i.enqueue(queue.Task{Scope: "mail", ID: "in-line"})
 	gone, err := store.Remove(t.Context(), policystore.Edit{By: "bert"}, "mail", "plan")
 	must(t, err)
 	since := float64(gone.Version.Number)
-	want(t, i.objects("task", "in line")[0], map[string]any{"scope": "mail", "unmatched": true, "unmatched_since": since})
+	want(t, i.objects("task", "in-line")[0], map[string]any{"scope": "mail", "unmatched": true, "unmatched_since": since})
 	want(t, i.objects("scope", "mail")[0], map[string]any{"scope": "mail", "waiting": 1.0, "unmatched": true, "unmatched_since": since})
 	because := fmt.Sprintf("waits      no rule matches the scope since version %d of the limits, by bert at 2", gone.Version.Number)
-	for _, what := range [][]string{{"task", "in line"}, {"scope", "mail"}} {
-		out, _ := i.run(0, what...)
-		says(t, out, because, "add a rule, or delete")
+	for _, what := range []string{"task in-line", "scope mail"} {
+		i.says(0, what, because, "add a rule, or delete")
 	}
-	_, errs := i.run(1, "scope", "mial")
-	says(t, errs, `scope "mial" meets no rule`)
+	i.says(1, "scope mial", `scope "mial" meets no rule`)
 	enqueue(t, i.rdb, queue.Task{Type: "work", Scope: "mial", ID: "misspelt"})
 	want(t, i.objects("task", "misspelt")[0], map[string]any{"unmatched": true, "unmatched_since": nil})
-	out, _ := i.run(0, "task", "misspelt")
-	says(t, out, "waits      no rule matches the scope, in no stored version")
+	i.says(0, "task misspelt", "waits      no rule matches the scope, in no stored version")
 }
 
 // The scope of a task without headers is the one that a worker's Spends gave it, as soon as the task waits.
@@ -56,8 +53,7 @@ func TestInspectTaskOfSpends(t *testing.T) {
 	const scope = "p {*}/a, rule b"
 	_, err := client.Enqueue(asynq.NewTask("work", nil), asynq.TaskID("waits"))
 	must(t, err)
-	out, _ := i.run(0, "task", "waits")
-	says(t, out, "scope      not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up\n")
+	i.says(0, "task waits", "scope      not known yet: no header names it, and a worker's Spends, if there is one, decides it at pick-up\n")
 	i.use(scope)
 	middleware, err := worker.NewMiddleware(worker.MiddlewareConfig{
 		Redis: i.rdb, Limiter: i.limits, Spends: func(*asynq.Task) (string, int64) { return scope, 0 },
@@ -75,8 +71,7 @@ func TestInspectTaskOfSpends(t *testing.T) {
 		return got
 	}
 	want(t, inLine("waits"), map[string]any{"scope": scope, "scope_from": "last_error", "cost": nil, "position": 1.0, "rule": "account"})
-	out, _ = i.run(0, "task", "waits")
-	says(t, out, "scope      p {*}/a, rule b, as a worker's Spends decided\n")
+	i.says(0, "task waits", "scope      p {*}/a, rule b, as a worker's Spends decided\n")
 	// A task that has failed before keeps that error; its place in line has the scope.
 	server.Shutdown()
 	must(t, i.rdb.HSet(t.Context(), "asynq:{default}:t:waits", "msg", failedBefore(t, i, "waits")).Err())
@@ -117,8 +112,7 @@ func worked(t *testing.T, url, ids string, args ...string) {
 		enqueue(t, open(t, url), task)
 	}
 	redistest.WaitFor(t, "the tasks to run", bound, func() bool { return int(a.calls.Load()) == len(ids) })
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 }
 
 // "Which applications, queues and task types, how many units in how many tasks, and when last, most units first": a worker records them,
@@ -145,10 +139,8 @@ func TestInspectUsed(t *testing.T) {
 			t.Errorf("from %s to %s", from, to)
 		}
 	}
-	out, _ := i.run(0, "usage", "p", "-since", "24h")
-	says(t, out, "15 units in 5 tasks spent from p since ", "\nUNITS  TASKS  APP          QUEUE    TYPE  LAST", "\n9      3      billing <é>  default  http  20", "!others")
-	out, _ = i.run(0, "usage", "p/other")
-	says(t, out, "no spending from p/other is recorded since ")
+	i.says(0, "usage p -since 24h", "15 units in 5 tasks spent from p since ", "\nUNITS  TASKS  APP          QUEUE    TYPE  LAST", "\n9      3      billing <é>  default  http  20", "!others")
+	i.says(0, "usage p/other", "no spending from p/other is recorded since ")
 }
 
 // "`worker -usage=false` records nothing: no key, no command"
@@ -186,10 +178,8 @@ func TestInspectShadows(t *testing.T) {
 		out, _ = i.run(0, "scope", "p/acme")
 		return strings.Contains(out, "shadow     rule trial of p, which stops no task: 0 of 2 left\n")
 	})
-	r.stop()
-	r.ends(cli.ExitOK)
-	out, _ = i.run(0, "usage", "p")
-	says(t, out, "shadow rule trial of p: of 5 starts since ", " 3 would have waited\n")
+	r.quits()
+	i.says(0, "usage p", "shadow rule trial of p: of 5 starts since ", " 3 would have waited\n")
 	got := i.objects("usage", "p")
 	if shadows := fmt.Sprint(got[len(got)-1]["shadows"]); shadows != "[map[rule:trial starts:5 would_have_waited:3]]" {
 		t.Errorf("got %s", shadows)
@@ -219,10 +209,8 @@ func TestInspectWaiting(t *testing.T) {
 	want(t, got[1], map[string]any{"summary": true, "scopes": 2.0, "more": false})
 	at(t, got[0]["first_since"])
 	at(t, got[0]["next_start"])
-	out, _ := i.run(0, "scope", "-limit", "1")
-	says(t, out, "WAITING  SCOPE ", "\n3        p {*}/x  2", ", by rule account of p {*}\nthe fullest of 2 scopes; -limit N lists more\n")
-	_, errs := i.run(2, "scope", "-limit", "0")
-	says(t, errs, "-limit 0 is not from 1 to 1000")
+	i.says(0, "scope -limit 1", "WAITING  SCOPE ", "\n3        p {*}/x  2", ", by rule account of p {*}\nthe fullest of 2 scopes; -limit N lists more\n")
+	i.says(2, "scope -limit 0", "-limit 0 is not from 1 to 1000")
 }
 
 // "What is used and left of each rule, and when it resets", in inspect scope and limits show.
@@ -234,8 +222,7 @@ func TestInspectRules(t *testing.T) {
 	i.enqueue(queue.Task{Scope: "p {*}/x", ID: "a"})
 	out, _ := i.run(0, "scope", "p {*}/x")
 	says(t, out, "rule       account of p {*}: 1 of 1 used, 0 left; 1 waiting; resets in ", "rule       tenant of p {*}/x: ")
-	out, _ = i.run(0, "scope", "runs")
-	says(t, out, "rule       parallel of runs: 1 of 1 places taken, 0 free\n")
+	i.says(0, "scope runs", "rule       parallel of runs: 1 of 1 places taken, 0 free\n")
 	rules, _ := i.objects("scope", "runs")[0]["rules"].([]any)
 	if len(rules) != 1 {
 		t.Fatalf("got %v", rules)
@@ -244,8 +231,7 @@ func TestInspectRules(t *testing.T) {
 	l := &limited{t: t, url: i.url}
 	out, _ = l.run(0, "show", "p {*}/x")
 	says(t, out, "; 1 of 1 used, 0 left; 1 waiting; resets at 2")
-	out, _ = l.run(0, "-json", "show", "runs")
-	says(t, out, `"used":1,"remaining":0`)
+	l.says(0, "-json show runs", `"used":1,"remaining":0`)
 }
 
 // "day: a line for each day, by UTC, instead of who spent; day,spender: who spent on each day."
@@ -275,10 +261,8 @@ func TestInspectUsedByDay(t *testing.T) {
 	want(t, spenders[n-4], map[string]any{"day": day, "app": "mailer", "type": "mail", "units": 5.0, "enqueued_by": "shop"})
 	want(t, spenders[n-3], map[string]any{"day": day, "app": "mailer", "type": "call", "units": 2.0})
 	want(t, spenders[n-2], map[string]any{"day": day, "units": 7.0, "tasks": 2.0, "other_units": 0.0})
-	out, _ := i.run(0, "usage", "p", "-since", "31d", "-by", "day")
-	says(t, out, "7 units in 2 tasks spent from p since ", "\n"+day+"  7      70      2")
-	out, _ = i.run(0, "usage", "p", "-since", "1m", "-by", "day,spender")
-	says(t, out, "ENQUEUED BY", day+"  5      70      1      mailer  q      mail")
+	i.says(0, "usage p -since 31d -by day", "7 units in 2 tasks spent from p since ", "\n"+day+"  7      70      2")
+	i.says(0, "usage p -since 1m -by day,spender", "ENQUEUED BY", day+"  5      70      1      mailer  q      mail")
 	_, errs := i.run(cli.ExitUsage, "usage", "p", "-by", "hour")
 	says(t, errs, "write day, or day,spender")
 }

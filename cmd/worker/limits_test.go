@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -53,6 +52,16 @@ func (l *limited) run(code int, args ...string) (stdout, stderr string) {
 	return ask(l.t, code, slices.Concat([]string{"limits", "-redis", l.url}, args)...)
 }
 
+// says runs it with the words of a line, and holds what it prints, or of a failure says, against parts.
+func (l *limited) says(code int, line string, parts ...string) {
+	l.t.Helper()
+	out, errs := l.run(code, strings.Fields(line)...)
+	if code != cli.ExitOK && out == "" {
+		out = errs
+	}
+	says(l.t, out, parts...)
+}
+
 // objects runs it and reads what it prints.
 func (l *limited) objects(args ...string) []map[string]any {
 	l.t.Helper()
@@ -70,57 +79,32 @@ func says(t *testing.T, text string, parts ...string) {
 	}
 }
 
-func TestLimitsUsage(t *testing.T) {
-	t.Parallel()
-	out, _ := ask(t, cli.ExitOK, "limits", "-h")
-	golden(t, filepath.Join("testdata", "limits.golden"), out)
-	for _, c := range []struct{ args, want string }{
-		{"", "nothing to do: list, show, set, assign"},
-		{"set payments", "worker limits set takes SCOPE RULE KEY=VALUE"},
-		{"list payments", "worker limits list takes flags only"},
-		{"list -as anna", "-as does not go with worker limits list"},
-		{"set p r limit=1 -for never", `"never" is no duration`},
-	} {
-		_, errs := ask(t, cli.ExitUsage, append([]string{"limits"}, strings.Fields(c.args)...)...)
-		says(t, errs, c.want, "try: ")
-	}
-}
-
 // From the first file to going back: what a person does, and what the program says.
 func TestLimitsCommands(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
-	out, _ := l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
-	says(t, out, "version 2 by bert (user default), in force at ", "+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
-	out, _ = l.run(0, "set", "payments/acme", "tenant", "burst=9", "-for", "1h")
-	says(t, out, "version 3", "set before by bert (user default) at", "- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
+	l.says(0, "set payments/acme tenant limit=100 -as bert", "version 2 by bert (user default), in force at ", "+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
+	l.says(0, "set payments/acme tenant burst=9 -for 1h", "version 3", "set before by bert (user default) at", "- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
 		"+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 9}")
-	out, _ = l.run(0, "remove", "payments", "account")
-	says(t, out, "- payments {name: account")
+	l.says(0, "remove payments account", "- payments {name: account")
 
-	out, _ = l.run(0, "list")
-	says(t, out, "payments/* {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}  # imported by anna (user default) at 20",
+	l.says(0, "list", "payments/* {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}  # imported by anna (user default) at 20",
 		"burst: 9}  # set by", ", until 20", "payments account was removed  # removed by")
-	out, _ = l.run(0, "show", "payments/acme")
-	says(t, out, "burst: 9}", "!limit: 20,")
-	out, _ = l.run(0, "show", "payments/*")
-	says(t, out, "limit: 20,", "!burst: 9")
-	out, _ = l.run(0, "export")
-	if _, err := readBack(t, out); err != nil {
+	l.says(0, "show payments/acme", "burst: 9}", "!limit: 20,")
+	l.says(0, "show payments/*", "limit: 20,", "!burst: 9")
+	out, _ := l.run(0, "export")
+	if _, err := loadPolicy(limitsFile(t, out)); err != nil {
 		t.Error(err)
 	}
 
-	out, _ = l.run(1, "diff", limitsFile(t, liveLimits))
-	says(t, out, "+ payments {name: account", "- payments/acme {name: tenant")
+	l.says(1, "diff "+limitsFile(t, liveLimits), "+ payments {name: account", "- payments/acme {name: tenant")
 	l.run(0, "unset", "payments/acme")
 	l.run(0, "unset", "payments", "account")
-	out, _ = l.run(0, "diff", limitsFile(t, liveLimits))
-	if out != "" {
+	if out, _ := l.run(0, "diff", limitsFile(t, liveLimits)); out != "" {
 		t.Error(out)
 	}
 	l.run(0, "rollback", "3")
-	out, _ = l.run(0, "show", "payments/acme")
-	says(t, out, "burst: 9}", "{name: account")
+	l.says(0, "show payments/acme", "burst: 9}", "{name: account")
 	history := l.objects("history")
 	if len(history) != 7 {
 		t.Fatalf("%v", history)
@@ -143,17 +127,14 @@ func TestLimitsAssign(t *testing.T) {
 		{"hosts=", "- payments hosts: api.example.com, *.example.org"},
 		{"weight=3 shares=interactive:60%,batch:3", "+ payments shares: {batch: {weight: 3}, interactive: {part: 60%}}"},
 	} {
-		out, _ := l.run(0, append([]string{"assign", "payments"}, strings.Fields(c.args)...)...)
-		says(t, out, c.want)
+		l.says(0, "assign payments "+c.args, c.want)
 	}
 	out, _ := l.run(0, "assign", "payments", "answers={cut: 30%, most: 150%}")
 	says(t, out, "+ payments answers: {cut: 30%, most: 150%}")
-	for _, command := range [][]string{{"list"}, {"show", "payments"}, {"show", "payments/acme"}} {
-		out, _ = l.run(0, command...)
-		says(t, out, "payments owner: payments-team  # set by ", "payments apps: billing, refunds  # set by ", "payments answers: {cut: 30%, most: 150%}  # set by ")
+	for _, command := range []string{"list", "show payments", "show payments/acme"} {
+		l.says(0, command, "payments owner: payments-team  # set by ", "payments apps: billing, refunds  # set by ", "payments answers: {cut: 30%, most: 150%}  # set by ")
 	}
-	out, _ = l.run(0, "show", "payments/interactive")
-	says(t, out, "{name: account", "at weight 1.4", "payments weight: 3  # set by ")
+	l.says(0, "show payments/interactive", "{name: account", "at weight 1.4", "payments weight: 3  # set by ")
 	if others := l.objects("show", "payments/acme"); others[0]["rule"] != "owner:" || others[0]["text"] != "payments-team" || others[0]["from"] != "set" {
 		t.Errorf("%v", others[0])
 	}
@@ -163,12 +144,6 @@ func TestLimitsAssign(t *testing.T) {
 		_, errs := l.run(1, "assign", "payments", wrong)
 		says(t, errs, want)
 	}
-}
-
-func readBack(t *testing.T, text string) (any, error) {
-	t.Helper()
-	path := limitsFile(t, text)
-	return loadPolicy(path)
 }
 
 func TestLimitsRefuse(t *testing.T) {
@@ -185,12 +160,9 @@ func TestLimitsRefuse(t *testing.T) {
 		{"show payments/*/x", "the limits have no rules at payments/*/x"},
 		{"reset payments/acme account", "no rate rule account counts at payments/acme itself"},
 	} {
-		_, errs := l.run(1, strings.Fields(c.args)...)
-		says(t, errs, c.want, "!goroutine")
+		l.says(1, c.args, c.want, "!goroutine")
 	}
-	empty := &limited{t: t, url: ownRedis(t)}
-	_, errs := empty.run(1, "list")
-	says(t, errs, "there are no limits at ", "try: worker limits import")
+	(&limited{t: t, url: ownRedis(t)}).says(1, "list", "there are no limits at ", "try: worker limits import")
 	if history := l.objects("history"); len(history) != 1 {
 		t.Errorf("a refused change made a version: %v", history)
 	}
@@ -228,11 +200,9 @@ func TestAPIPauses(t *testing.T) {
 	if n := a.calls.Load(); n != 1 {
 		t.Errorf("the API was asked %d times", n)
 	}
-	out, _ := l.run(0, "show", "payments")
-	says(t, out, "; 85 apply, from the API's answers")
+	l.says(0, "show payments", "; 85 apply, from the API's answers")
 	i := &inspected{t: t, url: l.url}
-	out, _ = i.run(0, "scope", "payments")
-	says(t, out, "paused     payments until ", ", when its pause is over\n", "corrected  rule r of payments, 85 of 100 until ", "payments: paused for 1h; the API answered 429, retry after 1h\n")
+	i.says(0, "scope payments", "paused     payments until ", ", when its pause is over\n", "corrected  rule r of payments, 85 of 100 until ", "payments: paused for 1h; the API answered 429, retry after 1h\n")
 	scope := i.objects("scope", "payments")[0]
 	want(t, scope, map[string]any{"waiting": 6.0, "upstream_scope": "payments", "rule": nil})
 	if until := at(t, scope["upstream_until"]); time.Until(until) < 50*time.Minute {
@@ -276,14 +246,12 @@ func TestWorkersChange(t *testing.T) {
 	for _, r := range []*running{first, second} {
 		r.says(`msg="limits in force" version=3 change="publish a limits file"`)
 	}
-	out, _ := l.run(0, "show", "payments")
-	says(t, out, "limit: 100, per: 1s")
+	l.says(0, "show payments", "limit: 100, per: 1s")
 	l.run(0, "unset")
 	for _, r := range []*running{first, second} {
 		r.says(`version=4 change="unset everything"`)
 	}
-	out, _ = l.run(0, "show", "payments")
-	says(t, out, "limit: 200, per: 2s", "# file by worker on ")
+	l.says(0, "show payments", "limit: 200, per: 2s", "# file by worker on ")
 }
 
 // write writes a file that others may read at any moment.
@@ -297,8 +265,7 @@ func write(t *testing.T, path, text string) {
 // Tasks that wait are counted, changed and cancelled by the command line, which says of how many, and why others were left.
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}]}}"))
 	must(t, err)
 	store := policystore.New(rdb, policystore.Config{})

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
@@ -83,6 +85,13 @@ func (r *running) ends(want int) {
 	}
 }
 
+// quits stops it, and waits for its end.
+func (r *running) quits() {
+	r.t.Helper()
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
 // says waits for a line on stderr.
 func (r *running) says(text string) {
 	r.t.Helper()
@@ -131,6 +140,13 @@ const someLimits = "limits:\n  payments:\n    rules:\n      - {name: account, al
 func ownRedis(t *testing.T) string {
 	t.Helper()
 	return "redis://" + redistest.NewServer(t).Addr()
+}
+
+// ownClient has a client of that server too.
+func ownClient(t *testing.T) (string, redis.UniversalClient) {
+	t.Helper()
+	url := ownRedis(t)
+	return url, open(t, url)
 }
 
 func with(f *fakeSystem) program {

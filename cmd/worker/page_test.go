@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/worker/page"
 )
 
@@ -98,21 +97,20 @@ func TestPageBehindAProxy(t *testing.T) {
 	if event, err := stream.ReadString('\n'); code != http.StatusOK || err != nil || !strings.HasPrefix(event, "event: ") {
 		t.Errorf("a stream: %d, %q, %v", code, event, err)
 	}
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 }
 
 // A page for this machine alone gives nothing to a proxy in front: everybody behind it would be an admin.
 func TestPageOfThisMachineBehindAProxy(t *testing.T) {
 	t.Parallel()
-	r := start(t, whole, nil, "page", "-redis", ownRedis(t), "-listen", ":0")
+	r := start(t, whole, nil, "page", "-redis", ownRedis(t), "-listen", ":0", "-prefix", "/limits")
 	r.says("url=")
+	says(t, get(t, r.found("url"), http.StatusOK), "There are no limits yet")
 	code, body := asks(t, inFront(t, r.found("url"), false), "/", "", "localhost")
 	if text, err := io.ReadAll(body); err != nil || code != http.StatusForbidden || !strings.Contains(string(text), "give the page users") {
 		t.Errorf("%d, %v\n%s", code, err, text)
 	}
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 }
 
 // The redirects of a worker with the page have the headers of the page.

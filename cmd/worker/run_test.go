@@ -24,11 +24,15 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	help, errs := ask(t, cli.ExitOK, "-h")
-	golden(t, "testdata/help.golden", help)
-	version, more := ask(t, cli.ExitOK, "-version")
-	if version != "worker "+cli.Version()+"\n" || errs+more != "" {
-		t.Errorf("%s%s%s", version, errs, more)
+	for args, file := range map[string]string{
+		"-h": "help", "limits -h": "limits", "schema -h": "schema", "health -h": "health", "inspect -h": "inspect", "inspect scope p -h": "inspect",
+	} {
+		help, errs := ask(t, cli.ExitOK, strings.Fields(args)...)
+		golden(t, filepath.Join("testdata", file+".golden"), help)
+		says(t, errs, "!worker")
+	}
+	if version, errs := ask(t, cli.ExitOK, "-version"); version != "worker "+cli.Version()+"\n" || errs != "" {
+		t.Errorf("%s%s", version, errs)
 	}
 }
 
@@ -46,42 +50,102 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestUsageErrors holds that bad usage is exit code 2, an empty stdout, and for each fault what is wrong and what to try.
+// TestUsageErrors holds that bad usage is exit code 2, an empty stdout, and for each fault what is wrong and what to try, by the name of
+// the variable where the fault is in one, and without what may be secret. A variable that no flag has is warned of.
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		args []string
-		env  map[string]string
-		want []string
-	}{
-		"unknown flag":     {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
-		"flag misspelt":    {[]string{"-limit", "x"}, nil, []string{"not defined: -limit; did you mean -limits?"}},
-		"command misspelt": {[]string{"limts"}, nil, []string{`unexpected argument "limts"`, "did you mean limits?"}},
-		"verb misspelt":    {[]string{"limits", "sett"}, nil, []string{`limits cannot be "sett"; did you mean set?`}},
-		"concurrency 0":    {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
-		"patience": {[]string{"-patience", "hope"}, nil,
-			[]string{`-patience "hope" is unknown`, "try: -patience wait, fail, drop or move=QUEUE"}},
-		"patience to nowhere": {[]string{"-patience", "move=a b"}, nil, []string{`-patience: "a b" is not a queue name`, "try: -patience move=slow"}},
-		"queue":               {[]string{"-queues", "a=1,b"}, nil, []string{`-queues: "b" has no weight`, "try: -queues b=1"}},
-		"level":               {[]string{"-log-level", "loud"}, nil, []string{`-log-level "loud" is unknown`}},
-		"summary":             {[]string{"-summary", "-1m"}, nil, []string{"-summary -1m0s is below 1s", "try: -summary 1m"}},
-		"max-timeout":         {[]string{"-max-timeout", "0s"}, nil, []string{"-max-timeout 0s is not above 0", "try: -max-timeout 10m"}},
-		"drain":               {[]string{"-drain", "-1s"}, nil, []string{"-drain -1s is below 0"}},
-		"allow-host":          {[]string{"-allow-host", "http://x/"}, nil, []string{"worker: -allow-host: ", "try: -allow-host localhost:8080"}},
-		"only-host":           {[]string{"-only-host", "*.example.com"}, nil, []string{`worker: -only-host: only host "*.example.com": has no wildcards; name each host`, "try: -only-host api.example.com"}},
-		"deny-cidr":           {[]string{"-deny-cidr", "10.1.2.3/8"}, nil, []string{`worker: -deny-cidr: deny CIDR "10.1.2.3/8": has bits beyond its length; write 10.0.0.0/8`, "try: -deny-cidr 10.0.0.0/8"}},
-		"ports":               {[]string{"-ports", "80,0"}, nil, []string{"worker: -ports: port 0 is not between 1 and 65535", "try: -ports 80,443"}},
-		"allow-method":        {[]string{"-allow-method", "CONNECT"}, nil, []string{`invalid value "CONNECT" for flag -allow-method: a method that opens a tunnel`, "try: worker -h"}},
-		"listen":              {[]string{"-listen", "9090"}, nil, []string{`-listen "9090" is not HOST:PORT`, "try: -listen :9090"}},
-		"short token":         {[]string{"-listen", ":9090"}, map[string]string{tokenVariable: "secret"}, []string{"HEADWAY_LISTEN_TOKEN has 6 characters; 16 are needed"}},
-		"no app":              {[]string{"-app", ""}, nil, []string{"worker: -app: the application's name has 0 bytes; give it 1 to 128", "try: -app billing"}},
-		"every fault at once": {[]string{"-concurrency", "0", "-queues", "a", "-log-level", "x"}, nil,
-			[]string{"-concurrency 0", `"a" has no weight`, `-log-level "x"`}},
+	long := filepath.Join(t.TempDir(), "long")
+	must(t, os.WriteFile(long, make([]byte, mostSecret+1), 0o600))
+	limits := "HEADWAY_LIMITS=" + limitsFile(t, someLimits) + " "
+	const tokens, secrets = tokenVariable + "=0123456789abcdef ", secretVariable + "=0123456789abcdef-of-the-test "
+	for line, want := range map[string][]string{
+		"-x":                                {"worker: flag provided but not defined: -x", "try: worker -h"},
+		"-limit x":                          {"not defined: -limit; did you mean -limits?"},
+		"limts":                             {`unexpected argument "limts"`, "did you mean limits?"},
+		"limits sett":                       {`limits cannot be "sett"; did you mean set?`},
+		"limits":                            {"nothing to do: list, show, set, assign"},
+		"limits set payments":               {"worker limits set takes SCOPE RULE KEY=VALUE"},
+		"limits list payments":              {"worker limits list takes flags only"},
+		"limits list -as anna":              {"-as does not go with worker limits list"},
+		"limits list -dry-run":              {"-dry-run does not go with worker limits list"},
+		"limits pause":                      {"worker limits pause takes SCOPE"},
+		"limits resume p -for 1h":           {"-for does not go with worker limits resume"},
+		"limits drain p -timeout 0s":        {"without -timeout drain waits without a bound"},
+		"limits set p r limit=1 -for never": {`"never" is no duration`},
+		"schema":                            {"try: "},
+		"schema tasks":                      {"try: "},
+		"schema limits schedules":           {"try: "},
+		"schema -json limits":               {"try: "},
+		"-concurrency 0":                    {"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"},
+		"-patience hope":                    {`-patience "hope" is unknown`, "try: -patience wait, fail, drop or move=QUEUE"},
+		"-patience move=a=b":                {`-patience: "a=b" is not a queue name`, "try: -patience move=slow"},
+		"-queues a=1,b":                     {`-queues: "b" has no weight`, "try: -queues b=1"},
+		"-queues a=1,":                      {"an empty entry", "try: -queues"},
+		"-queues ä=1":                       {`"ä" is not a queue name`, "try: -queues"},
+		"-queues a=1001":                    {`the weight of "a" is "1001", not a whole number from 1 to 1000`, "try: -queues"},
+		"-queues a=1=2":                     {`the weight of "a" is "1=2"`},
+		"-queues a,b=0,c=1,c=1,=1":          {`"a" has no weight`, `the weight of "b" is "0"`, `names "c" twice`, `"" is not a queue name`, "try: -queues"},
+		"-queues " + strings.Repeat("q", 129) + "=1": {"1 to 128 letters"},
+		"-log-level loud":                       {`-log-level "loud" is unknown`},
+		"-summary -1m":                          {"-summary -1m0s is below 1s", "try: -summary 1m"},
+		"-max-timeout 0s":                       {"-max-timeout 0s is not above 0", "try: -max-timeout 10m"},
+		"-drain -1s":                            {"-drain -1s is below 0"},
+		"-allow-host http://x/":                 {"worker: -allow-host: ", "try: -allow-host localhost:8080"},
+		"-only-host *.example.com":              {`worker: -only-host: only host "*.example.com": has no wildcards; name each host`, "try: -only-host api.example.com"},
+		"-deny-cidr 10.1.2.3/8":                 {`worker: -deny-cidr: deny CIDR "10.1.2.3/8": has bits beyond its length; write 10.0.0.0/8`, "try: -deny-cidr 10.0.0.0/8"},
+		"-ports 80,0":                           {"worker: -ports: port 0 is not between 1 and 65535", "try: -ports 80,443"},
+		"-allow-method CONNECT":                 {`invalid value "CONNECT" for flag -allow-method: a method that opens a tunnel`, "try: worker -h"},
+		"-app=":                                 {"worker: -app: the application's name has 0 bytes; give it 1 to 128", "try: -app billing"},
+		"-concurrency 0 -queues a -log-level x": {"-concurrency 0", `"a" has no weight`, `-log-level "x"`},
+
+		"-listen 9090":                                    {`-listen "9090" is not HOST:PORT`, "try: -listen :9090"},
+		"-listen ::1:9090":                                {"is not HOST:PORT"},
+		"-listen :http":                                   {"the port is not a number"},
+		"-listen :65536":                                  {"the port is not a number"},
+		"-listen 0.0.0.0:1":                               {"can be reached by other machines, and HEADWAY_LISTEN_TOKEN is not set"},
+		"-listen [::]:1":                                  {"can be reached by other machines"},
+		"-listen localhost.example.com:1":                 {"can be reached by other machines"},
+		"-listen :9090 HEADWAY_LISTEN_TOKEN=geheim":       {"HEADWAY_LISTEN_TOKEN has 6 characters; 16 are needed"},
+		"-listen :9090 HEADWAY_LISTEN_TOKEN=" + token[1:]: {"has 15 characters; 16 are needed"},
+		"-page":                            {"-page needs -listen"},
+		"-page -listen 0.0.0.0:0":          {"is not set\ntry: HEADWAY_LISTEN_TOKEN=$(openssl rand -hex 16) worker …, or -listen :0 for this machine only\n"},
+		"-page-users users.yaml":           {"-page-users needs -page"},
+		tokens + "-page -listen 0.0.0.0:0": {"-page-users does not say who may"},
+		tokens + "-page -listen :0":        {"HEADWAY_LISTEN_TOKEN is set"},
+		"page -listen 0.0.0.0:0":           {"can be reached by other machines, and neither -users nor -proxy"},
+		"page -listen nowhere":             {"is not HOST:PORT"},
+		"page -proxy 10.0.0.1":             {"no range of addresses"},
+		"page -proxy-admin ops":            {"need -proxy"},
+		"page -prefix limits":              {"does not begin with a slash"},
+		"page token more":                  {"unexpected argument"},
+
+		"-events-webhook https://h/T0KEN":                                       {"HEADWAY_EVENTS_SECRET is not set"},
+		"-events-secret-file " + long:                                           {"-events-secret-file is given without"},
+		"-events-webhook https://h/T0KEN HEADWAY_EVENTS_SECRET=short":           {"the secret of -events-webhook has 5 characters", "!short"},
+		secrets + "-events-webhook http://h/T0KEN":                              {"-events-webhook of h is not https"},
+		secrets + "-events-webhook https://u:T0KEN@h/":                          {"-events-webhook of h has a user or a password"},
+		secrets + "-events-webhook T0KEN":                                       {"-events-webhook is no URL"},
+		secrets + "-events-webhook https://h/T0KEN -events-secret-file /none":   {"-events-secret-file /none: no such file"},
+		secrets + "-events-webhook https://h/T0KEN -events-secret-file " + long: {"has 4097 bytes; a secret has 4096 at most"},
+
+		"HEADWAY_CONCURRENCY=0":                                           {"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency"},
+		"HEADWAY_LOG_LEVEL=loud HEADWAY_DENY_CIDR=10.1.2.3/8":             {`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"},
+		limits + "HEADWAY_REDIS=x:geheim@y":                               {"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"},
+		limits + "HEADWAY_REDIS=x:geheim@y HEADWAY_CONCURENCY=geheim":     {`level=WARN msg="unknown environment variable: no flag has this name" variable=HEADWAY_CONCURENCY did_you_mean=HEADWAY_CONCURRENCY`},
+		limits + tokens + "HEADWAY_REDIS=x HEADWAY_AS=a HEADWAY_WITHIN=a": {"!unknown environment variable"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(line, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, with(newFakeSystem()), tt.env, tt.args...)
-			r.refuses(cli.ExitUsage, append(tt.want, "!secret")...)
+			env := map[string]string{}
+			var args []string
+			for _, word := range strings.Fields(line) {
+				if name, value, is := strings.Cut(word, "="); is && strings.HasPrefix(name, "HEADWAY_") {
+					env[name] = value
+				} else {
+					args = append(args, word)
+				}
+			}
+			start(t, with(newFakeSystem()), env, args...).refuses(cli.ExitUsage, append(want, "try: ", "!geheim", "!T0KEN", "!0123456789abcdef")...)
 		})
 	}
 }
@@ -260,8 +324,7 @@ func TestWorkerEnvironment(t *testing.T) {
 	}
 	r := start(t, with(newFakeSystem()), env)
 	r.says(`"msg":"ready","queues":"high=6,low=1","concurrency":7`)
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 	if strings.Contains(r.stderr.String(), "unknown environment variable") {
 		t.Errorf("warns of known variables:\n%s", r.stderr.String())
 	}
@@ -316,79 +379,11 @@ func TestVariablesStaySecret(t *testing.T) {
 	}
 }
 
-func TestParseQueues(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]map[string]int{
-		"default=1":                {"default": 1},
-		"critical=6,default=3,l=1": {"critical": 6, "default": 3, "l": 1},
-	} {
-		got, err := parseQueues(in)
-		if err != nil || !maps.Equal(got, want) {
-			t.Errorf("%q: got %v, %v, want %v", in, got, err, want)
-		}
-	}
-	for in, want := range map[string][]string{
-		"":                              {"an empty entry"},
-		"a":                             {`"a" has no weight`},
-		"=1":                            {`"" is not a queue name`},
-		"ä=1":                           {`"ä" is not a queue name`},
-		"a=0":                           {`the weight of "a" is "0"`},
-		"a=1001":                        {`the weight of "a" is "1001", not a whole number from 1 to 1000`},
-		"a=1=2":                         {`the weight of "a" is "1=2"`},
-		"a=1,b=1,a=2":                   {`names "a" twice`},
-		"a,b=0,c=1,c=1,d d=1":           {`"a" has no weight`, `the weight of "b"`, `names "c" twice`, `"d d" is not a queue name`},
-		strings.Repeat("q", 129) + "=1": {"1 to 128 letters"},
-	} {
-		_, err := parseQueues(in)
-		if err == nil {
-			t.Errorf("%q: no error", in)
-			continue
-		}
-		for _, w := range want {
-			if !strings.Contains(err.Error(), w) || !strings.Contains(err.Error(), "try: -queues") {
-				t.Errorf("%q: got %v, want %q", in, err, w)
-			}
-		}
-	}
-}
-
 // The schemas beside the pages are those that the program prints.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	for _, name := range schemas.Names {
 		got, _ := ask(t, cli.ExitOK, "schema", name)
 		golden(t, filepath.Join("..", "..", "docs", name+".schema.json"), got)
-	}
-	got, _ := ask(t, cli.ExitOK, "schema", "-h")
-	golden(t, filepath.Join("testdata", "schema.golden"), got)
-	for _, args := range []string{"schema", "schema tasks", "schema limits schedules", "schema -json limits"} {
-		_, errs := ask(t, cli.ExitUsage, strings.Fields(args)...)
-		says(t, errs, "try: ")
-	}
-}
-
-// A faulty value is told by the name of its variable, where there is one, and an unknown
-// variable by a warning that does not show its value.
-func TestWorkerVariableFaults(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		env  map[string]string
-		code int
-		want []string
-	}{
-		"out of bounds": {map[string]string{"HEADWAY_CONCURRENCY": "0"}, cli.ExitUsage, []string{"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency"}},
-		"two":           {map[string]string{"HEADWAY_LOG_LEVEL": "loud", "HEADWAY_DENY_CIDR": "10.1.2.3/8"}, cli.ExitUsage, []string{`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"}},
-		"no file":       {map[string]string{"HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed, []string{"there is no limits file /nowhere", "try: ls /"}},
-		"no URL":        {map[string]string{"HEADWAY_REDIS": "x:geheim@y", "HEADWAY_LIMITS": limitsFile(t, someLimits)}, cli.ExitUsage, []string{"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"}},
-		"typo": {map[string]string{"HEADWAY_CONCURENCY": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,
-			[]string{`level=WARN msg="unknown environment variable: no flag has this name" variable=HEADWAY_CONCURENCY did_you_mean=HEADWAY_CONCURRENCY`}},
-		"of others": {map[string]string{"HEADWAY_AS": "a", "HEADWAY_WITHIN": "a", "HEADWAY_LISTEN_TOKEN": "geheim", "HEADWAY_LIMITS": "/nowhere"}, cli.ExitFailed,
-			[]string{"!unknown environment variable"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := start(t, with(newFakeSystem()), tt.env)
-			r.refuses(tt.code, append(tt.want, "!geheim")...)
-		})
 	}
 }

@@ -20,8 +20,7 @@ import (
 func TestSIGTSTPTakesNoTask(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, make(chan struct{}))
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	r := &running{t: t}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", url, "-limits", limitsFile(t, someLimits),
 		"-allow-host", a.host(), "-listen", "127.0.0.1:0")

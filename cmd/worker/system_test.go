@@ -96,8 +96,7 @@ func TestPatience(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			a := newAPI(t, nil)
-			url := ownRedis(t)
-			rdb := open(t, url)
+			url, rdb := ownClient(t)
 			limits := limitsFile(t, "limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h}]}}")
 			start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-patience", what)
 			task := a.task("p/a", "t")
@@ -121,14 +120,12 @@ func TestDrainBound(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, make(chan struct{}))
 	t.Cleanup(func() { close(a.let) })
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-drain", "50ms")
 	r.says("msg=ready")
 	enqueue(t, rdb, a.task("payments/a", "long"))
 	redistest.WaitFor(t, "the task to run", bound, func() bool { return a.calls.Load() == 1 })
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 	if info := becomes(t, rdb, "long", asynq.TaskStatePending); info.Retried != 0 {
 		t.Errorf("%+v", info)
 	}
@@ -139,8 +136,7 @@ func TestMaxTimeout(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, make(chan struct{}))
 	t.Cleanup(func() { close(a.let) })
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	long := a.task("payments/a", "long")
 	long.Timeout, long.MaxRetry = 3650*24*time.Hour, queue.Retries(0)
 	enqueue(t, rdb, long)
@@ -160,8 +156,7 @@ const asProgram = "HEADWAY_TEST_RUN_WORKER"
 func TestNoTaskEscapes(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, nil)
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	client := asynq.NewClientFromRedisClient(rdb)
 	request, err := json.Marshal(queue.HTTP{URL: a.URL + "/"})
 	must(t, err)
@@ -220,8 +215,7 @@ func TestWhereTasksMayGo(t *testing.T) {
 	t.Cleanup(s.Close)
 	at := strings.TrimPrefix(s.URL, "http://")
 	_, port, _ := strings.Cut(at, ":")
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	client := queue.NewClient(rdb, queue.ClientConfig{AllowMethods: []string{"PURGE", "DEL"}}) // another program
 	put := func(id, method, url string) {
 		t.Helper()
@@ -254,8 +248,7 @@ func TestWhereTasksMayGo(t *testing.T) {
 		}
 	}
 	redistest.WaitFor(t, "the good ones", bound, func() bool { return calls.Load() == 3 })
-	r.stop()
-	r.ends(cli.ExitOK)
+	r.quits()
 	if log := r.stderr.String(); calls.Load() != 3 || strings.Contains(log, key[:8]) {
 		t.Errorf("%d calls; the log:\n%s", calls.Load(), log)
 	}
@@ -282,16 +275,14 @@ const schedulesKey = "hw:schedules"
 // A run that was missed while no worker lived is enqueued by the next one.
 func TestSchedulesAreRun(t *testing.T) {
 	t.Parallel()
-	url := ownRedis(t)
-	rdb := open(t, url)
+	url, rdb := ownClient(t)
 	schedules := limitsFile(t, `schedules: {tidy: {cron: "* * * * *", task: {type: http, scope: payments, http: {url: "https://a.example/"}}}}`)
 	begin := func() *running {
 		return start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-schedules", schedules)
 	}
 	first := begin()
 	redistest.WaitFor(t, "the record", bound, func() bool { return rdb.ZCard(t.Context(), schedulesKey).Val() == 1 })
-	first.stop()
-	first.ends(cli.ExitOK)
+	first.quits()
 
 	member := rdb.ZRange(t.Context(), schedulesKey, 0, 0).Val()[0]
 	rdb.ZAdd(t.Context(), schedulesKey, redis.Z{Member: member, Score: float64(time.Now().Add(-10 * time.Minute).Unix())})
@@ -348,8 +339,7 @@ func TestFailedStartPublishesNothing(t *testing.T) {
 			// The same without the fault publishes it.
 			r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", newer, "-schedules", schedules("newer"))
 			r.says("msg=ready")
-			r.stop()
-			r.ends(cli.ExitOK)
+			r.quits()
 			if v, err := store.Current(t.Context()); err != nil || v.Number != 2 {
 				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
 			}
