@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -160,15 +161,11 @@ func TestInspectActive(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)
 	release := make(chan struct{})
-	srv := asynq.NewServerFromRedisClient(i.rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, Queues: map[string]int{"default": 1, "low": 1}})
-	must(t, srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-release; return nil })))
-	t.Cleanup(srv.Shutdown)
+	bareServer(t, i.rdb, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-release; return nil }))
 	t.Cleanup(func() { close(release) })
-	plain := queue.NewClient(i.rdb, queue.ClientConfig{}) // whose tasks wait for no turn
 	for _, task := range []queue.Task{{Scope: "free", ID: "a"}, {Scope: "free/x", ID: "a", Queue: "low"}, {Scope: "runs", ID: "b"}} {
 		task.Type = "work"
-		_, err := plain.Enqueue(t.Context(), task)
-		must(t, err)
+		enqueue(t, i.rdb, task) // it waits for no turn
 	}
 	redistest.WaitFor(t, "the tasks run", bound, func() bool {
 		return i.objects("scope", "free")[0]["active"] == 2.0 && i.objects("scope", "free/x")[0]["active"] == 1.0
@@ -221,32 +218,19 @@ func TestInspectFaults(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)
 	bare, gone := &inspected{t: t, url: ownRedis(t)}, &inspected{t: t, url: "redis://127.0.0.1:1"}
-	tests := map[string]struct {
-		on   *inspected
-		code int
-		args []string
-		text string
+	for _, c := range []struct {
+		on         *inspected
+		line, want string
 	}{
-		"no task":        {i, 1, []string{"task", "inv-1"}, "there is no task inv-1 (there is no queue yet)"},
-		"unknown scope":  {i, 1, []string{"scope", "nobody/knows"}, `scope "nobody/knows" meets no rule`},
-		"no policy":      {bare, 1, []string{"scope", "free"}, "there are no limits: -limits is not given"},
-		"no file":        {i, 1, []string{"-limits", "none.yaml", "scope", "free"}, "there is no limits file"},
-		"Redis is down":  {gone, 1, []string{"scope", "free"}, "nothing listens at"},
-		"no words":       {i, 2, nil, "name a scope or a task"},
-		"another word":   {i, 2, []string{"queue", "x"}, `"queue" can't be inspected`},
-		"no name":        {i, 2, []string{"task"}, "no task given"},
-		"star":           {i, 2, []string{"scope", "p {*}/*"}, `"*"`},
-		"no Redis's URL": {i, 2, []string{"scope", "free", "-redis", "nonsense://"}, ""},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			on := *test.on
-			on.t = t
-			out, errs := on.run(test.code, test.args...)
-			if out != "" || !strings.Contains(errs, test.text) || !strings.HasPrefix(errs, "worker: ") && !strings.HasPrefix(errs, "worker inspect: ") {
-				t.Errorf("stdout %q, stderr %q", out, errs)
-			}
-		})
+		{i, "task inv-1", "there is no task inv-1 (there is no queue yet)"},
+		{i, "scope nobody/knows", `scope "nobody/knows" meets no rule`},
+		{i, "-limits none.yaml scope free", "there is no limits file"},
+		{bare, "scope free", "there are no limits: -limits is not given"},
+		{gone, "scope free", "nothing listens at"},
+	} {
+		out, errs := c.on.run(cli.ExitFailed, strings.Fields(c.line)...)
+		if out != "" || !strings.Contains(errs, c.want) || !strings.HasPrefix(errs, "worker: ") && !strings.HasPrefix(errs, "worker inspect: ") {
+			t.Errorf("%s: stdout %q, stderr %q", c.line, out, errs)
+		}
 	}
 }

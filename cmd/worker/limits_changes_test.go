@@ -106,8 +106,8 @@ func TestDiffOfVersions(t *testing.T) {
 	l := newLimited(t)
 	l.run(0, "set", "payments", "account", "limit=100")
 	l.run(0, "set", "payments", "account", "limit=50", "-for", "1h")
-	was, is := "payments {name: account, algorithm: sliding-window, limit: %d, per: 1s}", "payments {name: account, algorithm: sliding-window, limit: %d, per: 1s}"
-	lines := func(before, after int) string { return fmt.Sprintf("- "+was+"\n+ "+is+"\n", before, after) }
+	const rule = "payments {name: account, algorithm: sliding-window, limit: %d, per: 1s}\n"
+	lines := func(before, after int) string { return fmt.Sprintf("- "+rule+"+ "+rule, before, after) }
 	file := limitsFile(t, strings.Replace(liveLimits, "limit: 200", "limit: 70", 1))
 	for args, want := range map[string]string{
 		"1 2": lines(200, 100), "2 1": lines(100, 200), "2 2": "", "1": lines(50, 200),
@@ -243,23 +243,6 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	}
 }
 
-// serves runs an asynq server until the test ends.
-func serves(t *testing.T, limits *worker.Limits) {
-	t.Helper()
-	server := limits.NewServer(asynq.Config{Concurrency: 1})
-	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
-	t.Cleanup(server.Shutdown)
-}
-
-// processesAre waits until so many processes are known.
-func (l *limited) processesAre(rdb redis.UniversalClient, n int) {
-	l.t.Helper()
-	redistest.WaitAsking(l.t, "the processes to be known", bound, func() bool {
-		list, err := policystore.New(rdb, policystore.Config{}).Processes(l.t.Context())
-		return err == nil && len(list) == n
-	})
-}
-
 // docs/limits.md: "A change says in which processes it is in force, and which do not follow."
 func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	t.Parallel()
@@ -270,25 +253,18 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	l.says(0, "set payments account limit=100", "\n  no running process follows these limits\n")
 
 	// An asynq server of which nothing is known, as of a program without Headway.
-	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
-	must(t, bare.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
-	defer bare.Shutdown()
-	redistest.WaitAsking(t, "the server to be known", bound, func() bool {
-		servers, err := asynq.NewInspectorFromRedisClient(rdb).Servers()
-		return err == nil && len(servers) == 1
-	})
+	bareServer(t, rdb, asynq.NewServeMux())
 	l.says(0, "set payments account limit=101", "\n  no running process follows these limits; 1 asynq server not known to follow: "+host+" (pid "+strconv.Itoa(os.Getpid())+")\n")
 
 	// Two workers, a program that follows, and one that does not.
-	quiet := slog.New(slog.DiscardHandler)
-	for range 2 {
-		limits, err := worker.New(rdb, worker.Config{App: "mail", NoMetrics: true, Logger: quiet})
+	for _, app := range []string{"mail", "mail", "billing"} {
+		config := worker.Config{App: app, NoFollow: app == "billing", NoMetrics: true, Logger: slog.New(slog.DiscardHandler)}
+		limits, err := worker.New(rdb, config)
 		must(t, err)
-		serves(t, limits)
+		server := limits.NewServer(asynq.Config{Concurrency: 1})
+		must(t, server.Start(asynq.NewServeMux()))
+		t.Cleanup(server.Shutdown)
 	}
-	fixed, err := worker.New(rdb, worker.Config{App: "billing", NoFollow: true, NoMetrics: true, Logger: quiet})
-	must(t, err)
-	serves(t, fixed)
 	p, err := policy.New(policy.UnmatchedDeny, nil)
 	must(t, err)
 	limiter, err := throttle.New(rdb, p, throttle.Config{})
@@ -300,7 +276,10 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	})
 	defer web.Wait()
 	defer cancel()
-	l.processesAre(rdb, 4)
+	redistest.WaitAsking(t, "the processes to be known", bound, func() bool {
+		list, err := policystore.New(rdb, policystore.Config{}).Processes(t.Context())
+		return err == nil && len(list) == 4
+	})
 	const all = "in force in 2 workers and 1 other process; 1 of an app that does not follow: billing@"
 	for _, command := range []string{"pause payments", "resume payments", "set payments account limit=9", "assign payments owner=anna", "remove payments account", "unset payments", "rollback 2"} {
 		l.says(0, command, "\n  "+all+host+"\n")

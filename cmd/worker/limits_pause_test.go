@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,22 +67,17 @@ func TestLimitsDrain(t *testing.T) {
 	l := newLimited(t)
 	rdb := open(t, l.url)
 	ends := map[string]chan struct{}{"payments/a": make(chan struct{}), "payments/b/x": make(chan struct{})}
-	all := sync.OnceFunc(func() {
+	bareServer(t, rdb, asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		<-ends[task.Headers()[queue.HeaderScope]]
+		return nil
+	}))
+	t.Cleanup(func() {
 		for _, end := range ends {
 			close(end)
 		}
 	})
-	srv := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 10 * time.Millisecond})
-	must(t, srv.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
-		<-ends[task.Headers()[queue.HeaderScope]]
-		return nil
-	})))
-	t.Cleanup(srv.Shutdown)
-	t.Cleanup(all)
-	client := queue.NewClient(rdb, queue.ClientConfig{})
 	for scope := range ends {
-		_, err := client.Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope})
-		must(t, err)
+		enqueue(t, rdb, queue.Task{Type: "work", Scope: scope})
 	}
 	redistest.WaitFor(t, "both to run", bound, func() bool {
 		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")

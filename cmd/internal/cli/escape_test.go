@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"unicode"
@@ -11,6 +10,8 @@ import (
 // hostile has what must not reach a terminal: escapes, a title, C1 controls as UTF-8 and as a byte,
 // DEL, characters that change the direction of text, and one beyond 16 bits.
 const hostile = "a\x1b[2J\x1b]0;x\a\r\u009b31m\x9b\x7f\u202e\u2066\u200f\u2028\U000e0041ü…"
+
+const escaped = `a\x1b[2J\x1b]0;x\a\r\u009b31m\x9b\x7f\u202e\u2066\u200f\u2028\U000e0041ü…`
 
 func clean(t *testing.T, text string) {
 	t.Helper()
@@ -28,7 +29,7 @@ func TestEscape(t *testing.T) {
 		"":                  "",
 		"plain – ü 漢 \\x1b": "plain – ü 漢 \\x1b",
 		"a\nb\tc":           `a\nb\tc`,
-		hostile:             `a\x1b[2J\x1b]0;x\a\r\u009b31m\x9b\x7f\u202e\u2066\u200f\u2028\U000e0041ü…`,
+		hostile:             escaped,
 		"�\xff":             `�\xff`,
 	} {
 		got := Escape(text)
@@ -63,16 +64,5 @@ func TestEscapeJSON(t *testing.T) {
 	}
 	if plain := []byte(`{"a":"b ü"}` + "\n"); string(EscapeJSON(plain)) != string(plain) {
 		t.Error("changed what was printable")
-	}
-}
-
-// Errors hold names of files, queues and rules, and answers of servers.
-func TestFailEscapes(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	Fail(&b, "worker", errors.Join(errors.New("first"+hostile), &Error{What: "second" + hostile + "\nline", Try: "try" + hostile}))
-	clean(t, b.String())
-	if n := strings.Count(b.String(), "\n"); n != 4 {
-		t.Errorf("%d lines:\n%s", n, b.String())
 	}
 }
