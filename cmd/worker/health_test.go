@@ -67,26 +67,19 @@ func asksHealth(t *testing.T, env map[string]string, args ...string) (code int, 
 	return code, out.String(), errs.String()
 }
 
-// serving is a worker's -listen, without the worker.
-func serving(t *testing.T, addr, token string, h http.Handler) string {
-	t.Helper()
-	l, err := parseListen(addr, token)
-	must(t, err)
-	s, err := l.open(h, nil, slog.New(slog.DiscardHandler))
-	must(t, err)
-	go func() { _ = s.serve() }()
-	t.Cleanup(s.close)
-	return s.addr()
-}
-
 // A worker that takes tasks is 0, and any other 1 with the reason. The token comes from the environment, and is in no line.
 func TestAskHealth(t *testing.T) {
 	t.Parallel()
 	const token = "0123456789abcdef0123"
 	redis := &fakeHealth{}
 	h := &health{of: redis}
-	addr := serving(t, "0.0.0.0:0", token, statusHandler(h, http.NotFoundHandler(), false))
-	_, port, err := net.SplitHostPort(addr)
+	l, err := parseListen("0.0.0.0:0", token)
+	must(t, err)
+	s, err := l.open(statusHandler(h, http.NotFoundHandler(), false), nil, slog.New(slog.DiscardHandler))
+	must(t, err)
+	go func() { _ = s.serve() }()
+	t.Cleanup(s.close)
+	_, port, err := net.SplitHostPort(s.addr())
 	must(t, err)
 	env := map[string]string{tokenVariable: token, "HEADWAY_LISTEN": "0.0.0.0:" + port}
 	asks := func(want int, line string, args ...string) {

@@ -135,16 +135,12 @@ func TestInspectUsed(t *testing.T) {
 func TestUsageOff(t *testing.T) {
 	t.Parallel()
 	for flag, recorded := range map[string]bool{"-usage=false": false, "-usage": true} {
-		t.Run(flag, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.NewServer(t)
-			rdb := server.Client(t)
-			commands := redistest.Commands(t, rdb, func() { worked(t, "redis://"+server.Addr(), "ab", flag) })
-			keys := append(rdb.Keys(t.Context(), "hw:*!used:*").Val(), rdb.Keys(t.Context(), "hw:*!scopes:*").Val()...)
-			if (len(keys) > 0) != recorded || (commands["hincrby"] > 0) != recorded || (commands["zincrby"] > 0) != recorded {
-				t.Errorf("the keys %q and commands %v", keys, commands)
-			}
-		})
+		url, rdb := ownClient(t)
+		commands := redistest.Commands(t, rdb, func() { worked(t, url, "ab", flag) })
+		keys := append(rdb.Keys(t.Context(), "hw:*!used:*").Val(), rdb.Keys(t.Context(), "hw:*!scopes:*").Val()...)
+		if (len(keys) > 0) != recorded || (commands["hincrby"] > 0) != recorded || (commands["zincrby"] > 0) != recorded {
+			t.Errorf("%s: the keys %q and commands %v", flag, keys, commands)
+		}
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -43,22 +42,22 @@ type inspected struct {
 
 func newInspected(t *testing.T) *inspected {
 	t.Helper()
-	policy, err := limitsyaml.Parse("limits.yaml", []byte(inspectLimits))
-	must(t, err)
-	i := &inspected{t: t, url: ownRedis(t)}
-	i.rdb = open(t, i.url)
-	i.limits, err = throttle.New(i.rdb, policy, throttle.Config{})
-	must(t, err)
-	i.publish(policy)
-	i.queue = queue.NewClient(i.rdb, queue.ClientConfig{Limiter: i.limits})
-	return i
+	return inspectedUnder(t, inspectLimits)
 }
 
-// publish makes a policy the one that workers run under.
-func (i *inspected) publish(p *policy.Policy) {
-	i.t.Helper()
-	_, _, err := policystore.New(i.rdb, policystore.Config{}).PublishFile(i.t.Context(), "worker", p, nil)
-	must(i.t, err)
+// inspectedUnder has published the limits.
+func inspectedUnder(t *testing.T, limits string) *inspected {
+	t.Helper()
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
+	must(t, err)
+	i := &inspected{t: t}
+	i.url, i.rdb = ownClient(t)
+	i.limits, err = throttle.New(i.rdb, policy, throttle.Config{})
+	must(t, err)
+	_, _, err = policystore.New(i.rdb, policystore.Config{}).PublishFile(t.Context(), "worker", policy, nil)
+	must(t, err)
+	i.queue = queue.NewClient(i.rdb, queue.ClientConfig{Limiter: i.limits})
+	return i
 }
 
 func (i *inspected) enqueue(tasks ...queue.Task) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
@@ -49,18 +47,6 @@ func TestLimitsPause(t *testing.T) {
 	}
 }
 
-// buffers are what a program says while it runs.
-type buffers struct{ out, errs programs.Output }
-
-// drains runs "worker limits drain" until the test ends it, or it ends.
-func (l *limited) drains(ctx context.Context, args ...string) (*buffers, <-chan int) {
-	b, ended := &buffers{}, make(chan int, 1)
-	go func() {
-		ended <- run(ctx, append([]string{"limits", "-redis", l.url, "drain"}, args...), noEnv, &b.out, &b.errs)
-	}()
-	return b, ended
-}
-
 // "drain: pause, then wait until no task of SCOPE runs any more." Whatever ends that, the pause stays.
 func TestLimitsDrain(t *testing.T) {
 	t.Parallel()
@@ -89,23 +75,18 @@ func TestLimitsDrain(t *testing.T) {
 	l.says(0, "drain payments/a/*", "+ payments/a/* paused", "no task of payments/a/* runs; it stays paused until worker limits resume payments/a/*\n")
 	l.run(0, "resume", "payments")
 
-	ctx, cancel := context.WithCancel(t.Context())
-	b, ended := l.drains(ctx, "payments/*")
-	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "2 tasks of payments/* still run") })
-	cancel()
-	if code := <-ended; code != cli.ExitInterrupted {
-		t.Errorf("exit %d", code)
-	}
-	says(t, b.errs.String(), "interrupted; payments/* stays paused until worker limits resume payments/*")
+	r := start(t, whole, nil, "limits", "-redis", l.url, "drain", "payments/*")
+	r.says("2 tasks of payments/* still run")
+	r.stop()
+	r.ends(cli.ExitInterrupted)
+	says(t, r.stderr.String(), "interrupted; payments/* stays paused until worker limits resume payments/*")
 	l.says(0, "list", "payments/* paused")
 
-	b, ended = l.drains(t.Context(), "payments/a", "-json") // the others may go on
-	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/a still runs") })
+	r = start(t, whole, nil, "limits", "-redis", l.url, "drain", "payments/a", "-json") // the others may go on
+	r.says("1 task of payments/a still runs")
 	ends["payments/a"] <- struct{}{}
-	if code := <-ended; code != cli.ExitOK {
-		t.Errorf("exit %d: %s", code, b.errs.String())
-	}
-	says(t, b.out.String(), `{"scope":"payments/a","drained":true,"running":0,"waited_ms":`)
+	r.ends(cli.ExitOK)
+	says(t, r.stdout.String(), `{"scope":"payments/a","drained":true,"running":0,"waited_ms":`)
 }
 
 // "Which rule it waits for" is the pause, and who made it.

@@ -19,8 +19,6 @@ import (
 	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -265,93 +263,68 @@ func write(t *testing.T, path, text string) {
 // Tasks that wait are counted, changed and cancelled by the command line, which says of how many, and why others were left.
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	url, rdb := ownClient(t)
-	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}]}}"))
-	must(t, err)
-	store := policystore.New(rdb, policystore.Config{})
-	_, _, err = store.PublishFile(t.Context(), "worker", p, nil)
-	must(t, err)
-	limiter, err := throttle.New(rdb, p, throttle.Config{})
-	must(t, err)
-	if d, err := limiter.Allow(t.Context(), "p/a"); err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	tasks := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	i := inspectedUnder(t, "limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}]}}")
+	i.use("p/a")
 	wait := func(n int) {
-		for i := range n {
-			_, err := tasks.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint("t", i)})
-			must(t, err)
+		for k := range n {
+			i.enqueue(queue.Task{Scope: "p/a", ID: fmt.Sprint("t", k)})
 		}
 	}
 	wait(5)
-	enqueue(t, rdb, queue.Task{Type: "work", Scope: "p/a", ID: "pending"}, queue.Task{Type: "work", Scope: "p/a", ID: "failed"})
-	must(t, asynq.NewInspectorFromRedisClient(rdb).ArchiveTask("default", "failed"))
-	tasked := func(code int, line string) string {
+	enqueue(t, i.rdb, queue.Task{Type: "work", Scope: "p/a", ID: "pending"}, queue.Task{Type: "work", Scope: "p/a", ID: "failed"})
+	must(t, asynq.NewInspectorFromRedisClient(i.rdb).ArchiveTask("default", "failed"))
+	says := func(code int, line, want string) string {
 		t.Helper()
-		out, errs := ask(t, code, append([]string{"tasks", "-redis", url}, strings.Fields(line)...)...)
+		out, errs := ask(t, code, append([]string{"tasks", "-redis", i.url}, strings.Fields(line)...)...)
+		if !strings.Contains(out+errs, want) {
+			t.Errorf("%s: got %q, want %q", line, out+errs, want)
+		}
 		return out + errs
 	}
-	type row struct {
-		code int
-		line string
-		want string
-	}
-	asks := func(rows ...row) {
-		t.Helper()
-		for _, r := range rows {
-			if got := tasked(r.code, r.line); !strings.Contains(got, r.want) {
-				t.Errorf("%s: got %q, want %q", r.line, got, r.want)
-			}
-		}
-	}
-	asks([]row{
-		{0, "cancel -scope p -dry-run", "dry run: it would be 5 tasks; nothing was changed"},
-		{0, "cancel t0 -dry-run", "dry run: it would be 1 task; nothing was changed"},
-		{0, "run t3", "1 task to start next"},
-		{0, "run failed", "1 task to start next"},
-		{1, "run failed", "0 tasks to start next; 1 left: next to be taken by a worker"},
-		{1, "run pending", "0 tasks to start next; 1 left: next to be taken by a worker"},
-		{0, "move -to p/b t1 t2", "2 tasks moved"},
-		{0, "priority -set 5 -scope p/b", "2 tasks changed"},
-		{0, "cancel -scope p/a -limit 1", "1 task cancelled; more wait; run it again"},
-		{0, "cancel -scope p -queue low", "0 tasks cancelled"},
-		{1, "cancel none", "there is no task none (queues: default)"},
-		{1, "move -to nowhere t1", "scope \"nowhere\" meets no rule"},
-		{1, "priority -set 9000000 t1", "priority 9000000 is not from -1000000 to 1000000"},
-		{2, "", "nothing to do: run, move, cancel, clear or priority"},
-		{2, "delete t1", `tasks cannot be changed by "delete"`},
-		{2, "cancel", "no task is named, and no -scope"},
-		{2, "cancel t1 -scope p", "tasks are named by their ids or by -scope, not by both"},
-		{2, "cancel t1 -to p/b", "-to does not go with worker tasks cancel"},
-		{2, "move t1", "worker tasks move needs -to"},
-		{2, "cancel -scope p -limit 0", "-limit 0 is not from 1 to 10000"},
-		{2, "history t1", "worker tasks history takes no ids"},
-		{2, "history -scope p", "-scope does not go with worker tasks history"},
-		{0, "priority -set 7 -scope p/b -as anna -reason urgent", "2 tasks changed"},
-		{0, "history", "  anna  priority 2 tasks of p/b to priority 7 (urgent)\n"},
-		{0, "history", "cancel 1 task of p/a\n"},
-		{0, "history -json", `"by":"anna","via":"cli","verb":"priority","scope":"p/b"`},
-	}...)
-	all := objects(t, tasked(0, "cancel -scope p/b -json -reason test"))
+	says(0, "cancel -scope p -dry-run", "dry run: it would be 5 tasks; nothing was changed")
+	says(0, "cancel t0 -dry-run", "dry run: it would be 1 task; nothing was changed")
+	says(0, "run t3", "1 task to start next")
+	says(0, "run failed", "1 task to start next")
+	says(1, "run failed", "0 tasks to start next; 1 left: next to be taken by a worker")
+	says(1, "run pending", "0 tasks to start next; 1 left: next to be taken by a worker")
+	says(0, "move -to p/b t1 t2", "2 tasks moved")
+	says(0, "priority -set 5 -scope p/b", "2 tasks changed")
+	says(0, "cancel -scope p/a -limit 1", "1 task cancelled; more wait; run it again")
+	says(0, "cancel -scope p -queue low", "0 tasks cancelled")
+	says(1, "cancel none", "there is no task none (queues: default)")
+	says(1, "move -to nowhere t1", "scope \"nowhere\" meets no rule")
+	says(1, "priority -set 9000000 t1", "priority 9000000 is not from -1000000 to 1000000")
+	says(2, "", "nothing to do: run, move, cancel, clear or priority")
+	says(2, "delete t1", `tasks cannot be changed by "delete"`)
+	says(2, "cancel", "no task is named, and no -scope")
+	says(2, "cancel t1 -scope p", "tasks are named by their ids or by -scope, not by both")
+	says(2, "cancel t1 -to p/b", "-to does not go with worker tasks cancel")
+	says(2, "move t1", "worker tasks move needs -to")
+	says(2, "cancel -scope p -limit 0", "-limit 0 is not from 1 to 10000")
+	says(2, "history t1", "worker tasks history takes no ids")
+	says(2, "history -scope p", "-scope does not go with worker tasks history")
+	says(0, "priority -set 7 -scope p/b -as anna -reason urgent", "2 tasks changed")
+	says(0, "history", "  anna  priority 2 tasks of p/b to priority 7 (urgent)\n")
+	says(0, "history", "cancel 1 task of p/a\n")
+	says(0, "history -json", `"by":"anna","via":"cli","verb":"priority","scope":"p/b"`)
+	all := objects(t, says(0, "cancel -scope p/b -json -reason test", ""))
 	if len(all) != 3 {
 		t.Fatal(all)
 	}
 	want(t, all[0], map[string]any{"queue": "default", "scope": "p/b", "outcome": "changed"})
 	want(t, all[2], map[string]any{"tasks": 2.0, "changed": 2.0})
-	asks([]row{
-		{2, "clear", "worker tasks clear takes one scope"},
-		{2, "clear p q", "worker tasks clear takes one scope"},
-		{2, "clear p -queue low", "-queue does not go with worker tasks clear"},
-		{2, "clear p -limit 5", "-limit does not go with worker tasks clear"},
-		{0, "clear p -dry-run", "dry run: it would be 2 tasks; nothing was changed"},
-		{0, "clear p/b", "worker: cancelling 0 tasks of p/b and below it\n"},
-		{0, "clear p -as anna -reason wrong", "2 tasks cancelled\nworker: cancelling 2 tasks of p and below it\n"},
-		{0, "clear p -json", `{"tasks":0,"changed":0}`},
-		{0, "history", "  anna  clear 2 tasks of p (wrong)\n"},
-	}...)
+	says(2, "clear", "worker tasks clear takes one scope")
+	says(2, "clear p q", "worker tasks clear takes one scope")
+	says(2, "clear p -queue low", "-queue does not go with worker tasks clear")
+	says(2, "clear p -limit 5", "-limit does not go with worker tasks clear")
+	says(0, "clear p -dry-run", "dry run: it would be 2 tasks; nothing was changed")
+	says(0, "clear p/b", "worker: cancelling 0 tasks of p/b and below it\n")
+	says(0, "clear p -as anna -reason wrong", "2 tasks cancelled\nworker: cancelling 2 tasks of p and below it\n")
+	says(0, "clear p -json", `{"tasks":0,"changed":0}`)
+	says(0, "history", "  anna  clear 2 tasks of p (wrong)\n")
 
 	wait(5) // clear goes on in steps until none is left
-	service := control.New(control.Config{Redis: rdb, Limiter: limiter, Store: store})
+	service := control.New(control.Config{Redis: i.rdb, Limiter: i.limits, Store: policystore.New(i.rdb, policystore.Config{})})
 	var out bytes.Buffer
 	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbClear, Scope: "p", Most: 2}, json: true, out: &out, errs: io.Discard}
 	must(t, c.clear(t.Context(), service, atCommandLine("anna")))

@@ -217,7 +217,7 @@ func TestStartsAndStops(t *testing.T) {
 	if !strings.Contains(r.stderr.String(), "nothing is kept on disk, and all tasks are lost") {
 		t.Errorf("no warning of the embedded server:\n%s", r.stderr.String())
 	}
-	base := "http://" + regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(r.stderr.String())[1]
+	base := "http://" + r.found("addr")
 	if a := getHealth(t, base, http.StatusOK); a.Status != "ok" || a.Redis != "ok" || a.Concurrency != 32 || a.Queues["high"] != 6 {
 		t.Errorf("health %+v", a)
 	}

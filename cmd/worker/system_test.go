@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -215,20 +214,16 @@ func TestWhereTasksMayGo(t *testing.T) {
 	_, port, _ := strings.Cut(at, ":")
 	url, rdb := ownClient(t)
 	client := queue.NewClient(rdb, queue.ClientConfig{AllowMethods: []string{"PURGE", "DEL"}}) // another program
-	put := func(id, method, url string) {
-		t.Helper()
-		task := queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: id, HTTP: &queue.HTTP{Method: method, URL: url}}
+	for id, line := range map[string]string{
+		"good": "GET " + s.URL, "allowed method": "PURGE " + s.URL, "key": "POST " + s.URL + "/bot110201543:" + key + "/sendMessage",
+		"method": "DEL " + s.URL + "/?x", "host": "GET http://localhost:" + port, "port": "GET http://127.0.0.1:1",
+		"range": "GET http://127.0.0.2:" + port, "private": "GET http://127.0.0.3:" + port,
+	} {
+		method, to, _ := strings.Cut(line, " ")
+		task := queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: id, HTTP: &queue.HTTP{Method: method, URL: to}}
 		_, err := client.Enqueue(t.Context(), task)
 		must(t, err)
 	}
-	put("good", "GET", s.URL)
-	put("allowed method", "PURGE", s.URL)
-	put("key", "POST", s.URL+"/bot110201543:"+key+"/sendMessage")
-	put("method", "DEL", s.URL+"/?x")
-	put("host", "GET", "http://localhost:"+port)
-	put("port", "GET", "http://127.0.0.1:1")
-	put("range", "GET", "http://127.0.0.2:"+port)
-	put("private", "GET", "http://127.0.0.3:"+port)
 
 	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-log-level", "debug",
 		"-only-host", "127.0.0.1", "-only-host", "127.0.0.2", "-only-host", "127.0.0.3", "-allow-host", at, "-allow-host", "127.0.0.2",
@@ -288,19 +283,22 @@ func TestSchedulesAreRun(t *testing.T) {
 	redistest.WaitFor(t, "the missed run", bound, func() bool { return len(rdb.Keys(t.Context(), "asynq:{default}:t:schedule:tidy:*").Val()) > 0 })
 }
 
+// scheduled is a schedules.yaml with a task of a scope.
+func scheduled(scope string) string {
+	return "schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: " + scope + ", http: {url: 'http://a/'}}\n"
+}
+
 // What a worker cannot run at all keeps it from starting.
 func TestSchedulesThatCannotRun(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ text, want string }{
-		"a faulty file":    {"schedules:\n  s: {}\n", ":2:3: schedules.s.cron: cron is missing"},
-		"an unknown scope": {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: other, http: {url: 'http://a/'}}\n", ":4:31: schedules.s.task.scope: scope \"other\" meets no rule"},
+	url := ownRedis(t)
+	for text, want := range map[string]string{
+		"schedules:\n  s: {}\n": ":2:3: schedules.s.cron: cron is missing",
+		scheduled("other"):      ":4:31: schedules.s.task.scope: scope \"other\" meets no rule",
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := limitsFile(t, tt.text)
-			r := start(t, with(newFakeSystem()), nil, "-redis", ownRedis(t), "-limits", limitsFile(t, someLimits), "-schedules", path)
-			r.refuses(cli.ExitFailed, "worker: "+path+tt.want, "try: correct these lines of "+path+"; nothing was started")
-		})
+		path := limitsFile(t, text)
+		r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-schedules", path)
+		r.refuses(cli.ExitFailed, "worker: "+path+want, "try: correct these lines of "+path+"; nothing was started")
 	}
 	path := filepath.Join(t.TempDir(), "none.yaml")
 	r := start(t, with(newFakeSystem()), nil, "-redis", "redis://127.0.0.1:1", "-limits", limitsFile(t, someLimits), "-schedules", path)
@@ -313,36 +311,29 @@ func TestFailedStartPublishesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
-	schedules := func(scope string) string {
-		return limitsFile(t, "schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: "+scope+", http: {url: 'http://a/'}}\n")
-	}
 	older, err := loadPolicy(limitsFile(t, "limits: {older: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"))
 	must(t, err)
 	newer := limitsFile(t, "limits: {newer: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}")
-	for name, flags := range map[string][]string{
-		"an unknown scope in schedules.yaml": {"-schedules", schedules("older")},
-		"a port that is taken":               {"-schedules", schedules("newer"), "-listen", taken.Addr().String()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := ownRedis(t)
-			store := policystore.New(open(t, url), policystore.Config{})
-			_, _, err := store.PublishFile(t.Context(), "another worker", older, nil)
-			must(t, err)
-			args := slices.Concat([]string{"-redis", url, "-limits", newer}, flags)
-			start(t, with(newFakeSystem()), nil, args...).ends(cli.ExitFailed)
-			if v, err := store.Current(t.Context()); err != nil || v.Number != 1 {
-				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
-			}
-			// The same without the fault publishes it.
-			r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", newer, "-schedules", schedules("newer"))
+	url, rdb := ownClient(t)
+	store := policystore.New(rdb, policystore.Config{})
+	_, _, err = store.PublishFile(t.Context(), "another worker", older, nil)
+	must(t, err)
+	starts := func(scope string, version int64, flags ...string) *running {
+		flags = append(flags, "-redis", url, "-limits", newer, "-schedules", limitsFile(t, scheduled(scope)))
+		r := start(t, with(newFakeSystem()), nil, flags...)
+		if version == 1 {
+			r.ends(cli.ExitFailed)
+		} else {
 			r.says("msg=ready")
-			r.quits()
-			if v, err := store.Current(t.Context()); err != nil || v.Number != 2 {
-				t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
-			}
-		})
+		}
+		if v, err := store.Current(t.Context()); err != nil || v.Number != version {
+			t.Errorf("version %d, %q: %v", v.Number, v.Change, err)
+		}
+		return r
 	}
+	starts("older", 1) // which the file of its limits does not have
+	starts("newer", 1, "-listen", taken.Addr().String())
+	starts("newer", 2).quits() // the same without a fault publishes it
 }
 
 // "Gives the waiting tasks of Headway's making back the plain form that asynq has"
