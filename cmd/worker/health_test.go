@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,14 +58,6 @@ func TestFaultyEdit(t *testing.T) {
 	is(0, "ok")
 }
 
-// asksHealth runs "worker health".
-func asksHealth(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	code = run(t.Context(), append([]string{"health"}, args...), func(name string) string { return env[name] }, &out, &errs)
-	return code, out.String(), errs.String()
-}
-
 // A worker that takes tasks is 0, and any other 1 with the reason. The token comes from the environment, and is in no line.
 func TestAskHealth(t *testing.T) {
 	t.Parallel()
@@ -84,9 +75,9 @@ func TestAskHealth(t *testing.T) {
 	env := map[string]string{tokenVariable: token, "HEADWAY_LISTEN": "0.0.0.0:" + port}
 	asks := func(want int, line string, args ...string) {
 		t.Helper()
-		code, out, errs := asksHealth(t, env, args...)
-		if code != want || !strings.Contains(out+errs, line) || strings.Count(strings.Split(out+errs, "try: ")[0], "\n") != 1 {
-			t.Errorf("%v: exit %d, %s%s; want %d, %q", args, code, out, errs, want, line)
+		out, errs := askIn(t, env, want, append([]string{"health"}, args...)...)
+		if !strings.Contains(out+errs, line) || strings.Count(strings.Split(out+errs, "try: ")[0], "\n") != 1 {
+			t.Errorf("%v: %s%s; want %q", args, out, errs, line)
 		}
 		if strings.Contains(out+errs, token) {
 			t.Errorf("the token is printed: %s%s", out, errs)
@@ -133,9 +124,9 @@ func TestAskHealthInVain(t *testing.T) {
 		"hangs": {addr, "no answer from " + addr + " within 100ms"},
 		"":      {"127.0.0.1:1", "no worker answers at 127.0.0.1:1: "},
 	} {
-		code, out, errs := asksHealth(t, map[string]string{tokenVariable: token}, "-listen", c[0], "-timeout", "100ms")
-		if code != cli.ExitFailed || out != "" || !strings.Contains(errs, c[1]) || strings.Contains(errs, "\x1b") {
-			t.Errorf("%q: exit %d, %q %q; want %q", token, code, out, errs, c[1])
+		out, errs := askIn(t, map[string]string{tokenVariable: token}, cli.ExitFailed, "health", "-listen", c[0], "-timeout", "100ms")
+		if out != "" || !strings.Contains(errs, c[1]) || strings.Contains(errs, "\x1b") {
+			t.Errorf("%q: %q %q; want %q", token, out, errs, c[1])
 		}
 	}
 	if elsewhere > 0 {
@@ -270,45 +261,39 @@ func TestEventsWebhookFlag(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
 	must(t, os.WriteFile(file, []byte(eventsSecret+"\n"), 0o600))
-	for name, tt := range map[string]struct {
-		env   map[string]string
-		flags []string
-	}{
-		"environment": {map[string]string{secretVariable: eventsSecret}, nil},
-		"file":        {nil, []string{"-events-secret-file", file}},
+	for flags, env := range map[string]map[string]string{
+		"":                            {secretVariable: eventsSecret},
+		"-events-secret-file " + file: nil,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got := make(chan events.Event, 10)
-			hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				body, _ := io.ReadAll(r.Body)
-				var e events.Event
-				if err := json.Unmarshal(body, &e); err != nil {
-					t.Errorf("%v: %s", err, body)
-				}
-				if err := events.Verify(eventsSecret, r.Header.Get(events.HeaderSignature), body, 0); err != nil || r.URL.Path != "/T0KEN" {
-					t.Errorf("%s: %v", r.URL.Path, err)
-				}
-				got <- e
-			}))
-			t.Cleanup(hook.Close)
-			a, url := newAPI(t, nil), ownRedis(t)
-			enqueue(t, open(t, url), a.task("quota/a", "1"), a.task("quota/a", "2"))
-			limits := limitsFile(t, "limits: {quota: {scopes: {\"*\": {rules: [{name: daily, algorithm: fixed-window, limit: 2, per: 24h}]}}}}")
-			r := start(t, whole, tt.env, append(tt.flags, "-redis", url, "-limits", limits, "-app", "shop", "-allow-host", a.host(), "-events-webhook", hook.URL+"/T0KEN")...)
-			select {
-			case e := <-got:
-				if e.Kind != events.Threshold || e.Scope != "quota/a" || e.Rule != "daily" || e.App != "shop" {
-					t.Errorf("%+v", e)
-				}
-			case <-time.After(bound):
-				t.Fatal("no event came")
+		got := make(chan events.Event, 10)
+		hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			var e events.Event
+			if err := json.Unmarshal(body, &e); err != nil {
+				t.Errorf("%v: %s", err, body)
 			}
-			r.quits()
-			text := r.stderr.String()
-			if !strings.Contains(text, "msg=event kind=threshold") || strings.Contains(text, eventsSecret) || strings.Contains(text, "T0KEN") {
-				t.Errorf("the log: %s", text)
+			if err := events.Verify(eventsSecret, r.Header.Get(events.HeaderSignature), body, 0); err != nil || r.URL.Path != "/T0KEN" {
+				t.Errorf("%s: %v", r.URL.Path, err)
 			}
-		})
+			got <- e
+		}))
+		t.Cleanup(hook.Close)
+		a, url := newAPI(t, nil), ownRedis(t)
+		enqueue(t, open(t, url), a.task("quota/a", "1"), a.task("quota/a", "2"))
+		limits := limitsFile(t, "limits: {quota: {scopes: {\"*\": {rules: [{name: daily, algorithm: fixed-window, limit: 2, per: 24h}]}}}}")
+		r := start(t, whole, env, append(strings.Fields(flags), "-redis", url, "-limits", limits, "-app", "shop", "-allow-host", a.host(), "-events-webhook", hook.URL+"/T0KEN")...)
+		select {
+		case e := <-got:
+			if e.Kind != events.Threshold || e.Scope != "quota/a" || e.Rule != "daily" || e.App != "shop" {
+				t.Errorf("%+v", e)
+			}
+		case <-time.After(bound):
+			t.Fatal("no event came")
+		}
+		r.quits()
+		text := r.stderr.String()
+		if !strings.Contains(text, "msg=event kind=threshold") || strings.Contains(text, eventsSecret) || strings.Contains(text, "T0KEN") {
+			t.Errorf("the log: %s", text)
+		}
 	}
 }

@@ -103,8 +103,14 @@ func (r *running) says(text string) {
 // ask runs the program, and wants an exit code.
 func ask(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
+	return askIn(t, nil, code, args...)
+}
+
+// askIn runs it in an environment.
+func askIn(t *testing.T, env map[string]string, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
-	if got := run(t.Context(), args, noEnv, &out, &errs); got != code {
+	if got := run(t.Context(), args, func(name string) string { return env[name] }, &out, &errs); got != code {
 		t.Fatalf("%q: exit %d, want %d; stdout %q, stderr %q", args, got, code, out.String(), errs.String())
 	}
 	return out.String(), errs.String()
