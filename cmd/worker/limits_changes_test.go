@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -198,17 +199,9 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	text := rdb.HGet(ctx, "hw:limits", "v:4").Val()
 	author, err := json.Marshal(nasty)
 	must(t, err)
-	text = strings.ReplaceAll(text, `"user":"default"`, `"user":`+string(author))
-	text = strings.ReplaceAll(text, `_user":"default"`, `_user":`+string(author))
-	for _, field := range []string{`"by":`, `"change":`, `_by":`} {
-		parts := strings.Split(text, field+`"`)
-		for i := range parts[1:] {
-			_, rest, _ := strings.Cut(parts[i+1], `"`)
-			parts[i+1] = strings.Trim(string(author), `"`) + `"` + rest
-		}
-		text = strings.Join(parts, field+`"`)
-	}
+	text = regexp.MustCompile(`(user|by|change)":"[^"]*"`).ReplaceAllString(text, `$1":`+string(author))
 	rdb.HSet(ctx, "hw:limits", "v:4", text)
+	l.says(0, "list", `by "x\x1b[2J`) // it is still what worker limits can read
 
 	client := asynq.NewClientFromRedisClient(rdb)
 	for _, name := range []string{"default", "q\x1b[31m\u202e"} {

@@ -26,7 +26,8 @@ func TestFail(t *testing.T) {
 		"wrapped":     {fmt.Errorf("publish: %w", full), "p: publish: Redis at h:1 is full\ntry: make room\n"},
 		"joined":      {errors.Join(errors.New("a"), full, errors.New("b")), "p: a\np: Redis at h:1 is full\ntry: make room\np: b\n"},
 		"lines":       {errors.New("l.yaml:1: a\nl.yaml:2: b"), "p: l.yaml:1: a\np: l.yaml:2: b\n"},
-		"hostile":     {errors.Join(errors.New("a"+hostile), Errorf("try"+hostile, "b\nc"+hostile)), "p: a" + escaped + "\np: b\np: c" + escaped + "\ntry: try" + escaped + "\n"},
+		"hostile": {errors.Join(errors.New("a"+hostile), Errorf("d"+hostile, "b\nc"+hostile)),
+			"p: a" + escaped + "\np: b\np: c" + escaped + "\ntry: d" + escaped + "\n"},
 		"two wrapped": {fmt.Errorf("%w: %w", errors.New("a"), errors.New("b")), "p: a: b\n"},
 	} {
 		var got bytes.Buffer

@@ -1,12 +1,11 @@
 package cli
 
 import (
-	"bufio"
-	"io"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/alicebob/miniredis/v2/server"
 )
 
 // fakeRedis is a server that answers each command as reply says, in the wire
@@ -14,69 +13,21 @@ import (
 // not Redis at all.
 func fakeRedis(t *testing.T, reply func(command []string) string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := server.NewServer("127.0.0.1:0")
 	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = c.Close() })
-			go serveFake(c, reply)
+	t.Cleanup(s.Close)
+	s.SetPreHook(func(c *server.Peer, name string, args ...string) bool {
+		switch answer := reply(append([]string{name}, args...)); answer {
+		case "": // hang up
+			c.Close()
+		case "wait":
+		default:
+			c.WriteRaw(answer)
+			c.Flush()
 		}
-	}()
-	return l.Addr().String()
-}
-
-func serveFake(c net.Conn, reply func([]string) string) {
-	r := bufio.NewReader(c)
-	for {
-		command, err := readCommand(r)
-		if err != nil {
-			return
-		}
-		answer := reply(command)
-		if answer == "" { // hang up
-			_ = c.Close()
-			return
-		}
-		if answer == "wait" {
-			continue
-		}
-		if _, err := io.WriteString(c, answer); err != nil {
-			return
-		}
-	}
-}
-
-func readCommand(r *bufio.Reader) ([]string, error) {
-	n, err := readCount(r)
-	if err != nil {
-		return nil, err
-	}
-	words := make([]string, n)
-	for i := range words {
-		size, err := readCount(r)
-		if err != nil {
-			return nil, err
-		}
-		buf := make([]byte, size+2)
-		if _, err := io.ReadFull(r, buf); err != nil {
-			return nil, err
-		}
-		words[i] = string(buf[:size])
-	}
-	return words, nil
-}
-
-func readCount(r *bufio.Reader) (int, error) {
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(line[1:]))
+		return true
+	})
+	return s.Addr().String()
 }
 
 // answers replies to a command by its first word; others get an error, as
