@@ -23,10 +23,7 @@ func newEmbedded(t *testing.T) (*embedded, redis.UniversalClient) {
 	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
 	must(t, err)
 	t.Cleanup(e.close)
-	rdb, err := cli.OpenRedis(t.Context(), e.url())
-	must(t, err)
-	t.Cleanup(func() { _ = rdb.Close() })
-	return e, rdb
+	return e, open(t, e.url())
 }
 
 // TestEmbeddedExpires holds that "its keys expire by the clock": a key may live up to a tick longer than it was told, and never shorter,

@@ -281,7 +281,8 @@ func TestEventsWebhookFlag(t *testing.T) {
 		a, url := newAPI(t, nil), ownRedis(t)
 		enqueue(t, open(t, url), a.task("quota/a", "1"), a.task("quota/a", "2"))
 		limits := limitsFile(t, "limits: {quota: {scopes: {\"*\": {rules: [{name: daily, algorithm: fixed-window, limit: 2, per: 24h}]}}}}")
-		r := start(t, whole, env, append(strings.Fields(flags), "-redis", url, "-limits", limits, "-app", "shop", "-allow-host", a.host(), "-events-webhook", hook.URL+"/T0KEN")...)
+		r := start(t, whole, env, append(strings.Fields(flags), "-redis", url, "-limits", limits, "-app", "shop",
+			"-allow-host", a.host(), "-events-webhook", hook.URL+"/T0KEN")...)
 		select {
 		case e := <-got:
 			if e.Kind != events.Threshold || e.Scope != "quota/a" || e.Rule != "daily" || e.App != "shop" {

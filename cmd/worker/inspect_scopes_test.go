@@ -127,7 +127,8 @@ func TestInspectUsed(t *testing.T) {
 			t.Errorf("from %s to %s", from, to)
 		}
 	}
-	i.says(0, "usage p -since 24h", "15 units in 5 tasks spent from p since ", "\nUNITS  TASKS  APP          QUEUE    TYPE  LAST", "\n9      3      billing <é>  default  http  20", "!others")
+	i.says(0, "usage p -since 24h", "15 units in 5 tasks spent from p since ", "\nUNITS  TASKS  APP          QUEUE    TYPE  LAST",
+		"\n9      3      billing <é>  default  http  20", "!others")
 	i.says(0, "usage p/other", "no spending from p/other is recorded since ")
 }
 

@@ -62,7 +62,8 @@ func TestLimitsConvert(t *testing.T) {
 func TestLimitsDryRun(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
-	l.says(0, "set payments/acme tenant limit=7 -dry-run", "dry run over version 1: nothing was changed", "+ payments/acme {name: tenant, ", "limit: 7", "no task waits there", "!in force")
+	l.says(0, "set payments/acme tenant limit=7 -dry-run", "dry run over version 1: nothing was changed",
+		"+ payments/acme {name: tenant, ", "limit: 7", "no task waits there", "!in force")
 	l.says(0, "pause payments -for 1h -dry-run", "+ payments paused until 20")
 	got := l.objects("pause", "payments", "-dry-run")
 	want(t, got[0], map[string]any{"dry_run": true, "version": 1.0, "rules": 1.0})

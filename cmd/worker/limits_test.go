@@ -81,8 +81,10 @@ func says(t *testing.T, text string, parts ...string) {
 func TestLimitsCommands(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
-	l.says(0, "set payments/acme tenant limit=100 -as bert", "version 2 by bert (user default), in force at ", "+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
-	l.says(0, "set payments/acme tenant burst=9 -for 1h", "version 3", "set before by bert (user default) at", "- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
+	l.says(0, "set payments/acme tenant limit=100 -as bert", "version 2 by bert (user default), in force at ",
+		"+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
+	l.says(0, "set payments/acme tenant burst=9 -for 1h", "version 3", "set before by bert (user default) at",
+		"- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
 		"+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 9}")
 	l.says(0, "remove payments account", "- payments {name: account")
 
@@ -130,7 +132,8 @@ func TestLimitsAssign(t *testing.T) {
 	out, _ := l.run(0, "assign", "payments", "answers={cut: 30%, most: 150%}")
 	says(t, out, "+ payments answers: {cut: 30%, most: 150%}")
 	for _, command := range []string{"list", "show payments", "show payments/acme"} {
-		l.says(0, command, "payments owner: payments-team  # set by ", "payments apps: billing, refunds  # set by ", "payments answers: {cut: 30%, most: 150%}  # set by ")
+		l.says(0, command, "payments owner: payments-team  # set by ", "payments apps: billing, refunds  # set by ",
+			"payments answers: {cut: 30%, most: 150%}  # set by ")
 	}
 	l.says(0, "show payments/interactive", "{name: account", "at weight 1.4", "payments weight: 3  # set by ")
 	if others := l.objects("show", "payments/acme"); others[0]["rule"] != "owner:" || others[0]["text"] != "payments-team" || others[0]["from"] != "set" {
@@ -200,7 +203,8 @@ func TestAPIPauses(t *testing.T) {
 	}
 	l.says(0, "show payments", "; 85 apply, from the API's answers")
 	i := &inspected{t: t, url: l.url}
-	i.says(0, "scope payments", "paused     payments until ", ", when its pause is over\n", "corrected  rule r of payments, 85 of 100 until ", "payments: paused for 1h; the API answered 429, retry after 1h\n")
+	i.says(0, "scope payments", "paused     payments until ", ", when its pause is over\n",
+		"corrected  rule r of payments, 85 of 100 until ", "payments: paused for 1h; the API answered 429, retry after 1h\n")
 	scope := i.objects("scope", "payments")[0]
 	want(t, scope, map[string]any{"waiting": 6.0, "upstream_scope": "payments", "rule": nil})
 	if until := at(t, scope["upstream_until"]); time.Until(until) < 50*time.Minute {

@@ -92,13 +92,17 @@ func TestUsageErrors(t *testing.T) {
 		"-queues a=1=2":                     {`the weight of "a" is "1=2"`},
 		"-queues a,b=0,c=1,c=1,=1":          {`"a" has no weight`, `the weight of "b" is "0"`, `names "c" twice`, `"" is not a queue name`, "try: -queues"},
 		"-queues " + strings.Repeat("q", 129) + "=1": {"1 to 128 letters"},
-		"-log-level loud":                       {`-log-level "loud" is unknown`},
-		"-summary -1m":                          {"-summary -1m0s is below 1s", "try: -summary 1m"},
-		"-max-timeout 0s":                       {"-max-timeout 0s is not above 0", "try: -max-timeout 10m"},
-		"-drain -1s":                            {"-drain -1s is below 0"},
-		"-allow-host http://x/":                 {"worker: -allow-host: ", "try: -allow-host localhost:8080"},
-		"-only-host *.example.com":              {`worker: -only-host: only host "*.example.com": has no wildcards; name each host`, "try: -only-host api.example.com"},
-		"-deny-cidr 10.1.2.3/8":                 {`worker: -deny-cidr: deny CIDR "10.1.2.3/8": has bits beyond its length; write 10.0.0.0/8`, "try: -deny-cidr 10.0.0.0/8"},
+		"-log-level loud":       {`-log-level "loud" is unknown`},
+		"-summary -1m":          {"-summary -1m0s is below 1s", "try: -summary 1m"},
+		"-max-timeout 0s":       {"-max-timeout 0s is not above 0", "try: -max-timeout 10m"},
+		"-drain -1s":            {"-drain -1s is below 0"},
+		"-allow-host http://x/": {"worker: -allow-host: ", "try: -allow-host localhost:8080"},
+		"-only-host *.example.com": {
+			`worker: -only-host: only host "*.example.com": has no wildcards; name each host`, "try: -only-host api.example.com",
+		},
+		"-deny-cidr 10.1.2.3/8": {
+			`worker: -deny-cidr: deny CIDR "10.1.2.3/8": has bits beyond its length; write 10.0.0.0/8`, "try: -deny-cidr 10.0.0.0/8",
+		},
 		"-ports 80,0":                           {"worker: -ports: port 0 is not between 1 and 65535", "try: -ports 80,443"},
 		"-allow-method CONNECT":                 {`invalid value "CONNECT" for flag -allow-method: a method that opens a tunnel`, "try: worker -h"},
 		"-app=":                                 {"worker: -app: the application's name has 0 bytes; give it 1 to 128", "try: -app billing"},
@@ -113,8 +117,10 @@ func TestUsageErrors(t *testing.T) {
 		"-listen localhost.example.com:1":                 {"can be reached by other machines"},
 		"-listen :9090 HEADWAY_LISTEN_TOKEN=geheim":       {"HEADWAY_LISTEN_TOKEN has 6 characters; 16 are needed"},
 		"-listen :9090 HEADWAY_LISTEN_TOKEN=" + token[1:]: {"has 15 characters; 16 are needed"},
-		"-page":                            {"-page needs -listen"},
-		"-page -listen 0.0.0.0:0":          {"is not set\ntry: HEADWAY_LISTEN_TOKEN=$(openssl rand -hex 16) worker …, or -listen :0 for this machine only\n"},
+		"-page": {"-page needs -listen"},
+		"-page -listen 0.0.0.0:0": {
+			"is not set\ntry: HEADWAY_LISTEN_TOKEN=$(openssl rand -hex 16) worker …, or -listen :0 for this machine only\n",
+		},
 		"-page-users users.yaml":           {"-page-users needs -page"},
 		tokens + "-page -listen 0.0.0.0:0": {"-page-users does not say who may"},
 		tokens + "-page -listen :0":        {"HEADWAY_LISTEN_TOKEN is set"},
@@ -134,11 +140,15 @@ func TestUsageErrors(t *testing.T) {
 		secrets + "-events-webhook https://h/T0KEN -events-secret-file /none":   {"-events-secret-file /none: no such file"},
 		secrets + "-events-webhook https://h/T0KEN -events-secret-file " + long: {"has 4097 bytes; a secret has 4096 at most"},
 
-		"HEADWAY_CONCURRENCY=0":                                           {"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency"},
-		"HEADWAY_LOG_LEVEL=loud HEADWAY_DENY_CIDR=10.1.2.3/8":             {`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"},
-		limits + "-redis localhost":                                       {"worker: the Redis URL has no scheme"},
-		limits + "HEADWAY_REDIS=x:geheim@y":                               {"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"},
-		limits + "HEADWAY_REDIS=x:geheim@y HEADWAY_CONCURENCY=geheim":     {`level=WARN msg="unknown environment variable: no flag has this name" variable=HEADWAY_CONCURENCY did_you_mean=HEADWAY_CONCURRENCY`},
+		"HEADWAY_CONCURRENCY=0": {
+			"worker: HEADWAY_CONCURRENCY 0 is not from 1 to 10000", "try: HEADWAY_CONCURRENCY=32", "!-concurrency",
+		},
+		"HEADWAY_LOG_LEVEL=loud HEADWAY_DENY_CIDR=10.1.2.3/8": {`HEADWAY_LOG_LEVEL "loud" is unknown`, "HEADWAY_DENY_CIDR: deny CIDR"},
+		limits + "-redis localhost":                           {"worker: the Redis URL has no scheme"},
+		limits + "HEADWAY_REDIS=x:geheim@y":                   {"the Redis URL has no scheme", "try: HEADWAY_REDIS=redis://"},
+		limits + "HEADWAY_REDIS=x:geheim@y HEADWAY_CONCURENCY=geheim": {
+			`level=WARN msg="unknown environment variable: no flag has this name" variable=HEADWAY_CONCURENCY did_you_mean=HEADWAY_CONCURRENCY`,
+		},
 		limits + tokens + "HEADWAY_REDIS=x HEADWAY_AS=a HEADWAY_WITHIN=a": {"!unknown environment variable"},
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -184,7 +194,9 @@ func TestStartErrors(t *testing.T) {
 		"-limits " + bad:          {"worker: " + bad + ":4:", "limit", "try: correct these lines"},
 		good + " -redis redis://:geheim@127.0.0.1:1": {"worker: nothing listens at 127.0.0.1:1", "try: start it", "!geheim"},
 		good + " -listen " + busy:                    {"worker: -listen cannot listen on " + busy + ": the port is in use", "try: "},
-		"-redis " + damaged:                          {"worker: the limits in Redis are damaged: its version is", "try: the newest version of this program"},
+		"-redis " + damaged: {
+			"worker: the limits in Redis are damaged: its version is", "try: the newest version of this program",
+		},
 	} {
 		start(t, with(newFakeSystem()), nil, strings.Fields(line)...).refuses(cli.ExitFailed, want...)
 	}
