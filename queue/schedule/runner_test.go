@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -22,19 +19,20 @@ import (
 // "enqueued once however many workers run": the tasks really run, and those of
 // five processes are counted.
 func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:58:30")
-		counts := newCounter()
-		server := asynq.NewServerFromRedisClient(w.rdb, asynq.Config{Concurrency: 2, Logger: silent{}, TaskCheckInterval: 20 * time.Second})
-		must(t, server.Start(counts))
+	inBubble(t, "2026-11-22 05:58:30", func(t *testing.T, w *world) {
+		ran := map[string]int{}
+		server := asynq.NewServerFromRedisClient(w.rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Second})
+		must(t, server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			ran[id]++
+			return nil
+		})))
 		var stops []func()
 		for range 5 {
 			stops = append(stops, w.start(w.runner(`schedules:
   often: {cron: "*/5 * * * *", task: {type: report, scope: p/a}}
   late:  {cron: "*/20 * * * *", jitter: 4m, task: {type: report, scope: p/b}}
-`, &hook{}, nil)))
+`, nil, nil)))
 		}
 		pass(70 * time.Minute)
 		for _, stop := range stops {
@@ -48,56 +46,28 @@ func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
 				want[fmt.Sprintf("schedule:late:%d", run.Unix())] = 1
 			}
 		}
-		if !maps.Equal(counts.seen, want) {
-			t.Errorf("ran %v, want %v", counts.seen, want)
+		if !maps.Equal(ran, want) {
+			t.Errorf("ran %v, want %v", ran, want)
 		}
 	})
 }
 
-// counter is a handler that counts the tasks that it runs, by id.
-type counter struct {
-	mu   sync.Mutex
-	seen map[string]int
-}
-
-func newCounter() *counter { return &counter{seen: map[string]int{}} }
-
-func (c *counter) ProcessTask(ctx context.Context, _ *asynq.Task) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	id, _ := asynq.GetTaskID(ctx)
-	c.seen[id]++
-	return nil
-}
-
-type silent struct{}
-
-func (silent) Debug(...any) {}
-func (silent) Info(...any)  {}
-func (silent) Warn(...any)  {}
-func (silent) Error(...any) {}
-func (silent) Fatal(...any) {}
-
 // "A process that dies between the two steps has moved no record, and any other
 // one sees that the run is due."
 func TestRunnerDiesBetweenEnqueueAndRecord(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
+	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		dies := errors.New("killed")
-		first := w.runner(file(daily), &hook{}, nil)
+		first := w.runner(file(daily), nil, nil)
 		if _, err := first.poll(t.Context()); err != nil { // the first sight
 			t.Fatal(err)
 		}
 		pass(2 * time.Minute)
-		h := &hook{before: func(cmds []redis.Cmder) error {
-			if slices.Contains(names(cmds), "zadd") {
+		killed := w.runner(file(daily), func(cmd redis.Cmder) error {
+			if cmd.Name() == "zadd" {
 				return dies
 			}
 			return nil
-		}}
-		killed := w.runner(file(daily), h, nil)
+		}, nil)
 		if _, err := killed.poll(t.Context()); !errors.Is(err, dies) {
 			t.Fatal(err)
 		}
@@ -127,38 +97,36 @@ func (w *world) record() time.Time {
 	return time.Unix(int64(all[0].Score), 0).UTC()
 }
 
-// "not lost when the worker that would have done it dies", and no other lives for
-// a while.
+// "not lost when the worker that would have done it dies", and no other lives for a while; and of catch_up
+// "all (bounded, at most 100 of the newest; say how many were left out)".
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
-	hours := func(from, to int) (runs []string) {
-		for h := from; h <= to; h++ {
-			runs = append(runs, fmt.Sprintf("2026-11-22 %02d:00:00", h))
+	runs := func(first, last string, apart time.Duration) (all []string) {
+		for at := moment(t, "2026-11-22 "+first); !at.After(moment(t, "2026-11-22 "+last)); at = at.Add(apart) {
+			all = append(all, at.Format(time.DateTime))
 		}
-		return runs
+		return all
 	}
+	seven, noon := runs("07:00:00", "07:00:00", time.Hour), runs("12:00:00", "12:00:00", time.Hour)
 	for name, c := range map[string]struct {
 		fields string
 		back   string // when a process lives again, for a second
 		want   []string
 		logged string
 	}{
-		"by default the last":     {`cron: "0 * * * *"`, "2026-11-22 12:34:56", hours(12, 12), "left_out=5 enqueued=1 catch_up=last"},
-		"the last":                {`cron: "0 * * * *", catch_up: last`, "2026-11-22 12:34:56", hours(12, 12), "left_out=5"},
-		"one that was missed":     {`cron: "0 7 * * *"`, "2026-11-22 12:34:56", hours(7, 7), ""},
-		"all":                     {`cron: "0 * * * *", catch_up: all`, "2026-11-22 12:34:56", hours(7, 12), ""},
-		"none":                    {`cron: "0 * * * *", catch_up: none`, "2026-11-22 12:34:56", nil, "left_out=6 enqueued=0 catch_up=none"},
-		"none, within the minute": {`cron: "0 * * * *", catch_up: none`, "2026-11-22 12:00:59", hours(12, 12), "left_out=5 enqueued=1"},
-		"nothing was missed":      {`cron: "0 5 * * *", catch_up: all`, "2026-11-22 12:34:56", nil, ""},
+		"by default the last":     {`cron: "0 * * * *"`, "12:34:56", noon, "left_out=5 enqueued=1 catch_up=last"},
+		"one that was missed":     {`cron: "0 7 * * *"`, "12:34:56", seven, ""},
+		"all":                     {`cron: "0 * * * *", catch_up: all`, "12:34:56", runs("07:00:00", "12:00:00", time.Hour), ""},
+		"all, too many":           {`cron: "*/5 * * * *", catch_up: all`, "15:32:10", runs("07:15:00", "15:30:00", 5*time.Minute), "left_out=8 enqueued=100 catch_up=all"},
+		"none":                    {`cron: "0 * * * *", catch_up: none`, "12:34:56", nil, "left_out=6 enqueued=0 catch_up=none"},
+		"none, within the minute": {`cron: "0 * * * *", catch_up: none`, "12:00:59", noon, "left_out=5 enqueued=1"},
+		"nothing was missed":      {`cron: "0 5 * * *", catch_up: all`, "12:34:56", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.at("2026-11-22 06:30:00")
-				w.live(file(c.fields), 5*time.Minute)
+			inBubble(t, "2026-11-22 06:30:00", func(t *testing.T, w *world) {
+				w.live(file(c.fields), 4*time.Minute)
 				w.want("s")
-				pass(moment(t, c.back).Sub(w.now()))
+				pass(moment(t, "2026-11-22 "+c.back).Sub(w.now()))
 				w.live(file(c.fields), time.Second)
 				w.want("s", c.want...)
 				if log := w.log.String(); !strings.Contains(log, c.logged) || c.logged == "" && log != "" {
@@ -169,35 +137,11 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// "all (bounded, at most 100 of the newest; say how many were left out)"
-func TestCatchUpAllIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 00:00:30")
-		every := file(`cron: "* * * * *", catch_up: all`)
-		w.live(every, time.Second)
-		pass(moment(t, "2026-11-22 05:00:10").Sub(w.now()))
-		w.live(every, time.Second)
-		var want []string
-		for run := moment(t, "2026-11-22 03:21:00"); len(want) < 100; run = run.Add(time.Minute) {
-			want = append(want, run.Format("2006-01-02 15:04:05"))
-		}
-		w.want("s", want...)
-		if log := w.log.String(); !strings.Contains(log, "left_out=200 enqueued=100 catch_up=all") {
-			t.Errorf("the log is %q", log)
-		}
-	})
-}
-
 // A record is moved on each minute when nothing is due: it tells that the
 // schedule is in force.
 func TestRecordIsRenewed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 07:00:00")
-		stop := w.start(w.runner(file(daily), &hook{}, nil))
+	inBubble(t, "2026-11-22 07:00:00", func(t *testing.T, w *world) {
+		stop := w.start(w.runner(file(daily), nil, nil))
 		defer stop()
 		for range 10 {
 			pass(10 * time.Minute)
@@ -211,10 +155,7 @@ func TestRecordIsRenewed(t *testing.T) {
 
 // "A changed expression does not catch up on runs that never were."
 func TestChangedExpression(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:30:00")
+	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
 		hourly, halves := file(`cron: "0 * * * *", catch_up: all`), file(`cron: "30 * * * *", catch_up: all`)
 		w.live(hourly, time.Hour) // 6:00
 		w.want("s", "2026-11-22 06:00:00")
@@ -233,13 +174,10 @@ func TestChangedExpression(t *testing.T) {
 // While old and new workers run side by side, runs of both expressions are
 // enqueued, and none is lost.
 func TestTwoExpressionsSideBySide(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:30:00")
-		old := w.start(w.runner(file(daily), &hook{}, nil))
+	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
+		old := w.start(w.runner(file(daily), nil, nil))
 		pass(10 * time.Minute)
-		anew := w.start(w.runner(file(`cron: "5 6 * * *"`), &hook{}, nil))
+		anew := w.start(w.runner(file(`cron: "5 6 * * *"`), nil, nil))
 		pass(time.Hour)
 		old()
 		anew()
@@ -250,10 +188,7 @@ func TestTwoExpressionsSideBySide(t *testing.T) {
 // A schedule that only spells its expression differently, or has another task,
 // is the same.
 func TestSpellingIsNoChange(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:30:00")
+	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
 		w.live(file(daily), time.Second)
 		pass(time.Hour)
 		w.live(`schedules: {s: {cron: " 0  6 * * *", timezone: UTC, jitter: 1s, task: {type: other, scope: q}}}`, time.Second)
@@ -264,22 +199,20 @@ func TestSpellingIsNoChange(t *testing.T) {
 // "a process whose clock is wrong neither runs early nor twice"
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
+	bubble := moment(t, "2000-01-01 00:00:00") // when this process's clock begins
 	for _, skew := range []time.Duration{-25 * time.Hour, -time.Hour, time.Hour, 25 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.shift = skew // this process's clock is the bubble's
+			inBubble(t, bubble.Add(skew).Format(time.DateTime), func(t *testing.T, w *world) {
 				from := w.now().Truncate(24 * time.Hour).Add(24 * time.Hour)
 				pass(from.Sub(w.now()))
-				stop := w.start(w.runner(file(daily), &hook{}, nil))
+				stop := w.start(w.runner(file(daily), nil, nil))
 				defer stop()
 				pass(6*time.Hour - time.Second)
 				w.want("s")
 				pass(time.Second + 100*time.Millisecond)
-				w.want("s", from.Add(6*time.Hour).Format("2006-01-02 15:04:05"))
+				w.want("s", from.Add(6*time.Hour).Format(time.DateTime))
 				pass(2 * time.Hour)
-				w.want("s", from.Add(6*time.Hour).Format("2006-01-02 15:04:05"))
+				w.want("s", from.Add(6*time.Hour).Format(time.DateTime))
 			})
 		})
 	}
@@ -288,10 +221,7 @@ func TestClockSkew(t *testing.T) {
 // Redis's clock is set back: nothing runs twice, and it is told when a record is
 // far ahead.
 func TestServerClockGoesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
+	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		w.live(file(daily), 5*time.Minute)
 		w.want("s", "2026-11-22 06:00:00")
 		w.shift -= time.Hour
@@ -305,18 +235,14 @@ func TestServerClockGoesBack(t *testing.T) {
 
 // While Redis is down nothing is lost, and it is said once.
 func TestRedisDown(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
+	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		var down atomic.Bool
-		h := &hook{before: func([]redis.Cmder) error {
+		stop := w.start(w.runner(file(daily), func(redis.Cmder) error {
 			if down.Load() {
 				return errors.New("no route to Redis")
 			}
 			return nil
-		}}
-		stop := w.start(w.runner(file(daily), h, nil))
+		}, nil))
 		defer stop()
 		pass(500 * time.Millisecond)
 		down.Store(true)
@@ -334,13 +260,10 @@ func TestRedisDown(t *testing.T) {
 
 // A refused task holds nothing up, and is told.
 func TestRefusedTask(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
+	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {}"))
 		must(t, err)
-		stop := w.start(w.runner(file(`cron: "0,1 6 * * *"`), &hook{}, policy))
+		stop := w.start(w.runner(file(`cron: "0,1 6 * * *"`), nil, policy))
 		pass(5 * time.Minute)
 		stop()
 		w.want("s")
@@ -350,41 +273,34 @@ func TestRefusedTask(t *testing.T) {
 	})
 }
 
-// Jitter puts the task off, to the second that Start names, and not the
-// enqueuing.
+// Jitter puts the task off, to the second that Start names, and not the enqueuing.
 func TestJitterPutsTheTaskOff(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inBubble(t, "2000-01-01 00:00:00", func(t *testing.T, w *world) { // where a bubble begins: both clocks show it
 		fields := `cron: "*/10 * * * *", jitter: 9m`
+		schedule := parseFile(t, file(fields)).Schedules[0]
+		want, starts := map[string]time.Time{}, map[time.Duration]bool{}
+		for run := w.now(); len(want) < 6; {
+			run = schedule.Next(run)
+			want[schedule.TaskFor(run).ID] = schedule.Start(run)
+			starts[schedule.Start(run).Sub(run)] = true
+		}
 		w.live(file(fields), time.Hour+time.Second)
 		infos, err := asynq.NewInspectorFromRedisClient(w.rdb).ListScheduledTasks("default")
 		must(t, err)
-		schedule := parseFile(t, file(fields)).Schedules[0]
-		starts := map[time.Duration]bool{}
-		run := moment(t, "2000-01-01 00:00:00") // where a bubble begins
-		for range 6 {
-			run = schedule.Next(run)
-			start := schedule.Start(run)
-			starts[start.Sub(run)] = true
-			if !slices.ContainsFunc(infos, func(info *asynq.TaskInfo) bool {
-				return info.ID == schedule.TaskFor(run).ID && info.NextProcessAt.Equal(start)
-			}) {
-				t.Errorf("no task for %s at %s", run, start)
+		for _, info := range infos {
+			if !info.NextProcessAt.Equal(want[info.ID]) {
+				t.Errorf("%s at %s, want %s", info.ID, info.NextProcessAt, want[info.ID])
 			}
 		}
-		if len(starts) < 3 {
-			t.Errorf("put off by %v", starts)
+		if len(infos) != len(want) || len(starts) < 3 {
+			t.Errorf("%d tasks are put off, by %v", len(infos), starts)
 		}
 	})
 }
 
 // A record lives a year after its last use, and the key with it.
 func TestRecordsExpire(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.at("2026-11-22 05:59:00")
+	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		w.live(file(daily), time.Second)
 		if ttl := w.rdb.TTL(t.Context(), recordsKey).Val(); ttl < recordsTTL-time.Minute {
 			t.Errorf("the key lives %v", ttl)

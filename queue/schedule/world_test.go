@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
@@ -22,82 +21,51 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// hook is what tests put between a process and Redis.
-type hook struct {
-	shift  time.Duration                  // of Redis's clock against this process's
-	before func(cmds []redis.Cmder) error // may refuse a call
-}
-
-func (h *hook) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, cmd) }
-}
-
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if h.before != nil {
-			if err := h.before(cmds); err != nil {
-				for _, cmd := range cmds {
-					cmd.SetErr(err)
-				}
-				return err
-			}
-		}
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			if clock, ok := cmd.(*redis.TimeCmd); ok && clock.Err() == nil {
-				clock.SetVal(clock.Val().Add(h.shift))
-			}
-		}
-		return err
-	}
-}
-
-func names(cmds []redis.Cmder) []string {
-	var all []string
-	for _, cmd := range cmds {
-		all = append(all, cmd.Name())
-	}
-	return all
-}
-
 // world is a Redis in memory and the processes on it. It stands in a bubble.
 type world struct {
-	t       *testing.T
-	rdb     *redis.Client
-	connect func(*hook) *redis.Client
-	shift   time.Duration // of Redis's clock, for all processes
-	log     *syncBuffer
+	t      *testing.T
+	memory *miniredis.Miniredis
+	rdb    *redis.Client
+	shift  time.Duration // of Redis's clock against that of the processes
+	log    bytes.Buffer
+	logger *slog.Logger // of all processes, to log
 }
 
-func newWorld(t *testing.T) *world {
-	t.Helper()
-	m, rdb := redistest.Miniredis(t)
-	return &world{t: t, rdb: rdb, log: &syncBuffer{}, connect: func(h *hook) *redis.Client {
-		c := redis.NewClient(redistest.MiniredisOptions(m))
-		t.Cleanup(func() { _ = c.Close() })
-		c.AddHook(h)
-		return c
-	}}
+// inBubble runs a test beside others, in a world whose Redis's clock begins at a moment.
+func inBubble(t *testing.T, at string, test func(*testing.T, *world)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := redistest.Miniredis(t)
+		w := &world{t: t, memory: m, rdb: rdb, shift: time.Until(moment(t, at))}
+		w.logger = slog.New(slog.NewTextHandler(&w.log, nil))
+		test(t, w)
+	})
 }
-
-// at sets Redis's clock.
-func (w *world) at(text string) { w.shift = time.Until(moment(w.t, text)) }
 
 // now returns what Redis's clock shows.
 func (w *world) now() time.Time { return time.Now().Add(w.shift) }
 
-// runner returns the Runner of a process with a file of its own.
-func (w *world) runner(file string, h *hook, policy *policy.Policy) *Runner {
+// runner returns the Runner of a process with a file of its own. Commands that refuse has an error for do not reach Redis.
+func (w *world) runner(file string, refuse func(redis.Cmder) error, policy *policy.Policy) *Runner {
 	w.t.Helper()
-	h.shift = w.shift
-	rdb := w.connect(h)
+	rdb := redis.NewClient(redistest.MiniredisOptions(w.memory))
+	w.t.Cleanup(func() { _ = rdb.Close() })
+	shift := w.shift
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if refuse != nil {
+			if err := refuse(cmd); err != nil {
+				return err
+			}
+		}
+		err := send()
+		if clock, ok := cmd.(*redis.TimeCmd); ok && err == nil {
+			clock.SetVal(clock.Val().Add(shift))
+		}
+		return err
+	}))
 	r, err := New(Config{
 		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Policy: policy}),
-		Schedules: parseFile(w.t, file).Schedules, Logger: slog.New(slog.NewTextHandler(w.log, nil)),
+		Schedules: parseFile(w.t, file).Schedules, Logger: w.logger,
 	})
 	must(w.t, err)
 	return r
@@ -120,7 +88,7 @@ func (w *world) start(r *Runner) (stop func()) {
 // live runs a process for a while.
 func (w *world) live(file string, d time.Duration) {
 	w.t.Helper()
-	stop := w.start(w.runner(file, &hook{}, nil))
+	stop := w.start(w.runner(file, nil, nil))
 	pass(d)
 	stop()
 }
@@ -164,26 +132,9 @@ func (w *world) want(name string, runs ...string) {
 	}
 }
 
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 func moment(t *testing.T, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse("2006-01-02 15:04:05", text)
+	at, err := time.Parse(time.DateTime, text)
 	must(t, err)
 	return at
 }
