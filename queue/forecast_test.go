@@ -8,11 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // A forecast is held against a plain simulation of the rules, which takes one task
@@ -368,40 +365,30 @@ func TestForecastSpread(t *testing.T) {
 	}
 }
 
-// hoursOutlook is a bucket of one a second, whose hours are over in ten.
-type hoursOutlook struct{ at time.Time }
-
-func (h hoursOutlook) Forecast(context.Context, string) (throttle.Forecast, error) {
-	r := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "r", Algorithm: policy.TokenBucket, Limit: 1}, Remaining: 1}
-	return throttle.Forecast{
-		At: h.at, Until: h.at.Add(10 * time.Second), Rules: []throttle.RuleForecast{{RuleState: r, Units: 1, Per: time.Second}},
-	}, nil
-}
-
-// "Nor one that starts when other rules hold than now."
-func TestForecastEndsWithHours(t *testing.T) {
-	t.Parallel()
-	o := newOutlook(hoursOutlook{time.Now().Add(-time.Hour)}) // the server's clock is another one
-	told := 0
-	for i := range 100 {
-		start, err := o.add(t.Context(), "p/x", spending{each: 1})
-		if err != nil || start.known != (i <= 10) {
-			t.Fatalf("task %d: %+v, %v", i, start, err)
-		}
-		if start.known {
-			told++
-		}
-	}
-	if end := o.end(); told != 11 || !end.known {
-		t.Errorf("%d starts were told, the last at %+v", told, end)
-	}
-}
-
 // looks is a looker that always sees the same.
 type looks map[string]throttle.Forecast
 
 func (l looks) Forecast(_ context.Context, scope string) (throttle.Forecast, error) {
 	return l[scope], nil
+}
+
+// "Nor one that starts when other rules hold than now."
+func TestForecastEndsWithHours(t *testing.T) {
+	t.Parallel()
+	bucket := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "r", Algorithm: policy.TokenBucket, Limit: 1}, Remaining: 1}
+	at := time.Now().Add(-time.Hour) // the server's clock is another one
+	o := newOutlook(looks{"p/x": {
+		At: at, Until: at.Add(10 * time.Second), Rules: []throttle.RuleForecast{{RuleState: bucket, Units: 1, Per: time.Second}},
+	}})
+	for i := range 100 {
+		start, err := o.add(t.Context(), "p/x", spending{each: 1})
+		if err != nil || start.known != (i <= 10) {
+			t.Fatalf("task %d: %+v, %v", i, start, err)
+		}
+	}
+	if end := o.end(); !end.known {
+		t.Errorf("the last starts at %+v", end)
+	}
 }
 
 // "A pause that has an end puts everything off by it", and one without can't be told.
@@ -440,75 +427,6 @@ func TestForecastPaused(t *testing.T) {
 		}
 		if o.paused.Scope != step.then || o.paused.Until.IsZero() != (step.then == "q" || step.then == "") {
 			t.Errorf("%s: %+v; want %s", step.scope, o.paused, step.then)
-		}
-	}
-}
-
-// TestForecastReasons holds what a forecast says of each start: what it waits for, or why it is unknown.
-func TestForecastReasons(t *testing.T) {
-	t.Parallel()
-	limits, err := limitsyaml.Parse("limits.yaml", []byte(`limits:
-  rate: {rules: [{name: r, algorithm: sliding-window, limit: 1, per: 1m}]}
-  off: {rules: [{name: r, algorithm: token-bucket, limit: 0, per: 1m}]}
-  none: {rules: [{name: c, algorithm: concurrency, limit: 0}, {name: r, algorithm: token-bucket, limit: 1, per: 1m}]}
-  runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}
-  new: {rules: [{name: c, algorithm: concurrency, limit: 1}]}
-  held: {paused: true, rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1m}]}
-  api: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	limiter, err := throttle.New(rdb, limits, throttle.Config{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rdb.Set(t.Context(), prefix+":{runs}:t::c", "100 60000000 1000000", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := limiter.Report(t.Context(), "api/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		scope string
-		delay time.Duration
-		want  Reason // of the second task
-		by    string
-		known bool
-		least time.Duration
-	}{
-		{"rate", 0, ReasonRule, "rate r", true, 50 * time.Second},
-		{"rate", time.Second, ReasonDelay, "", false, 0},
-		{"off", 0, ReasonSuspended, "off r", false, 0},
-		{"none", 0, ReasonSuspended, "none c", false, 0},
-		{"runs", 0, ReasonRun, "runs c", true, 20 * time.Second},
-		{"new", 0, ReasonRun, "new c", false, 0},
-		{"held", 0, ReasonPaused, "the pause of held", false, 0},
-		{"api/a", 0, ReasonUpstream, "the pause of api/a", true, 59 * time.Minute},
-		{"api/a/b", 0, ReasonUpstream, "the pause of api/a/b", true, 59 * time.Minute},
-		{"api/c", 0, "", "", true, 0},
-	} {
-		var got []Result
-		one := Entry{Task: Task{Type: "x", Scope: test.scope, Delay: test.delay}}
-		client, now := NewClient(rdb, ClientConfig{Limiter: limiter}), time.Now()
-		sum, err := client.Forecast(t.Context(), slices.Values([]Entry{one, one}), func(r Result) { got = append(got, r) })
-		if err != nil || len(got) != 2 || got[1].Err != nil {
-			t.Fatalf("%s: %+v, %v", test.scope, got, err)
-		}
-		second, by := got[1], ""
-		if second.Binding != (Binding{}) {
-			by = second.Binding.String()
-		}
-		if second.Reason != test.want || by != test.by || second.Start.IsZero() == test.known {
-			t.Errorf("%s: it waits for %q of %q until %s; want %q of %q", test.scope, second.Reason, by, second.Start, test.want, test.by)
-		}
-		if test.known && second.Start.Sub(now) < test.least {
-			t.Errorf("%s: it starts in %s", test.scope, second.Start.Sub(now))
-		}
-		ranged := test.want == ReasonRun && test.known
-		if ranged != !second.StartTo.IsZero() || ranged != !sum.DoneTo.IsZero() || ranged && !second.StartFrom.Before(second.StartTo) {
-			t.Errorf("%s: between %s and %s, all %s and %s", test.scope, second.StartFrom, second.StartTo, sum.DoneFrom, sum.DoneTo)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -55,9 +53,6 @@ func TestReadSpec(t *testing.T) {
 			t.Errorf("%s: %+v %v %v", name, got, ok, err)
 		}
 	}
-	if _, ok, err := queue.ReadSpec(asynq.NewTask("x", nil)); ok || err != nil {
-		t.Errorf("plain task: %v %v", ok, err)
-	}
 }
 
 // TestReadSpecDamaged holds that a header with a damaged value is a typed error
@@ -88,7 +83,7 @@ func TestReadSpecDamaged(t *testing.T) {
 	if _, ok, err := queue.ReadSpec(http); ok || err == nil || !strings.Contains(err.Error(), `0 requests; a task of type "http" sends one`) {
 		t.Errorf("a request that costs none: %v %v", ok, err)
 	}
-	for name := range maps.Keys(map[string]bool{"headway-cost": true, "headway-id": true, "headway-max-retry": true}) {
+	for _, name := range []string{"headway-cost", "headway-id", "headway-max-retry"} {
 		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, map[string]string{name: "1"}))
 		if he, damaged := errors.AsType[*queue.HeaderError](err); ok || !damaged || he.Header != "headway-scope" {
 			t.Errorf("%s without a scope: %v %v", name, ok, err)
@@ -121,15 +116,10 @@ func TestEnqueuedByForeign(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"billing": "billing", "100%": "100%", strings.Repeat("y", 1<<20): strings.Repeat("y", 128), "": ""} {
 		task := asynq.NewTaskWithHeaders("t", nil, map[string]string{queue.HeaderApp: text})
-		if _, found, err := queue.ReadSpec(task); found || err != nil {
-			t.Errorf("%.20q: %t, %v", text, found, err)
+		_, found, err := queue.ReadSpec(task)
+		if got := queue.EnqueuedBy(task); got != want || found || err != nil {
+			t.Errorf("%.20q: got %.200q, %t, %v", text, got, found, err)
 		}
-		if got := queue.EnqueuedBy(task); got != want {
-			t.Errorf("%.20q: got %.200q", text, got)
-		}
-	}
-	if got := queue.EnqueuedBy(asynq.NewTask("t", nil)); got != "" {
-		t.Errorf("got %q", got)
 	}
 }
 
@@ -140,12 +130,9 @@ func TestPublishedPolicy(t *testing.T) {
 	if p, err := queue.PublishedPolicy(ctx, rdb); p != nil || err != nil {
 		t.Fatalf("before: %v %v", p, err)
 	}
-	p, err := limitsyaml.Parse("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
+	p := policy.PerSecond("a", 4)
+	_, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(ctx, "worker", p, nil)
 	must(t, err)
-	store := policystore.New(rdb, policystore.Config{})
-	if _, _, err := store.PublishFile(ctx, "worker", p, nil); err != nil {
-		t.Fatal(err)
-	}
 	got, err := queue.PublishedPolicy(ctx, rdb)
 	if err != nil || string(limitsyaml.Format(got)) != string(limitsyaml.Format(p)) {
 		t.Errorf("got %s %v, want %s", limitsyaml.Format(got), err, limitsyaml.Format(p))
@@ -158,11 +145,6 @@ func TestPublishedPolicy(t *testing.T) {
 	rdb.HSet(ctx, "hw:limits", "version", "x")
 	if _, err := queue.PublishedPolicy(ctx, rdb); !errors.As(err, new(*policystore.DamagedError)) {
 		t.Errorf("damaged: %v", err)
-	}
-	rdb.Del(ctx, "hw:limits")
-	rdb.LPush(ctx, "hw:limits", "x")
-	if _, err := queue.PublishedPolicy(ctx, rdb); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-		t.Errorf("another type: %v", err)
 	}
 }
 
@@ -185,16 +167,6 @@ func (s *seen) onEnqueue(_ context.Context, task queue.Task) (map[string]string,
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.done[task.ID] = append(s.done[task.ID], r)
-	}
-}
-
-// once fails unless each task that was begun has one result.
-func (s *seen) once(t *testing.T) {
-	t.Helper()
-	for id, n := range s.began {
-		if n != 1 || len(s.done[id]) != 1 {
-			t.Errorf("%s: begun %d times, with the results %+v", id, n, s.done[id])
-		}
 	}
 }
 
@@ -226,17 +198,19 @@ func TestOnEnqueue(t *testing.T) {
 func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
-	limiter, err := throttle.New(rdb, policy.PerSecond("p", 1), throttle.Config{Prefix: name})
-	must(t, err)
+	limiter := limited(t, rdb, name, "limits: {p: {rules: [{name: limit, algorithm: sliding-window, limit: 1, per: 1s}]}}")
 	var s seen
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, OnEnqueue: s.onEnqueue})
 	results := map[string]queue.Result{}
-	if _, err := client.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) { results[r.ID] = r }); err != nil {
-		t.Fatal(err)
+	sum, err := client.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) { results[r.ID] = r })
+	if err != nil || sum.Enqueued != 5 || len(s.began) != 5 {
+		t.Fatalf("%+v %v, begun %v", sum, err, s.began)
 	}
-	s.once(t)
 	waits := map[int64]bool{}
 	for id, r := range results {
+		if s.began[id] != 1 || len(s.done[id]) != 1 {
+			t.Errorf("%s: begun %d times, with the results %+v", id, s.began[id], s.done[id])
+		}
 		headers := info(t, rdb, name, id).Headers
 		text := headers[queue.HeaderExpected]
 		if !r.Waits {
@@ -258,14 +232,11 @@ func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v, from %q", id, planned, want, headers)
 		}
 	}
-	for ahead := range int64(3) {
-		if !waits[ahead] {
-			t.Errorf("none of the tasks that wait has %d before it: %v", ahead, waits)
-		}
+	if !waits[0] || !waits[1] || !waits[2] {
+		t.Errorf("none of the tasks that wait has 0, 1 or 2 before it: %v", waits)
 	}
 	plain := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
-	again := many(name, 5, "p/a")
-	if _, err := plain.EnqueueBatch(t.Context(), again, func(r queue.Result) {
+	if _, err := plain.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) {
 		if r.State != queue.Duplicate || r.Waits || !r.Start.IsZero() || r.Ahead != 0 || r.WaitsFor != nil {
 			t.Errorf("a task that was there: %+v", r)
 		}
@@ -278,9 +249,6 @@ func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 	}
 	if headers := info(t, rdb, name, "untraced").Headers; headers[queue.HeaderExpected] != "" || headers[queue.HeaderWaitsFor] != "" {
 		t.Errorf("without an OnEnqueue: %q", headers)
-	}
-	if got := maps.Collect(maps.All(s.done)); len(got) != 5 {
-		t.Errorf("%d results", len(got))
 	}
 }
 

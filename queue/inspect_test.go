@@ -9,44 +9,26 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
-	"github.com/redis/go-redis/v9"
 )
 
 // inspectedScopes is more scopes than Inspect looks at.
 const inspectedScopes = 70
 
-// oneRunEach returns a limiter under which each tenant of p has one run at a time, of a minute, and the prefix of its keys.
-func oneRunEach(t *testing.T) (rdb *redis.Client, limiter *throttle.Limiter, prefix string) {
-	t.Helper()
-	rdb, prefix = redistest.Client(t), redistest.Prefix(t)
-	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
-		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "runs", Algorithm: policy.Concurrency, Limit: 1}}}},
-	}})
-	must(t, err)
-	if limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range inspectedScopes {
-		rdb.Set(t.Context(), fmt.Sprintf("%s:{p}:t:/%d:runs", prefix, i), "100 60000000 0", 0)
-	}
-	return rdb, limiter, prefix
-}
-
 // "Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary alone, when tasks start
 // whose starts are unknown otherwise", "64 at most".
 func TestInspect(t *testing.T) {
 	t.Parallel()
-	rdb, limiter, prefix := oneRunEach(t)
-	var told queue.Result
-	silent := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
-	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	limiter := limited(t, rdb, prefix, "limits: {p: {scopes: {'*': {rules: [{name: runs, algorithm: concurrency, limit: 1}]}}}}")
 	var names []string
 	for i := range inspectedScopes {
 		names = append(names, fmt.Sprint("p/", i))
+		rdb.Set(t.Context(), fmt.Sprintf("%s:{p}:t:/%d:runs", prefix, i), "100 60000000 0", 0) // runs of a minute
 	}
+	var told queue.Result
+	silent := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
 	named := func(id string, n int) iter.Seq[queue.Entry] {
 		return func(yield func(queue.Entry) bool) {
 			for e := range many(prefix, n, names...) {
@@ -92,13 +74,9 @@ func TestInspect(t *testing.T) {
 func TestInspectUpstreamPause(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Second}}}})
+	limiter := limited(t, rdb, prefix, "limits: {p: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}}")
+	_, err := limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})
 	must(t, err)
-	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: prefix})
-	must(t, err)
-	if _, err := limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
-		t.Fatal(err)
-	}
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
 	r, err := client.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "p/a", Queue: prefix})
 	if err != nil || r.Reason != queue.ReasonUpstream || r.Binding != (queue.Binding{Scope: "p/a"}) {

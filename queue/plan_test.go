@@ -15,23 +15,17 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// planned returns a client that gives turns, under limits of the test's own.
-func planned(t *testing.T, rdb redis.UniversalClient) *queue.Client {
+// limited returns a limiter under the limits of a file.
+func limited(t *testing.T, rdb redis.UniversalClient, prefix, limits string) *throttle.Limiter {
 	t.Helper()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
-		Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second}},
-		Scopes: map[string]policy.ScopeConfig{
-			"*":   {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 10, Per: time.Second}}},
-			"off": {Rules: []policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: time.Second}}},
-		},
-	}})
+	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	must(t, err)
-	limiter, err := throttle.New(rdb, policy, throttle.Config{Prefix: redistest.Prefix(t)})
+	limiter, err := throttle.New(rdb, p, throttle.Config{Prefix: prefix})
 	must(t, err)
-	return queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	return limiter
 }
 
 // many is n tasks of each scope, in turns, with ids of their own.
@@ -47,64 +41,16 @@ func many(name string, n int, scopes ...string) iter.Seq[queue.Entry] {
 	})
 }
 
-// TestForecastSaysWhatEnqueuingSays holds a forecast against the batch itself: the
-// same starts, and nothing enqueued by the first of them.
-func TestForecastSaysWhatEnqueuingSays(t *testing.T) {
-	t.Parallel()
-	rdb, name := redistest.Client(t), redistest.Prefix(t)
-	client := planned(t, rdb)
-	began := time.Now()
-	entries := func(n int) iter.Seq[queue.Entry] { return many(name, n, "p/a", "p/b") }
-	if sum, err := client.EnqueueBatch(t.Context(), entries(20), nil); err != nil || sum.Enqueued != 40 { // who waits
-		t.Fatalf("%+v %v", sum, err)
-	}
-	before := rdb.Keys(t.Context(), "*"+name+"*").Val()
-	more := func(n int) iter.Seq[queue.Entry] { return many(name, n, "p/a", "p/b", "p/c", "p/off") }
-	fresh := func(yield func(queue.Entry) bool) {
-		for e := range more(50) {
-			e.Task.ID = "more" + e.Task.ID
-			if !yield(e) {
-				return
-			}
-		}
-	}
-	var told, was []queue.Result
-	forecast, err := client.Forecast(t.Context(), fresh, func(r queue.Result) { told = append(told, r) })
-	must(t, err)
-	slices.Sort(before)
-	if after := rdb.Keys(t.Context(), "*"+name+"*").Val(); len(after) != len(before) {
-		t.Errorf("the forecast wrote: %q, then %q", before, after)
-	}
-	batch, err := client.EnqueueBatch(t.Context(), fresh, func(r queue.Result) { was = append(was, r) })
-	must(t, err)
-	passed := time.Since(began)
-	if passed > 2*time.Second {
-		passed += 250 * time.Millisecond // those who went straight may be forgotten by now
-	}
-	for i := range told {
-		// The pad aside, which is in both, they differ by the time between them.
-		off := was[i].Start.Sub(told[i].Start)
-		if told[i].State != queue.Valid || told[i].Start.IsZero() != was[i].Start.IsZero() || max(off, -off) > passed+time.Millisecond {
-			t.Fatalf("forecast %+v, enqueued %+v, within %s", told[i], was[i], passed)
-		}
-	}
-	want := queue.Binding{Scope: "p/b", Rule: "tenant"}
-	for what, sum := range map[string]queue.Summary{"forecast": forecast, "batch": batch} {
-		if sum.Untold != 50 || sum.Total() != 200 || sum.Binding.Rule != want.Rule || sum.Binding.Scope == "p/c" {
-			t.Errorf("%s: %+v", what, sum)
-		}
-		// 70 tasks at 10 a second, but for those of the first batch that went straight.
-		if left := sum.DoneAt.Sub(began); left < 6*time.Second || left > 7100*time.Millisecond+passed {
-			t.Errorf("%s: done in %s", what, left)
-		}
-	}
-}
-
 // TestForecastTellsWhatIsWrong holds that each entry is looked at as enqueuing would.
 func TestForecastTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	broken := errors.New("the disk is gone")
+	planned := func(rdb redis.UniversalClient) *queue.Client {
+		const limits = "limits: {p: {rules: [{name: account, algorithm: sliding-window, limit: 100, per: 1s}], " +
+			"scopes: {'*': {rules: [{name: tenant, algorithm: token-bucket, limit: 10, per: 1s}]}}}}"
+		return queue.NewClient(rdb, queue.ClientConfig{Limiter: limited(t, rdb, redistest.Prefix(t), limits)})
+	}
 	mail := func(id, scope string, cost int64) queue.Entry {
 		return queue.Entry{Task: queue.Task{Type: "mail", Queue: name, ID: id, Scope: scope, Cost: cost}}
 	}
@@ -115,7 +61,7 @@ func TestForecastTellsWhatIsWrong(t *testing.T) {
 	states := ""
 	each := func(r queue.Result) { states += string(r.State) + " " }
 	began := time.Now()
-	sum, err := planned(t, rdb).Forecast(t.Context(), slices.Values(entries), each)
+	sum, err := planned(rdb).Forecast(t.Context(), slices.Values(entries), each)
 	if states != "valid duplicate valid valid invalid invalid invalid valid " || err != nil {
 		t.Errorf("%s %v", states, err)
 	}
@@ -130,17 +76,17 @@ func TestForecastTellsWhatIsWrong(t *testing.T) {
 		t.Errorf("without a policy: %+v %v", sum, err)
 	}
 	entries[1].Err = broken
-	if sum, err = planned(t, rdb).Forecast(t.Context(), slices.Values(entries), nil); !errors.Is(err, broken) || sum.Total() != 1 {
+	if sum, err = planned(rdb).Forecast(t.Context(), slices.Values(entries), nil); !errors.Is(err, broken) || sum.Total() != 1 {
 		t.Errorf("a source that fails: %+v %v", sum, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err = planned(t, rdb).Forecast(ctx, slices.Values(entries), nil); !errors.Is(err, context.Canceled) {
+	if _, err = planned(rdb).Forecast(ctx, slices.Values(entries), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	t.Cleanup(func() { _ = gone.Close() })
-	if sum, err = planned(t, gone).Forecast(t.Context(), slices.Values(entries), nil); !errors.Is(err, throttle.ErrUnavailable) || sum.Total() != 0 {
+	if sum, err = planned(gone).Forecast(t.Context(), slices.Values(entries), nil); !errors.Is(err, throttle.ErrUnavailable) || sum.Total() != 0 {
 		t.Errorf("no Redis: %+v %v", sum, err)
 	}
 }
@@ -150,31 +96,83 @@ func TestForecastMonths(t *testing.T) {
 	t.Parallel()
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	must(t, err)
-	limits, err := limitsyaml.Parse("limits.yaml", []byte(
-		`limits: {p: {rules: [{name: month, algorithm: calendar, limit: 2, resets: "0 0 1 * *", timezone: Europe/Berlin}]}}`))
-	must(t, err)
-	rdb := redistest.NewServer(t).Client(t)
-	limiter, err := throttle.New(rdb, limits, throttle.Config{})
-	must(t, err)
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	limiter := limited(t, rdb, prefix,
+		`limits: {p: {rules: [{name: month, algorithm: calendar, limit: 2, resets: "0 0 1 * *", timezone: Europe/Berlin}]}}`)
 	for range 2 { // this month's
 		if d, err := limiter.Allow(t.Context(), "p"); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}
-	var entries []queue.Entry
-	for i := range 30 {
-		entries = append(entries, queue.Entry{Task: queue.Task{Type: "work", Scope: "p", ID: fmt.Sprint(i)}})
-	}
 	var starts []time.Time
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	now := time.Now().In(berlin)
-	if _, err := client.Forecast(t.Context(), slices.Values(entries), func(r queue.Result) { starts = append(starts, r.Start) }); err != nil {
+	if _, err := client.Forecast(t.Context(), many(prefix, 30, "p"), func(r queue.Result) { starts = append(starts, r.Start) }); err != nil {
 		t.Fatal(err)
 	}
 	for i, got := range starts {
 		want := time.Date(now.Year(), now.Month()+1+time.Month(i/2), 1, 0, 0, 0, 0, berlin)
 		if off := got.Sub(want).Abs(); off > time.Minute {
 			t.Errorf("task %d is told to start at %s, want %s", i, got.In(berlin), want)
+		}
+	}
+}
+
+// TestForecastReasons holds what a forecast says of each start: what it waits for, or why it is unknown.
+func TestForecastReasons(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	limiter := limited(t, rdb, prefix, `limits:
+  rate: {rules: [{name: r, algorithm: sliding-window, limit: 1, per: 1m}]}
+  off: {rules: [{name: r, algorithm: token-bucket, limit: 0, per: 1m}]}
+  none: {rules: [{name: c, algorithm: concurrency, limit: 0}, {name: r, algorithm: token-bucket, limit: 1, per: 1m}]}
+  runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}
+  new: {rules: [{name: c, algorithm: concurrency, limit: 1}]}
+  held: {paused: true, rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1m}]}
+  api: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}
+`)
+	must(t, rdb.Set(t.Context(), prefix+":{runs}:t::c", "100 60000000 1000000", 0).Err())
+	_, err := limiter.Report(t.Context(), "api/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})
+	must(t, err)
+	for _, test := range []struct {
+		scope string
+		delay time.Duration
+		want  queue.Reason // of the second task
+		by    string
+		known bool
+		least time.Duration
+	}{
+		{"rate", 0, queue.ReasonRule, "rate r", true, 50 * time.Second},
+		{"rate", time.Second, queue.ReasonDelay, "", false, 0},
+		{"off", 0, queue.ReasonSuspended, "off r", false, 0},
+		{"none", 0, queue.ReasonSuspended, "none c", false, 0},
+		{"runs", 0, queue.ReasonRun, "runs c", true, 20 * time.Second},
+		{"new", 0, queue.ReasonRun, "new c", false, 0},
+		{"held", 0, queue.ReasonPaused, "the pause of held", false, 0},
+		{"api/a", 0, queue.ReasonUpstream, "the pause of api/a", true, 59 * time.Minute},
+		{"api/a/b", 0, queue.ReasonUpstream, "the pause of api/a/b", true, 59 * time.Minute},
+		{"api/c", 0, "", "", true, 0},
+	} {
+		var got []queue.Result
+		one := queue.Entry{Task: queue.Task{Type: "x", Scope: test.scope, Delay: test.delay}}
+		client, now := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter}), time.Now()
+		sum, err := client.Forecast(t.Context(), slices.Values([]queue.Entry{one, one}), func(r queue.Result) { got = append(got, r) })
+		if err != nil || len(got) != 2 || got[1].Err != nil {
+			t.Fatalf("%s: %+v, %v", test.scope, got, err)
+		}
+		second, by := got[1], ""
+		if second.Binding != (queue.Binding{}) {
+			by = second.Binding.String()
+		}
+		if second.Reason != test.want || by != test.by || second.Start.IsZero() == test.known {
+			t.Errorf("%s: it waits for %q of %q until %s; want %q of %q", test.scope, second.Reason, by, second.Start, test.want, test.by)
+		}
+		if test.known && second.Start.Sub(now) < test.least {
+			t.Errorf("%s: it starts in %s", test.scope, second.Start.Sub(now))
+		}
+		ranged := test.want == queue.ReasonRun && test.known
+		if ranged != !second.StartTo.IsZero() || ranged != !sum.DoneTo.IsZero() || ranged && !second.StartFrom.Before(second.StartTo) {
+			t.Errorf("%s: between %s and %s, all %s and %s", test.scope, second.StartFrom, second.StartTo, sum.DoneFrom, sum.DoneTo)
 		}
 	}
 }
