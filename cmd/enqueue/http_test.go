@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
@@ -28,30 +27,25 @@ func TestHTTP(t *testing.T) {
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	for name, tt := range map[string]struct {
 		args    []string
-		state   asynq.TaskState
 		payload string
 		spec    queue.Spec
 		remain  time.Duration
 	}{
 		"least": {
-			[]string{"http://h/"}, asynq.TaskStateScheduled, `{"method":"GET","url":"http://h/"}`,
+			[]string{"http://h/"}, `{"method":"GET","url":"http://h/"}`,
 			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 24 * time.Hour,
 		},
 		"all": {
 			[]string{
 				"-cost", "4", "-priority", "-7", "-max-retry", "0", "-delay", "1h", "-timeout", "10s", "-deadline", "2031-01-01T00:00:00Z", "-remember", "7d",
 				"-method", "POST", "-header", "X-A: 1: 2 ", "-header", "X-B:", "-body", "@" + body, "https://h/?q=<&>",
-			}, asynq.TaskStateScheduled,
+			},
 			`{"method":"POST","url":"https://h/?q=<&>","headers":{"X-A":"1: 2","X-B":""},"body":"{\"amount\":100}\n"}`,
 			queue.Spec{Cost: 4, Priority: -7, Timeout: 10 * time.Second, Deadline: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)}, 7 * 24 * time.Hour,
 		},
 		"cost by unit": {
-			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "http://h"}, asynq.TaskStateScheduled, `{"method":"GET","url":"http://h"}`,
+			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "-body", "x@y", "http://h"}, `{"method":"GET","url":"http://h","body":"x@y"}`,
 			queue.Spec{Costs: policy.Costs{"requests": 1, "tokens": 1500}, Budget: 25, Timeout: 30 * time.Second}, 0,
-		},
-		"body": {
-			[]string{"-body", "x@y", "-remember", "0", "http://h"}, asynq.TaskStateScheduled, `{"method":"GET","url":"http://h","body":"x@y"}`,
-			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +60,7 @@ func TestHTTP(t *testing.T) {
 			tt.spec.ID, tt.spec.Scope = "x", "a/b"
 			spec, _, err := queue.ReadSpec(asynq.NewTaskWithHeaders(task.Type, nil, task.Headers))
 			spec.Due = time.Time{} // by the clock
-			if !reflect.DeepEqual(spec, tt.spec) || err != nil || task.Type != "http" || string(task.Payload) != tt.payload || task.State != tt.state || task.Retention != tt.remain {
+			if !reflect.DeepEqual(spec, tt.spec) || err != nil || task.Type != "http" || string(task.Payload) != tt.payload || task.State != asynq.TaskStateScheduled || task.Retention != tt.remain {
 				t.Errorf("%+v %v\n%s %s %v %v", spec, err, task.Type, task.Payload, task.State, task.Retention)
 			}
 			// "An id that is taken is reported as duplicate and nothing is changed."
@@ -79,7 +73,7 @@ func TestHTTP(t *testing.T) {
 
 func TestHTTPJSON(t *testing.T) {
 	t.Parallel()
-	url, rdb := private(t)
+	url, _ := private(t)
 	limits := file(t, "limits.yaml", limitsYAML)
 	var lines []string
 	codes := ""
@@ -93,15 +87,9 @@ func TestHTTPJSON(t *testing.T) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	must(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	golden(t, "http_json.golden", elapsed(strings.Join(lines, "")))
 	if codes != "0011" {
 		t.Errorf("exit codes %s", codes)
-	}
-	for _, line := range lines {
-		if !json.Valid([]byte(line)) || strings.Count(line, "\n") != 1 {
-			t.Errorf("not one object a line: %q", line)
-		}
 	}
 }
 
@@ -151,17 +139,12 @@ func TestAllowMethod(t *testing.T) {
 		"dry run":   {line, []string{"batch", "-dry-run", "-"}, cli.ExitFailed, "line 1: invalid: http.method: " + fault},
 		"schedules": {schedules, []string{"schedules", "-"}, cli.ExitFailed, "standard input:1:77: schedules.x.task.http.method: " + fault},
 	} {
-		got := program(t, url, tt.stdin, tt.args...)
-		if got.code != tt.code || !strings.Contains(got.stdout+got.stderr, tt.fault) {
-			t.Errorf("%s: %+v", name, got)
-		}
+		program(t, url, tt.stdin, tt.args...).says(t, tt.code, tt.fault)
 		allowed := append([]string{tt.args[0], "-allow-method", "LOCK", "-allow-method", "PROPFIND"}, tt.args[1:]...)
 		if got := program(t, url, tt.stdin, allowed...); got.code != cli.ExitOK {
 			t.Errorf("%s, allowed: %+v", name, got)
 		}
 		refused := append([]string{tt.args[0], "-allow-method", "TRACE"}, tt.args[1:]...)
-		if got := program(t, url, tt.stdin, refused...); got.code != cli.ExitUsage || !strings.Contains(got.stderr, `invalid value "TRACE" for flag -allow-method: a method that has`) {
-			t.Errorf("%s, TRACE: %+v", name, got)
-		}
+		program(t, url, tt.stdin, refused...).says(t, cli.ExitUsage, `invalid value "TRACE" for flag -allow-method: a method that has`)
 	}
 }

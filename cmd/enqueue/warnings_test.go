@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -27,33 +26,26 @@ func TestWarnsWhereOnlySomeMaySpend(t *testing.T) {
 	http := func(scope string, args ...string) outcome {
 		return program(t, url, "", append(append([]string{"http", "-limits", limits, "-scope", scope}, args...), "http://h")...)
 	}
-	if got := http("payments/a"); got.code != 0 || got.stderr != "enqueue http: "+warning {
-		t.Errorf("%+v", got)
-	}
-	if got := http("search/a"); got.code != 0 || got.stderr != "" {
-		t.Errorf("%+v", got)
-	}
-	if got := http("payments/a", "-json"); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, `"apps":["billing","refunds"]`) {
-		t.Errorf("%+v", got)
-	}
-	if got := http("payments/nobody"); got.code != 1 || !strings.Contains(got.stderr, "-scope: no application may spend from it") {
-		t.Errorf("%+v", got)
-	}
+	http("payments/a", "-json").says(t, cli.ExitOK, `"apps":["billing","refunds"]`)
+	http("payments/nobody").says(t, cli.ExitFailed, "-scope: no application may spend from it")
 	lines := ""
 	for _, scope := range []string{"payments/a", "search/a", "payments/b", "payments/nobody"} {
 		lines += `{"type":"http","scope":"` + scope + `","http":{"url":"http://h"}}` + "\n"
 	}
-	got := program(t, url, lines, "batch", "-limits", limits, "-")
-	if got.code != 1 || strings.Count(got.stderr, warning) != 1 || !strings.Contains(got.stdout, "line 4: invalid: scope: no application may spend from it") {
-		t.Errorf("%+v", got)
+	batch := func(flags ...string) outcome {
+		return program(t, url, lines, append(append([]string{"batch", "-limits", limits}, flags...), "-")...)
 	}
-	got = program(t, url, lines, "batch", "-json", "-limits", limits, "-")
-	if got.code != 1 || strings.Contains(got.stderr, warning) || strings.Count(got.stdout, `"apps":["billing","refunds"]`) != 2 {
-		t.Errorf("%+v", got)
+	plain, object := batch(), batch("-json")
+	plain.says(t, cli.ExitFailed, "line 4: invalid: scope: no application may spend from it")
+	if strings.Count(object.stdout, `"apps":["billing","refunds"]`) != 2 {
+		t.Errorf("%+v", object)
 	}
-	got = program(t, url, lines, "batch", "-dry-run", "-limits", limits, "-")
-	if strings.Count(got.stderr, warning) != 1 {
-		t.Errorf("%+v", got)
+	for want, runs := range map[int][]outcome{1: {http("payments/a"), plain, batch("-dry-run")}, 0: {http("search/a"), http("payments/a", "-json"), object}} {
+		for _, got := range runs {
+			if strings.Count(got.stderr, warning) != want {
+				t.Errorf("not %d warnings: %+v", want, got)
+			}
+		}
 	}
 }
 
@@ -65,27 +57,22 @@ func TestWithinFlag(t *testing.T) {
 	lines := `{"type":"http","id":"1","scope":"search/a","http":{"url":"http://h"}}` + "\n" +
 		`{"type":"http","id":"2","scope":"search/b","http":{"url":"http://h"}}` + "\n" +
 		`{"type":"http","id":"3","scope":"search/a/x","priority":2,"http":{"url":"http://h"}}` + "\n"
-	for _, flags := range [][]string{{"-dry-run"}, nil} {
-		got := program(t, url, lines, append(append([]string{"batch", "-json", "-limits", limits, "-within", "search/a"}, flags...), "-")...)
-		for _, want := range []string{`"id":"search/a//1"`, `scope: search/b is not within search/a`, `priority: 2 is above 0, the highest within search/a`} {
-			if got.code != 1 || !strings.Contains(got.stdout, want) {
-				t.Errorf("%q: no %s in %+v", flags, want, got)
-			}
-		}
+	batch := func(flags ...string) outcome {
+		return program(t, url, lines, append(append([]string{"batch", "-limits", limits, "-within", "search/a"}, flags...), "-")...)
 	}
-	got := program(t, url, lines, "batch", "-limits", limits, "-within", "search/a", "-max-priority", "2", "-")
-	if got.code != 1 || !strings.Contains(got.stdout+got.stderr, "id search/a//1 is taken") || strings.Contains(got.stdout, "priority") {
+	for _, got := range []outcome{batch("-json", "-dry-run"), batch("-json")} {
+		got.says(t, cli.ExitFailed, `"id":"search/a//1"`, `scope: search/b is not within search/a`, `priority: 2 is above 0, the highest within search/a`)
+	}
+	got := batch("-max-priority", "2")
+	got.says(t, cli.ExitFailed, "id search/a//1 is taken")
+	if strings.Contains(got.stdout, "priority") {
 		t.Errorf("%+v", got)
 	}
-	for priority, code := range map[string]int{"1": 0, "3": 1} {
+	for priority, want := range map[string]string{"1": "enqueued", "3": "-priority: 3 is above 2, the highest within search/a"} {
 		got := program(t, url, "", "http", "-limits", limits, "-within", "search/a", "-max-priority", "2", "-priority", priority, "-scope", "search/a", "http://h")
-		if told := strings.Contains(got.stderr, "-priority: 3 is above 2, the highest within search/a"); got.code != code || told != (code == 1) {
-			t.Errorf("-priority %s: %+v", priority, got)
-		}
+		got.says(t, map[string]int{"1": cli.ExitOK, "3": cli.ExitFailed}[priority], want)
 	}
-	if got := program(t, url, "", "batch", "-within", "a//b", "-"); got.code != 2 || !strings.Contains(got.stderr, "-within") {
-		t.Errorf("%+v", got)
-	}
+	program(t, url, "", "batch", "-within", "a//b", "-").says(t, cli.ExitUsage, "-within")
 }
 
 // "No run is longer than -max-timeout of worker": enqueue tells so of the first task with a longer timeout,
@@ -98,14 +85,15 @@ func TestLongTimeoutIsTold(t *testing.T) {
 	http := func(args ...string) outcome {
 		return program(t, url, "", append(append([]string{"http", "-limits", limits, "-scope", "search", "-id"}, args...), "http://h")...)
 	}
-	if got := http("long", "-timeout", "3650d"); got.code != 0 || got.stderr != "enqueue http: the timeout of long"+told {
-		t.Errorf("%+v", got)
-	}
-	if got := http("allowed", "-timeout", "3650d", "-max-timeout", "90000h"); got.code != 0 || got.stderr != "" {
-		t.Errorf("%+v", got)
-	}
-	if got := http("short", "-timeout", "10m"); got.code != 0 || got.stderr != "" {
-		t.Errorf("%+v", got)
+	for want, runs := range map[int][]outcome{
+		1: {http("long", "-timeout", "3650d")},
+		0: {http("allowed", "-timeout", "3650d", "-max-timeout", "90000h"), http("short", "-timeout", "10m")},
+	} {
+		for _, got := range runs {
+			if got.code != cli.ExitOK || strings.Count(got.stderr, "enqueue http: the timeout of long"+told) != want || (got.stderr == "") != (want == 0) {
+				t.Errorf("not told %d times: %+v", want, got)
+			}
+		}
 	}
 	lines := ""
 	for _, id := range []string{"a", "b"} {
@@ -128,6 +116,7 @@ func TestTraceOfTheEnvironment(t *testing.T) {
 	t.Parallel()
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	url, rdb := private(t)
+	limits := file(t, "limits.yaml", "limits: {mail: {rules: [{name: r, algorithm: sliding-window, limit: 1, per: 1h}]}}")
 	batch := file(t, "tasks.ndjson", `{"type":"mail","scope":"mail/acme","id":"one"}`+"\n"+`{"type":"mail","scope":"mail/acme","id":"two"}`+"\n")
 	for name, tt := range map[string]struct{ parent, state, wantParent, wantState, warning string }{
 		"none":             {"", "", "", "", ""},
@@ -144,24 +133,13 @@ func TestTraceOfTheEnvironment(t *testing.T) {
 			"http":  {"http", "-scope", "mail/acme", "-id", "one", "http://h.example/"},
 		} {
 			rdb.FlushAll(t.Context())
-			getenv := func(key string) string {
-				return map[string]string{"REDIS_URL": url, "TRACEPARENT": tt.parent, "TRACESTATE": tt.state, "HEADWAY_LIMITS": ""}[key]
+			env := map[string]string{"REDIS_URL": url, "HEADWAY_LIMITS": limits, "TRACEPARENT": tt.parent, "TRACESTATE": tt.state}
+			got := programIn(t, env, strings.NewReader(""), args...)
+			got.says(t, cli.ExitOK, tt.warning)
+			if told := strings.Count(got.stderr, "the variable"); told != min(1, len(tt.warning)) || strings.Contains(got.stderr, "secret") {
+				t.Errorf("%s of %s: %q", command, name, got.stderr)
 			}
-			var stdout, stderr bytes.Buffer
-			args := append(args[:1:1], append([]string{"-limits", file(t, "limits.yaml", traceLimits)}, args[1:]...)...)
-			if code := run(t.Context(), args, getenv, strings.NewReader(""), &stdout, &stderr); code != cli.ExitOK {
-				t.Fatalf("%s of %s: %d, %s", command, name, code, stderr.String())
-			}
-			told := stderr.String()
-			warned := 0
-			if tt.warning != "" {
-				warned = 1
-			}
-			if !strings.Contains(told, tt.warning) || strings.Count(told, "the variable") != warned || strings.Contains(told, "secret") {
-				t.Errorf("%s of %s: %q", command, name, told)
-			}
-			ids := map[string][]string{"batch": {"one", "two"}, "http": {"one"}}[command]
-			for _, id := range ids {
+			for _, id := range map[string][]string{"batch": {"one", "two"}, "http": {"one"}}[command] {
 				info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", id)
 				must(t, err)
 				gotParent, has := info.Headers["traceparent"]
@@ -176,5 +154,3 @@ func TestTraceOfTheEnvironment(t *testing.T) {
 		}
 	}
 }
-
-const traceLimits = `limits: {mail: {rules: [{name: r, algorithm: sliding-window, limit: 1, per: 1h}]}}`
