@@ -49,9 +49,7 @@ func fake() {
 	_ = f.Parse(args) // ExitOnError
 	dir := filepath.Dir(*limits)
 	mode, err := os.ReadFile(filepath.Join(dir, "mode"))
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	role(fakeArgs{string(mode), dir, *redis, *queues, *allow, *listen, f.Arg(0)})
 }
 
@@ -62,6 +60,12 @@ func fail(what any) {
 	os.Exit(1)
 }
 
+func check(err error) {
+	if err != nil {
+		fail(err)
+	}
+}
+
 // fakeEnqueue leaves a mark that fakeWorker waits for.
 func fakeEnqueue(a fakeArgs) {
 	if a.mode == "enqueue fails" {
@@ -70,9 +74,7 @@ func fakeEnqueue(a fakeArgs) {
 	if a.redis != "redis://127.0.0.1:6390" || a.file != filepath.Join(a.dir, "tasks.ndjson") {
 		fail(fmt.Sprint("fake enqueue was given ", a))
 	}
-	if err := os.WriteFile(filepath.Join(a.dir, "enqueued"), nil, 0o600); err != nil {
-		fail(err)
-	}
+	check(os.WriteFile(filepath.Join(a.dir, "enqueued"), nil, 0o600))
 }
 
 // fakeWorker calls every task once, in the file's order, without any limit.
@@ -90,10 +92,8 @@ func fakeWorker(a fakeArgs) {
 		serveMetrics(a.listen)
 	}
 	go func() {
-		for tick := time.Tick(time.Millisecond); ; <-tick {
-			if _, err := os.Stat(filepath.Join(a.dir, "enqueued")); err == nil {
-				break
-			}
+		for _, err := os.Stat(filepath.Join(a.dir, "enqueued")); err != nil; _, err = os.Stat(filepath.Join(a.dir, "enqueued")) {
+			<-time.After(time.Millisecond)
 		}
 		callAll(a)
 	}()
@@ -114,18 +114,14 @@ func serveMetrics(addr string) {
 		}
 	})
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	fmt.Fprintf(os.Stderr, "msg=listening addr=%s\n", l.Addr())
 	go func() { fail(http.Serve(l, nil)) }()
 }
 
 func callAll(a fakeArgs) {
 	f, err := os.Open(filepath.Join(a.dir, "tasks.ndjson"))
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	in := bufio.NewScanner(f)
 	for n := 0; in.Scan(); n++ {
 		if n == 3 && a.mode == "loses one" {
@@ -135,9 +131,7 @@ func callAll(a fakeArgs) {
 			fail("panic: out of luck")
 		}
 		var t task
-		if err := json.Unmarshal(in.Bytes(), &t); err != nil {
-			fail(err)
-		}
+		check(json.Unmarshal(in.Bytes(), &t))
 		fakePickUps[strings.Index("12", t.Queue[1:])].Add(1)
 		t.send()
 		if n == 3 && a.mode == "sends one twice" {
@@ -159,15 +153,11 @@ type task struct {
 
 func (t task) send() {
 	req, err := http.NewRequest(http.MethodGet, t.HTTP.URL, nil)
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	for k, v := range t.HTTP.Headers {
 		req.Header.Set(k, v)
 	}
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	res.Body.Close()
 }

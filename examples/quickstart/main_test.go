@@ -4,15 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,9 +29,7 @@ type small struct {
 func newSmall(t *testing.T, mode string, limit int) small {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	api := l.Addr().String()
 	s := small{t.TempDir(), api, l}
@@ -46,9 +42,7 @@ func newSmall(t *testing.T, mode string, limit int) small {
 		l.ID, l.Scope, l.Queue = fmt.Sprint("t", i), fmt.Sprint("p/", i%2), fmt.Sprint("q", 1+i%2)
 		l.HTTP.URL = "http://" + api + countapi.Path(l.Scope)
 		l.HTTP.Headers = map[string]string{"X-Task-Id": l.ID}
-		if err := json.NewEncoder(&lines).Encode(l); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.NewEncoder(&lines).Encode(l))
 	}
 	s.write(t, "tasks.ndjson", lines.String())
 	return s
@@ -56,44 +50,40 @@ func newSmall(t *testing.T, mode string, limit int) small {
 
 func (s small) write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600))
 }
 
-// run runs the demo and returns its exit code and what it wrote.
-func (s small) run(ctx context.Context, args ...string) (code int, stdout, stderr string) {
-	var out, err syncBuffer
-	code = run(ctx, s.listen, s.args(args...), &out, &err)
-	return code, out.String(), err.String()
+// run runs the demo and returns its exit code. What it writes stands in the files stdout and stderr.
+func (s small) run(ctx context.Context, listen listener, more ...string) (code int) {
+	stdout, err1 := os.Create(filepath.Join(s.dir, "stdout"))
+	stderr, err2 := os.Create(filepath.Join(s.dir, "stderr"))
+	if err := errors.Join(err1, err2); err != nil {
+		panic(err)
+	}
+	defer stdout.Close()
+	defer stderr.Close()
+	args := []string{"-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0]}
+	return run(ctx, listen, append(args, more...), stdout, stderr)
 }
 
 func (s small) listen(_, _ string) (net.Listener, error) { return s.listener, nil }
 
-func (s small) args(more ...string) []string {
-	return append([]string{"-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0]}, more...)
+// wrote is what stands in stdout and stderr.
+func (s small) wrote() (stdout, stderr string) {
+	out, _ := os.ReadFile(filepath.Join(s.dir, "stdout"))
+	err, _ := os.ReadFile(filepath.Join(s.dir, "stderr"))
+	return string(out), string(err)
 }
 
-// syncBuffer may be read while it is written.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-// must fails t unless text has all of parts.
-func must(t *testing.T, text string, parts ...string) {
+// says holds that text has all of parts.
+func says(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
@@ -106,24 +96,20 @@ func TestAllIsWell(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t, "ok", 10)
 	log := filepath.Join(s.dir, "log")
-	code, stdout, stderr := s.run(t.Context(), "-log", log)
-	if code != 0 {
-		t.Errorf("exit code %d", code)
+	code := s.run(t.Context(), s.listen, "-log", log)
+	stdout, stderr := s.wrote()
+	says(t, strings.Join(strings.Fields(stdout), " "), "p all sliding-window 10/1h 10 10 10 of 10 - 1.00 0")
+	says(t, stdout, "10 calls, 10 tasks, pick-ups a task 1.00, lost 0, twice 0", legend)
+	const verdict = "No limit was exceeded and nothing was lost: 10 calls of 10 tasks, judged from the API's own log.\n"
+	if code != 0 || !strings.HasPrefix(stdout, verdict) {
+		t.Errorf("exit code %d, and the results do not begin with the verdict:\n%s", code, stdout)
 	}
-	must(t, strings.Join(strings.Fields(stdout), " "), "p all sliding-window 10/1h 10 10 10 of 10 - 1.00 0")
-	must(t, stdout,
-		"10 calls, 10 tasks, pick-ups a task 1.00, lost 0, twice 0", legend)
-	if want := "No limit was exceeded and nothing was lost: 10 calls of 10 tasks, judged from the API's own log.\n"; !strings.HasPrefix(stdout, want) {
-		t.Errorf("the results do not begin with %q:\n%s", want, stdout)
-	}
-	must(t, stderr, "enqueued 10 tasks of 2 queues in ", "10 of 10 done  10 calls", "fullest p all: 10 of 10")
+	says(t, stderr, "enqueued 10 tasks of 2 queues in ", "10 of 10 done  10 calls", "fullest p all: 10 of 10")
 	if strings.Contains(stderr, "fake worker runs") || strings.Contains(stderr, "\r") {
 		t.Errorf("worker's log without -v, or a rewritten line without a terminal:\n%s", stderr)
 	}
 	f, err := os.Open(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if _, calls, err := countapi.ReadLog(f); err != nil || len(calls) != 10 {
 		t.Errorf("log of %d calls, %v", len(calls), err)
@@ -147,17 +133,12 @@ func TestWhatIsWrongIsToldAndFails(t *testing.T) {
 	for mode, tt := range tests {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			code, stdout, stderr := newSmall(t, mode, tt.limit).run(t.Context(), "-idle", "3s")
-			if code != 1 || strings.Contains(stdout, "No limit was exceeded") {
-				t.Errorf("exit code %d:\n%s", code, stdout)
+			s := newSmall(t, mode, tt.limit)
+			code := s.run(t.Context(), s.listen, "-idle", "3s")
+			stdout, stderr := s.wrote()
+			if code != 1 || strings.Contains(stdout, "No limit was exceeded") || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
+				t.Errorf("exit code %d:\n%s\nstderr:\n%s", code, stdout, stderr)
 			}
-			defer func() {
-				if t.Failed() {
-					t.Logf("stderr:\n%s", stderr)
-				}
-			}()
-			must(t, stdout, tt.stdout)
-			must(t, stderr, tt.stderr)
 		})
 	}
 }
@@ -170,29 +151,25 @@ func TestInterruptEndsTheWorker(t *testing.T) {
 			s := newSmall(t, mode, 10)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			var stdout, stderr syncBuffer
 			code := make(chan int)
-			go func() {
-				code <- run(ctx, s.listen, s.args("-v"), &stdout, &stderr)
-			}()
-			said := regexp.MustCompile(`fake worker runs as (\d+)`)
-			redistest.WaitFor(t, "worker to say its pid", 2*time.Minute, func() bool { return said.MatchString(stderr.String()) })
-			if mode == "loses one" {
-				redistest.WaitFor(t, "tasks", 2*time.Minute, func() bool { return strings.Contains(stderr.String(), "enqueued") })
-			}
+			go func() { code <- s.run(ctx, s.listen, "-v") }()
+			var pid int
+			redistest.WaitFor(t, "worker to say its pid, and tasks", 2*time.Minute, func() bool {
+				_, stderr := s.wrote()
+				if _, said, ok := strings.Cut(stderr, "fake worker runs as "); ok {
+					_, _ = fmt.Sscanln(said, &pid)
+				}
+				return pid > 0 && (mode == "never ready" || strings.Contains(stderr, "enqueued"))
+			})
 			cancel()
 			if got := <-code; got != 130 {
 				t.Errorf("exit code %d, want 130", got)
 			}
-			pid, err := strconv.Atoi(said.FindStringSubmatch(stderr.String())[1])
-			if err != nil {
-				t.Fatal(err)
-			}
 			if err := syscall.Kill(pid, 0); err == nil {
 				t.Error("worker is still there")
 			}
-			if stdout.String() != "" {
-				t.Errorf("results of an interrupted demo:\n%s", stdout.String())
+			if stdout, _ := s.wrote(); stdout != "" {
+				t.Errorf("results of an interrupted demo:\n%s", stdout)
 			}
 		})
 	}
@@ -201,12 +178,12 @@ func TestInterruptEndsTheWorker(t *testing.T) {
 func TestATakenPortIsTold(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t, "ok", 10)
-	var stdout, stderr syncBuffer
-	code := run(t.Context(), net.Listen, s.args(), &stdout, &stderr) // while s holds the port
-	if code != 1 || stdout.String() != "" {
-		t.Errorf("exit code %d, stdout %q", code, stdout.String())
+	code := s.run(t.Context(), net.Listen) // while s holds the port
+	stdout, stderr := s.wrote()
+	if code != 1 || stdout != "" {
+		t.Errorf("exit code %d, stdout %q", code, stdout)
 	}
-	must(t, stderr.String(), "the outbound API cannot listen at "+s.api+": something else does", "try: ")
+	says(t, stderr, "the outbound API cannot listen at "+s.api+": something else does", "try: ")
 }
 
 func TestPickUpsAreReadByScope(t *testing.T) {
@@ -226,5 +203,33 @@ func TestPickUpsAreReadByScope(t *testing.T) {
 	want := map[string]float64{"": 12, "p": 7, "p/x": 7, "p/x/1": 3, "p/x/2": 4, "s": 5}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The plot has a row for each window from the first call of the provider on, empty ones too, and leaves other providers out.
+func TestPlot(t *testing.T) {
+	t.Parallel()
+	rep := &checker.Report{Rows: []checker.Row{
+		{Scope: "pay/acme", Rule: "tenant", Algorithm: "sliding-window", Limit: 1, Per: time.Second},
+		{Scope: "pay", Rule: "account", Algorithm: "sliding-window", Limit: 4, Per: 2 * time.Second},
+	}}
+	calls := []countapi.Call{
+		{Scope: "pay/acme", Cost: 1, Arrived: 6500 * time.Millisecond}, // in the order in which answers left
+		{Scope: "search/acme", Cost: 1, Arrived: 100 * time.Millisecond},
+		{Scope: "pay/acme", Cost: 3, Arrived: 2 * time.Second}, {Scope: "pay", Cost: 1, Arrived: 3 * time.Second},
+		{Scope: "payments", Cost: 1, Arrived: 3 * time.Second},
+	}
+	var b strings.Builder
+	must(t, plot(&b, rep, calls))
+	want := "\nCalls to pay in each 2s, under its limit of 4:\n" +
+		"    0 s  " + strings.Repeat("#", 40) + "| 4\n" +
+		"    2 s  " + strings.Repeat(" ", 40) + "| 0\n" +
+		"    4 s  " + strings.Repeat("#", 10) + strings.Repeat(" ", 30) + "| 1\n"
+	if b.String() != want {
+		t.Errorf("got %s\nwant %s", b.String(), want)
+	}
+	b.Reset()
+	if err := plot(&b, &checker.Report{}, calls); err != nil || b.Len() > 0 {
+		t.Errorf("without a rule: %q, %v", b.String(), err)
 	}
 }
