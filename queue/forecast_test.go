@@ -119,12 +119,6 @@ func (w *world) earliest(scope int, cost int64) int64 {
 	return t
 }
 
-func (w *world) run() {
-	for scope := 0; scope >= 0; {
-		scope, _ = w.step()
-	}
-}
-
 // Forecast is a limiter's of the same state.
 func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, error) {
 	s := numberOf(scope)
@@ -217,7 +211,9 @@ func (h history) world(r *rand.Rand) *world {
 		return w
 	}
 	h.fill(r, w, r.IntN(100))
-	w.run()
+	for s, _ := w.step(); s >= 0; {
+		s, _ = w.step()
+	}
 	w.now += r.Int64N(300_000)
 	if !h.alone {
 		h.fill(r, w, r.IntN(50))
