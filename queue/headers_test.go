@@ -55,8 +55,7 @@ func TestReadSpec(t *testing.T) {
 	}
 }
 
-// TestReadSpecDamaged holds that a header with a damaged value is a typed error
-// that names it, and never a default.
+// TestReadSpecDamaged holds that a header with a damaged value is a typed error that names it, and never a default.
 func TestReadSpecDamaged(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string][]string{
@@ -191,6 +190,27 @@ func TestOnEnqueue(t *testing.T) {
 	clear(s.began)
 	if _, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Queue: name}); err == nil || len(s.began) != 0 {
 		t.Errorf("it was called for a task that is refused: %v", s.began)
+	}
+}
+
+// "The returned function … is called once with the task's Result", also of a task that a batch took and could not send.
+func TestOnEnqueueOfATaskThatIsNotSent(t *testing.T) {
+	t.Parallel()
+	full := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory", "1"}}).Client(t)
+	var s seen
+	client := queue.NewClient(full, queue.ClientConfig{OnEnqueue: s.onEnqueue})
+	failed := make(chan queue.Result)
+	_, err := client.EnqueueBatch(t.Context(), func(yield func(queue.Entry) bool) {
+		for e := range many("default", 2, "a") {
+			if !yield(e) || e.Line == 1 && (<-failed).State != queue.Failed {
+				return
+			}
+		}
+	}, func(r queue.Result) { failed <- r })
+	for _, id := range wantIDs(2) {
+		if s.began[id] != 1 || len(s.done[id]) != 1 || s.done[id][0].State != queue.Failed || err == nil {
+			t.Errorf("%s: begun %d times, with the results %+v, %v", id, s.began[id], s.done[id], err)
+		}
 	}
 }
 
