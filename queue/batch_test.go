@@ -39,9 +39,8 @@ func wantIDs(n int) (ids []string) {
 	return ids
 }
 
-// TestBatchReportsEveryLine holds that "a bad entry is a Result, Invalid, and a
-// taken id one, Duplicate; neither stops the batch", in the order of the lines; and
-// that what was read before the source failed is enqueued, and the failure told.
+// TestBatchReportsEveryLine holds that "a bad entry is a Result, Invalid, and a taken id one, Duplicate; neither stops the
+// batch", in the order of the lines; and that what was read before the source failed is enqueued, and the failure told.
 func TestBatchReportsEveryLine(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
@@ -79,9 +78,8 @@ func TestBatchReportsEveryLine(t *testing.T) {
 	}
 }
 
-// TestBatchFirstOfTwo holds that "of two entries with the same id and queue the
-// first is enqueued", also where one of them is delayed and Redis has only one
-// of asynq's two scripts.
+// TestBatchFirstOfTwo holds that "of two entries with the same id and queue the first is enqueued", also where one of them is
+// delayed and Redis has only one of asynq's two scripts.
 func TestBatchFirstOfTwo(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
@@ -116,9 +114,8 @@ func TestBatchFirstOfTwo(t *testing.T) {
 	}
 }
 
-// TestBatchDoesNotLinger holds that a batch "sends what it has as soon as Redis
-// has answered what went before": this source waits for each result before it
-// gives the next task.
+// TestBatchDoesNotLinger holds that a batch "sends what it has as soon as Redis has answered what went before": this source waits
+// for each result before it gives the next task.
 func TestBatchDoesNotLinger(t *testing.T) {
 	t.Parallel()
 	results := make(chan queue.Result)
@@ -172,9 +169,8 @@ func TestBatchInterrupted(t *testing.T) {
 	}
 }
 
-// TestBatchMemory holds that "a million lines need no more memory than a
-// thousand": what is alive does not grow with what has been read. It is not
-// parallel, since the other tests' memory would be counted.
+// TestBatchMemory holds that "a million lines need no more memory than a thousand": what is alive does not grow with what has
+// been read. It is not parallel, since the other tests' memory would be counted.
 func TestBatchMemory(t *testing.T) {
 	const n, slack = 20000, 4 << 20
 	rdb := redistest.NewServer(t).Client(t)
@@ -209,9 +205,8 @@ func TestBatchMemory(t *testing.T) {
 	}
 }
 
-// TestLostReply holds that of two sendings of one task, the second after the
-// answer to the first was lost, one is enqueued; and that it is reported as
-// enqueued where the id was drawn here.
+// TestLostReply holds that of two sendings of one task, the second after the answer to the first was lost, one is enqueued; and
+// that it is reported as enqueued where the id was drawn here.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -250,8 +245,7 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// forgetful is a connection that breaks instead of giving the answer to the
-// first script call that goes over any of them.
+// forgetful is a connection that breaks instead of giving the answer to the first script call that goes over any of them.
 type forgetful struct {
 	net.Conn
 	lost   *atomic.Int32

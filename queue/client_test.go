@@ -213,8 +213,7 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 }
 
-// TestEnqueueFails holds that a Redis that refuses is told as what it said, and
-// a context that ended as the context's error.
+// TestEnqueueFails holds that a Redis that refuses is told as what it said, and a context that ended as the context's error.
 func TestEnqueueFails(t *testing.T) {
 	t.Parallel()
 	full := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory", "1"}}).Client(t)

@@ -283,8 +283,7 @@ func (h history) compare(t *testing.T, seed uint64) (w *world, late, starts []in
 	return w, append(late, o.end().at.Sub(begin).Microseconds()-last), append(starts, last)
 }
 
-// TestForecastAgainstBruteForce holds what Forecast states of its tolerance, against
-// the simulation.
+// TestForecastAgainstBruteForce holds what Forecast states of its tolerance, against the simulation.
 func TestForecastAgainstBruteForce(t *testing.T) {
 	t.Parallel()
 	const exact, third = 0.001, 1. / 3

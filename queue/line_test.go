@@ -194,8 +194,7 @@ func TestAppendLineRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseLine holds that no line panics, and that the task of a line, written
-// as a line, is read back as an equal task.
+// FuzzParseLine holds that no line panics, and that the task of a line, written as a line, is read back as an equal task.
 func FuzzParseLine(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"http","id":"inv-1","scope":"payments/acme","cost":1,"queue":"default","max_retry":3,"delay":"0s","timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}`,
@@ -232,8 +231,7 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-// "The first 20" faults of a line are told, however many there are: a megabyte of them makes no megabytes of
-// text.
+// "The first 20" faults of a line are told, however many there are: a megabyte of them makes no megabytes of text.
 func TestManyFaults(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1000)

@@ -118,8 +118,7 @@ func TestBatchOfFailedTasks(t *testing.T) {
 		"duplicate a0 in queue default, whose task failed for good; worker tasks run a0 runs it again\n")
 }
 
-// TestBatchRedisFails holds that a Redis that becomes full ends the batch with
-// the line, the reason and how to go on.
+// TestBatchRedisFails holds that a Redis that becomes full ends the batch with the line, the reason and how to go on.
 func TestBatchRedisFails(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)

@@ -33,8 +33,7 @@ func tasksOf(scope string, n int) string {
 	return b.String()
 }
 
-// starts reads what -json printed: the starts of the lines that have one, and the
-// last object.
+// starts reads what -json printed: the starts of the lines that have one, and the last object.
 func starts(t *testing.T, stdout string) (at []time.Time, end map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(stdout) {
@@ -51,9 +50,8 @@ func starts(t *testing.T, stdout string) (at []time.Time, end map[string]any) {
 	return at, end
 }
 
-// TestBatchTellsWhenItIsDone holds that each task's start is told, the last as
-// done_at, and the rule that binds; and that a dry run has said the same before,
-// and done nothing.
+// TestBatchTellsWhenItIsDone holds that each task's start is told, the last as done_at, and the rule that binds; and that a dry
+// run has said the same before, and done nothing.
 func TestBatchTellsWhenItIsDone(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)
@@ -99,8 +97,7 @@ func TestBatchTellsWhenItIsDone(t *testing.T) {
 	}
 }
 
-// TestForecastForPeople holds what a dry run prints without -json, and that it tells
-// of bad lines as enqueuing would.
+// TestForecastForPeople holds what a dry run prints without -json, and that it tells of bad lines as enqueuing would.
 func TestForecastForPeople(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)

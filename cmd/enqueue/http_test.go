@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -75,27 +74,24 @@ func TestHTTPJSON(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)
 	limits := file(t, "limits.yaml", limitsYAML)
-	var lines []string
-	codes := ""
+	told, codes := "", ""
 	for _, args := range [][]string{
 		{"-id", "<x>", "-scope", "a"}, {"-id", "<x>", "-scope", "a"}, {"-id", "y", "-scope", "b"}, {"-id", "y", "-scope", "a", "-cost", "5"},
 	} {
 		got := program(t, url, "", append(append([]string{"http", "-json", "-limits", limits}, args...), "http://h")...)
-		lines = append(lines, got.stdout)
-		codes += fmt.Sprint(got.code)
+		told, codes = told+got.stdout, codes+fmt.Sprint(got.code)
 		if (got.stderr == "") != (got.code == 0) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	golden(t, "http_json.golden", elapsed(strings.Join(lines, "")))
+	golden(t, "http_json.golden", elapsed(told))
 	if codes != "0011" {
 		t.Errorf("exit codes %s", codes)
 	}
 }
 
-// TestHTTPPublishedPolicy holds that "the policy is the one that workers
-// published, unless -limits names a file; with neither, nothing is checked
-// against it", and that this is told.
+// TestHTTPPublishedPolicy holds that "the policy is the one that workers published, unless -limits names a file; with neither,
+// nothing is checked against it", and that this is told.
 func TestHTTPPublishedPolicy(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)

@@ -108,6 +108,7 @@ func TestBadUsage(t *testing.T) {
 		"empty id":           {[]string{"http", "-scope", "a", "-id", "", url}, "enqueue http: -id is empty\ntry: leave -id out for its default, or check for an unset variable\n"},
 		"cost 0":             {[]string{"http", "-cost", "0", url}, "enqueue http: invalid value \"0\" for flag -cost: below 1\ntry: enqueue http -h\n"},
 		"cost of a bad unit": {[]string{"http", "-cost", "Tokens=1", url}, "enqueue http: invalid value \"Tokens=1\" for flag -cost: unit \"Tokens\" is no unit's name; write lower-case letters, digits, '-' and '_'\ntry: enqueue http -h\n"},
+		"cost fractional":    {[]string{"http", "-cost", "1.5", url}, "enqueue http: invalid value \"1.5\" for flag -cost: not a whole number in plain digits\ntry: enqueue http -h\n"},
 		"cost huge":          {[]string{"http", "-cost", "99999999999999999999", url}, "enqueue http: invalid value \"99999999999999999999\" for flag -cost: above 1000000000000\ntry: enqueue http -h\n"},
 		"retries":            {[]string{"http", "-max-retry", "-1", url}, "enqueue http: invalid value \"-1\" for flag -max-retry: below 0\ntry: enqueue http -h\n"},
 		"priority low":       {[]string{"http", "-priority", "-1000001", url}, "enqueue http: invalid value \"-1000001\" for flag -priority: below -1000000\ntry: enqueue http -h\n"},

@@ -12,9 +12,8 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// TestProgressOnTerminal holds that progress is one line that is rewritten, with
-// rate and what is left where the size is known, that results do not run into
-// it, and that nothing of it stays.
+// TestProgressOnTerminal holds that progress is one line that is rewritten, with rate and what is left where the size is known,
+// that results do not run into it, and that nothing of it stays.
 func TestProgressOnTerminal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -47,9 +46,8 @@ func TestProgressOnTerminal(t *testing.T) {
 func TestStartPlot(t *testing.T) {
 	t.Parallel()
 	from := time.Date(2030, 1, 31, 12, 0, 0, 0, time.Local)
-	var none *startPlot
-	if none.String() != "" || newStartPlot(from).String() != "" {
-		t.Error("nothing is drawn as something")
+	if got := newStartPlot(from).String(); got != "" {
+		t.Errorf("nothing is drawn as %s", got)
 	}
 	for _, test := range []struct {
 		apart time.Duration
@@ -79,8 +77,7 @@ func TestStartPlot(t *testing.T) {
 	}
 }
 
-// TestProgressInLog holds that elsewhere it is a log line every five seconds,
-// and that results do not wait for the end.
+// TestProgressInLog holds that elsewhere it is a log line every five seconds, and that results do not wait for the end.
 func TestProgressInLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -35,8 +35,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestUsageNamesFlags holds the flags that the texts name against those that the
-// program has.
+// TestUsageNamesFlags holds the flags that the texts name against those that the program has.
 func TestUsageNamesFlags(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^  -([a-z-]+)`)

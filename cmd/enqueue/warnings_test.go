@@ -75,8 +75,7 @@ func TestWithinFlag(t *testing.T) {
 	program(t, url, "", "batch", "-within", "a//b", "-").says(t, cli.ExitUsage, "-within")
 }
 
-// "No run is longer than -max-timeout of worker": enqueue tells so of the first task with a longer timeout,
-// and enqueues it.
+// "No run is longer than -max-timeout of worker": enqueue tells so of the first task with a longer timeout, and enqueues it.
 func TestLongTimeoutIsTold(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)

@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// fakeEnv makes this test binary play worker and enqueue. How it misbehaves
-// stands in the file "mode" beside limits.yaml.
+// fakeEnv makes this test binary play worker and enqueue. How it misbehaves stands in the file "mode" beside limits.yaml.
 const fakeEnv = "QUICKSTART_FAKE"
 
 func TestMain(m *testing.M) {

@@ -228,8 +228,7 @@ func TestTaskFor(t *testing.T) {
 	}
 }
 
-// FuzzParseSchedules finds files that are taken and cannot be used, and faults without a
-// place.
+// FuzzParseSchedules finds files that are taken and cannot be used, and faults without a place.
 func FuzzParseSchedules(f *testing.F) {
 	for _, seed := range []string{
 		"schedules: {s: {cron: '0 6 * * *', timezone: Europe/Berlin, jitter: 5m, catch_up: all, task: {type: r, scope: p, payload: {a: [1, null]}}}}",

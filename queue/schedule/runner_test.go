@@ -16,8 +16,7 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
-// "enqueued once however many workers run": the tasks really run, and those of
-// five processes are counted.
+// "enqueued once however many workers run": the tasks really run, and those of five processes are counted.
 func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
 	inBubble(t, "2026-11-22 05:58:30", func(t *testing.T, w *world) {
 		ran := map[string]int{}
@@ -52,8 +51,7 @@ func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
 	})
 }
 
-// "A process that dies between the two steps has moved no record, and any other
-// one sees that the run is due."
+// "A process that dies between the two steps has moved no record, and any other one sees that the run is due."
 func TestRunnerDiesBetweenEnqueueAndRecord(t *testing.T) {
 	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		dies := errors.New("killed")
@@ -137,8 +135,7 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// A record is moved on each minute when nothing is due: it tells that the
-// schedule is in force.
+// A record is moved on each minute when nothing is due: it tells that the schedule is in force.
 func TestRecordIsRenewed(t *testing.T) {
 	inBubble(t, "2026-11-22 07:00:00", func(t *testing.T, w *world) {
 		stop := w.start(w.runner(file(daily), nil, nil))
@@ -171,8 +168,7 @@ func TestChangedExpression(t *testing.T) {
 	})
 }
 
-// While old and new workers run side by side, runs of both expressions are
-// enqueued, and none is lost.
+// While old and new workers run side by side, runs of both expressions are enqueued, and none is lost.
 func TestTwoExpressionsSideBySide(t *testing.T) {
 	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
 		old := w.start(w.runner(file(daily), nil, nil))
@@ -185,8 +181,7 @@ func TestTwoExpressionsSideBySide(t *testing.T) {
 	})
 }
 
-// A schedule that only spells its expression differently, or has another task,
-// is the same.
+// A schedule that only spells its expression differently, or has another task, is the same.
 func TestSpellingIsNoChange(t *testing.T) {
 	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
 		w.live(file(daily), time.Second)
@@ -218,8 +213,7 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Redis's clock is set back: nothing runs twice, and it is told when a record is
-// far ahead.
+// Redis's clock is set back: nothing runs twice, and it is told when a record is far ahead.
 func TestServerClockGoesBack(t *testing.T) {
 	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		w.live(file(daily), 5*time.Minute)
