@@ -152,7 +152,7 @@ func TestRecordIsRenewed(t *testing.T) {
 
 // "A changed expression does not catch up on runs that never were."
 func TestChangedExpression(t *testing.T) {
-	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
+	inBubble(t, "2026-11-22 05:30:00", func(_ *testing.T, w *world) {
 		hourly, halves := file(`cron: "0 * * * *", catch_up: all`), file(`cron: "30 * * * *", catch_up: all`)
 		w.live(hourly, time.Hour) // 6:00
 		w.want("s", "2026-11-22 06:00:00")
@@ -170,7 +170,7 @@ func TestChangedExpression(t *testing.T) {
 
 // While old and new workers run side by side, runs of both expressions are enqueued, and none is lost.
 func TestTwoExpressionsSideBySide(t *testing.T) {
-	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
+	inBubble(t, "2026-11-22 05:30:00", func(_ *testing.T, w *world) {
 		old := w.start(w.runner(file(daily), nil, nil))
 		pass(10 * time.Minute)
 		anew := w.start(w.runner(file(`cron: "5 6 * * *"`), nil, nil))
@@ -183,7 +183,7 @@ func TestTwoExpressionsSideBySide(t *testing.T) {
 
 // A schedule that only spells its expression differently, or has another task, is the same.
 func TestSpellingIsNoChange(t *testing.T) {
-	inBubble(t, "2026-11-22 05:30:00", func(t *testing.T, w *world) {
+	inBubble(t, "2026-11-22 05:30:00", func(_ *testing.T, w *world) {
 		w.live(file(daily), time.Second)
 		pass(time.Hour)
 		w.live(`schedules: {s: {cron: " 0  6 * * *", timezone: UTC, jitter: 1s, task: {type: other, scope: q}}}`, time.Second)
@@ -197,7 +197,7 @@ func TestClockSkew(t *testing.T) {
 	bubble := moment(t, "2000-01-01 00:00:00") // when this process's clock begins
 	for _, skew := range []time.Duration{-25 * time.Hour, -time.Hour, time.Hour, 25 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
-			inBubble(t, bubble.Add(skew).Format(time.DateTime), func(t *testing.T, w *world) {
+			inBubble(t, bubble.Add(skew).Format(time.DateTime), func(_ *testing.T, w *world) {
 				from := w.now().Truncate(24 * time.Hour).Add(24 * time.Hour)
 				pass(from.Sub(w.now()))
 				stop := w.start(w.runner(file(daily), nil, nil))

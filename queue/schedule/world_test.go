@@ -33,6 +33,7 @@ type world struct {
 
 // inBubble runs a test beside others, in a world whose Redis's clock begins at a moment.
 func inBubble(t *testing.T, at string, test func(*testing.T, *world)) {
+	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := redistest.Miniredis(t)

@@ -42,6 +42,7 @@ func (f *fakeRedis) ping(ctx context.Context) error {
 
 // runs has a watch run until end is called.
 func runs(t *testing.T, w *Watch) (end func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
