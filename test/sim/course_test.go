@@ -357,9 +357,8 @@ func TestPlannedBeforeItExists(t *testing.T) {
 	})
 }
 
-// "the second time it is forgotten": of planned tasks one in ten is deleted by hand
-// before its turn. 54 % of the quota was used when each was tried for 200 ms; here each is
-// forgotten within a second of its turn, and 98 % of the quota is used.
+// A planned task that was deleted by hand is forgotten when it has been missing for two seconds after its turn: it could have been
+// about to be enqueued. It costs the unit of its turn and nothing else, so that with one in ten deleted nine tenths of the quota are used.
 func TestOrphans(t *testing.T) {
 	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
@@ -376,7 +375,7 @@ func TestOrphans(t *testing.T) {
 		left := n - len(turn)
 		c.serve(asynq.Config{})
 		asks, done := c.limiter(c.admin), make(chan struct{})
-		go func() { // who is still there a second after its turn
+		go func() { // which are still there three seconds after their turns
 			defer close(done)
 			for len(turn) > 0 {
 				<-time.After(50 * time.Millisecond)
@@ -384,7 +383,7 @@ func TestOrphans(t *testing.T) {
 					s, err := inspect.Of(asks.Waitlist()).Task(c.Context(), waitlist.Ref{Scope: "p/a", Queue: "default", ID: id})
 					if err == nil && !s.Waits && !s.Dispatched {
 						delete(turn, id)
-					} else if time.Since(at) > time.Second {
+					} else if time.Since(at) > 3*time.Second {
 						c.Errorf("%s is deleted, and its turn was %s ago: %+v, %v", id, time.Since(at), s, err)
 						return
 					}
@@ -393,7 +392,7 @@ func TestOrphans(t *testing.T) {
 		}()
 		runs := c.finish(left)
 		<-done
-		c.uses(runs, 100, 0.98)
+		c.uses(runs, 100, 0.89)
 		c.pickedUp(left, 1.01)
 	})
 }
