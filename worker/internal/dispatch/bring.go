@@ -162,10 +162,7 @@ func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
 		if !asynqx.Sleep(d.cfg.Serving, pause) {
 			return
 		}
-		d.mu.Lock()
-		_, is := o.out[g.Ref()]
-		d.mu.Unlock()
-		if !is { // it has come
+		if len(o.stillOut([]waitlist.Granted{g})) == 0 { // it has come
 			return
 		}
 		out, err := o.bringOne(name, g)

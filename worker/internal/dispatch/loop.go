@@ -187,7 +187,7 @@ func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
 	for _, g := range list {
 		ref := g.Ref()
 		if o.refuses(ref.Scope) && len(o.skips) < mostSkips {
-			d.reports.add(o.provider, waitlist.News{Ref: ref, What: waitlist.Unused})
+			d.tell(waitlist.News{Ref: ref, What: waitlist.Unused})
 			if !slices.Contains(o.skips, ref.Scope) {
 				o.skips = append(o.skips, ref.Scope)
 			}

@@ -107,10 +107,15 @@ func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) error {
 		delete(one.out, task)
 	}
 	d.mu.Unlock()
-	sent := d.reports.add(task.Provider(), news).sent
+	d.tell(news)
+	return nil
+}
+
+// tell reports what became of a task, and has dispatch called when that was sent: what it frees can be granted only then.
+func (d *Dispatcher) tell(news waitlist.News) {
+	sent := d.reports.add(news.Ref.Provider(), news).sent
 	go func() {
 		<-sent
-		d.Wake(task.Provider())
+		d.Wake(news.Ref.Provider())
 	}()
-	return nil
 }
