@@ -67,8 +67,8 @@ schedules:
 	if len(got) != len(want) {
 		t.Fatalf("%d schedules", len(got))
 	}
-	for i := range want {
-		public := Schedule{Name: got[i].Name, Cron: got[i].Cron, Timezone: got[i].Timezone, Jitter: got[i].Jitter, CatchUp: got[i].CatchUp, Task: got[i].Task}
+	for i, s := range got {
+		public := Schedule{Name: s.Name, Cron: s.Cron, Timezone: s.Timezone, Jitter: s.Jitter, CatchUp: s.CatchUp, Task: s.Task}
 		if !reflect.DeepEqual(public, want[i]) {
 			t.Errorf("got  %+v\nwant %+v", public, want[i])
 		}
@@ -80,6 +80,7 @@ func TestParseRefuses(t *testing.T) {
 	const good = "task: {type: report, scope: p}"
 	for name, c := range map[string]struct{ text, want string }{
 		"nothing":            {"", `f:1:1: the file is empty; write schedules: {} if none are meant`},
+		"a comment":          {"# later\n", `f:1:1: the file is empty`},
 		"a list":             {"- a\n", `f:1:1: the file is a list; write schedules: and names under it`},
 		"no schedules":       {"limits: {}\n", "f:1:1: limits: limits is not a field of the file; write schedules\nf:1:1: schedules: is missing"},
 		"empty schedules":    {"schedules:\n", `f:1:1: schedules: schedules is empty; write names under it, or {} for none`},
@@ -87,31 +88,37 @@ func TestParseRefuses(t *testing.T) {
 		"not YAML":           {"schedules:\n  s: [\n", `f:`},
 		"a lone return":      {"schedules: {}\r# a\n", `f:1:14: a carriage return stands alone`},
 		"a name twice":       {"schedules:\n  s: {cron: '@daily', " + good + "}\n  s: {cron: '@daily', " + good + "}\n", `f:3:3: schedules.s: s is there already, on line 2; keep one of the two`},
+		"an empty name":      {"schedules:\n  \"\": {cron: '@daily', " + good + "}\n", `f:2:3: schedules."": the name is empty; write 1 to 128 bytes`},
 		"a slash":            {"schedules:\n  a/b: {cron: '@daily', " + good + "}\n", `schedules."a/b": the name holds a '/'`},
 		"a control":          {"schedules:\n  \"a\\nb\": {cron: '@daily', " + good + "}\n", `schedules."a\nb": the name holds the control character U+000A`},
 		"a long name":        {"schedules:\n  " + strings.Repeat("a", 129) + ": {cron: '@daily', " + good + "}\n", `the name is 129 bytes long; the most is 128`},
 		"an empty schedule":  {"schedules:\n  s:\n", `f:2:3: schedules.s: s is empty; write its fields under it: cron and task`},
+		"nothing in it":      {"schedules:\n  s: {}\n", "f:2:3: schedules.s.cron: cron is missing; write it\nf:2:3: schedules.s.task: task is missing; write it"},
 		"an unknown field":   {"schedules:\n  s:\n    cron: '@daily'\n    every: 5m\n    " + good + "\n", `f:4:5: schedules.s.every: every is not a field of a schedule; write cron, timezone, jitter, catch_up or task`},
 		"a bad cron":         {"schedules:\n  s:\n    cron: 0 24 * * *\n    " + good + "\n", `f:3:11: schedules.s.cron: hour "24" is not within 0 to 23`},
 		"@every":             {"schedules: {s: {cron: '@every 5m', " + good + "}}", `schedules.s.cron: @every counts from when a process started`},
 		"a zone in cron":     {"schedules: {s: {cron: 'CRON_TZ=UTC 0 6 * * *', " + good + "}}", `remove CRON_TZ=UTC`},
+		"a number as cron":   {"schedules: {s: {cron: 5, " + good + "}}", `schedules.s.cron: cron is the number 5; write five fields`},
 		"a bad zone":         {"schedules:\n  s:\n    cron: '@daily'\n    timezone: PST\n    " + good + "\n", `f:4:15: schedules.s.timezone: "PST" is unknown; write a name of the IANA list`},
 		"an empty zone":      {"schedules: {s: {cron: '@daily', timezone: '', " + good + "}}", `timezone is empty; write UTC, or leave it out`},
 		"no zone":            {"schedules:\n  s:\n    cron: '@daily'\n    timezone:\n    " + good + "\n", `f:4:5: schedules.s.timezone: timezone is empty`},
 		"a long jitter":      {"schedules:\n  s:\n    cron: '*/10 * * * *'\n    jitter: 10m\n    " + good + "\n", `f:4:13: schedules.s.jitter: jitter is 10m0s and the runs are as close as 10m0s; write less than that`},
 		"a fine jitter":      {"schedules: {s: {cron: '@daily', jitter: 1500ms, " + good + "}}", `jitter is 1.5s; write whole seconds`},
 		"no jitter":          {"schedules: {s: {cron: '@daily', jitter: 0s, " + good + "}}", `jitter is 0s; write whole seconds, which is what asynq keeps, or leave it out`},
-		"jitter of no kind":  {"schedules: {s: {cron: '@daily', jitter: soon, " + good + "}}", `"soon" is no duration`},
 		"jitter, no unit":    {"schedules: {s: {cron: '@daily', jitter: 30, " + good + "}}", `jitter is the number 30; write a duration`},
+		"jitter of no kind":  {"schedules: {s: {cron: '@daily', jitter: soon, " + good + "}}", `"soon" is no duration`},
 		"a bad catch_up":     {"schedules:\n  s:\n    cron: '@daily'\n    catch_up: some\n    " + good + "\n", `f:4:15: schedules.s.catch_up: catch_up is "some"; write none, last or all`},
 		"a task that is not": {"schedules: {s: {cron: '@daily', task: report}}", `task is the text "report"; write its fields under it`},
 		"an unknown in task": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, retries: 3}}}", `schedules.s.task.retries: retries is not a field of a schedule's task; write type, scope, cost, queue, max_retry, timeout, max_wait, priority, http or payload`},
 		"an id":              {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: p\n      id: x\n", `f:7:7: schedules.s.task.id: id is not for a schedule: each run has one of its own`},
+		"a delay":            {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, delay: 5m}}}", `delay is not for a schedule: cron says when a run is`},
 		"a deadline":         {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, deadline: 2030-01-31T12:00:00Z}}}", `deadline is not for a schedule: a moment would end all runs`},
 		"no scope":           {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: r}\n", `f:4:5: schedules.s.task.scope: required; the path it spends from`},
+		"a bad scope":        {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: a//b\n", `f:6:14: schedules.s.task.scope: "a//b": name 2 is empty`},
 		"a bad cost":         {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: r, scope: p, cost: 0}\n", `f:4:37: schedules.s.task.cost: 0 is below 1`},
 		"an odd number":      {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: 0x10}}}", `task.cost: cost is the number 0x10; write it as JSON does`},
 		"a cost by odd unit": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: {tokens: -1}}}}", `task.cost: of "tokens": -1 is below 0`},
+		"a cost as text":     {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: '5'}}}", `task.cost: want a whole number, got a string`},
 		"a time-out":         {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, timeout: 30}}}", `task.timeout: want a string such as "90s", got a number`},
 		"a wrong type":       {"schedules: {s: {cron: '@daily', task: {type: 5, scope: p}}}", `task.type: type is the number 5; write a text, or "5" in quotes if that text is meant`},
 		"no request":         {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: p}\n", `f:4:5: schedules.s.task.http: required by type "http", with at least a url`},
@@ -122,7 +129,9 @@ func TestParseRefuses(t *testing.T) {
 		"a header twice":     {"schedules: {s: {cron: '@daily', task: {type: http, scope: p, http: {url: 'http://a/', headers: {A: b, A: c}}}}}", `headers.A: A is there already`},
 		"a payload for http": {"schedules: {s: {cron: '@daily', task: {type: http, scope: p, payload: 5, http: {url: 'http://a/'}}}}", `task.payload: a task of type "http" has none`},
 		"a date in it":       {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: p\n      payload:\n        days: [a, 2030-01-31]\n", `f:8:19: schedules.s.task.payload.days[1]: "days[1]" is the date 2030-01-31; write it as JSON does, or in quotes if that text is meant`},
+		"no number":          {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, payload: {a: .inf}}}}", `payload.a: a is the number .inf`},
 		"a payload too deep": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, payload: " + strings.Repeat("[", 70) + strings.Repeat("]", 70) + "}}}", `this is not YAML`},
+		"everything at once": {"schedules:\n  a: {cron: x, timezone: y, jitter: z, catch_up: w, task: {type: r}, v: 1}\n  b: {}\n", "f:2:13: schedules.a.cron: has 1 of 5 fields"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -228,7 +237,8 @@ func TestTaskFor(t *testing.T) {
 	}
 }
 
-// FuzzParseSchedules finds files that are taken and cannot be used, and faults without a place.
+// FuzzParseSchedules finds files that are taken and cannot be used, and faults without a
+// place.
 func FuzzParseSchedules(f *testing.F) {
 	for _, seed := range []string{
 		"schedules: {s: {cron: '0 6 * * *', timezone: Europe/Berlin, jitter: 5m, catch_up: all, task: {type: r, scope: p, payload: {a: [1, null]}}}}",
