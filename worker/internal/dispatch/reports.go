@@ -113,9 +113,9 @@ func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) error {
 
 // tell reports what became of a task, and has dispatch called when that was sent: what it frees can be granted only then.
 func (d *Dispatcher) tell(news waitlist.News) {
-	sent := d.reports.add(news.Ref.Provider(), news).sent
+	sent := d.reports.add(news.Provider(), news).sent
 	go func() {
 		<-sent
-		d.Wake(news.Ref.Provider())
+		d.Wake(news.Provider())
 	}()
 }
