@@ -49,7 +49,7 @@ func (w *world) grants(t *testing.T, d Dispatch) (int, []string) {
 	return len(got.Granted), blocked
 }
 
-// "30 days after a task has joined, renewed with all keys above it by the first that joins in a day": docs/keys.md. A line that is
+// "29 to 30 days after the last task has joined: the first of a day renews it, and all keys above it": docs/keys.md. A line that is
 // never empty keeps its place in the tree.
 func TestABacklogIsKept(t *testing.T) {
 	w := newWorld(t, bucket("acct", 0, 1, second, 1))

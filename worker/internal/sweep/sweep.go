@@ -1,7 +1,7 @@
-// Package sweep looks after waiting tasks. One process for each provider reads them all every three minutes, a part a second. Tasks that no longer wait in
-// asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself before long, since
-// all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor is any task while
-// this process does not get to dispatch the provider.
+// Package sweep looks after waiting tasks. One process for each provider reads them all every three minutes, a part a second. Tasks
+// that no longer wait in asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself
+// before long, since all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor
+// is any task while this process does not get to dispatch the provider.
 //
 // Only package worker uses it.
 package sweep
@@ -9,6 +9,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -50,8 +51,8 @@ const (
 	claimFor, claimEach = 30 * time.Second, 10 * time.Second
 	// lookAgain is when a pass that missed tasks is made again.
 	lookAgain = 10 * time.Second
-	// soon is how long before asynq would bring a task that is put off, until putOff at least and putOffMost at most. Until the next
-	// pass it is less, also if another process must take over.
+	// soon is how long before asynq would bring a task that is put off, until putOff at least and putOffMost at most. Each task is read
+	// again sooner than that, also after another process has taken over.
 	soon, putOff, putOffMost = 5 * time.Minute, 7 * time.Minute, 10 * time.Minute
 )
 
@@ -66,7 +67,7 @@ type swept struct {
 	next    time.Time             // the next part, or the next try
 	size    int                   // how many tasks to read at once
 	counted time.Time             // when size was worked out
-	missing map[waitlist.Ref]bool // tasks that were not found once
+	missing map[waitlist.Ref]bool // tasks that were not found once, and whether that was in this pass
 }
 
 // Run sweeps until ctx ends.
@@ -128,7 +129,11 @@ func (s *swept) part(ctx context.Context, provider string) (err error) {
 	if !s.tasks.AtStart() {
 		return err
 	}
-	rests := max(lookAgain, pass-rand.N(pass/10)-now.Sub(s.began)) // all have been read
+	rests := max(lookAgain, pass-rand.N(pass/10)-now.Sub(s.began))                  // all have been read
+	maps.DeleteFunc(s.missing, func(_ waitlist.Ref, now bool) bool { return !now }) // those have left their lines since
+	for ref := range s.missing {
+		s.missing[ref] = false
+	}
 	if len(s.missing) > 0 {
 		rests = lookAgain
 	}
@@ -223,8 +228,9 @@ func (s *swept) takeOut(ctx context.Context, name string, tasks []waitlist.Ref) 
 	}
 	for i, state := range states {
 		ref := tasks[i]
+		now, before := s.missing[ref]
 		switch {
-		case state == "archived", state == "completed", state == "aggregating", state == "" && s.missing[ref]:
+		case state == "archived", state == "completed", state == "aggregating", state == "" && before && !now:
 			delete(s.missing, ref)
 			s.Gone(ref)
 		case state == "" && len(s.missing) < sweepMost:
