@@ -21,7 +21,7 @@ func (c *course) slowDown(perHour int64) {
 	if c.policy, err = policy.New(unmatched, limits); err != nil {
 		c.Fatal(err)
 	}
-	c.follow()
+	c.world.follow()
 }
 
 // "A task whose place is known and whose provider is dispatched is not brought by asynq meanwhile", also if all are later than they
