@@ -171,6 +171,47 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 	}
 }
 
+// "Loops without room make no calls, and take turns for it": each of many providers has tasks whose start has come, and all slots are
+// taken.
+func TestProvidersTakeTurnsForSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait)
+		s := newSystemOn(t, rdb, policyOf(t, map[string]policy.ScopeConfig{"*": {Rules: steady(2)}}), MiddlewareConfig{})
+		const providers, each, slots = 20, 5, 4
+		var calls atomic.Int64
+		s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
+			return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
+				calls.Add(1)
+				return dispatch(ctx, req)
+			}
+		})
+		for i := range providers {
+			s.planned(jobs(each, fmt.Sprintf("p%02d/%c", i, 'a'+rune(i)))...)
+		}
+		s.serve(asynq.Config{Concurrency: slots}, func(context.Context, *asynq.Task) error {
+			<-time.After(time.Second)
+			return nil
+		})
+		runs := map[string]int{}
+		for range 3 * providers {
+			provider, _, _ := strings.Cut(<-s.ended, "/")
+			runs[provider]++
+		}
+		for provider, n := range runs {
+			if n < 2 {
+				t.Errorf("of %d runs %s has had %d: %v", 3*providers, provider, n, runs)
+			}
+		}
+		s.finish(providers*each - 3*providers)
+		// One for each slot that becomes free, and of each loop one in 1.2 s: a wake may have been lost.
+		if most := int64(2*providers*each + providers*(providers*each/slots)); calls.Load() > most {
+			t.Errorf("dispatch was called %d times, and not %d", calls.Load(), most)
+		}
+	})
+}
+
 // "Half of the slots must be free": slow limits take no room from a quick one beside them.
 func TestSlowLimitsLeaveRoom(t *testing.T) {
 	t.Parallel()

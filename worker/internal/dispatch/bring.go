@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -90,7 +91,7 @@ func (o *loop) stillOut(list []waitlist.Granted) []waitlist.Granted {
 	o.d.mu.Lock()
 	defer o.d.mu.Unlock()
 	return slices.DeleteFunc(list, func(g waitlist.Granted) bool {
-		_, is := o.out[g.Ref()]
+		_, is := o.d.out[g.Ref()]
 		return !is
 	})
 }
@@ -117,9 +118,9 @@ func (o *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Gr
 		}
 		its := asynqx.NewHandout(asynqx.QueuePrefix(name), lease, message, list[i].Starts.Add(-early))
 		taken = append(taken, its)
-		if sent, is := o.out[list[i].Ref()]; is && its.At.After(now) {
+		if sent, is := d.out[list[i].Ref()]; is && its.At.After(now) {
 			sent.hands = its.At
-			o.out[list[i].Ref()] = sent
+			d.out[list[i].Ref()] = sent
 		}
 	}
 	d.mu.Unlock()
@@ -241,13 +242,9 @@ func (d *Dispatcher) GiveBack(list []*asynqx.Handout) {
 			groups = append(groups, of)
 		}
 		ids[of] = append(ids[of], its.ID)
-		for _, one := range d.loops { // other processes may take it, and there is room for another
-			for ref := range one.out {
-				if ref.Queue == of.queue && ref.ID == its.ID {
-					delete(one.out, ref)
-				}
-			}
-		}
+		maps.DeleteFunc(d.out, func(ref waitlist.Ref, _ sent) bool { // other processes may take it, and there is room for another
+			return ref.Queue == of.queue && ref.ID == its.ID
+		})
 	}
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.LeaseFor)

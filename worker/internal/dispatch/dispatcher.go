@@ -23,6 +23,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/internal/ratelog"
+	"github.com/headway-go/headway/worker/internal/watchdog"
 )
 
 // Config configures a Dispatcher. All fields are required.
@@ -75,7 +76,7 @@ type Dispatcher struct {
 	list     *waitlist.List
 	dispatch Func
 	reach    *reach
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	reports  *reports
 	slots    slots
 	repeats  ratelog.Repeats // of lines of the log
@@ -83,6 +84,7 @@ type Dispatcher struct {
 	begin    sync.Once
 	mu       sync.Mutex
 	loops    map[string]*loop
+	out      map[waitlist.Ref]sent    // granted here, and on their way
 	learned  map[string]chan struct{} // closed when the distance of a provider's Redis is known
 	queues   map[string]int           // of the servers of this process, with their weights
 	weighted bool                     // some server takes tasks by weight, and not strictly in the order of its queues
@@ -92,9 +94,10 @@ type Dispatcher struct {
 func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, list: cfg.Limiter.Waitlist(), dispatch: cfg.Limiter.Waitlist().Dispatch, reach: newReach(),
-		loops: map[string]*loop{}, learned: map[string]chan struct{}{}, queues: map[string]int{},
+		loops: map[string]*loop{}, out: map[waitlist.Ref]sent{}, learned: map[string]chan struct{}{}, queues: map[string]int{},
 	}
-	d.watchdog, d.reports = newWatchdog(d), newReports(d)
+	d.watchdog = &watchdog.Watchdog{Observe: d.polled, Stopped: d.stopped, Log: cfg.Log}
+	d.reports = newReports(d)
 	return d
 }
 
@@ -148,7 +151,7 @@ func (d *Dispatcher) Dispatched() []string {
 	d.mu.Lock()
 	providers := slices.Collect(maps.Keys(d.loops))
 	d.mu.Unlock()
-	return slices.DeleteFunc(providers, func(provider string) bool { return !d.watchdog.works(provider) })
+	return slices.DeleteFunc(providers, func(provider string) bool { return !d.watchdog.Works(provider) })
 }
 
 // Wake calls dispatch for a provider soon: its tasks may have turns. It does not block.
@@ -209,6 +212,7 @@ func (d *Dispatcher) lookAround() {
 		}
 		d.mu.Lock()
 		busy, names := len(d.loops) > 0, slices.Collect(maps.Keys(d.queues))
+		d.offer() // a task that has not come no longer takes room
 		d.mu.Unlock()
 		if busy {
 			d.cfg.Queues.Ask(d.cfg.Serving, lookEach/2, names...)
@@ -267,6 +271,18 @@ func (d *Dispatcher) guarded(what string, loop func()) {
 
 // CheckWatchdog logs a line if dispatching has stopped. Handlers of tasks call it in passing; it costs almost nothing more often
 // than once a second.
-func (d *Dispatcher) CheckWatchdog() { d.watchdog.check() }
+func (d *Dispatcher) CheckWatchdog() { d.watchdog.Check() }
+
+// otherProviders is the label of all providers that the limits do not name.
+const otherProviders = "*"
+
+// polled passes a call of a loop to the observer.
+func (d *Dispatcher) polled(provider string, again bool) {
+	label := otherProviders
+	if d.cfg.Limiter.Policy().Names(provider) {
+		label = provider
+	}
+	d.cfg.Observer.DispatcherPolled(provider, label, again)
+}
 
 func (d *Dispatcher) stopped() bool { return d.cfg.Serving.Err() != nil }

@@ -2,12 +2,16 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/headway-go/headway/internal/waitlist"
+	"github.com/headway-go/headway/worker/internal/watchdog"
 )
+
+var errPanicked = errors.New("it panicked")
 
 const (
 	// gatedLead is how long before its start a task is granted at the latest: enough to bring it from a Redis nearby.
@@ -22,6 +26,8 @@ const (
 	callAgain = 500 * time.Millisecond
 	// callMost is when to call again whatever the reply says, for each loop of many: a wake may have been lost.
 	callMost, callShare = 1200 * time.Millisecond, 20 * time.Millisecond
+	// manyStarve is how many loops without room make those that have some leave half of it to others.
+	manyStarve = 64
 	// emptyPause is how long after a call that granted nothing a reason to come sooner waits, so that reasons are taken together.
 	emptyPause = 2 * time.Millisecond
 	// outStays is how long a granted task is on its way. Dispatch gives its grant to another process then.
@@ -37,14 +43,13 @@ type loop struct {
 	d        *Dispatcher
 	provider string
 	wakes    chan struct{} // holds one reason to call
-	pulse    *pulse
+	pulse    *watchdog.Pulse
 
-	out     map[waitlist.Ref]sent // granted here, and on their way
-	skips   []string              // scopes of tenants that have too many slots
-	asks    int                   // how many tasks the call under way may grant
-	lent    bool                  // only slots were free that tenants with few of them may use
-	starved bool                  // tasks were due that there was no room for
-	wide    time.Duration         // the spread of a slow limit
+	skips  []string      // scopes of tenants that have too many slots
+	asks   int           // how many tasks the call under way may grant
+	called time.Time     // when that or the last one began
+	lent   bool          // only slots were free that tenants with few of them may use
+	wide   time.Duration // the spread of a slow limit
 }
 
 // sent is a task that was granted.
@@ -55,7 +60,7 @@ type sent struct {
 }
 
 func newLoop(d *Dispatcher, provider string) *loop {
-	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), out: map[waitlist.Ref]sent{}}
+	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), called: time.Now()}
 }
 
 func (o *loop) kick() {
@@ -67,14 +72,14 @@ func (o *loop) kick() {
 
 func (o *loop) run() {
 	if o.pulse == nil {
-		o.pulse = o.d.watchdog.begins(o.provider)
+		o.pulse = o.d.watchdog.Begins(o.provider)
 	}
 	ends := false
 	defer func() {
 		if ends {
-			o.pulse.ends()
+			o.pulse.Ends()
 		} else {
-			o.pulse.failed(errPanicked)
+			o.pulse.Failed(errPanicked)
 		}
 	}()
 	o.d.learn(o.d.cfg.Serving, o.provider)
@@ -113,7 +118,11 @@ func (o *loop) call() (wait, least time.Duration) {
 	case <-o.wakes: // what it is for, this call does
 	default:
 	}
-	req := o.request()
+	req, rests := o.request()
+	if rests > 0 {
+		o.pulse.Rests(rests)
+		return rests, 0
+	}
 	began := time.Now()
 	got, err := d.dispatch(d.cfg.Serving, req)
 	if err != nil {
@@ -124,36 +133,58 @@ func (o *loop) call() (wait, least time.Duration) {
 	o.heedOverdue(got.Overdue)
 	o.releaseRefused(got.Refused)
 	wait = o.pause(req, got)
-	o.pulse.beats(wait)
+	o.pulse.Beats(wait)
 	if len(got.Granted) == 0 {
 		least = emptyPause
 	}
 	return wait, least
 }
 
-// request returns what to ask for, and takes the room for it.
-func (o *loop) request() waitlist.Request {
+// request returns what to ask for, and takes the room for it, or a share if many loops have none. Without room it returns how long to
+// wait for some: such a call is due only as often as at the least.
+func (o *loop) request() (req waitlist.Request, rests time.Duration) {
 	d := o.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o.asks, o.starved = 0, false
-	o.asks, o.lent = d.room()
+	o.ask(0)
+	n, lent := d.room()
+	if n == 0 {
+		o.starve()
+		if rests = d.callMost() - time.Since(o.called); rests > 0 {
+			return req, rests
+		}
+	} else {
+		o.ask(min(max(1, n/(1+len(d.slots.starving)/manyStarve)), d.mostAsked()))
+		o.fed()
+	}
+	o.called, o.lent = time.Now(), lent
 	o.skips = slices.DeleteFunc(o.skips, func(scope string) bool { return !o.refuses(scope) })
 	return waitlist.Request{
 		Provider: o.provider, Lead: d.Lead(), Spread: max(d.far(d.reach.window), o.wide), From: d.far(d.reach.from), Max: o.asks,
 		Serves: d.serves(), Skips: slices.Clone(o.skips),
-	}
+	}, 0
+}
+
+// ask records how many tasks the call under way may grant. d.mu is held.
+func (o *loop) ask(n int) {
+	o.d.slots.asked += n - o.asks
+	o.asks = n
+}
+
+// callMost returns how often a loop calls at the least. d.mu is held.
+func (d *Dispatcher) callMost() time.Duration {
+	return max(callMost, time.Duration(len(d.loops))*callShare)
 }
 
 // failed records that a call failed, and returns when to call again.
 func (o *loop) failed(err error) (wait, least time.Duration) {
 	o.d.mu.Lock()
 	defer o.d.mu.Unlock()
-	if o.asks = 0; o.d.stopped() {
+	if o.ask(0); o.d.stopped() {
 		return -1, 0
 	}
 	o.d.cfg.Observer.Failed("wake")
-	o.pulse.failed(err)
+	o.pulse.Failed(err)
 	return callAgain, callAgain / 10
 }
 
@@ -183,7 +214,8 @@ func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
 	d := o.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o.asks = 0
+	o.ask(0)
+	defer d.offer()
 	for _, g := range list {
 		ref := g.Ref()
 		if o.refuses(ref.Scope) && len(o.skips) < mostSkips {
@@ -193,7 +225,7 @@ func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
 			}
 			continue
 		}
-		o.out[ref] = sent{granted: &g, at: time.Now()}
+		d.out[ref] = sent{granted: &g, at: time.Now()}
 		starts = append(starts, g)
 	}
 	return starts
@@ -214,21 +246,19 @@ func (o *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.D
 	case d.stopped():
 		return -1
 	case got.Waits && full:
-		if wait = callAgain; d.worthACall() {
-			wait = 0
-		} else {
-			o.starved = true
-			d.slots.starved.Store(true)
-		}
+		wait = d.callMost()
+		o.starve()
+		d.offer()
 	case got.Waits:
-		most := max(callMost, time.Duration(len(d.loops))*callShare)
+		most := d.callMost()
 		wait = max(0, min(o.due(got), most*3/4+rand.N(most/2)))
-	case len(o.coming()) > 0:
+	case o.isOut():
 		wait = callAgain // they may not come
 	case len(o.wakes) > 0:
 		wait = 0
 	default:
 		delete(d.loops, o.provider)
+		o.fed()
 		return -1
 	}
 	return wait
@@ -243,14 +273,14 @@ func (o *loop) due(got waitlist.Dispatched) time.Duration {
 	return in
 }
 
-// coming returns the tasks that were granted here and are on their way.
-func (o *loop) coming() map[waitlist.Ref]sent {
-	for ref, its := range o.out {
-		if time.Since(its.at) > outStays {
-			delete(o.out, ref)
+// isOut reports whether tasks that were granted here are on their way.
+func (o *loop) isOut() bool {
+	for ref, its := range o.d.out {
+		if ref.Provider() == o.provider && time.Since(its.at) <= outStays {
+			return true
 		}
 	}
-	return o.out
+	return false
 }
 
 // Arrived records that a task has come. It returns the task's grant from this process, nil if there is none. The first of a
@@ -260,12 +290,8 @@ func (d *Dispatcher) Arrived(ctx context.Context, task waitlist.Ref) *waitlist.G
 	d.learn(ctx, task.Provider())
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	one := d.loops[task.Provider()]
-	if one == nil {
-		return nil
-	}
-	its := one.out[task]
-	delete(one.out, task)
+	its := d.out[task]
+	delete(d.out, task)
 	if !its.hands.IsZero() {
 		d.reach.pickup.note(time.Since(its.hands))
 	}

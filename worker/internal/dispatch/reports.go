@@ -103,9 +103,7 @@ func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) error {
 		return err
 	}
 	d.mu.Lock()
-	if one := d.loops[task.Provider()]; one != nil {
-		delete(one.out, task)
-	}
+	delete(d.out, task)
 	d.mu.Unlock()
 	d.tell(news)
 	return nil

@@ -2,10 +2,13 @@ package dispatch
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -17,13 +20,14 @@ type slots struct {
 	ended   atomic.Int64  // how many runs have ever ended
 	holders chan struct{} // a place for each task that may wait in a handler
 	surplus atomic.Int64  // tasks that wait without a hold, since their turn has come
-	starved atomic.Bool   // a loop had no room for a task
 
 	ahead window // how many tasks may be on their way; guarded by Dispatcher.mu
 	// Of the following, guarded by Dispatcher.mu: how many runs had ended at a moment, and in the lately before it.
 	sample, recent int64
 	sampled        time.Time
-	soon           *time.Timer // has the starved loops call when it fires
+	asked          int         // how many tasks the calls under way may grant
+	starving       []*loop     // loops without room for their tasks, the first first
+	soon           *time.Timer // has them call when it fires
 }
 
 const (
@@ -116,16 +120,14 @@ func (d *Dispatcher) Hold() (waits, granted bool, leave func()) {
 // Holds reports whether tasks may wait in handlers at all. If not, a task is brought only when its start has come.
 func (d *Dispatcher) Holds() bool { return d.cfg.Hold > 0 && cap(d.slots.holders) > 0 }
 
-// room returns how many tasks a call may grant: as many as there are slots that are free, or will be in a moment, and that no task
+// room returns how many tasks calls may grant: as many as there are slots that are free, or will be in a moment, and that no task
 // is on its way to. lent says that these are slots that only tenants with few of them may use. d.mu is held.
 func (d *Dispatcher) room() (n int, lent bool) {
 	if d.cfg.Retired() {
 		return 0, false
 	}
-	onTheWay := 0
-	for _, one := range d.loops {
-		onTheWay += len(one.coming()) + one.asks
-	}
+	maps.DeleteFunc(d.out, func(_ waitlist.Ref, its sent) bool { return time.Since(its.at) > outStays })
+	onTheWay := len(d.out) + d.slots.asked
 	free := d.slots.all - int(d.slots.running.Load()) - onTheWay
 	more := d.cfg.Servers.Lent()
 	if lent = more > 0 && free <= 0; lent {
@@ -136,7 +138,7 @@ func (d *Dispatcher) room() (n int, lent bool) {
 	if most := int(d.slots.ahead.most); most > 0 {
 		free = min(free, most-onTheWay)
 	}
-	return max(0, min(free, d.mostAsked())), lent
+	return max(0, free), lent
 }
 
 // mostAsked returns how many tasks a call may grant.
@@ -163,53 +165,64 @@ func (d *Dispatcher) leaving() int {
 
 // hasPlenty reports whether tasks that run or are on their way occupy at most half of the slots. d.mu is held.
 func (d *Dispatcher) hasPlenty() bool {
-	taken := int(d.slots.running.Load())
-	for _, one := range d.loops {
-		taken += len(one.out)
-	}
-	return 2*taken <= d.slots.all
+	return 2*(int(d.slots.running.Load())+len(d.out)) <= d.slots.all
 }
 
-// worthACall reports whether there is room for several tasks: one call grants them in hardly more commands than one. d.mu is held.
-func (d *Dispatcher) worthACall() bool {
-	n, _ := d.room()
-	return n >= min(d.mostAsked(), max(1, min(cap(d.slots.holders), d.slots.all)/3, min(d.leaving(), nearAsked/2)))
-}
-
-// slotFreed records that a task has left its slot or its hold. If tasks had to wait for one, their loops call again: shortly if few
-// are free, and at once if a tenant no longer has too many.
+// slotFreed records that a task has left its slot or its hold, and that its tenant no longer has too many if it relieves.
 func (d *Dispatcher) slotFreed(relieves bool) {
-	if !relieves && !d.slots.starved.Load() {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case relieves || d.worthACall():
-		d.kickStarved(relieves)
-	case d.slots.soon == nil:
-		var timer *time.Timer
-		timer = time.AfterFunc(d.Lead()/2, func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if d.slots.soon == timer { // else they have called since
-				d.kickStarved(false)
-			}
-		})
-		d.slots.soon = timer
+	for _, one := range d.loops {
+		if relieves && len(one.skips) > 0 {
+			one.kick()
+		}
+	}
+	d.offer()
+}
+
+// starve has a loop called when there is room again. d.mu is held.
+func (o *loop) starve() {
+	if s := &o.d.slots; !slices.Contains(s.starving, o) {
+		s.starving = append(s.starving, o)
 	}
 }
 
-// kickStarved has the loops call whose tasks had to wait for slots, and with relieved those that passed over tenants. d.mu is held.
-func (d *Dispatcher) kickStarved(relieved bool) {
-	d.slots.starved.Store(false)
-	if d.slots.soon != nil {
-		d.slots.soon.Stop()
-		d.slots.soon = nil
+// fed forgets that a loop has no room. d.mu is held.
+func (o *loop) fed() {
+	s := &o.d.slots
+	s.starving = slices.DeleteFunc(s.starving, func(one *loop) bool { return one == o })
+}
+
+// offer has starving loops call: at once if there is room for several tasks, and else shortly, since one call grants several in hardly
+// more commands than one. d.mu is held.
+func (d *Dispatcher) offer() {
+	s := &d.slots
+	if len(s.starving) == 0 {
+		return
 	}
-	for _, one := range d.loops {
-		if one.starved || relieved && len(one.skips) > 0 {
-			one.kick()
-		}
+	n, _ := d.room()
+	worth := min(d.mostAsked(), max(1, min(cap(s.holders), s.all)/3, min(d.leaving(), nearAsked/2)))
+	switch {
+	case n >= worth:
+		d.feed(n)
+	case n > 0 && s.soon == nil:
+		s.soon = time.AfterFunc(d.Lead()/2, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			n, _ := d.room()
+			d.feed(n)
+		})
+	}
+}
+
+// feed has n loops call that have starved for longest. d.mu is held.
+func (d *Dispatcher) feed(n int) {
+	s := &d.slots
+	if s.soon != nil {
+		s.soon.Stop()
+		s.soon = nil
+	}
+	for _, one := range s.starving[:min(n, len(s.starving))] {
+		one.kick()
 	}
 }
