@@ -94,14 +94,11 @@ func (a *arrivals) failOver() {
 func (a *arrivals) begin(redisURL string) {
 	a.Helper()
 	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
-	if err != nil {
-		a.Fatal(err)
-	}
+	must(a, err)
 	a.Cleanup(func() { _ = api.Close() })
 	s := single("", int(60*a.limit), sliding("r", a.limit, time.Second))
-	if a.policy, err = policy.New(policy.UnmatchedDeny, s.limits); err != nil {
-		a.Fatal(err)
-	}
+	a.policy, err = policy.New(policy.UnmatchedDeny, s.limits)
+	must(a, err)
 	a.run = newBuilt(a.T, a.policy, api, latency)
 	a.run.enqueue(redisURL, s.tasks)
 	a.run.batch.Ends(0)

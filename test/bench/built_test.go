@@ -55,9 +55,7 @@ type builtWorker struct {
 func newBuilt(t testing.TB, p *policy.Policy, api *countapi.Server, lasts time.Duration) *built {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(path, limitsyaml.Format(p), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, limitsyaml.Format(p), 0o600))
 	return &built{TB: t, limits: path, api: api, lasts: lasts}
 }
 
@@ -85,9 +83,7 @@ func (p *built) work(workers int, redisURL string, slots int) {
 func (p *built) enqueue(redisURL string, tasks []job) {
 	p.Helper()
 	path := filepath.Join(p.TempDir(), "tasks.ndjson")
-	if err := p.write(path, tasks); err != nil {
-		p.Fatal(err)
-	}
+	must(p, p.write(path, tasks))
 	p.batch = programs.Start(p, nil, "enqueue", "batch", "-redis", redisURL, "-limits", p.limits, path)
 }
 

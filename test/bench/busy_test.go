@@ -123,12 +123,10 @@ func workOff(b *testing.B, rule policy.Rule, work func()) (seconds float64, coun
 	st := newStage(b, scenario{tasks: jobs(busyTasks, "p"), limits: limits}, nil)
 	defer st.end()
 	client := asynq.NewClientFromRedisClient(st.rdb)
-	if err := each(st.tasks, func(j job) error {
+	must(b, each(st.tasks, func(j job) error {
 		_, err := client.Enqueue(asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: j.scope}), asynq.TaskID(j.id), asynq.MaxRetry(0))
 		return err
-	}); err != nil {
-		b.Fatal(err)
-	}
+	}))
 	counts = &busyCounts{}
 	cfg := asynq.Config{Concurrency: busyConcurrency, LogLevel: asynq.FatalLevel}
 	took, _ := st.workOff(b, cfg, rule.Name != "", counts, work)

@@ -151,9 +151,7 @@ func byHeadway(st *stage) (stop func() error, err error) {
 			return nil, err
 		}
 		srv := limits.NewServer(cfg)
-		return srv.Shutdown, srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-			return st.run(ctx, jobOf(ctx, task))
-		}))
+		return srv.Shutdown, srv.Start(st.handler())
 	})
 }
 
@@ -161,10 +159,13 @@ func byHeadway(st *stage) (stop func() error, err error) {
 func byBareAsynq(st *stage) (stop func() error, err error) {
 	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
 		srv := asynq.NewServerFromRedisClient(rdb, cfg)
-		return srv.Shutdown, srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-			return st.run(ctx, jobOf(ctx, task))
-		}))
+		return srv.Shutdown, srv.Start(st.handler())
 	})
+}
+
+// handler runs the stage's tasks.
+func (st *stage) handler() asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error { return st.run(ctx, jobOf(ctx, task)) })
 }
 
 // pickUps counts for a stage how often its tasks are taken from the queue.

@@ -164,14 +164,10 @@ func byRedisRate(rdb *redis.Client) decider {
 func byThrottled(b *testing.B, rdb *redis.Client) decider {
 	b.Helper()
 	store, err := goredisstore.NewCtx(rdb, "throttled:")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	quota := throttled.RateQuota{MaxRate: throttled.PerSec(neverFull), MaxBurst: neverFull}
 	limiter, err := throttled.NewGCRARateLimiterCtx(store, quota)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	limiter.SetMaxCASAttemptsLimit(1000) // each caller that another one overtakes tries again
 	return decider{"throttled", func(ctx context.Context, i int) error {
 		_, _, err := limiter.RateLimitCtx(ctx, strconv.Itoa(i), 1)
@@ -182,9 +178,7 @@ func byThrottled(b *testing.B, rdb *redis.Client) decider {
 func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool) decider {
 	b.Helper()
 	limiter, err := throttle.New(rdb, unreached(b), throttle.Config{Unbatched: alone})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return decider{name, func(ctx context.Context, i int) error {
 		d, err := limiter.Allow(ctx, prefix+strconv.Itoa(i)+"/b")
 		if err == nil && !d.Allowed {
@@ -227,8 +221,6 @@ func unreached(b *testing.B) *policy.Policy {
 			}},
 		},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return policy
 }

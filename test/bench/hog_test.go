@@ -26,9 +26,7 @@ func hog() {
 func hogs(t testing.TB, n int) (end func()) {
 	t.Helper()
 	end, err := copies(n, hogVariable+"=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return end
 }
 

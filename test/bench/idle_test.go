@@ -59,23 +59,17 @@ func idleOnce(b *testing.B, c contender, providers int) (rate float64) {
 	defer st.end()
 	if providers > 0 {
 		st.spend(b, scopes)
-		if err := c.enqueue(st); err != nil {
-			b.Fatal(err)
-		}
+		must(b, c.enqueue(st))
 	}
 	stop, err := c.serve(st)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	settle, count := 10*time.Second, 10*time.Second
 	if !long() {
 		settle, count = 500*time.Millisecond, time.Second
 	}
 	<-time.After(settle) // the start of the server is over
 	rate = idleRate(b, st.rdb, count)
-	if err := stop(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, stop())
 	return rate
 }
 
@@ -83,24 +77,18 @@ func idleOnce(b *testing.B, c contender, providers int) (rate float64) {
 func (st *stage) spend(b *testing.B, scopes []string) {
 	b.Helper()
 	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{StartTolerance: pad})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := each(jobs(len(scopes), scopes...), func(j job) error {
+	must(b, err)
+	must(b, each(jobs(len(scopes), scopes...), func(j job) error {
 		_, err := limiter.Allow(b.Context(), j.scope)
 		return err
-	}); err != nil {
-		b.Fatal(err)
-	}
+	}))
 }
 
 // idleRate returns how many commands a second Redis is sent from now on, those that scripts call
 // included.
 func idleRate(b *testing.B, rdb *redis.Client, during time.Duration) float64 {
 	b.Helper()
-	if err := rdb.ConfigResetStat(context.Background()).Err(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, rdb.ConfigResetStat(context.Background()).Err())
 	began := time.Now()
 	<-time.After(during)
 	return float64(commandsOf(b, rdb)) / time.Since(began).Seconds()

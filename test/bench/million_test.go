@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -63,24 +61,17 @@ func fillMillion(b *testing.B, scopes, each int) *redis.Client {
 	b.Helper()
 	rdb := redistest.NewServer(b).Client(b)
 	p, err := limitsyaml.Parse("limits.yaml", []byte(millionLimits))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	limiter, err := throttle.New(rdb, p, throttle.Config{Timeout: time.Minute})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(b.Context(), "bench", p, nil); err != nil {
-		b.Fatal(err)
-	}
-	if _, err := limiter.Allow(b.Context(), "payments/first"); err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
+	_, _, err = policystore.New(rdb, policystore.Config{}).PublishFile(b.Context(), "bench", p, nil)
+	must(b, err)
+	_, err = limiter.Allow(b.Context(), "payments/first")
+	must(b, err)
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	for i := range each {
-		if _, err := client.Enqueue(b.Context(), queue.Task{Type: "mail", ID: fmt.Sprint("shown-", i), Scope: "payments/t00007"}); err != nil {
-			b.Fatal(err)
-		}
+		_, err := client.Enqueue(b.Context(), queue.Task{Type: "mail", ID: fmt.Sprint("shown-", i), Scope: "payments/t00007"})
+		must(b, err)
 	}
 	names := numbered("payments/t%05d", scopes)
 	var waiters []waitlist.Waiter
@@ -92,9 +83,8 @@ func fillMillion(b *testing.B, scopes, each int) *redis.Client {
 			waiters = append(waiters, waitlist.Waiter{Scope: scope, Queue: queue.DefaultQueue, ID: fmt.Sprintf("%d-%d", i, n)})
 		}
 	}
-	if _, err := limiter.Waitlist().Join(b.Context(), waiters); err != nil {
-		b.Fatal(err)
-	}
+	_, err = limiter.Waitlist().Join(b.Context(), waiters)
+	must(b, err)
 	return rdb
 }
 
@@ -108,9 +98,7 @@ func screenRow(b *testing.B, rdb *redis.Client, name, who, path string) figures.
 	page, err := limitspage.New(limitspage.Config{Redis: own, Identify: func(*http.Request) (limitspage.Actor, bool) {
 		return limitspage.Actor{Name: "bench", Role: limitspage.RoleAdmin}, true
 	}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	var first, most visit
 	var later []time.Duration
 	for i := range 11 {
@@ -139,9 +127,7 @@ type visit struct {
 
 func visitOnce(b *testing.B, rdb *redis.Client, sent *sentCommands, page http.Handler, path string) (v visit) {
 	b.Helper()
-	if err := rdb.ConfigResetStat(b.Context()).Err(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, rdb.ConfigResetStat(b.Context()).Err())
 	sent.take()
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	if path == "/tasks" {
@@ -154,30 +140,12 @@ func visitOnce(b *testing.B, rdb *redis.Client, sent *sentCommands, page http.Ha
 	if w.Code != http.StatusOK {
 		b.Fatalf("%s: %d\n%s", path, w.Code, w.Body)
 	}
-	took := commandTimes(b, rdb)
-	for name, n := range sent.take() {
+	ran := commandStats(b, rdb)
+	for name, n := range sent.take() { // the time of a script has the commands that it calls in it
 		v.commands += n
-		v.redis += time.Duration(n) * took[name]
+		v.redis += time.Duration(n) * (ran[name].took / time.Duration(max(1, ran[name].calls)))
 	}
 	return v
-}
-
-var commandTime = regexp.MustCompile(`(?m)^cmdstat_([^:|]+):calls=(\d+),usec=(\d+)`)
-
-// commandTimes returns how long a call of each command took on average. That of a script has the commands that it calls in it.
-func commandTimes(b *testing.B, rdb *redis.Client) map[string]time.Duration {
-	b.Helper()
-	stats, err := rdb.Info(b.Context(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
-	took := map[string]time.Duration{}
-	for _, m := range commandTime.FindAllStringSubmatch(stats, -1) {
-		calls, _ := strconv.ParseInt(m[2], 10, 64)
-		us, _ := strconv.ParseInt(m[3], 10, 64)
-		took[m[1]] = time.Duration(us) * time.Microsecond / time.Duration(max(1, calls))
-	}
-	return took
 }
 
 // sentCommands counts what a client sends, by command: a script counts once.

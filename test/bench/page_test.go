@@ -42,17 +42,11 @@ func BenchmarkPage(b *testing.B) {
 func pageCosts(b *testing.B, st *stage, name string, scopes []string) {
 	b.Helper()
 	st.spend(b, scopes)
-	if err := byQueue(st); err != nil {
-		b.Fatal(err)
-	}
+	must(b, byQueue(st))
 	running, err := worker.New(st.rdb, worker.Config{Limits: st.policy, By: "bench", NoMetrics: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	server := running.NewServer(asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		b.Fatal(err)
-	}
+	must(b, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
 	defer server.Shutdown()
 	settle, count := 15*time.Second, 30*time.Second
 	if !long() {
@@ -67,9 +61,7 @@ func pageCosts(b *testing.B, st *stage, name string, scopes []string) {
 	}
 	add("without the page", "without-commands/s", idleRate(b, st.rdb, count), "")
 	handler, err := limitspage.New(limitspage.Config{Redis: st.rdb, Local: "bench"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	front := httptest.NewServer(handler)
 	defer front.Close()
 	add("with the page, nobody looks", "mounted-commands/s", idleRate(b, st.rdb, count), "")
@@ -92,9 +84,7 @@ func look(b *testing.B, base string, viewers int) (seen *atomic.Int64, stop func
 	seen = &atomic.Int64{}
 	for range viewers {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/live?at="+url.QueryEscape("/"), nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		answer, err := http.DefaultClient.Do(r)
 		if err != nil || answer.StatusCode != http.StatusOK {
 			b.Fatalf("%v, %v", answer, err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,29 +37,15 @@ func countAnew(b *testing.B, rdb *redis.Client) {
 		pipe.ConfigResetStat(ctx)
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 }
-
-var scriptMicros = regexp.MustCompile(`(?m)^cmdstat_(?:evalsha|eval):calls=\d+,usec=(\d+)`)
 
 // scriptTime returns how long Redis has run scripts, since it began to count. What they call
 // is counted once more in its own name, so other commands are left out.
-func scriptTime(b *testing.B, rdb *redis.Client) (total time.Duration) {
+func scriptTime(b *testing.B, rdb *redis.Client) time.Duration {
 	b.Helper()
-	stats, err := rdb.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, m := range scriptMicros.FindAllStringSubmatch(stats, -1) {
-		us, err := strconv.ParseInt(m[1], 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		total += time.Duration(us) * time.Microsecond
-	}
-	return total
+	ran := commandStats(b, rdb)
+	return ran["evalsha"].took + ran["eval"].took
 }
 
 // slowScript is what Redis has logged of a script.
@@ -74,9 +59,7 @@ type slowScript struct {
 func longestScripts(b *testing.B, rdb *redis.Client) []slowScript {
 	b.Helper()
 	logged, err := rdb.SlowLogGet(context.Background(), -1).Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	byName := map[string]slowScript{}
 	for _, one := range logged {
 		if len(one.Args) < 2 || !strings.EqualFold(one.Args[0], "evalsha") {

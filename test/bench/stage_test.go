@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"regexp"
@@ -44,9 +45,7 @@ func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *s
 		s.limits = adapted(s.limits, change)
 	}
 	policy, err := policy.New(policy.UnmatchedDeny, s.limits)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	st := &stage{scenario: s, policy: policy}
 	if s.outside {
 		st.server = redistest.NewServer(b, redistest.Options{Args: []string{"--appendonly", "yes"}})
@@ -64,9 +63,8 @@ func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *s
 	st.rdb = redis.NewClient(&redis.Options{Addr: st.server.Addr(), PoolSize: 2 * concurrency})
 	st.starts.expect(s.watched())
 	if s.api || s.outside {
-		if st.at, err = countapi.Start("127.0.0.1:0", countapi.Config{}); err != nil {
-			b.Fatal(err)
-		}
+		st.at, err = countapi.Start("127.0.0.1:0", countapi.Config{})
+		must(b, err)
 		st.calls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * s.concurrency()}, Timeout: time.Minute}
 	}
 	if s.outside {
@@ -163,50 +161,62 @@ func (r *recorder) missing() []string {
 }
 
 var (
-	commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
+	commandStat = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+),usec=(\d+)`)
 	// ownCommands are those that connect a client, or ask for the count.
 	ownCommands = regexp.MustCompile(`^(info|hello|auth|ping|select|config|config\|.*|client|client\|.*|slowlog|slowlog\|.*)$`)
 )
 
-// commandsOf returns how many commands Redis has run since it was told to count
-// anew, those that scripts call included.
-func commandsOf(b *testing.B, rdb *redis.Client) (total int64) {
+// ran is how often Redis has run a command, and for how long.
+type ran struct {
+	calls int64
+	took  time.Duration
+}
+
+// commandStats returns what Redis has run since it was told to count anew, by command: what scripts call, too.
+func commandStats(b *testing.B, rdb *redis.Client) map[string]ran {
 	b.Helper()
 	stats, err := rdb.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
+	must(b, err)
+	all := map[string]ran{}
+	for _, m := range commandStat.FindAllStringSubmatch(stats, -1) {
+		calls, callsErr := strconv.ParseInt(m[2], 10, 64)
+		us, err := strconv.ParseInt(m[3], 10, 64)
+		must(b, errors.Join(callsErr, err))
+		all[m[1]] = ran{calls, time.Duration(us) * time.Microsecond}
 	}
-	for _, m := range commandCalls.FindAllStringSubmatch(stats, -1) {
-		if ownCommands.MatchString(m[1]) {
-			continue
+	return all
+}
+
+// commandsOf returns how many commands Redis has run since it was told to count anew.
+func commandsOf(b *testing.B, rdb *redis.Client) (total int64) {
+	b.Helper()
+	for name, one := range commandStats(b, rdb) {
+		if !ownCommands.MatchString(name) {
+			total += one.calls
 		}
-		n, err := strconv.ParseInt(m[2], 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		total += n
 	}
 	return total
 }
 
-// ownKeys is the beginning of the keys of Headway.
-const ownKeys = "hw:"
+// eachKey calls f with each of Headway's own keys in Redis.
+func eachKey(b *testing.B, rdb *redis.Client, f func(key string)) {
+	b.Helper()
+	ctx := context.Background()
+	keys := rdb.Scan(ctx, 0, "hw:*", 1000).Iterator()
+	for keys.Next(ctx) {
+		f(keys.Val())
+	}
+	must(b, keys.Err())
+}
 
 // ownMemory returns the bytes that Headway's own keys take in Redis.
 func ownMemory(b *testing.B, rdb *redis.Client) (bytes int64) {
 	b.Helper()
-	ctx := context.Background()
-	keys := rdb.Scan(ctx, 0, ownKeys+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		n, err := rdb.MemoryUsage(ctx, keys.Val(), 0).Result()
-		if err != nil {
-			b.Fatal(err)
-		}
+	eachKey(b, rdb, func(key string) {
+		n, err := rdb.MemoryUsage(context.Background(), key, 0).Result()
+		must(b, err)
 		bytes += n
-	}
-	if err := keys.Err(); err != nil {
-		b.Fatal(err)
-	}
+	})
 	return bytes
 }
 

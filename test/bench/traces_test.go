@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"testing"
@@ -34,17 +33,12 @@ func (o *outcome) leave(b *testing.B, stop func() error) error {
 // keysOf returns the keys of ours, and how many more are those of usage.
 func keysOf(b *testing.B, rdb *redis.Client) (ours []string, usage int) {
 	b.Helper()
-	ctx := context.Background()
-	keys := rdb.Scan(ctx, 0, ownKeys+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		if usageKeys.MatchString(keys.Val()) {
+	eachKey(b, rdb, func(key string) {
+		if usageKeys.MatchString(key) {
 			usage++
 		} else {
-			ours = append(ours, keys.Val())
+			ours = append(ours, key)
 		}
-	}
-	if err := keys.Err(); err != nil {
-		b.Fatal(err)
-	}
+	})
 	return ours, usage
 }

@@ -65,9 +65,7 @@ func drain(b *testing.B, scope string, headway bool) (rate, commands float64) {
 	n := drained()
 	st := newStage(b, scenario{tasks: jobs(n, scope), limits: neverReached()}, nil)
 	defer st.end()
-	if err := byAsynq(st); err != nil { // so that both find the same tasks
-		b.Fatal(err)
-	}
+	must(b, byAsynq(st)) // so that both find the same tasks
 	cfg := asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel}
 	took, sent := st.workOff(b, cfg, headway, nil, func() {})
 	return float64(n) / took.Seconds(), float64(sent) / float64(n)
@@ -99,23 +97,15 @@ func (st *stage) startServer(b *testing.B, cfg asynq.Config, headway bool, seen 
 	b.Helper()
 	if !headway {
 		srv := asynq.NewServerFromRedisClient(st.rdb, cfg)
-		if err := srv.Start(handler); err != nil {
-			b.Fatal(err)
-		}
+		must(b, srv.Start(handler))
 		return srv.Shutdown
 	}
 	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter, Observer: seen})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	srv := limits.NewServer(cfg)
-	if err := srv.Start(handler); err != nil {
-		b.Fatal(err)
-	}
+	must(b, srv.Start(handler))
 	return srv.Shutdown
 }
 

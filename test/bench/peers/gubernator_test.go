@@ -65,15 +65,11 @@ func TestGubernatorPeers(t *testing.T) {
 	rdb := redistest.Client(t)
 	rdb.AddHook(own.clock)
 	other, err := throttle.New(rdb, own.limiter.Policy(), throttle.Config{StartTolerance: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, limiter := range []*throttle.Limiter{own.limiter, other, own.limiter, other} {
 		own.clock.Set(began)
 		d, err := limiter.Allow(t.Context(), own.scope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if granted := i < 2; d.Allowed != granted {
 			t.Errorf("request %d: granted %v, want %v", i, d.Allowed, granted)
 		}

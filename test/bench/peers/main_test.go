@@ -91,9 +91,8 @@ func newOurs(t *testing.T, rule policy.Rule) *ours {
 	rdb.AddHook(o.clock)
 	var err error
 	// No pad: the peers have none. TestPadIsTheDifference has what it changes.
-	if o.limiter, err = throttle.New(rdb, o.policy(t, rule), throttle.Config{StartTolerance: -1, Timeout: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	o.limiter, err = throttle.New(rdb, o.policy(t, rule), throttle.Config{StartTolerance: -1, Timeout: time.Minute})
+	must(t, err)
 	return o
 }
 
@@ -101,9 +100,7 @@ func (o *ours) policy(t *testing.T, rule policy.Rule) *policy.Policy {
 	t.Helper()
 	rule.Name = "rule"
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{o.scope: {Rules: []policy.Rule{rule}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return policy
 }
 
@@ -113,14 +110,11 @@ func (o *ours) do(t *testing.T, i int, st step) answer {
 	ask := o.limiter.Decide
 	switch st.kind {
 	case cancel:
-		if err := o.limiter.Refund(t.Context(), o.grants[int(st.n)]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.limiter.Refund(t.Context(), o.grants[int(st.n)]))
 		return answer{}
 	case reset:
-		if _, err := o.limiter.Reset(t.Context(), o.scope, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, err := o.limiter.Reset(t.Context(), o.scope, "")
+		must(t, err)
 		return answer{}
 	case change:
 		o.limiter.SetPolicy(o.policy(t, *st.rule))
@@ -132,9 +126,7 @@ func (o *ours) do(t *testing.T, i int, st step) answer {
 	if cost := new(policy.CostError); errors.As(err, &cost) {
 		return answer{error: true}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if st.kind == take && d.Allowed {
 		o.grants[i] = d.Grant
 	}
@@ -194,37 +186,30 @@ func run(t *testing.T, tables []table, peer func(*testing.T, policy.Rule) limite
 // decided fails unless a difference stands in docs/peers.md, as a heading of its own.
 func decided(t *testing.T, what string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/peers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Contains(strings.Split(string(page), "\n"), "### "+what) {
+	if !slices.Contains(strings.Split(read(t, "../../../docs/peers.md"), "\n"), "### "+what) {
 		t.Errorf("docs/peers.md has no heading %q", what)
 	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	return string(text)
 }
 
 // Each difference that docs/peers.md names is one that a test here shows.
 func TestDifferencesAreShown(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../docs/peers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var tests []byte
+	must(t, err)
+	tests := ""
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tests = append(tests, text...)
+		tests += read(t, file)
 	}
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(read(t, "../../../docs/peers.md")) {
 		heading, ok := strings.CutPrefix(strings.TrimSpace(line), "### ")
-		if ok && !strings.Contains(string(tests), strconv.Quote(heading)) {
+		if ok && !strings.Contains(tests, strconv.Quote(heading)) {
 			t.Errorf("no test shows %q", heading)
 		}
 	}
@@ -233,11 +218,7 @@ func TestDifferencesAreShown(t *testing.T) {
 // says fails unless a page has a sentence, wherever its lines break.
 func says(t *testing.T, page, sentence string) {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), sentence) {
+	if !strings.Contains(strings.Join(strings.Fields(read(t, page)), " "), sentence) {
 		t.Errorf("%s does not say %q", page, sentence)
 	}
 }
@@ -277,3 +258,10 @@ func sliding(limit int64, per time.Duration) policy.Rule {
 }
 
 func but(a answer) *answer { return &a }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

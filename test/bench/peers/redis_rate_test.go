@@ -29,9 +29,7 @@ func (r *redisRate) do(t *testing.T, _ int, st step) answer {
 	t.Helper()
 	r.server.SetTime(began.Add(st.at))
 	if st.kind == reset {
-		if err := r.limiter.Reset(t.Context(), "key"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.limiter.Reset(t.Context(), "key"))
 		return answer{}
 	}
 	n := st.n
@@ -39,9 +37,7 @@ func (r *redisRate) do(t *testing.T, _ int, st step) answer {
 		n = 0
 	}
 	res, err := r.limiter.AllowN(t.Context(), "key", r.limit, int(n))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	granted := int64(res.Allowed) == n
 	if st.kind == look {
 		granted = res.Remaining > 0 // it says nothing of that to n = 0
@@ -104,9 +100,7 @@ func TestPadIsTheDifference(t *testing.T) {
 	decided(t, "The pad")
 	own := newOurs(t, bucket(10, s, 10))
 	limiter, err := throttle.New(redistest.Client(t), own.limiter.Policy(), throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := limiter.Decide(t.Context(), throttle.Request{Scope: own.scope, Cost: 10})
 	if err != nil || d.Rules[0].ResetAfter != 1005*time.Millisecond {
 		t.Errorf("ten of ten a second are back in %s, %v, want 1.005s", d.Rules[0].ResetAfter, err)

@@ -63,12 +63,9 @@ func newStage(t *testing.T, limits string) *stage {
 		return st
 	}
 	policy, err := limitsyaml.Parse("limits", []byte(limits))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st.limiter, err = throttle.New(rdb, policy, throttle.Config{StartTolerance: -1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	st.limiter, err = throttle.New(rdb, policy, throttle.Config{StartTolerance: -1})
+	must(t, err)
 	st.anew()
 	return st
 }
@@ -86,9 +83,8 @@ func (st *stage) anew() {
 		return
 	}
 	var err error
-	if st.limits, err = worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: st.limiter}); err != nil {
-		st.t.Fatal(err)
-	}
+	st.limits, err = worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: st.limiter})
+	must(st.t, err)
 }
 
 // server returns a server of the host's.
@@ -115,9 +111,7 @@ func (st *stage) server(cfg asynq.Config) server {
 func (st *stage) serve(cfg asynq.Config, handler asynq.Handler) server {
 	st.t.Helper()
 	srv := st.server(cfg)
-	if err := srv.Start(handler); err != nil {
-		st.t.Fatal(err)
-	}
+	must(st.t, srv.Start(handler))
 	st.t.Cleanup(srv.Shutdown)
 	return srv
 }
@@ -166,14 +160,10 @@ func (st *stage) seen() []string {
 	}
 	processed, failed := 0, 0
 	queues, err := st.inspector.Queues()
-	if err != nil {
-		st.t.Fatal(err)
-	}
+	must(st.t, err)
 	for _, q := range queues {
 		info, err := st.inspector.GetQueueInfo(q)
-		if err != nil {
-			st.t.Fatal(err)
-		}
+		must(st.t, err)
 		processed, failed = processed+info.ProcessedTotal, failed+info.FailedTotal
 	}
 	return append(lines, fmt.Sprintf("processed %d, failed %d, ErrorHandler %d", processed, failed, st.failed))
@@ -181,7 +171,5 @@ func (st *stage) seen() []string {
 
 func (st *stage) must(err error) {
 	st.t.Helper()
-	if err != nil {
-		st.t.Fatal(err)
-	}
+	must(st.t, err)
 }

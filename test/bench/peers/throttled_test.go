@@ -51,9 +51,8 @@ func newThrottled(t *testing.T, rule policy.Rule) limiter {
 	g := &gcra{store: &gcraStore{values: map[string]int64{}}}
 	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(int(rule.Limit), rule.Per), MaxBurst: int(rule.Burst) - 1}
 	var err error
-	if g.limiter, err = throttled.NewGCRARateLimiterCtx(g.store, quota); err != nil {
-		t.Fatal(err)
-	}
+	g.limiter, err = throttled.NewGCRARateLimiterCtx(g.store, quota)
+	must(t, err)
 	return g
 }
 
@@ -61,9 +60,7 @@ func (g *gcra) do(t *testing.T, _ int, st step) answer {
 	t.Helper()
 	g.store.now = began.Add(st.at)
 	limited, res, err := g.limiter.RateLimitCtx(t.Context(), "key", int(st.n))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return answer{granted: !limited, remaining: int64(res.Remaining), retry: max(0, res.RetryAfter), resetsIn: res.ResetAfter}
 }
 
@@ -130,9 +127,7 @@ func TestThrottledTellsHTTPClients(t *testing.T) {
 			t.Errorf("step %d: the peer answers %d with %v; the table says %v", i, w.Code, w.Header(), c)
 		}
 		d, err := own.limiter.Allow(t.Context(), own.scope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		h := d.Header()
 		if d.Allowed != (c.status == http.StatusOK) || h.Get("Retry-After") != c.retry {
 			t.Errorf("step %d: granted %v with %v, want %v", i, d.Allowed, h, c)

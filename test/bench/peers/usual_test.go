@@ -57,9 +57,7 @@ func TestTheUsualWayLosesLastAttempts(t *testing.T) {
 			return asynq.DefaultRetryDelayFunc(n, err, task)
 		}
 		server := asynq.NewServerFromRedisClient(rdb, cfg)
-		if err := server.Start(handler); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Start(handler))
 		t.Cleanup(server.Shutdown)
 		redistest.WaitFor(t, "every task has ended", 2*time.Minute, func() bool { return counters().ProcessedTotal == tasks })
 		if info := counters(); info.Archived != tasks-burst || ran.Load() != burst {
@@ -72,25 +70,17 @@ func TestTheUsualWayLosesLastAttempts(t *testing.T) {
 		rule := sliding(burst, time.Second)
 		rule.Name = "rule"
 		rules, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"api": {Rules: []policy.Rule{rule}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		limiter, err := throttle.New(rdb, rules, throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var ran atomic.Int64
 		server := limits.NewServer(quick())
-		if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 			ran.Add(1)
 			return nil
-		})); err != nil {
-			t.Fatal(err)
-		}
+		})))
 		t.Cleanup(server.Shutdown)
 		redistest.WaitFor(t, "every task has run", 2*time.Minute, func() bool { return ran.Load() == tasks })
 		if info := counters(); info.Archived != 0 || info.FailedTotal != 0 {
@@ -107,15 +97,12 @@ func lastAttempts(t *testing.T, n int) (*redis.Client, func() *asynq.QueueInfo) 
 	client, inspector := asynq.NewClientFromRedisClient(rdb), asynq.NewInspectorFromRedisClient(rdb)
 	for i := range n {
 		task := asynq.NewTaskWithHeaders("call", nil, map[string]string{queue.HeaderScope: "api"})
-		if _, err := client.EnqueueContext(t.Context(), task, asynq.MaxRetry(0), asynq.TaskID(strconv.Itoa(i))); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.EnqueueContext(t.Context(), task, asynq.MaxRetry(0), asynq.TaskID(strconv.Itoa(i)))
+		must(t, err)
 	}
 	return rdb, func() *asynq.QueueInfo {
 		info, err := inspector.GetQueueInfo("default")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return info
 	}
 }
