@@ -213,18 +213,37 @@ const (
 	sec = time.Second
 )
 
+// step is a decision at some time since epoch, and what it must be.
+type step struct {
+	at   time.Duration
+	cost int64
+	want answer
+}
+
+// algorithm is a rule alone on its path, and decisions of it in their order.
+type algorithm struct {
+	rule  policy.Rule
+	steps []step
+}
+
+func testSteps(t *testing.T, tests map[string]algorithm) {
+	t.Helper()
+	for name, test := range tests {
+		onBothIn(t, name, Config{}, policyOf(t, test.rule), func(b *bench) {
+			for i, s := range test.steps {
+				b.at(s.at.Microseconds())
+				if got := answerOf(b.decide(Request{Scope: "p/x", Cost: s.cost})); got != s.want {
+					b.t.Errorf("step %d: got %v, want %v", i, got, s.want)
+				}
+			}
+		})
+	}
+}
+
 // Each algorithm, step by step, alone on its path.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	type step struct {
-		at   time.Duration
-		cost int64
-		want answer
-	}
-	for name, test := range map[string]struct {
-		rule  policy.Rule
-		steps []step
-	}{
+	testSteps(t, map[string]algorithm{
 		"token bucket: burst, then pace": {policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 3}, []step{
 			0: {0, 1, allow(2, 100*ms)},
 			1: {0, 2, allow(0, 300*ms)},
@@ -267,16 +286,7 @@ func TestSteps(t *testing.T) {
 			2: {10 * sec, 1, deny(0, 20*sec, 30*sec)},
 			3: {30 * sec, 1, allow(0, 30*sec)},
 		}},
-	} {
-		onBothIn(t, name, Config{}, policyOf(t, test.rule), func(b *bench) {
-			for i, s := range test.steps {
-				b.at(s.at.Microseconds())
-				if got := answerOf(b.decide(Request{Scope: "p/x", Cost: s.cost})); got != s.want {
-					b.t.Errorf("step %d: got %v, want %v", i, got, s.want)
-				}
-			}
-		})
-	}
+	})
 }
 
 func parsedPolicy(tb testing.TB, text string) *policy.Policy {

@@ -35,51 +35,35 @@ func daily(limit int64, zone string) policy.Rule {
 // days. A denial waits for the end of the period to the microsecond.
 func TestCalendarSteps(t *testing.T) {
 	t.Parallel()
-	type step struct {
-		at   string
-		cost int64
-		want answer
-	}
-	for name, test := range map[string]struct {
-		rule  policy.Rule
-		steps []step
-	}{
+	at := func(text string) time.Duration { return when(t, text).Sub(time.UnixMicro(epoch)) }
+	testSteps(t, map[string]algorithm{
 		"a day": {daily(2, "America/Los_Angeles"), []step{
-			0: {"2026-01-10T07:59:59.999999Z", 2, allow(0, time.Microsecond)},
-			1: {"2026-01-10T07:59:59.999999Z", 1, deny(0, time.Microsecond, time.Microsecond)},
-			2: {"2026-01-10T08:00:00Z", 1, allow(1, 24*hour)},
-			3: {"2026-01-10T20:00:00Z", 2, deny(1, 12*hour, 12*hour)},
+			0: {at("2026-01-10T07:59:59.999999Z"), 2, allow(0, time.Microsecond)},
+			1: {at("2026-01-10T07:59:59.999999Z"), 1, deny(0, time.Microsecond, time.Microsecond)},
+			2: {at("2026-01-10T08:00:00Z"), 1, allow(1, 24*hour)},
+			3: {at("2026-01-10T20:00:00Z"), 2, deny(1, 12*hour, 12*hour)},
 		}},
 		"a day of 23 hours": {daily(1, "America/Los_Angeles"), []step{
-			0: {"2026-03-08T08:00:00Z", 1, allow(0, 23*hour)},
-			1: {"2026-03-08T10:00:00Z", 1, deny(0, 21*hour, 21*hour)}, // clocks go from 2:00 to 3:00
-			2: {"2026-03-09T07:00:00Z", 1, allow(0, 24*hour)},
+			0: {at("2026-03-08T08:00:00Z"), 1, allow(0, 23*hour)},
+			1: {at("2026-03-08T10:00:00Z"), 1, deny(0, 21*hour, 21*hour)}, // clocks go from 2:00 to 3:00
+			2: {at("2026-03-09T07:00:00Z"), 1, allow(0, 24*hour)},
 		}},
 		"a day of 25 hours": {daily(1, "America/Los_Angeles"), []step{
-			0: {"2026-11-01T07:00:00Z", 1, allow(0, 25*hour)},
-			1: {"2026-11-02T07:00:00Z", 1, deny(0, hour, hour)},
-			2: {"2026-11-02T08:00:00Z", 1, allow(0, 24*hour)},
+			0: {at("2026-11-01T07:00:00Z"), 1, allow(0, 25*hour)},
+			1: {at("2026-11-02T07:00:00Z"), 1, deny(0, hour, hour)},
+			2: {at("2026-11-02T08:00:00Z"), 1, allow(0, 24*hour)},
 		}},
 		"months": {resetAt("0 0 1 * *", "America/Los_Angeles"), []step{
-			0: {"2026-02-01T08:00:00Z", 1, allow(0, 28*oneDay)},
-			1: {"2026-03-01T08:00:00Z", 1, allow(0, 31*oneDay-hour)},
-			2: {"2026-04-01T06:59:59Z", 1, deny(0, sec, sec)},
+			0: {at("2026-02-01T08:00:00Z"), 1, allow(0, 28*oneDay)},
+			1: {at("2026-03-01T08:00:00Z"), 1, allow(0, 31*oneDay-hour)},
+			2: {at("2026-04-01T06:59:59Z"), 1, deny(0, sec, sec)},
 		}},
 		"leap days": {resetAt("0 0 29 2 *", "UTC"), []step{
-			0: {"2028-02-29T00:00:00Z", 1, allow(0, (4*365+1)*oneDay)},
-			1: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*oneDay+oneDay)}, // 2100 is none
+			0: {at("2028-02-29T00:00:00Z"), 1, allow(0, (4*365+1)*oneDay)},
+			1: {at("2096-02-29T00:00:00Z"), 1, allow(0, 8*365*oneDay+oneDay)}, // 2100 is none
 		}},
-		"limit 0 suspends": {daily(0, "UTC"), []step{{"2026-01-10T00:00:00Z", 1, deny(0, Never, 0)}}},
-	} {
-		onBothIn(t, name, Config{}, policyOf(t, test.rule), func(b *bench) {
-			for i, s := range test.steps {
-				b.atTime(s.at)
-				if got := answerOf(b.decide(Request{Scope: "p/x", Cost: s.cost})); got != s.want {
-					b.t.Errorf("step %d: got %v, want %v", i, got, s.want)
-				}
-			}
-		})
-	}
+		"limit 0 suspends": {daily(0, "UTC"), []step{{at("2026-01-10T00:00:00Z"), 1, deny(0, Never, 0)}}},
+	})
 }
 
 // "Boundaries that change": units charged since the new period began stay spent.

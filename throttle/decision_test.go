@@ -11,19 +11,12 @@ import (
 func TestDecisionRule(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, parsedPolicy(t, `
-limits:
-  p:
-    rules:
-      - {name: pace, algorithm: sliding-window, limit: 100, per: 1s}
-      - {name: tokens, algorithm: sliding-window, limit: 1000, per: 1s, unit: tokens}
-    scopes:
-      "*":
-        rules:
-          - {name: pace, algorithm: sliding-window, limit: 20, per: 1s}
-          - {name: parallel, algorithm: concurrency, limit: 3}
-      acme:
-        rules:
-          - {name: pace, algorithm: sliding-window, limit: 50, per: 1s}
+limits: {p: {
+  rules: [
+    {name: pace, algorithm: sliding-window, limit: 100, per: 1s}, {name: tokens, algorithm: sliding-window, limit: 1000, per: 1s, unit: tokens}],
+  scopes: {
+    "*": {rules: [{name: pace, algorithm: sliding-window, limit: 20, per: 1s}, {name: parallel, algorithm: concurrency, limit: 3}]},
+    acme: {rules: [{name: pace, algorithm: sliding-window, limit: 50, per: 1s}]}}}}
 `), func(b *bench) {
 		for _, row := range []struct {
 			scope, level, name string

@@ -18,41 +18,35 @@ import (
 
 var ctx = context.Background()
 
+// check ends an example that cannot go on.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
 // limiterOf returns a limiter under limits as limits.yaml has them. A program's
 // own comes from limitsyaml.Load and its Redis client.
 func limiterOf(name, limits string) *throttle.Limiter {
 	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr(), ContextTimeoutEnabled: true})
 	limiter, err := throttle.New(rdb, policy, throttle.Config{
 		Prefix:         "example-" + name + throttle.NewID(),
 		StartTolerance: -1, // so that the numbers below are round
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	return limiter
 }
 
 // Allow takes one unit under every rule on the path, or none.
 func ExampleLimiter_Allow() {
-	limiter := limiterOf("allow", `
-limits:
-  payments:
-    rules:
-      - {name: account, algorithm: sliding-window, limit: 100, per: 1h}
-    scopes:
-      "*":
-        rules:
-          - {name: tenant, algorithm: sliding-window, limit: 2, per: 10m}
-`)
+	limiter := limiterOf("allow", `limits: {payments: {
+  rules: [{name: account, algorithm: sliding-window, limit: 100, per: 1h}],
+  scopes: {"*": {rules: [{name: tenant, algorithm: sliding-window, limit: 2, per: 10m}]}}}}`)
 	for range 3 {
 		d, err := limiter.Allow(ctx, "payments/acme")
-		if err != nil {
-			log.Fatal(err) // nothing was decided
-		}
+		check(err) // nothing was decided
 		rule, _ := d.BindingRule()
 		fmt.Println(d.Allowed, rule.Rule, rule.Remaining, d.RetryAfter.Round(time.Minute))
 	}
@@ -64,17 +58,10 @@ limits:
 
 // AllowAtMost takes what there is, for callers that can do less.
 func ExampleLimiter_AllowAtMost() {
-	limiter := limiterOf("atmost", `
-limits:
-  mail:
-    rules:
-      - {name: hourly, algorithm: sliding-window, limit: 100, per: 1h}
-`)
+	limiter := limiterOf("atmost", `limits: {mail: {rules: [{name: hourly, algorithm: sliding-window, limit: 100, per: 1h}]}}`)
 	for range 3 {
 		d, taken, err := limiter.AllowAtMost(ctx, "mail", 60) // letters that wait
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		fmt.Println("send", taken, "and come back in", d.RetryAfter.Round(time.Hour))
 	}
 	// Output:
@@ -85,12 +72,7 @@ limits:
 
 // Decide takes a cost. What no wait will ever admit is an error of its own.
 func ExampleLimiter_Decide() {
-	limiter := limiterOf("decide", `
-limits:
-  search:
-    rules:
-      - {name: tokens, algorithm: token-bucket, limit: 1000, per: 1h, burst: 500}
-`)
+	limiter := limiterOf("decide", `limits: {search: {rules: [{name: tokens, algorithm: token-bucket, limit: 1000, per: 1h, burst: 500}]}}`)
 	for _, cost := range []int64{400, 200, 501} {
 		d, err := limiter.Decide(ctx, throttle.Request{Scope: "search", Cost: cost})
 		if permanent := (*policy.CostError)(nil); errors.As(err, &permanent) {
@@ -107,12 +89,7 @@ limits:
 
 // Peek says what Decide would, and takes nothing.
 func ExampleLimiter_Peek() {
-	limiter := limiterOf("peek", `
-limits:
-  search:
-    rules:
-      - {name: plan, algorithm: sliding-window, limit: 3, per: 1h}
-`)
+	limiter := limiterOf("peek", `limits: {search: {rules: [{name: plan, algorithm: sliding-window, limit: 3, per: 1h}]}}`)
 	for range 2 {
 		d, err := limiter.Peek(ctx, throttle.Request{Scope: "search", Cost: 2})
 		fmt.Println(d.Allowed, d.Rules[0].Remaining, err)
@@ -122,20 +99,13 @@ limits:
 	// true 3 <nil>
 }
 
-// Wait blocks until the start has come; here for 50 ms, since the first took the
-// only unit.
+// Wait blocks until the start has come; here for 50 ms, since the first took the only unit.
 func ExampleLimiter_Wait() {
-	limiter := limiterOf("wait", `
-limits:
-  sms:
-    rules:
-      - {name: pace, algorithm: token-bucket, limit: 1, per: 1s}
-`)
+	limiter := limiterOf("wait", `limits: {sms: {rules: [{name: pace, algorithm: token-bucket, limit: 1, per: 1s}]}}`)
 	began := time.Now()
 	for range 2 {
-		if _, err := limiter.Wait(ctx, throttle.Request{Scope: "sms"}); err != nil {
-			log.Fatal(err)
-		}
+		_, err := limiter.Wait(ctx, throttle.Request{Scope: "sms"})
+		check(err)
 	}
 	fmt.Println(time.Since(began) >= time.Second)
 
@@ -152,12 +122,7 @@ limits:
 // Hold keeps a place under a concurrency rule while a run lasts. The run works
 // under the context that Hold returns: it ends when the place is lost.
 func ExampleLimiter_Lease() {
-	limiter := limiterOf("hold", `
-limits:
-  render:
-    rules:
-      - {name: parallel, algorithm: concurrency, limit: 1, lease: 30s}
-`)
+	limiter := limiterOf("hold", `limits: {render: {rules: [{name: parallel, algorithm: concurrency, limit: 1, lease: 30s}]}}`)
 	render := func(ctx context.Context) error { return ctx.Err() }
 
 	d, err := limiter.Allow(ctx, "render")
@@ -180,20 +145,11 @@ limits:
 
 // Refund undoes a grant whose run did not happen.
 func ExampleLimiter_Refund() {
-	limiter := limiterOf("back", `
-limits:
-  search:
-    rules:
-      - {name: plan, algorithm: sliding-window, limit: 3, per: 1h}
-`)
+	limiter := limiterOf("back", `limits: {search: {rules: [{name: plan, algorithm: sliding-window, limit: 3, per: 1h}]}}`)
 	d, err := limiter.Decide(ctx, throttle.Request{Scope: "search", Cost: 3})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println(d.Allowed, d.Rules[0].Remaining)
-	if err := limiter.Refund(ctx, d.Grant); err != nil {
-		log.Fatal(err)
-	}
+	check(limiter.Refund(ctx, d.Grant))
 	d, err = limiter.Peek(ctx, throttle.Request{Scope: "search"})
 	fmt.Println(d.Allowed, d.Rules[0].Remaining, err)
 	// Output:
@@ -204,19 +160,10 @@ limits:
 // The five numbers that many limiters answer with: limited, limit, remaining,
 // retry after, reset after; in whole seconds, rounded up.
 func ExampleDecision_Tuple() {
-	limiter := limiterOf("five", `
-limits:
-  user:
-    scopes:
-      "*":
-        rules:
-          - {name: hourly, algorithm: token-bucket, limit: 60, per: 1h, burst: 2}
-`)
+	limiter := limiterOf("five", `limits: {user: {scopes: {"*": {rules: [{name: hourly, algorithm: token-bucket, limit: 60, per: 1h, burst: 2}]}}}}`)
 	for range 3 {
 		d, err := limiter.Allow(ctx, "user/alex")
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		fmt.Println(d.Tuple())
 	}
 	// Output:
@@ -227,21 +174,12 @@ limits:
 
 // What an HTTP server tells its callers. No name that only a caller brought is in it.
 func ExampleDecision_Header() {
-	limiter := limiterOf("header", `
-limits:
-  api:
-    rules:
-      - {name: all, algorithm: fixed-window, limit: 1000, per: 1d}
-    scopes:
-      "*":
-        rules:
-          - {name: caller, algorithm: sliding-window, limit: 1, per: 1h}
-`)
+	limiter := limiterOf("header", `limits: {api: {
+  rules: [{name: all, algorithm: fixed-window, limit: 1000, per: 1d}],
+  scopes: {"*": {rules: [{name: caller, algorithm: sliding-window, limit: 1, per: 1h}]}}}}`)
 	for range 2 {
 		d, err := limiter.Allow(ctx, "api/alex")
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		header := d.Header()
 		_, caller, _ := strings.Cut(header.Get("RateLimit"), ", ")
 		fmt.Println(caller)

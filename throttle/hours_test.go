@@ -19,17 +19,22 @@ const (
 	nightHours = "* 20-23,0-7 * * *"
 )
 
+// dayAndNight has fixed windows of so much by day and by night.
+func dayAndNight(t *testing.T, day, night int64, per time.Duration) *policy.Policy {
+	t.Helper()
+	return policyOf(t,
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: day, Per: per, Active: wallclock.MustParseWindow(dayHours, "UTC")},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: night, Per: per, Active: wallclock.MustParseWindow(nightHours, "UTC")},
+	)
+}
+
 // o'clock is µs after midnight of the day on which tests begin.
 func oClock(h, m, s int64) int64 { return ((h*60+m)*60 + s) * 1_000_000 }
 
 // "The rule holds in each minute that matches": who asks at the edges, and how long who is denied is told to wait.
 func TestHoursSteps(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: 24 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
-	)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, dayAndNight(t, 1, 2, 24*time.Hour), func(b *bench) {
 		for i, row := range []struct {
 			at    int64
 			ahead time.Duration
@@ -60,15 +65,11 @@ func TestHoursSteps(t *testing.T) {
 	})
 }
 
-// "A start that is granted for a moment at which the rule holds is charged under it,
-// whatever the process's clock says": off by hours either way, at both edges, alone, with
-// others, as a task, ahead. What was charged under the wrong rule is given back.
+// "A start that is granted for a moment at which the rule holds is charged under it, whatever the process's clock says": off by
+// hours either way, at both edges, alone, with others, as a task, ahead. What was charged under the wrong rule is given back.
 func TestHoursAndAWrongClock(t *testing.T) {
 	t.Parallel()
-	pol := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(dayHours, "UTC")},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: wallclock.MustParseWindow(nightHours, "UTC")},
-	)
+	pol := dayAndNight(t, 50, 50, 48*time.Hour)
 	for name, req := range map[string]Request{
 		"alone": {}, "its own id": {ID: "own"}, "a task": {Waiter: waiter("t")}, "ahead": {MaxDelay: MaxDelayLimit},
 	} {
@@ -135,10 +136,7 @@ func TestHoursAreTold(t *testing.T) {
 // who would have to start at the edge are not handed out before it, to be decided anew again and again.
 func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
-		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: wallclock.MustParseWindow(dayHours, "UTC")},
-		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: time.Minute, Active: wallclock.MustParseWindow(nightHours, "UTC")},
-	)
+	policy := dayAndNight(t, 1, 2, time.Minute)
 	for name, from := range map[string]time.Duration{"near": 0, "far": 40 * ms} {
 		onBothIn(t, name, Config{}, policy, func(b *bench) {
 			b.at(oClock(19, 59, 30))

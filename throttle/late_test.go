@@ -42,8 +42,7 @@ func (o *late) Decided(context.Context, Decision, time.Duration, error) {
 	<-time.After(by)
 }
 
-// "A run that is later is decided again if a rule of its path could be exceeded",
-// under a new attempt, with the old one given back.
+// "A run that is later is decided again if a rule of its path could be exceeded", under a new attempt, with the old one given back.
 func TestLateStart(t *testing.T) {
 	t.Parallel()
 	long := 24 * time.Hour
@@ -228,8 +227,7 @@ func TestPlenty(t *testing.T) {
 	}
 }
 
-// "A quicker reply may make later starts earlier by the clock's uncertainty, so that counts as late already, up to half the
-// pad."
+// "A quicker reply may make later starts earlier by the clock's uncertainty, so that counts as late already, up to half the pad."
 func TestInTimeDespiteUncertainty(t *testing.T) {
 	t.Parallel()
 	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}

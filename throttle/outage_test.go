@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -117,7 +118,7 @@ func TestForeignKey(t *testing.T) {
 // many calls fail, and although some keys answer meanwhile.
 func TestOutageIsToldOnce(t *testing.T) {
 	t.Parallel()
-	log := &lockedBuffer{}
+	log := &programs.Output{}
 	open := failing(policy.FailOpen)
 	policy := limitsOf(t, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{open}}}}})
 	bubble(t, Config{Logger: slog.New(slog.NewTextHandler(log, nil))}, policy, nil, func(t *testing.T, w *cable, l *Limiter) {

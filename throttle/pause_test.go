@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 // docs/limits.md: a pause stands while Redis does not answer, whatever the rules say of that.
@@ -52,21 +51,6 @@ func TestPauseTakesStartsBack(t *testing.T) {
 			if d, err := l.Peek(t.Context(), Request{Scope: "p"}); err != nil || d.Allowed == row.starts {
 				t.Errorf("%+v: %+v, %v: its unit is not back", row, d, err)
 			}
-		}
-	})
-}
-
-// A task that waits under a pause of the policy starts when that is lifted.
-func TestPausedTasks(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, limitsOf(t, map[string]policy.ScopeConfig{"p": {Pause: policy.PauseOn}}), func(b *bench) {
-		b.queued("p/a", "t")
-		if got := b.dispatched(0); len(got) > 0 {
-			b.t.Errorf("%+v", got)
-		}
-		b.SetPolicy(policyOf(b.t, bucket(1, 1)))
-		if got := b.dispatched(0); len(got) != 1 {
-			b.t.Errorf("when it is lifted: %+v", got)
 		}
 	})
 }

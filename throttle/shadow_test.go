@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -165,8 +165,7 @@ func TestShadowDelaysNobody(t *testing.T) {
 	}
 }
 
-// An outage is nothing to a scope that has shadow rules alone, and degraded starts are not
-// asked about; the log has one line of it.
+// An outage is nothing to a scope that has shadow rules alone, and degraded starts are not asked about; the log has one line of it.
 func TestShadowInAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string][]policy.Rule{
@@ -175,7 +174,7 @@ func TestShadowInAnOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb := clientOf(t, &redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-			told, log := &shadowsTold{}, &lockedBuffer{}
+			told, log := &shadowsTold{}, &programs.Output{}
 			l := newLimiter(t, rdb, policyOf(t, rules...), Config{OnShadow: told.add, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			for range 5 {
 				d, err := l.Wait(t.Context(), Request{Scope: "p/x"})
@@ -198,23 +197,6 @@ func TestShadowInAnOutage(t *testing.T) {
 			}
 		})
 	}
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // A rule may become a shadow, and a shadow a rule, while tasks run: what was spent under the one is spent under the other.
@@ -247,7 +229,7 @@ func TestShadowIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
-		log := &lockedBuffer{}
+		log := &programs.Output{}
 		text := slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == "longest" {
 				return slog.Attr{}

@@ -41,8 +41,7 @@ func byAsynqCalls(st *stage) error {
 	})
 }
 
-// aloneVariable makes this program a server of asynq alone: the address of its Redis. The server's
-// Concurrency is in the other.
+// aloneVariable makes this program a server of asynq alone: the address of its Redis. The server's Concurrency is in the other.
 const (
 	aloneVariable = "HEADWAY_BENCH_ALONE"
 	slotsVariable = "HEADWAY_BENCH_SLOTS"

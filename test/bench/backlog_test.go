@@ -9,9 +9,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// BenchmarkBacklog lets servers loose on backlogs under a limit: ours, and
-// beside it the usual way (a limiter in the handler, and an error that tells
-// asynq when to come back) and BullMQ's limiter.
+// BenchmarkBacklog lets servers loose on backlogs under a limit: ours, and beside it the usual way (a limiter in the handler, and
+// an error that tells asynq when to come back) and BullMQ's limiter.
 func BenchmarkBacklog(b *testing.B) {
 	if !long() {
 		shortBacklogs(b)
@@ -68,9 +67,8 @@ func calling(s scenario) scenario {
 	return s
 }
 
-// busy has more programs beside it than there are processors, and a margin for
-// the calls' times on the way, so that the rule is kept at the API too. A bucket has
-// a burst to pay it from: one of burst 1 pays with its rate.
+// busy has more programs beside it than there are processors, and a margin for the calls' times on the way, so that the rule is
+// kept at the API too. A bucket has a burst to pay it from: one of burst 1 pays with its rate.
 func busy(rule policy.Rule) scenario {
 	rule.Margin = 5 * time.Millisecond
 	s := single(fmt.Sprintf("2000 at 100/s, %s, margin %v, three programs that hog", rule.Algorithm, rule.Margin), 2000, rule)
@@ -78,8 +76,7 @@ func busy(rule policy.Rule) scenario {
 	return s
 }
 
-// nested has 20 tenants under the rule of a provider, which binds, rules of
-// their own and of an endpoint, and two workers.
+// nested has 20 tenants under the rule of a provider, which binds, rules of their own and of an endpoint, and two workers.
 func nested(n int, limit int64) scenario {
 	return scenario{
 		name: fmt.Sprintf("%d of 20 tenants at %d/s together, 3 rules, two workers", n, limit), tasks: jobs(n, numbered("p/t%02d/charge", 20)...),

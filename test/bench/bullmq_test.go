@@ -18,8 +18,7 @@ import (
 	"time"
 )
 
-// bullMQ is BullMQ, which npm installs when it is first asked for, into a
-// directory that goes away with this program.
+// bullMQ is BullMQ, which npm installs when it is first asked for, into a directory that goes away with this program.
 var bullMQ peer
 
 type peer struct {
@@ -71,8 +70,7 @@ func (p *peer) remove() {
 	}
 }
 
-// contender is BullMQ's limiter: so many jobs in so many milliseconds, counted
-// from the first.
+// contender is BullMQ's limiter: so many jobs in so many milliseconds, counted from the first.
 func (p *peer) contender() contender {
 	var child *node // of the run at hand
 	return contender{
@@ -91,8 +89,7 @@ type node struct {
 	left int // jobs that it still had in the end
 }
 
-// start starts the script, and returns when it has enqueued the stage's tasks.
-// It has five minutes for all it does.
+// start starts the script, and returns when it has enqueued the stage's tasks. It has five minutes for all it does.
 func (p *peer) start(st *stage) (*node, error) {
 	script, err := filepath.Abs("testdata/bullmq.mjs")
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 
 const (
 	busyTasks = 300
-	// busyConcurrency is more handlers than there are processors, as where most of them wait
-	// for an API and these don't.
+	// busyConcurrency is more handlers than there are processors, as where most of them wait for an API and these don't.
 	busyConcurrency = 8
 	busyWork        = 10 * time.Millisecond
 )
@@ -112,8 +111,7 @@ type busyCounts struct {
 func (c *busyCounts) PickedUp(string)                   { c.picked.Add(1) }
 func (c *busyCounts) Rescheduled(string, time.Duration) { c.back.Add(1) }
 
-// workOff returns in how many seconds a server works off a full queue: asynq's own where there
-// is no rule.
+// workOff returns in how many seconds a server works off a full queue: asynq's own where there is no rule.
 func workOff(b *testing.B, rule policy.Rule, work func()) (seconds float64, counts *busyCounts) {
 	b.Helper()
 	limits := map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{rule}}}

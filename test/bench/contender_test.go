@@ -20,9 +20,8 @@ import (
 // contender is a way to work off a backlog under a limit.
 type contender struct {
 	name string
-	// ready returns why it cannot run here, if it cannot: then, and after any other
-	// error, it prints as missing. Defaults to what runs everywhere, where an error
-	// is a failure.
+	// ready returns why it cannot run here, if it cannot: then, and after any other error, it prints as missing. Defaults to what
+	// runs everywhere, where an error is a failure.
 	ready func() error
 	// change makes a rule what the contender has instead. Defaults to nothing.
 	change func(policy.Rule) policy.Rule
@@ -31,11 +30,9 @@ type contender struct {
 	outside bool
 	// enqueue puts the stage's tasks into its Redis.
 	enqueue func(*stage) error
-	// serve begins to work them off, and returns what ends it. By then all
-	// starts are noted.
+	// serve begins to work them off, and returns what ends it. By then all starts are noted.
 	serve func(*stage) (stop func() error, err error)
-	// lost returns how many of the ids that have not started are gone for good.
-	// Defaults to asking asynq.
+	// lost returns how many of the ids that have not started are gone for good. Defaults to asking asynq.
 	lost func(ids []string) int
 	// spell bounds a run. Defaults to the scenario's own, which is enough.
 	spell time.Duration
@@ -67,8 +64,7 @@ func each(tasks []job, f func(job) error) error {
 	return errors.Join(errs...)
 }
 
-// byAsynq enqueues with asynq's own client: the scope is in a header. A task
-// without one has none.
+// byAsynq enqueues with asynq's own client: the scope is in a header. A task without one has none.
 func byAsynq(st *stage) error {
 	client := asynq.NewClientFromRedisClient(st.rdb)
 	return each(st.tasks, func(j job) error {
@@ -102,15 +98,13 @@ func byQueue(st *stage) error {
 	return err
 }
 
-// planned and unplanned are Headway, with tasks enqueued by its own client and by
-// asynq's.
+// planned and unplanned are Headway, with tasks enqueued by its own client and by asynq's.
 var (
 	planned   = contender{name: "Headway, planned", enqueue: byQueue, serve: byHeadway, pad: pad}
 	unplanned = contender{name: "Headway, unplanned", enqueue: byAsynq, serve: byHeadway, pad: pad}
 )
 
-// servers starts one server for each of the stage's workers, with a client of its
-// own, and returns what shuts them down.
+// servers starts one server for each of the stage's workers, with a client of its own, and returns what shuts them down.
 func servers(st *stage, serve func(redis.UniversalClient, asynq.Config) (stop func(), err error)) (stop func() error, err error) {
 	var stops []func()
 	stop = func() error {

@@ -11,8 +11,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// BenchmarkCrowd gives many tenants, each with a limit of its own, tasks under one limit that
-// all of them share and that binds.
+// BenchmarkCrowd gives many tenants, each with a limit of its own, tasks under one limit that all of them share and that binds.
 func BenchmarkCrowd(b *testing.B) {
 	if !long() {
 		measure(b, crowd(200, 50, 500, 1000), planned)
@@ -58,8 +57,7 @@ func numbered(format string, n int) []string {
 	return names
 }
 
-// BenchmarkQuiet asks what a provider with little to do feels of another, with many tenants, in
-// the same worker.
+// BenchmarkQuiet asks what a provider with little to do feels of another, with many tenants, in the same worker.
 func BenchmarkQuiet(b *testing.B) {
 	if !long() {
 		measure(b, quiet(40, 200, 1000), builtPrograms)
@@ -68,8 +66,7 @@ func BenchmarkQuiet(b *testing.B) {
 	measure(b, quiet(300, 10_000, 20_000), builtPrograms)
 }
 
-// quiet has a provider's tasks at 20/s behind those of another's tenants, and lasts as long as
-// the former.
+// quiet has a provider's tasks at 20/s behind those of another's tenants, and lasts as long as the former.
 func quiet(n, tenants, others int) scenario {
 	return scenario{
 		name:  fmt.Sprintf("%d at 20/s beside %d of another provider's %d tenants", n, others, tenants),
@@ -88,8 +85,7 @@ func quiet(n, tenants, others int) scenario {
 	}
 }
 
-// besides returns how many tasks a second started, of those that are not watched, until the last
-// start of one that is.
+// besides returns how many tasks a second started, of those that are not watched, until the last start of one that is.
 func (o outcome) besides() float64 {
 	all := o.started()
 	last := len(all)

@@ -37,10 +37,9 @@ type decider struct {
 	decide func(ctx context.Context, i int) error
 }
 
-// BenchmarkDecide counts decisions of 64 callers in one process beside those of
-// redis_rate and of throttled, in turns and in the same run: ours each a command
-// of its own, those of many callers sharing round trips, and those with units charged
-// ahead. The figures are the medians of the turns.
+// BenchmarkDecide counts decisions of 64 callers in one process beside those of redis_rate and of throttled, in turns and in the
+// same run: ours each a command of its own, those of many callers sharing round trips, and those with units charged ahead. The
+// figures are the medians of the turns.
 func BenchmarkDecide(b *testing.B) {
 	const one, four = "decisions, 64 callers, one rule", "decisions, 64 callers, three levels, four rules"
 	const alike = "decisions, 64 callers, one rule, one key"

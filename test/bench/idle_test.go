@@ -13,8 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// BenchmarkIdle counts what a server asks of Redis that has nothing to do, and one whose tasks
-// all wait for an hour.
+// BenchmarkIdle counts what a server asks of Redis that has nothing to do, and one whose tasks all wait for an hour.
 func BenchmarkIdle(b *testing.B) {
 	idle(b, contender{name: "asynq alone", serve: byBareAsynq}, 0)
 	idle(b, planned, 0)
@@ -26,8 +25,7 @@ func BenchmarkIdle(b *testing.B) {
 	idle(b, planned, many)
 }
 
-// idle adds a row of a server under whose limits a task waits for each of so many providers: one an
-// hour may start, and one has.
+// idle adds a row of a server under whose limits a task waits for each of so many providers: one an hour may start, and one has.
 func idle(b *testing.B, c contender, providers int) {
 	b.Helper()
 	name := "an idle worker"
@@ -84,8 +82,7 @@ func (st *stage) spend(b *testing.B, scopes []string) {
 	}))
 }
 
-// idleRate returns how many commands a second Redis is sent from now on, those that scripts call
-// included.
+// idleRate returns how many commands a second Redis is sent from now on, those that scripts call included.
 func idleRate(b *testing.B, rdb *redis.Client, during time.Duration) float64 {
 	b.Helper()
 	must(b, rdb.ConfigResetStat(context.Background()).Err())
@@ -94,8 +91,7 @@ func idleRate(b *testing.B, rdb *redis.Client, during time.Duration) float64 {
 	return float64(commandsOf(b, rdb)) / time.Since(began).Seconds()
 }
 
-// BenchmarkSlow asks for the commands of a task under a limit that is so slow that most of them
-// would be an idle server's.
+// BenchmarkSlow asks for the commands of a task under a limit that is so slow that most of them would be an idle server's.
 func BenchmarkSlow(b *testing.B) {
 	n, polls := 300, 5*time.Second
 	if !long() {

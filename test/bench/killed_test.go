@@ -6,10 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkKilled asks what is left of the quota when one of two workers is killed
-// at full rate. What it had taken is stranded until asynq finds that its lease is
-// over, half a minute later and more: those tasks are missing among the started,
-// and not lost.
+// BenchmarkKilled asks what is left of the quota when one of two workers is killed at full rate. What it had taken is stranded
+// until asynq finds that its lease is over, half a minute later and more: those tasks are missing among the started, and not lost.
 func BenchmarkKilled(b *testing.B) {
 	for _, s := range []scenario{
 		single("2000 at 100/s, one of two workers killed", 2000, bucket("r", 100, time.Second, 1)),

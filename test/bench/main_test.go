@@ -34,13 +34,11 @@ func TestMain(m *testing.M) {
 
 // The variables that the Makefile sets.
 const (
-	// scenariosVariable is "all" for every scenario. Otherwise there are only the
-	// short ones, which need nothing but Redis.
+	// scenariosVariable is "all" for every scenario. Otherwise there are only the short ones, which need nothing but Redis.
 	scenariosVariable = "HEADWAY_BENCH_SCENARIOS"
 	// tableVariable names a file for the table. Otherwise it is printed.
 	tableVariable = "HEADWAY_BENCH_TABLE"
-	// writeVariable, when set, writes the table into docs/benchmarks.md and draws
-	// docs/starts.svg.
+	// writeVariable, when set, writes the table into docs/benchmarks.md and draws docs/starts.svg.
 	writeVariable = "HEADWAY_BENCH_WRITE"
 )
 

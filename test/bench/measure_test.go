@@ -15,8 +15,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// measure runs a scenario with each of the contenders and adds a row for each to
-// the table.
+// measure runs a scenario with each of the contenders and adds a row for each to the table.
 func measure(b *testing.B, s scenario, contenders ...contender) {
 	b.Helper()
 	for _, c := range contenders {
@@ -26,8 +25,7 @@ func measure(b *testing.B, s scenario, contenders ...contender) {
 	}
 }
 
-// into has the contender work the scenario off and hands on what came of it, or
-// says in the table why there is nothing.
+// into has the contender work the scenario off and hands on what came of it, or says in the table why there is nothing.
 func (c contender) into(b *testing.B, s scenario, each func(outcome)) {
 	b.Helper()
 	var err error
@@ -70,8 +68,7 @@ func add(b *testing.B, row figures.Row) {
 	}
 }
 
-// label is what a benchmark is called: a slash would end a part of its name, which
-// BENCH='Backlog/2000_at_100_per_s' goes by.
+// label is what a benchmark is called: a slash would end a part of its name, which BENCH='Backlog/2000_at_100_per_s' goes by.
 func label(name string) string { return strings.ReplaceAll(name, "/", " per ") }
 
 // outcome is what one contender made of one scenario.
@@ -157,9 +154,8 @@ func (o *outcome) count(b *testing.B) {
 	}
 }
 
-// wait returns when every watched task has started, and a moment later, so that
-// the last ones' commands are counted too. It returns the moment at which it gave
-// up, or zero.
+// wait returns when every watched task has started, and a moment later, so that the last ones' commands are counted too. It returns
+// the moment at which it gave up, or zero.
 func (st *stage) wait(spell, otherwise time.Duration) (cut time.Time) {
 	if spell == 0 {
 		spell = otherwise
@@ -243,9 +239,8 @@ func fromFirst(starts []start) []time.Duration {
 	return since
 }
 
-// pace figures how well the binding rule was used: at the scope that used it
-// least, where it counts at several. Lateness is that of all starts; it has no
-// meaning where more start than the rule admits.
+// pace figures how well the binding rule was used: at the scope that used it least, where it counts at several. Lateness is that of
+// all starts; it has no meaning where more start than the rule admits.
 func (o outcome) pace(row *figures.Row, counted []start) {
 	var cut time.Duration
 	if !o.cut.IsZero() {
@@ -279,9 +274,8 @@ func (o outcome) pace(row *figures.Row, counted []start) {
 	}
 }
 
-// judge asks the checker, which shares no code with any limiter, for the most
-// starts in a time of per and whether any rule was exceeded: by the starts as the
-// handlers saw them, and by the calls as the API did.
+// judge asks the checker, which shares no code with any limiter, for the most starts in a time of per and whether any rule was
+// exceeded: by the starts as the handlers saw them, and by the calls as the API did.
 func (o *outcome) judge(b *testing.B, row *figures.Row) {
 	b.Helper()
 	calls := make([]countapi.Call, len(o.starts))
@@ -306,11 +300,9 @@ func (o *outcome) judge(b *testing.B, row *figures.Row) {
 // more or less time on the way.
 const shortened = 20 * time.Millisecond
 
-// worst returns the most calls in a time of per under the binding rule, the most in a time shortened by jitter, and by
-// how many units the calls exceed any rule, in any time. Jitter is by how much
-// the calls' times on the way may differ. A token bucket without a margin
-// promises its bound for times of per or longer, and with a pad more for shorter
-// ones.
+// worst returns the most calls in a time of per under the binding rule, the most in a time shortened by jitter, and by how many
+// units the calls exceed any rule, in any time. Jitter is by how much the calls' times on the way may differ. A token bucket
+// without a margin promises its bound for times of per or longer, and with a pad more for shorter ones.
 func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most, judged int64, over float64) {
 	b.Helper()
 	limits := string(limitsyaml.Format(o.policy))

@@ -22,8 +22,7 @@ type scenario struct {
 	// are about, and level how many names of a scope it counts by.
 	binding string
 	level   int
-	// watch is the beginning of the scopes that the figures are about. Defaults
-	// to all.
+	// watch is the beginning of the scopes that the figures are about. Defaults to all.
 	watch string
 	// workers is how many servers share the work. Defaults to 1.
 	workers int

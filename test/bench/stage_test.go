@@ -22,8 +22,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// stage is where one contender does one scenario: a Redis of its own, the policy
-// and, in scenarios that have one, an API.
+// stage is where one contender does one scenario: a Redis of its own, the policy and, in scenarios that have one, an API.
 type stage struct {
 	scenario
 	server *redistest.Server

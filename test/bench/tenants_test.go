@@ -35,8 +35,7 @@ func tenants(name string, ofA, ofB int) scenario {
 	}
 }
 
-// tookOf runs a scenario, and returns the time from the server's start to the
-// last task of B's.
+// tookOf runs a scenario, and returns the time from the server's start to the last task of B's.
 func tookOf(b *testing.B, s scenario, c contender, alone time.Duration) (took time.Duration) {
 	b.Helper()
 	b.Run(label(s.name)+"/"+c.name, func(b *testing.B) {

@@ -23,9 +23,8 @@ func drained() int {
 	return 4000
 }
 
-// BenchmarkUnlimited runs tasks that no limit stands in the way of, with asynq
-// alone and with Headway around the same handler: without a scope, and under
-// rules that are never reached. They take turns, and the medians count.
+// BenchmarkUnlimited runs tasks that no limit stands in the way of, with asynq alone and with Headway around the same handler:
+// without a scope, and under rules that are never reached. They take turns, and the medians count.
 func BenchmarkUnlimited(b *testing.B) {
 	name := fmt.Sprintf("%d,000 tasks, no limit in the way", drained()/1000)
 	ways := []struct{ who, scope string }{
@@ -58,8 +57,7 @@ func BenchmarkUnlimited(b *testing.B) {
 	})
 }
 
-// drain returns how many tasks a second a server takes from a full queue, and
-// how many commands Redis runs for each.
+// drain returns how many tasks a second a server takes from a full queue, and how many commands Redis runs for each.
 func drain(b *testing.B, scope string, headway bool) (rate, commands float64) {
 	b.Helper()
 	n := drained()

@@ -12,9 +12,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// usual1 and usualLimit are the usual way to limit tasks of asynq, as its wiki
-// shows it: redis_rate is asked in the handler, and an error tells asynq when to
-// come back.
+// usual1 and usualLimit are the usual way to limit tasks of asynq, as its wiki shows it: redis_rate is asked in the handler, and an
+// error tells asynq when to come back.
 var (
 	usual1     = usual("asynq + redis_rate, burst 1", func(policy.Rule) int64 { return 1 })
 	usualLimit = usual("asynq + redis_rate, burst = limit", func(r policy.Rule) int64 { return r.Limit })

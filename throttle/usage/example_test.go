@@ -14,31 +14,29 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
+// check ends an example that cannot go on.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
 // A limiter tells its recorder what it grants.
 func ExampleRecorder_Record() {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	defer rdb.Close()
 	recorder, err := usage.New(rdb, usage.Config{Prefix: "example-record", App: "crawler"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	limiter, err := throttle.New(rdb, policy.PerHour("search", 2), throttle.Config{Prefix: "example-record", OnSpent: recorder.Record})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	for range 3 { // two are allowed
-		if _, err := limiter.Allow(ctx, "search/acme"); err != nil {
-			log.Fatal(err)
-		}
+		_, err := limiter.Allow(ctx, "search/acme")
+		check(err)
 	}
-	if err := recorder.Flush(ctx); err != nil { // Run does it every ten seconds
-		log.Fatal(err)
-	}
+	check(recorder.Flush(ctx)) // Run does it every ten seconds
 	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-record"}, "search", time.Hour)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	for _, s := range report.Spenders {
 		fmt.Println(s.App, "spent", s.Units)
 	}
@@ -52,30 +50,20 @@ func ExampleRecorder_Spent() {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	defer rdb.Close()
 	limiter, err := throttle.New(rdb, policy.PerHour("search", 2), throttle.Config{Prefix: "example-spent"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	recorder, err := usage.New(rdb, usage.Config{Prefix: "example-spent", App: "crawler"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	for range 3 {
 		d, err := limiter.Allow(ctx, "search/acme")
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		if d.Allowed {
 			recorder.Spent("search/acme", usage.By{Type: "page"}, 1)
 		}
 	}
-	if err := recorder.Flush(ctx); err != nil { // Run does it every ten seconds
-		log.Fatal(err)
-	}
+	check(recorder.Flush(ctx)) // Run does it every ten seconds
 
 	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-spent"}, "search", time.Hour)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	for _, s := range report.Spenders {
 		fmt.Println(s.App, s.Type, "spent", s.Units)
 	}
@@ -90,19 +78,13 @@ func ExampleRead() {
 	defer rdb.Close()
 	for app, units := range map[string]int64{"billing": 5, "refunds": 2} {
 		recorder, err := usage.New(rdb, usage.Config{Prefix: "example-read", App: app})
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		recorder.Spent("payments/acme", usage.By{Queue: "default", Type: "charge"}, units)
-		if err := recorder.Flush(ctx); err != nil {
-			log.Fatal(err)
-		}
+		check(recorder.Flush(ctx))
 	}
 
 	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-read"}, "payments", time.Hour)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println("in all", report.All.Units)
 	for _, s := range report.Spenders { // most units first
 		fmt.Println(s.App, s.Queue, s.Type, s.Units)

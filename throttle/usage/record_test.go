@@ -164,8 +164,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// "Every key has a TTL, of 32 days at most", what is asked for is there, and what was
-// spent before is not.
+// "Every key has a TTL, of 32 days at most", what is asked for is there, and what was spent before is not.
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -218,8 +217,7 @@ type failures []string
 
 func (f *failures) Failed(kind string) { *f = append(*f, kind) }
 
-// "A fault of Redis loses what was not sent", is told once, counted each time, and
-// keeps nobody up.
+// "A fault of Redis loses what was not sent", is told once, counted each time, and keeps nobody up.
 func TestFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

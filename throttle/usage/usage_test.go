@@ -90,9 +90,8 @@ func TestShadowed(t *testing.T) {
 	})
 }
 
-// "Which applications, queues and task types spent from it lately, how many units in
-// how many tasks … What is spent from a scope counts at every level of its path", and
-// two processes add up.
+// "Which applications, queues and task types spent from it lately, how many units in how many tasks … What is spent from a scope
+// counts at every level of its path", and two processes add up.
 func TestWhoSpent(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {
@@ -144,8 +143,7 @@ func TestWhoSpent(t *testing.T) {
 	})
 }
 
-// "Two never become one", whatever characters names have, and none of a key ends its
-// part of it.
+// "Two never become one", whatever characters names have, and none of a key ends its part of it.
 func TestNamesStayApart(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)

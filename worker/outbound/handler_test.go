@@ -125,8 +125,7 @@ func TestOneConnectionForManyTasks(t *testing.T) {
 			t.Fatalf("task %d: %v", i, err)
 		}
 	}
-	// One, on a quiet machine. net/http gives a connection up when its writer has
-	// not come back 50 ms after the answer was read.
+	// One, on a quiet machine. net/http gives a connection up when its writer has not come back 50 ms after the answer was read.
 	if got := conns.Load(); got > 30 {
 		t.Errorf("%d connections for 60 tasks one after the other", got)
 	}

@@ -1,7 +1,6 @@
-// Package peers has what the tests of other limiters and queues expect, as steps and figures of our
-// own, and what Headway answers to the same steps. Where it answers otherwise the row says which
-// decision of docs/peers.md that is, and the page says why. Peers that are written in Go run beside
-// ours, in the same steps, so that the figures are theirs.
+// Package peers has what the tests of other limiters and queues expect, as steps and figures of our own, and what Headway answers
+// to the same steps. Where it answers otherwise the row says which decision of docs/peers.md that is, and the page says why. Peers
+// that are written in Go run beside ours, in the same steps, so that the figures are theirs.
 package peers
 
 import (

@@ -25,9 +25,8 @@ type tooMany struct{ after time.Duration }
 
 func (e *tooMany) Error() string { return fmt.Sprintf("rate limited, retry after %s", e.after) }
 
-// "asynq archived 80 of 100 limited tasks that were on their last attempt": the
-// usual way, a limiter in Redis asked by the handler, loses what has no retry
-// left. The same tasks under Headway are all carried out.
+// "asynq archived 80 of 100 limited tasks that were on their last attempt": the usual way, a limiter in Redis asked by the handler,
+// loses what has no retry left. The same tasks under Headway are all carried out.
 func TestTheUsualWayLosesLastAttempts(t *testing.T) {
 	t.Parallel()
 	const tasks, burst = 100, 20

@@ -130,8 +130,7 @@ func TestXTimeRateReservations(t *testing.T) {
 	}, newXRate, exactly{times: ms})
 }
 
-// rate_test.go again: a limit of 0. There the burst can be taken once; here it suspends, and all wait
-// until it is raised.
+// rate_test.go again: a limit of 0. There the burst can be taken once; here it suspends, and all wait until it is raised.
 func TestXTimeRateZero(t *testing.T) {
 	t.Parallel()
 	decided(t, "A limit of zero")
