@@ -42,13 +42,9 @@ func TestCostsCountByUnit(t *testing.T) {
 				b.t.Fatalf("%+v %v", peeked, err)
 			}
 			d := b.decide(req)
-			if got := leftOf(d); got != row.want {
-				b.t.Errorf("got %s, want %s", got, row.want)
-			}
-			noError(b.t, b.Refund(ctx, d.Grant))
-			all := b.decide(Request{Scope: "p/x"})
-			if got := leftOf(all); got != "requests 2, tokens 999, daily 4999, parallel 1" {
-				b.t.Errorf("after it was given back %s are left", got)
+			b.giveBack(d.Grant)
+			if got, after := leftOf(d), leftOf(b.decide(Request{Scope: "p/x"})); got != row.want || after != "requests 2, tokens 999, daily 4999, parallel 1" {
+				b.t.Errorf("got %s, want %s; after it was given back %s are left", got, row.want, after)
 			}
 		})
 	}

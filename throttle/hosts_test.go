@@ -72,11 +72,8 @@ func TestHostsOfAnswers(t *testing.T) {
 		onBothIn(t, host, Config{}, pol, func(b *bench) {
 			refusal, limit := turnedDown(time.Minute), owns(1, sec)
 			refusal.Host, limit.Host = host, host
-			if out := b.hear("p", refusal); out.Changed != heeded {
-				b.t.Errorf("a refusal: %+v", out)
-			}
-			if out := b.hear("p", limit); out.Changed != heeded {
-				b.t.Errorf("a limit: %+v", out)
+			if one, other := b.hear("p", refusal), b.hear("p", limit); one.Changed != heeded || other.Changed != heeded {
+				b.t.Errorf("a refusal: %+v; a limit: %+v", one, other)
 			}
 			if told, err := b.UpstreamState(ctx, "p"); err != nil || len(told.Pauses) > 0 != heeded || len(told.Corrections) > 0 != heeded {
 				b.t.Errorf("%+v, %v", told, err)

@@ -132,11 +132,8 @@ func TestLeaseLost(t *testing.T) {
 			began := time.Now()
 			test.lose(t, w, l)
 			<-ctx.Done()
-			if took := time.Since(began); took != test.want {
-				t.Errorf("it ended after %s, want %s", took, test.want)
-			}
-			if !errors.Is(context.Cause(ctx), ErrLeaseLost) || !errors.Is(ctx.Err(), context.Canceled) {
-				t.Errorf("it ended by %v, %v", context.Cause(ctx), ctx.Err())
+			if took := time.Since(began); took != test.want || !errors.Is(context.Cause(ctx), ErrLeaseLost) || !errors.Is(ctx.Err(), context.Canceled) {
+				t.Errorf("it ended after %s by %v, %v; want %s", took, context.Cause(ctx), ctx.Err(), test.want)
 			}
 			w.down.Store(false)
 			w.hung.Store(false)

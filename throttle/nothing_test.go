@@ -44,17 +44,14 @@ func TestCostsOfNothing(t *testing.T) {
 				"Decide": b.Decide, "Peek": b.Peek, "Start": b.Start, "Wait": b.Wait,
 			} {
 				d, err := ask(ctx, Request{Scope: "p/x", Costs: free})
-				if err != nil || !d.Allowed || d.RetryAfter != 0 || d.Wait != 0 || !d.Grant.Zero() || leftOf(d) != row.want {
-					b.t.Errorf("%s: %+v, %v: %s are left, want %s", verb, d, err, leftOf(d), row.want)
-				}
 				limited := ""
 				for _, r := range d.Rules {
 					if r.Limited {
 						limited = r.Rule
 					}
 				}
-				if limited != row.limited {
-					b.t.Errorf("%s: %q would make one unit wait, want %q", verb, limited, row.limited)
+				if err != nil || !d.Allowed || d.RetryAfter != 0 || d.Wait != 0 || !d.Grant.Zero() || leftOf(d) != row.want || limited != row.limited {
+					b.t.Errorf("%s: %+v, %v: %s are left, want %s; %q would make one unit wait, want %q", verb, d, err, leftOf(d), row.want, limited, row.limited)
 				}
 			}
 		})

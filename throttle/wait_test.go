@@ -91,14 +91,9 @@ func TestWaitRefuses(t *testing.T) {
 			}
 			began := time.Now()
 			d, err := l.Wait(ctx, Request{Scope: "p/x"})
-			if !errors.Is(err, ErrMaxWait) || err.Error() != test.want || d.Allowed {
-				t.Errorf("got %+v\n%v, want\n%s", d, err, test.want)
-			}
-			if errors.Is(err, context.DeadlineExceeded) != (test.deadline > 0) {
-				t.Errorf("%v: is it the deadline's?", err)
-			}
-			if took := time.Since(began); took != test.after {
-				t.Errorf("it was refused after %s, want %s", took, test.after)
+			took, ofDeadline := time.Since(began), errors.Is(err, context.DeadlineExceeded)
+			if !errors.Is(err, ErrMaxWait) || err.Error() != test.want || d.Allowed || ofDeadline != (test.deadline > 0) || took != test.after {
+				t.Errorf("after %s got %+v\n%v, want after %s\n%s", took, d, err, test.after, test.want)
 			}
 			after, err := l.Peek(t.Context(), Request{Scope: "p/x"})
 			if err != nil || after.Rules[0].ResetAfter > before.Rules[0].ResetAfter {
@@ -166,11 +161,9 @@ func TestWaitOutlastsOutage(t *testing.T) {
 			time.AfterFunc(time.Minute, func() { w.down.Store(false) })
 			began := time.Now()
 			d, err := l.Wait(t.Context(), Request{Scope: "p/x"})
-			if took := time.Since(began); took < row.after || took > row.after+5*sec || d.Allowed != (row.want == nil) {
-				t.Errorf("after %s: %+v", took, d)
-			}
-			if !errors.Is(err, row.want) || errors.Is(err, ErrUnavailable) != (row.want != nil) {
-				t.Errorf("got %v, want %v", err, row.want)
+			took := time.Since(began)
+			if took < row.after || took > row.after+5*sec || d.Allowed != (row.want == nil) || !errors.Is(err, row.want) || errors.Is(err, ErrUnavailable) != (row.want != nil) {
+				t.Errorf("after %s: %+v, %v, want %v", took, d, err, row.want)
 			}
 			<-time.After(2 * time.Minute) // for the client to notice
 		})

@@ -151,20 +151,15 @@ func TestFailedOnce(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
 	a.failing("p/a", "p/a/x", "p/b")
-	done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbRun, Failed: true, IDs: []string{"p/a-end"}, Queue: "failing"})
-	if err != nil || done.Changed != 1 {
-		t.Fatalf("%+v, %v", done, err)
+	a.changes(TaskChange{Verb: VerbRun, Failed: true, IDs: []string{"p/a-end"}, Queue: "failing"}, 1)
+	if done := a.changes(TaskChange{Verb: VerbCancel, Failed: true, IDs: []string{"p/a-end", "p/b-end", "a0"}}, 1); done.Left[waiting.Pending] != 2 {
+		t.Errorf("%+v", done)
 	}
-	done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Failed: true, IDs: []string{"p/a-end", "p/b-end", "a0"}})
-	if err != nil || done.Changed != 1 || done.Left[waiting.Pending] != 2 {
-		t.Errorf("%+v, %v", done, err)
+	if done := a.changes(TaskChange{Verb: VerbCancel, Failed: true, Scope: "p/a", Most: 2}, 2); !done.More || len(a.places()) != 7 {
+		t.Errorf("%+v, %q", done, a.places())
 	}
-	done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Failed: true, Scope: "p/a", Most: 2})
-	if err != nil || done.Changed != 2 || !done.More || len(a.places()) != 7 {
-		t.Errorf("%+v, %v, %q", done, err, a.places())
-	}
-	if done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Failed: true}); err != nil || done.Changed != 2 || len(a.failed()) > 0 {
-		t.Errorf("%+v, %v, left %q", done, err, a.failed())
+	if a.changes(TaskChange{Verb: VerbCancel, Failed: true}, 2); len(a.failed()) > 0 {
+		t.Errorf("left %q", a.failed())
 	}
 	for _, c := range []TaskChange{{Verb: VerbMove, Failed: true, To: "p"}, {Verb: VerbRun, Failed: true, Type: "mail"}, {Verb: VerbCancel, Scope: "p", Error: "x"}} {
 		if _, err := a.ApplyTasks(t.Context(), admin, c); !errors.As(err, new(*TaskChangeError)) {

@@ -56,10 +56,7 @@ func TestPreview(t *testing.T) {
 		{Change{Verb: VerbRemove, Scope: "q", Rule: "rate"}, 1, 1, 1, 10 * time.Second, 0, ReasonUnmatched},
 	} {
 		p, err := a.Preview(t.Context(), admin, c.change)
-		if err != nil {
-			t.Errorf("%+v: %v", c.change, err)
-			continue
-		}
+		must(t, err)
 		e := p.Effect
 		near := func(last Last, want time.Duration) bool {
 			in := time.Until(last.Start.Time)

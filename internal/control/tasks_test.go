@@ -27,6 +27,16 @@ func newTasks(t *testing.T) (*asked, *bytes.Buffer) {
 	return a, audit
 }
 
+// changes wants so many tasks to be changed.
+func (a *asked) changes(c TaskChange, want int) TasksDone {
+	a.t.Helper()
+	done, err := a.ApplyTasks(a.t.Context(), admin, c)
+	if err != nil || done.Changed != want {
+		a.t.Errorf("%+v: %+v, %v; want %d changed", c, done, err, want)
+	}
+	return done
+}
+
 // places are the scopes and ids of the tasks that wait, in their order within each scope.
 func (a *asked) places() (all []string) {
 	a.t.Helper()
@@ -88,8 +98,8 @@ func TestApplyTasks(t *testing.T) {
 func TestMostTasks(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
-	if done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbCancel, Scope: "p", Most: 2}); err != nil || done.Changed != 2 || !done.More || len(a.places()) != 5 {
-		t.Errorf("%+v, %v", done, err)
+	if done := a.changes(TaskChange{Verb: VerbCancel, Scope: "p", Most: 2}, 2); !done.More || len(a.places()) != 5 {
+		t.Errorf("%+v, %q", done, a.places())
 	}
 }
 
@@ -120,14 +130,8 @@ func TestTaskRoles(t *testing.T) {
 						if (err == nil) != want || (countErr == nil) != want || want && done.Changed == 0 {
 							t.Errorf("%+v, %v, and counting %v; want allowed %t", done, err, countErr, want)
 						}
-						if want {
-							return
-						}
-						if role > RoleNone && !errors.As(err, new(*ForbiddenError)) {
-							t.Errorf("refused with %v", err)
-						}
-						if !slices.Equal(a.places(), before) || audit.Len() > 0 {
-							t.Errorf("something was changed: %q, %s", a.places(), audit)
+						if !want && (role > RoleNone && !errors.As(err, new(*ForbiddenError)) || !slices.Equal(a.places(), before) || audit.Len() > 0) {
+							t.Errorf("refused with %v, or something was changed: %q, %s", err, a.places(), audit)
 						}
 					})
 				}
@@ -213,9 +217,8 @@ func TestClear(t *testing.T) {
 	}
 	a.enqueue(queue.Task{Scope: "p/a", ID: "later"}, queue.Task{Scope: "p/new", ID: "newer"})
 	all.Before = n.At
-	done, err := a.ApplyTasks(t.Context(), admin, all)
-	if err != nil || done.Changed != 6 || done.More || len(done.Left) > 0 || len(done.Tasks) != 6 {
-		t.Errorf("%+v, %v", done, err)
+	if done := a.changes(all, 6); done.More || len(done.Left) > 0 || len(done.Tasks) != 6 {
+		t.Errorf("%+v", done)
 	}
 	if got := a.places(); !slices.Equal(got, []string{"p/a:later", "p/new:newer", "q:q"}) {
 		t.Errorf("%q wait", got)
@@ -233,9 +236,7 @@ func TestClear(t *testing.T) {
 	if err != nil || len(actions) != 1 || actions[0].Verb != "clear" || actions[0].Scope != "p" || actions[0].Changed != 6 || actions[0].Reason != "wrong batch" {
 		t.Errorf("%+v, %v", actions, err)
 	}
-	if done, err = a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"}); err != nil || done.Changed != 2 {
-		t.Errorf("without a time it is about all that wait now: %+v, %v", done, err)
-	}
+	a.changes(TaskChange{Verb: VerbClear, Scope: "p"}, 2) // without a time it is about all that wait now
 }
 
 // It goes on in bounded steps until none is left. A place whose task has gone holds none of them up.
@@ -268,10 +269,7 @@ func TestClearLeavesGranted(t *testing.T) {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	id := woken.Granted[0].ID
-	done, err := a.ApplyTasks(t.Context(), admin, TaskChange{Verb: VerbClear, Scope: "p"})
-	if err != nil || done.Changed != 5 {
-		t.Errorf("%+v, %v", done, err)
-	}
+	a.changes(TaskChange{Verb: VerbClear, Scope: "p"}, 5)
 	if _, err := a.inspector.GetTaskInfo("default", id); err != nil {
 		t.Errorf("task %s was granted its start: %v", id, err)
 	}

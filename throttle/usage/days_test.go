@@ -180,10 +180,7 @@ func TestFine(t *testing.T) {
 				t.Errorf("%s: %+v in all", scope, all)
 			}
 			for _, p := range points[len(points)-40 : len(points)-2] { // the others begin or end within
-				if off := p.Units - 15*want.Units; off < -8 || off > 8 {
-					t.Errorf("%s at %s: %+v, want 15 s of %+v", scope, p.At, p.Sum, want)
-				}
-				if off := p.Tasks - 15*want.Tasks; off < -8 || off > 8 {
+				if units, tasks := p.Units-15*want.Units, p.Tasks-15*want.Tasks; units < -8 || units > 8 || tasks < -8 || tasks > 8 {
 					t.Errorf("%s at %s: %+v, want 15 s of %+v", scope, p.At, p.Sum, want)
 				}
 			}

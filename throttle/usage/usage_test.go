@@ -129,11 +129,8 @@ func TestWhoSpent(t *testing.T) {
 						t.Errorf("%s: %+v, began at %s", scope, s, began)
 					}
 				}
-				if sum != got.All {
-					t.Errorf("%s: all are %+v, the spenders' %+v", scope, got.All, sum)
-				}
-				if before := got.To.Sub(got.From) - since; before < 0 || before > slot {
-					t.Errorf("since %s: from %s to %s", since, got.From, got.To)
+				if before := got.To.Sub(got.From) - since; sum != got.All || before < 0 || before > slot {
+					t.Errorf("%s, since %s: from %s to %s all are %+v, the spenders' %+v", scope, since, got.From, got.To, got.All, sum)
 				}
 			}
 		}
@@ -245,15 +242,12 @@ func TestFloodOfTypes(t *testing.T) {
 			if got.All != all || got.Other != other {
 				t.Errorf("%s: all %+v, want %+v; others %+v, want %+v", scope, got.All, all, got.Other, other)
 			}
-			if len(got.ByUnit) != mostKinds || got.ByUnit["tokens"] != flushes*(1_000_000+10*types) {
-				t.Errorf("%s: %v", scope, got.ByUnit)
-			}
 			sum := got.OtherByUnit["tokens"]
 			for _, s := range got.Spenders {
 				sum += s.ByUnit["tokens"]
 			}
-			if sum != got.ByUnit["tokens"] || got.OtherByUnit["tokens"] == 0 {
-				t.Errorf("%s: %d tokens of listed and others", scope, sum)
+			if len(got.ByUnit) != mostKinds || got.ByUnit["tokens"] != flushes*(1_000_000+10*types) || sum != got.ByUnit["tokens"] || got.OtherByUnit["tokens"] == 0 {
+				t.Errorf("%s: %v; %d tokens of listed and others", scope, got.ByUnit, sum)
 			}
 		}
 	})
@@ -380,11 +374,9 @@ func TestReadForeign(t *testing.T) {
 		rdb.HSet(t.Context(), key, "rows", "x", "Rows", 5, "tokens:a/b", 7, "tokens:gone//t", 3, ":app//t", 1, "bytes:app//t", -4)
 	}
 	got := read(t, rdb, prefix, "p", time.Minute)
-	if want := []string{"app t 3/0 map[tokens:1]"}; !slices.Equal(byUnit(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) {
+	if want := []string{"app t 3/0 map[tokens:1]"}; !slices.Equal(byUnit(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) ||
+		!maps.Equal(got.ByUnit, map[string]int64{"tokens": 1}) || got.OtherByUnit != nil {
 		t.Errorf("got %q, %+v", byUnit(got), got)
-	}
-	if !maps.Equal(got.ByUnit, map[string]int64{"tokens": 1}) || got.OtherByUnit != nil {
-		t.Errorf("got %v, others %v", got.ByUnit, got.OtherByUnit)
 	}
 }
 

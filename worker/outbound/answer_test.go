@@ -116,31 +116,28 @@ func FuzzClean(f *testing.F) {
 
 func TestHugeAnswerIsCutShort(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{200, 500} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			t.Parallel()
-			sent := make(chan int64, 1)
-			s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(status)
-				var total int64
-				chunk := make([]byte, 32<<10)
-				for {
-					n, err := w.Write(chunk)
-					total += int64(n)
-					if err != nil {
-						sent <- total
-						return
-					}
-				}
-			})
-			err := run(t, handler(t, Config{MaxResponse: 64 << 10}, seams{}), payload{URL: s.URL})
-			if (err == nil) != (status == 200) {
-				t.Errorf("err = %v", err)
+	sent := make(chan int64, 1)
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/500" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		var total int64
+		chunk := make([]byte, 32<<10)
+		for {
+			n, err := w.Write(chunk)
+			if total += int64(n); err != nil {
+				sent <- total
+				return
 			}
-			if n := <-sent; n > 64<<20 { // what the kernel's buffers hold, not what the server would send
-				t.Errorf("the server could send %d bytes", n)
-			}
-		})
+		}
+	})
+	for path, fails := range map[string]bool{"/200": false, "/500": true} {
+		if err := run(t, handler(t, Config{MaxResponse: 64 << 10}, seams{}), payload{URL: s.URL + path}); (err != nil) != fails {
+			t.Errorf("%s: %v", path, err)
+		}
+		if n := <-sent; n > 64<<20 { // what the kernel's buffers hold, not what the server would send
+			t.Errorf("the server could send %d bytes", n)
+		}
 	}
 }
 
@@ -164,28 +161,25 @@ func (h *hungry) Read(b []byte) (int, error) {
 func TestEndlessAnswerEndsWithTheRun(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{200, 404, 500} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			t.Parallel()
-			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				w.WriteHeader(status)
-				_, _ = io.WriteString(w, "so far")
-				w.(http.Flusher).Flush()
-				<-r.Context().Done()
-			})
-			ctx, cancel := context.WithCancel(t.Context()) // the run ends while the body is read
-			defer cancel()
-			h := handler(t, Config{}, seams{wrap: func(c net.Conn) net.Conn { return &hungry{Conn: c, mark: "so far", f: cancel} }})
-			err := h.ProcessTask(ctx, task(t, payload{URL: s.URL}))
-			if status == 200 {
-				must(t, err)
-				return
-			}
-			var got *StatusError
-			if !errors.As(err, &got) || got.Status != status || got.Snippet != "so far" {
-				t.Fatalf("err = %v, want status %d with what came of the body", err, status)
-			}
-			wantPermanent(t, err, status == 404)
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "so far")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
 		})
+		ctx, cancel := context.WithCancel(t.Context()) // the run ends while the body is read
+		h := handler(t, Config{}, seams{wrap: func(c net.Conn) net.Conn { return &hungry{Conn: c, mark: "so far", f: cancel} }})
+		err := h.ProcessTask(ctx, task(t, payload{URL: s.URL}))
+		cancel()
+		if status == 200 {
+			must(t, err)
+			continue
+		}
+		var got *StatusError
+		if !errors.As(err, &got) || got.Status != status || got.Snippet != "so far" {
+			t.Fatalf("err = %v, want status %d with what came of the body", err, status)
+		}
+		wantPermanent(t, err, status == 404)
 	}
 }
 
@@ -235,21 +229,18 @@ func TestCompressedAnswerStaysCompressed(t *testing.T) {
 func TestHeaderFloodEnds(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]string{"headers": "X-More: more\r\n", "informational answers": "HTTP/1.1 103 Early Hints\r\n\r\n"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := listen(t, func(p *peer) {
-				p.request()
-				if name == "headers" {
-					p.say("HTTP/1.1 200 OK\r\n")
+		s := listen(t, func(p *peer) {
+			p.request()
+			if name == "headers" {
+				p.say("HTTP/1.1 200 OK\r\n")
+			}
+			for {
+				if _, err := io.WriteString(p, line); err != nil {
+					return
 				}
-				for {
-					if _, err := io.WriteString(p, line); err != nil {
-						return
-					}
-				}
-			})
-			wantPermanent(t, run(t, handler(t, Config{}, seams{}), payload{URL: s.url}), false, "headers exceeded 65536 bytes")
+			}
 		})
+		wantPermanent(t, run(t, handler(t, Config{}, seams{}), payload{URL: s.url}), false, "headers exceeded 65536 bytes")
 	}
 }
 

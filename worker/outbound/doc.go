@@ -40,7 +40,7 @@
 //
 // A request that got no answer is retried. If a run ends before the answer, its error says after how
 // long and what it waited for, and wraps the deadline, or the cancellation and its cause
-// (TestTimeoutSaysHowLongAndForWhat, TestTimeoutCoversDialling, TestCancellationIsNotHidden). A
+// (TestTimeoutSaysHowLongAndForWhat, TestCancellationIsNotHidden). A
 // context without a deadline gets 30 seconds (TestWithoutDeadlineThirtySeconds). A payload that is no
 // request is a *PayloadError with asynq.SkipRetry that names the field (TestBadPayloadSaysWhichField).
 //

@@ -26,9 +26,7 @@ func callOf(tb testing.TB, p payload) *call {
 	if p.URL == "" {
 		p.URL = "http://h/"
 	}
-	data, err := json.Marshal(p)
-	must(tb, err)
-	c, err := parseCall(data, nil, nil, "ua")
+	c, err := parseCall(task(tb, p).Payload(), nil, nil, "ua")
 	must(tb, err)
 	return c
 }
@@ -257,9 +255,7 @@ func FuzzHide(f *testing.F) {
 	f.Add("a"+strings.Repeat(" ", 40)+"a", "", "", "aa"+strings.Repeat(" ", 40)+"a", uint8(0), uint8(0))
 	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
 		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
-		data, err := json.Marshal(p)
-		must(t, err)
-		c, err := parseCall(data, nil, nil, "ua")
+		c, err := parseCall(task(t, p).Payload(), nil, nil, "ua")
 		if err != nil {
 			return
 		}
