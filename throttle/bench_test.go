@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // bench is a limiter whose clock is the test's own, on one kind of server.
 type bench struct {

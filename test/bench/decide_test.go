@@ -50,12 +50,7 @@ func BenchmarkDecide(b *testing.B) {
 			byLimiter(b, rdb, aheadOf, "f/", false),
 		}
 	})
-	measureDecisions(b, alike, callers, func(rdb *redis.Client) []decider {
-		return []decider{
-			ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)),
-			ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
-		}
-	})
+	measureOneKey(b, alike, callers)
 	measureDecisions(b, four, callers, func(rdb *redis.Client) []decider {
 		return []decider{
 			byRedisRate(rdb),
@@ -73,13 +68,18 @@ func BenchmarkCallers(b *testing.B) {
 		if n > 1 {
 			name = strconv.Itoa(n) + " callers"
 		}
-		measureDecisions(b, "decisions, "+name+", one rule, one key", n, func(rdb *redis.Client) []decider {
-			return []decider{
-				ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)),
-				ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
-			}
-		})
+		measureOneKey(b, "decisions, "+name+", one rule, one key", n)
 	}
+}
+
+// measureOneKey has so many callers decide on one key.
+func measureOneKey(b *testing.B, name string, callers int) {
+	b.Helper()
+	measureDecisions(b, name, callers, func(rdb *redis.Client) []decider {
+		return []decider{
+			ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)), ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
+		}
+	})
 }
 
 // measureDecisions gives each decider a turn, several times: so many callers ask it. The first is
@@ -193,32 +193,29 @@ func ahead(r policy.Rule) policy.Rule {
 	return r
 }
 
+// fourRules are at three levels, over so many seconds and each changed.
+func fourRules(seconds int64, change func(policy.Rule) policy.Rule) policy.ScopeConfig {
+	limit, per := seconds*neverFull, time.Duration(seconds)*time.Second
+	return policy.ScopeConfig{
+		Rules: []policy.Rule{change(sliding("account", limit, per))},
+		Scopes: map[string]policy.ScopeConfig{"*": {
+			Rules: []policy.Rule{
+				change(bucket("tenant", limit, per, neverFull)),
+				change(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
+			},
+			Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{change(sliding("endpoint", limit, per))}}},
+		}},
+	}
+}
+
 // unreached is a policy whose limits nothing here comes near.
 func unreached(b *testing.B) *policy.Policy {
 	b.Helper()
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
 		"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
 		"f": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
-		"g": {
-			Rules: []policy.Rule{ahead(sliding("account", 10*neverFull, 10*time.Second))},
-			Scopes: map[string]policy.ScopeConfig{"*": {
-				Rules: []policy.Rule{
-					ahead(bucket("tenant", 10*neverFull, 10*time.Second, neverFull)),
-					ahead(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
-				},
-				Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{ahead(sliding("endpoint", 10*neverFull, 10*time.Second))}}},
-			}},
-		},
-		"q": {
-			Rules: []policy.Rule{sliding("account", neverFull, time.Second)},
-			Scopes: map[string]policy.ScopeConfig{"*": {
-				Rules: []policy.Rule{
-					bucket("tenant", neverFull, time.Second, neverFull),
-					{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
-				},
-				Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{sliding("endpoint", neverFull, time.Second)}}},
-			}},
-		},
+		"g": fourRules(10, ahead),
+		"q": fourRules(1, func(r policy.Rule) policy.Rule { return r }),
 	})
 	must(b, err)
 	return policy
