@@ -19,7 +19,8 @@ const onUse = fixedWindow + ", on use"
 // The definitions once more, as slow and as plain as they can be written: each
 // looks at every window, pair or moment by itself.
 
-func bruteSliding(calls []countapi.Call, limit int64, per time.Duration) bool {
+// bruteSliding is the most units in any window.
+func bruteSliding(calls []countapi.Call, per time.Duration) (most int64) {
 	for _, start := range calls {
 		var units int64
 		for _, c := range calls {
@@ -27,11 +28,9 @@ func bruteSliding(calls []countapi.Call, limit int64, per time.Duration) bool {
 				units += c.Cost
 			}
 		}
-		if units > limit {
-			return true
-		}
+		most = max(most, units)
 	}
-	return false
+	return most
 }
 
 func bruteBucket(calls []countapi.Call, limit, burst int64, per, jitter time.Duration) bool {
@@ -108,7 +107,8 @@ func bruteOpened(calls []countapi.Call, limit int64, per, from time.Duration) bo
 	return true
 }
 
-func bruteConcurrency(calls []countapi.Call, limit int64, jitter time.Duration) bool {
+// bruteConcurrency is the most calls at any moment.
+func bruteConcurrency(calls []countapi.Call, jitter time.Duration) (most int64) {
 	for _, at := range calls {
 		var n int64
 		for _, c := range calls {
@@ -120,11 +120,9 @@ func bruteConcurrency(calls []countapi.Call, limit int64, jitter time.Duration) 
 				n++
 			}
 		}
-		if n > limit {
-			return true
-		}
+		most = max(most, n)
 	}
-	return false
+	return most
 }
 
 // TestAgainstBruteForce holds Check against the plain definitions on small
@@ -145,13 +143,15 @@ func TestAgainstBruteForce(t *testing.T) {
 				calls[i].Cost = 1
 			}
 		}
+		sliding := bruteSliding(calls, per)
+		worst := map[string]int64{slidingWindow: sliding, tokenBucket: sliding, concurrency: bruteConcurrency(calls, 0)}
 		sorted := slices.Clone(calls)
 		slices.SortFunc(sorted, func(a, b countapi.Call) int { return cmp.Compare(a.Arrived, b.Arrived) })
 		for algorithm, want := range map[string]bool{
-			slidingWindow: bruteSliding(calls, limit, per-jitter),
+			slidingWindow: bruteSliding(calls, per-jitter) > limit,
 			tokenBucket:   bruteBucket(calls, limit, burst, per, jitter),
 			fixedWindow:   bruteFixed(calls, limit, per, jitter),
-			concurrency:   bruteConcurrency(calls, limit, jitter),
+			concurrency:   bruteConcurrency(calls, jitter) > limit,
 			onUse:         bruteOpened(sorted, limit, per, -per),
 		} {
 			r := rule{name: "r", algorithm: strings.TrimSuffix(algorithm, onUse[len(fixedWindow):]), onUse: algorithm == onUse, limit: limit, burst: burst, per: per}
@@ -173,6 +173,9 @@ func TestAgainstBruteForce(t *testing.T) {
 				t.Fatalf("seed %d: %+v, jitter %v: exceeded %v, by definition %v\n%+v\n%+v",
 					seed, r, jitter, row.Exceeded, want, calls, row)
 			}
+			if most, is := worst[algorithm]; is && row.Worst != most {
+				t.Fatalf("seed %d: %s: the most is %d, by definition %d\n%+v", seed, algorithm, row.Worst, most, calls)
+			}
 			if want {
 				exceeded[algorithm]++
 			}
@@ -186,12 +189,7 @@ func TestAgainstBruteForce(t *testing.T) {
 }
 
 func hasWeights(calls []countapi.Call) bool {
-	for _, c := range calls {
-		if c.Cost > 1 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(calls, func(c countapi.Call) bool { return c.Cost > 1 })
 }
 
 func randomCalls(rnd *rand.Rand) []countapi.Call {

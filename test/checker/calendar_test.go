@@ -2,6 +2,8 @@ package checker
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,27 +11,17 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// calledAt is a log of calls of one unit, with the moment from which it counts.
-func calledAt(t *testing.T, times ...string) (calls []countapi.Call, epoch time.Time) {
-	t.Helper()
-	var since []time.Duration
-	for i, text := range times {
-		at, err := time.Parse(time.RFC3339Nano, text)
-		must(t, err)
-		if i == 0 {
-			epoch = at
-		}
-		since = append(since, at.Sub(epoch))
-	}
-	return at(since...), epoch
-}
-
-// judged is the row of a rule for calls at some times. It holds what the report says as a whole against whether the rule is exceeded.
+// judged is the row of a rule for calls of one unit at some times. It holds what the report says as a whole against whether the rule is
+// exceeded.
 func judged(t *testing.T, rule string, jitter time.Duration, exceeded bool, times ...string) Row {
 	t.Helper()
-	calls, epoch := calledAt(t, times...)
-	r, err := Check(Input{Limits: one(t, rule), Calls: calls, Jitter: jitter, Epoch: epoch})
-	must(t, err)
+	var since []time.Duration
+	for _, text := range times {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		must(t, err)
+		since = append(since, at.Sub(epoch))
+	}
+	r := check(t, Input{Limits: one(t, rule), Calls: at(since...), Jitter: jitter})
 	if r.Rows[0].Exceeded != exceeded || (len(r.Violations()) > 0) != exceeded {
 		t.Errorf("exceeded %t, want %t: %+v, violations %q", r.Rows[0].Exceeded, exceeded, r.Rows[0], r.Violations())
 	}
@@ -46,7 +38,7 @@ func TestCalendars(t *testing.T) {
 		berlin  = `algorithm: calendar, limit: 1, resets: "30 2 * * *", timezone: Europe/Berlin`
 		rolling = `algorithm: calendar, limit: 2, resets: "0 0 * * *", rollover: 1`
 	)
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		rule     string
 		times    []string
 		jitter   time.Duration
@@ -68,10 +60,8 @@ func TestCalendars(t *testing.T) {
 		"left over":                     {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z"}, 0, 2, false},
 		"nothing left over":             {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z"}, 0, 3, true},
 		"no more left over than may be": {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z"}, 0, 3, true},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			if row := judged(t, tt.rule, tt.jitter, tt.exceeded, tt.times...); row.Worst != tt.worst {
 				t.Errorf("worst %d, want %d", row.Worst, tt.worst)
 			}
@@ -109,5 +99,179 @@ func TestPeriodsAgree(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Each violation is planted beside a log that is exactly at the limit.
+func TestHours(t *testing.T) {
+	t.Parallel()
+	const (
+		newYork = `, active: "* 8-19 * * 1-5", timezone: America/New_York` // 12:00 to 24:00 UTC in summer
+		sliding = "algorithm: sliding-window, limit: 1, per: 1h" + newYork
+		places  = "algorithm: concurrency, limit: 1" + newYork
+		night   = `algorithm: fixed-window, limit: 1, per: 1h, active: "* 2 * * *", timezone: Europe/Berlin`
+		closed  = "algorithm: sliding-window, limit: 0, per: 1s" + newYork
+	)
+	for name, tt := range map[string]struct {
+		rule     string
+		times    []string
+		jitter   time.Duration
+		calls    int
+		exceeded bool
+	}{
+		"before they begin":             {sliding, []string{"2026-07-01T11:59:58Z", "2026-07-01T11:59:59.999999999Z", "2026-07-01T12:00:00Z"}, 0, 1, false},
+		"when they have begun":          {sliding, []string{"2026-07-01T12:00:00Z", "2026-07-01T12:59:59.999999999Z"}, 0, 2, true},
+		"when they are over":            {sliding, []string{"2026-07-01T23:59:59.999999999Z", "2026-07-02T00:00:00Z", "2026-07-02T00:00:00Z"}, 0, 1, false},
+		"before they are over":          {sliding, []string{"2026-07-01T23:59:59.999999999Z", "2026-07-01T23:59:59Z"}, 0, 2, true},
+		"on a Saturday":                 {sliding, []string{"2026-07-04T13:00:00Z", "2026-07-04T13:00:00Z"}, 0, 0, false},
+		"in winter they begin at 13:00": {sliding, []string{"2026-01-07T12:00:00Z", "2026-01-07T12:00:00Z", "2026-01-07T13:00:00Z"}, 0, 1, false},
+		"in winter they end at 01:00":   {sliding, []string{"2026-01-08T00:30:00Z", "2026-01-08T00:59:59Z"}, 0, 2, true},
+		"it may have started before":    {sliding, []string{"2026-07-01T12:00:00.009Z", "2026-07-01T12:30:00Z"}, 10 * time.Millisecond, 2, false},
+		"it has not started before":     {sliding, []string{"2026-07-01T12:00:00.010Z", "2026-07-01T12:30:00Z"}, 10 * time.Millisecond, 2, true},
+		"places outside are nobody's":   {places, []string{"2026-07-01T11:59:59.999Z", "2026-07-01T12:00:00Z"}, 0, 1, false},
+		"places inside are counted":     {places, []string{"2026-07-01T12:00:00Z", "2026-07-01T12:00:00Z"}, 0, 2, true},
+		"an hour that clocks skip":      {night, []string{"2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z", "2026-03-29T01:00:00Z"}, 0, 0, false},
+		"an hour that they show twice":  {night, []string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:59:59Z"}, 0, 3, true},
+		"nothing at all":                {closed, []string{"2026-07-01T12:00:00Z"}, 0, 1, true},
+		"all that one likes":            {closed, []string{"2026-07-01T11:00:00Z"}, 0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if row := judged(t, tt.rule, tt.jitter, tt.exceeded, tt.times...); row.Calls != tt.calls || row.Used != nil {
+				t.Errorf("%d calls, want %d: %+v", row.Calls, tt.calls, row)
+			}
+		})
+	}
+}
+
+// The two who read hours, the judge and what it judges, find the same minutes.
+func TestHoursAgree(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	held, all := 0, 0
+	for _, active := range []string{"* 8-19 * * 1-5", "*/7 * * * *", "30 2 * * *", "* 0-3 1 * 0", "* 2 * 3,10 *", "0-29 */2 * * *"} {
+		for _, zone := range []string{"UTC", "America/New_York", "Europe/Dublin", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana"} {
+			ours, err := readHours(active, zone)
+			must(t, err)
+			theirs, err := wallclock.ParseWindow(active, zone)
+			must(t, err)
+			for range 200 {
+				when := time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rnd.Int64N(int64(20 * 365 * 24 * time.Hour))))
+				if _, shift := when.In(ours.zone).ZoneBounds(); !shift.IsZero() && rnd.IntN(2) == 0 {
+					when = shift.Add(time.Duration(rnd.Int64N(int64(6*time.Hour))) - 3*time.Hour)
+				}
+				if ours.shows(when) != theirs.Holds(when) {
+					t.Fatalf("seed %d: %q in %s at %v: %v", seed, active, zone, when.UTC(), ours.shows(when))
+				}
+				if all++; ours.shows(when) {
+					held++
+				}
+			}
+		}
+	}
+	if held < all/20 || held > all/2 {
+		t.Errorf("%d of %d moments are in their hours; the test should see both", held, all)
+	}
+}
+
+// "Nor one that is paused by hand, until its pause ends."
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	limits := parse(t, `
+limits:
+  p:
+    scopes:
+      "*": {paused: true, paused_until: "2027-01-15T08:00:01Z"}
+      free: {paused: false}
+      ever: {paused: true, rules: [{name: r, algorithm: concurrency, limit: 1}]}
+  q:
+    paused: true
+    paused_until: 2027-01-15T08:00:01+00:00
+    scopes: {x: {paused: false, rules: [{name: r, algorithm: concurrency, limit: 1}]}}
+`) // epoch is 750 ms before that
+	for name, tt := range map[string]struct {
+		scope     string
+		at        time.Duration
+		paused    bool
+		unmatched bool
+	}{
+		"by the star":                   {"p/a", 0, true, false},
+		"below what is paused":          {"p/a/b", 750*ms - 1, true, false},
+		"it has ended":                  {"p/a", 750 * ms, false, true}, // no rule is left
+		"beside it":                     {"p", 0, false, true},
+		"lifted for one":                {"p/free", 0, false, true},
+		"for good":                      {"p/ever", 365 * 24 * time.Hour, true, false},
+		"further up it stays paused":    {"q/x", 0, true, false},
+		"further up it ends, and is on": {"q/x", 750 * ms, false, false},
+	} {
+		calls := at(tt.at)
+		calls[0].Scope = tt.scope
+		r := check(t, Input{Limits: limits, Calls: calls, Jitter: ms})
+		if len(r.Paused) > 0 != tt.paused || len(r.Unmatched) > 0 != tt.unmatched || r.Exceeded() != (tt.paused || tt.unmatched) || r.OK() == r.Exceeded() {
+			t.Errorf("%s: paused %q, unmatched %q", name, r.Paused, r.Unmatched)
+		}
+		if says := strings.Join(r.Violations(), "; "); strings.Contains(says, tt.scope+" was called while it was paused") != tt.paused {
+			t.Errorf("%s: %q", name, says)
+		}
+	}
+}
+
+// of gives the calls their costs by unit.
+func of(calls []countapi.Call, costs ...map[string]int64) []countapi.Call {
+	for i, c := range costs {
+		calls[i].Costs = c
+	}
+	return calls
+}
+
+// "Units are those that a call says it costs, of the rule's unit."
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	const (
+		tokens   = "algorithm: sliding-window, limit: 10, per: 1s, unit: tokens"
+		bucket   = "algorithm: token-bucket, limit: 10, per: 1s, burst: 10, unit: tokens"
+		requests = "algorithm: sliding-window, limit: 1, per: 1s"
+		places   = "algorithm: concurrency, limit: 1"
+	)
+	type costs = map[string]int64
+	for name, tt := range map[string]struct {
+		rule     string
+		calls    []countapi.Call
+		counted  int
+		units    int64
+		exceeded bool
+	}{
+		"tokens at the limit":        {tokens, of(at(0, 0), costs{"tokens": 4}, costs{"tokens": 6}), 2, 10, false},
+		"a token over":               {tokens, of(at(0, 0), costs{"tokens": 5}, costs{"tokens": 6}), 2, 11, true},
+		"a token over the burst":     {bucket, of(at(0, 0), costs{"tokens": 5}, costs{"tokens": 6}), 2, 11, true},
+		"no tokens are no calls":     {tokens, of(at(0, 0), costs{"rows": 500}, costs{"tokens": 0}), 0, 0, false},
+		"a number counts everywhere": {tokens, costing(at(0, 0), 5, 6), 2, 11, true},
+		"a request each":             {requests, of(at(0, 0), costs{"tokens": 0}, costs{"tokens": 6}), 2, 2, true},
+		"no requests":                {requests, of(at(0, 0), costs{"requests": 0, "tokens": 5}, costs{"requests": 1}), 1, 1, false},
+		"places are taken":           {places, of(at(0, 0), costs{"requests": 0}, costs{"tokens": 6}), 2, 1, true},
+	} {
+		r := check(t, Input{Limits: one(t, tt.rule), Calls: tt.calls})
+		if row := r.Rows[0]; row.Calls != tt.counted || row.Units != tt.units || row.Exceeded != tt.exceeded || row.Tasks != tt.counted {
+			t.Errorf("%s: %+v", name, row)
+		}
+	}
+	bad := Input{Limits: one(t, tokens), Calls: of(at(0), costs{"tokens": -1}), Epoch: epoch}
+	if r, err := Check(bad); err == nil {
+		t.Errorf("less than nothing: %+v", r)
+	}
+}
+
+// Tasks say what they cost as calls do, and a call that costs otherwise is told.
+func TestTasksWithUnits(t *testing.T) {
+	t.Parallel()
+	tasks, err := ReadTasks(strings.NewReader(`{"id":"id0","scope":"payments","cost":{"tokens":5}}
+{"id":"id1","scope":"payments","cost":{"requests":2,"tokens":5}}
+`))
+	must(t, err)
+	calls := of(at(0, 0), map[string]int64{"requests": 1, "tokens": 5}, map[string]int64{"requests": 2, "tokens": 6})
+	calls[1].Cost = 2
+	r := check(t, Input{Limits: one(t, "algorithm: sliding-window, limit: 20, per: 1s, unit: tokens"), Calls: calls, Tasks: tasks})
+	if !slices.Equal(r.Mismatched, []string{"id1"}) || r.Exceeded() {
+		t.Errorf("%+v", r)
 	}
 }

@@ -3,6 +3,7 @@ package checker
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,73 +25,50 @@ func TestWhatBecameOfEachTask(t *testing.T) {
 	type want struct {
 		lost, duplicates, unknown, mismatched, over []string
 	}
-	tests := map[string]struct {
-		change func([]countapi.Call) []countapi.Call
+	for name, tt := range map[string]struct {
+		n      int                    // the call that is changed, of three
+		change func(c *countapi.Call) // nil: it is not there
+		twice  bool                   // the call comes once more, as it was
 		want   want
 	}{
-		"all well": {func(c []countapi.Call) []countapi.Call { return c }, want{}},
-		"lost":     {func(c []countapi.Call) []countapi.Call { return c[1:] }, want{lost: []string{"id0"}}},
-		"failed for good": {func(c []countapi.Call) []countapi.Call {
-			c[1].Status = 500
-			return c
-		}, want{lost: []string{"id1"}}},
-		"never answered": {func(c []countapi.Call) []countapi.Call {
-			c[1].Status = 0
-			return c
-		}, want{lost: []string{"id1"}}},
-		"succeeded twice": {func(c []countapi.Call) []countapi.Call { return append(c, c[2]) },
-			want{duplicates: []string{"id2"}}},
-		"retried within its budget": {func(c []countapi.Call) []countapi.Call {
-			again := c[2]
-			c[2].Status = 503
-			return append(c, again)
-		}, want{}},
-		"retried beyond its budget": {func(c []countapi.Call) []countapi.Call {
-			again := c[1]
-			c[1].Status = 503
-			return append(c, again)
-		}, want{over: []string{"id1"}}},
-		"unknown": {func(c []countapi.Call) []countapi.Call {
-			again := c[1]
-			again.ID = "stranger"
-			return append(c, again)
-		}, want{unknown: []string{"stranger"}}},
-		"nameless": {func(c []countapi.Call) []countapi.Call {
-			again := c[1]
-			again.ID = ""
-			return append(c, again)
-		}, want{unknown: []string{""}}},
-		"another cost": {func(c []countapi.Call) []countapi.Call {
-			c[0].Cost = 2
-			return c
-		}, want{mismatched: []string{"id0"}}},
-		"another scope": {func(c []countapi.Call) []countapi.Call {
-			c[0].Scope = "payments/acme"
-			return c
-		}, want{mismatched: []string{"id0"}}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := check(t, Input{Limits: l, Calls: tt.change(at(0, 1, 2)), Tasks: tasks})
-			got := want{r.Lost, r.Duplicates, r.Unknown, r.Mismatched, r.OverBudget}
-			if fmt.Sprint(got) != fmt.Sprint(tt.want) || r.OK() != reflect.DeepEqual(tt.want, want{}) {
-				t.Errorf("%q, want %q", got, tt.want)
-			}
-			if r.Exceeded() || r.Rows[0].Lost != len(tt.want.lost) || r.Rows[0].Tasks != 3 {
-				t.Errorf("row %+v", r.Rows[0])
-			}
-			if (len(r.Violations()) == 0) != r.OK() {
-				t.Errorf("violations %q", r.Violations())
-			}
-		})
+		"all well":                  {0, func(*countapi.Call) {}, false, want{}},
+		"lost":                      {0, nil, false, want{lost: []string{"id0"}}},
+		"failed for good":           {1, func(c *countapi.Call) { c.Status = 500 }, false, want{lost: []string{"id1"}}},
+		"never answered":            {1, func(c *countapi.Call) { c.Status = 0 }, false, want{lost: []string{"id1"}}},
+		"succeeded twice":           {2, func(*countapi.Call) {}, true, want{duplicates: []string{"id2"}}},
+		"retried within its budget": {2, func(c *countapi.Call) { c.Status = 503 }, true, want{}},
+		"retried beyond its budget": {1, func(c *countapi.Call) { c.Status = 503 }, true, want{over: []string{"id1"}}},
+		"unknown":                   {1, func(c *countapi.Call) { c.ID = "stranger" }, true, want{unknown: []string{"stranger"}}},
+		"nameless":                  {1, func(c *countapi.Call) { c.ID = "" }, true, want{unknown: []string{""}}},
+		"another cost":              {0, func(c *countapi.Call) { c.Cost = 2 }, false, want{mismatched: []string{"id0"}}},
+		"another scope":             {0, func(c *countapi.Call) { c.Scope = "payments/acme" }, false, want{mismatched: []string{"id0"}}},
+	} {
+		calls := at(0, 1, 2)
+		if tt.twice {
+			calls = append(calls, calls[tt.n])
+		}
+		if tt.change != nil {
+			tt.change(&calls[tt.n])
+		} else {
+			calls = slices.Delete(calls, tt.n, tt.n+1)
+		}
+		r := check(t, Input{Limits: l, Calls: calls, Tasks: tasks})
+		got := want{r.Lost, r.Duplicates, r.Unknown, r.Mismatched, r.OverBudget}
+		if fmt.Sprint(got) != fmt.Sprint(tt.want) || r.OK() != reflect.DeepEqual(tt.want, want{}) || (len(r.Violations()) == 0) != r.OK() {
+			t.Errorf("%s: %q, want %q; violations %q", name, got, tt.want, r.Violations())
+		}
+		if r.Exceeded() || r.Rows[0].Lost != len(tt.want.lost) || r.Rows[0].Tasks != 3 {
+			t.Errorf("%s: row %+v", name, r.Rows[0])
+		}
 	}
 }
 
 func TestTasksThatNeverArriveHaveARow(t *testing.T) {
 	t.Parallel()
-	r := check(t, Input{Limits: parse(t, nested), Tasks: []Task{{ID: "a", Scope: "payments/bob", Cost: 1}}})
-	if len(r.Rows) != 3 || r.Rows[1].Scope != "payments/bob" || r.Rows[1].Lost != 1 || r.Rows[1].Calls != 0 {
+	const rule = "{rules: [{name: r, algorithm: concurrency, limit: 1}]"
+	limits := parse(t, "limits: {payments: "+rule+", scopes: {'*': "+rule+"}}}}")
+	r := check(t, Input{Limits: limits, Tasks: []Task{{ID: "a", Scope: "payments/bob", Cost: 1}}})
+	if len(r.Rows) != 2 || r.Rows[1].Scope != "payments/bob" || r.Rows[1].Lost != 1 || r.Rows[1].Calls != 0 {
 		t.Errorf("%+v", r.Rows)
 	}
 }
@@ -119,7 +97,7 @@ func TestShareOfTheQuotaUsed(t *testing.T) {
 	retry := every(100*ms, 21) // a retry that slept for a minute is no backlog
 	late := retry[0]
 	late.Arrived, late.Departed = time.Minute, time.Minute+ms
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		rule  string
 		calls []countapi.Call
 		want  string
@@ -135,18 +113,14 @@ func TestShareOfTheQuotaUsed(t *testing.T) {
 		// Windows begin at 750 ms past a second: 7, 10 and 4 of the 21.
 		"fixed":                {"algorithm: fixed-window, limit: 10, per: 1s", every(100*ms, 21), "0.850"},
 		"fixed, one window":    {"algorithm: fixed-window, limit: 10, per: 1s", at(0, 1, 2), "-"},
-		"concurrency, full":    {"algorithm: concurrency, limit: 1", lasting(at(0, ms, 2*ms), ms, ms, ms), "1.000"},
-		"concurrency, half":    {"algorithm: concurrency, limit: 2", lasting(at(0, ms, 2*ms), ms, ms, ms), "0.500"},
+		"concurrency, full":    {"algorithm: concurrency, limit: 1", at(0, ms, 2*ms), "1.000"},
+		"concurrency, half":    {"algorithm: concurrency, limit: 2", at(0, ms, 2*ms), "0.500"},
 		"concurrency, instant": {"algorithm: concurrency, limit: 2", at(5), "-"},
 		"suspended":            {"algorithm: sliding-window, limit: 0, per: 1s", at(0, time.Minute), "-"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := check(t, Input{Limits: one(t, tt.rule), Calls: tt.calls})
-			if got := number("%.3f", r.Rows[0].Used, 1); got != tt.want {
-				t.Errorf("used %s, want %s", got, tt.want)
-			}
-		})
+	} {
+		r := check(t, Input{Limits: one(t, tt.rule), Calls: tt.calls})
+		if got := number("%.3f", r.Rows[0].Used, 1); got != tt.want {
+			t.Errorf("%s: used %s, want %s", name, got, tt.want)
+		}
 	}
 }
