@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -12,151 +11,74 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// visit is a tab on a site, with steps in the words of somebody who uses the page.
-type visit struct {
-	t   *testing.T
-	ctx context.Context
-	url string
-}
-
-func (v visit) open(path string) {
-	v.t.Helper()
-	do(v.t, v.ctx, chromedp.Navigate(v.url+path), visible("#main h1"))
-}
-
-// follow clicks what leads to another screen, and waits for something there.
-func (v visit) follow(selector, until string) {
-	v.t.Helper()
-	do(v.t, v.ctx, visible(selector), click(selector), visible(until))
-}
-
-func (v visit) enter(field, text string) {
-	v.t.Helper()
-	do(v.t, v.ctx, visible(field), chromedp.SetValue(chromedp.CSS(field), text))
-}
-
-// change sees what a form would do, and then has it done.
-func (v visit) change() {
-	v.t.Helper()
-	v.follow("form.fields button.main", "button[value=make]")
-	v.follow("button[value=make]", ".note.green")
-}
-
-func (v visit) text() string {
-	v.t.Helper()
-	return eval[string](v.t, v.ctx, `document.querySelector("#main").textContent`)
-}
-
 // Each change of the limits is made in the browser, from the screen that offers it, and stands in Redis afterwards.
 func TestEachChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	v := visit{t, tab(t), s.url}
-	rules := func() (list []policy.Rule) {
+	ctx := tab(t)
+	now := func() *policy.Policy {
 		t.Helper()
 		p, err := s.store.Now(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, tree := p.Limits()
-		return tree["search"].Rules
+		must(t, err)
+		return p
 	}
-	named := func(name string) policy.Rule {
-		all := rules()
-		if i := slices.IndexFunc(all, func(r policy.Rule) bool { return r.Name == name }); i >= 0 {
-			return all[i]
-		}
-		return policy.Rule{}
-	}
-	for _, step := range []struct {
-		what  string
-		steps func()
-		done  func(policystore.Version) bool
-	}{
-		{"pause for a time", func() {
-			v.open("/scope?scope=search")
-			v.follow(`.acts a[href*="verb=pause"]`, "#for")
-			v.enter("#for", "2h")
-			v.change()
-		}, func(now policystore.Version) bool { return len(now.Pauses) == 1 && !now.Pauses[0].Until.IsZero() }},
-		{"resume", func() {
-			v.open("/scope?scope=search")
-			v.follow(`.acts a[href*="verb=resume"]`, "#reason")
-			v.change()
-		}, func(now policystore.Version) bool { return len(now.Pauses) == 0 }},
-		{"drain", func() {
-			v.open("/scope?scope=search")
-			v.follow(`.acts a[href*="verb=drain"]`, "#for")
-			v.change()
-			if !strings.Contains(v.text(), "No task of search runs") {
-				t.Errorf("the screen of what still runs says %s", v.text())
+	named := func(name string) (rule policy.Rule) {
+		_, tree := now().Limits()
+		for _, one := range tree["search"].Rules {
+			if one.Name == name {
+				rule = one
 			}
-		}, func(now policystore.Version) bool { return len(now.Pauses) == 1 }},
-		{"resume what was drained", func() {
-			v.follow(`.acts a[href*="verb=resume"]`, "#reason")
-			v.change()
-		}, func(now policystore.Version) bool { return len(now.Pauses) == 0 }},
-		{"set a rule for a time", func() {
-			v.open("/scope?scope=search")
-			v.follow(`a[href*="verb=set"][href*="rule=plan"]`, "#f-limit")
-			v.enter("#f-limit", "500")
-			v.enter("#for", "1h")
-			v.change()
-		}, func(policystore.Version) bool { return named("plan").Limit == 500 }},
-		{"undo its live changes", func() {
-			v.open("/change?verb=set&scope=search&rule=plan")
-			v.follow(`a[href*="verb=unset"]`, "#reason")
-			v.change()
-		}, func(policystore.Version) bool { return named("plan").Limit == 1000 }},
-		{"try a rule as a shadow", func() {
-			v.open("/change?verb=set&scope=search&rule=plan")
-			v.enter("#f-limit", "5")
-			do(t, v.ctx, click("input[name=shadow]"))
-			v.change()
-		}, func(policystore.Version) bool {
+		}
+		return rule
+	}
+	const scope, plan = "/scope?scope=search", "/change?verb=set&scope=search&rule=plan"
+	const imported = "limits: {search: {rules: [{name: plan, algorithm: fixed-window, limit: 9, per: 1h}]}}"
+	for _, step := range []struct {
+		what, from, link string
+		fields           [][2]string // selector and value
+		done             func(policystore.Version) bool
+	}{
+		{"pause for a time", scope, "verb=pause", [][2]string{{"#for", "2h"}}, func(v policystore.Version) bool { return len(v.Pauses) == 1 && !v.Pauses[0].Until.IsZero() }},
+		{"resume", scope, "verb=resume", nil, func(v policystore.Version) bool { return len(v.Pauses) == 0 }},
+		{"drain", scope, "verb=drain", nil, func(v policystore.Version) bool {
+			text := eval[string](t, ctx, `document.querySelector("#main").textContent`)
+			return len(v.Pauses) == 1 && strings.Contains(text, "No task of search runs")
+		}},
+		{"resume what was drained", "", "verb=resume", nil, func(v policystore.Version) bool { return len(v.Pauses) == 0 }},
+		{"set a rule for a time", scope, "rule=plan", [][2]string{{"#f-limit", "500"}, {"#for", "1h"}}, func(policystore.Version) bool { return named("plan").Limit == 500 }},
+		{"undo its live changes", plan, "verb=unset", nil, func(policystore.Version) bool { return named("plan").Limit == 1000 }},
+		{"try a rule as a shadow", plan, "", [][2]string{{"#f-limit", "5"}, {"input[name=shadow]", ""}}, func(policystore.Version) bool {
 			return named("plan").Limit == 1000 && named("plan-trial").Shadow && named("plan-trial").Limit == 5
 		}},
-		{"remove it", func() {
-			v.open("/change?verb=set&scope=search&rule=plan-trial")
-			v.follow(`a[href*="verb=remove"]`, "#reason")
-			v.change()
-		}, func(policystore.Version) bool { return named("plan-trial").Name == "" }},
-		{"forget what was spent", func() {
-			v.open("/change?verb=set&scope=search&rule=plan")
-			v.follow(`a[href*="verb=reset"]`, "#reason")
-			v.change()
-		}, func(now policystore.Version) bool { return len(now.Resets) == 1 && now.Resets[0].Scope == "search" }},
-		{"assign an owner", func() {
-			v.open("/scope?scope=search")
-			v.follow(`a[href*="verb=assign"]`, "#a-owner")
-			v.enter("#a-owner", "team-x")
-			v.change()
-		}, func(policystore.Version) bool {
-			p, err := s.store.Now(t.Context())
-			return err == nil && slices.Equal(p.Owners("search"), []string{"team-x"})
-		}},
-		{"roll back", func() {
-			v.open("/history")
-			v.follow(`a[href*="verb=rollback"]`, "button[value=make]")
-			v.follow("button[value=make]", ".note.green")
-		}, func(policystore.Version) bool {
-			p, err := s.store.Now(t.Context())
-			return err == nil && slices.Equal(p.Owners("search"), []string{"team-search"})
-		}},
-		{"import", func() {
-			v.open("/change?verb=import")
-			v.enter("#limits", "limits: {search: {rules: [{name: plan, algorithm: fixed-window, limit: 9, per: 1h}]}}")
-			v.change()
-		}, func(policystore.Version) bool { return named("plan").Limit == 9 }},
+		{"remove it", plan + "-trial", "verb=remove", nil, func(policystore.Version) bool { return named("plan-trial").Name == "" }},
+		{"forget what was spent", plan, "verb=reset", nil, func(v policystore.Version) bool { return len(v.Resets) == 1 && v.Resets[0].Scope == "search" }},
+		{"assign an owner", scope, "verb=assign", [][2]string{{"#a-owner", "team-x"}}, func(policystore.Version) bool { return slices.Equal(now().Owners("search"), []string{"team-x"}) }},
+		{"roll back", "/history", "verb=rollback", nil, func(policystore.Version) bool { return slices.Equal(now().Owners("search"), []string{"team-search"}) }},
+		{"import", "/change?verb=import", "", [][2]string{{"#limits", imported}}, func(policystore.Version) bool { return named("plan").Limit == 9 }},
 	} {
 		before, err := s.store.Current(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		must(t, err)
+		if step.from != "" { // or else from where the last step has led
+			do(t, ctx, chromedp.Navigate(s.url+step.from), visible("#main h1"))
 		}
-		step.steps()
-		now, err := s.store.Current(t.Context())
-		if err != nil || now.Number != before.Number+1 || now.By != "anna" || !step.done(now) {
-			t.Errorf("%s: after version %d comes %+v, %v, with %+v", step.what, before.Number, now, err, rules())
+		if link := `a[href*="` + step.link + `"]`; step.link != "" {
+			do(t, ctx, visible(link), click(link))
+		}
+		if step.what != "roll back" { // which begins with what it would do
+			do(t, ctx, visible("form.fields button.main"))
+			for _, field := range step.fields {
+				if field[1] == "" {
+					do(t, ctx, click(field[0]))
+				} else {
+					do(t, ctx, visible(field[0]), chromedp.SetValue(chromedp.CSS(field[0]), field[1]))
+				}
+			}
+			do(t, ctx, click("form.fields button.main"))
+		}
+		do(t, ctx, visible("button[value=make]"), click("button[value=make]"), visible(".note.green"))
+		after, err := s.store.Current(t.Context())
+		if err != nil || after.Number != before.Number+1 || after.By != "anna" || !step.done(after) {
+			t.Errorf("%s: after version %d comes %+v, %v", step.what, before.Number, after, err)
 		}
 	}
 }

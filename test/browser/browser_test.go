@@ -176,9 +176,7 @@ func (s *site) picture(ctx context.Context, name, look string) {
 		shot = chromedp.FullScreenshot(100)
 	}
 	png, err := chromedp.Run(ctx, shot)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	if err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil { //nolint:gosec // a picture for the docs
 		s.t.Fatal(err)
 	}
@@ -199,9 +197,8 @@ func TestLive(t *testing.T) {
 	do(t, ctx, chromedp.Focus(chromedp.CSS(`[data-key="search"] a`)))
 	const keys = `[...document.querySelectorAll("tbody tr")].map(r => r.dataset.key).join()`
 	order := eval[string](t, ctx, keys)
-	if _, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "search"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "search")
+	must(t, err)
 	redistest.WaitAsking(t, "the pause to be shown", 15*time.Second, func() bool { return text(row) == "Paused" })
 	later := eval[string](t, ctx, keys)
 	if order != later {
@@ -215,9 +212,8 @@ func TestLive(t *testing.T) {
 		return eval[string](t, ctx, keys) != order
 	})
 	do(t, ctx, click("#hold"))
-	if _, err := s.store.Resume(t.Context(), policystore.Edit{By: "anna"}, "search"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.store.Resume(t.Context(), policystore.Edit{By: "anna"}, "search")
+	must(t, err)
 	eval[int](t, ctx, `new Promise(r => setTimeout(() => r(0), 2500))`)
 	if got := text(row); got != "Paused" {
 		t.Errorf("while updates are paused the row says %q", got)
@@ -285,9 +281,7 @@ func TestWithoutJavaScript(t *testing.T) {
 		click("form.fields button.main"), visible(".diff ins"),
 		click("button[value=make]"), visible(".note.green"))
 	p, err := s.store.Now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, tree := p.Limits(); tree["search"].Rules[0].Limit != 7 {
 		t.Errorf("%+v", tree["search"])
 	}

@@ -69,9 +69,7 @@ func (s *site) day() {
 	recorders := map[string]*usage.Recorder{}
 	for _, f := range flows {
 		r, err := usage.New(s.rdb, usage.Config{App: f.app, Now: func() time.Time { return at }})
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, err)
 		recorders[f.app] = r
 	}
 	random := rand.New(rand.NewPCG(2, 24))
@@ -98,9 +96,7 @@ func (s *site) day() {
 			}
 		}
 		for _, r := range recorders {
-			if err := r.Flush(s.t.Context()); err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, r.Flush(s.t.Context()))
 		}
 	}
 	s.answers()
@@ -113,16 +109,12 @@ func (s *site) answers() {
 		at := time.Now().Add(-ago)
 		fields["at"], fields["until"] = at.UnixMicro(), at.Add(lasted).UnixMicro()
 		text, err := json.Marshal(fields)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, err)
 		key := fmt.Sprintf("hw:{%s}!answers", level)
 		if level == "payments/acme" {
 			key = "hw:{payments}/acme!answers"
 		}
-		if err := s.rdb.ZAdd(s.t.Context(), key, redis.Z{Score: float64(at.UnixMicro()), Member: text}).Err(); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, s.rdb.ZAdd(s.t.Context(), key, redis.Z{Score: float64(at.UnixMicro()), Member: text}).Err())
 	}
 	refused := func(retry time.Duration) map[string]any {
 		return map[string]any{"what": "pause", "status": 429, "retry": retry.Microseconds(), "host": "api.acme.example:443"}
@@ -142,9 +134,8 @@ func (s *site) answers() {
 		}
 	}
 	for i := range 46 {
-		if _, err := s.client.Enqueue(s.t.Context(), queue.Task{Type: "code", ID: fmt.Sprint("code-", i), Scope: "sms"}); err != nil {
-			s.t.Fatal(err)
-		}
+		_, err := s.client.Enqueue(s.t.Context(), queue.Task{Type: "code", ID: fmt.Sprint("code-", i), Scope: "sms"})
+		must(s.t, err)
 	}
 }
 
@@ -184,9 +175,8 @@ func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 		client.AddHook(pastClock(ago))
 		return policystore.New(client, policystore.Config{})
 	}
-	if _, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, nil)
+	must(t, err)
 	for _, edit := range []struct {
 		ago                      time.Duration
 		by, reason, scope, limit string
@@ -196,9 +186,8 @@ func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 		{3*time.Hour + 41*time.Minute, "carl", "", "sms plan", "45"},
 	} {
 		scope, rule, _ := strings.Cut(edit.scope, " ")
-		if _, err := at(edit.ago).Set(t.Context(), policystore.Edit{By: edit.by, Reason: edit.reason}, scope, rule, map[string]string{"limit": edit.limit}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := at(edit.ago).Set(t.Context(), policystore.Edit{By: edit.by, Reason: edit.reason}, scope, rule, map[string]string{"limit": edit.limit})
+		must(t, err)
 	}
 }
 
@@ -207,16 +196,13 @@ func (s *site) behind() {
 	s.t.Helper()
 	redistest.WaitAsking(s.t, "the pause to be in force", 15*time.Second, func() bool {
 		v, err := s.store.Current(s.t.Context())
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, err)
 		in, err := s.store.InForceIn(s.t.Context(), v)
 		return err == nil && in <= 0
 	})
 	for i := range 18 {
-		if _, err := s.client.Enqueue(s.t.Context(), queue.Task{Type: "newsletter", ID: fmt.Sprint("issue-", i), Scope: "mail", Queue: "bulk"}); err != nil {
-			s.t.Fatal(err)
-		}
+		_, err := s.client.Enqueue(s.t.Context(), queue.Task{Type: "newsletter", ID: fmt.Sprint("issue-", i), Scope: "mail", Queue: "bulk"})
+		must(s.t, err)
 	}
 	redistest.WaitAsking(s.t, "the workers to be done with what can start", 30*time.Second, func() bool {
 		left := int64(0)
@@ -233,11 +219,9 @@ func (s *site) archived() {
 	client := asynq.NewClientFromRedisClient(s.rdb)
 	for i := range 3 {
 		task := asynq.NewTaskWithHeaders("invoice", nil, map[string]string{queue.HeaderScope: "payments/acme"})
-		if _, err := client.Enqueue(task, asynq.TaskID(fmt.Sprint("failed-", i)), asynq.Queue("nightly")); err != nil {
-			s.t.Fatal(err)
-		}
+		_, err := client.Enqueue(task, asynq.TaskID(fmt.Sprint("failed-", i)), asynq.Queue("nightly"))
+		must(s.t, err)
 	}
-	if _, err := asynq.NewInspectorFromRedisClient(s.rdb).ArchiveAllPendingTasks("nightly"); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := asynq.NewInspectorFromRedisClient(s.rdb).ArchiveAllPendingTasks("nightly")
+	must(s.t, err)
 }

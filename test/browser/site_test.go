@@ -98,37 +98,25 @@ func newSite(t testing.TB) *site {
 func newSiteAfter(t testing.TB, past func(*redis.Client, *policy.Policy)) *site {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &site{t: t, rdb: redistest.NewServer(t).Client(t)}
 	past(s.rdb, p)
 	running, err := worker.New(s.rdb, worker.Config{
 		Limits: p, App: "billing", By: "deploy-7", Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := running.NewServer(asynq.Config{Concurrency: 10, Queues: map[string]int{"default": 3, "bulk": 1}, LogLevel: asynq.FatalLevel})
-	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })))
 	t.Cleanup(server.Shutdown)
 	limiter, err := throttle.New(s.rdb, p, throttle.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.limiter = limiter
 	s.store = policystore.New(s.rdb, policystore.Config{})
 	s.client = queue.NewClient(s.rdb, queue.ClientConfig{Limiter: limiter, App: "shop"})
 	runs, err := schedule.Parse("schedules.yaml", []byte(schedules))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	handler, err := page.New(page.Config{Redis: s.rdb, Local: "anna", Schedules: runs.Schedules})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	front := httptest.NewServer(handler)
 	t.Cleanup(front.Close)
 	s.url = front.URL
@@ -162,13 +150,11 @@ func (s *site) fill() {
 	})
 	add("legacy", 7, nil)
 	edit := policystore.Edit{By: "anna", Reason: "bounces: waiting for the provider", For: 2 * time.Hour}
-	if _, err := s.store.Pause(s.t.Context(), edit, "mail"); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.store.Pause(s.t.Context(), edit, "mail")
+	must(s.t, err)
 	add("mail", 12, nil)
-	if _, err := s.store.Set(s.t.Context(), policystore.Edit{By: "ben", Reason: "they bought more"}, "payments/globex", "tenant", map[string]string{"limit": "4"}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err = s.store.Set(s.t.Context(), policystore.Edit{By: "ben", Reason: "they bought more"}, "payments/globex", "tenant", map[string]string{"limit": "4"})
+	must(s.t, err)
 }
 
 // closeBrowser ends the Chromium of this package's tests.
@@ -227,18 +213,14 @@ func tab(t testing.TB) context.Context {
 // do takes steps, each of which waits for what it needs.
 func do(t testing.TB, ctx context.Context, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, chromedp.Do(ctx, steps...))
 }
 
 // eval returns what an expression is in the page.
 func eval[T any](t testing.TB, ctx context.Context, expression string) T {
 	t.Helper()
 	got, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got
 }
 
@@ -256,4 +238,12 @@ func visible(selector string) chromedp.Action[chromedp.Void] {
 
 func click(selector string) chromedp.Action[chromedp.Void] {
 	return chromedp.Click(chromedp.CSS(selector))
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
