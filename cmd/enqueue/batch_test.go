@@ -36,36 +36,24 @@ func elapsed(text string) string {
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	limits := file(t, "limits.yaml", limitsYAML)
-	for name, tt := range map[string]struct {
-		json   []string
-		golden string
-	}{
-		"plain": {nil, "batch.golden"},
-		"json":  {[]string{"-json"}, "batch_json.golden"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url, rdb := private(t)
-			args := append([]string{"batch", "-limits", limits, "-remember", "1h"}, tt.json...)
-			got := program(t, url, "", append(args, file(t, "tasks.ndjson", mixed))...)
-			if got.code != cli.ExitFailed || got.stderr != "" {
-				t.Errorf("%+v", got)
+	for name, format := range map[string]string{"batch.golden": "-json=false", "batch_json.golden": "-json"} {
+		url, rdb := private(t)
+		args := []string{"batch", "-limits", limits, "-remember", "1h", format}
+		got := program(t, url, "", append(args, file(t, "tasks.ndjson", mixed))...)
+		again := program(t, url, mixed, append(args, "-")...)
+		if got.code != cli.ExitFailed || again.code != cli.ExitFailed || got.stderr+again.stderr != "" {
+			t.Errorf("%+v, again: %+v", got, again)
+		}
+		golden(t, name, elapsed(got.stdout+"\nagain\n"+again.stdout))
+		inspector := asynq.NewInspectorFromRedisClient(rdb)
+		for _, at := range []struct{ queue, id string }{{"default", "a"}, {"default", "b"}, {"other", "a"}} {
+			if task, err := inspector.GetTaskInfo(at.queue, at.id); err != nil || task.Retention != time.Hour {
+				t.Errorf("%+v: %+v %v", at, task, err)
 			}
-			again := program(t, url, mixed, append(args, "-")...)
-			if again.code != cli.ExitFailed || again.stderr != "" {
-				t.Errorf("again: %+v", again)
-			}
-			golden(t, tt.golden, elapsed(got.stdout+"\nagain\n"+again.stdout))
-			inspector := asynq.NewInspectorFromRedisClient(rdb)
-			for _, at := range []struct{ queue, id string }{{"default", "a"}, {"default", "b"}, {"other", "a"}} {
-				if task, err := inspector.GetTaskInfo(at.queue, at.id); err != nil || task.Retention != time.Hour {
-					t.Errorf("%+v: %+v %v", at, task, err)
-				}
-			}
-			if q, err := inspector.GetQueueInfo("default"); err != nil || q.Size != 2 {
-				t.Errorf("%+v %v", q, err)
-			}
-		})
+		}
+		if q, err := inspector.GetQueueInfo("default"); err != nil || q.Size != 2 {
+			t.Errorf("%+v %v", q, err)
+		}
 	}
 }
 
@@ -101,9 +89,7 @@ func TestBatchOfFailedTasks(t *testing.T) {
 	program(t, url, tasks, "batch", "-")
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	for i := range 25 {
-		if err := inspector.ArchiveTask("default", fmt.Sprint("a", i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inspector.ArchiveTask("default", fmt.Sprint("a", i)))
 	}
 	got := program(t, url, tasks, "batch", "-")
 	got.says(t, cli.ExitOK,

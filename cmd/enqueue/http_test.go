@@ -11,9 +11,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/policystore"
 )
 
 const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
@@ -102,11 +100,7 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 	if got := enqueue(); got.code != cli.ExitOK || got.stderr != "enqueue http: "+noPolicy {
 		t.Errorf("nothing published: %+v", got)
 	}
-	p, err := limitsyaml.Parse("limits.yaml", []byte(limitsYAML))
-	must(t, err)
-	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
-		t.Fatal(err)
-	}
+	published(t, rdb, limitsYAML)
 	want := outcome{code: cli.ExitFailed, stderr: "enqueue http: -scope: \"b\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n"}
 	if got := enqueue(); got != want {
 		t.Errorf("published: %+v", got)

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -15,6 +18,8 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -67,6 +72,15 @@ func file(t *testing.T, name, text string) string {
 	path := filepath.Join(t.TempDir(), name)
 	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
+}
+
+// published has workers publish the limits of a text.
+func published(t *testing.T, rdb *redis.Client, text string) {
+	t.Helper()
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
+	must(t, err)
+	_, _, err = policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil)
+	must(t, err)
 }
 
 // golden holds got against testdata/name. A missing file fails.
@@ -226,5 +240,92 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// docs/operations.md: "Nothing of it reaches the terminal", whatever stands in a file or in the limits.
+func TestNastyNamesAreEscaped(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	const scope, nasty = "a\u202e\u2066", "x\x1b[2J\x1b]0;t\a\r\u009b31m\u202e\x7f"
+	published(t, rdb, `limits: {"a\u202e\u2066": {apps: ["b\u202e"], paused: true, rules: [{name: "r\u202e", algorithm: concurrency, limit: 1}]}}`)
+	var lines []byte
+	for _, line := range []map[string]any{
+		{"type": "t", "scope": scope, "id": "i\u202e"},
+		{"type": "t", "scope": scope, "id": "i\u202e"},
+		{"type": "t" + nasty, "scope": nasty, "id": nasty, "queue": nasty, nasty: nasty},
+	} {
+		text, err := json.Marshal(line)
+		must(t, err)
+		lines = append(append(lines, text...), '\n')
+	}
+	tasks := file(t, "tasks.ndjson", string(lines)+nasty+"\n")
+	schedules := file(t, "schedules.yaml", `schedules: {"s\u202e": {cron: "0 0 * * *", task: {type: t, scope: "a\u202e\u2066"}}}`)
+	printed := 0
+	for _, args := range [][]string{
+		{"batch", "-dry-run", tasks}, {"batch", tasks}, {"batch", tasks}, {"batch", nasty}, {"batch", tasks, nasty},
+		{"http", "-scope", scope, "-id", "h\u202e", "http://h/"}, {"http", "-scope", scope, "-id", "h\u202e", "http://h/"},
+		{"http", "-scope", nasty, "-id", nasty, "-queue", nasty, "http://h/" + nasty}, {"http", "-limits", nasty, "-scope", "a", "http://h/"},
+		{"schedules", schedules}, {"schedules", file(t, "bad\u202e.yaml", "schedules: {s: {cron: \"x\u202e\"}}")}, {nasty}, {"http", "-" + nasty},
+	} {
+		for _, format := range [][]string{nil, {"-json"}} {
+			all := append([]string{args[0]}, append(format, args[1:]...)...)
+			got := program(t, url, "", all...)
+			for _, r := range got.stdout + got.stderr {
+				if r != '\n' && !unicode.IsPrint(r) {
+					t.Errorf("%q prints %U:\n%q\n%q", all, r, got.stdout, got.stderr)
+					break
+				}
+			}
+			printed += len(got.stdout)
+		}
+	}
+	if printed < 1000 {
+		t.Errorf("%d bytes were printed: is anything tried at all?", printed)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"help.golden": {"-h"}, "help_http.golden": {"http", "-h"}, "help_batch.golden": {"batch", "-h"}, "help_schedules.golden": {"schedules", "-h"},
+	} {
+		got := program(t, "", "", args...)
+		if got.code != cli.ExitOK || got.stderr != "" {
+			t.Errorf("%q: %+v", args, got)
+		}
+		golden(t, name, got.stdout)
+		for line := range strings.Lines(got.stdout) {
+			if len([]rune(line)) > 120 && !strings.HasPrefix(line, "  {") {
+				t.Errorf("too wide: %s", line)
+			}
+		}
+	}
+	for _, args := range [][]string{{"help"}, {"--help"}, {"-help"}} {
+		if got := program(t, "", "", args...); got.stdout != usage || got.code != cli.ExitOK {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
+// TestUsageNamesFlags holds the flags that the texts name against those that the program has.
+func TestUsageNamesFlags(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`(?m)^  -([a-z-]+)`)
+	for text, fs := range map[string]*flag.FlagSet{
+		usageHTTP: newHTTPFlags("x").set, usageBatch: newBatchFlags("x").set, usageSchedules: newSchedulesFlags("x").set,
+	} {
+		inText := map[string]bool{}
+		for _, match := range named.FindAllStringSubmatch(text, -1) {
+			inText[match[1]] = true
+			if fs.Lookup(match[1]) == nil {
+				t.Errorf("-%s is no flag", match[1])
+			}
+		}
+		fs.VisitAll(func(f *flag.Flag) {
+			if !inText[f.Name] {
+				t.Errorf("-%s is not in the usage", f.Name)
+			}
+		})
 	}
 }

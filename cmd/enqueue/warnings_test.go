@@ -28,10 +28,7 @@ func TestWarnsWhereOnlySomeMaySpend(t *testing.T) {
 	}
 	http("payments/a", "-json").says(t, cli.ExitOK, `"apps":["billing","refunds"]`)
 	http("payments/nobody").says(t, cli.ExitFailed, "-scope: no application may spend from it")
-	lines := ""
-	for _, scope := range []string{"payments/a", "search/a", "payments/b", "payments/nobody"} {
-		lines += `{"type":"http","scope":"` + scope + `","http":{"url":"http://h"}}` + "\n"
-	}
+	lines := tasksOf("payments/a", 1) + tasksOf("search/a", 1) + tasksOf("payments/b", 1) + tasksOf("payments/nobody", 1)
 	batch := func(flags ...string) outcome {
 		return program(t, url, lines, append(append([]string{"batch", "-limits", limits}, flags...), "-")...)
 	}
@@ -54,9 +51,8 @@ func TestWithinFlag(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)
 	limits := file(t, "limits.yaml", appsYAML)
-	lines := `{"type":"http","id":"1","scope":"search/a","http":{"url":"http://h"}}` + "\n" +
-		`{"type":"http","id":"2","scope":"search/b","http":{"url":"http://h"}}` + "\n" +
-		`{"type":"http","id":"3","scope":"search/a/x","priority":2,"http":{"url":"http://h"}}` + "\n"
+	lines := `{"type":"t","id":"1","scope":"search/a"}` + "\n" + `{"type":"t","id":"2","scope":"search/b"}` + "\n" +
+		`{"type":"t","id":"3","scope":"search/a/x","priority":2}` + "\n"
 	batch := func(flags ...string) outcome {
 		return program(t, url, lines, append(append([]string{"batch", "-limits", limits, "-within", "search/a"}, flags...), "-")...)
 	}
@@ -94,10 +90,7 @@ func TestLongTimeoutIsTold(t *testing.T) {
 			}
 		}
 	}
-	lines := ""
-	for _, id := range []string{"a", "b"} {
-		lines += `{"type":"http","id":"` + id + `","scope":"search","timeout":"3650d","http":{"url":"http://h"}}` + "\n"
-	}
+	lines := strings.ReplaceAll(tasksOf("search", 2), `{`, `{"timeout":"3650d",`)
 	for _, row := range []struct {
 		flags string
 		times int
