@@ -254,17 +254,17 @@ func TestScopesAtOnceCost(t *testing.T) {
 // An actor that has too much open is told so, also where a stream is asked for.
 func TestTooMuchOpen(t *testing.T) {
 	t.Parallel()
-	h := pageOfSite(t, newSite(t, nil))
+	s := newSite(t, nil)
+	h := pageOfSite(t, s)
+	s.handler = h.mux
 	for range mostOpen {
-		must(t, h.hub.enter("me"))
+		must(t, h.hub.enter("root"))
 	}
 	for _, path := range []string{"/scope?scope=payments", "/live?at=" + url.QueryEscape("/scope?scope=payments")} {
-		r, w := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil), httptest.NewRecorder()
-		r.RemoteAddr = "127.0.0.1:1"
-		h.mux.ServeHTTP(w, r)
-		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != retryAfter {
-			t.Errorf("%s: %d %v", path, w.Code, w.Header())
+		code, body, header := s.do(httptest.NewRequest(http.MethodGet, path, nil))
+		if code != http.StatusTooManyRequests || header.Get("Retry-After") != retryAfter {
+			t.Errorf("%s: %d %v", path, code, header)
 		}
-		has(t, w.Body.String(), "me has 100 screens of this page open, which is the most: close some")
+		has(t, body, "root has 100 screens of this page open, which is the most: close some")
 	}
 }

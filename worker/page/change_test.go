@@ -5,9 +5,7 @@ import (
 	"html"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +34,14 @@ func (s *site) version() int64 {
 	return v.Number
 }
 
+// makes sends a form that must be done, against the version that stands.
+func (s *site) makes(fields url.Values) {
+	s.t.Helper()
+	if code, body := s.make(fields); code != http.StatusSeeOther {
+		s.t.Fatalf("%v: %d\n%s", fields, code, body)
+	}
+}
+
 // make sends a form with "do it" against the version that stands.
 func (s *site) make(fields url.Values) (int, string) {
 	s.t.Helper()
@@ -54,10 +60,16 @@ var actors = map[string]Actor{
 // may is whether the table of rights lets an actor do something.
 func (s *site) may(who Actor, verb control.Verb, scope string) bool {
 	s.t.Helper()
+	return s.service().May(who, verb, scope) == nil
+}
+
+// service is what the page asks, with the limits that stand.
+func (s *site) service() *control.Service {
+	s.t.Helper()
 	h := pageOfSite(s.t, s)
 	_, err := h.limits(s.t.Context())
 	must(s.t, err)
-	return h.service.May(who, verb, scope) == nil
+	return h.service
 }
 
 // "One test per mutation and role": who may not, is refused by the service, and changes nothing; who may, changes it. Who may is what
@@ -86,9 +98,7 @@ func TestMutationsByRole(t *testing.T) {
 			for name, who := range actors {
 				s := newSite(t, nil)
 				if one.before != nil {
-					if code, body := s.make(maps.Clone(one.before)); code != http.StatusSeeOther {
-						t.Fatalf("%d\n%s", code, body)
-					}
+					s.makes(maps.Clone(one.before))
 				}
 				fields := maps.Clone(one.fields)
 				fields.Set("verb", string(verb))
@@ -117,44 +127,27 @@ func TestChange(t *testing.T) {
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 3)
 	fields := form("verb", "set", "scope", "payments", "rule", "account", "field:limit", "100", "reason", "they bought <more>", "for", "2h")
-	code, body := s.get("/change?verb=set&scope=payments&rule=account")
-	if code != http.StatusOK {
-		t.Fatal(code)
+	s.sees(http.StatusOK, "/change?verb=set&scope=payments&rule=account", "as it is: 2", "as it is: fixed-window", "as it is: 30d")
+	s.sends(http.StatusOK, "/change", fields,
+		"Nothing is done yet", "limit: 2,", "limit: 100,", "<dd>3</dd>", "with the change", "they bought &lt;more&gt;", `name="expect" value="1"`)
+	if s.version() != 1 {
+		t.Fatalf("version %d after a preview", s.version())
 	}
-	has(t, body, "as it is: 2", "as it is: fixed-window", "as it is: 30d")
-	code, body = s.post("/change", fields)
-	if code != http.StatusOK || s.version() != 1 {
-		t.Fatalf("a preview: %d, version %d\n%s", code, s.version(), body)
-	}
-	has(t, body, "Nothing is done yet", "limit: 2,", "limit: 100,", "<dd>3</dd>", "with the change", "they bought &lt;more&gt;", `name="expect" value="1"`)
-	if code, body = s.make(fields); code != http.StatusSeeOther || s.version() != 2 {
-		t.Fatalf("%d\n%s", code, body)
-	}
+	s.makes(fields)
 	v, err := s.store.Current(t.Context())
-	if err != nil || v.By != "root" || v.Reason != "they bought <more>" || v.Rules[0].Until.IsZero() {
+	if err != nil || v.Number != 2 || v.By != "root" || v.Reason != "they bought <more>" || v.Rules[0].Until.IsZero() {
 		t.Errorf("%+v, %v", v, err)
 	}
-	code, body = s.get("/done?version=2&scope=payments")
-	if code != http.StatusOK {
-		t.Fatal(code)
-	}
-	has(t, body, "Done: version 2", "limit: 100,", "Undo")
-	if code, body = s.make(form("verb", "rollback", "version", "1")); code != http.StatusSeeOther {
-		t.Fatalf("undo: %d\n%s", code, body)
-	}
+	s.sees(http.StatusOK, "/done?version=2&scope=payments", "Done: version 2", "limit: 100,", "Undo")
+	s.makes(form("verb", "rollback", "version", "1"))
 	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Rules) != 0 {
 		t.Errorf("after the undo: %+v, %v", v, err)
 	}
-	if _, body = s.get("/done?version=2"); strings.Contains(body, ">Undo<") {
+	if body := s.sees(http.StatusOK, "/done?version=2"); strings.Contains(body, ">Undo<") {
 		t.Error("what was changed again is offered to be undone")
 	}
-	if code, body = s.get("/change?verb=rollback&version=2"); code != http.StatusOK || !strings.Contains(body, "limit: 100,") {
-		t.Errorf("the preview of a rollback: %d\n%s", code, body)
-	}
-	code, body = s.make(form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "5", "shadow", "yes"))
-	if code != http.StatusSeeOther {
-		t.Fatalf("%d\n%s", code, body)
-	}
+	s.sees(http.StatusOK, "/change?verb=rollback&version=2", "limit: 100,")
+	s.makes(form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "5", "shadow", "yes"))
 	if v, err = s.store.Current(t.Context()); err != nil || v.Rules[0].Name != "tenant-trial" || !strings.Contains(v.Rules[0].Rule, "shadow: true") || !strings.Contains(v.Rules[0].Rule, "per: 1h") {
 		t.Errorf("a shadow first: %+v, %v", v.Rules, err)
 	}
@@ -190,25 +183,19 @@ func TestChangeRefused(t *testing.T) {
 		{form("verb", "destroy"), 400, "cannot be changed by"},
 		{form("verb", "pause", "scope", set, "reason", strings.Repeat("x", 501)), 422, "500"},
 	} {
-		if code, body := s.post("/change", one.fields); code != one.code || !strings.Contains(body, one.want) {
-			t.Errorf("%v: %d, want %d and %s\n%s", one.fields, code, one.code, one.want, regexp.MustCompile(`(?s)<main.*</main>`).FindString(body))
-		}
+		s.sends(one.code, "/change", one.fields, one.want)
 	}
-	_, body := s.post("/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "x", "reason", "typed"))
-	has(t, body, `value="x"`, `aria-invalid="true"`, `aria-describedby="f-limit-fault"`, `value="typed"`)
+	s.sends(422, "/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "x", "reason", "typed"),
+		`value="x"`, `aria-invalid="true"`, `aria-describedby="f-limit-fault"`, `value="typed"`)
 	_, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", Reason: "quick"}, "payments")
 	must(t, err)
-	code, body := s.post("/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "5", "do", "make", "expect", "1"))
-	if code != http.StatusConflict || s.version() != 2 {
-		t.Fatalf("%d, version %d", code, s.version())
+	s.sends(http.StatusConflict, "/change", form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "5", "do", "make", "expect", "1"),
+		"Somebody was quicker", "version 1", "version 2", "pause payments", "anna", "“quick”", `value="5"`)
+	if s.version() != 2 {
+		t.Fatalf("version %d", s.version())
 	}
-	has(t, body, "Somebody was quicker", "version 1", "version 2", "pause payments", "anna", "“quick”", `value="5"`)
-	if code, body := s.post("/change", form("verb", "pause", "scope", "nowhere")); code != 422 || !strings.Contains(body, `name="force"`) {
-		t.Errorf("%d\n%s", code, body)
-	}
-	if code, body := s.make(form("verb", "pause", "scope", "nowhere", "force", "yes")); code != http.StatusSeeOther {
-		t.Errorf("%d\n%s", code, body)
-	}
+	s.sends(422, "/change", form("verb", "pause", "scope", "nowhere"), `name="force"`)
+	s.makes(form("verb", "pause", "scope", "nowhere", "force", "yes"))
 }
 
 // The page exports the limits, compares two versions and checks the history, as the command line does. Who may not see all scopes gets no
@@ -216,46 +203,28 @@ func TestChangeRefused(t *testing.T) {
 func TestLimitsScreen(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	for scope, limit := range map[string]string{"payments": "7", "search": "2000"} {
-		rule := map[string]string{"payments": "account", "search": "plan"}[scope]
-		_, err := s.store.Set(t.Context(), policystore.Edit{By: "anna"}, scope, rule, map[string]string{"limit": limit})
-		must(t, err)
-	}
-	_, body := s.get("/limits")
-	has(t, body, "As version 3 has them", "payments:", "limit: 7", `href="/limits.yaml"`, `href="/change?verb=import"`, `href="/change?verb=unset"`)
-	code, text := s.get("/limits.yaml")
-	p, err := limitsyaml.Parse("exported", []byte(text))
-	if code != http.StatusOK || err != nil {
-		t.Fatalf("%d, %v", code, err)
-	}
+	s.makes(form("verb", "set", "scope", "payments", "rule", "account", "field:limit", "7"))
+	s.makes(form("verb", "set", "scope", "search", "rule", "plan", "field:limit", "2000"))
+	s.sees(http.StatusOK, "/limits", "As version 3 has them", "payments:", "limit: 7", `href="/limits.yaml"`, `href="/change?verb=import"`, `href="/change?verb=unset"`)
+	p, err := limitsyaml.Parse("exported", []byte(s.sees(http.StatusOK, "/limits.yaml")))
+	must(t, err)
 	if now, err := s.store.Now(t.Context()); err != nil || len(policystore.Differences(p, now)) > 0 {
 		t.Errorf("the export differs from the limits: %v", err)
 	}
-	_, body = s.get("/limits?from=1")
-	has(t, body, "From version 1 to version 3", "limit: 7", "limit: 2000")
-	if _, body = s.get("/limits?from=3&to=3"); !strings.Contains(body, "They are the same") {
-		t.Errorf("a version compared with itself:\n%s", body)
-	}
+	s.sees(http.StatusOK, "/limits?from=1", "From version 1 to version 3", "limit: 7", "limit: 2000")
+	s.sees(http.StatusOK, "/limits?from=3&to=3", "They are the same")
 	for query, want := range map[string]string{"from=x": "is no version", "from=99": "99", "from=0": "is no version"} {
-		if code, body := s.get("/limits?" + query); code != http.StatusUnprocessableEntity || !strings.Contains(body, want) {
-			t.Errorf("%s: %d\n%s", query, code, body)
-		}
+		s.sees(http.StatusUnprocessableEntity, "/limits?"+query, want)
 	}
-	_, body = s.get("/limits?noted=")
-	has(t, body, "3 versions are sound", "from version 1 to 3", "Newest hash")
+	s.sees(http.StatusOK, "/limits?noted=", "3 versions are sound", "from version 1 to 3", "Newest hash")
 	chain, err := s.store.Verify(t.Context(), "")
 	must(t, err)
-	_, body = s.get("/limits?noted=" + chain.Hash)
-	has(t, body, "Version 3 has the hash that was noted")
-	_, body = s.get("/limits?noted=" + strings.Repeat("0", 64))
-	has(t, body, "none of versions 1 to 3 has the hash that was noted")
+	s.sees(http.StatusOK, "/limits?noted="+chain.Hash, "Version 3 has the hash that was noted")
+	s.sees(http.StatusOK, "/limits?noted="+strings.Repeat("0", 64), "none of versions 1 to 3 has the hash that was noted")
 
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
-	if code, _ := s.get("/limits.yaml"); code != http.StatusForbidden {
-		t.Errorf("the export of a viewer of search: %d", code)
-	}
-	_, body = s.get("/limits?from=1")
-	has(t, body, "limit: 2000", "1 difference in scopes that you may not see")
+	s.sees(http.StatusForbidden, "/limits.yaml")
+	body := s.sees(http.StatusOK, "/limits?from=1", "limit: 2000", "1 difference in scopes that you may not see")
 	for _, hidden := range []string{"limit: 7", "account", "team-pay", "Import", "Undo all"} {
 		if strings.Contains(body, hidden) {
 			t.Errorf("a viewer of search is shown %q:\n%s", hidden, body)
@@ -263,8 +232,9 @@ func TestLimitsScreen(t *testing.T) {
 	}
 
 	s.who = Actor{Name: "root", Role: RoleAdmin}
-	_, body = s.post("/change", form("verb", "import", "limits", "limits: {x: {rules: [{name: a, algorithm: sliding-window, limit: 1, per: 1s}], scopes: {y: {rules: [{name: b, algorithm: sliding-window, limit: 100, per: 1s}]}}}}"))
-	has(t, body, "Odd, and no fault", "x/y b: ")
+	const odd = "limits: {x: {rules: [{name: a, algorithm: sliding-window, limit: 1, per: 1s}], " +
+		"scopes: {y: {rules: [{name: b, algorithm: sliding-window, limit: 100, per: 1s}]}}}}"
+	s.sends(http.StatusOK, "/change", form("verb", "import", "limits", odd), "Odd, and no fault", "x/y b: ")
 }
 
 // chosen is how the form names a task.
@@ -273,10 +243,7 @@ func chosen(id string) string { return url.Values{"queue": {"default"}, "id": {i
 // waiting is how many tasks wait in a scope.
 func (s *site) waiting(scope string) int64 {
 	s.t.Helper()
-	h := pageOfSite(s.t, s)
-	_, err := h.limits(s.t.Context())
-	must(s.t, err)
-	turns, err := h.service.Turns(s.t.Context(), scope, 0, 10)
+	turns, err := s.service().Turns(s.t.Context(), scope, 0, 10)
 	must(s.t, err)
 	return turns.All
 }
@@ -287,44 +254,39 @@ func TestActOnTasks(t *testing.T) {
 	s := newSite(t, nil)
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 5)
-	_, body := s.get("/waiters?scope=payments/acme")
-	has(t, body, `name="task"`, `name="verb" value="cancel"`)
+	wait := func(acme, globex int64) {
+		t.Helper()
+		if a, g := s.waiting("payments/acme"), s.waiting("payments/globex"); a != acme || g != globex {
+			t.Fatalf("%d and %d wait, want %d and %d", a, g, acme, globex)
+		}
+	}
+	page := s.sees(http.StatusOK, "/waiters?scope=payments/acme", `name="task"`, `name="verb" value="cancel"`)
+	if strings.Index(page, `value="cancel"`) > strings.Index(page, "inv0") {
+		t.Error("what is done with chosen tasks stands below the rows of the page")
+	}
 
 	one := form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv1"))
-	code, body := s.post("/tasks", one)
-	if code != http.StatusOK || s.waiting("payments/acme") != 5 {
-		t.Fatalf("counted: %d, %d wait\n%s", code, s.waiting("payments/acme"), body)
-	}
-	has(t, body, "<dd>1</dd>", "This cannot be undone", `value="make"`)
+	s.sends(http.StatusOK, "/tasks", one, "<dd>1</dd>", "This cannot be undone", `value="make"`)
+	wait(5, 0)
 	one.Set("do", "make")
-	if code, body = s.post("/tasks", one); code != http.StatusOK || s.waiting("payments/acme") != 4 {
-		t.Fatalf("cancelled: %d, %d wait\n%s", code, s.waiting("payments/acme"), body)
-	}
-	has(t, body, "1 task was changed")
-	_, body = s.get("/history")
-	has(t, body, "Changes of waiting tasks", "cancel of payments/acme", "inv1")
+	s.sends(http.StatusOK, "/tasks", one, "1 task was changed")
+	wait(4, 0)
+	s.sees(http.StatusOK, "/history", "Changes of waiting tasks", "cancel of payments/acme", "inv1")
 
 	all := form("verb", "move", "scope", "payments/acme", "all", "yes")
-	if code, body = s.post("/tasks", all); code != http.StatusOK || !strings.Contains(body, `name="to"`) || strings.Contains(body, `value="make"`) {
-		t.Fatalf("it must ask where to: %d\n%s", code, body)
+	if body := s.sends(http.StatusOK, "/tasks", all, `name="to"`); strings.Contains(body, `value="make"`) {
+		t.Fatalf("it must ask where to:\n%s", body)
 	}
 	all.Set("to", "payments/globex")
-	if code, body = s.post("/tasks", all); code != http.StatusOK {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	has(t, body, "<dd>4</dd>", "payments/globex")
+	s.sends(http.StatusOK, "/tasks", all, "<dd>4</dd>", "payments/globex")
 	all.Set("do", "make")
-	if code, body = s.post("/tasks", all); code != http.StatusOK || s.waiting("payments/acme") != 0 || s.waiting("payments/globex") != 4 {
-		t.Errorf("moved: %d, %d and %d wait\n%s", code, s.waiting("payments/acme"), s.waiting("payments/globex"), body)
-	}
+	s.sends(http.StatusOK, "/tasks", all)
+	wait(0, 4)
 
-	first := form("verb", "run", "scope", "payments/globex", "task", chosen("inv4"), "do", "make")
-	if code, body = s.post("/tasks", first); code != http.StatusOK {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	tasks, err := pageOfSite(t, s).service.Turns(t.Context(), "payments/globex", 0, 1)
-	if err == nil && len(tasks.List) > 0 && tasks.List[0].ID != "inv4" {
-		t.Errorf("who starts next is %+v", tasks.List[0])
+	s.sends(http.StatusOK, "/tasks", form("verb", "run", "scope", "payments/globex", "task", chosen("inv4"), "do", "make"))
+	tasks, err := s.service().Turns(t.Context(), "payments/globex", 0, 1)
+	if err != nil || len(tasks.List) == 0 || tasks.List[0].ID != "inv4" {
+		t.Errorf("who starts next is %+v, %v", tasks, err)
 	}
 	for _, bad := range []struct {
 		fields url.Values
@@ -338,9 +300,7 @@ func TestActOnTasks(t *testing.T) {
 		{form("verb", "cancel", "scope", "payments", "task", chosen("none")), 404, "no queue has a task none"},
 		{form("verb", "burn", "scope", "payments", "all", "yes"), 400, "cannot be changed by"},
 	} {
-		if code, body := s.post("/tasks", bad.fields); code != bad.code || !strings.Contains(body, bad.want) {
-			t.Errorf("%v: %d, want %d and %s\n%s", bad.fields, code, bad.code, bad.want, body)
-		}
+		s.sends(bad.code, "/tasks", bad.fields, bad.want)
 	}
 }
 
@@ -352,27 +312,18 @@ func TestClear(t *testing.T) {
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 3)
 	s.enqueue("payments/globex", "g", 2)
-	_, body := s.get("/scope?scope=payments")
-	has(t, body, `<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="clear">`)
-	code, body := s.post("/tasks", form("verb", "clear", "scope", "payments"))
-	if code != http.StatusOK || s.waiting("payments/acme") != 3 {
-		t.Fatalf("%d\n%s", code, body)
+	s.sees(http.StatusOK, "/scope?scope=payments", `<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="clear">`)
+	body := s.sends(http.StatusOK, "/tasks", form("verb", "clear", "scope", "payments"), "<dd>5</dd>", "Clear payments", "This cannot be undone", `value="make"`)
+	if s.waiting("payments/acme") != 3 {
+		t.Fatal("counting has changed something")
 	}
-	has(t, body, "<dd>5</dd>", "Clear payments", "This cannot be undone", `value="make"`)
 	fields := form("verb", "clear", "scope", "payments", "reason", "wrong", "do", "make", "before", hidden(t, body, "before"))
 	s.enqueue("payments/acme", "later", 1)
 
 	h := pageOfSite(t, s)
-	h.most = 2
+	h.most, s.handler = 2, h.mux
 	for step, wait := range []string{"4 tasks still wait in payments", "2 tasks still wait in payments", ""} {
-		w := httptest.NewRecorder()
-		r := formTo("http://localhost/tasks", fields)
-		r.RemoteAddr = "127.0.0.1:1"
-		h.mux.ServeHTTP(w, r)
-		body := w.Body.String()
-		if w.Code != http.StatusOK {
-			t.Fatalf("step %d: %d\n%s", step, w.Code, body)
-		}
+		body := s.sends(http.StatusOK, "/tasks", fields)
 		if wait == "" {
 			if strings.Contains(body, "Go on") || !strings.Contains(body, "1 task was changed") {
 				t.Errorf("the last step:\n%s", body)
@@ -389,11 +340,8 @@ func TestClear(t *testing.T) {
 	if a, g := s.waiting("payments/acme"), s.waiting("payments/globex"); a != 1 || g != 0 {
 		t.Errorf("%d and %d wait; one was enqueued after the count", a, g)
 	}
-	_, body = s.get("/history")
-	has(t, body, "clear of payments", "“wrong”")
-	if code, body = s.post("/tasks", form("verb", "clear", "scope", "payments", "before", "now")); code != http.StatusUnprocessableEntity {
-		t.Errorf("%d\n%s", code, body)
-	}
+	s.sees(http.StatusOK, "/history", "clear of payments", "“wrong”")
+	s.sends(http.StatusUnprocessableEntity, "/tasks", form("verb", "clear", "scope", "payments", "before", "now"))
 }
 
 // hidden is the value of a hidden field.
@@ -413,20 +361,16 @@ func TestHistoryWithoutActions(t *testing.T) {
 	s := newSite(t, nil)
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 1)
-	if code, body := s.post("/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv0"), "do", "make")); code != http.StatusOK {
-		t.Fatalf("%d\n%s", code, body)
-	}
+	s.sends(http.StatusOK, "/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv0"), "do", "make"))
 	must(t, s.rdb.Do(t.Context(), "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-lrange").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: s.server.Addr(), Username: "narrow", Password: "secret"})
 	defer func() { _ = rdb.Close() }()
 	var err error
 	s.handler, err = New(Config{Redis: rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
 	must(t, err)
-	code, body := s.get("/history")
-	if code != http.StatusOK || strings.Contains(body, "inv0") {
-		t.Errorf("%d\n%s", code, body)
+	if body := s.sees(http.StatusOK, "/history", "in force", "Who changed waiting tasks is not shown", "hw:limits:actions"); strings.Contains(body, "inv0") {
+		t.Errorf("it has the task:\n%s", body)
 	}
-	has(t, body, "in force", "Who changed waiting tasks is not shown", "hw:limits:actions")
 }
 
 func must(t testing.TB, err error) {
@@ -451,8 +395,7 @@ func TestHistoryOfOthersIsHidden(t *testing.T) {
 	must(t, err)
 	_, err = s.store.Import(t.Context(), edit, more, "new.yaml", false)
 	must(t, err)
-	_, all := s.get("/history")
-	has(t, all, "the bank asked", "for a launch", "via cli", "reset ledger")
+	s.sees(http.StatusOK, "/history", "the bank asked", "for a launch", "via cli", "reset ledger")
 
 	s.who = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"payments"}}
 	for path, seen := range map[string]bool{
@@ -468,7 +411,5 @@ func TestHistoryOfOthersIsHidden(t *testing.T) {
 			t.Errorf("%s: the part of payments must be there: %t\n%s", path, seen, body)
 		}
 	}
-	if _, body := s.get("/history.ndjson"); !strings.Contains(body, `"via":"cli","change":"changed limits","changes":[{"scope":"payments"`) {
-		t.Errorf("export:\n%s", body)
-	}
+	s.sees(http.StatusOK, "/history.ndjson", `"via":"cli","change":"changed limits","changes":[{"scope":"payments"`)
 }

@@ -27,19 +27,15 @@ func TestSnapshotCost(t *testing.T) {
 	s := newSiteUnder(t, anyProvider, nil)
 	s.use("payments")
 	for n := range 1200 {
-		task := queue.Task{Type: "mail", ID: "one", Scope: fmt.Sprintf("payments/t%d", n), Queue: "q"}
-		task.ID = fmt.Sprint("x", n)
-		_, err := s.queue.Enqueue(t.Context(), task)
-		must(t, err)
+		s.enqueue(fmt.Sprintf("payments/t%d", n), fmt.Sprint("x", n, "-"), 1)
 	}
 	for n := range 40 {
 		s.use(fmt.Sprint("provider", n))
 		s.enqueue(fmt.Sprint("provider", n), fmt.Sprint("p", n, "-"), 2)
 	}
-	var sent sentCommands
-	s.rdb.AddHook(&sent)
+	sent := countOn(s.rdb)
 	h := pageOfSite(t, s)
-	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7", "/workers", "/failures", "/history"} {
+	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7-0", "/workers", "/failures", "/history"} {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		screen, _ := h.screenOf(r.URL.Path)
 		topic, err := screen.topic(r, s.who)
@@ -54,38 +50,28 @@ func TestSnapshotCost(t *testing.T) {
 				last = &old
 			}
 			most := topic.cost(last)
-			before := sent.n.Load()
+			before := sent.Load()
 			if last, err = topic.load(context.WithoutCancel(t.Context()), last); err != nil {
 				t.Error(err)
 			}
-			if n := int(sent.n.Load() - before); n > snapshotCommands || n > most {
+			if n := int(sent.Load() - before); n > snapshotCommands || n > most {
 				t.Errorf("%s sent %d commands, and says %d", path, n, most)
 			}
 		}
 	}
 }
 
-// sentCommands counts the commands that a client sends, but ZCARD: one for each line takes the server a thousandth of a millisecond.
-type sentCommands struct{ n atomic.Int64 }
-
-func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (s *sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			if cmd.Name() != "zcard" {
-				s.n.Add(1)
-			}
+// countOn counts the commands that a client sends; those of a script are one. It counts no ZCARD: one for each line takes the server a
+// thousandth of a millisecond.
+func countOn(rdb *redis.Client) (n *atomic.Int64) {
+	n = new(atomic.Int64)
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if cmd.Name() != "zcard" {
+			n.Add(1)
 		}
-		return next(ctx, cmds)
-	}
+		return send()
+	}))
+	return n
 }
 
 // "Bound it": the workers screen sends at most 50 commands a snapshot with 100 servers and 30 queues, says how many there are, and has read
@@ -150,8 +136,7 @@ func TestManyServers(t *testing.T) {
 			t.Errorf("%+v", q)
 		}
 	}
-	_, body := s.get("/workers")
-	has(t, body, "asynq servers: 100, of which 20 were read so far")
+	s.sees(http.StatusOK, "/workers", "asynq servers: 100, of which 20 were read so far")
 }
 
 // serverInfo is what a server of asynq writes of itself.
@@ -232,45 +217,34 @@ func TestDrain(t *testing.T) {
 	server := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 100 * time.Millisecond})
 	must(t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-end; return nil })))
 	t.Cleanup(server.Shutdown)
-	shown := func() string {
+	shown := func(texts ...string) string {
 		t.Helper()
-		h := pageOfSite(t, s) // reads Redis anew
-		r := httptest.NewRequest(http.MethodGet, "http://localhost/drain?scope=payments/acme", nil)
-		r.RemoteAddr = "127.0.0.1:1"
-		w := httptest.NewRecorder()
-		h.mux.ServeHTTP(w, r)
-		if w.Code != http.StatusOK {
-			t.Fatalf("%d\n%s", w.Code, w.Body)
-		}
-		return w.Body.String()
+		s.handler = pageOfSite(t, s).mux // reads Redis anew
+		return s.sees(http.StatusOK, "/drain?scope=payments/acme", texts...)
 	}
 	redistest.WaitAsking(t, "both to run", 15*time.Second, func() bool { return strings.Contains(shown(), "2 tasks are with a worker") })
-	has(t, shown(), "payments/acme is not paused", `verb=drain`)
-	_, body := s.get("/scope?scope=payments/acme")
-	has(t, body, "verb=drain")
+	shown("payments/acme is not paused", `verb=drain`)
+	s.sees(http.StatusOK, "/scope?scope=payments/acme", "verb=drain")
 	fields := form("verb", "drain", "scope", "payments/acme", "for", "2h", "reason", "they move")
-	_, body = s.post("/change", fields)
-	has(t, body, "Pause and drain it", "Nothing is done yet")
+	s.sends(http.StatusOK, "/change", fields, "Pause and drain it", "Nothing is done yet")
 	fields.Set("do", "make")
 	fields.Set("expect", fmt.Sprint(s.version()))
 	code, _, header := s.do(formTo("/change", fields))
 	if to := header.Get("Location"); code != http.StatusSeeOther || to != "/drain?scope=payments%2Facme" {
 		t.Fatalf("%d, to %q", code, to)
 	}
-	body = shown()
-	has(t, body, "2 tasks of payments/acme still run", "&lt;b&gt;0", "verb=resume", "until")
+	body := shown("2 tasks of payments/acme still run", "&lt;b&gt;0", "verb=resume", "until")
 	if strings.Contains(body, "<b>0") || strings.Contains(body, "elsewhere") {
 		t.Errorf("it shows a name as it is, or another's task:\n%s", body)
 	}
-	_, body = s.get("/scope?scope=payments/acme")
-	has(t, body, "What still runs")
+	s.sees(http.StatusOK, "/scope?scope=payments/acme", "What still runs")
 	close(end)
 	redistest.WaitAsking(t, "them to end", 15*time.Second, func() bool { return strings.Contains(shown(), "No task of payments/acme runs") })
 	if v, err := s.store.Current(t.Context()); err != nil || len(v.Pauses) != 1 || v.Reason != "they move" {
 		t.Errorf("%+v, %v", v, err)
 	}
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
-	if code, body = s.get("/drain?scope=payments/acme"); code != http.StatusForbidden || strings.Contains(body, "still run") {
-		t.Errorf("who may not see the scope gets %d\n%s", code, body)
+	if body = s.sees(http.StatusForbidden, "/drain?scope=payments/acme"); strings.Contains(body, "still run") {
+		t.Errorf("who may not see the scope gets\n%s", body)
 	}
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/usage"
 )
 
 // fails has tasks of scopes fail for good with an error, in queue bad. Their ids are f0, f1 and so on.
@@ -37,7 +36,7 @@ func (s *site) fails(why string, scopes ...string) {
 	})
 }
 
-// archivedIn are the ids of the archived tasks of queue bad.
+// archived are the ids of the archived tasks of queue bad.
 func (s *site) archived() (ids []string) {
 	s.t.Helper()
 	list, err := asynq.NewInspectorFromRedisClient(s.rdb).ListArchivedTasks("bad")
@@ -56,17 +55,14 @@ func TestFailures(t *testing.T) {
 	s := newSite(t, nil)
 	const hostile = `<script>alert(1)</script> void invoice 17`
 	s.fails(hostile, "payments/acme", "payments/acme", "search")
-	code, body := s.get("/failures")
-	if code != http.StatusOK || strings.Contains(body, "<script>alert") || strings.Contains(body, "4711") {
-		t.Errorf("%d\n%s", code, body)
+	body := s.sees(http.StatusOK, "/failures", "&lt;script&gt;alert(#)&lt;/script&gt; void invoice #", "void invoice 17", ">payments/acme</a>", ">f2</a>", "never: archived", "Retry…", "No task is with a worker", "Runs that failed")
+	if strings.Contains(body, "<script>alert") || strings.Contains(body, "4711") {
+		t.Errorf("it has markup of an error, or a payload:\n%s", body)
 	}
-	has(t, body, "&lt;script&gt;alert(#)&lt;/script&gt; void invoice #", "void invoice 17", ">payments/acme</a>", ">f2</a>", "never: archived", "Retry…", "No task is with a worker", "Runs that failed")
-	if _, body = s.get("/failures?scope=sear"); strings.Contains(body, ">f0</a>") || !strings.Contains(body, ">f2</a>") {
+	if body = s.sees(http.StatusOK, "/failures?scope=sear"); strings.Contains(body, ">f0</a>") || !strings.Contains(body, ">f2</a>") {
 		t.Error("the filter keeps what does not match, or the other way round")
 	}
-	if _, body = s.get("/failures?error=" + url.QueryEscape("no such error")); !strings.Contains(body, "No failed task matches the filter") {
-		t.Errorf("another error:\n%s", body)
-	}
+	s.sees(http.StatusOK, "/failures?error=other", "No failed task matches the filter")
 	for _, s.who = range []Actor{{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}, {Name: "oda", Role: RoleOwner, Groups: []string{"team-acme"}, Scopes: []string{"search"}}} {
 		_, body = s.get("/failures")
 		if sees := strings.Contains(body, ">f0</a>"); sees != (s.who.Role == RoleOwner) || !strings.Contains(body, ">f2</a>") || strings.Contains(body, "Runs that failed") {
@@ -76,30 +72,27 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s is offered\n%s", s.who.Name, body)
 		}
 	}
-	fields := url.Values{"failed": {"yes"}, "verb": {"run"}, "task": {url.Values{"queue": {"bad"}, "id": {"f0"}}.Encode(), url.Values{"queue": {"bad"}, "id": {"f2"}}.Encode()}}
-	_, body = s.post("/tasks", fields)
-	has(t, body, "Retry tasks that failed", "<dd>1</dd>", "They are tried again", "Left, because others own them", ">search</a>")
+	fields := form("failed", "yes", "verb", "run", "task", form("queue", "bad", "id", "f0").Encode(), "task", form("queue", "bad", "id", "f2").Encode())
+	s.sends(http.StatusOK, "/tasks", fields, "Retry tasks that failed", "<dd>1</dd>", "They are tried again", "Left, because others own them", ">search</a>")
 	fields.Set("do", "make")
-	_, body = s.post("/tasks", fields)
-	has(t, body, "1 task was changed", "Left, because others own them", ">search</a>", "What failed")
+	s.sends(http.StatusOK, "/tasks", fields, "1 task was changed", "Left, because others own them", ">search</a>", "What failed")
 	if got := fmt.Sprint(s.archived()); got != "[f1 f2]" {
 		t.Errorf("archived: %s", got)
 	}
 	s.who = Actor{Name: "vic", Role: RoleViewer}
-	if code, _ = s.post("/tasks", fields); code != http.StatusForbidden || len(s.archived()) != 2 {
-		t.Errorf("a viewer gets %d; archived: %v", code, s.archived())
+	s.sends(http.StatusForbidden, "/tasks", fields)
+	if len(s.archived()) != 2 {
+		t.Errorf("after a viewer: %v", s.archived())
 	}
 	s.who = Actor{Name: "root", Role: RoleAdmin}
-	fields = url.Values{"failed": {"yes"}, "verb": {"cancel"}, "all": {"yes"}, "scope": {"payments/acme"}, "queue": {"bad"}, "error": {"<script>alert(#)</script> void invoice #: skip retry for the task"}}
-	_, body = s.post("/tasks", fields)
-	has(t, body, "Delete tasks that failed", "<dd>1</dd>", "This cannot be undone", "&lt;script&gt;alert(#)")
+	fields = form("failed", "yes", "verb", "cancel", "all", "yes", "scope", "payments/acme", "queue", "bad",
+		"error", "<script>alert(#)</script> void invoice #: skip retry for the task")
+	s.sends(http.StatusOK, "/tasks", fields, "Delete tasks that failed", "<dd>1</dd>", "This cannot be undone", "&lt;script&gt;alert(#)")
 	fields.Set("do", "make")
 	if _, body = s.post("/tasks", fields); fmt.Sprint(s.archived()) != "[f2]" {
 		t.Errorf("archived: %v\n%s", s.archived(), body)
 	}
-	if _, body = s.get("/history"); !strings.Contains(body, "delete") || !strings.Contains(body, "retry") {
-		t.Errorf("the history:\n%s", body)
-	}
+	s.sees(http.StatusOK, "/history", "delete", "retry")
 }
 
 // What runs is shown by scope, with the task that a worker has had for the longest, to those who may see the scope.
@@ -139,25 +132,6 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// sent counts the commands that a client sends; those of a script are one.
-type sent struct{ atomic.Int64 }
-
-func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		s.Add(int64(len(cmds)))
-		return next(ctx, cmds)
-	}
-}
-
 // 10,000 archived tasks, of three queues, stay within the commands of a snapshot, and the screen says what it leaves out.
 func TestFailuresCost(t *testing.T) {
 	t.Parallel()
@@ -174,8 +148,7 @@ func TestFailuresCost(t *testing.T) {
 	}
 	own := redis.NewClient(s.rdb.Options())
 	t.Cleanup(func() { _ = own.Close() })
-	var n sent
-	own.AddHook(&n)
+	n := countOn(own)
 	h, err := newHandler(Config{Redis: own, Local: "me"})
 	must(t, err)
 	topic, err := h.failuresTopic(nil, Actor{})
@@ -194,5 +167,26 @@ func TestFailuresCost(t *testing.T) {
 	d := data.(failuresData)
 	if fmt.Sprint(d.Partly) != "[a b]" || d.All < 2000 || d.All > 2100 || d.Read != 3 || len(d.Rows) != rowsAPage || len(d.Groups) != 3 {
 		t.Errorf("%v, %d, read %d, %d groups", d.Partly, d.All, d.Read, len(d.Groups))
+	}
+}
+
+// How many runs failed and how many the API refused is shown by provider, to those who may see it, and of a scope with who used it.
+func TestRunsOfToday(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	r, err := usage.New(s.rdb, usage.Config{App: "shop"})
+	must(t, err)
+	for range 10 {
+		r.Spent("payments/acme", usage.By{Queue: "q"}, 1)
+	}
+	r.Ended("payments/acme", usage.Ends{Failed: 3, Refused: 2})
+	must(t, r.Flush(t.Context()))
+	s.sees(http.StatusOK, "/failures", "Runs of today (UTC), by provider",
+		`data-label="Started" class="n">10</td>`, `data-label="Failed" class="n">3</td>`, `class="n">30 %</td>`,
+		`data-label="Refused by the API" class="n">2</td>`, `class="n">20 %</td>`)
+	s.sees(http.StatusOK, "/scope?scope=payments/acme", "Of 10 runs in the last hour 3 failed, and its API refused 2.")
+	s.who = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"search"}}
+	if body := s.sees(http.StatusOK, "/failures"); strings.Contains(body, "30 %") {
+		t.Errorf("vera sees others:\n%s", body)
 	}
 }

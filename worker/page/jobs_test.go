@@ -14,9 +14,7 @@ import (
 func longSite(t *testing.T) (s *site, h *handler, stop, goOn func()) {
 	t.Helper()
 	s = newSite(t, nil)
-	var err error
-	h, err = newHandler(Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
-	must(t, err)
+	h = pageOfSite(t, s)
 	h.answerWithin, s.handler = 0, h.mux
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 50)
@@ -45,25 +43,15 @@ func TestLongChangeOfTasks(t *testing.T) {
 	s, h, stop, goOn := longSite(t)
 	stop()
 	path := s.begin("verb", "priority", "priority", "7")
-	code, body := s.get(path)
-	if code != http.StatusOK {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	has(t, body, "Under way", "of 50", "Stop it", `<noscript><meta http-equiv="refresh" content="2"></noscript>`)
-	code, body = s.post("/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv1"), "do", "make"))
-	if code != http.StatusConflict {
-		t.Errorf("a second one: %d\n%s", code, body)
-	}
-	has(t, body, "your change of tasks that began at", "wait for its end, or stop it")
+	s.sees(http.StatusOK, path, "Under way", "of 50", "Stop it", `<noscript><meta http-equiv="refresh" content="2"></noscript>`)
+	s.sends(http.StatusConflict, "/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv1"), "do", "make"),
+		"your change of tasks that began at", "wait for its end, or stop it")
 	s.who.Name = "ben"
-	if code, body = s.get(path); code != http.StatusNotFound {
-		t.Errorf("somebody else: %d\n%s", code, body)
-	}
-	if code, _ = s.post("/stop", form("id", strings.TrimPrefix(path, "/progress?id="))); code != http.StatusNotFound {
-		t.Errorf("somebody else stops it: %d", code)
-	}
+	s.sees(http.StatusNotFound, path)
+	s.sends(http.StatusNotFound, "/stop", form("id", strings.TrimPrefix(path, "/progress?id=")))
 	s.who.Name = "root"
 	goOn()
+	body := ""
 	redistest.WaitFor(t, "end of the change", time.Minute, func() bool {
 		h.hub.forget()
 		_, body = s.get(path)
@@ -73,8 +61,7 @@ func TestLongChangeOfTasks(t *testing.T) {
 	if strings.Contains(body, "refresh") {
 		t.Error("what has ended is read again and again")
 	}
-	_, body = s.get("/history")
-	has(t, body, "priority of payments/acme")
+	s.sees(http.StatusOK, "/history", "priority of payments/acme")
 }
 
 // A change that is stopped, or whose page is closed, says so, and the history has what it changed.
@@ -107,19 +94,16 @@ func TestStoppedChangeOfTasks(t *testing.T) {
 				t.Fatal("it does not end")
 			}
 			h.hub.forget()
-			_, body := s.get(path)
+			s.sees(http.StatusOK, path, "It ended early: it was stopped")
 			left := s.waiting("payments/acme")
 			if left == 0 {
 				t.Fatal("all were cancelled")
 			}
-			has(t, body, "It ended early: it was stopped")
 			if how == "close" {
-				if code, _ := s.post("/tasks", form("verb", "cancel", "scope", "payments/acme", "all", "yes", "do", "make")); code != http.StatusConflict {
-					t.Errorf("after Close: %d", code)
-				}
+				s.sends(http.StatusConflict, "/tasks", form("verb", "cancel", "scope", "payments/acme", "all", "yes", "do", "make"))
 			}
-			if _, body = s.get("/history"); left < 50 {
-				has(t, body, "cancel of payments/acme")
+			if left < 50 {
+				s.sees(http.StatusOK, "/history", "cancel of payments/acme")
 			}
 		})
 	}
@@ -140,19 +124,12 @@ func TestPatternOnThePage(t *testing.T) {
 	s.enqueue("open/vip", "v", 3)
 	s.who = Actor{Name: "anna", Groups: []string{"team-default"}, Role: RoleOwner}
 	fields := form("verb", "clear", "scope", "open/*")
-	code, body := s.post("/tasks", fields)
-	if code != http.StatusOK {
-		t.Fatalf("%d\n%s", code, body)
-	}
-	has(t, body, "<dd>2</dd>", "Left, because others own them", ">open/vip</a> <span class=\"soft\">3 tasks</span>")
+	const left = ">open/vip</a> <span class=\"soft\">3 tasks</span>"
+	s.sends(http.StatusOK, "/tasks", fields, "<dd>2</dd>", "Left, because others own them", left)
 	fields.Set("do", "make")
-	if code, body = s.post("/tasks", fields); code != http.StatusOK || s.waiting("open/vip") != 3 || s.waiting("open/acme") != 0 {
-		t.Errorf("%d\n%s", code, body)
+	s.sends(http.StatusOK, "/tasks", fields, "2 tasks were changed", left)
+	if v, a := s.waiting("open/vip"), s.waiting("open/acme"); v != 3 || a != 0 {
+		t.Errorf("%d of open/vip wait, and %d of open/acme", v, a)
 	}
-	has(t, body, "2 tasks were changed", ">open/vip</a> <span class=\"soft\">3 tasks</span>")
-	code, body = s.post("/change", form("verb", "pause", "scope", "open/*", "do", "make"))
-	if code != http.StatusForbidden {
-		t.Errorf("pause: %d", code)
-	}
-	has(t, body, "it also covers open/vip")
+	s.sends(http.StatusForbidden, "/change", form("verb", "pause", "scope", "open/*", "do", "make"), "it also covers open/vip")
 }

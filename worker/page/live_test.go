@@ -17,12 +17,14 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// liveOf opens the stream of a screen.
-func liveOf(t *testing.T, base, path string, cookie http.Cookie) *http.Response {
+// liveOf opens the stream of a screen of a site.
+func liveOf(t *testing.T, s *site, path string, cookie http.Cookie) *events {
 	t.Helper()
+	front := httptest.NewServer(s.handler)
+	t.Cleanup(front.Close) // after the stream
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/live?at="+url.QueryEscape(path), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, front.URL+"/live?at="+url.QueryEscape(path), nil)
 	must(t, err)
 	r.AddCookie(&cookie)
 	answer, err := http.DefaultClient.Do(r)
@@ -30,7 +32,7 @@ func liveOf(t *testing.T, base, path string, cookie http.Cookie) *http.Response 
 		t.Fatalf("%v, %v", answer, err)
 	}
 	t.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
+	return eventsOf(answer)
 }
 
 // events reads a stream as the standard says: a line ends with CR, LF or both, and an empty line ends an event.
@@ -85,16 +87,17 @@ func (e *events) until(t *testing.T, name string) {
 	t.Fatalf("the stream ended without %q: %v", name, e.lines.Err())
 }
 
-// last reads to the end, and returns the name of the last event.
-func (e *events) last() (name string) {
+// endsWith reads to the end, which must come after an event with a name.
+func (e *events) endsWith(t *testing.T, name string) {
+	t.Helper()
+	last := ""
 	for e.next() {
-		name = e.name
+		last = e.name
 	}
-	return name
+	if last != name {
+		t.Errorf("the stream ends with %q, want %q", last, name)
+	}
 }
-
-// lastEvent reads a stream to its end.
-func lastEvent(stream *http.Response) string { return eventsOf(stream).last() }
 
 // A stream lasts, whatever time-outs the server around the page has for other requests.
 func TestLiveLasts(t *testing.T) {
@@ -121,18 +124,12 @@ func TestLiveEndsWithTheRight(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	s.who = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
-	front := httptest.NewServer(s.handler)
-	defer front.Close()
-	stream := liveOf(t, front.URL, "/scope?scope=payments/acme", http.Cookie{})
+	stream := liveOf(t, s, "/scope?scope=payments/acme", http.Cookie{})
 	another := "team-other"
 	_, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another})
 	must(t, err)
-	if last := lastEvent(stream); last != "bye" { // or else it lasts until its context ends
-		t.Errorf("the stream ends with %q", last)
-	}
-	if code, _ := s.get("/scope?scope=payments/acme"); code != http.StatusForbidden {
-		t.Errorf("who owned the scope gets %d", code)
-	}
+	stream.endsWith(t, "bye") // or else it lasts until its context ends
+	s.sees(http.StatusForbidden, "/scope?scope=payments/acme")
 }
 
 // Whatever text an event has, it is one event: a payload forges no other.
@@ -151,9 +148,7 @@ func TestStreamIsNotForged(t *testing.T) {
 	s := newSite(t, nil)
 	_, err := asynq.NewClientFromRedisClient(s.rdb).Enqueue(asynq.NewTask("mail", []byte("x\r\revent: bye\rdata:\r\r")), asynq.TaskID("forger"))
 	must(t, err)
-	front := httptest.NewServer(s.handler)
-	t.Cleanup(front.Close)
-	for e := eventsOf(liveOf(t, front.URL, "/task?id=forger", http.Cookie{})); e.name != "at"; {
+	for e := liveOf(t, s, "/task?id=forger", http.Cookie{}); e.name != "at"; {
 		if !e.next() || e.name == "bye" {
 			t.Fatalf("the stream has %q", e.name)
 		}
@@ -177,9 +172,7 @@ func TestLiveEndsWithAnotherActor(t *testing.T) {
 			s := newSite(t, func(c *Config) {
 				c.Identify = func(*http.Request) (Actor, bool) { who := now.Load(); return *who, who.Name != "gone" }
 			})
-			front := httptest.NewServer(s.handler)
-			t.Cleanup(front.Close)
-			e := eventsOf(liveOf(t, front.URL, "/", http.Cookie{}))
+			e := liveOf(t, s, "/", http.Cookie{})
 			e.until(t, "at")
 			after := begin
 			change(&after)
@@ -187,8 +180,8 @@ func TestLiveEndsWithAnotherActor(t *testing.T) {
 			if name == "order" { // which means nothing
 				e.until(t, "at")
 				e.until(t, "at")
-			} else if last := e.last(); last != "bye" {
-				t.Errorf("the stream ends with %q", last)
+			} else {
+				e.endsWith(t, "bye")
 			}
 		})
 	}
@@ -197,52 +190,32 @@ func TestLiveEndsWithAnotherActor(t *testing.T) {
 // A stream ends with the session of its viewer, and is no use of it.
 func TestLiveEndsWithTheSession(t *testing.T) {
 	t.Parallel()
-	path, _ := usersFile(t)
-	users, err := LoadUsers(path)
-	must(t, err)
-	s := newSite(t, nil)
+	s, users, _ := newSiteOfUsers(t)
 	h, err := newHandler(Config{Redis: s.rdb, Users: users})
 	must(t, err)
 	var ahead atomic.Int64
 	h.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	h.heartbeat = 20 * time.Millisecond
 	s.handler = h.mux
-	front := httptest.NewServer(h.mux)
-	t.Cleanup(front.Close)
-	login := func() *http.Cookie {
-		_, _, header := s.do(formTo("/login", url.Values{"name": {"anna"}, "password": {"correct horse"}, "next": {"/"}}))
-		cookie, err := http.ParseSetCookie(header.Get("Set-Cookie"))
-		must(t, err)
-		return cookie
-	}
-	cookie := login()
+	cookie := s.login("correct horse")
 	ahead.Add(int64(time.Hour))
-	stream := liveOf(t, front.URL, "/", *cookie)
-	eventsOf(stream).until(t, "beat")
+	stream := liveOf(t, s, "/", *cookie)
+	stream.until(t, "beat")
 	ahead.Add(int64(sessionIdle - time.Hour + time.Second))
-	if last := lastEvent(stream); last != "bye" {
-		t.Errorf("after two hours without use the stream ends with %q", last)
-	}
-	cookie = login()
-	stream = liveOf(t, front.URL, "/", *cookie)
+	stream.endsWith(t, "bye") // after two hours without use
+	cookie = s.login("correct horse")
+	stream = liveOf(t, s, "/", *cookie)
 	r := formTo("/logout", nil)
 	r.AddCookie(cookie)
 	s.do(r)
-	if last := lastEvent(stream); last != "bye" {
-		t.Errorf("after a logout the stream ends with %q", last)
-	}
+	stream.endsWith(t, "bye")
 }
 
 // A stream ends after some minutes, and the browser opens another: a proxy then checks anew who asks.
 func TestLiveBeginsAgain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	h, err := newHandler(Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
-	must(t, err)
-	h.longest = 10 * time.Millisecond
-	front := httptest.NewServer(h.mux)
-	t.Cleanup(front.Close)
-	if last := lastEvent(liveOf(t, front.URL, "/", http.Cookie{})); last != "again" {
-		t.Errorf("the stream ends with %q", last)
-	}
+	h := pageOfSite(t, s)
+	h.longest, s.handler = 10*time.Millisecond, h.mux
+	liveOf(t, s, "/", http.Cookie{}).endsWith(t, "again")
 }

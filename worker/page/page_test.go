@@ -126,6 +126,28 @@ func (s *site) post(path string, fields url.Values) (int, string) {
 	return code, body
 }
 
+// sees gets a screen, which must have a code and all of some texts.
+func (s *site) sees(code int, path string, texts ...string) (body string) {
+	s.t.Helper()
+	return s.says(code, httptest.NewRequest(http.MethodGet, path, nil), texts...)
+}
+
+// sends posts a form, which must be answered with a code and all of some texts.
+func (s *site) sends(code int, path string, fields url.Values, texts ...string) (body string) {
+	s.t.Helper()
+	return s.says(code, formTo(path, fields), texts...)
+}
+
+func (s *site) says(code int, r *http.Request, texts ...string) (body string) {
+	s.t.Helper()
+	got, body, _ := s.do(r)
+	if got != code {
+		s.t.Errorf("%s %s at %s %v: %d, want %d\n%s", r.Method, r.URL, r.Host, r.Header, got, code, body)
+	}
+	has(s.t, body, texts...)
+	return body
+}
+
 func formTo(path string, fields url.Values) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(fields.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -161,11 +183,7 @@ func TestScreens(t *testing.T) {
 		"/workers":                     {"No server runs", "default"},
 		"/forecast":                    {"Forecast"},
 	} {
-		if code, body := s.get(path); code != http.StatusOK {
-			t.Errorf("%s: %d\n%s", path, code, body)
-		} else {
-			t.Run(path, func(t *testing.T) { has(t, body, texts...) })
-		}
+		s.sees(http.StatusOK, path, texts...)
 	}
 	if _, body := s.get("/?q=sea"); strings.Contains(body, ">payments</a>") {
 		t.Error("the filter keeps what does not match")
@@ -173,15 +191,10 @@ func TestScreens(t *testing.T) {
 	for path, want := range map[string]int{
 		"/nothing": 404, "/task?id=none": 404, "/task": 400, "/scope?scope=": 400, "/scope?scope=a//b": 400, "/waiters?scope=": 400,
 	} {
-		if code, _ := s.get(path); code != want {
-			t.Errorf("%s: %d, want %d", path, code, want)
-		}
+		s.sees(want, path)
 	}
-	code, body := s.post("/forecast", url.Values{"batch": {`{"type":"mail","id":"x","scope":"payments/acme"}` + "\n{bad"}})
-	if code != http.StatusOK {
-		t.Fatalf("%d %s", code, body)
-	}
-	has(t, body, "would be enqueued", "payments/acme", "bad lines")
+	batch := form("batch", `{"type":"mail","id":"x","scope":"payments/acme"}`+"\n{bad")
+	s.sends(http.StatusOK, "/forecast", batch, "would be enqueued", "payments/acme", "bad lines")
 	_, err := s.store.Pause(t.Context(), policystore.Edit{By: "anna", For: time.Hour}, "search")
 	must(t, err)
 	redistest.WaitFor(t, "the forecast under a pause", 20*time.Second, func() bool {
@@ -198,7 +211,6 @@ func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	s := newSiteUnder(t, anyProvider, nil)
 	const hostile = `<script>alert(1)<'">`
-	const trap = "<script>alert"
 	s.use(hostile)
 	s.enqueue(hostile, hostile, 2)
 	s.enqueue(hostile+"/..", "dots", 1)
@@ -212,14 +224,12 @@ func TestHostileNames(t *testing.T) {
 		"/limits?from=" + q(hostile), "/limits?from=1&noted=" + q(hostile), "/change?verb=assign&scope=" + q(hostile),
 	} {
 		code, body := s.get(path)
-		if strings.Contains(body, trap) || code == http.StatusInternalServerError {
+		if strings.Contains(body, "<script>alert") || code == http.StatusInternalServerError {
 			t.Errorf("%s: %d\n%s", path, code, body)
 		}
 	}
 	for _, path := range []string{"/", "/scope?scope=" + q(hostile), "/drain?scope=" + q(hostile), "/waiters?scope=" + q(hostile), "/task?id=" + q(hostile+"0"), "/history"} {
-		if code, body := s.get(path); code != http.StatusOK || !strings.Contains(body, "&lt;script&gt;alert(1)") {
-			t.Errorf("%s does not show the name: %d\n%s", path, code, body)
-		}
+		s.sees(http.StatusOK, path, "&lt;script&gt;alert(1)")
 	}
 }
 
@@ -236,12 +246,9 @@ func TestWhoSeesWhat(t *testing.T) {
 		t.Errorf("%d\n%s", code, body)
 	}
 	for path, want := range map[string]int{
-		"/scope?scope=payments": 403, "/waiters?scope=payments/acme": 403, "/task?id=inv0": 404, "/live?at=" + url.QueryEscape("/scope?scope=payments"): 403,
-		"/scope?scope=search": 200,
+		"/scope?scope=payments": 403, "/waiters?scope=payments/acme": 403, "/live?at=" + url.QueryEscape("/scope?scope=payments"): 403, "/scope?scope=search": 200,
 	} {
-		if code, body := s.get(path); code != want {
-			t.Errorf("%s: %d, want %d\n%s", path, code, want, body)
-		}
+		s.sees(want, path)
 	}
 	if _, body := s.get("/history"); strings.Contains(body, "account") || !strings.Contains(body, "limit: 7") {
 		t.Errorf("the history of a viewer:\n%s", body)
@@ -257,16 +264,24 @@ func TestWhoSeesWhat(t *testing.T) {
 		}
 		return strings.Contains(body, "limit: 8") && strings.Contains(body, "changed limits") && strings.Contains(body, "in scopes that you may not see")
 	})
-	if _, body := s.post("/forecast", url.Values{"batch": {`{"type":"mail","scope":"payments/acme"}`}}); !strings.Contains(body, "vic may not see payments/acme") {
-		t.Errorf("the forecast of a viewer:\n%s", body)
-	}
-	for who, want := range map[*Actor]bool{
-		{Name: "vic", Role: RoleViewer}: false, {Name: "olga", Role: RoleOwner}: false,
-		{Name: "olga", Groups: []string{"team-acme"}, Role: RoleOwner}: true, {Name: "root", Role: RoleAdmin}: true,
+	s.sends(http.StatusOK, "/forecast", form("batch", `{"type":"mail","scope":"payments/acme"}`), "vic may not see payments/acme")
+	for _, one := range []struct {
+		who     Actor
+		code    int
+		payload bool
+	}{
+		{Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}, 404, false},
+		{Actor{Name: "olga", Groups: []string{"team-search"}, Role: RoleOwner, Scopes: []string{"search"}}, 404, false},
+		{Actor{Name: "vic", Role: RoleViewer}, 200, false},
+		{Actor{Name: "olga", Role: RoleOwner}, 200, false},
+		{Actor{Name: "olga", Groups: []string{"team-acme"}, Role: RoleOwner}, 200, true},
+		{Actor{Name: "root", Role: RoleAdmin}, 200, true},
 	} {
-		s.who = *who
-		if _, body := s.get("/task?id=inv0"); strings.Contains(body, "4711") != want {
-			t.Errorf("%+v, want the payload %t:\n%s", who, want, body)
+		s.who = one.who
+		says := map[int]string{404: "no queue has a task inv0", 200: `<a href="/scope?scope=payments%2Facme">payments/acme</a>`}[one.code]
+		body := s.sees(one.code, "/task?id=inv0", says)
+		if strings.Contains(body, "4711") != one.payload || one.code == 404 && strings.Contains(body, "payments%2F") {
+			t.Errorf("%+v, want the payload %t:\n%s", one.who, one.payload, body)
 		}
 	}
 }
@@ -277,8 +292,7 @@ func TestHeaders(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Prefix = "/limits" })
 	for _, path := range []string{"/limits/", "/limits/assets/page.js", "/limits/nothing", "/limits"} {
 		_, _, header := s.do(httptest.NewRequest(http.MethodGet, path, nil))
-		csp := header.Get("Content-Security-Policy")
-		if !strings.Contains(csp, "script-src 'self';") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") ||
+		if csp := header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") ||
 			header.Get("X-Content-Type-Options") != "nosniff" || header.Get("X-Frame-Options") != "DENY" {
 			t.Errorf("%s: %v", path, header)
 		}
@@ -307,17 +321,13 @@ func TestHeaders(t *testing.T) {
 func TestRedisGone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	if code, _ := s.get("/"); code != http.StatusOK {
-		t.Fatal(code)
-	}
+	s.sees(http.StatusOK, "/")
 	s.server.Stop(t)
 	redistest.WaitFor(t, "the page to notice", 20*time.Second, func() bool {
 		code, body := s.get("/")
 		return code == http.StatusOK && strings.Contains(body, "Redis does not answer") && strings.Contains(body, ">search</a>")
 	})
-	if code, body := s.get("/scope?scope=search"); code != http.StatusServiceUnavailable || !strings.Contains(body, "Redis does not answer") {
-		t.Errorf("a screen that was not read before: %d\n%s", code, body)
-	}
+	s.sees(http.StatusServiceUnavailable, "/scope?scope=search", "Redis does not answer") // which was not read before
 	s.server.Restart(t)
 	redistest.WaitFor(t, "the page to come back", 20*time.Second, func() bool {
 		code, body := s.get("/")
@@ -328,7 +338,7 @@ func TestRedisGone(t *testing.T) {
 // pageOfSite is a page over the same Redis whose inside can be looked at.
 func pageOfSite(t *testing.T, s *site) *handler {
 	t.Helper()
-	h, err := newHandler(Config{Redis: s.rdb, Local: "me"})
+	h, err := newHandler(Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
 	must(t, err)
 	return h
 }
@@ -338,18 +348,15 @@ func pageOfSite(t *testing.T, s *site) *handler {
 func TestRedisGoneIsSaid(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	front := httptest.NewServer(s.handler)
-	t.Cleanup(front.Close) // after that of the stream
 	for _, path := range []string{"/", "/history"} {
 		if code, body, header := s.do(httptest.NewRequest(http.MethodGet, path, nil)); code != http.StatusOK || header.Get("Refresh") != "" || strings.Contains(body, `http-equiv="refresh"`) {
 			t.Fatalf("%s: %d\n%s", path, code, body)
 		}
 	}
-	stream := eventsOf(liveOf(t, front.URL, "/", http.Cookie{Name: "none"}))
+	stream := liveOf(t, s, "/", http.Cookie{})
 	s.server.Stop(t)
 	stream.until(t, "stale")
-	_, body := s.get("/")
-	has(t, body, `<noscript><meta http-equiv="refresh" content="5"></noscript>`)
+	s.sees(http.StatusOK, "/", `<noscript><meta http-equiv="refresh" content="5"></noscript>`)
 	for path, want := range map[string]int{"/history": http.StatusOK, "/scope?scope=search": http.StatusServiceUnavailable, "/limits": http.StatusServiceUnavailable} {
 		if code, body, header := s.do(httptest.NewRequest(http.MethodGet, path, nil)); code != want || header.Get("Refresh") != "5" || !strings.Contains(body, "by itself") {
 			t.Errorf("%s: %d, Refresh %q\n%s", path, code, header.Get("Refresh"), body)
@@ -367,9 +374,52 @@ func TestPagePastTheEnd(t *testing.T) {
 	s := newSite(t, nil)
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 3)
-	code, body := s.get("/waiters?scope=payments/acme&page=7")
-	if code != http.StatusOK || strings.Contains(body, "No task waits") {
-		t.Errorf("%d\n%s", code, body)
+	if body := s.sees(http.StatusOK, "/waiters?scope=payments/acme&page=7", "inv0", "inv2"); strings.Contains(body, "No task waits") {
+		t.Errorf("it says that no task waits:\n%s", body)
 	}
-	has(t, body, "inv0", "inv2")
+}
+
+// Enter in the search finds a scope or a task, whichever has the name; if none has, the answer is 404 and offers what is near. So it is with a
+// scope of which there is nothing, on each of its screens.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.use("payments")
+	s.enqueue("payments/globex", "inv", 2)
+	s.enqueue("payments/globex/eu", "acme-", 1)
+	to := func(q string) string {
+		t.Helper()
+		code, body, header := s.do(httptest.NewRequest(http.MethodGet, "/search?q="+url.QueryEscape(q), nil))
+		if code != http.StatusSeeOther {
+			return body
+		}
+		return header.Get("Location")
+	}
+	for q, want := range map[string]string{
+		"": "/", "payments/acme": "/scope?scope=payments%2Facme", "/payments/globex/": "/scope?scope=payments%2Fglobex", "inv1": "/task?id=inv1", "search": "/scope?scope=search",
+	} {
+		if got := to(q); got != want {
+			t.Errorf("%q leads to %s", q, got)
+		}
+	}
+	const toGlobex = `<a href="/scope?scope=payments%2Fglobex">payments/globex</a>`
+	for path, wants := range map[string][]string{
+		"/search?q=globex": {toGlobex}, "/search?q=payments/globx": {toGlobex}, "/search?q=serach": {`<a href="/scope?scope=search">search</a>`},
+		"/search?q=nothing-like-it":   {"there is no scope nothing-like-it, and no queue has a task"},
+		"/scope?scope=payments/acmee": {"there is no scope payments/acmee", `<a href="/scope?scope=payments%2Facme">payments/acme</a>`},
+		"/scope?scope=inv0":           {"there is no scope inv0", `task <a href="/task?id=inv0">inv0</a>`}, "/waiters?scope=payments/globx": {toGlobex}, "/drain?scope=payments/globx": {toGlobex},
+		"/task?id=payments/globex": {toGlobex},
+	} {
+		s.sees(http.StatusNotFound, path, wants...)
+	}
+	_, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: "search", Scope: "payments/acme"})
+	must(t, err)
+	has(t, to("search"), "Several are named search", `scope <a href="/scope?scope=search">`, `task <a href="/task?id=search">`)
+
+	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	for _, path := range []string{"/search?q=payments/globex", "/search?q=inv0", "/search?q=globex", "/task?id=inv0"} {
+		if body := s.sees(http.StatusNotFound, path); strings.Contains(body, "payments%2F") || strings.Contains(body, "/task?id=inv0") {
+			t.Errorf("who may not see it finds %s:\n%s", path, body)
+		}
+	}
 }

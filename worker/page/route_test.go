@@ -159,15 +159,16 @@ func TestViewersGetNoForms(t *testing.T) {
 		for _, do := range []string{"", "edit", "make"} {
 			fields := form("verb", string(verb), "scope", "payments/acme", "rule", "tenant", "do", do, "version", "1", "for", "soon")
 			for _, r := range []*http.Request{requestOf(http.MethodGet, "/change", fields, false), formTo("/change", fields), requestOf(http.MethodPost, "/change", fields, true)} {
-				if code, body, _ := s.do(r); code != http.StatusForbidden || strings.Contains(body, "<textarea") {
-					t.Errorf("%s %s %q: %d", r.Method, verb, do, code)
+				if body := s.says(http.StatusForbidden, r); strings.Contains(body, "<textarea") {
+					t.Errorf("%s %s %q: a form", r.Method, verb, do)
 				}
 			}
 		}
 	}
 }
 
-// A form has the same bounds and rights as multipart as it has otherwise, and half a form does nothing.
+// A form has the same bounds and rights as multipart as it has otherwise, and half a form does nothing. One of more than two megabytes is
+// refused in words.
 func TestMultipart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -179,19 +180,23 @@ func TestMultipart(t *testing.T) {
 	torn := requestOf(http.MethodPost, "/change?"+pause.Encode(), form("reason", "x"), true)
 	torn.Body = http.MaxBytesReader(httptest.NewRecorder(), torn.Body, 20)
 	query := formTo("/change?"+pause.Encode(), form("padding", strings.Repeat("x", mostForm)))
+	const tooLarge = "the form is larger than 2,048 KB: log in if your session has ended, or send less\n"
 	for name, one := range map[string]struct {
 		r    *http.Request
 		code int
+		says string
 	}{
-		"another site": {cross, 403}, "too large": {requestOf(http.MethodPost, "/change", large, true), 413}, "cut off": {torn, 413},
-		"too large beside a query": {query, 413}, "a query that cannot be read": {httptest.NewRequest(http.MethodGet, "/scope?scope=search&%", nil), 400},
+		"another site": {cross, 403, ""}, "cut off": {torn, 413, tooLarge}, "too large beside a query": {query, 413, tooLarge},
+		"too large": {formTo("/change", large), 413, tooLarge}, "too large in parts": {requestOf(http.MethodPost, "/change", large, true), 413, tooLarge},
+		"a query that cannot be read": {httptest.NewRequest(http.MethodGet, "/scope?scope=search&%", nil), 400, ""},
 	} {
-		if code, body, _ := s.do(one.r); code != one.code || s.version() != 1 {
-			t.Errorf("%s: %d, version %d\n%s", name, code, s.version(), body)
+		if body := s.says(one.code, one.r, one.says); one.code == 413 && body != one.says || s.version() != 1 {
+			t.Errorf("%s: version %d, and %q", name, s.version(), body)
 		}
 	}
-	if code, body, _ := s.do(requestOf(http.MethodPost, "/change", pause, true)); code != http.StatusSeeOther || s.version() != 2 {
-		t.Errorf("%d, version %d\n%s", code, s.version(), body)
+	s.says(http.StatusSeeOther, requestOf(http.MethodPost, "/change", pause, true))
+	if s.version() != 2 {
+		t.Errorf("version %d", s.version())
 	}
 }
 

@@ -45,9 +45,7 @@ func TestWhoAsks(t *testing.T) {
 		421: {from("10.0.0.1:1"), named(from("127.0.0.1:1"), "evil.example:9091"), named(from("127.0.0.1:1"), "localhost.evil.example")},
 	} {
 		for _, r := range list {
-			if code, body, _ := s.do(r); code != want {
-				t.Errorf("on this machine, %s as %s: %d %s", r.RemoteAddr, r.Host, code, body)
-			}
+			s.says(want, r)
 		}
 	}
 	s = newSite(t, func(c *Config) {
@@ -71,20 +69,14 @@ func TestWhoAsks(t *testing.T) {
 		{from("11.1.2.3:1", "X-Forwarded-User", "anna", "X-Forwarded-Groups", "ops"), 403, ""},
 		{from("127.0.0.1:1", "X-Forwarded-User", "anna", "X-Forwarded-Groups", "ops"), 403, ""},
 	} {
-		if code, body, _ := s.do(one.r); code != one.code || !strings.Contains(body, one.role) {
-			t.Errorf("%s %v: %d\n%s", one.r.RemoteAddr, one.r.Header, code, body)
-		}
-	}
-	s = newSite(t, func(c *Config) {
-		c.Identify, c.Proxy = nil, &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Hosts: []string{"limits.example.com"}}
-	})
-	for host, want := range map[string]int{"limits.example.com": 200, "LIMITS.example.com.:443": 200, "localhost": 421, "10.1.2.3": 421, "example.com": 421, "": 421} {
-		if code, body, _ := s.do(named(from("10.1.2.3:1", "X-Forwarded-User", "anna"), host)); code != want {
-			t.Errorf("as %q through the proxy: %d %s", host, code, body)
-		}
+		s.says(one.code, one.r, one.role)
 	}
 	proxyAs := func(host string) *Proxy {
 		return &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Hosts: []string{host}}
+	}
+	s = newSite(t, func(c *Config) { c.Identify, c.Proxy = nil, proxyAs("limits.example.com") })
+	for host, want := range map[string]int{"limits.example.com": 200, "LIMITS.example.com.:443": 200, "localhost": 421, "10.1.2.3": 421, "example.com": 421, "": 421} {
+		s.says(want, named(from("10.1.2.3:1", "X-Forwarded-User", "anna"), host))
 	}
 	for name, cfg := range map[string]Config{
 		"no Redis": {Local: "x"}, "nobody": {Redis: s.rdb}, "two ways": {Redis: s.rdb, Local: "x", Proxy: &Proxy{}}, "a prefix": {Redis: s.rdb, Local: "x", Prefix: "limits"},
@@ -95,6 +87,27 @@ func TestWhoAsks(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
+}
+
+// newSiteOfUsers is a site with usersFile.
+func newSiteOfUsers(t *testing.T) (s *site, users *Users, token string) {
+	t.Helper()
+	path, token := usersFile(t)
+	users, err := LoadUsers(path)
+	must(t, err)
+	return newSite(t, func(c *Config) { c.Identify, c.Users = nil, users }), users, token
+}
+
+// login returns the cookie of a session of anna's.
+func (s *site) login(password string) *http.Cookie {
+	s.t.Helper()
+	code, body, header := s.do(formTo("/login", form("name", "anna", "password", password, "next", "/")))
+	if code != http.StatusSeeOther {
+		s.t.Fatalf("%d\n%s", code, body)
+	}
+	cookie, err := http.ParseSetCookie(header.Get("Set-Cookie"))
+	must(s.t, err)
+	return cookie
 }
 
 // usersFile writes a file with anna, an admin, and the token of a viewer of search.
@@ -112,24 +125,15 @@ func usersFile(t *testing.T) (path, token string) {
 // People log in, a session ends, and what was typed when it had ended is kept.
 func TestLogin(t *testing.T) {
 	t.Parallel()
-	path, token := usersFile(t)
-	users, err := LoadUsers(path)
-	must(t, err)
-	s := newSite(t, func(c *Config) { c.Identify, c.Users = nil, users })
+	s, _, token := newSiteOfUsers(t)
 	code, _, header := s.do(httptest.NewRequest(http.MethodGet, "/scope?scope=payments", nil))
 	if where := header.Get("Location"); code != http.StatusSeeOther || where != "/login?next="+url.QueryEscape("/scope?scope=payments") {
 		t.Fatalf("%d to %s", code, where)
 	}
-	if code, body := s.post("/login", url.Values{"name": {"anna"}, "password": {"wrong"}}); code != http.StatusUnauthorized || !strings.Contains(body, "is wrong") {
-		t.Errorf("a wrong password: %d", code)
-	}
-	code, body := s.post("/forecast", url.Values{"batch": {`{"typed":"<text>"}`}})
-	if code != http.StatusUnauthorized {
-		t.Fatalf("a form without a session: %d", code)
-	}
-	has(t, body, `name="held:batch" value="{&#34;typed&#34;:&#34;&lt;text&gt;&#34;}"`, "what you typed is kept")
-	log := url.Values{"name": {"anna"}, "password": {"correct horse"}, "next": {"/forecast"}, "posted": {"yes"}, "held:batch": {"typed text"}}
-	code, body, header = s.do(formTo("/login", log))
+	s.sends(http.StatusUnauthorized, "/login", form("name", "anna", "password", "wrong"), "is wrong")
+	s.sends(http.StatusUnauthorized, "/forecast", form("batch", `{"typed":"<text>"}`), `name="held:batch" value="{&#34;typed&#34;:&#34;&lt;text&gt;&#34;}"`, "what you typed is kept")
+	log := form("name", "anna", "password", "correct horse", "next", "/forecast", "posted", "yes", "held:batch", "typed text")
+	code, body, header := s.do(formTo("/login", log))
 	if code != http.StatusOK {
 		t.Fatalf("%d\n%s", code, body)
 	}
@@ -140,21 +144,13 @@ func TestLogin(t *testing.T) {
 		r.Header.Set("Cookie", strings.Split(cookie, ";")[0])
 		return r
 	}
-	if code, body, _ := s.do(with(httptest.NewRequest(http.MethodGet, "/", nil))); code != http.StatusOK || !strings.Contains(body, "Log out") {
-		t.Errorf("with a session: %d", code)
-	}
-	if code, _, _ := s.do(with(formTo("/logout", nil))); code != http.StatusSeeOther {
-		t.Errorf("log out: %d", code)
-	}
-	if code, _, _ := s.do(with(httptest.NewRequest(http.MethodGet, "/", nil))); code != http.StatusSeeOther {
-		t.Errorf("after the session: %d", code)
-	}
+	s.says(http.StatusOK, with(httptest.NewRequest(http.MethodGet, "/", nil)), "Log out")
+	s.says(http.StatusSeeOther, with(formTo("/logout", nil)))
+	s.says(http.StatusSeeOther, with(httptest.NewRequest(http.MethodGet, "/", nil)))
 	for text, want := range map[string]int{token: http.StatusOK, token + "x": http.StatusUnauthorized} {
 		r := httptest.NewRequest(http.MethodGet, "/scope?scope=search", nil)
 		r.Header.Set("Authorization", "Bearer "+text)
-		if code, _, _ := s.do(r); code != want {
-			t.Errorf("a token: %d, want %d", code, want)
-		}
+		s.says(want, r)
 	}
 	for next, want := range map[string]string{"//evil.example/": "/", "https://evil.example": "/", `/\evil.example`: "/", "/history?q=a": "/history?q=a"} {
 		if got := safePath(next); got != want {
@@ -215,9 +211,7 @@ func TestOwnGroup(t *testing.T) {
 		s := newSite(t, func(cfg *Config) { cfg.Identify, cfg.Users, cfg.Proxy = nil, users, c.proxy })
 		r := httptest.NewRequest(http.MethodGet, "http://localhost/change?verb=pause&scope="+c.scope, nil)
 		r.Header.Set("Authorization", "Bearer "+c.token)
-		if code, body, _ := s.do(r); code != c.want {
-			t.Errorf("%s at %s: %d, want %d\n%s", c.token, c.scope, code, c.want, body)
-		}
+		s.says(c.want, r)
 	}
 }
 
@@ -268,10 +262,7 @@ func TestSessionsEnd(t *testing.T) {
 // "When the person leaves the file or gets another password" a session ends, and a stream with it.
 func TestSessionsEndWithTheFile(t *testing.T) {
 	t.Parallel()
-	path, _ := usersFile(t)
-	users, err := LoadUsers(path)
-	must(t, err)
-	s := newSite(t, func(c *Config) { c.Identify, c.Users = nil, users })
+	s, users, _ := newSiteOfUsers(t)
 	h, err := newHandler(Config{Redis: s.rdb, Users: users})
 	must(t, err)
 	h.heartbeat = 20 * time.Millisecond
@@ -280,46 +271,27 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 		t.Helper()
 		hash, err := HashPassword(password)
 		must(t, err)
-		must(t, os.WriteFile(path, fmt.Appendf(nil, "people: {%s: {password: %q, role: admin}}\n", name, hash), 0o600))
+		must(t, os.WriteFile(users.path, fmt.Appendf(nil, "people: {%s: {password: %q, role: admin}}\n", name, hash), 0o600))
 		users.mu.Lock()
 		users.checked, users.stamp = time.Time{}, ""
 		users.mu.Unlock()
 	}
-	login := func(password string) *http.Cookie {
+	gets := func(code int, cookie *http.Cookie) {
 		t.Helper()
-		code, body, header := s.do(formTo("/login", url.Values{"name": {"anna"}, "password": {password}, "next": {"/"}}))
-		if code != http.StatusSeeOther {
-			t.Fatalf("%d\n%s", code, body)
-		}
-		cookie, err := http.ParseSetCookie(header.Get("Set-Cookie"))
-		must(t, err)
-		return cookie
-	}
-	asks := func(cookie *http.Cookie) int {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.AddCookie(cookie)
-		code, _, _ := s.do(r)
-		return code
+		s.says(code, r)
 	}
-	first := login("correct horse")
-	if code := asks(first); code != http.StatusOK {
-		t.Fatal(code)
-	}
-	front := httptest.NewServer(h.mux)
-	defer front.Close()
-	stream := liveOf(t, front.URL, "/", *first)
+	first := s.login("correct horse")
+	gets(http.StatusOK, first)
+	stream := liveOf(t, s, "/", *first)
 	write("anna", "battery staple")
-	if code := asks(first); code != http.StatusSeeOther {
-		t.Errorf("with another password: %d", code)
-	}
-	if last := lastEvent(stream); last != "bye" {
-		t.Errorf("the stream ends with %q", last)
-	}
-	second := login("battery staple")
+	gets(http.StatusSeeOther, first)
+	stream.endsWith(t, "bye")
+	second := s.login("battery staple")
+	gets(http.StatusOK, second)
 	write("ben", "battery staple")
-	if code := asks(second); code != http.StatusSeeOther {
-		t.Errorf("of a person who left the file: %d", code)
-	}
+	gets(http.StatusSeeOther, second)
 }
 
 // "The session's cookie is marked Secure if the request came by HTTPS."
@@ -338,25 +310,188 @@ func TestCookieIsSecure(t *testing.T) {
 	}
 }
 
-// A form that is larger than two megabytes is refused, and changes nothing.
-func TestLargeForm(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	if code, _ := s.make(form("verb", "pause", "scope", "payments", "padding", strings.Repeat("x", mostForm+1))); code < 400 || s.version() != 1 {
-		t.Errorf("%d, version %d", code, s.version())
-	}
-}
-
 // The runs of a schedule are shown to those who may see its scope.
 func TestSchedulesAreSeen(t *testing.T) {
 	t.Parallel()
 	file, err := schedule.Parse("schedules.yaml", []byte("schedules:\n  nightly: {cron: \"0 3 * * *\", task: {type: mail, scope: payments/acme}}\n"))
 	must(t, err)
 	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
-	_, body := s.get("/workers")
-	has(t, body, "nightly", "0 3 * * *", "payments/acme")
+	s.sees(http.StatusOK, "/workers", "nightly", "0 3 * * *", "payments/acme")
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
-	if _, body = s.get("/workers"); strings.Contains(body, "nightly") {
+	if body := s.sees(http.StatusOK, "/workers"); strings.Contains(body, "nightly") {
 		t.Errorf("a viewer of search is shown a schedule of payments:\n%s", body)
 	}
+}
+
+// Tries are counted by name and by address, and each comes back after its part of a minute.
+func TestGuesses(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
+	g := newGuesses()
+	try := func(name, from, browser string) bool {
+		leave, ok := g.enter(name, from, browser, now)
+		if ok {
+			leave()
+		}
+		return ok
+	}
+	tries := func(most int, name, from func(int) string) (n int) {
+		for i := range most {
+			if try(name(i), from(i), "") {
+				n++
+			}
+		}
+		return n
+	}
+	always := func(text string) func(int) string { return func(int) string { return text } }
+	each := func(text string) func(int) string { return func(i int) string { return fmt.Sprint(text, i) } }
+	if n := tries(50, always("anna"), always("here")); n != triesAtOne {
+		t.Errorf("at one name from one address %d tries are made", n)
+	}
+	if !try("ben", "here", "") || !try("anna", "there", "") {
+		t.Error("guesses at anna from here lock out others")
+	}
+	if n := tries(300, always("anna"), each("at")); n != triesAtAll-triesAtOne-1 {
+		t.Errorf("at one name from everywhere %d more tries are made", n)
+	}
+	if n := tries(300, each("name"), always("here")); n != triesAtAll-triesAtOne-1 {
+		t.Errorf("from one address %d more tries are made", n)
+	}
+	if try("anna", "home", "") || try("carl", "here", "") {
+		t.Error("neither a name nor an address is full")
+	}
+	for range triesAtOne {
+		if !try("anna", "here", "a browser of hers") {
+			t.Error("guesses of others lock out a browser in which anna has logged in")
+		}
+	}
+	if try("anna", "here", "a browser of hers") {
+		t.Error("such a browser has no bound")
+	}
+	made := triesAtOne
+	for i := range 3 * triesAtAll {
+		if try("anna", "here", fmt.Sprint("another of her browsers ", i)) {
+			made++
+		}
+	}
+	if made != triesAtAll {
+		t.Errorf("all browsers of a person have %d tries", made)
+	}
+	if now = now.Add(time.Minute / triesAtAll); !try("carl", "home", "") || !try("dora", "here", "") || try("eve", "here", "") {
+		t.Error("one try must have come back to the address")
+	}
+	now = now.Add(2 * time.Minute)
+	for i := range mostKeys {
+		try(fmt.Sprint(i), fmt.Sprint(i), "")
+	}
+	if len(g.full) > mostKeys {
+		t.Errorf("%d keys are kept", len(g.full))
+	}
+	if now = now.Add(2 * time.Minute); !try("anna", "here", "") {
+		t.Error("what is over keeps others out")
+	}
+	for range mostWaiting {
+		g.waiting <- struct{}{}
+	}
+	if try("fay", "afar", "") || !try("anna", "here", "a browser of hers") {
+		t.Error("a try waits beside too many, or one of a known browser does not")
+	}
+}
+
+// A success of one's own gives back no tries at others, and who has logged in before is not locked out by guesses.
+func TestGuessesAtTheLogin(t *testing.T) {
+	t.Parallel()
+	s, users, _ := newSiteOfUsers(t)
+	login := func(name, password string, cookies []*http.Cookie) (int, http.Header) {
+		r := formTo("/login", form("name", name, "password", password, "next", "/"))
+		for _, one := range cookies {
+			r.AddCookie(one)
+		}
+		code, _, header := s.do(r)
+		return code, header
+	}
+	code, header := login("anna", "correct horse", nil)
+	cookies := (&http.Response{Header: header}).Cookies()
+	if code != http.StatusSeeOther || len(cookies) != 2 || cookies[1].Name != browserCookie || !cookies[1].HttpOnly || cookies[1].Path != "/login" {
+		t.Fatalf("%d, %v", code, cookies)
+	}
+	refused := 0
+	for range 2 * triesAtOne {
+		if code, _ := login("ben", "guess", nil); code == http.StatusTooManyRequests {
+			refused++
+		}
+		_, _ = login("anna", "correct horse", cookies[1:]) // a success between two guesses
+	}
+	if refused < triesAtOne-1 {
+		t.Errorf("%d of %d guesses are refused", refused, 2*triesAtOne)
+	}
+	for range 2 * triesAtOne {
+		_, _ = login("anna", "guess", nil)
+	}
+	if code, _ = login("anna", "correct horse", nil); code != http.StatusTooManyRequests {
+		t.Errorf("after many guesses from one address: %d", code)
+	}
+	forged := *cookies[1]
+	forged.Value = "x" + forged.Value
+	if code, _ = login("anna", "correct horse", []*http.Cookie{&forged}); code != http.StatusTooManyRequests {
+		t.Errorf("with a forged browser: %d", code)
+	}
+	second, err := New(Config{Redis: s.rdb, Users: users}) // with tries of its own: those of her browser are used up above
+	must(t, err)
+	for range 2 * triesAtOne {
+		s.handler = second
+		_, _ = login("anna", "guess", nil)
+	}
+	if code, header = login("anna", "correct horse", cookies[1:]); code != http.StatusSeeOther || len(header.Values("Set-Cookie")) != 1 {
+		t.Errorf("in a browser in which she has logged in before: %d", code)
+	}
+}
+
+// Of whom tries are counted: behind a proxy the address that it names, and of IPv6 the network.
+func TestSenders(t *testing.T) {
+	t.Parallel()
+	h := &handler{cfg: Config{Proxy: &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
+	for _, one := range []struct{ at, of, want string }{
+		{"10.0.0.1:5", "1.1.1.1, 2.2.2.2", "2.2.2.2"}, {"10.0.0.1:5", "", "10.0.0.1"}, {"10.0.0.1:5", "x", "10.0.0.1"}, {"9.9.9.9:5", "2.2.2.2", "9.9.9.9"},
+		{"[2001:db8:1:2:3:4:5:6]:5", "", "2001:db8:1:2::/64"}, {"[::ffff:9.9.9.9]:5", "", "9.9.9.9"},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/login", nil)
+		r.RemoteAddr = one.at
+		if one.of != "" {
+			r.Header.Set("X-Forwarded-For", one.of)
+		}
+		if got := h.sender(r); got != one.want {
+			t.Errorf("%s for %q is %s, want %s", one.at, one.of, got, one.want)
+		}
+	}
+}
+
+// A form of somebody who is not known is refused before it is read whole, and is not echoed.
+func TestLargeLogin(t *testing.T) {
+	t.Parallel()
+	s, _, _ := newSiteOfUsers(t)
+	for _, at := range []string{"/login", "/forecast", "/change?verb=pause"} {
+		for _, multi := range []bool{false, true} {
+			r := requestOf(http.MethodPost, at, form("name", "anna", "password", "correct horse", "held:x", strings.Repeat("zz", 2<<20)), multi)
+			if code, body, _ := s.do(r); code != http.StatusRequestEntityTooLarge || len(body) > 1000 || strings.Contains(body, "zz") {
+				t.Errorf("%s: %d with %d bytes", at, code, len(body))
+			}
+		}
+	}
+	many := form("name", "anna")
+	for i := range mostHeld + 1 {
+		many.Set(fmt.Sprint("held:", i), "")
+	}
+	for _, at := range []string{"/login", "/change"} {
+		if code, body := s.post(at, many); code != http.StatusRequestEntityTooLarge || len(body) > 1000 {
+			t.Errorf("%s with many fields: %d with %d bytes", at, code, len(body))
+		}
+	}
+	big := strings.NewReader("--x\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a\"\r\n\r\n" + strings.Repeat("y", 64<<20) + "\r\n--x--\r\n")
+	r := httptest.NewRequest(http.MethodGet, "/login", big)
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+	if code, _, _ := s.do(r); code != http.StatusOK || r.MultipartForm != nil || big.Len() < 32<<20 {
+		t.Errorf("%d, and %d bytes of a body that nobody asked for were left unread", code, big.Len())
+	}
+	s.sends(http.StatusUnauthorized, "/forecast", form("batch", strings.Repeat("z", 20<<10)), "what you typed is kept")
 }
