@@ -1,10 +1,17 @@
 package project
 
 import (
+	"maps"
+
+	"go.yaml.in/yaml/v4"
+
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/worker/metrics"
+	"github.com/prometheus/client_golang/prometheus"
 	"io"
 	"os"
 	"os/exec"
@@ -13,10 +20,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"go.yaml.in/yaml/v4"
-
-	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 const deploy = "examples/deploy"
@@ -218,10 +221,7 @@ func TestDeployAlerts(t *testing.T) {
 			}
 		}
 	}
-	byPath := map[string]page{}
-	for _, p := range pages(t) {
-		byPath[p.path] = p
-	}
+	byPath := pagesByPath(t)
 	const site = "https://github.com/headway-go/headway/blob/main/"
 	for _, rule := range at(t, documents(t, "alerts.yaml")[0], "groups", 0, "rules").([]any) {
 		name := at(t, rule, "alert").(string)
@@ -311,4 +311,61 @@ func TestDeployFiles(t *testing.T) {
 			}
 		}
 	}
+}
+
+var (
+	metricRow  = regexp.MustCompile("(?m)^\\| `(headway_[a-z_]+)` \\| (?:counter|gauge|histogram) \\| ((?:`[a-z]+`(?:, )?)*) ?\\|")
+	metricDesc = regexp.MustCompile(`fqName: "([a-z_]+)".*variableLabels: \{([a-z,]*)\}`)
+	errorKind  = regexp.MustCompile(`\.Failed\("([a-z_]+)"\)`)
+)
+
+// "A test holds the tables against the code": each metric by its labels.
+func TestMetricsAreAsWritten(t *testing.T) {
+	t.Parallel()
+	written, text := documentedMetrics(t)
+	actual := map[string]string{}
+	descs := make(chan *prometheus.Desc, 100)
+	metrics.New(metrics.Config{Version: "v1"}).Describe(descs)
+	close(descs)
+	for d := range descs {
+		m := metricDesc.FindStringSubmatch(d.String())
+		if m == nil {
+			t.Fatalf("cannot read %s", d)
+		}
+		actual[m[1]] = m[2]
+	}
+	if !maps.Equal(written, actual) {
+		t.Errorf("docs/metrics.md has %v, the code %v", written, actual)
+	}
+
+	files, err := filepath.Glob(filepath.Join(root, "worker", "*.go"))
+	must(t, err)
+	var kinds []string
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		must(t, err)
+		for _, m := range errorKind.FindAllStringSubmatch(string(source), -1) {
+			kinds = append(kinds, m[1])
+		}
+	}
+	slices.Sort(kinds)
+	for _, kind := range slices.Compact(kinds) {
+		if !strings.Contains(text, "`"+kind+"`:") {
+			t.Errorf("docs/metrics.md does not tell of errors of kind %s", kind)
+		}
+	}
+}
+
+// documentedMetrics returns the labels of each metric of docs/metrics.md, and the page.
+func documentedMetrics(t *testing.T) (labels map[string]string, text string) {
+	t.Helper()
+	text = read(t, "docs/metrics.md")
+	labels = map[string]string{}
+	for _, m := range metricRow.FindAllStringSubmatch(text, -1) {
+		labels[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])
+	}
+	return labels, text
 }

@@ -1,6 +1,7 @@
 package project
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/format"
 	"os"
@@ -154,5 +155,45 @@ func compile(t *testing.T, dir, what string, files ...string) {
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", what, err, out)
+	}
+}
+
+// docs/limiter.md: "Package throttle imports no YAML, no cron, no time zones and no asynq", nor do the packages that need no
+// more than it.
+func TestThrottleImportsLittle(t *testing.T) {
+	t.Parallel()
+	heavy := regexp.MustCompile(`yaml|cron|tzdata|asynq|prometheus|miniredis`)
+	imports := func(pkg string) []string { return strings.Fields(goSays(t, "list", "-deps", pkg)) }
+	for _, pkg := range []string{"./throttle", "./throttle/policy", "./throttle/inbound", "./throttle/roundtrip", "./throttle/upstream", "./throttle/usage"} {
+		for _, path := range imports(pkg) {
+			if heavy.MatchString(path) {
+				t.Errorf("%s brings %s", pkg, path)
+			}
+		}
+	}
+	for pkg, brings := range map[string]string{"./throttle/limitsyaml": "go.yaml.in/yaml/v4", "./throttle/wallclock": "github.com/robfig/cron/v3"} {
+		if !slices.Contains(imports(pkg), brings) {
+			t.Errorf("%s does not bring %s: the test looks for the wrong thing", pkg, brings)
+		}
+	}
+}
+
+// "What the benchmarks need stands in no go.mod but theirs": each module that the top requires has
+// a package that ours are built of, their tests aside.
+func TestGoModIsForUsers(t *testing.T) {
+	t.Parallel()
+	built := map[string]bool{}
+	for path := range strings.FieldsSeq(goSays(t, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./...")) {
+		built[path] = true
+	}
+	var mod struct{ Require []struct{ Path string } }
+	must(t, json.Unmarshal([]byte(goSays(t, "mod", "edit", "-json")), &mod))
+	if len(mod.Require) == 0 {
+		t.Fatal("go.mod requires nothing: it is not read")
+	}
+	for _, module := range mod.Require {
+		if !built[module.Path] {
+			t.Errorf("go.mod requires %s, which only tests need: a peer belongs into test/bench", module.Path)
+		}
 	}
 }

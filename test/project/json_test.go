@@ -1,22 +1,11 @@
 package project
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"maps"
-	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strings"
-	"testing"
-	"time"
-
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"encoding/json"
+	"fmt"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -25,6 +14,18 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/events"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
 )
 
 // redisAt is a client of the Redis of a URL, for the time of a test.
@@ -104,26 +105,28 @@ func agree(t *testing.T, what string, want, got map[string]string) {
 func TestJSONFields(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.NewServer(t).Addr()
+	enqueue := func(code int, stdin, command string, args ...string) string {
+		t.Helper()
+		return output(t, code, stdin, "enqueue", append([]string{command, "-redis", url, "-json"}, args...)...)
+	}
 	limits := writeFile(t, "limits.yaml", "limits: {p: {apps: [worker], rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
 
-	one := output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "a", "https://api.example.com/") +
-		output(t, 1, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-cost", "6", "https://api.example.com/")
+	one := enqueue(0, "", "http", "-limits", limits, "-scope", "p", "-id", "a", "https://api.example.com/") +
+		enqueue(1, "", "http", "-limits", limits, "-scope", "p", "-cost", "6", "https://api.example.com/")
 	behind := writeFile(t, "behind.yaml", "limits: {behind: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{behind}:t::c", "9 60000000 1000000", 0)
 	for range 2 { // the second waits for the first
-		one += output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", behind, "-json", "-scope", "behind", "https://api.example.com/")
+		one += enqueue(0, "", "http", "-limits", behind, "-scope", "behind", "https://api.example.com/")
 	}
-	failed := []string{"http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "b", "https://api.example.com/"}
-	one += output(t, 0, "", "enqueue", failed...)
+	failed := []string{"-limits", limits, "-scope", "p", "-id", "b", "https://api.example.com/"}
+	one += enqueue(0, "", "http", failed...)
 	must(t, asynq.NewInspectorFromRedisClient(redisAt(t, url)).ArchiveTask("default", "b"))
-	one += output(t, 0, "", "enqueue", failed...)
+	one += enqueue(0, "", "http", failed...)
 	agree(t, "enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
 
-	lines := `{"type":"http","id":"a","scope":"p","http":{"url":"https://api.example.com/"}}` + "\nno task\n" +
-		`{"type":"http","id":"b","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n" +
-		`{"type":"http","id":"c","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n"
-	dry := output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", limits, "-json", "-")
-	batch := output(t, 1, lines, "enqueue", "batch", "-redis", url, "-limits", limits, "-json", "-")
+	lines := `{"type":"t","id":"a","scope":"p"}` + "\nno task\n" + `{"type":"t","id":"b","scope":"p"}` + "\n" + `{"type":"t","id":"c","scope":"p"}` + "\n"
+	dry := enqueue(1, lines, "batch", "-dry-run", "-limits", limits, "-")
+	batch := enqueue(1, lines, "batch", "-limits", limits, "-")
 	results := strings.SplitAfter(strings.TrimSuffix(batch, "\n"), "\n")
 	forecast := strings.SplitAfter(strings.TrimSuffix(dry, "\n"), "\n")
 	if len(results) != 5 || len(forecast) != 5 {
@@ -131,15 +134,15 @@ func TestJSONFields(t *testing.T) {
 	}
 	inBatch := tables(t, "enqueue batch -json")
 	agree(t, "enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
-	waits := output(t, 0, `{"type":"t","id":"e","scope":"behind"}`+"\n", "enqueue", "batch", "-redis", url, "-limits", behind, "-json", "-")
+	waits := enqueue(0, `{"type":"t","id":"e","scope":"behind"}`+"\n", "batch", "-limits", behind, "-")
 	_, waits, _ = strings.Cut(waits, "\n")
 	agree(t, "its summary", inBatch[1], seen(t, results[4]+waits))
 	paused := writeFile(t, "paused.yaml", "limits: {p: {paused: true, paused_until: 2200-01-31T12:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
-	late := lines + `{"type":"http","id":"d","scope":"p","max_wait":"1h","http":{"url":"https://api.example.com/"}}` + "\n"
-	held := output(t, 1, late, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
+	late := lines + `{"type":"t","id":"d","scope":"p","max_wait":"1h"}` + "\n"
+	held := enqueue(1, late, "batch", "-dry-run", "-limits", paused, "-")
 	runs := writeFile(t, "runs.yaml", "limits: {p: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{p}:t::c", "9 60000000 1000000", 0)
-	held += output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", runs, "-json", "-")
+	held += enqueue(1, lines, "batch", "-dry-run", "-limits", runs, "-")
 	dries, ends := forecast[:4], forecast[4:]
 	for line := range strings.Lines(held) {
 		if strings.HasPrefix(line, `{"summary"`) {
@@ -183,14 +186,18 @@ func TestJSONFields(t *testing.T) {
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	agree(t, "worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
-	for what, blocks := range map[string]string{
-		"enqueue http": "enqueue http -json", "worker limits check": "worker limits check -json", "enqueue schedules": "enqueue schedules -json", "healthz": "GET /healthz of worker -listen",
-		"worker inspect scope": "worker inspect -json scope", "worker inspect task": "worker inspect -json task",
-	} {
-		for _, b := range parsePage("docs/json.md", section(t, "docs/json.md", blocks)).blocks {
+	samples(t, "enqueue http -json", "worker limits check -json", "enqueue schedules -json", "GET /healthz of worker -listen", "worker inspect -json scope",
+		"worker inspect -json task")
+}
+
+// samples holds the samples of sections of docs/json.md against their tables.
+func samples(t *testing.T, headings ...string) {
+	t.Helper()
+	for _, heading := range headings {
+		for _, b := range parsePage("docs/json.md", section(t, "docs/json.md", heading)).blocks {
 			for name := range seen(t, b.text) {
-				if _, ok := tables(t, blocks)[0][name]; !ok {
-					t.Errorf("%s: the sample in docs/json.md has a field %s that its table has not", what, name)
+				if _, ok := tables(t, heading)[0][name]; !ok {
+					t.Errorf("%s: the sample has a field %s that its table has not", heading, name)
 				}
 			}
 		}
@@ -204,10 +211,8 @@ func inspected(t *testing.T, url string) {
 	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{runs}:t::c", "9 60000000 1000000", 0)
 	started(t, url, limits, "w", "runs")
-	lines := ""
-	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
-		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
-	}
+	lines := `{"type":"t","id":"a-1","scope":"w"}` + "\n" + `{"type":"t","id":"a-2","scope":"w","priority":3}` + "\n" +
+		`{"type":"t","id":"a-3","scope":"w","cost":{"requests":1,"tokens":9}}` + "\n"
 	running := strings.NewReplacer(`"a-`, `"b-`, `"scope":"w"`, `"scope":"runs"`).Replace(lines)
 	output(t, 0, lines+running, "enqueue", "batch", "-redis", url, "-limits", limits, "-")
 	ask := func(args ...string) string {
@@ -339,9 +344,8 @@ func lastOf(t *testing.T, objects string) map[string]string {
 // refused has an API refuse a call of a scope.
 func refused(t *testing.T, url, limits, scope string) {
 	t.Helper()
-	if _, err := limiterAt(t, url, limits).Report(t.Context(), scope, upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := limiterAt(t, url, limits).Report(t.Context(), scope, upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})
+	must(t, err)
 }
 
 // started has a run of each scope begin, which does not end.
@@ -401,4 +405,30 @@ func healthz(t *testing.T, args ...string) (body string) {
 	worker.Terminate()
 	worker.Ends(0)
 	return body
+}
+
+// docs/json.md: "A test compares the table with the code": each field of an event by its type.
+func TestEventJSON(t *testing.T) {
+	t.Parallel()
+	var e events.Event
+	v := reflect.ValueOf(&e).Elem()
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Interface().(type) {
+		case time.Time:
+			f.Set(reflect.ValueOf(time.Now()))
+		case []string:
+			f.Set(reflect.ValueOf([]string{"x"}))
+		default:
+			if f.CanInt() {
+				f.SetInt(1)
+			} else {
+				f.SetString("x")
+			}
+		}
+	}
+	body, err := json.Marshal(e)
+	must(t, err)
+	want := tables(t, "The body of an event")[0]
+	agree(t, "an event", want, seen(t, string(body)))
+	samples(t, "The body of an event")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
@@ -59,17 +62,16 @@ func TestLeavingAsWritten(t *testing.T) {
 	}
 	if own := keys(t, rdb, "hw:*"); len(own) == 0 || len(keys(t, rdb, "hw:leaving:*")) > 0 {
 		t.Errorf("keys after leaving: %q", own)
-	} else if err := rdb.Unlink(t.Context(), own...).Err(); err != nil {
-		t.Fatal(err)
+	} else {
+		must(t, rdb.Unlink(t.Context(), own...).Err())
 	}
 
 	bare := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 50 * time.Millisecond})
 	must(t, bare.Start(handler))
 	t.Cleanup(bare.Shutdown)
 	for _, all := range []func(string) (int, error){inspector.RunAllRetryTasks, inspector.RunAllScheduledTasks} {
-		if _, err := all("default"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := all("default")
+		must(t, err)
 	}
 	redistest.WaitFor(t, "the bare worker to run all", 2*time.Minute, func() bool { return ran.Load() == 6 })
 	if own := keys(t, rdb, "hw:*"); len(own) > 0 {
@@ -82,13 +84,11 @@ func enqueueBothWays(t *testing.T, rdb *redis.Client) {
 	t.Helper()
 	own, others := queue.NewClient(rdb, queue.ClientConfig{}), asynq.NewClientFromRedisClient(rdb)
 	for i := range 3 {
-		if _, err := own.Enqueue(t.Context(), queue.Task{Type: "call", Scope: "api", ID: fmt.Sprint("own-", i), MaxRetry: queue.Retries(0)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := own.Enqueue(t.Context(), queue.Task{Type: "call", Scope: "api", ID: fmt.Sprint("own-", i), MaxRetry: queue.Retries(0)})
+		must(t, err)
 		task := asynq.NewTaskWithHeaders("call", nil, map[string]string{queue.HeaderScope: "api"})
-		if _, err := others.EnqueueContext(t.Context(), task, asynq.MaxRetry(0)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = others.EnqueueContext(t.Context(), task, asynq.MaxRetry(0))
+		must(t, err)
 	}
 }
 
@@ -97,4 +97,34 @@ func keys(t *testing.T, rdb *redis.Client, pattern string) []string {
 	found, err := rdb.Keys(t.Context(), pattern).Result()
 	must(t, err)
 	return found
+}
+
+// "Under these limits a task of pay ments/{acme} has the keys below it", and
+// every one of them has a TTL.
+func TestKeysAreAsWritten(t *testing.T) {
+	t.Parallel()
+	page := parsePage("docs/keys.md", section(t, "docs/keys.md", "Names"))
+	if len(page.blocks) != 2 {
+		t.Fatalf("docs/keys.md has %d blocks under Names, want the limits and the keys", len(page.blocks))
+	}
+	policy, err := limitsyaml.Parse("docs/keys.md", []byte(page.blocks[0].text))
+	must(t, err)
+	rdb := redistest.NewServer(t).Client(t)
+	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	must(t, err)
+	ctx := t.Context()
+	d, err := limiter.Decide(ctx, throttle.Request{Scope: "pay ments/{acme}", ID: "ATTEMPT"})
+	if err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	var got strings.Builder
+	for _, key := range slices.Sorted(slices.Values(keys(t, rdb, "*"))) {
+		fmt.Fprintf(&got, "%s %s\n", key, rdb.Type(ctx, key).Val())
+		if ttl := rdb.PTTL(ctx, key).Val(); ttl <= 0 {
+			t.Errorf("%s has no TTL", key)
+		}
+	}
+	if got.String() != page.blocks[1].text {
+		t.Errorf("Redis has\n%s, and docs/keys.md\n%s", got.String(), page.blocks[1].text)
+	}
 }

@@ -1,8 +1,18 @@
 package project
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
+	"github.com/headway-go/headway/test/programs"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	userspage "github.com/headway-go/headway/worker/page"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -42,6 +52,15 @@ func pages(t *testing.T) []page {
 	all := make([]page, len(paths))
 	for i, path := range paths {
 		all[i] = parsePage(path, read(t, path))
+	}
+	return all
+}
+
+func pagesByPath(t *testing.T) map[string]page {
+	t.Helper()
+	all := map[string]page{}
+	for _, p := range pages(t) {
+		all[p.path] = p
 	}
 	return all
 }
@@ -144,4 +163,204 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Every YAML block is a policy that the limiter takes, a file of schedules or of users, or what TestDeploy, TestKubernetes or
+// TestLimitsConvert reads.
+func TestYAMLBlocks(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "yaml") {
+		var err error
+		switch {
+		case isManifest(b) || strings.HasPrefix(b.text, "# tree.yaml\n") || strings.HasPrefix(b.text, "groups:"):
+		case strings.HasPrefix(b.text, "schedules:"):
+			_, err = schedule.Parse("", []byte(b.text))
+		case strings.HasPrefix(strings.TrimSpace(b.text), "people:"):
+			_, err = userspage.LoadUsers(writeFile(t, "users.yaml", b.text))
+		default:
+			_, err = limitsyaml.Parse("", []byte(b.text))
+		}
+		if err != nil {
+			t.Errorf("%s:%d: %v", b.path, b.line, err)
+		}
+	}
+}
+
+// Every NDJSON block is tasks that enqueue batch takes.
+func TestNDJSONBlocks(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "ndjson") {
+		for e := range queue.NewReader(strings.NewReader(b.text)).All() {
+			if e.Err != nil {
+				t.Errorf("%s:%d: %v", b.path, b.line+e.Line, e.Err)
+			}
+		}
+	}
+}
+
+// Every JSON block is objects, one a line or one over many.
+func TestJSONBlocks(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "json") {
+		dec := json.NewDecoder(strings.NewReader(b.text))
+		for dec.More() {
+			var v map[string]any
+			if err := dec.Decode(&v); err != nil {
+				t.Errorf("%s:%d: %v", b.path, b.line, err)
+				break
+			}
+		}
+	}
+}
+
+var (
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInRef = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// anchors returns the names under which a page's headings can be linked to.
+func (p page) anchors() map[string]bool {
+	found := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(p.prose(), -1) {
+		name := notInRef.ReplaceAllString(strings.ToLower(h[1]), "")
+		found[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return found
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	byPath := pagesByPath(t)
+	for _, p := range byPath {
+		for _, m := range link.FindAllStringSubmatch(p.prose(), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(m[1], "#")
+			target := p.path
+			if file != "" {
+				target = filepath.ToSlash(filepath.Join(filepath.Dir(p.path), file))
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s: the link %s leads nowhere: %v", p.path, m[1], err)
+				continue
+			}
+			if to, ok := byPath[target]; ok && anchor != "" && !to.anchors()[anchor] {
+				t.Errorf("%s: %s has no heading for the link %s", p.path, target, m[1])
+			}
+		}
+	}
+}
+
+// Every page stands in the index.
+func TestIndex(t *testing.T) {
+	t.Parallel()
+	const index = "docs/README.md"
+	linked := map[string]bool{}
+	for _, m := range link.FindAllStringSubmatch(read(t, index), -1) {
+		file, _, _ := strings.Cut(m[1], "#")
+		linked[filepath.ToSlash(filepath.Join(filepath.Dir(index), file))] = true
+	}
+	for _, p := range pages(t) {
+		if strings.HasPrefix(p.path, "docs/") && !strings.HasPrefix(p.path, "docs/decisions/0") && p.path != index && !linked[p.path] {
+			t.Errorf("%s does not link to %s", index, p.path)
+		}
+	}
+}
+
+// known are the programs that pages may tell a reader to run without a test
+// looking at how.
+var known = map[string]bool{"curl": true, "git": true, "go": true, "redis-cli": true, "kill": true, "export": true, "cd": true, "source": true}
+
+// Every command that a page tells a reader to type is one: make has the target,
+// worker and enqueue take the flags.
+func TestShellBlocks(t *testing.T) {
+	t.Parallel()
+	targets := makeTargets(t)
+	for _, b := range blocks(t, "sh") {
+		for i, line := range logicalLines(b.text) {
+			words := command(line)
+			if len(words) == 0 {
+				continue
+			}
+			where := fmt.Sprintf("%s:%d, command %d", b.path, b.line, i+1)
+			switch name := strings.TrimPrefix(words[0], "bin/"); {
+			case name == "make":
+				for _, w := range words[1:] {
+					if !strings.Contains(w, "=") && !slices.Contains(targets, w) {
+						t.Errorf("%s: make has no target %q", where, w)
+					}
+				}
+			case name == "worker" || name == "enqueue":
+				if err := takes(programs.Path(t, name), words[1:]); err != nil {
+					t.Errorf("%s: %v", where, err)
+				}
+			case name == "docker":
+				if err := dockerTakes(t, words); err != nil {
+					t.Errorf("%s: %v", where, err)
+				}
+			case !known[name]:
+				t.Errorf("%s: no test knows %q", where, name)
+			}
+		}
+	}
+}
+
+// takes asks the program for help after the flags: it reads them first, and
+// answers 0 only if it knows them and their values are of the right kind.
+func takes(program string, args []string) error {
+	at := len(args)
+	if filepath.Base(program) == "enqueue" && at > 1 && (args[at-1] == "-" || !strings.HasPrefix(args[at-1], "-")) {
+		at-- // the last is FILE or URL, which ends the flags
+	}
+	cmd := exec.Command(program, slices.Insert(slices.Clone(args), at, "-h")...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[1:], " "), err, stderr.String())
+	}
+	if !strings.Contains(string(out), "Usage:") {
+		return fmt.Errorf("%s: printed no usage", strings.Join(cmd.Args[1:], " "))
+	}
+	return nil
+}
+
+// logicalLines joins lines that end with a backslash.
+func logicalLines(text string) []string {
+	return strings.Split(strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\\\n", " "), "\n")
+}
+
+var (
+	word       = regexp.MustCompile(`(?:[^\s'"]|'[^']*'|"[^"]*")+`)
+	assignment = regexp.MustCompile(`^[A-Z_]+=`)
+	quotes     = strings.NewReplacer(`'`, "", `"`, "")
+)
+
+// command splits a line into words as far as the pages need: quotes, a comment
+// at the end, variables before the program. It stops at a pipe or redirection.
+func command(line string) []string {
+	var words []string
+	for _, w := range word.FindAllString(line, -1) {
+		if strings.HasPrefix(w, "#") || w == "|" || w == "&" || w == "&&" || strings.HasPrefix(w, ">") || strings.HasPrefix(w, "<") {
+			break
+		}
+		if len(words) == 0 && assignment.MatchString(w) {
+			continue
+		}
+		words = append(words, quotes.Replace(w))
+	}
+	return words
+}
+
+var target = regexp.MustCompile(`(?m)^([a-z/]+):.* ## `)
+
+func makeTargets(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, m := range target.FindAllStringSubmatch(read(t, "Makefile"), -1) {
+		names = append(names, m[1])
+	}
+	return names
 }
