@@ -110,24 +110,20 @@ func (s *site) answers() {
 		fields["at"], fields["until"] = at.UnixMicro(), at.Add(lasted).UnixMicro()
 		text, err := json.Marshal(fields)
 		must(s.t, err)
-		key := fmt.Sprintf("hw:{%s}!answers", level)
-		if level == "payments/acme" {
-			key = "hw:{payments}/acme!answers"
-		}
+		provider, below, _ := strings.Cut(level, " ")
+		key := "hw:{" + provider + "}" + below + "!answers"
 		must(s.t, s.rdb.ZAdd(s.t.Context(), key, redis.Z{Score: float64(at.UnixMicro()), Member: text}).Err())
 	}
-	refused := func(retry time.Duration) map[string]any {
-		return map[string]any{"what": "pause", "status": 429, "retry": retry.Microseconds(), "host": "api.acme.example:443"}
+	refused := func(status int, retry time.Duration) map[string]any {
+		return map[string]any{"what": "pause", "status": status, "retry": retry.Microseconds(), "host": "api.acme.example:443"}
 	}
-	past("payments/acme", 11*time.Minute+12*time.Second, 30*time.Second, refused(30*time.Second))
-	past("payments/acme", 4*time.Minute+31*time.Second, 20*time.Second, refused(20*time.Second))
-	past("payments/acme", 6*time.Hour+3*time.Minute, time.Minute, map[string]any{"what": "pause", "status": 503, "retry": time.Minute.Microseconds(), "host": "api.acme.example:443"})
+	past("payments /acme", 11*time.Minute+12*time.Second, 30*time.Second, refused(429, 30*time.Second))
+	past("payments /acme", 4*time.Minute+31*time.Second, 20*time.Second, refused(429, 20*time.Second))
+	past("payments /acme", 6*time.Hour+3*time.Minute, time.Minute, refused(503, time.Minute))
 	past("llm", 2*time.Hour, 8*time.Second, map[string]any{"what": "pause", "status": 429, "host": "llm.example:443"})
 	for scope, hint := range map[string]upstream.Hint{
-		"llm": {Limited: true, Status: 429, Retry: 3 * time.Minute, RetryKnown: true, Host: "llm.example:443"},
-		"search": {Host: "search.example:443", Quotas: []upstream.Quota{
-			{Unit: "requests", Limit: 600, Remaining: 417, Reset: 40 * time.Minute, Window: time.Hour},
-		}},
+		"llm":    {Limited: true, Status: 429, Retry: 3 * time.Minute, RetryKnown: true, Host: "llm.example:443"},
+		"search": {Host: "search.example:443", Quotas: []upstream.Quota{{Unit: "requests", Limit: 600, Remaining: 417, Reset: 40 * time.Minute, Window: time.Hour}}},
 	} {
 		if out, err := s.limiter.Report(s.t.Context(), scope, hint); err != nil || !out.Changed {
 			s.t.Fatalf("%+v, %v", out, err)
@@ -139,31 +135,23 @@ func (s *site) answers() {
 	}
 }
 
-// pastClock is a hook that has Redis' clock show an earlier time, as far as commands ask for it.
+// pastClock is a hook that has Redis' clock show an earlier time to commands that ask for it by themselves.
 type pastClock time.Duration
 
 func (pastClock) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (p pastClock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		defer p.set(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (p pastClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		defer p.set(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (p pastClock) set(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if clock, is := cmd.(*redis.TimeCmd); is && clock.Err() == nil {
+		err := next(ctx, cmd)
+		if clock, is := cmd.(*redis.TimeCmd); is && err == nil {
 			clock.SetVal(clock.Val().Add(-time.Duration(p)))
 		}
+		return err
 	}
+}
+
+func (pastClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // changes publishes the limits and changes them, in the last day.

@@ -1,4 +1,4 @@
-package checker_test
+package checker
 
 import (
 	"errors"
@@ -7,9 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -28,7 +26,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
-		limits, err := checker.ParseLimits([]byte(text))
+		limits, err := ParseLimits([]byte(text))
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
@@ -52,18 +50,14 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 func byLimiter(t *testing.T, p *policy.Policy, path string) (rules []string, denied bool) {
 	t.Helper()
 	scope, err := policy.ParseScope(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	bounds, err := p.Match(scope)
 	var unmatched *policy.UnmatchedError
 	if err != nil && !errors.As(err, &unmatched) {
 		t.Fatal(err)
 	}
-	paused := false
 	for _, b := range bounds {
 		if b.Paused() {
-			paused = true
 			continue
 		}
 		unit := strings.TrimPrefix(b.Rule.Unit, policy.Requests)
@@ -73,22 +67,19 @@ func byLimiter(t *testing.T, p *policy.Policy, path string) (rules []string, den
 		}
 		rules = append(rules, fmt.Sprint(b.Scope, " ", b.Rule.Name, " ", b.Rule.Algorithm, " ", b.Rule.Limit, " ", b.Rule.Per, " ", unit, active))
 	}
-	if paused {
+	if slices.ContainsFunc(bounds, policy.MatchedRule.Paused) {
 		rules = append(rules, policy.PausedRule)
 	}
 	return rules, err != nil
 }
 
-func byChecker(t *testing.T, l *checker.Limits, path string) (rules []string, denied bool) {
+func byChecker(t *testing.T, l *Limits, path string) (rules []string, denied bool) {
 	t.Helper()
-	rep, err := checker.Check(checker.Input{
-		Limits: l, Epoch: time.Unix(1, 0),
-		Calls: []countapi.Call{{ID: "a", Scope: path, Cost: 1, Status: 200}},
-		Tasks: []checker.Task{{ID: "a", Scope: path, Cost: 1}},
+	rep := check(t, Input{
+		Limits: l,
+		Calls:  []countapi.Call{{ID: "a", Scope: path, Cost: 1, Status: 200}},
+		Tasks:  []Task{{ID: "a", Scope: path, Cost: 1}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, row := range rep.Rows {
 		rules = append(rules, fmt.Sprint(row.Scope, " ", row.Rule, " ", row.Algorithm, " ", row.Limit, " ", row.Per, " ", row.Unit, row.Active))
 	}
@@ -167,17 +158,14 @@ func randomPause(rnd *rand.Rand, indent string) string {
 // A shadow rule holds nobody, and takes the place of one that does.
 func TestShadowRulesHoldNobody(t *testing.T) {
 	t.Parallel()
-	l, err := checker.ParseLimits([]byte(`
+	l := parse(t, `
 limits:
   p:
     rules: [{name: a, algorithm: fixed-window, limit: 1, per: 1h, shadow: true}]
     scopes:
       "*": {rules: [{name: b, algorithm: fixed-window, limit: 1, per: 1h}]}
       x: {rules: [{name: b, algorithm: fixed-window, limit: 1, per: 1h, shadow: true}]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+`)
 	for path, want := range map[string]int{"p/x": 0, "p/y": 1} {
 		if got, _ := byChecker(t, l, path); len(got) != want {
 			t.Errorf("%s: got %q", path, got)
