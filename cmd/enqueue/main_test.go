@@ -288,7 +288,8 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"help.golden": {"-h"}, "help_http.golden": {"http", "-h"}, "help_batch.golden": {"batch", "-h"}, "help_schedules.golden": {"schedules", "-h"},
+		"help.golden": {"-h"}, "help_http.golden": {"http", "-h"}, "help_batch.golden": {"batch", "-h"},
+		"help_schedules.golden": {"schedules", "-h"},
 	} {
 		got := program(t, "", "", args...)
 		if got.code != cli.ExitOK || got.stderr != "" {

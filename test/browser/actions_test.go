@@ -31,30 +31,40 @@ func TestEachChange(t *testing.T) {
 		}
 		return rule
 	}
+	type check = func(policystore.Version) bool
+	pauses := func(n int) check { return func(v policystore.Version) bool { return len(v.Pauses) == n } }
+	planIs := func(limit int64) check { return func(policystore.Version) bool { return named("plan").Limit == limit } }
+	owner := func(name string) check {
+		return func(policystore.Version) bool { return slices.Equal(now().Owners("search"), []string{name}) }
+	}
 	const scope, plan = "/scope?scope=search", "/change?verb=set&scope=search&rule=plan"
 	const imported = "limits: {search: {rules: [{name: plan, algorithm: fixed-window, limit: 9, per: 1h}]}}"
 	for _, step := range []struct {
 		what, from, link string
 		fields           [][2]string // selector and value
-		done             func(policystore.Version) bool
+		done             check
 	}{
-		{"pause for a time", scope, "verb=pause", [][2]string{{"#for", "2h"}}, func(v policystore.Version) bool { return len(v.Pauses) == 1 && !v.Pauses[0].Until.IsZero() }},
-		{"resume", scope, "verb=resume", nil, func(v policystore.Version) bool { return len(v.Pauses) == 0 }},
+		{"pause for a time", scope, "verb=pause", [][2]string{{"#for", "2h"}}, func(v policystore.Version) bool {
+			return len(v.Pauses) == 1 && !v.Pauses[0].Until.IsZero()
+		}},
+		{"resume", scope, "verb=resume", nil, pauses(0)},
 		{"drain", scope, "verb=drain", nil, func(v policystore.Version) bool {
 			text := eval[string](t, ctx, `document.querySelector("#main").textContent`)
 			return len(v.Pauses) == 1 && strings.Contains(text, "No task of search runs")
 		}},
-		{"resume what was drained", "", "verb=resume", nil, func(v policystore.Version) bool { return len(v.Pauses) == 0 }},
-		{"set a rule for a time", scope, "rule=plan", [][2]string{{"#f-limit", "500"}, {"#for", "1h"}}, func(policystore.Version) bool { return named("plan").Limit == 500 }},
-		{"undo its live changes", plan, "verb=unset", nil, func(policystore.Version) bool { return named("plan").Limit == 1000 }},
+		{"resume what was drained", "", "verb=resume", nil, pauses(0)},
+		{"set a rule for a time", scope, "rule=plan", [][2]string{{"#f-limit", "500"}, {"#for", "1h"}}, planIs(500)},
+		{"undo its live changes", plan, "verb=unset", nil, planIs(1000)},
 		{"try a rule as a shadow", plan, "", [][2]string{{"#f-limit", "5"}, {"input[name=shadow]", ""}}, func(policystore.Version) bool {
 			return named("plan").Limit == 1000 && named("plan-trial").Shadow && named("plan-trial").Limit == 5
 		}},
 		{"remove it", plan + "-trial", "verb=remove", nil, func(policystore.Version) bool { return named("plan-trial").Name == "" }},
-		{"forget what was spent", plan, "verb=reset", nil, func(v policystore.Version) bool { return len(v.Resets) == 1 && v.Resets[0].Scope == "search" }},
-		{"assign an owner", scope, "verb=assign", [][2]string{{"#a-owner", "team-x"}}, func(policystore.Version) bool { return slices.Equal(now().Owners("search"), []string{"team-x"}) }},
-		{"roll back", "/history", "verb=rollback", nil, func(policystore.Version) bool { return slices.Equal(now().Owners("search"), []string{"team-search"}) }},
-		{"import", "/change?verb=import", "", [][2]string{{"#limits", imported}}, func(policystore.Version) bool { return named("plan").Limit == 9 }},
+		{"forget what was spent", plan, "verb=reset", nil, func(v policystore.Version) bool {
+			return len(v.Resets) == 1 && v.Resets[0].Scope == "search"
+		}},
+		{"assign an owner", scope, "verb=assign", [][2]string{{"#a-owner", "team-x"}}, owner("team-x")},
+		{"roll back", "/history", "verb=rollback", nil, owner("team-search")},
+		{"import", "/change?verb=import", "", [][2]string{{"#limits", imported}}, planIs(9)},
 	} {
 		before, err := s.store.Current(t.Context())
 		must(t, err)

@@ -122,8 +122,10 @@ func (s *site) answers() {
 	past("payments /acme", 6*time.Hour+3*time.Minute, time.Minute, refused(503, time.Minute))
 	past("llm", 2*time.Hour, 8*time.Second, map[string]any{"what": "pause", "status": 429, "host": "llm.example:443"})
 	for scope, hint := range map[string]upstream.Hint{
-		"llm":    {Limited: true, Status: 429, Retry: 3 * time.Minute, RetryKnown: true, Host: "llm.example:443"},
-		"search": {Host: "search.example:443", Quotas: []upstream.Quota{{Unit: "requests", Limit: 600, Remaining: 417, Reset: 40 * time.Minute, Window: time.Hour}}},
+		"llm": {Limited: true, Status: 429, Retry: 3 * time.Minute, RetryKnown: true, Host: "llm.example:443"},
+		"search": {Host: "search.example:443", Quotas: []upstream.Quota{
+			{Unit: "requests", Limit: 600, Remaining: 417, Reset: 40 * time.Minute, Window: time.Hour},
+		}},
 	} {
 		if out, err := s.limiter.Report(s.t.Context(), scope, hint); err != nil || !out.Changed {
 			s.t.Fatalf("%+v, %v", out, err)
@@ -174,7 +176,8 @@ func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 		{3*time.Hour + 41*time.Minute, "carl", "", "sms plan", "45"},
 	} {
 		scope, rule, _ := strings.Cut(edit.scope, " ")
-		_, err := at(edit.ago).Set(t.Context(), policystore.Edit{By: edit.by, Reason: edit.reason}, scope, rule, map[string]string{"limit": edit.limit})
+		by := policystore.Edit{By: edit.by, Reason: edit.reason}
+		_, err := at(edit.ago).Set(t.Context(), by, scope, rule, map[string]string{"limit": edit.limit})
 		must(t, err)
 	}
 }

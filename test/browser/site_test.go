@@ -153,7 +153,8 @@ func (s *site) fill() {
 	_, err := s.store.Pause(s.t.Context(), edit, "mail")
 	must(s.t, err)
 	add("mail", 12, nil)
-	_, err = s.store.Set(s.t.Context(), policystore.Edit{By: "ben", Reason: "they bought more"}, "payments/globex", "tenant", map[string]string{"limit": "4"})
+	edit = policystore.Edit{By: "ben", Reason: "they bought more"}
+	_, err = s.store.Set(s.t.Context(), edit, "payments/globex", "tenant", map[string]string{"limit": "4"})
 	must(s.t, err)
 }
 

@@ -104,9 +104,9 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 	} {
 		slices.Reverse(tt.calls) // the order of the log does not matter
 		r := check(t, Input{Limits: one(t, tt.rule), Calls: tt.calls, Jitter: tt.jitter})
-		row := r.Rows[0]
-		if row.Worst != tt.worst || row.Exceeded != tt.exceeded || r.Exceeded() != tt.exceeded || r.OK() == tt.exceeded || (len(r.Violations()) > 0) != tt.exceeded {
-			t.Errorf("%s: worst %d, exceeded %v; want %d, %v: %+v, %q", name, row.Worst, row.Exceeded, tt.worst, tt.exceeded, row, r.Violations())
+		row, says := r.Rows[0], r.Violations()
+		if row.Worst != tt.worst || row.Exceeded != tt.exceeded || r.Exceeded() != tt.exceeded || r.OK() == tt.exceeded || (len(says) > 0) != tt.exceeded {
+			t.Errorf("%s: %+v, %q; want the worst %d, and exceeded %t", name, row, says, tt.worst, tt.exceeded)
 		}
 	}
 }

@@ -124,7 +124,8 @@ func TestJSONFields(t *testing.T) {
 	one += enqueue(0, "", "http", failed...)
 	agree(t, "enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
 
-	lines := `{"type":"t","id":"a","scope":"p"}` + "\nno task\n" + `{"type":"t","id":"b","scope":"p"}` + "\n" + `{"type":"t","id":"c","scope":"p"}` + "\n"
+	lines := `{"type":"t","id":"a","scope":"p"}` + "\nno task\n" + `{"type":"t","id":"b","scope":"p"}` + "\n" +
+		`{"type":"t","id":"c","scope":"p"}` + "\n"
 	dry := enqueue(1, lines, "batch", "-dry-run", "-limits", limits, "-")
 	batch := enqueue(1, lines, "batch", "-limits", limits, "-")
 	results := strings.SplitAfter(strings.TrimSuffix(batch, "\n"), "\n")
@@ -186,8 +187,8 @@ func TestJSONFields(t *testing.T) {
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	agree(t, "worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
-	samples(t, "enqueue http -json", "worker limits check -json", "enqueue schedules -json", "GET /healthz of worker -listen", "worker inspect -json scope",
-		"worker inspect -json task")
+	samples(t, "enqueue http -json", "worker limits check -json", "enqueue schedules -json", "GET /healthz of worker -listen",
+		"worker inspect -json scope", "worker inspect -json task")
 }
 
 // samples holds the samples of sections of docs/json.md against their tables.

@@ -129,7 +129,8 @@ func TestChange(t *testing.T) {
 	fields := form("verb", "set", "scope", "payments", "rule", "account", "field:limit", "100", "reason", "they bought <more>", "for", "2h")
 	s.sees(http.StatusOK, "/change?verb=set&scope=payments&rule=account", "as it is: 2", "as it is: fixed-window", "as it is: 30d")
 	s.sends(http.StatusOK, "/change", fields,
-		"Nothing is done yet", "limit: 2,", "limit: 100,", "<dd>3</dd>", "with the change", "they bought &lt;more&gt;", `name="expect" value="1"`)
+		"Nothing is done yet", "limit: 2,", "limit: 100,", "<dd>3</dd>", "with the change",
+		"they bought &lt;more&gt;", `name="expect" value="1"`)
 	if s.version() != 1 {
 		t.Fatalf("version %d after a preview", s.version())
 	}
@@ -205,7 +206,8 @@ func TestLimitsScreen(t *testing.T) {
 	s := newSite(t, nil)
 	s.makes(form("verb", "set", "scope", "payments", "rule", "account", "field:limit", "7"))
 	s.makes(form("verb", "set", "scope", "search", "rule", "plan", "field:limit", "2000"))
-	s.sees(http.StatusOK, "/limits", "As version 3 has them", "payments:", "limit: 7", `href="/limits.yaml"`, `href="/change?verb=import"`, `href="/change?verb=unset"`)
+	s.sees(http.StatusOK, "/limits", "As version 3 has them", "payments:", "limit: 7", `href="/limits.yaml"`,
+		`href="/change?verb=import"`, `href="/change?verb=unset"`)
 	p, err := limitsyaml.Parse("exported", []byte(s.sees(http.StatusOK, "/limits.yaml")))
 	must(t, err)
 	if now, err := s.store.Now(t.Context()); err != nil || len(policystore.Differences(p, now)) > 0 {
@@ -312,8 +314,10 @@ func TestClear(t *testing.T) {
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 3)
 	s.enqueue("payments/globex", "g", 2)
-	s.sees(http.StatusOK, "/scope?scope=payments", `<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="clear">`)
-	body := s.sends(http.StatusOK, "/tasks", form("verb", "clear", "scope", "payments"), "<dd>5</dd>", "Clear payments", "This cannot be undone", `value="make"`)
+	s.sees(http.StatusOK, "/scope?scope=payments",
+		`<form method="post" action="/tasks"><input type="hidden" name="scope" value="payments"><button name="verb" value="clear">`)
+	body := s.sends(http.StatusOK, "/tasks", form("verb", "clear", "scope", "payments"),
+		"<dd>5</dd>", "Clear payments", "This cannot be undone", `value="make"`)
 	if s.waiting("payments/acme") != 3 {
 		t.Fatal("counting has changed something")
 	}
@@ -368,7 +372,8 @@ func TestHistoryWithoutActions(t *testing.T) {
 	var err error
 	s.handler, err = New(Config{Redis: rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
 	must(t, err)
-	if body := s.sees(http.StatusOK, "/history", "in force", "Who changed waiting tasks is not shown", "hw:limits:actions"); strings.Contains(body, "inv0") {
+	body := s.sees(http.StatusOK, "/history", "in force", "Who changed waiting tasks is not shown", "hw:limits:actions")
+	if strings.Contains(body, "inv0") {
 		t.Errorf("it has the task:\n%s", body)
 	}
 }

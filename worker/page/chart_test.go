@@ -125,7 +125,8 @@ func TestStartsAndAnswers(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 	}
-	s.sees(http.StatusOK, "/scope?scope=payments/acme", "Starts in the last 15 minutes", "each 15 s", "Starts in the last day", `class="bar now"`, ">41<",
+	s.sees(http.StatusOK, "/scope?scope=payments/acme",
+		"Starts in the last 15 minutes", "each 15 s", "Starts in the last day", `class="bar now"`, ">41<",
 		"429, retry after 1m", "paused for 1m", "api.example:443", `class="mark"`, "2 each 15 s, by account of payments")
 	s.sees(http.StatusOK, "/", "data-for>since ", "<strong>600</strong>", "ours 1,000, plan")
 	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"payments/acme"}}
@@ -159,7 +160,8 @@ func TestThoseInTroubleFirst(t *testing.T) {
 		_, err = s.limiter.Report(t.Context(), scope, hint)
 		must(t, err)
 	}
-	body := s.sees(http.StatusOK, "/", `<span class="chip suspended">Suspended below</span>`, "below it 2 suspended", `<span class="chip paused">Paused below</span>`,
+	body := s.sees(http.StatusOK, "/", `<span class="chip suspended">Suspended below</span>`, "below it 2 suspended",
+		`<span class="chip paused">Paused below</span>`,
 		"below it 1 paused, 1 paused by the API, 1 cut by the API", "not under tenant of stopped/x, limit 0")
 	var order []string
 	for _, row := range regexp.MustCompile(`data-key="([a-z]+)"`).FindAllStringSubmatch(body, -1) {
@@ -169,7 +171,8 @@ func TestThoseInTroubleFirst(t *testing.T) {
 		t.Errorf("the order is %v, want %s\n%s", order, want, body[strings.Index(body, "<main"):])
 	}
 	s.sees(http.StatusOK, "/?state=paused", ">tenants</a>")
-	s.sees(http.StatusOK, "/scope?scope=tenants", "below it 1 paused, 1 paused by the API, 1 cut by the API", `<span class="chip api">API pause</span>`, `<span class="chip cut">Cut</span>`)
+	s.sees(http.StatusOK, "/scope?scope=tenants", "below it 1 paused, 1 paused by the API, 1 cut by the API",
+		`<span class="chip api">API pause</span>`, `<span class="chip cut">Cut</span>`)
 	s.sees(http.StatusOK, "/scope?scope=stopped", "Suspended below", "below it 2 suspended")
 }
 

@@ -246,7 +246,8 @@ func TestWhoSeesWhat(t *testing.T) {
 		t.Errorf("%d\n%s", code, body)
 	}
 	for path, want := range map[string]int{
-		"/scope?scope=payments": 403, "/waiters?scope=payments/acme": 403, "/live?at=" + url.QueryEscape("/scope?scope=payments"): 403, "/scope?scope=search": 200,
+		"/scope?scope=payments": 403, "/waiters?scope=payments/acme": 403,
+		"/live?at=" + url.QueryEscape("/scope?scope=payments"): 403, "/scope?scope=search": 200,
 	} {
 		s.sees(want, path)
 	}
@@ -292,7 +293,8 @@ func TestHeaders(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Prefix = "/limits" })
 	for _, path := range []string{"/limits/", "/limits/assets/page.js", "/limits/nothing", "/limits"} {
 		_, _, header := s.do(httptest.NewRequest(http.MethodGet, path, nil))
-		if csp := header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") ||
+		csp := header.Get("Content-Security-Policy")
+		if !strings.Contains(csp, "script-src 'self';") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") ||
 			header.Get("X-Content-Type-Options") != "nosniff" || header.Get("X-Frame-Options") != "DENY" {
 			t.Errorf("%s: %v", path, header)
 		}

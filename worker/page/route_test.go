@@ -187,7 +187,8 @@ func TestMultipart(t *testing.T) {
 		says string
 	}{
 		"another site": {cross, 403, ""}, "cut off": {torn, 413, tooLarge}, "too large beside a query": {query, 413, tooLarge},
-		"too large": {formTo("/change", large), 413, tooLarge}, "too large in parts": {requestOf(http.MethodPost, "/change", large, true), 413, tooLarge},
+		"too large":                   {formTo("/change", large), 413, tooLarge},
+		"too large in parts":          {requestOf(http.MethodPost, "/change", large, true), 413, tooLarge},
 		"a query that cannot be read": {httptest.NewRequest(http.MethodGet, "/scope?scope=search&%", nil), 400, ""},
 	} {
 		if body := s.says(one.code, one.r, one.says); one.code == 413 && body != one.says || s.version() != 1 {

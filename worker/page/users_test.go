@@ -131,7 +131,8 @@ func TestLogin(t *testing.T) {
 		t.Fatalf("%d to %s", code, where)
 	}
 	s.sends(http.StatusUnauthorized, "/login", form("name", "anna", "password", "wrong"), "is wrong")
-	s.sends(http.StatusUnauthorized, "/forecast", form("batch", `{"typed":"<text>"}`), `name="held:batch" value="{&#34;typed&#34;:&#34;&lt;text&gt;&#34;}"`, "what you typed is kept")
+	s.sends(http.StatusUnauthorized, "/forecast", form("batch", `{"typed":"<text>"}`),
+		`name="held:batch" value="{&#34;typed&#34;:&#34;&lt;text&gt;&#34;}"`, "what you typed is kept")
 	log := form("name", "anna", "password", "correct horse", "next", "/forecast", "posted", "yes", "held:batch", "typed text")
 	code, body, header := s.do(formTo("/login", log))
 	if code != http.StatusOK {
