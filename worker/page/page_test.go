@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -357,6 +358,14 @@ func TestRedisGoneIsSaid(t *testing.T) {
 	}
 	stream := liveOf(t, s, "/", http.Cookie{})
 	s.server.Stop(t)
+	held, err := net.Listen("tcp", s.server.Addr()) // so that no server of another test has the port
+	must(t, err)
+	defer func() { _ = held.Close() }()
+	go func() {
+		for one, err := held.Accept(); err == nil; one, err = held.Accept() {
+			_ = one.Close()
+		}
+	}()
 	stream.until(t, "stale")
 	s.sees(http.StatusOK, "/", `<noscript><meta http-equiv="refresh" content="5"></noscript>`)
 	for path, want := range map[string]int{"/history": http.StatusOK, "/scope?scope=search": http.StatusServiceUnavailable, "/limits": http.StatusServiceUnavailable} {
