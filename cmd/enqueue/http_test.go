@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
+	"strings"
 )
 
 const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
@@ -136,5 +137,142 @@ func TestAllowMethod(t *testing.T) {
 		}
 		refused := append([]string{tt.args[0], "-allow-method", "TRACE"}, tt.args[1:]...)
 		program(t, url, tt.stdin, refused...).says(t, cli.ExitUsage, `invalid value "TRACE" for flag -allow-method: a method that has`)
+	}
+}
+
+const appsYAML = `
+limits:
+  payments: {apps: [billing, refunds], rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1s}], scopes: {nobody: {apps: [mail]}}}
+  search: {rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1s}]}
+`
+
+// "Who enqueues need not be who runs": a warning says which applications may, once for each
+// level, and -json has them as a field; where nobody may the task is refused.
+func TestWarnsWhereOnlySomeMaySpend(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	limits := file(t, "limits.yaml", appsYAML)
+	const warning = "only workers of billing, refunds run tasks of payments (worker -app NAME); the tasks wait for one of them\n"
+	http := func(scope string, args ...string) outcome {
+		return program(t, url, "", append(append([]string{"http", "-limits", limits, "-scope", scope}, args...), "http://h")...)
+	}
+	http("payments/a", "-json").says(t, cli.ExitOK, `"apps":["billing","refunds"]`)
+	http("payments/nobody").says(t, cli.ExitFailed, "-scope: no application may spend from it")
+	lines := tasksOf("payments/a", 1) + tasksOf("search/a", 1) + tasksOf("payments/b", 1) + tasksOf("payments/nobody", 1)
+	batch := func(flags ...string) outcome {
+		return program(t, url, lines, append(append([]string{"batch", "-limits", limits}, flags...), "-")...)
+	}
+	plain, object := batch(), batch("-json")
+	plain.says(t, cli.ExitFailed, "line 4: invalid: scope: no application may spend from it")
+	if strings.Count(object.stdout, `"apps":["billing","refunds"]`) != 2 {
+		t.Errorf("%+v", object)
+	}
+	for want, runs := range map[int][]outcome{1: {http("payments/a"), plain, batch("-dry-run")}, 0: {http("search/a"), http("payments/a", "-json"), object}} {
+		for _, got := range runs {
+			if strings.Count(got.stderr, warning) != want {
+				t.Errorf("not %d warnings: %+v", want, got)
+			}
+		}
+	}
+}
+
+// "-within SCOPE" keeps a tenant's file to its scope, and its ids apart from those of others.
+func TestWithinFlag(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	limits := file(t, "limits.yaml", appsYAML)
+	lines := `{"type":"t","id":"1","scope":"search/a"}` + "\n" + `{"type":"t","id":"2","scope":"search/b"}` + "\n" +
+		`{"type":"t","id":"3","scope":"search/a/x","priority":2}` + "\n"
+	batch := func(flags ...string) outcome {
+		return program(t, url, lines, append(append([]string{"batch", "-limits", limits, "-within", "search/a"}, flags...), "-")...)
+	}
+	for _, got := range []outcome{batch("-json", "-dry-run"), batch("-json")} {
+		got.says(t, cli.ExitFailed, `"id":"search/a//1"`, `scope: search/b is not within search/a`, `priority: 2 is above 0, the highest within search/a`)
+	}
+	got := batch("-max-priority", "2")
+	got.says(t, cli.ExitFailed, "id search/a//1 is taken")
+	if strings.Contains(got.stdout, "priority") {
+		t.Errorf("%+v", got)
+	}
+	for priority, want := range map[string]string{"1": "enqueued", "3": "-priority: 3 is above 2, the highest within search/a"} {
+		got := program(t, url, "", "http", "-limits", limits, "-within", "search/a", "-max-priority", "2", "-priority", priority, "-scope", "search/a", "http://h")
+		got.says(t, map[string]int{"1": cli.ExitOK, "3": cli.ExitFailed}[priority], want)
+	}
+	program(t, url, "", "batch", "-within", "a//b", "-").says(t, cli.ExitUsage, "-within")
+}
+
+// "No run is longer than -max-timeout of worker": enqueue tells so of the first task with a longer timeout, and enqueues it.
+func TestLongTimeoutIsTold(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	limits := file(t, "limits.yaml", appsYAML)
+	const told = " is 87600h0m0s, but workers end a run after 10m0s; if their -max-timeout is longer, give it to enqueue too\n"
+	http := func(args ...string) outcome {
+		return program(t, url, "", append(append([]string{"http", "-limits", limits, "-scope", "search", "-id"}, args...), "http://h")...)
+	}
+	for want, runs := range map[int][]outcome{
+		1: {http("long", "-timeout", "3650d")},
+		0: {http("allowed", "-timeout", "3650d", "-max-timeout", "90000h"), http("short", "-timeout", "10m")},
+	} {
+		for _, got := range runs {
+			if got.code != cli.ExitOK || strings.Count(got.stderr, "enqueue http: the timeout of long"+told) != want || (got.stderr == "") != (want == 0) {
+				t.Errorf("not told %d times: %+v", want, got)
+			}
+		}
+	}
+	lines := strings.ReplaceAll(tasksOf("search", 2), `{`, `{"timeout":"3650d",`)
+	for _, row := range []struct {
+		flags string
+		times int
+	}{{"-dry-run", 1}, {"-json", 1}, {"-remember=1h", 0}} { // they are there already, by then
+		got := program(t, url, lines, "batch", "-limits", limits, row.flags, "-")
+		if got.code != 0 || strings.Count(got.stderr, told) != row.times {
+			t.Errorf("%s: %+v", row.flags, got)
+		}
+	}
+}
+
+// docs/tracing.md: "enqueue puts the context of the variables TRACEPARENT and TRACESTATE into each task. It warns once of a
+// malformed value, and ignores it."
+func TestTraceOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", "limits: {mail: {rules: [{name: r, algorithm: sliding-window, limit: 1, per: 1h}]}}")
+	batch := file(t, "tasks.ndjson", `{"type":"mail","scope":"mail/acme","id":"one"}`+"\n"+`{"type":"mail","scope":"mail/acme","id":"two"}`+"\n")
+	for name, tt := range map[string]struct{ parent, state, wantParent, wantState, warning string }{
+		"none":             {"", "", "", "", ""},
+		"parent":           {parent, "", parent, "", ""},
+		"both":             {parent, "vendor=1", parent, "vendor=1", ""},
+		"state alone":      {"", "vendor=1", "", "", ""},
+		"malformed parent": {parent[:54], "vendor=1", "", "", "the variable TRACEPARENT is no W3C traceparent"},
+		"malformed state":  {parent, "vendor", parent, "", "the variable TRACESTATE is no W3C tracestate"},
+		"both malformed":   {"secret", "secret", "", "", "the variable TRACEPARENT is no W3C traceparent"},
+		"upper case":       {strings.ToUpper(parent), "", "", "", "the variable TRACEPARENT is no W3C traceparent"},
+	} {
+		for command, args := range map[string][]string{
+			"batch": {"batch", "-json", batch},
+			"http":  {"http", "-scope", "mail/acme", "-id", "one", "http://h.example/"},
+		} {
+			rdb.FlushAll(t.Context())
+			env := map[string]string{"REDIS_URL": url, "HEADWAY_LIMITS": limits, "TRACEPARENT": tt.parent, "TRACESTATE": tt.state}
+			got := programIn(t, env, strings.NewReader(""), args...)
+			got.says(t, cli.ExitOK, tt.warning)
+			if told := strings.Count(got.stderr, "the variable"); told != min(1, len(tt.warning)) || strings.Contains(got.stderr, "secret") {
+				t.Errorf("%s of %s: %q", command, name, got.stderr)
+			}
+			for _, id := range map[string][]string{"batch": {"one", "two"}, "http": {"one"}}[command] {
+				info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", id)
+				must(t, err)
+				gotParent, has := info.Headers["traceparent"]
+				gotState, hasState := info.Headers["tracestate"]
+				if gotParent != tt.wantParent || gotState != tt.wantState || has != (tt.wantParent != "") || hasState != (tt.wantState != "") {
+					t.Errorf("%s of %s: %s has %q", command, name, id, info.Headers)
+				}
+				if _, waits := info.Headers[queue.HeaderWaitsFor]; waits != (tt.wantParent != "") {
+					t.Errorf("%s of %s: %s has %q", command, name, id, info.Headers)
+				}
+			}
+		}
 	}
 }
