@@ -9,14 +9,14 @@
 -- KEYS, ARGV[1] are in include/base.lua.
 -- ARGV[2]     call    the id of this call, 16 bytes.
 -- ARGV[3]     record  the name of the key that keeps the reply; "" for none: the call has one attempt, with an id of its own, or only asks
--- ARGV[4]     texts   integer, how many texts of rules follow: see include/rules.lua. Then four for each attempt, or for several alike:
---             scope   its path after the provider's name, such as "/acme/refunds"
+-- ARGV[4]     texts   integer, how many texts of rules follow: see include/rules.lua. Then for each attempt, or for several alike:
 --             ask     what it asks for: a byte, the sum of 1 for a call that only asks, 2 for an id of its own, 4 for a task, and 8 if it missed a grant;
---                     a byte, the number of its text; numbers of seven bytes: how many attempts, how far ahead in µs a start may
---                     be, at most 60000000, how far ahead it must be, by how much the run may begin after its start, and the
---                     cost, 0 to take nothing
+--                     a byte, the number of its text; numbers of seven bytes: how many scopes ask for it, how many attempts of
+--                     each, how far ahead in µs a start may be, at most 60000000, how far ahead it must be, by how much the run
+--                     may begin after its start, and the cost, 0 to take nothing
 --             cost    by unit, "requests=1,tokens=5,"; "" for the cost in ask. Of a task that missed a grant this, as in include/flight.lua
 --             id      the attempt id, or the waiter, "queue:id"; "" for none
+--             scopes  each is a path after the provider's name, such as "/acme/refunds"
 -- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
 --            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
 --                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
@@ -150,35 +150,38 @@ local function admit(scope, of, cost, many)
 end
 
 local count = 0
-local function general(i, flags, text, many, ahead, from, leeway, cost)
-  local missed = flags >= 8 and read_grant(ARGV[i + 2]) or nil
-  local a = { scope = ARGV[i], ahead = ahead, from = from, leeway = leeway, cost = missed and missed.cost or ARGV[i + 2] ~= '' and ARGV[i + 2] or cost,
-    id = ARGV[i + 3], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4, missed = missed }
-  local its = rules.of(a.scope, text)
+local function general(scope, i, flags, text, many, ahead, from, leeway, cost)
+  local missed = flags >= 8 and read_grant(ARGV[i + 1]) or nil
+  local a = { scope = scope, ahead = ahead, from = from, leeway = leeway, cost = missed and missed.cost or ARGV[i + 1] ~= '' and ARGV[i + 1] or cost,
+    id = ARGV[i + 2], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4, missed = missed }
+  local its = rules.of(scope, text)
   local costs = rules.costs(its, a.cost)
   local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)
   for _ = 1, many do
     count = count + 1
     if its.outdated then
       out[#out + 1] = '\4'
-    elseif before and sub(before, 1, #a.scope + 1) == a.scope .. '\n' then
-      out[#out + 1] = '\2' .. sub(before, #a.scope + 3)
+    elseif before and sub(before, 1, #scope + 1) == scope .. '\n' then
+      out[#out + 1] = '\2' .. sub(before, #scope + 3)
     else
       decide(a, its, costs, count)
     end
   end
 end
 
-for i = texts_end + 1, #ARGV, 4 do
-  local flags, text, many, ahead, from, leeway, cost = unpacked('>BBI7I7I7I7I7', ARGV[i + 1])
-  text = ARGV[4 + text]
+local i = texts_end + 1
+while ARGV[i] do
+  local flags, number, scopes, many, ahead, from, leeway, cost = unpacked('>BBI7I7I7I7I7I7', ARGV[i])
+  local text = ARGV[4 + number]
   texts[text] = texts[text] or rules.read(text)
   local of = texts[text]
-  if flags == 0 and from == 0 and leeway == 0 and cost > 0 and of.plain and not reported and ARGV[i + 2] == '' and now >= of.from and now < of.ends then
-    local admitted = admit(ARGV[i], of, cost, many)
-    many, count = many - admitted, count + admitted
+  local plain = flags == 0 and from == 0 and leeway == 0 and cost > 0 and of.plain and not reported and ARGV[i + 1] == '' and now >= of.from and now < of.ends
+  for j = i + 3, i + 2 + scopes do
+    local admitted = plain and admit(ARGV[j], of, cost, many) or 0
+    count = count + admitted
+    if admitted < many then general(ARGV[j], i, flags, text, many - admitted, ahead, from, leeway, cost) end
   end
-  if many > 0 then general(i, flags, text, many, ahead, from, leeway, cost) end
+  i = i + 3 + scopes
 end
 local answer = table.concat(out)
 if record ~= '' then

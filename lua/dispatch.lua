@@ -167,8 +167,8 @@ local function wait_for(l, its, cost, id, start, last, sure)
   end
   if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
   if at and certain and at - lead > now then at = at - lead end
-  if at or r.cap == 0 or r.p == 0 or r.counts < EXACT then
-    local i, t = #soon, min(at or now + NEVER, its.ends, r.counts)
+  if at or r.cap == 0 or r.p == 0 or r.counts then
+    local i, t = #soon, min(at or now + NEVER, its.ends, r.counts or EXACT)
     while i > 0 and tonumber(soon[i]) > t do i = i - 2 end
     table.insert(soon, i + 1, t)
     table.insert(soon, i + 1, r.node)

@@ -11,24 +11,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// attempts sends attempts that stand in no line, alike or under an id of their own, and checks each answer.
-func (w *world) attempts(a Attempt, cost string) error {
-	its := w.of(a.Scope, w.policy)
-	a.Text = w.text(a.Scope)
+// attempts sends attempts that stand in no line, alike but for their scopes or under an id of their own, and checks each answer.
+func (w *world) attempts(a Attempt, cost string, scopes ...string) error {
+	var list, each []Attempt
 	setCost(&a, cost)
 	w.calls++
-	w.say("decide %d× %s %q cost %s ahead %d from %d leeway %d peek %v", a.Many, a.Scope, a.ID, cost, a.Ahead, a.From, a.Leeway, a.Peek)
-	args := DecideArgs(w.clock(), string(seven(make([]byte, 9), w.calls)), "2", []Attempt{a})
+	for _, scope := range scopes {
+		a.Scope, a.Text = scope, w.text(scope)
+		w.say("decide %d× %s %q cost %s ahead %d from %d leeway %d peek %v", a.Many, scope, a.ID, cost, a.Ahead, a.From, a.Leeway, a.Peek)
+		list, each = append(list, a), append(each, slices.Repeat([]Attempt{a}, a.Many)...)
+	}
+	args := DecideArgs(w.clock(), string(seven(make([]byte, 9), w.calls)), "2", list)
 	reply, err := w.run("decide", args)
 	if err != nil {
 		return err
 	}
-	_, answers, err := ReadDecide(reply, a.Many, func(int) int { return len(its.Rules) })
+	_, answers, err := ReadDecide(reply, len(each), func(i int) int { return len(w.of(each[i].Scope, w.policy).Rules) })
 	if err != nil {
 		return wrong("decide answers %q: %v", reply, err)
 	}
 	for i, answer := range answers {
-		if err := w.answered(a, its, cost, fmt.Sprintf("call%d.%d", w.calls, i), answer); err != nil {
+		if err := w.answered(each[i], w.of(each[i].Scope, w.policy), cost, fmt.Sprintf("call%d.%d", w.calls, i), answer); err != nil {
 			return err
 		}
 	}

@@ -197,17 +197,18 @@ func (h *history) pass(us int64) error {
 
 // plainly decides on attempts that are no tasks.
 func (h *history) plainly(scope string) error {
-	a := Attempt{Scope: scope, Many: 1 + h.IntN(3), Ahead: h.Int64N(2) * 300000, From: h.Int64N(2) * 5000, Peek: h.IntN(4) == 0}
+	a, asking := Attempt{Many: 1 + h.IntN(3), Ahead: h.Int64N(2) * 300000, From: h.Int64N(2) * 5000, Peek: h.IntN(4) == 0}, []string{scope, scopes[h.IntN(6)]}
 	switch h.IntN(6) {
 	case 0:
+		asking = asking[:1]
 		a.Many, a.ID = 1, fmt.Sprintf("id%d", h.IntN(5))
 	case 1:
 		a.Leeway = h.Int64N(20000)
 	}
 	if h.ones {
-		return h.attempts(a, "1")
+		return h.attempts(a, "1", asking...)
 	}
-	return h.attempts(a, []string{"1", "2", "requests=1,tokens=2,"}[h.IntN(3)])
+	return h.attempts(a, []string{"1", "2", "requests=1,tokens=2,"}[h.IntN(3)], asking...)
 }
 
 // hearFromAPI has an API pause a node, or lower a limit for a time.

@@ -142,7 +142,7 @@ type Answer struct {
 	Rules   []State
 }
 
-// DecideArgs returns the arguments of decide.
+// DecideArgs returns the arguments of decide. Scopes that ask for the same, one after the other, share what they ask for.
 func DecideArgs(clock, call, record string, attempts []Attempt) []any {
 	texts, number := []any{}, map[string]byte{}
 	for _, a := range attempts {
@@ -152,25 +152,44 @@ func DecideArgs(clock, call, record string, attempts []Attempt) []any {
 		}
 	}
 	args := append([]any{clock, call, record, len(texts)}, texts...)
-	for _, a := range attempts {
-		flags, id := byte(0), a.ID
-		if a.Peek {
-			flags++
+	for i := 0; i < len(attempts); {
+		first, alike := attempts[i], 1
+		for i+alike < len(attempts) && first.isLike(attempts[i+alike]) {
+			alike++
 		}
-		if a.ID != "" {
-			flags += 2
+		flags, costs, id := first.asks()
+		ask := seven([]byte{flags, number[first.Text]}, int64(alike), int64(max(first.Many, 1)), first.Ahead, first.From, first.Leeway, first.Cost)
+		args = append(args, string(ask), costs, id)
+		for range alike {
+			args = append(args, attempts[i].Scope)
+			i++
 		}
-		if a.Waiter != "" {
-			flags, id = flags+4, a.Waiter
-		}
-		costs := a.Costs
-		if a.Missed != "" {
-			flags, costs = flags+8, a.Missed
-		}
-		ask := seven([]byte{flags, number[a.Text]}, int64(max(a.Many, 1)), a.Ahead, a.From, a.Leeway, a.Cost)
-		args = append(args, a.Scope, string(ask), costs, id)
 	}
 	return args
+}
+
+// isLike reports whether two attempts differ by their scopes alone, and neither by an id.
+func (a Attempt) isLike(b Attempt) bool {
+	b.Scope = a.Scope
+	return a == b && a.ID == "" && a.Waiter == ""
+}
+
+// asks returns the flags of an attempt, its costs by unit and its id.
+func (a Attempt) asks() (flags byte, costs, id string) {
+	costs, id = a.Costs, a.ID
+	if a.Peek {
+		flags++
+	}
+	if a.ID != "" {
+		flags += 2
+	}
+	if a.Waiter != "" {
+		flags, id = flags+4, a.Waiter
+	}
+	if a.Missed != "" {
+		flags, costs = flags+8, a.Missed
+	}
+	return flags, costs, id
 }
 
 // ReadDecide reads the reply of decide: the server's clock, and an answer for each attempt, in their order. rules says how many

@@ -92,18 +92,19 @@ end
 -- The state of a rule at a scope, read once a call.
 function rules.state(of, scope)
   local at = of.level == 0 and '' or of.level == of.names and scope or node(scope, of.level)
-  local name = at .. ':' .. of.name
-  local r = loaded[name]
+  local key = P .. 'r:' .. at .. ':' .. of.name
+  local r = loaded[key]
   if not r then
-    local numbers, key = of.numbers, P .. 'r:' .. name
-    local other, till = reported and call('HGET', P .. 'api', 'R' .. name), EXACT
+    local numbers, till = of.numbers, nil
+    local other = reported and call('HGET', P .. 'api', 'R' .. at .. ':' .. of.name)
     if other and unpacked('>I7', other) > now and sub(other, 8, 8) == of.kind and sub(other, -28) == numbers then
       numbers, till = sub(other, 9), unpacked('>I7', other)
     end
     r = of.its.load(of, key, numbers, of.kind ~= 'C' and call('GET', key))
-    r.its, r.node, r.counts = of.its, at, till -- until when these numbers count
+    r.its, r.node = of.its, at
+    if till then r.counts = till end -- until when these numbers count
     if r.stepped then dirty(r) end
-    loaded[name] = r
+    loaded[key] = r
   end
   return r
 end
@@ -113,7 +114,7 @@ function rules.pause(at)
   if loaded[at] == nil then
     local v = call('HGET', P .. 'api', 'P' .. at)
     local r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
-    if r then r.its, r.node, r.counts = algorithm('P'), at, EXACT end
+    if r then r.its, r.node = algorithm('P'), at end
     if r and r.stepped then dirty(r) end
     loaded[at] = r
   end

@@ -14,7 +14,7 @@ function algorithms.T()
       if v and byte(v) == TOKEN then
         local _, till, at, lead, x, was, age, low = unpacked('>BI6I7I4I7I7I5I7', v)
         r.till, r.size, r.written, r.at, r.x, r.since, r.low = till, #v, at - lead, at, x, at - age, low
-        r.stepped = r.written > now
+        if r.written > now then r.stepped = true end
         if r.stepped or was ~= q and p > 0 then algorithm('T', 'rare').adjust(r, was) end
       end
       return r

@@ -85,7 +85,7 @@ var plants = []fault{
 	{"all: rules that do not agree on a start", "if at > t then t, agree, by = at, 0,", "if at > t then t, by = at,"},
 	{"all: a wait that is a µs short", "retries[i] = t and t - now or EXACT", "retries[i] = t and max(0, t - now - 1) or EXACT"},
 	{"all: a start further ahead than asked", "start <= now + a.ahead) then", "start <= now + a.ahead + 1000000) then"},
-	{"all: an attempt that is charged twice", "elseif before and sub(before, 1, #a.scope + 1) ==", "elseif false and sub(before, 1, #a.scope + 1) =="},
+	{"all: an attempt that is charged twice", "elseif before and sub(before, 1, #scope + 1) ==", "elseif false and sub(before, 1, #scope + 1) =="},
 	{"all: an attempt that is kept too long", "a.text, 'PX', '30000'", "a.text, 'PX', '300000'"},
 	{"all: a denial that is written", "    return deny(its, costs, lease, place", "    for _, r in ipairs(its) do dirty(r) end\n    return deny(its, costs, lease, place"},
 	{"all: a refund that comes back twice", "'GET') == whole(a.grant.start) then return false end\n  local list", "'GET') == '' then return false end\n  local list"},
