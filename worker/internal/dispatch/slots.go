@@ -27,13 +27,16 @@ type slots struct {
 	sampled        time.Time
 	asked          int         // how many tasks the calls under way may grant
 	starving       []*loop     // loops without room for their tasks, the first first
-	soon           *time.Timer // has them call when it fires
+	soon           *time.Timer // has them call when it fires,
+	soonAt         time.Time   // at this time
 }
 
 const (
 	// lately is over how long the runs that end are counted, and soonFree the time ahead of which a task is granted a slot that is
 	// not free yet: about as late as a start may be.
 	lately, soonFree = 50 * time.Millisecond, 5 * time.Millisecond
+	// gathers is how long to wait for slots that become free together: one call then grants tasks to all of them.
+	gathers = time.Millisecond
 	// mostAsked is how many tasks one call may grant: more would keep Redis for too long.
 	mostAsked = 48
 	// nearAsked is the same if Redis is near. The next call is a moment away, and a shorter one delays others less.
@@ -193,20 +196,28 @@ func (o *loop) fed() {
 	s.starving = slices.DeleteFunc(s.starving, func(one *loop) bool { return one == o })
 }
 
-// offer has starving loops call: at once if there is room for several tasks, and else shortly, since one call grants several in hardly
-// more commands than one. d.mu is held.
+// offer has starving loops call when there is room: shortly, since one call grants several tasks in hardly more commands than one; if
+// there is room for several, after the slots that become free together; and at once if many become free all the time. d.mu is held.
 func (d *Dispatcher) offer() {
 	s := &d.slots
 	if len(s.starving) == 0 {
 		return
 	}
 	n, _ := d.room()
-	worth := min(d.mostAsked(), max(1, min(cap(s.holders), s.all)/3, min(d.leaving(), nearAsked/2)))
-	switch {
-	case n >= worth:
-		d.feed(n)
-	case n > 0 && s.soon == nil:
-		s.soon = time.AfterFunc(d.Lead()/2, func() {
+	leaving, pause := min(d.leaving(), nearAsked/2), d.Lead()/2
+	if n >= min(d.mostAsked(), max(1, min(cap(s.holders), s.all)/3, leaving)) {
+		if leaving == nearAsked/2 {
+			d.feed(n)
+			return
+		}
+		pause = min(pause, gathers)
+	}
+	if at := time.Now().Add(pause); n > 0 && (s.soon == nil || at.Before(s.soonAt)) {
+		if s.soon != nil {
+			s.soon.Stop()
+		}
+		s.soonAt = at
+		s.soon = time.AfterFunc(pause, func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			n, _ := d.room()
