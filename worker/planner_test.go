@@ -171,8 +171,8 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 	}
 }
 
-// "Loops without room make no calls, and take turns for it": each of many providers has tasks whose start has come, and all slots are
-// taken.
+// "A loop without a free slot makes no other call, and loops take turns for slots": each of many providers has tasks whose start has
+// come, and all slots are taken.
 func TestProvidersTakeTurnsForSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

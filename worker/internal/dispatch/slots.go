@@ -27,8 +27,8 @@ type slots struct {
 	sampled        time.Time
 	asked          int         // how many tasks the calls under way may grant
 	starving       []*loop     // loops without room for their tasks, the first first
-	soon           *time.Timer // has them call when it fires,
-	soonAt         time.Time   // at this time
+	soon           *time.Timer // has them call when it fires
+	soonAt         time.Time   // when that is
 }
 
 const (
@@ -175,9 +175,11 @@ func (d *Dispatcher) hasPlenty() bool {
 func (d *Dispatcher) slotFreed(relieves bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, one := range d.loops {
-		if relieves && len(one.skips) > 0 {
-			one.kick()
+	if relieves {
+		for _, one := range d.loops {
+			if len(one.skips) > 0 {
+				one.kick()
+			}
 		}
 	}
 	d.offer()
@@ -196,8 +198,9 @@ func (o *loop) fed() {
 	s.starving = slices.DeleteFunc(s.starving, func(one *loop) bool { return one == o })
 }
 
-// offer has starving loops call when there is room: shortly, since one call grants several tasks in hardly more commands than one; if
-// there is room for several, after the slots that become free together; and at once if many become free all the time. d.mu is held.
+// offer has starving loops call if there is room. One call grants several tasks in hardly more commands than one, so it waits for more
+// room: a while for a second slot, and then only for slots that become free together. It waits for nothing if many become free all the
+// time. d.mu is held.
 func (d *Dispatcher) offer() {
 	s := &d.slots
 	if len(s.starving) == 0 {
