@@ -3,7 +3,7 @@ package main
 import (
 	"cmp"
 
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // atCommandLine is the actor at a command line: what Redis lets it do, it may do.

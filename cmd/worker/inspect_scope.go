@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/control"
 )
 
 func (i *inspection) scope(ctx context.Context) error {

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/control"
 )
 
 func (i *inspection) task(ctx context.Context) error {

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // mostListed is how many scopes "worker inspect scope" lists at most.

@@ -20,11 +20,11 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/celltree"
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // limitsUsage is what "worker limits -h" prints; testdata/limits.golden holds the same

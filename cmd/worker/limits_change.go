@@ -8,10 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // service answers and acts over the limits that are in Redis now, and over none where there are none yet, or none that can be read.

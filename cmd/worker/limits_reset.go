@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // resetReport is what reset prints for each rule; docs/json.md has its fields.

@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/waiting"
 )
 

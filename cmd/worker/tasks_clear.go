@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // clear prints how many tasks wait in a scope and below it, and cancels them in steps until none is left of

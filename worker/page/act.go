@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // act is the form that changes waiting tasks.

@@ -5,10 +5,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // The charts of a scope: the last quarter of an hour and the last day.

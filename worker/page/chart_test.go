@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
 )
 
 func policyOf(t *testing.T, rules string) *policy.Policy {

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 

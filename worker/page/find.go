@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // noScope is the error for a scope of which there is nothing: it is probably mistyped.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/control"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // history is the kept versions, and the changes of waiting tasks, newest first.

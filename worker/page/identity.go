@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // Actor is a person or program that uses the page: a name for the history, groups that are compared

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 const (

@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // limitsData is the content of the screen of all limits.

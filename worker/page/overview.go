@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 

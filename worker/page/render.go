@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // templates are the templates of the screens by name, each with the shared parts.

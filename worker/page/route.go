@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // route is a path of the page. Its handler is called only for actors that have the right to what the

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/internal/control"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // screen is a page that shows one topic.

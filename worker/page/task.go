@@ -13,8 +13,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 

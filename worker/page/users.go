@@ -18,10 +18,10 @@ import (
 	"go.yaml.in/yaml/v4"
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/headway-go/headway/internal/control"
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // bcryptCost is bcrypt's cost for a password: some 0.2 s. Tests use less.
