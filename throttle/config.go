@@ -63,7 +63,7 @@ type Config struct {
 type Observer interface {
 	// Decided reports one decision, with the context of the request, how long the answer took, and its
 	// error, if any. d.Rules is set only if err is nil. took is 0 for a decision that made no call: one that
-	// Dispatch had granted (Decision.Handed), and one that was prefetched.
+	// Dispatch had granted (Decision.Handed).
 	Decided(ctx context.Context, d Decision, took time.Duration, err error)
 	// UpstreamSignal reports a new effect of an API's answer: "pause", "cut" for a reduced rule, or "limit" for the API's own limit.
 	UpstreamSignal(what string)

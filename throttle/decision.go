@@ -39,9 +39,6 @@ type Decision struct {
 	// Handed says that dispatch had granted the start; see Waiter.Granted. The grant is in flight until package worker reports what
 	// became of it, also if the start was not used.
 	Handed bool
-	// Prefetched says that the units came from this process's stock, without a call; see policy.Rule.Prefetch. At is when they were
-	// charged, and Rules is Redis's answer at that time, less the units handed out since.
-	Prefetched bool
 	// Joins says, for a denial of a task that can wait, that it is to join the tasks that wait: see package worker. HadTurn says that
 	// it had its turn, and goes back to its Place.
 	Joins, HadTurn bool

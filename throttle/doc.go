@@ -35,9 +35,8 @@
 //
 // # Guarantees
 //
-// Redis is authoritative for all that has been spent, and its clock is the only one. A limiter keeps the policy, and for rules with a
-// prefetch a stock of units that Redis has already charged. One decision is one script call and one round trip, whatever the number of
-// rules. Concurrent callers share round trips.
+// Redis is authoritative for all that has been spent, and its clock is the only one. A limiter keeps the policy and
+// no counts. One decision is one script call and one round trip, whatever the number of rules. Concurrent callers share round trips.
 //
 // Either all rules on the path admit a request and all are charged, or none is. A denial changes nothing. Each [policy.Algorithm] documents
 // its own bound. The bounds hold for the moments at which runs start, in all processes, if each run starts within Config.StartTolerance of

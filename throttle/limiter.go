@@ -89,7 +89,6 @@ func (l *Limiter) Policy() *policy.Policy {
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
-		l.emptyStocks("")
 		l.scopes.Set(policy)
 	}
 }
@@ -172,7 +171,7 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // A denial is a Decision, never an error, and changes nothing. An error means that nothing was decided: *policy.ScopeError,
 // *policy.UnmatchedError, *policy.AppError or *policy.CostError, which no wait will mend; ctx's own error; or one that wraps
 // ErrUnavailable. Units that a cancelled call may have taken are given back. Costs one round trip, shared with other callers where
-// possible, or none if the units are prefetched, see policy.Rule.Prefetch.
+// possible.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.decideOnly(ctx, &req, &d)
 	l.evaluateShadows(&d, &req, d.Wait)
@@ -191,12 +190,9 @@ func (l *Limiter) decideOnly(ctx context.Context, req *Request, d *Decision) err
 	if err := wire.Ended(ctx); err != nil {
 		return err
 	}
-	switch {
-	case len(p.All) == len(p.Shadows):
+	if len(p.All) == len(p.Shadows) {
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
-	case p.stocks(req):
-		return l.fromStock(ctx, p, req, d)
 	}
 	return l.decide(ctx, p, req, d)
 }
@@ -307,13 +303,6 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	} else {
 		err = l.answered(ctx, a, d)
 		d.leeway, d.Grant.leeway = req.late.leeway, req.late.leeway
-		if p.stock != nil && err == nil && !d.Allowed && req.Waiter.ID == "" && !a.Peek {
-			if gone := p.stock.empty(); gone != nil { // it may be what the stock holds that is missing
-				l.giveBackDraw(gone)
-				*d = Decision{}
-				return l.decide(ctx, p, req, d)
-			}
-		}
 	}
 	l.observe(ctx, d, a.replied.Sub(a.sent), err)
 	return err
@@ -349,9 +338,6 @@ func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	}
 	if d.Grant.probe {
 		l.reports.Probe(p.Scope, d.begins)
-	}
-	if p.stock != nil {
-		p.stock.saw(d)
 	}
 	return nil
 }

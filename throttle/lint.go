@@ -15,7 +15,7 @@ import (
 const reached = 0.9
 
 // Lint returns what is suspicious in a policy: what Policy.Lint returns, and then, in the order of scopes, each rule that cannot reach 90 %
-// of its limit, since its window is longer by the default start tolerance, its margin and its prefetch. It costs what Policy.Lint costs.
+// of its limit, since its window is longer by the default start tolerance and its margin. It costs what Policy.Lint costs.
 // Source: docs/algorithms.md#how-much-longer-is-a-window
 func Lint(p *policy.Policy) []policy.Warning {
 	_, tree := p.Limits()
@@ -45,13 +45,13 @@ func slowReason(r policy.Rule) string {
 	if part >= reached {
 		return ""
 	}
-	late := defaultPad + wire.Widened(r)
+	late := defaultPad + r.Margin
 	what, try := fmt.Sprintf("the start tolerance of %s is", late), "write a limit for a longer time"
-	if wire.Widened(r) > 0 {
+	if r.Margin > 0 {
 		what = fmt.Sprintf("the start tolerance and its margin, %s, are", late)
 		try = "write a shorter margin, or a limit for a longer time"
 	}
-	if wire.Widened(r) > 0 && r.Algorithm == policy.TokenBucket {
+	if r.Margin > 0 && r.Algorithm == policy.TokenBucket {
 		try = fmt.Sprintf("write a shorter margin, or a burst of %d, which pays for it", 1+int64(math.Ceil(late.Seconds()*float64(r.Limit)/r.Per.Seconds())))
 	}
 	return fmt.Sprintf("reaches %.0f %% of its limit at most: %s added to per (%s); %s", math.Floor(100*part), what, r.Per, try)

@@ -12,7 +12,7 @@ import (
 )
 
 // plan is what a scope comes to under a policy, worked out once: what scripts take, and what decisions about it show. It never
-// changes, but for its stock.
+// changes.
 type plan struct {
 	*wire.Scope
 	limiter *Limiter
@@ -21,7 +21,6 @@ type plan struct {
 	mark    string      // of the scope, in attempt ids; see attemptID
 	shadows []*shadowRule
 	alone   *shadowRule // it is this rule's alone
-	stock   *stock      // what is charged before it is asked for; nil where nothing may be
 
 	refusal error // the application may not spend from the scope
 }
@@ -43,7 +42,6 @@ func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	for _, b := range s.Shadows {
 		p.shadows = append(p.shadows, &shadowRule{of: p, bound: b})
 	}
-	p.stock = newStock(s.Rules)
 	return p
 }
 

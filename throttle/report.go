@@ -36,7 +36,7 @@ type Correction = answers.Correction
 func (l *Limiter) newReporter() *answers.Reporter {
 	return answers.New(answers.Config{
 		Redis: l.rdb, Scopes: l.scopes, Base: l.cfg.Prefix, Timeout: l.cfg.Timeout, Tolerance: l.cfg.StartTolerance, LongestPause: l.cfg.LongestPause,
-		Logger: l.cfg.Logger, Clock: func() string { return l.clock() }, Now: l.serverTime, Wake: l.list.Wake, Reduced: l.emptyStocks,
+		Logger: l.cfg.Logger, Clock: func() string { return l.clock() }, Now: l.serverTime, Wake: l.list.Wake,
 		OnChange: func(c UpstreamChange) {
 			if l.cfg.Observer != nil {
 				l.cfg.Observer.UpstreamSignal(c.What)

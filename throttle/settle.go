@@ -135,7 +135,7 @@ func (g Grant) remembered() time.Duration {
 		case policy.Calendar:
 			longest = longestSettling
 		case policy.SlidingWindow, policy.FixedWindow:
-			longest = max(longest, b.Rule.Per+wire.Widened(b.Rule))
+			longest = max(longest, b.Rule.Per+b.Rule.Margin)
 		}
 	}
 	return min(longest, longestSettling) + 2*MaxDelayLimit + g.known.left()

@@ -22,7 +22,7 @@ const (
 // room is how long a bucket takes for half of what may start at once beside a cost: for so long
 // it can leave open when a start comes. Others wait for as long as that is not known.
 func roomOf(r policy.Rule, cost int64) time.Duration {
-	if wire.Widened(r) > 0 || r.Limit == 0 || cost >= r.Capacity() {
+	if r.Margin > 0 || r.Limit == 0 || cost >= r.Capacity() {
 		return 0
 	}
 	room, _ := wire.MulDiv((r.Capacity()-cost)/2, r.Per.Microseconds(), r.Limit)
@@ -99,7 +99,7 @@ func (l *Limiter) startLater(req *Request) {
 	if req.BeforeStart != nil {
 		slowest += p.clock.RoundTrip()
 	}
-	if slowest = min(slowest, longestLeeway); slowest > l.cfg.StartTolerance+p.prefetch() {
+	if slowest = min(slowest, longestLeeway); slowest > l.cfg.StartTolerance {
 		req.late.from = slowest.Truncate(time.Microsecond)
 		req.MaxDelay = max(req.MaxDelay, min(2*slowest, longestLeeway))
 		req.Waiter.MaxDelay = max(req.Waiter.MaxDelay, min(2*slowest, longestLeeway))
@@ -113,9 +113,8 @@ func (p *plan) minds(pad time.Duration, req *Request) bool {
 	})
 }
 
-// tolerance is by how much a start may be late without any rule minding, where that is more
-// than the pad: a prefetch widens a window as the pad does. Lateness is told by this process's clock, which may be late itself: up to the
-// end of a window, or of a rule's hours, a pad is left.
+// tolerance returns by how much a start may be late without exceeding a rule, where that is more than the start tolerance. This process's
+// clock may be late itself: up to the end of a window, or of a rule's hours, a start tolerance is left.
 func (l *Limiter) tolerance(d *Decision) time.Duration {
 	p, pad, start := d.under, l.cfg.StartTolerance, d.Grant.start
 	most := Never
@@ -129,18 +128,18 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 			most = min(most, b.Rule.Lease/2) // its place is held until then
 		case policy.TokenBucket:
 			if !wire.ManyFit(b.Rule, pad, d.Grant.price.under(b.Rule)) {
-				most = min(most, pad+b.Rule.Prefetch+d.leeway)
+				most = min(most, pad+d.leeway)
 			}
 		case policy.SlidingWindow:
-			most = min(most, pad+b.Rule.Prefetch+d.leeway)
+			most = min(most, pad+d.leeway)
 		case policy.FixedWindow:
 			ends := start - start%max(numbers[2], 1) + numbers[2]
 			if b.Rule.OpensOnUse {
 				ends = place + numbers[1]
 			}
-			most = min(most, us(ends-start-numbers[3])+b.Rule.Prefetch)
+			most = min(most, us(ends-start-numbers[3]))
 			if b.Rule.OpensOnUse && place == start { // it opens its window: the API must see it when ours opens
-				most = min(most, pad+b.Rule.Prefetch)
+				most = min(most, pad)
 			}
 		case policy.Calendar:
 			most = min(most, us(numbers[3]-start)-us(numbers[4]))

@@ -116,7 +116,6 @@ func (r *Reporter) Look(s *wire.Scope) {
 			text, _ := v.(string)
 			if p, is := wire.ReadPause(text); is && p.Over() > at.UnixMicro() {
 				r.heard(s.Prefix+paths[i], time.UnixMicro(p.Over()), at)
-				r.cfg.Reduced(s.Prefix)
 			}
 		}
 	}()

@@ -29,7 +29,6 @@ type Config struct {
 	Clock        func() string                 // what scripts take for their clock: "" for the server's
 	Now          func(prefix string) time.Time // the server's time, by the prefix of a provider's keys
 	Wake         func(provider string)         // dispatches the tasks that may start now
-	Reduced      func(prefix string)           // called when less may be spent under a provider than before
 	OnChange     func(Change)
 }
 

@@ -95,12 +95,10 @@ func (r *Reporter) remember(s *wire.Scope, w wire.Word, n wire.Noted) {
 		if n.Name != s.Path { // there was no room: it counts for a level above
 			r.heard(s.Prefix+n.Name, n.Until, n.At)
 		}
-		r.cfg.Reduced(s.Prefix)
 	case n.Changed && (w.Verb == "cut" || w.Verb == "adopt"):
 		r.mu.Lock()
 		put(&r.corrections, rule, time.Now().Add(n.Left))
 		r.mu.Unlock()
-		r.cfg.Reduced(s.Prefix)
 	}
 }
 

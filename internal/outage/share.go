@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -39,7 +38,7 @@ const longest = Never / 4
 
 // newShare returns the share of a rule that begins at now. A start may be slack later than its grant.
 func newShare(r policy.Rule, live int64, now time.Time, slack time.Duration) *share {
-	s := &share{rule: r, limit: r.Limit / live, window: r.Per + wire.Widened(r) + slack}
+	s := &share{rule: r, limit: r.Limit / live, window: r.Per + r.Margin + slack}
 	switch {
 	case r.Algorithm == policy.Concurrency:
 		s.window = r.Lease

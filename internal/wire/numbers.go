@@ -34,14 +34,10 @@ const lateAtOnce = 1000
 // cronPeriod is the shortest period of a calendar: cron knows none below a minute.
 const cronPeriod = time.Minute
 
-// Widened returns by how much a rule's window is longer than Per, but for the start tolerance: by so much may starts be apart
-// in how late they are after their charges.
-func Widened(r policy.Rule) time.Duration { return r.Margin + r.Prefetch }
-
 // ManyFit reports whether what passes a bucket within the start tolerance is more than all that can be late at once. The rate
 // of such a bucket is one tolerance slower for that.
 func ManyFit(r policy.Rule, tolerance time.Duration, cost int64) bool {
-	if r.Algorithm != policy.TokenBucket || Widened(r) > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
+	if r.Algorithm != policy.TokenBucket || r.Margin > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
 		return false
 	}
 	units, _ := MulDiv(r.Limit, tolerance.Microseconds(), (r.Per + 2*tolerance).Microseconds())
@@ -50,14 +46,14 @@ func ManyFit(r policy.Rule, tolerance time.Duration, cost int64) bool {
 
 // bucketTimes returns the time in µs in which a bucket refills its limit, and the slack that it demands before a unit.
 //
-// Calls that are late by different times are nearer to one another by up to late. Where there is a margin or a prefetch, the
+// Calls that are late by different times are nearer to one another by up to late. Where there is a margin, the
 // burst pays for that: it is smaller by what refills in the slack, and the bound holds over any time. A unit must be left of
 // it, or else each call would wait for the slack. The rate pays for the rest, as for the tolerance, and the bound then holds
 // over per and longer. A bucket that minds no late start is slowed once more for those.
 // Source: docs/algorithms.md#token-bucket
 func bucketTimes(r policy.Rule, tolerance time.Duration) (per, slack int64) {
-	per, late := r.Per.Microseconds(), (tolerance + Widened(r)).Microseconds()
-	if spare := r.Capacity() - 1; Widened(r) > 0 {
+	per, late := r.Per.Microseconds(), (tolerance + r.Margin).Microseconds()
+	if spare := r.Capacity() - 1; r.Margin > 0 {
 		// The limit refills in per + late - slack, and spare units in slack.
 		paid, _ := MulDiv(per+late, spare, max(1, r.Limit+spare))
 		slack = min(late, paid)
@@ -69,10 +65,10 @@ func bucketTimes(r policy.Rule, tolerance time.Duration) (per, slack int64) {
 }
 
 // Numbers returns the kind and the numbers of a rule as scripts read them at a time: see lua/include/rules.lua. The start
-// tolerance, the rule's margin and its prefetch widen its window: what starts or arrives late by no more than they are is
-// still within the bound. Of a token bucket see bucketTimes.
+// tolerance and the rule's margin widen its window: what starts or arrives late by no more than they are is still within the
+// bound. Of a token bucket see bucketTimes.
 func Numbers(r policy.Rule, tolerance time.Duration, at time.Time) (kind byte, numbers []int64) {
-	slack, per := (tolerance + Widened(r)).Microseconds(), r.Per.Microseconds()
+	slack, per := (tolerance + r.Margin).Microseconds(), r.Per.Microseconds()
 	switch r.Algorithm {
 	case policy.TokenBucket:
 		per, slack = bucketTimes(r, tolerance)
@@ -95,7 +91,7 @@ func Numbers(r policy.Rule, tolerance time.Duration, at time.Time) (kind byte, n
 		if r.Spread {
 			spread = 1
 		}
-		slack = min(tolerance+Widened(r), cronPeriod/2).Microseconds()
+		slack = min(tolerance+r.Margin, cronPeriod/2).Microseconds()
 		return 'K', []int64{r.Limit, p.Before.UnixMicro(), p.From.UnixMicro(), p.To.UnixMicro(), slack, r.Rollover, spread}
 	default:
 		return 'C', []int64{r.Limit, r.Lease.Microseconds()}

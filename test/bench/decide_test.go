@@ -26,9 +26,6 @@ const (
 	turn      = 500 * time.Millisecond
 	manyKeys  = 1000
 	neverFull = 1_000_000
-	// prefetched is how long before it is asked for a unit may be charged, where rules say so.
-	prefetched = 50 * time.Millisecond
-	aheadOf    = "Headway, prefetch 50ms"
 )
 
 // decider decides on one unit for the i-th of many keys; it never denies here.
@@ -38,8 +35,8 @@ type decider struct {
 }
 
 // BenchmarkDecide counts decisions of 64 callers in one process beside those of redis_rate and of throttled, in turns and in the
-// same run: ours each a command of its own, those of many callers sharing round trips, and those with units charged ahead. The
-// figures are the medians of the turns.
+// same run: ours each a command of its own, and those of many callers sharing round trips. The figures
+// are the medians of the turns.
 func BenchmarkDecide(b *testing.B) {
 	const one, four = "decisions, 64 callers, one rule", "decisions, 64 callers, three levels, four rules"
 	const alike = "decisions, 64 callers, one rule, one key"
@@ -47,7 +44,6 @@ func BenchmarkDecide(b *testing.B) {
 		return []decider{
 			byRedisRate(rdb), byThrottled(b, rdb),
 			byLimiter(b, rdb, "Headway", "p/", false), byLimiter(b, rdb, "Headway, each alone", "p/", true),
-			byLimiter(b, rdb, aheadOf, "f/", false),
 		}
 	})
 	measureOneKey(b, alike, callers)
@@ -55,7 +51,6 @@ func BenchmarkDecide(b *testing.B) {
 		return []decider{
 			byRedisRate(rdb),
 			byLimiter(b, rdb, "Headway", "q/", false), byLimiter(b, rdb, "Headway, each alone", "q/", true),
-			byLimiter(b, rdb, aheadOf, "g/", false),
 		}
 	})
 }
@@ -77,7 +72,7 @@ func measureOneKey(b *testing.B, name string, callers int) {
 	b.Helper()
 	measureDecisions(b, name, callers, func(rdb *redis.Client) []decider {
 		return []decider{
-			ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)), ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
+			ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)),
 		}
 	})
 }
@@ -187,23 +182,16 @@ func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool)
 	}}
 }
 
-// ahead is the rule with units charged before they are asked for.
-func ahead(r policy.Rule) policy.Rule {
-	r.Prefetch = prefetched
-	return r
-}
-
-// fourRules are at three levels, over so many seconds and each changed.
-func fourRules(seconds int64, change func(policy.Rule) policy.Rule) policy.ScopeConfig {
-	limit, per := seconds*neverFull, time.Duration(seconds)*time.Second
+// fourRules are at three levels.
+func fourRules() policy.ScopeConfig {
 	return policy.ScopeConfig{
-		Rules: []policy.Rule{change(sliding("account", limit, per))},
+		Rules: []policy.Rule{sliding("account", neverFull, time.Second)},
 		Scopes: map[string]policy.ScopeConfig{"*": {
 			Rules: []policy.Rule{
-				change(bucket("tenant", limit, per, neverFull)),
-				change(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
+				bucket("tenant", neverFull, time.Second, neverFull),
+				{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
 			},
-			Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{change(sliding("endpoint", limit, per))}}},
+			Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{sliding("endpoint", neverFull, time.Second)}}},
 		}},
 	}
 }
@@ -213,9 +201,7 @@ func unreached(b *testing.B) *policy.Policy {
 	b.Helper()
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
 		"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
-		"f": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
-		"g": fourRules(10, ahead),
-		"q": fourRules(1, func(r policy.Rule) policy.Rule { return r }),
+		"q": fourRules(),
 	})
 	must(b, err)
 	return policy

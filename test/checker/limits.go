@@ -50,9 +50,9 @@ type rule struct {
 	name, algorithm string
 	limit, burst    int64
 	per             time.Duration
-	widened         time.Duration // margin and prefetch together
-	onUse           bool          // a fixed window that begins with its first unit
-	resets          string        // of a calendar, whose periods clock finds
+	margin          time.Duration
+	onUse           bool   // a fixed window that begins with its first unit
+	resets          string // of a calendar, whose periods clock finds
 	clock           *clock
 	rollover        int64
 	unit            string // what it counts of costs by unit
@@ -222,10 +222,8 @@ func readRule(n *yaml.Node) (rule, error) {
 			err = v.Decode(&r.shadow)
 		case "unlimited":
 			err = v.Decode(&r.unlimited)
-		case "margin", "prefetch": // matters to a bucket alone, whose burst may be too small for it
-			var d time.Duration
-			d, err = readDuration(v.Value)
-			r.widened += d
+		case "margin": // matters to a bucket alone, whose burst may be too small for it
+			r.margin, err = readDuration(v.Value)
 		case "lease", "on_redis_error", "max_wait", "spread": // change when a call starts, not what is allowed
 		default:
 			err = fmt.Errorf("unknown field %q", key)

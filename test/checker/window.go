@@ -85,10 +85,10 @@ const tolerance = 5 * time.Millisecond
 
 // unpaid is what the burst does not pay of a margin and the pad: "limit × (t + ρ)/(per + ρ), ρ = σ − slack".
 func (r rule) unpaid() time.Duration {
-	if r.widened == 0 {
+	if r.margin == 0 {
 		return 0
 	}
-	late := r.widened + tolerance
+	late := r.margin + tolerance
 	paid := new(big.Int).Mul(big.NewInt(max(0, r.burst-1)), big.NewInt((r.per + late).Microseconds()))
 	paid.Quo(paid, big.NewInt(max(1, r.limit+r.burst-1)))
 	if paid.Cmp(big.NewInt(late.Microseconds())) >= 0 {

@@ -54,7 +54,6 @@ func Rule(random *rand.Rand, name string) policy.Rule {
 		}
 		return time.Duration(n) * time.Microsecond
 	}
-	prefetch := func() time.Duration { return max(time.Millisecond, micros(250*time.Millisecond)) }
 	maybe := func() bool { return random.IntN(3) == 0 }
 	r := policy.Rule{Name: name, Algorithm: pick(random, policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency, policy.Calendar), Limit: random.Int64N(policy.MaxLimit + 1)}
 	if maybe() {
@@ -84,36 +83,18 @@ func Rule(random *rand.Rand, name string) policy.Rule {
 		if r.Spread = maybe(); maybe() {
 			r.Rollover = random.Int64N(policy.MaxLimit + 1)
 		}
-		if !r.Spread && maybe() {
-			r.Prefetch = prefetch()
-		}
 		return r
 	}
 	r.Per = micros(policy.MaxTime)
 	if maybe() && r.Per >= 4*time.Microsecond {
 		r.Margin = micros(r.Per / 4)
 	}
-	if maybe() && r.Per >= 10*time.Second {
-		r.Prefetch = prefetch()
-	}
 	r.OpensOnUse = r.Algorithm == policy.FixedWindow && maybe()
 	if r.Algorithm == policy.TokenBucket && maybe() {
 		r.Limit = max(r.Limit, 1<<30)
 		r.Burst = 1 + random.Int64N(1<<20)
 	}
-	if r.Algorithm == policy.TokenBucket && r.Prefetch > 0 {
-		if r.Burst = max(r.Burst, burstFor(r)); r.Burst > 1<<20 {
-			r.Burst, r.Prefetch = 0, 0
-		}
-	}
 	return r
-}
-
-// burstFor is the least burst that a bucket needs for its prefetch: docs/algorithms.md#prefetch.
-func burstFor(r policy.Rule) int64 {
-	refill := r.Limit * r.Prefetch.Microseconds()
-	per := r.Per.Microseconds()
-	return 2*((refill+per-1)/per) + 2
 }
 
 func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }

@@ -42,7 +42,7 @@ func shortRules(h *history) []policy.Rule {
 }
 
 func short(h *history, r policy.Rule) policy.Rule {
-	if r.Prefetch = 0; r.Algorithm != policy.Calendar {
+	if r.Algorithm != policy.Calendar {
 		r.Per, r.Limit, r.Burst = pick(h, time.Second, 10*time.Second, time.Minute), pick[int64](h, 1, 3, 20, 300), min(r.Burst, 20)
 	}
 	r.Margin = min(r.Margin, r.Per/8)
@@ -53,7 +53,7 @@ func short(h *history, r policy.Rule) policy.Rule {
 // pad, limits that need coarse cells, rates that have to be rounded, rules that are suspended.
 func extremeRule(h *history) policy.Rule {
 	r := pick(h, bucketRule, bucketRule, slidingRule, fixedRule, openingRule)(h)
-	r.Margin, r.Prefetch = 0, 0
+	r.Margin = 0
 	switch r.Algorithm {
 	case policy.TokenBucket:
 		r.Limit = pick[int64](h, 0, 1_000_000, 999_983, 1_000_000_007, 1_000_000_000_000, 123_456_789)

@@ -31,7 +31,7 @@ func (h *history) add(r policy.Rule, level int) {
 		resets = [2]string{r.Resets.Cron(), r.Resets.Zone()}
 	}
 	h.rules = append(h.rules, bounded{r, level, Rule{
-		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: (r.Margin + r.Prefetch).Microseconds(),
+		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: r.Margin.Microseconds(),
 		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, OnUse: r.OpensOnUse, Begins: begins[resets],
 	}})
 }
@@ -57,24 +57,11 @@ func (h *history) margin() time.Duration {
 	return pick[time.Duration](h, 0, 0, 0, time.Millisecond, 20*time.Millisecond, 1234*µs)
 }
 
-// ahead has some rules prefetch, which widens a window as a margin does.
-func (h *history) ahead(r policy.Rule) policy.Rule {
-	if r.Spread || r.Algorithm != policy.Calendar && r.Per < 10*time.Second || h.rng.IntN(3) > 0 {
-		return r
-	}
-	r.Prefetch = pick(h, time.Millisecond, 50*time.Millisecond, 250*time.Millisecond, 3333*µs)
-	if r.Algorithm == policy.TokenBucket {
-		refilled := (r.Limit*r.Prefetch.Microseconds() + r.Per.Microseconds() - 1) / r.Per.Microseconds()
-		r.Burst = max(r.Burst, 2*refilled+2)
-	}
-	return r
-}
-
 func bucketRule(h *history) policy.Rule {
-	return h.ahead(policy.Rule{
+	return policy.Rule{
 		Algorithm: policy.TokenBucket, Limit: h.limit(), Per: h.per(), Margin: h.margin(),
 		Burst: pick[int64](h, 1, 1, 2, 5, 10, 1000, 1+h.rng.Int64N(100)),
-	})
+	}
 }
 
 // marginRule is a bucket whose burst pays for all of its margin, for a part of it or for none.
@@ -86,11 +73,11 @@ func marginRule(h *history) policy.Rule {
 }
 
 func slidingRule(h *history) policy.Rule {
-	return h.ahead(policy.Rule{Algorithm: policy.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
+	return policy.Rule{Algorithm: policy.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()}
 }
 
 func fixedRule(h *history) policy.Rule {
-	return h.ahead(policy.Rule{Algorithm: policy.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
+	return policy.Rule{Algorithm: policy.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()}
 }
 
 func openingRule(h *history) policy.Rule {
@@ -115,7 +102,7 @@ func calendarRule(h *history) policy.Rule {
 		zone = "America/Los_Angeles"
 	}
 	r.Resets = wallclock.MustParse(resets, zone)
-	return h.ahead(r)
+	return r
 }
 
 // begins has the periods of the calendars by expression and zone, in plain Go.

@@ -18,7 +18,7 @@ func TestParseRule(t *testing.T) {
 		"":                                 "it:1:1: the file is empty; write limits: {} if no rules are meant",
 		"7":                                "it:1:1: the rule is the number 7; write its fields, such as {name: account, ...}",
 		"{name: a}":                        "it:1:1: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\nit:1:1: limit is missing; write a whole number, or unlimited: true to remove an inherited rule",
-		"{name: a, unlimited: true, x: 1}": "it:1:28: x is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, prefetch, max_wait, resets, active, timezone, rollover, spread, shadow, unit or unlimited",
+		"{name: a, unlimited: true, x: 1}": "it:1:28: x is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow, unit or unlimited",
 	} {
 		if _, err := ParseRule("it", []byte(text)); err == nil || err.Error() != wantErr {
 			t.Errorf("%q:\n%v\nwant\n%s", text, err, wantErr)
@@ -34,11 +34,8 @@ func TestRuleWith(t *testing.T) {
 		fields map[string]string
 		want   string
 	}{
-		"one field": {bucket, map[string]string{"limit": "100"}, "{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}"},
-		"several":   {bucket, map[string]string{"per": "1m", "burst": "9", "margin": "1s"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 9, margin: 1s}"},
-		"prefetch":  {bucket, map[string]string{"per": "1m", "prefetch": "50ms"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 5, prefetch: 50ms}"},
-		"a burst that is in the way": {policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Minute, Burst: 5, Prefetch: 50 * time.Millisecond}, map[string]string{"burst": "3"},
-			"the rule: prefetch is 50ms; with it burst must be at least 4, and is 3"},
+		"one field":                 {bucket, map[string]string{"limit": "100"}, "{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}"},
+		"several":                   {bucket, map[string]string{"per": "1m", "burst": "9", "margin": "1s"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 9, margin: 1s}"},
 		"a field taken":             {bucket, map[string]string{"burst": "", "lease": ""}, "{name: r, algorithm: token-bucket, limit: 20, per: 1s}"},
 		"another kind":              {bucket, map[string]string{"algorithm": "sliding-window", "burst": ""}, "{name: r, algorithm: sliding-window, limit: 20, per: 1s}"},
 		"lifted":                    {bucket, map[string]string{"unlimited": "true"}, "{name: r, unlimited: true}"},

@@ -141,7 +141,6 @@ func FormatRule(r policy.Rule) string {
 	put("lease", duration.Format(r.Lease), r.Lease != 0 && r.Lease != defaultLease)
 	put("on_redis_error", string(r.OnRedisError), r.OnRedisError != "" && r.OnRedisError != policy.FailClosed)
 	put("margin", duration.Format(r.Margin), r.Margin != 0)
-	put("prefetch", duration.Format(r.Prefetch), r.Prefetch != 0)
 	put("max_wait", duration.Format(r.MaxWait), r.MaxWait != 0)
 	put("shadow", "true", r.Shadow)
 	return "{name: " + yamlText(r.Name) + b.String() + "}"

@@ -86,8 +86,6 @@ func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *
 		r.Lease, s = d.duration(e, path)
 	case "margin":
 		r.Margin, s = d.duration(e, path)
-	case "prefetch":
-		r.Prefetch, s = d.duration(e, path)
 	case "max_wait":
 		r.MaxWait, s = d.duration(e, path)
 	case "rollover":

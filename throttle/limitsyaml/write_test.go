@@ -98,9 +98,9 @@ func TestYAMLForm(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, `{"limits": {
   search: {rules: [{name: z, limit: 10, algorithm: concurrency, lease: 30s, on_redis_error: closed},
-    {name: a, algorithm: "token-bucket", per: 60s, limit: 5, max_wait: 86400s, margin: 1500us, prefetch: 50000us, burst: 4, on_redis_error: share},
+    {name: a, algorithm: "token-bucket", per: 60s, limit: 5, max_wait: 86400s, margin: 1500us, burst: 4, on_redis_error: share},
     {name: day, algorithm: calendar, timezone: UTC, resets: '0 0 * * *', limit: 1, rollover: 0, spread: false},
-    {name: hour, algorithm: calendar, prefetch: 1ms, resets: "@hourly", limit: 1},
+    {name: hour, algorithm: calendar, resets: "@hourly", limit: 1},
     {name: month, algorithm: calendar, spread: true, rollover: 5, timezone: America/Los_Angeles, resets: "@monthly", limit: 9},
     {unlimited: true, name: "yes"}, {name: w, algorithm: fixed-window, limit: 0, per: 30d, opens_on_use: false},
     {name: v, opens_on_use: true, algorithm: fixed-window, limit: 0, per: 30d}]},
@@ -117,9 +117,9 @@ limits:
   search:
     rules:
       - {name: z, algorithm: concurrency, limit: 10}
-      - {name: a, algorithm: token-bucket, limit: 5, per: 1m, burst: 4, on_redis_error: share, margin: 1.5ms, prefetch: 50ms, max_wait: 24h}
+      - {name: a, algorithm: token-bucket, limit: 5, per: 1m, burst: 4, on_redis_error: share, margin: 1.5ms, max_wait: 24h}
       - {name: day, algorithm: calendar, limit: 1, resets: "0 0 * * *"}
-      - {name: hour, algorithm: calendar, limit: 1, resets: "@hourly", prefetch: 1ms}
+      - {name: hour, algorithm: calendar, limit: 1, resets: "@hourly"}
       - {name: month, algorithm: calendar, limit: 9, resets: "@monthly", timezone: "America/Los_Angeles", rollover: 5, spread: true}
       - {name: "yes", unlimited: true}
       - {name: w, algorithm: fixed-window, limit: 0, per: 30d}

@@ -72,7 +72,6 @@ const (
 	fieldLease
 	fieldOnRedisError
 	fieldMargin
-	fieldPrefetch
 	fieldMaxWait
 	fieldResets
 	fieldActive
@@ -86,7 +85,7 @@ const (
 )
 
 var fieldNames = []string{
-	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
+	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "max_wait",
 	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
 }
 
@@ -143,7 +142,6 @@ func draftRules(source *Source, rules []Rule) []draftRule {
 			fieldLease:        from.rule(fieldLease, duration.Format(r.Lease), r.Lease != 0),
 			fieldOnRedisError: from.rule(fieldOnRedisError, quote(string(r.OnRedisError)), r.OnRedisError != ""),
 			fieldMargin:       from.rule(fieldMargin, duration.Format(r.Margin), r.Margin != 0),
-			fieldPrefetch:     from.rule(fieldPrefetch, duration.Format(r.Prefetch), r.Prefetch != 0),
 			fieldMaxWait:      from.rule(fieldMaxWait, duration.Format(r.MaxWait), r.MaxWait != 0),
 			fieldResets:       from.rule(fieldResets, "", r.Resets != nil),
 			fieldActive:       from.rule(fieldActive, "", r.Active != nil),

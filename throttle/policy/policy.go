@@ -73,11 +73,10 @@ type ScopeConfig struct {
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
 // The zero Policy has no rules and denies every scope.
 type Policy struct {
-	unmatched  Unmatched
-	root       tree
-	raises     bool     // some limit may grow above the configured one
-	prefetches bool     // some rule has a Prefetch
-	windows    []*hours // of the rules, each once
+	unmatched Unmatched
+	root      tree
+	raises    bool     // some limit may grow above the configured one
+	windows   []*hours // of the rules, each once
 }
 
 // tree is a ScopeConfig that has been checked.
@@ -225,9 +224,6 @@ func nameAt(path string, start int) (name string, end int) {
 	return path[start:end], end
 }
 
-// Prefetches reports whether any rule has a Prefetch.
-func (p *Policy) Prefetches() bool { return p.prefetches }
-
 // RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
 func (p *Policy) RaisesLimits() bool { return p.raises }
 
@@ -340,7 +336,6 @@ func (d draft) policy(faults *diag.Faults) *Policy {
 	if !faults.None() {
 		return nil
 	}
-	p.prefetches = p.has(func(r Rule) bool { return r.Prefetch > 0 })
 	p.windows, p.raises = p.allHours(), p.root.raises()
 	return p
 }

@@ -46,14 +46,6 @@ const (
 	minLease = time.Second
 	maxLease = day
 
-	// minPrefetch and maxPrefetch bound Prefetch. No start begins more than maxPrefetch after its API's
-	// pause was reported, since no unit is charged longer than that before its start.
-	minPrefetch = time.Millisecond
-	maxPrefetch = 250 * time.Millisecond
-	// prefetchWindow is the shortest window that can have a prefetch: with it, a prefetch costs at most
-	// 2.5 % of the limit.
-	prefetchWindow = 10 * time.Second
-
 	// shortestPeriod is the shortest period of a calendar: cron has none below a minute.
 	shortestPeriod = time.Minute
 
@@ -94,16 +86,6 @@ type Rule struct {
 	// than Per, less than half of Per with FixedWindow, and less than 30s with Calendar. Not with
 	// Concurrency. Defaults to none.
 	Margin time.Duration
-	// Prefetch is how long before their starts a process may charge units, to hand them out by itself.
-	// Many decisions then share one call. It widens the window as Margin does, so that the bound stays
-	// as strict, and costs Prefetch/Per of the limit. 1ms to 250ms.
-	//
-	// The window, or a calendar's period, must be at least 10s long. The burst of a TokenBucket must be
-	// at least two more than twice what it refills within Prefetch. Not with Concurrency or Spread. A
-	// scope is prefetched for only if all rules on its path have a Prefetch; the shortest counts.
-	// Defaults to none.
-	// Source: docs/algorithms.md#prefetch
-	Prefetch time.Duration
 	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days. Defaults to no bound.
 	MaxWait time.Duration
 	// Resets is when the periods of a Calendar begin: wallclock.MustParse("0 0 1 * *", "Europe/Berlin").
@@ -140,16 +122,6 @@ func (r Rule) Capacity() int64 {
 		return max(r.Burst, defaultBurst)
 	}
 	return r.Limit
-}
-
-// prefetchBurst returns the smallest burst that a bucket with Prefetch may have: twice the sum of
-// one unit and what the bucket refills within Prefetch. The bucket demands that refill in addition
-// to the unit before it admits one. The full rate therefore stays available, with the start
-// tolerance too.
-func (r Rule) prefetchBurst() int64 {
-	part := r.Limit * min(r.Prefetch, maxPrefetch).Microseconds() // 2.5e17 at most
-	per := max(r.Per.Microseconds(), 1)
-	return 2*((part+per-1)/per) + 2
 }
 
 // withDefaults returns the rule with every default written out.

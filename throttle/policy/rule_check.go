@@ -51,11 +51,9 @@ func (c ruleCheck) run() {
 	c.checkTime(fieldPer, c.rule.Per, minTime, MaxTime)
 	c.checkTime(fieldLease, c.rule.Lease, minLease, maxLease)
 	c.checkTime(fieldMargin, c.rule.Margin, minTime, MaxTime)
-	c.checkTime(fieldPrefetch, c.rule.Prefetch, minPrefetch, maxPrefetch)
 	c.checkTime(fieldMaxWait, c.rule.MaxWait, minTime, MaxTime)
 	c.checkOnRedisError()
 	c.checkMargin()
-	c.checkPrefetch()
 	c.checkBucket()
 	c.checkZones()
 	c.checkUnit()
@@ -123,7 +121,6 @@ var company = []struct {
 	{fieldBurst, []Algorithm{TokenBucket}},
 	{fieldLease, []Algorithm{Concurrency}},
 	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
-	{fieldPrefetch, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
 	{fieldResets, []Algorithm{Calendar}},
 	{fieldRollover, []Algorithm{Calendar}},
 	{fieldSpread, []Algorithm{Calendar}},
@@ -194,45 +191,6 @@ func (c ruleCheck) checkMargin() {
 		c.fault(fieldMargin, "is %s; in a fixed window it must be less than half of per (%s)", margin, per)
 	case c.rule.Margin >= c.rule.Per:
 		c.fault(fieldMargin, "is %s; it must be less than per (%s)", margin, per)
-	}
-}
-
-// checkPrefetch rejects a prefetch that costs more than it gains, or that contradicts the rest of
-// its rule.
-func (c ruleCheck) checkPrefetch() {
-	r, w := c.rule, c.fields[fieldPrefetch]
-	if !w.good() || !c.fields[fieldAlgorithm].good() {
-		return
-	}
-	if r.Spread {
-		c.fault(fieldPrefetch, "does not go with spread, which paces one unit after the other; remove one of the two")
-	}
-	if c.fields[fieldPer].good() && r.Per < prefetchWindow {
-		c.fault(fieldPrefetch, "is %s; it is for windows of %s or more, and per is %s", w.text, duration.Format(prefetchWindow), c.fields[fieldPer].text)
-		return
-	}
-	if c.fields[fieldMargin].good() {
-		c.checkWidened()
-	}
-	if r.Algorithm == TokenBucket && c.fields[fieldPer].good() && c.fields[fieldLimit].good() && !c.fields[fieldBurst].bad {
-		if least := r.prefetchBurst(); r.Limit > 0 && r.Capacity() < least {
-			c.fault(fieldPrefetch, "is %s; with it burst must be at least %d, and is %d", w.text, least, r.Capacity())
-		}
-	}
-}
-
-// checkWidened requires margin and prefetch together to be within the bounds of a margin.
-func (c ruleCheck) checkWidened() {
-	r, text := c.rule, c.fields[fieldPrefetch].text
-	widened := r.Margin + r.Prefetch
-	switch {
-	case r.Algorithm == Calendar && r.Margin < shortestPeriod/2 && widened >= shortestPeriod/2:
-		c.fault(fieldPrefetch, "is %s; with calendar it must be less than %s with the margin", text, duration.Format(shortestPeriod/2))
-	case !c.fields[fieldPer].good():
-	case r.Algorithm == FixedWindow && r.Margin < r.Per-r.Margin && widened >= r.Per-widened:
-		c.fault(fieldPrefetch, "is %s; in a fixed window it must be less than half of per (%s) with the margin", text, c.fields[fieldPer].text)
-	case r.Algorithm != FixedWindow && r.Margin < r.Per && widened >= r.Per:
-		c.fault(fieldPrefetch, "is %s; it must be less than per (%s) with the margin", text, c.fields[fieldPer].text)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestDecided(t *testing.T) {
 	decided(false, time.Millisecond, account, suspended)
 	decided(true, time.Second, account)
 	decided(true, time.Second, full)
-	m.Decided(context.Background(), throttle.Decision{Rules: []throttle.RuleState{account}, Prefetched: true}, 0, nil) // nobody was asked
+	m.Decided(context.Background(), throttle.Decision{Rules: []throttle.RuleState{account}, Handed: true}, 0, nil) // nobody was asked
 	m.Decided(context.Background(), throttle.Decision{}, time.Second, throttle.ErrUnavailable)
 	m.Decided(context.Background(), throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
 	page := scrape(t, m)

@@ -24,7 +24,7 @@ func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Du
 }
 
 func (m *Metrics) decided(d throttle.Decision, took time.Duration, err error, trace string) {
-	if !d.Handed && !d.Prefetched { // else no call was made
+	if !d.Handed { // else no call was made
 		m.deciding.Observe(took.Seconds())
 	}
 	switch {

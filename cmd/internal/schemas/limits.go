@@ -49,7 +49,6 @@ var (
 		"lease":          "when the place of a crashed run is free, 1s to 24h (default 30s)",
 		"on_redis_error": "while Redis cannot answer: closed (default), open or share",
 		"margin":         "transit jitter added to the window, so that the bound holds at the API",
-		"prefetch":       "how long ahead a process may charge units, 1ms to 250ms",
 		"max_wait":       "how long a task waits for the rule at most",
 		"resets":         "when a calendar's period begins, a cron expression such as \"0 0 * * *\", \"0 0 L * *\" for the last day of each month, or @monthly",
 		"active":         "the hours in which the rule holds, such as \"* 8-19 * * 1-5\"",
@@ -132,7 +131,7 @@ func percent(number string) object {
 func rule() object {
 	s := fields(describe(object{
 		"name": ruleName(), "algorithm": word(policy.Words("algorithm")...), "limit": whole(0, maxNumber), "per": duration(), "opens_on_use": flag(), "burst": whole(1, maxNumber),
-		"lease": duration(), "on_redis_error": word(policy.Words("on_redis_error")...), "margin": duration(), "prefetch": duration(), "max_wait": duration(),
+		"lease": duration(), "on_redis_error": word(policy.Words("on_redis_error")...), "margin": duration(), "max_wait": duration(),
 		"resets": cron(), "active": object{"type": "string", "pattern": "^ *[^ @]+( +[^ ]+){4} *$"}, "timezone": object{"type": "string", "minLength": 1},
 		"rollover": whole(0, maxNumber), "spread": flag(), "shadow": flag(), "unit": unit(), "unlimited": flag(),
 	}, aboutRule), "name")
@@ -165,7 +164,6 @@ func with(algorithm string) object {
 	switch algorithm {
 	case "calendar":
 		s["required"] = []string{"resets"}
-		s["not"] = object{"required": []string{"prefetch", "spread"}, "properties": object{"spread": object{"const": true}}}
 	case "concurrency":
 	default:
 		s["required"] = []string{"per"}

@@ -22,7 +22,7 @@ func TestEachFieldIsDescribed(t *testing.T) {
 			}
 		}
 	}
-	if n := len(LimitsFields()); n != 2+10+2+8+19 {
+	if n := len(LimitsFields()); n != 2+10+2+8+18 {
 		t.Errorf("%d fields of limits.yaml", n)
 	}
 }
