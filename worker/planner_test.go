@@ -205,7 +205,7 @@ func TestProvidersTakeTurnsForSlots(t *testing.T) {
 			}
 		}
 		s.finish(providers*each - 3*providers)
-		// One for each slot that becomes free, and of each loop one in 1.2 s: a wake may have been lost.
+		// One for each slot that becomes free, and of each loop one in 3 s: a wake may have been lost.
 		if most := int64(2*providers*each + providers*(providers*each/slots)); calls.Load() > most {
 			t.Errorf("dispatch was called %d times, and not %d", calls.Load(), most)
 		}

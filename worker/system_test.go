@@ -342,5 +342,5 @@ func TestIdleCommands(t *testing.T) {
 	<-s.ended // each runs beside the other, and either could be decided on first
 	s.add(queue.Task{ID: "waits"})
 	s.is("waits", asynq.TaskStateRetry)
-	idle("one waits for an hour", 21)
+	idle("one waits for an hour", 12+5)
 }

@@ -25,7 +25,7 @@ const (
 	// callAgain is when to call again while tasks are on their way, or after an error.
 	callAgain = 500 * time.Millisecond
 	// callMost is when to call again whatever the reply says, for each loop of many: a wake may have been lost.
-	callMost, callShare = 1200 * time.Millisecond, 20 * time.Millisecond
+	callMost, callShare = 3 * time.Second, 20 * time.Millisecond
 	// manyStarve is how many loops without room make those that have some leave half of it to others.
 	manyStarve = 64
 	// emptyPause is how long after a call that granted nothing a reason to come sooner waits, so that reasons are taken together.
