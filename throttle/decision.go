@@ -3,6 +3,7 @@ package throttle
 import (
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
@@ -183,6 +184,21 @@ func (p *plan) read(a *ask, d *Decision) {
 		d.RetryAfter = wait(start)
 		p.readDenial(a, d)
 	}
+}
+
+// grant is what an attempt was granted.
+func (a *ask) grant() Grant {
+	g := Grant{
+		scope: a.plan.Scope.Scope.String(), id: a.lease, plan: a.plan, price: a.price, start: a.answer.Start, known: &known{}, probe: a.answer.Probe,
+		places: make([]int64, len(a.answer.Rules)), from: a.sent.Add(us(a.answer.Start - a.now)),
+	}
+	if a.Waiter != "" {
+		g.id = a.Waiter + "@" + strconv.FormatInt(g.start, 10)
+	}
+	for i, r := range a.answer.Rules {
+		g.places[i] = r.Place
+	}
+	return g
 }
 
 // readRules fills in the states of the rules that the attempt takes anything of.

@@ -33,21 +33,6 @@ type Grant struct {
 // NewGrant returns a grant that took nothing, for test doubles of a Limiter. To refund or lease it does nothing.
 func NewGrant(scope, id string) Grant { return Grant{scope: scope, id: id, local: true} }
 
-// grant is what an attempt was granted.
-func (a *ask) grant() Grant {
-	g := Grant{
-		scope: a.plan.Scope.Scope.String(), id: a.lease, plan: a.plan, price: a.price, start: a.answer.Start, known: &known{}, probe: a.answer.Probe,
-		places: make([]int64, len(a.answer.Rules)), from: a.sent.Add(us(a.answer.Start - a.now)),
-	}
-	if a.Waiter != "" {
-		g.id = a.Waiter + "@" + strconv.FormatInt(g.start, 10)
-	}
-	for i, r := range a.answer.Rules {
-		g.places[i] = r.Place
-	}
-	return g
-}
-
 // ID returns the attempt id under which it was granted.
 func (g Grant) ID() string {
 	if g.plan == nil {

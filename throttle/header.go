@@ -1,12 +1,13 @@
 package throttle
 
 import (
-	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Header returns the fields that report the decision to an HTTP caller: RateLimit and RateLimit-Policy of the IETF draft "RateLimit header

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -102,65 +101,6 @@ func (l *Limiter) PolicyChanged() <-chan struct{} {
 	return changed
 }
 
-// Request asks for units under every rule on a scope's path.
-type Request struct {
-	// Scope is the path to spend from, such as payments/acme/refunds. Required.
-	Scope string
-	// Cost is the number of units that the request takes under each rate rule. A concurrency rule always
-	// counts one place. Defaults to 1; to take nothing, use Costs.
-	Cost int64
-	// Costs is the request's cost by unit, instead of Cost. A rule that counts none of these units is left
-	// out of the decision. Defaults to none.
-	//
-	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no
-	// limit applies: the request is allowed unless its scope is paused. Decision.Rules then has the state
-	// of all rules: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs
-	// one round trip. Config.Observer and shadow rules get no such request. With a WaiterID it is an error.
-	Costs policy.Costs
-	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is not charged again: it is answered
-	// with the first grant. 1 to 128 bytes; use a new one for each attempt. Defaults to a random one.
-	ID string
-	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit. The charge counts at that start, and the caller must wait
-	// for Decision.Wait. Defaults to 0: the start is now, or the request is denied.
-	MaxDelay time.Duration
-	// Waiter makes the request one of a task that can wait for a turn; see package worker. It overtakes no task that waits for
-	// what its scope shares: it is then denied, with Decision.Joins. Defaults to none.
-	Waiter Waiter
-	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
-	// function it returns is called when that wait is over. Defaults to none.
-	OnWait func(ahead time.Duration) (over func())
-	// BeforeStart is called by Start once, about a round trip before a granted start comes: it does what must be done before the run may
-	// begin. The start waits for it. A start that is late by then is decided again without another call. If Start returns no allowed
-	// decision, the caller undoes what was done. Defaults to none.
-	BeforeStart func()
-
-	late   lateness // of the start before this one
-	missed string   // the grant that a task came too late for, as scripts have it
-}
-
-// Waiter is a task that can wait.
-type Waiter struct {
-	// Queue is its asynq queue and ID its id there, at most 1024 bytes.
-	Queue, ID string
-	// MaxDelay is Request.MaxDelay for a task that was not granted a start before. At most that.
-	MaxDelay time.Duration
-	// Granted is what it was granted by dispatch. Start uses it without asking Redis if the run can begin in time, and returns it
-	// with Decision.Handed. Defaults to none.
-	Granted *waitlist.Granted
-}
-
-// Check returns the error of Policy.Check, or of CheckCosts if Costs are set, for the request; or a *ScopeError. It does no I/O.
-func (r Request) Check(p *policy.Policy) error {
-	scope, err := policy.ParseScope(r.Scope)
-	if err != nil {
-		return err
-	}
-	if len(r.Costs) > 0 {
-		return p.CheckCosts(scope, r.Costs)
-	}
-	return p.Check(scope, max(r.Cost, defaultCost))
-}
-
 // Allow takes one unit from scope if all rules admit it now. It is Decide with a Request of that scope.
 func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 	return l.Decide(ctx, Request{Scope: scope})
@@ -233,10 +173,33 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	return p, nil
 }
 
-// takesNothing reports whether a request asks for 0 units, in so many words.
-func (r *Request) takesNothing() bool { return r.Waiter.ID == "" && r.Costs.Zero() }
+// plan returns the plan of a scope. The error is a *policy.ScopeError or *policy.UnmatchedError.
+func (l *Limiter) plan(scope string) (*plan, error) {
+	s, err := l.scopes.Of(scope)
+	if err != nil {
+		return nil, err
+	}
+	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
+}
 
-func (r *Request) price() price { return price{each: r.Cost, costs: r.Costs} }
+// check refuses a cost that no wait could admit.
+func (p *plan) check(cost int64) error {
+	if cost < 1 {
+		return &policy.CostError{Scope: p.Scope.Scope, Cost: cost}
+	}
+	if cost <= p.Most {
+		return nil
+	}
+	return policy.CheckMatched(p.Scope.Scope, p.Rules, func(policy.Rule) int64 { return cost })
+}
+
+// checkCosts refuses costs that no wait could admit.
+func (p *plan) checkCosts(costs policy.Costs) error {
+	if err := costs.Check(); err != nil {
+		return err
+	}
+	return policy.CheckMatched(p.Scope.Scope, p.Rules, func(r policy.Rule) int64 { return price{costs: costs}.under(r) })
+}
 
 // boundDelay bounds how far ahead a start is asked for, and notes how far that was.
 func (l *Limiter) boundDelay(req *Request) {
@@ -350,35 +313,6 @@ func (l *Limiter) orphan(a *ask) {
 	}
 }
 
-// Peek returns what Decide would answer now, and changes nothing. Its errors and cost are those of
-// Decide, but it always returns an error while Redis is unavailable.
-func (l *Limiter) Peek(ctx context.Context, req Request) (d Decision, err error) {
-	p, err := l.prepare(&req)
-	if err != nil {
-		return Decision{}, err
-	}
-	d, _, err = l.peek(ctx, p, &req)
-	return d, err
-}
-
-// peek is Peek, and returns the plan that has answered.
-func (l *Limiter) peek(ctx context.Context, p *plan, req *Request) (d Decision, _ *plan, err error) {
-	if len(p.All) == len(p.Shadows) {
-		return Decision{Allowed: true, Binding: -1}, p, nil
-	}
-	a, err := l.send(ctx, l.sender, p, req, true)
-	switch {
-	case a == nil:
-		return d, p, err
-	case err != nil:
-		return d, p, wire.Unavailable(ctx, "peek at", req.Scope, err)
-	}
-	p = a.plan
-	p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
-	p.read(a, &d)
-	return d, p, nil
-}
-
 // serverTime is what the clock of a provider's server shows, as far as its replies have told. It is late by the shortest delay of
 // a reply. prefix is that of the provider's keys.
 func (l *Limiter) serverTime(prefix string) time.Time {
@@ -387,18 +321,4 @@ func (l *Limiter) serverTime(prefix string) time.Time {
 		return time.UnixMicro(now)
 	}
 	return l.clocks.Of(prefix).ToServer(time.Now())
-}
-
-// NewID returns a random attempt id: 96 bits in 16 letters.
-func NewID() string {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-	var id [16]byte
-	for i := 0; i < len(id); i += 8 {
-		bits := rand.Uint64()
-		for j := range 8 {
-			id[i+j] = letters[bits&63]
-			bits >>= 6
-		}
-	}
-	return string(id[:])
 }

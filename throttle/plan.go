@@ -45,15 +45,6 @@ func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	return p
 }
 
-// plan returns the plan of a scope. The error is a *policy.ScopeError or *policy.UnmatchedError.
-func (l *Limiter) plan(scope string) (*plan, error) {
-	s, err := l.scopes.Of(scope)
-	if err != nil {
-		return nil, err
-	}
-	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
-}
-
 // fresh returns the plan for a time of the server's clock, after a reply that an earlier one is out of date.
 func (p *plan) fresh(now int64) (*plan, error) {
 	if p.alone != nil {
@@ -74,25 +65,6 @@ func (p *plan) attemptID(id string) string { return wire.Escape(id) + p.mark }
 func scopeMark(s policy.Scope) string {
 	sum := sha256.Sum256([]byte(s.String()))
 	return "~" + base64.RawURLEncoding.EncodeToString(sum[:9])
-}
-
-// check refuses a cost that no wait could admit.
-func (p *plan) check(cost int64) error {
-	if cost < 1 {
-		return &policy.CostError{Scope: p.Scope.Scope, Cost: cost}
-	}
-	if cost <= p.Most {
-		return nil
-	}
-	return policy.CheckMatched(p.Scope.Scope, p.Rules, func(policy.Rule) int64 { return cost })
-}
-
-// checkCosts refuses costs that no wait could admit.
-func (p *plan) checkCosts(costs policy.Costs) error {
-	if err := costs.Check(); err != nil {
-		return err
-	}
-	return policy.CheckMatched(p.Scope.Scope, p.Rules, func(r policy.Rule) int64 { return price{costs: costs}.under(r) })
 }
 
 // leases reports whether runs hold places, and for how long the first and the last of them do without a renewal.
