@@ -92,10 +92,10 @@ func (s *sender) decide(ctx context.Context, a *ask) error {
 
 // sendOne sends one attempt under its caller's context.
 func (s *sender) sendOne(ctx context.Context, a *ask) error {
-	one := s.newCall([]*ask{a})
-	s.send(ctx, one)
+	call := s.newCall([]*ask{a})
+	s.send(ctx, call)
 	if a.err != nil && wire.Ended(ctx) != nil {
-		go s.learn(one)
+		go s.learn(call)
 	}
 	return a.err
 }
@@ -145,15 +145,15 @@ func (s *sender) together(batch []*ask) {
 				rest = append(rest, a)
 			}
 		}
-		call := func() {
-			one := s.newCall(some)
-			s.send(context.Background(), one)
-			s.handOut(one)
+		send := func() {
+			call := s.newCall(some)
+			s.send(context.Background(), call)
+			s.handOut(call)
 		}
 		if batch = rest; len(batch) > 0 {
-			calls.Go(call)
+			calls.Go(send)
 		} else if len(some) > 0 {
-			call()
+			send()
 		}
 	}
 	calls.Wait()
@@ -200,7 +200,7 @@ type decideCall struct {
 	record string // in which the reply is kept, if an attempt has no id
 }
 
-// newCall makes a call of attempts of one provider. Attempts that ask the same are told as one.
+// newCall makes a call of attempts of one provider. The script is given attempts that ask the same as one, with their number.
 func (s *sender) newCall(asks []*ask) *decideCall {
 	c := &decideCall{asks: asks}
 	attempts, groups := make([]wire.Attempt, 0, len(asks)), make([][]*ask, 0, len(asks))
@@ -283,16 +283,16 @@ func (r *records) take() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if last := len(r.idle) - 1; last >= 0 {
-		one := r.idle[last]
+		id := r.idle[last]
 		r.idle = r.idle[:last]
-		return one
+		return id
 	}
 	r.taken++
 	return r.client + "." + strconv.FormatUint(r.taken, 36)
 }
 
-func (r *records) put(one string) {
+func (r *records) put(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.idle = append(r.idle, one)
+	r.idle = append(r.idle, id)
 }

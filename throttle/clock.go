@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 )
 
-// ServerNow returns the time of the Redis server that keeps the state of a scope, as far as its replies have told: it is late by the
+// ServerNow returns the time of the Redis server that keeps the state of a scope, as its replies show it. It is late by the
 // shortest delay of a reply. It does no I/O.
 func (l *Limiter) ServerNow(scope string) time.Time {
 	provider, _, _ := strings.Cut(scope, "/")

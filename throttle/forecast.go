@@ -134,8 +134,8 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 	}
 	for i := range p.Rules {
 		if times[i] != nil {
-			one := &out.Rules[i]
-			one.RunTimes, one.over = inspect.ReadRunTimes(times[i].Val()), max(0, held[i].Val()-one.Limit)
+			r := &out.Rules[i]
+			r.RunTimes, r.over = inspect.ReadRunTimes(times[i].Val()), max(0, held[i].Val()-r.Limit)
 		}
 	}
 	return nil

@@ -125,7 +125,7 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 	return nil, nil, wire.ErrReply
 }
 
-// reportOf is what settle is told of a grant under the rules of a plan.
+// reportOf returns the report of a grant to settle.lua, under the rules of a plan.
 func (l *Limiter) reportOf(p *plan, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool)) wire.Report {
 	return wire.Report{
 		Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent),

@@ -65,23 +65,23 @@ func (l *Limiter) Late(g Grant, at time.Time) time.Duration {
 }
 
 // addLate adds a run to the next call for its provider. i is its place in the call.
-func (l *Limiter) addLate(ctx context.Context, p *plan, report wire.Report) (one *lateRuns, i int) {
+func (l *Limiter) addLate(ctx context.Context, p *plan, report wire.Report) (batch *lateRuns, i int) {
 	a := &l.lates
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	one, sends := a.next[p.Prefix]
-	if one == nil {
-		one = &lateRuns{sent: make(chan struct{})}
+	batch, sends := a.next[p.Prefix]
+	if batch == nil {
+		batch = &lateRuns{sent: make(chan struct{})}
 		if a.next == nil {
 			a.next = map[string]*lateRuns{}
 		}
-		a.next[p.Prefix] = one
+		a.next[p.Prefix] = batch
 	}
-	one.reports, one.rules = append(one.reports, report), append(one.rules, len(p.Rules))
+	batch.reports, batch.rules = append(batch.reports, report), append(batch.rules, len(p.Rules))
 	if !sends {
 		go l.sendLates(ctx, p)
 	}
-	return one, len(one.reports) - 1
+	return batch, len(batch.reports) - 1
 }
 
 // sendLates reports what there is of a plan's provider, until nothing is left.
@@ -89,8 +89,8 @@ func (l *Limiter) sendLates(ctx context.Context, p *plan) {
 	a := &l.lates
 	for {
 		a.mu.Lock()
-		one := a.next[p.Prefix]
-		if one == nil {
+		batch := a.next[p.Prefix]
+		if batch == nil {
 			delete(a.next, p.Prefix)
 			a.mu.Unlock()
 			return
@@ -98,13 +98,13 @@ func (l *Limiter) sendLates(ctx context.Context, p *plan) {
 		a.next[p.Prefix] = nil
 		a.mu.Unlock()
 		waits := false
-		for from := 0; from < len(one.reports) && one.err == nil; from += mostLates {
-			to := min(from+mostLates, len(one.reports))
+		for from := 0; from < len(batch.reports) && batch.err == nil; from += mostLates {
+			to := min(from+mostLates, len(batch.reports))
 			var some bool
-			some, one.err = l.sendLate(ctx, p, one, from, to)
+			some, batch.err = l.sendLate(ctx, p, batch, from, to)
 			waits = waits || some
 		}
-		close(one.sent)
+		close(batch.sent)
 		if waits {
 			l.list.Wake(p.Scope.Scope.Provider())
 		}
@@ -112,17 +112,17 @@ func (l *Limiter) sendLates(ctx context.Context, p *plan) {
 }
 
 // sendLate makes one call.
-func (l *Limiter) sendLate(ctx context.Context, p *plan, one *lateRuns, from, to int) (waits bool, err error) {
-	reply, err := wire.Call(ctx, l.rdb, l.cfg.Timeout, lua.Settle, p.Prefix, wire.SettleArgs(l.clock(), one.reports[from:to]...)...)
+func (l *Limiter) sendLate(ctx context.Context, p *plan, batch *lateRuns, from, to int) (waits bool, err error) {
+	reply, err := wire.Call(ctx, l.rdb, l.cfg.Timeout, lua.Settle, p.Prefix, wire.SettleArgs(l.clock(), batch.reports[from:to]...)...)
 	if err != nil {
 		return false, err
 	}
-	_, waits, settled, err := wire.ReadSettles(reply, one.rules[from:to]...)
+	_, waits, settled, err := wire.ReadSettles(reply, batch.rules[from:to]...)
 	if err != nil {
 		return false, err
 	}
 	for _, s := range settled {
-		one.stale = append(one.stale, s.Status == wire.Outdated)
+		batch.stale = append(batch.stale, s.Status == wire.Outdated)
 	}
 	return waits, nil
 }

@@ -68,7 +68,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		Clock: func() string { return l.clock() }, ID: l.sender.records.client,
 	})
 	l.reports = l.newReporter()
-	l.shadows = &shadows{l: l, sender: newSender(l), tell: cfg.OnShadow, sums: map[ruleAt]*shadowSum{}}
+	l.shadows = &shadows{l: l, sender: newSender(l), onShadow: cfg.OnShadow, sums: map[ruleAt]*shadowSum{}}
 	return l, nil
 }
 
@@ -313,8 +313,8 @@ func (l *Limiter) orphan(a *ask) {
 	}
 }
 
-// serverTime is what the clock of a provider's server shows, as far as its replies have told. It is late by the shortest delay of
-// a reply. prefix is that of the provider's keys.
+// serverTime returns the time of the Redis server that has a provider's keys, as its replies show it. It is late by the shortest delay
+// of a reply.
 func (l *Limiter) serverTime(prefix string) time.Time {
 	if text := l.clock(); text != "" { // a test's own
 		now, _ := strconv.ParseInt(text, 10, 64)

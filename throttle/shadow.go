@@ -47,11 +47,11 @@ const (
 
 // shadows asks the shadow rules of a Limiter about its starts, by a sender of their own, so that no decision waits for them.
 type shadows struct {
-	l      *Limiter
-	sender *sender
-	tell   func(Shadowed)
-	out    atomic.Int64
-	failed atomic.Bool
+	l        *Limiter
+	sender   *sender
+	onShadow func(Shadowed)
+	out      atomic.Int64
+	failed   atomic.Bool
 
 	mu   sync.Mutex
 	sums map[ruleAt]*shadowSum // since the last line of the log
@@ -185,16 +185,16 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	one := Shadowed{Outcome: outcome, Cost: req.price().under(b.Rule), RuleState: RuleState{RuleInfo: &RuleInfo{
+	shadowed := Shadowed{Outcome: outcome, Cost: req.price().under(b.Rule), RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}}
 	if len(d.Rules) > 0 {
-		one.RuleState = d.Rules[0]
-		one.Limited, one.RetryAfter = !d.Allowed, d.RetryAfter
-		s.add(one)
+		shadowed.RuleState = d.Rules[0]
+		shadowed.Limited, shadowed.RetryAfter = !d.Allowed, d.RetryAfter
+		s.add(shadowed)
 	}
-	if s.tell != nil {
-		s.tell(one)
+	if s.onShadow != nil {
+		s.onShadow(shadowed)
 	}
 }
 
@@ -267,13 +267,13 @@ const (
 )
 
 // add counts a start for the log, which has a line a minute for each rule that would have delayed starts.
-func (s *shadows) add(one Shadowed) {
+func (s *shadows) add(shadowed Shadowed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, log := ruleAt{one.Pattern, one.Rule}, s.l.cfg.Logger
+	at, log := ruleAt{shadowed.Pattern, shadowed.Rule}, s.l.cfg.Logger
 	sum := s.sums[at]
 	if sum == nil {
-		if !one.Limited || len(s.sums) >= mostShadowSums || !log.Enabled(context.Background(), slog.LevelInfo) {
+		if !shadowed.Limited || len(s.sums) >= mostShadowSums || !log.Enabled(context.Background(), slog.LevelInfo) {
 			return
 		}
 		sum = &shadowSum{}
@@ -291,8 +291,8 @@ func (s *shadows) add(one Shadowed) {
 		})
 	}
 	sum.starts++
-	if one.Limited {
+	if shadowed.Limited {
 		sum.waits++
-		sum.longest = max(sum.longest, one.RetryAfter)
+		sum.longest = max(sum.longest, shadowed.RetryAfter)
 	}
 }

@@ -54,7 +54,7 @@ func (s *shadowsTold) of(t *testing.T, n int) map[ShadowOutcome]int {
 // tellsShadows has the limiter tell what its shadow rules say.
 func (b *bench) tellsShadows() *shadowsTold {
 	told := &shadowsTold{}
-	b.shadows.tell = told.add
+	b.shadows.onShadow = told.add
 	return told
 }
 

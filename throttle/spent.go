@@ -31,20 +31,20 @@ type spentGrant struct {
 	refunded bool
 }
 
-// reportSpent tells Config.OnSpent, which is not nil, of a request that was allowed. Of one with a waiter id it says nothing:
-// who lets requests wait in line knows which of them run.
+// reportSpent tells Config.OnSpent, which is not nil, of a request that was allowed. It leaves out requests with a waiter
+// id: whoever lets them wait in line knows which of them run.
 func (l *Limiter) reportSpent(d *Decision, req *Request) {
 	if req.Waiter.ID != "" || req.takesNothing() || d.replayed {
 		return
 	}
-	one := Spent{Scope: req.Scope, Tasks: 1, Units: max(req.Cost, defaultCost), Costs: req.Costs}
+	spent := Spent{Scope: req.Scope, Tasks: 1, Units: max(req.Cost, defaultCost), Costs: req.Costs}
 	if len(req.Costs) > 0 {
-		one.Units = req.Costs.Of(policy.Requests)
+		spent.Units = req.Costs.Of(policy.Requests)
 	}
 	if !d.Grant.Zero() {
-		d.Grant.spent = &spentGrant{report: l.cfg.OnSpent, scope: req.Scope, units: one.Units, costs: maps.Clone(req.Costs)}
+		d.Grant.spent = &spentGrant{report: l.cfg.OnSpent, scope: req.Scope, units: spent.Units, costs: maps.Clone(req.Costs)}
 	}
-	l.cfg.OnSpent(one)
+	l.cfg.OnSpent(spent)
 }
 
 // settled reports how much more of each unit was spent than was reported before.
