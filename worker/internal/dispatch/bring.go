@@ -12,31 +12,31 @@ import (
 
 // bring brings granted tasks to a server of this process, those of each queue in one call. Without a server of NewServer they go
 // into pending.
-func (o *loop) bring(list []waitlist.Granted) {
-	d := o.d
-	for name, its := range byQueue(list, waitlist.Granted.Ref) {
+func (l *loop) bring(list []waitlist.Granted) {
+	d := l.d
+	for name, tasks := range byQueue(list, waitlist.Granted.Ref) {
 		if server := d.cfg.Servers.Serving(name); server != nil {
-			d.cfg.Moves.Go(func() { o.take(server, name, its) })
+			d.cfg.Moves.Go(func() { l.take(server, name, tasks) })
 			continue
 		}
-		o.release(name, its)
+		l.release(name, tasks)
 	}
 }
 
-// byQueue sorts what is of tasks by their queues, in its order.
+// byQueue sorts tasks by their queues, and keeps their order.
 func byQueue[T any](list []T, ref func(T) waitlist.Ref) map[string][]T {
 	sorted := map[string][]T{}
-	for _, one := range list {
-		name := ref(one).Queue
-		sorted[name] = append(sorted[name], one)
+	for _, task := range list {
+		name := ref(task).Queue
+		sorted[name] = append(sorted[name], task)
 	}
 	return sorted
 }
 
 func idsOf[T any](list []T, ref func(T) waitlist.Ref) []string {
 	ids := make([]string, len(list))
-	for i, one := range list {
-		ids[i] = ref(one).ID
+	for i, task := range list {
+		ids[i] = ref(task).ID
 	}
 	return ids
 }
@@ -44,27 +44,27 @@ func idsOf[T any](list []T, ref func(T) waitlist.Ref) []string {
 func itself(ref waitlist.Ref) waitlist.Ref { return ref }
 
 // release puts tasks of a queue into pending.
-func (o *loop) release(name string, list []waitlist.Granted) {
-	out, err := o.d.cfg.Mover.Release(o.d.cfg.Serving, name, idsOf(list, waitlist.Granted.Ref))
-	o.d.cfg.Servers.Kick()
-	o.tellNotBrought(name, err)
-	o.became(name, list, out)
+func (l *loop) release(name string, list []waitlist.Granted) {
+	out, err := l.d.cfg.Mover.Release(l.d.cfg.Serving, name, idsOf(list, waitlist.Granted.Ref))
+	l.d.cfg.Servers.Kick()
+	l.logNotBrought(name, err)
+	l.became(name, list, out)
 }
 
-func (o *loop) tellNotBrought(name string, err error) {
-	if err == nil || o.d.stopped() {
+func (l *loop) logNotBrought(name string, err error) {
+	if err == nil || l.d.stopped() {
 		return
 	}
-	if more, due := o.d.repeats.Due("bring "+name, time.Now()); due {
-		o.d.cfg.Log.Warn("cannot bring tasks whose turn has come; they keep their places", "queue", name, "more", more, "error", err)
+	if more, due := l.d.repeats.Due("bring "+name, time.Now()); due {
+		l.d.cfg.Log.Warn("cannot bring tasks whose turn has come; they keep their places", "queue", name, "more", more, "error", err)
 	}
 }
 
 // take moves tasks of a queue to a server, which runs them at their starts. A call without an answer is repeated under its lease:
 // some tasks may be taken already.
-func (o *loop) take(server *asynqx.Pacer, name string, list []waitlist.Granted) {
-	d := o.d
-	if list = o.stillOut(list); len(list) == 0 {
+func (l *loop) take(server *asynqx.Pacer, name string, list []waitlist.Granted) {
+	d := l.d
+	if list = l.stillOut(list); len(list) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.cfg.Serving), asynqx.LeaseFor/2)
@@ -78,37 +78,37 @@ func (o *loop) take(server *asynqx.Pacer, name string, list []waitlist.Granted) 
 		messages, out, err = d.cfg.Mover.Take(ctx, name, lease, ids)
 	}
 	if err != nil {
-		o.tellNotBrought(name, err)
-		o.untake(name, lease, ids)
+		l.logNotBrought(name, err)
+		l.untake(name, lease, ids)
 		return
 	}
-	o.hand(server, name, lease, list, messages)
-	o.became(name, list, out)
+	l.hand(server, name, lease, list, messages)
+	l.became(name, list, out)
 }
 
 // stillOut leaves out tasks that have ended since they were granted: asynq has counted a failure, and would count another.
-func (o *loop) stillOut(list []waitlist.Granted) []waitlist.Granted {
-	o.d.mu.Lock()
-	defer o.d.mu.Unlock()
+func (l *loop) stillOut(list []waitlist.Granted) []waitlist.Granted {
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
 	return slices.DeleteFunc(list, func(g waitlist.Granted) bool {
-		_, is := o.d.out[g.Ref()]
+		_, is := l.d.out[g.Ref()]
 		return !is
 	})
 }
 
 // untake puts tasks into pending after a call that may have taken them: those that it took, and those that still wait.
-func (o *loop) untake(name, lease string, ids []string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.d.cfg.Serving), asynqx.TryFor)
+func (l *loop) untake(name, lease string, ids []string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.d.cfg.Serving), asynqx.TryFor)
 	defer cancel()
-	if err := o.d.cfg.Mover.GiveBack(ctx, name, lease, ids); err != nil {
-		_, _ = o.d.cfg.Mover.Release(ctx, name, ids) // else they are overdue in a while
+	if err := l.d.cfg.Mover.GiveBack(ctx, name, lease, ids); err != nil {
+		_, _ = l.d.cfg.Mover.Release(ctx, name, ids) // else they are overdue in a while
 	}
-	o.d.cfg.Servers.Kick()
+	l.d.cfg.Servers.Kick()
 }
 
 // hand gives the tasks that were taken to a server, which hands out each in time for its start.
-func (o *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Granted, messages []string) {
-	d := o.d
+func (l *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Granted, messages []string) {
+	d := l.d
 	now, early := time.Now(), d.reach.early()
 	var taken []*asynqx.Handout
 	d.mu.Lock()
@@ -116,10 +116,10 @@ func (o *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Gr
 		if message == "" {
 			continue
 		}
-		its := asynqx.NewHandout(asynqx.QueuePrefix(name), lease, message, list[i].Starts.Add(-early))
-		taken = append(taken, its)
-		if sent, is := d.out[list[i].Ref()]; is && its.At.After(now) {
-			sent.hands = its.At
+		h := asynqx.NewHandout(asynqx.QueuePrefix(name), lease, message, list[i].Starts.Add(-early))
+		taken = append(taken, h)
+		if sent, is := d.out[list[i].Ref()]; is && h.At.After(now) {
+			sent.hands = h.At
 			d.out[list[i].Ref()] = sent
 		}
 	}
@@ -140,38 +140,38 @@ const (
 )
 
 // became reports what became of tasks that were to be brought.
-func (o *loop) became(name string, list []waitlist.Granted, out []asynqx.Outcome) {
+func (l *loop) became(name string, list []waitlist.Granted, out []asynqx.Outcome) {
 	for i, outcome := range out {
 		switch outcome {
 		case asynqx.Active, asynqx.Gone:
-			o.d.cfg.Moves.Go(func() { o.again(name, list[i], outcome) })
+			l.d.cfg.Moves.Go(func() { l.again(name, list[i], outcome) })
 		case asynqx.Elsewhere:
-			o.d.Ended(list[i].Ref())
+			l.d.Ended(list[i].Ref())
 		case asynqx.StandsStill:
-			o.d.cfg.Queues.Note(name, true)
-			_ = o.d.Unused(list[i].Ref())
+			l.d.cfg.Queues.Note(name, true)
+			_ = l.d.Unused(list[i].Ref())
 		default: // it is here, or in pending; or nobody knows, and it is overdue in a while
 		}
 	}
 }
 
 // again tries to bring one task, until it is no longer as it was.
-func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
-	d := o.d
+func (l *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
+	d := l.d
 	until := time.Now().Add(tryFor)
 	for pause := tryPause; time.Now().Before(until); pause = min(2*pause, mostPause) {
 		if !asynqx.Sleep(d.cfg.Serving, pause) {
 			return
 		}
-		if len(o.stillOut([]waitlist.Granted{g})) == 0 { // it has come
+		if len(l.stillOut([]waitlist.Granted{g})) == 0 { // it has come
 			return
 		}
-		out, err := o.bringOne(name, g)
+		out, err := l.bringOne(name, g)
 		if err != nil {
 			continue
 		}
 		if was = out[0]; was != asynqx.Active && was != asynqx.Gone {
-			o.became(name, []waitlist.Granted{g}, out)
+			l.became(name, []waitlist.Granted{g}, out)
 			return
 		}
 	}
@@ -181,8 +181,8 @@ func (o *loop) again(name string, g waitlist.Granted, was asynqx.Outcome) {
 }
 
 // bringOne brings one task: to a server with a free slot, or else into pending, where it is first.
-func (o *loop) bringOne(name string, g waitlist.Granted) ([]asynqx.Outcome, error) {
-	d, ids := o.d, []string{g.ID}
+func (l *loop) bringOne(name string, g waitlist.Granted) ([]asynqx.Outcome, error) {
+	d, ids := l.d, []string{g.ID}
 	server := d.cfg.Servers.Serving(name)
 	if server == nil {
 		defer d.cfg.Servers.Kick()
@@ -191,24 +191,24 @@ func (o *loop) bringOne(name string, g waitlist.Granted) ([]asynqx.Outcome, erro
 	lease := asynqx.NewLease()
 	messages, out, err := d.cfg.Mover.Take(d.cfg.Serving, name, lease, ids)
 	if err == nil {
-		o.hand(server, name, lease, []waitlist.Granted{g}, messages)
+		l.hand(server, name, lease, []waitlist.Granted{g}, messages)
 	}
 	return out, err
 }
 
 // heedOverdue finds out what became of tasks that were granted a while ago and have not come. One that waits in asynq goes back to
 // its place. Any other may have started. Tasks that could not be asked about are named again.
-func (o *loop) heedOverdue(overdue []waitlist.Ref) {
-	d := o.d
-	for name, its := range byQueue(overdue, itself) {
-		states, err := asynqx.States(d.cfg.Serving, d.cfg.Redis, name, idsOf(its, itself))
+func (l *loop) heedOverdue(overdue []waitlist.Ref) {
+	d := l.d
+	for name, tasks := range byQueue(overdue, itself) {
+		states, err := asynqx.States(d.cfg.Serving, d.cfg.Redis, name, idsOf(tasks, itself))
 		if err != nil {
 			if !d.stopped() {
 				d.cfg.Observer.Failed("wake")
 			}
 			continue
 		}
-		for i, ref := range its {
+		for i, ref := range tasks {
 			switch states[i] {
 			case "scheduled", "retry", "pending":
 				_ = d.Unused(ref)
@@ -220,13 +220,13 @@ func (o *loop) heedOverdue(overdue []waitlist.Ref) {
 }
 
 // releaseRefused puts tasks into pending that no rule will ever admit: their handler fails them, or has them wait for other limits.
-func (o *loop) releaseRefused(refused []waitlist.Ref) {
-	for name, its := range byQueue(refused, itself) {
-		_, err := o.d.cfg.Mover.Release(o.d.cfg.Serving, name, idsOf(its, itself))
-		o.tellNotBrought(name, err)
+func (l *loop) releaseRefused(refused []waitlist.Ref) {
+	for name, tasks := range byQueue(refused, itself) {
+		_, err := l.d.cfg.Mover.Release(l.d.cfg.Serving, name, idsOf(tasks, itself))
+		l.logNotBrought(name, err)
 	}
 	if len(refused) > 0 {
-		o.d.cfg.Servers.Kick()
+		l.d.cfg.Servers.Kick()
 	}
 }
 
@@ -236,14 +236,14 @@ func (d *Dispatcher) GiveBack(list []*asynqx.Handout) {
 	var groups []group
 	ids := map[group][]string{}
 	d.mu.Lock()
-	for _, its := range list {
-		of := group{asynqx.QueueName(its.Queue), its.Lease}
+	for _, h := range list {
+		of := group{asynqx.QueueName(h.Queue), h.Lease}
 		if ids[of] == nil {
 			groups = append(groups, of)
 		}
-		ids[of] = append(ids[of], its.ID)
+		ids[of] = append(ids[of], h.ID)
 		maps.DeleteFunc(d.out, func(ref waitlist.Ref, _ sent) bool { // other processes may take it, and there is room for another
-			return ref.Queue == of.queue && ref.ID == its.ID
+			return ref.Queue == of.queue && ref.ID == h.ID
 		})
 	}
 	d.mu.Unlock()

@@ -127,11 +127,11 @@ func (d *Dispatcher) serves() (serves []wire.Weighted) {
 		if d.cfg.Queues.Stands(name) {
 			continue
 		}
-		one := wire.Weighted{Queue: name}
+		w := wire.Weighted{Queue: name}
 		if d.weighted {
-			one.Weight = float64(d.queues[name])
+			w.Weight = float64(d.queues[name])
 		}
-		serves = append(serves, one)
+		serves = append(serves, w)
 	}
 	return serves
 }
@@ -163,16 +163,16 @@ func (d *Dispatcher) Wake(provider string) {
 
 // wake is Wake for a caller that holds d.mu.
 func (d *Dispatcher) wake(provider string) *loop {
-	one := d.loops[provider]
-	if one == nil {
-		one = newLoop(d, provider)
-		d.loops[provider] = one
+	l := d.loops[provider]
+	if l == nil {
+		l = newLoop(d, provider)
+		d.loops[provider] = l
 		if !d.stopped() {
-			go d.guarded("dispatch", one.run)
+			go d.guarded("dispatch", l.run)
 		}
 	}
-	one.kick()
-	return one
+	l.kick()
+	return l
 }
 
 // followPolicy calls dispatch for all providers each time that the limiter has another policy.
@@ -247,8 +247,8 @@ func (d *Dispatcher) wakeAll(since time.Time) (ok bool) {
 func (d *Dispatcher) kickAll() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, one := range d.loops {
-		one.kick()
+	for _, l := range d.loops {
+		l.kick()
 	}
 }
 

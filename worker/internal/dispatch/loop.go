@@ -63,41 +63,41 @@ func newLoop(d *Dispatcher, provider string) *loop {
 	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), called: time.Now()}
 }
 
-func (o *loop) kick() {
+func (l *loop) kick() {
 	select {
-	case o.wakes <- struct{}{}:
+	case l.wakes <- struct{}{}:
 	default:
 	}
 }
 
-func (o *loop) run() {
-	if o.pulse == nil {
-		o.pulse = o.d.watchdog.Begins(o.provider)
+func (l *loop) run() {
+	if l.pulse == nil {
+		l.pulse = l.d.watchdog.Begins(l.provider)
 	}
 	ends := false
 	defer func() {
 		if ends {
-			o.pulse.Ends()
+			l.pulse.Ends()
 		} else {
-			o.pulse.Failed(errPanicked)
+			l.pulse.Failed(errPanicked)
 		}
 	}()
-	o.d.learn(o.d.cfg.Serving, o.provider)
+	l.d.learn(l.d.cfg.Serving, l.provider)
 	for !ends {
-		wait, least := o.call()
-		ends = wait < 0 || !o.rest(wait, least)
+		wait, least := l.call()
+		ends = wait < 0 || !l.rest(wait, least)
 	}
 }
 
 // rest waits until the next call is due, or until there is a reason to call sooner, but for least at any rate.
-func (o *loop) rest(wait, least time.Duration) bool {
+func (l *loop) rest(wait, least time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-o.wakes:
-	case <-o.d.cfg.Serving.Done():
+	case <-l.wakes:
+	case <-l.d.cfg.Serving.Done():
 		return false
 	}
 	if least <= 0 {
@@ -106,34 +106,34 @@ func (o *loop) rest(wait, least time.Duration) bool {
 	timer.Reset(least)
 	select {
 	case <-timer.C:
-	case <-o.d.cfg.Serving.Done():
+	case <-l.d.cfg.Serving.Done():
 	}
-	return o.d.cfg.Serving.Err() == nil
+	return l.d.cfg.Serving.Err() == nil
 }
 
 // call calls dispatch, and returns when to call again: never, if that is negative.
-func (o *loop) call() (wait, least time.Duration) {
-	d := o.d
+func (l *loop) call() (wait, least time.Duration) {
+	d := l.d
 	select {
-	case <-o.wakes: // what it is for, this call does
+	case <-l.wakes: // what it is for, this call does
 	default:
 	}
-	req, rests := o.request()
+	req, rests := l.request()
 	if rests > 0 {
-		o.pulse.Rests(rests)
+		l.pulse.Rests(rests)
 		return rests, 0
 	}
 	began := time.Now()
 	got, err := d.dispatch(d.cfg.Serving, req)
 	if err != nil {
-		return o.failed(err)
+		return l.failed(err)
 	}
-	o.measure(began, got)
-	o.bring(o.granted(got.Granted))
-	o.heedOverdue(got.Overdue)
-	o.releaseRefused(got.Refused)
-	wait = o.pause(req, got)
-	o.pulse.Beats(wait)
+	l.measure(began, got)
+	l.bring(l.granted(got.Granted))
+	l.heedOverdue(got.Overdue)
+	l.releaseRefused(got.Refused)
+	wait = l.pause(req, got)
+	l.pulse.Beats(wait)
 	if len(got.Granted) == 0 {
 		least = emptyPause
 	}
@@ -142,33 +142,33 @@ func (o *loop) call() (wait, least time.Duration) {
 
 // request returns what to ask for, and takes the room for it, or a share if many loops have none. Without room it returns how long to
 // wait for some: such a call is due only as often as at the least.
-func (o *loop) request() (req waitlist.Request, rests time.Duration) {
-	d := o.d
+func (l *loop) request() (req waitlist.Request, rests time.Duration) {
+	d := l.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o.ask(0)
+	l.ask(0)
 	n, lent := d.room()
 	if n == 0 {
-		o.starve()
-		if rests = d.callMost() - time.Since(o.called); rests > 0 {
+		l.starve()
+		if rests = d.callMost() - time.Since(l.called); rests > 0 {
 			return req, rests
 		}
 	} else {
-		o.ask(min(max(1, n/(1+len(d.slots.starving)/manyStarve)), d.mostAsked()))
-		o.fed()
+		l.ask(min(max(1, n/(1+len(d.slots.starving)/manyStarve)), d.mostAsked()))
+		l.fed()
 	}
-	o.called, o.lent = time.Now(), lent
-	o.skips = slices.DeleteFunc(o.skips, func(scope string) bool { return !o.refuses(scope) })
+	l.called, l.lent = time.Now(), lent
+	l.skips = slices.DeleteFunc(l.skips, func(scope string) bool { return !l.refuses(scope) })
 	return waitlist.Request{
-		Provider: o.provider, Lead: d.Lead(), Spread: max(d.far(d.reach.window), o.wide), From: d.far(d.reach.from), Max: o.asks,
-		Serves: d.serves(), Skips: slices.Clone(o.skips),
+		Provider: l.provider, Lead: d.Lead(), Spread: max(d.far(d.reach.window), l.wide), From: d.far(d.reach.from), Max: l.asks,
+		Serves: d.serves(), Skips: slices.Clone(l.skips),
 	}, 0
 }
 
 // ask records how many tasks the call under way may grant. d.mu is held.
-func (o *loop) ask(n int) {
-	o.d.slots.asked += n - o.asks
-	o.asks = n
+func (l *loop) ask(n int) {
+	l.d.slots.asked += n - l.asks
+	l.asks = n
 }
 
 // callMost returns how often a loop calls at the least. d.mu is held.
@@ -177,22 +177,22 @@ func (d *Dispatcher) callMost() time.Duration {
 }
 
 // failed records that a call failed, and returns when to call again.
-func (o *loop) failed(err error) (wait, least time.Duration) {
-	o.d.mu.Lock()
-	defer o.d.mu.Unlock()
-	if o.ask(0); o.d.stopped() {
+func (l *loop) failed(err error) (wait, least time.Duration) {
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	if l.ask(0); l.d.stopped() {
 		return -1, 0
 	}
-	o.d.cfg.Observer.Failed("wake")
-	o.pulse.Failed(err)
+	l.d.cfg.Observer.Failed("wake")
+	l.pulse.Failed(err)
 	return callAgain, callAgain / 10
 }
 
 // measure notes how long the call took, and adapts the spread to the limit. A call, and the one that brings its tasks, cost as
 // much for one task as for several, so that a slow limit gets a wider spread. Each task then occupies its slot for longer, so that
 // half of the slots must be free.
-func (o *loop) measure(began time.Time, got waitlist.Dispatched) {
-	d, n := o.d, len(got.Granted)
+func (l *loop) measure(began time.Time, got waitlist.Dispatched) {
+	d, n := l.d, len(got.Granted)
 	if n > 0 {
 		d.reach.dispatch.note(time.Since(began))
 		d.reach.ask.note(got.Granted[0].Starts.Add(-got.Granted[0].Wait).Sub(began))
@@ -201,27 +201,27 @@ func (o *loop) measure(began time.Time, got waitlist.Dispatched) {
 	defer d.mu.Unlock()
 	switch {
 	case !d.Holds() || !d.hasPlenty():
-		o.wide = 0
+		l.wide = 0
 	case n > 0 && n < fewGranted:
-		o.wide = min(max(2*o.wide, spread), mostSpread)
+		l.wide = min(max(2*l.wide, spread), mostSpread)
 	case n > 2*fewGranted:
-		o.wide /= 2
+		l.wide /= 2
 	}
 }
 
 // granted notes which tasks were granted their starts, and gives back those of tenants that have too many slots.
-func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
-	d := o.d
+func (l *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
+	d := l.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o.ask(0)
+	l.ask(0)
 	defer d.offer()
 	for _, g := range list {
 		ref := g.Ref()
-		if o.refuses(ref.Scope) && len(o.skips) < mostSkips {
-			d.tell(waitlist.News{Ref: ref, What: waitlist.Unused})
-			if !slices.Contains(o.skips, ref.Scope) {
-				o.skips = append(o.skips, ref.Scope)
+		if l.refuses(ref.Scope) && len(l.skips) < mostSkips {
+			d.reportSoon(waitlist.News{Ref: ref, What: waitlist.Unused})
+			if !slices.Contains(l.skips, ref.Scope) {
+				l.skips = append(l.skips, ref.Scope)
 			}
 			continue
 		}
@@ -232,13 +232,13 @@ func (o *loop) granted(list []waitlist.Granted) (starts []waitlist.Granted) {
 }
 
 // refuses reports whether no server may start a task of a scope's tenant now.
-func (o *loop) refuses(scope string) bool {
-	return o.d.cfg.Servers.Refuse(o.d.cfg.Tenant(scope), o.lent)
+func (l *loop) refuses(scope string) bool {
+	return l.d.cfg.Servers.Refuse(l.d.cfg.Tenant(scope), l.lent)
 }
 
 // pause returns the time until the next call, and ends the loop if nothing is left to wait for: the time is then negative.
-func (o *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.Duration) {
-	d := o.d
+func (l *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.Duration) {
+	d := l.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	full := len(got.Granted) >= req.Max && got.Next <= 0
@@ -247,26 +247,26 @@ func (o *loop) pause(req waitlist.Request, got waitlist.Dispatched) (wait time.D
 		return -1
 	case got.Waits && full:
 		wait = d.callMost()
-		o.starve()
+		l.starve()
 		d.offer()
 	case got.Waits:
 		most := d.callMost()
-		wait = max(0, min(o.due(got), most*3/4+rand.N(most/2)))
-	case o.isOut():
+		wait = max(0, min(l.due(got), most*3/4+rand.N(most/2)))
+	case l.isOut():
 		wait = callAgain // they may not come
-	case len(o.wakes) > 0:
+	case len(l.wakes) > 0:
 		wait = 0
 	default:
-		delete(d.loops, o.provider)
-		o.fed()
+		delete(d.loops, l.provider)
+		l.fed()
 		return -1
 	}
 	return wait
 }
 
 // due returns the time until the call for the next tasks. It is shorter the farther this process is from Redis.
-func (o *loop) due(got waitlist.Dispatched) time.Duration {
-	in := got.Next - o.d.far(o.d.reach.beyond)
+func (l *loop) due(got waitlist.Dispatched) time.Duration {
+	in := got.Next - l.d.far(l.d.reach.beyond)
 	if in < gatedLead && len(got.Granted) == 0 { // do not call again and again for what no clock can tell
 		return min(got.Next, gatedLead)
 	}
@@ -274,9 +274,9 @@ func (o *loop) due(got waitlist.Dispatched) time.Duration {
 }
 
 // isOut reports whether tasks that were granted here are on their way.
-func (o *loop) isOut() bool {
-	for ref, its := range o.d.out {
-		if ref.Provider() == o.provider && time.Since(its.at) <= outStays {
+func (l *loop) isOut() bool {
+	for ref, s := range l.d.out {
+		if ref.Provider() == l.provider && time.Since(s.at) <= outStays {
 			return true
 		}
 	}
@@ -290,18 +290,18 @@ func (d *Dispatcher) Arrived(ctx context.Context, task waitlist.Ref) *waitlist.G
 	d.learn(ctx, task.Provider())
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	its := d.out[task]
+	sent := d.out[task]
 	delete(d.out, task)
-	if !its.hands.IsZero() {
-		d.reach.pickup.note(time.Since(its.hands))
+	if !sent.hands.IsZero() {
+		d.reach.pickup.note(time.Since(sent.hands))
 	}
-	if its.granted != nil {
-		d.came(time.Since(its.granted.Starts))
+	if sent.granted != nil {
+		d.came(time.Since(sent.granted.Starts))
 	}
-	if time.Since(its.at) > outStays-throttleMargin {
+	if time.Since(sent.at) > outStays-throttleMargin {
 		return nil
 	}
-	return its.granted
+	return sent.granted
 }
 
 // throttleMargin is how long before another process may be given the grant of a task it is no longer used from memory.

@@ -9,8 +9,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// reports tells Redis what became of tasks, those of a provider together: what comes while a call is under way goes out with the
-// next. It is safe for concurrent use.
+// reports sends to Redis what became of tasks, those of a provider in one call: what comes while a call is under way goes out with
+// the next. It is safe for concurrent use.
 type reports struct {
 	d  *Dispatcher
 	mu sync.Mutex
@@ -31,16 +31,16 @@ func newReports(d *Dispatcher) *reports { return &reports{d: d, next: map[string
 func (r *reports) add(provider string, news ...waitlist.News) *batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	one, sends := r.next[provider]
-	if one == nil {
-		one = &batch{sent: make(chan struct{})}
-		r.next[provider] = one
+	b, sends := r.next[provider]
+	if b == nil {
+		b = &batch{sent: make(chan struct{})}
+		r.next[provider] = b
 	}
-	one.news = append(one.news, news...)
+	b.news = append(b.news, news...)
 	if !sends {
 		go r.send(provider)
 	}
-	return one
+	return b
 }
 
 // send reports what there is of a provider, until nothing is left. What Redis did not take goes with a later call. A process that
@@ -49,16 +49,16 @@ func (r *reports) send(provider string) {
 	d := r.d
 	for {
 		r.mu.Lock()
-		one := r.next[provider]
-		if one == nil {
+		b := r.next[provider]
+		if b == nil {
 			delete(r.next, provider)
 			r.mu.Unlock()
 			return
 		}
 		r.next[provider] = nil
 		r.mu.Unlock()
-		err := d.list.Report(context.WithoutCancel(d.cfg.Serving), provider, one.news)
-		close(one.sent)
+		err := d.list.Report(context.WithoutCancel(d.cfg.Serving), provider, b.news)
+		close(b.sent)
 		if err == nil {
 			continue
 		}
@@ -67,7 +67,7 @@ func (r *reports) send(provider string) {
 			d.cfg.Log.Warn("cannot report what became of tasks to redis; retrying", "provider", provider, "more", more, "error", err)
 		}
 		if asynqx.Sleep(d.cfg.Serving, callAgain) {
-			r.add(provider, one.news...)
+			r.add(provider, b.news...)
 		}
 	}
 }
@@ -105,12 +105,12 @@ func (d *Dispatcher) report(task waitlist.Ref, what waitlist.What) error {
 	d.mu.Lock()
 	delete(d.out, task)
 	d.mu.Unlock()
-	d.tell(news)
+	d.reportSoon(news)
 	return nil
 }
 
-// tell reports what became of a task, and has dispatch called when that was sent: what it frees can be granted only then.
-func (d *Dispatcher) tell(news waitlist.News) {
+// reportSoon reports what became of a task, and has dispatch called when that was sent: what it frees can be granted only then.
+func (d *Dispatcher) reportSoon(news waitlist.News) {
 	sent := d.reports.add(news.Provider(), news).sent
 	go func() {
 		<-sent

@@ -129,7 +129,7 @@ func (d *Dispatcher) room() (n int, lent bool) {
 	if d.cfg.Retired() {
 		return 0, false
 	}
-	maps.DeleteFunc(d.out, func(_ waitlist.Ref, its sent) bool { return time.Since(its.at) > outStays })
+	maps.DeleteFunc(d.out, func(_ waitlist.Ref, s sent) bool { return time.Since(s.at) > outStays })
 	onTheWay := len(d.out) + d.slots.asked
 	free := d.slots.all - int(d.slots.running.Load()) - onTheWay
 	more := d.cfg.Servers.Lent()
@@ -176,9 +176,9 @@ func (d *Dispatcher) slotFreed(relieves bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if relieves {
-		for _, one := range d.loops {
-			if len(one.skips) > 0 {
-				one.kick()
+		for _, l := range d.loops {
+			if len(l.skips) > 0 {
+				l.kick()
 			}
 		}
 	}
@@ -186,16 +186,16 @@ func (d *Dispatcher) slotFreed(relieves bool) {
 }
 
 // starve has a loop called when there is room again. d.mu is held.
-func (o *loop) starve() {
-	if s := &o.d.slots; !slices.Contains(s.starving, o) {
-		s.starving = append(s.starving, o)
+func (l *loop) starve() {
+	if s := &l.d.slots; !slices.Contains(s.starving, l) {
+		s.starving = append(s.starving, l)
 	}
 }
 
 // fed forgets that a loop has no room. d.mu is held.
-func (o *loop) fed() {
-	s := &o.d.slots
-	s.starving = slices.DeleteFunc(s.starving, func(one *loop) bool { return one == o })
+func (l *loop) fed() {
+	s := &l.d.slots
+	s.starving = slices.DeleteFunc(s.starving, func(other *loop) bool { return other == l })
 }
 
 // offer has starving loops call if there is room. One call grants several tasks in hardly more commands than one, so it waits for more
@@ -236,7 +236,7 @@ func (d *Dispatcher) feed(n int) {
 		s.soon.Stop()
 		s.soon = nil
 	}
-	for _, one := range s.starving[:min(n, len(s.starving))] {
-		one.kick()
+	for _, l := range s.starving[:min(n, len(s.starving))] {
+		l.kick()
 	}
 }
