@@ -2,31 +2,87 @@ package throttle
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/headway-go/headway/internal/answers"
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
-// A start is late when its run would begin after the moment that it was granted for: a timer or a reply came late, or the goroutine waited
-// for a processor. Whether that matters is for the rules on its path to say; docs/algorithms.md#late-starts has the proofs.
-
-const (
-	// longestLeeway bounds leeway, and how far ahead a start is asked for since another was late.
-	longestLeeway = 250 * time.Millisecond
-)
-
-// room is how long a bucket takes for half of what may start at once beside a cost: for so long
-// it can leave open when a start comes. Others wait for as long as that is not known.
-func roomOf(r policy.Rule, cost int64) time.Duration {
-	if r.Margin > 0 || r.Limit == 0 || cost >= r.Capacity() {
-		return 0
+// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start that came
+// too late for a rule on its path (see Config.StartTolerance), because a timer, a reply or a processor was late, is refunded and decided
+// again under a new attempt id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or a limit
+// denies it: lateness is never a denial. Each repetition costs two round trips, and one for a task that can wait.
+//
+// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start
+// that was granted more than 250 ms ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
+// is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait, the units are given back and the error is
+// ctx's; At and Wait of the Decision are then those of the missed start. Costs what Decide costs, and for a start that is granted more than
+// 250 ms ahead one more round trip, which the starts of a scope share and which delays none.
+func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
+	place := int64(0)
+	for tries := 1; ; tries++ {
+		d, handed := l.handed(ctx, &req)
+		req.Waiter.Granted = nil
+		if !handed {
+			l.startLater(&req)
+			if err := l.decideOnly(ctx, &req, &d); err != nil || !d.Allowed {
+				return d, err
+			}
+		}
+		paused, err := l.untilStart(ctx, &req, &d)
+		if err != nil {
+			return Decision{Binding: -1, At: d.At, Wait: d.Wait, Handed: d.Handed, place: d.place}, errors.Join(err, l.takeBack(ctx, &d, true))
+		}
+		if paused || l.overtaken(req.Scope, d) {
+			if err := l.takeBack(ctx, &d, true); err != nil {
+				return Decision{Binding: -1}, err
+			} else if req.Waiter.ID != "" {
+				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, HadTurn: true, Handed: d.Handed, place: max(place, d.place)}, nil
+			}
+			req.ID = ""
+			continue
+		}
+		if l.inTime(&d) {
+			l.evaluateShadows(&d, &req, 0)
+			if l.cfg.OnSpent != nil {
+				l.reportSpent(&d, &req)
+			}
+			return d, nil
+		}
+		late := time.Since(d.begins)
+		place = max(place, d.place)
+		if err := l.miss(ctx, &req, &d, place); err != nil {
+			return Decision{Binding: -1}, err
+		}
+		req.ID = ""
+		if req.late = l.after(&d, late, tries); req.late.from > 0 {
+			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
+		}
 	}
-	room, _ := wire.MulDiv((r.Capacity()-cost)/2, r.Per.Microseconds(), r.Limit)
-	return us(min(room, longestLeeway.Microseconds()))
+}
+
+// miss has the next decision about a request give back the start that it came too late for: a bucket then keeps its charge. What is
+// no task's comes back now.
+func (l *Limiter) miss(ctx context.Context, req *Request, d *Decision, place int64) error {
+	if req.Waiter.ID == "" {
+		return l.takeBack(ctx, d, false)
+	}
+	if req.missed = ""; !d.Handed {
+		g := d.Grant
+		req.missed = wire.GrantText(g.start, place, g.plan.Shape, g.places, g.plan.Path, g.costText())
+	}
+	return nil
+}
+
+// takeBack gives a start back that cannot be used. One that is in flight comes back with the next decision about its task.
+func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
+	if d.Handed {
+		return nil
+	}
+	return l.giveBack(ctx, d.Grant, tells)
 }
 
 // handed returns the decision of a task that dispatch has granted its start, and that need not ask: if the limits are what they
@@ -62,138 +118,6 @@ func (l *Limiter) grantOf(p *plan, g *waitlist.Granted, cost price) Grant {
 		scope: p.Scope.Scope.String(), id: g.Lease(), plan: p, price: cost, start: g.Start, places: g.Places, known: &known{},
 		from: g.Starts, probe: g.Probe,
 	}
-}
-
-// inTime says whether the run of a grant may begin now. A quicker reply may make later starts earlier by the clock's
-// uncertainty, so that counts as late already, up to half the pad.
-func (l *Limiter) inTime(d *Decision) bool {
-	if l.cfg.StartTolerance == 0 || d.Degraded || d.under == nil {
-		return true
-	}
-	l.begins(d)
-	late := time.Since(d.begins) + min(d.under.clock.Uncertainty(), l.cfg.StartTolerance/2)
-	return late <= max(l.cfg.StartTolerance, l.tolerance(d))
-}
-
-// begins corrects when a start comes by what is known of the server's clock by now: a reply that was quicker than all before
-// it shows that the start has come sooner, and that it is later than it seemed.
-func (l *Limiter) begins(d *Decision) {
-	if d.begins.IsZero() || l.clock() != "" {
-		return
-	}
-	if at := d.under.clock.ToLocal(time.UnixMicro(d.Grant.start)); at.Before(d.begins) {
-		d.begins = at
-	}
-}
-
-// startLater asks for a start that is so far ahead that its reply can be there in time, where replies are long in coming.
-func (l *Limiter) startLater(req *Request) {
-	if req.late.any() || l.cfg.StartTolerance == 0 {
-		return
-	}
-	p, err := l.plan(req.Scope)
-	if err != nil || !p.minds(l.cfg.StartTolerance, req) {
-		return
-	}
-	slowest := p.clock.Slowest()
-	if req.BeforeStart != nil {
-		slowest += p.clock.RoundTrip()
-	}
-	if slowest = min(slowest, longestLeeway); slowest > l.cfg.StartTolerance {
-		req.late.from = slowest.Truncate(time.Microsecond)
-		req.MaxDelay = max(req.MaxDelay, min(2*slowest, longestLeeway))
-		req.Waiter.MaxDelay = max(req.Waiter.MaxDelay, min(2*slowest, longestLeeway))
-	}
-}
-
-// minds says whether any rule of a path could be exceeded by a start that is late.
-func (p *plan) minds(pad time.Duration, req *Request) bool {
-	return slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool {
-		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.OpensOnUse || b.Rule.Algorithm == policy.TokenBucket && !wire.ManyFit(b.Rule, pad, max(req.Cost, defaultCost))
-	})
-}
-
-// tolerance returns by how much a start may be late without exceeding a rule, where that is more than the start tolerance. This process's
-// clock may be late itself: up to the end of a window, or of a rule's hours, a start tolerance is left.
-func (l *Limiter) tolerance(d *Decision) time.Duration {
-	p, pad, start := d.under, l.cfg.StartTolerance, d.Grant.start
-	most := Never
-	for i, b := range p.Rules {
-		place := int64(0)
-		if i < len(d.Grant.places) {
-			place = d.Grant.places[i]
-		}
-		switch _, numbers := wire.Numbers(b.Rule, pad, d.At); b.Rule.Algorithm {
-		case policy.Concurrency:
-			most = min(most, b.Rule.Lease/2) // its place is held until then
-		case policy.TokenBucket:
-			if !wire.ManyFit(b.Rule, pad, d.Grant.price.under(b.Rule)) {
-				most = min(most, pad+d.leeway)
-			}
-		case policy.SlidingWindow:
-			most = min(most, pad+d.leeway)
-		case policy.FixedWindow:
-			ends := start - start%max(numbers[2], 1) + numbers[2]
-			if b.Rule.OpensOnUse {
-				ends = place + numbers[1]
-			}
-			most = min(most, us(ends-start-numbers[3]))
-			if b.Rule.OpensOnUse && place == start { // it opens its window: the API must see it when ours opens
-				most = min(most, pad)
-			}
-		case policy.Calendar:
-			most = min(most, us(numbers[3]-start)-us(numbers[4]))
-		}
-	}
-	if p.Changes() != wire.Never {
-		most = min(most, us(p.Changes()-start)-pad)
-	}
-	return most
-}
-
-// patientTries is how many starts in a row must have been too late before the next is asked for at the cost of limits that bind.
-const patientTries = 2
-
-// lateness is what is asked for after a start that was too late.
-type lateness struct {
-	// leeway is how much later than its start the run may begin. Sliding windows and buckets
-	// count it as of that moment, as if it were longer by so much.
-	leeway time.Duration
-	// from is how far ahead the start must be at least.
-	from time.Duration
-}
-
-func (l lateness) any() bool { return l != lateness{} }
-
-// after is how to ask for a start after one that was granted came too late, for the so manieth time: with leeway of twice its lateness, or,
-// where a bucket on the path has no room for that, for one that is so far ahead. Either takes something of limits that bind, so that there
-// a start at once is asked for once more before.
-func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
-	most, binds, spaced := longestLeeway, false, false
-	for i, b := range d.under.Rules {
-		r, cost := b.Rule, d.Grant.price.under(b.Rule)
-		switch {
-		case r.Algorithm == policy.SlidingWindow:
-			most = min(most, r.Per/4)
-		case r.Algorithm == policy.TokenBucket && !wire.ManyFit(r, l.cfg.StartTolerance, cost):
-			room := roomOf(r, cost)
-			if spaced = spaced || room < l.cfg.StartTolerance; room >= l.cfg.StartTolerance {
-				most = min(most, room)
-			}
-		case r.OpensOnUse: // its window begins with its first start, which then must not be late
-			spaced = true
-		default:
-			continue
-		}
-		binds = binds || i < len(d.Rules) && 2*d.Rules[i].Remaining < d.Rules[i].Limit
-	}
-	switch {
-	case (binds || spaced) && tries < patientTries:
-		return lateness{}
-	case spaced:
-		return lateness{from: min(2*late, longestLeeway).Truncate(time.Microsecond)}
-	}
-	return lateness{leeway: min(2*late, most).Truncate(time.Microsecond)}
 }
 
 // pauseLook is how long before a start that was granted more than answers.Grace ahead the pauses of its scope are looked up once more. So
@@ -263,4 +187,21 @@ func (l *Limiter) overtaken(scope string, d Decision) bool {
 	}
 	p, err := l.plan(scope)
 	return err == nil && len(p.Paused) > 0
+}
+
+// sleepUntil waits for d, until ctx ends, with its error, or until something is closed.
+func sleepUntil(ctx context.Context, d time.Duration, closed <-chan struct{}) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -7,83 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start that came
-// too late for a rule on its path (see Config.StartTolerance), because a timer, a reply or a processor was late, is refunded and decided
-// again under a new attempt id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or a limit
-// denies it: lateness is never a denial. Each repetition costs two round trips, and one for a task that can wait.
-//
-// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start
-// that was granted more than 250 ms ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
-// is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait, the units are given back and the error is
-// ctx's; At and Wait of the Decision are then those of the missed start. Costs what Decide costs, and for a start that is granted more than
-// 250 ms ahead one more round trip, which the starts of a scope share and which delays none.
-func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
-	place := int64(0)
-	for tries := 1; ; tries++ {
-		d, handed := l.handed(ctx, &req)
-		req.Waiter.Granted = nil
-		if !handed {
-			l.startLater(&req)
-			if err := l.decideOnly(ctx, &req, &d); err != nil || !d.Allowed {
-				return d, err
-			}
-		}
-		paused, err := l.untilStart(ctx, &req, &d)
-		if err != nil {
-			return Decision{Binding: -1, At: d.At, Wait: d.Wait, Handed: d.Handed, place: d.place}, errors.Join(err, l.takeBack(ctx, &d, true))
-		}
-		if paused || l.overtaken(req.Scope, d) {
-			if err := l.takeBack(ctx, &d, true); err != nil {
-				return Decision{Binding: -1}, err
-			} else if req.Waiter.ID != "" {
-				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, HadTurn: true, Handed: d.Handed, place: max(place, d.place)}, nil
-			}
-			req.ID = ""
-			continue
-		}
-		if l.inTime(&d) {
-			l.evaluateShadows(&d, &req, 0)
-			if l.cfg.OnSpent != nil {
-				l.reportSpent(&d, &req)
-			}
-			return d, nil
-		}
-		late := time.Since(d.begins)
-		place = max(place, d.place)
-		if err := l.miss(ctx, &req, &d, place); err != nil {
-			return Decision{Binding: -1}, err
-		}
-		req.ID = ""
-		if req.late = l.after(&d, late, tries); req.late.from > 0 {
-			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
-		}
-	}
-}
-
-// miss has the next decision about a request give back the start that it came too late for: a bucket then keeps its charge. What is
-// no task's comes back now.
-func (l *Limiter) miss(ctx context.Context, req *Request, d *Decision, place int64) error {
-	if req.Waiter.ID == "" {
-		return l.takeBack(ctx, d, false)
-	}
-	if req.missed = ""; !d.Handed {
-		g := d.Grant
-		req.missed = wire.GrantText(g.start, place, g.plan.Shape, g.places, g.plan.Path, g.costText())
-	}
-	return nil
-}
-
-// takeBack gives a start back that cannot be used. One that is in flight comes back with the next decision about its task.
-func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
-	if d.Handed {
-		return nil
-	}
-	return l.giveBack(ctx, d.Grant, tells)
-}
 
 // Wait blocks until req is granted and its start has come. It holds a goroutine during the wait; for
 // asynq tasks use package worker instead.
@@ -219,21 +144,4 @@ func (d Decision) atLeast() (wait time.Duration) {
 		wait = d.RetryAfter // of all rules together
 	}
 	return wait
-}
-
-// sleepUntil waits for d, until ctx ends, with its error, or until something is closed.
-func sleepUntil(ctx context.Context, d time.Duration, closed <-chan struct{}) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-closed:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

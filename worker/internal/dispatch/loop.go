@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -163,6 +164,27 @@ func (l *loop) request() (req waitlist.Request, rests time.Duration) {
 		Provider: l.provider, Lead: d.Lead(), Spread: max(d.far(d.reach.window), l.wide), From: d.far(d.reach.from), Max: l.asks,
 		Serves: d.serves(), Skips: slices.Clone(l.skips),
 	}, 0
+}
+
+// room returns how many tasks calls may grant: as many as there are slots that are free, or will be in a moment, and that no task
+// is on its way to. lent says that these are slots that only tenants with few of them may use. d.mu is held.
+func (d *Dispatcher) room() (n int, lent bool) {
+	if d.cfg.Retired() {
+		return 0, false
+	}
+	maps.DeleteFunc(d.out, func(_ waitlist.Ref, s sent) bool { return time.Since(s.at) > outStays })
+	onTheWay := len(d.out) + d.slots.asked
+	free := d.slots.all - int(d.slots.running.Load()) - onTheWay
+	more := d.cfg.Servers.Lent()
+	if lent = more > 0 && free <= 0; lent {
+		free += more
+	} else if more == 0 { // else those that leave may not be of the tenant that must make room
+		free += d.leaving()
+	}
+	if most := int(d.slots.ahead.most); most > 0 {
+		free = min(free, most-onTheWay)
+	}
+	return max(0, free), lent
 }
 
 // ask records how many tasks the call under way may grant. d.mu is held.

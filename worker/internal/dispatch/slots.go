@@ -2,13 +2,11 @@ package dispatch
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
@@ -122,27 +120,6 @@ func (d *Dispatcher) Hold() (waits, granted bool, leave func()) {
 
 // Holds reports whether tasks may wait in handlers at all. If not, a task is brought only when its start has come.
 func (d *Dispatcher) Holds() bool { return d.cfg.Hold > 0 && cap(d.slots.holders) > 0 }
-
-// room returns how many tasks calls may grant: as many as there are slots that are free, or will be in a moment, and that no task
-// is on its way to. lent says that these are slots that only tenants with few of them may use. d.mu is held.
-func (d *Dispatcher) room() (n int, lent bool) {
-	if d.cfg.Retired() {
-		return 0, false
-	}
-	maps.DeleteFunc(d.out, func(_ waitlist.Ref, s sent) bool { return time.Since(s.at) > outStays })
-	onTheWay := len(d.out) + d.slots.asked
-	free := d.slots.all - int(d.slots.running.Load()) - onTheWay
-	more := d.cfg.Servers.Lent()
-	if lent = more > 0 && free <= 0; lent {
-		free += more
-	} else if more == 0 { // else those that leave may not be of the tenant that must make room
-		free += d.leaving()
-	}
-	if most := int(d.slots.ahead.most); most > 0 {
-		free = min(free, most-onTheWay)
-	}
-	return max(0, free), lent
-}
 
 // mostAsked returns how many tasks a call may grant.
 func (d *Dispatcher) mostAsked() int {
