@@ -23,7 +23,6 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
-	"github.com/headway-go/headway/worker/events"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/internal/ratelog"
 	"github.com/headway-go/headway/worker/metrics"
@@ -64,9 +63,8 @@ type Config struct {
 	// process after each change.
 	NoMetrics, NoUsage, NoReload, NoFollow bool
 	// Events reports thresholds of limits, pauses and cuts by APIs, a process that does not dispatch, and
-	// processes with different limits, while a server runs: see package events. New sets its Logger and
-	// App unless they are set, and its Prefix and Observer. Defaults to none.
-	Events *events.Config
+	// processes with different limits, while a server runs: what events.New returns. Defaults to none.
+	Events Events
 	// Summary is the interval of a log line, at level info, with the number of tasks that were picked
 	// up, ran, failed and were put back since the previous line, and of those that wait. An interval
 	// in which nothing happened has no line. A line costs three Redis commands for each queue.
@@ -102,7 +100,6 @@ type Limits struct {
 	owned   bool // End closes rdb
 	metrics *metrics.Metrics
 	usage   *usage.Recorder // nil if it is off
-	events  *events.Events  // nil if they are off
 	health  *redishealth.Watch
 	source  *limitsfile.Source
 	reloads chan os.Signal // by Run
@@ -211,18 +208,16 @@ func (l *Limits) build(file limitsfile.File) error {
 	if first == nil {
 		first = new(policy.Policy) // it denies all, until the limits in Redis are known
 	}
-	its := l.cfg.Throttle
-	its.App, its.Observer, its.OnShadow, its.Logger = l.cfg.App, l.metrics, l.shadowed, calm
+	cfg := l.cfg.Throttle
+	cfg.App, cfg.Observer, cfg.OnShadow, cfg.Logger = l.cfg.App, l.metrics, l.shadowed, calm
 	if l.usage != nil {
-		its.OnSpent = l.usage.Record
+		cfg.OnSpent = l.usage.Record
 	}
-	if err := l.buildEvents(); err != nil {
-		return err
+	if events := l.cfg.Events; events != nil {
+		events.Bind(l.cfg.App, cfg.Prefix, l.log, l.metrics)
+		cfg.Observer, cfg.OnUpstream = deciding{l.metrics, events}, events.Upstream
 	}
-	if l.events != nil {
-		its.Observer, its.OnUpstream = deciding{l.metrics, l.events}, l.events.Upstream
-	}
-	limiter, err := throttle.New(l.rdb, first, its)
+	limiter, err := throttle.New(l.rdb, first, cfg)
 	if err != nil {
 		return err
 	}
@@ -235,31 +230,17 @@ func (l *Limits) build(file limitsfile.File) error {
 	return l.register()
 }
 
-// buildEvents creates what reports events.
-func (l *Limits) buildEvents() (err error) {
-	if l.cfg.Events == nil {
-		return nil
-	}
-	cfg := *l.cfg.Events
-	cfg.App, cfg.Prefix, cfg.Observer = cmp.Or(cfg.App, l.cfg.App), l.cfg.Throttle.Prefix, l.metrics
-	if cfg.Logger == nil {
-		cfg.Logger = l.log
-	}
-	l.events, err = events.New(cfg)
-	return err
-}
-
 func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) MiddlewareConfig {
 	cfg := l.cfg.Middleware
 	cfg.Redis, cfg.Limiter, cfg.Logger = l.rdb, limiter, calm
-	told := observers{l.metrics, &l.summary}
+	all := observers{l.metrics, &l.summary}
 	if cfg.Observer != nil {
-		told = append(told, cfg.Observer)
+		all = append(all, cfg.Observer)
 	}
-	if l.events != nil {
-		told = append(told, polls{events: l.events})
+	if l.cfg.Events != nil {
+		all = append(all, polls{events: l.cfg.Events})
 	}
-	cfg.Observer = told
+	cfg.Observer = all
 	if l.usage != nil {
 		cfg.Usage = l.usage
 	}
@@ -289,10 +270,10 @@ func (l *Limits) register() error {
 	return nil
 }
 
-func (l *Limits) shadowed(one throttle.Shadowed) {
-	l.metrics.Shadowed(one)
+func (l *Limits) shadowed(s throttle.Shadowed) {
+	l.metrics.Shadowed(s)
 	if l.usage != nil {
-		l.usage.Shadowed(one)
+		l.usage.Shadowed(s)
 	}
 }
 
@@ -448,8 +429,8 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	} else {
 		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
 	}
-	if l.events != nil {
-		wg.Go(func() { l.events.Run(ctx, l.rdb, l.Limiter()) })
+	if l.cfg.Events != nil {
+		wg.Go(func() { l.cfg.Events.Run(ctx, l.rdb, l.Limiter()) })
 	}
 	if l.cfg.Summary >= 0 {
 		wg.Go(func() { l.summary.run(ctx, l.cfg.Summary, l.log, l.waiting) })

@@ -2,10 +2,12 @@ package worker
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/worker/events"
 	"github.com/headway-go/headway/worker/metrics"
 )
 
@@ -29,21 +31,39 @@ func (nothing) DispatcherPolled(string, string, bool)              {}
 func (nothing) DispatchLead(time.Duration)                         {}
 func (nothing) Failed(string)                                      {}
 
+// Events reports what an operator wants to know at once. Package events has the implementation, so that
+// programs without it do not import it. One Events serves one New.
+type Events interface {
+	throttle.Observer
+	// Bind sets what the events name, where their keys are in Redis, and where they are logged and counted. New
+	// calls it before anything else.
+	Bind(app, prefix string, log *slog.Logger, observer interface {
+		Event(kind string)
+		EventDelivery(outcome string)
+	})
+	// Upstream receives what answers of APIs change: see throttle.Config.OnUpstream.
+	Upstream(change throttle.UpstreamChange)
+	// DispatcherPolled is Observer.DispatcherPolled.
+	DispatcherPolled(provider, label string, again bool)
+	// Run reports events until ctx ends. Limits.Begin calls it.
+	Run(ctx context.Context, rdb redis.UniversalClient, limiter *throttle.Limiter)
+}
+
 // deciding passes what a limiter decides on to the metrics and the events.
 type deciding struct {
 	*metrics.Metrics
-	events *events.Events
+	events Events
 }
 
-func (d deciding) Decided(ctx context.Context, one throttle.Decision, took time.Duration, err error) {
-	d.Metrics.Decided(ctx, one, took, err)
-	d.events.Decided(ctx, one, took, err)
+func (o deciding) Decided(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
+	o.Metrics.Decided(ctx, d, took, err)
+	o.events.Decided(ctx, d, took, err)
 }
 
 // polls passes polls on to the events.
 type polls struct {
 	NoObserver
-	events *events.Events
+	events Events
 }
 
 func (p polls) DispatcherPolled(provider, label string, again bool) {
@@ -53,39 +73,42 @@ func (p polls) DispatcherPolled(provider, label string, again bool) {
 // observers calls each Observer in order.
 type observers []Observer
 
-func (o observers) each(tell func(Observer)) {
-	for _, one := range o {
-		tell(one)
+func (all observers) each(call func(Observer)) {
+	for _, o := range all {
+		call(o)
 	}
 }
 
-func (o observers) PickedUp(queue string)   { o.each(func(one Observer) { one.PickedUp(queue) }) }
-func (o observers) Holding(delta int)       { o.each(func(one Observer) { one.Holding(delta) }) }
-func (o observers) Held(took time.Duration) { o.each(func(one Observer) { one.Held(took) }) }
-func (o observers) Rescheduled(queue string, wait time.Duration) {
-	o.each(func(one Observer) { one.Rescheduled(queue, wait) })
+func (all observers) PickedUp(queue string)    { all.each(func(o Observer) { o.PickedUp(queue) }) }
+func (all observers) Holding(delta int)        { all.each(func(o Observer) { o.Holding(delta) }) }
+func (all observers) Held(took time.Duration)  { all.each(func(o Observer) { o.Held(took) }) }
+func (all observers) Began(late time.Duration) { all.each(func(o Observer) { o.Began(late) }) }
+func (all observers) Failed(kind string)       { all.each(func(o Observer) { o.Failed(kind) }) }
+
+func (all observers) Rescheduled(queue string, wait time.Duration) {
+	all.each(func(o Observer) { o.Rescheduled(queue, wait) })
 }
 
-func (o observers) Refused(queue, why string, wait time.Duration) {
-	o.each(func(one Observer) { one.Refused(queue, why, wait) })
-}
-func (o observers) Began(late time.Duration) { o.each(func(one Observer) { one.Began(late) }) }
-func (o observers) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
-	o.each(func(one Observer) { one.Ran(ctx, queue, outcome, took) })
+func (all observers) Refused(queue, why string, wait time.Duration) {
+	all.each(func(o Observer) { o.Refused(queue, why, wait) })
 }
 
-func (o observers) MaxWaitExceeded(queue, became string, waited time.Duration) {
-	o.each(func(one Observer) { one.MaxWaitExceeded(queue, became, waited) })
+func (all observers) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
+	all.each(func(o Observer) { o.Ran(ctx, queue, outcome, took) })
 }
 
-func (o observers) LeaseHeld(rule string, delta int) {
-	o.each(func(one Observer) { one.LeaseHeld(rule, delta) })
+func (all observers) MaxWaitExceeded(queue, became string, waited time.Duration) {
+	all.each(func(o Observer) { o.MaxWaitExceeded(queue, became, waited) })
 }
 
-func (o observers) DispatcherPolled(provider, label string, again bool) {
-	o.each(func(one Observer) { one.DispatcherPolled(provider, label, again) })
+func (all observers) LeaseHeld(rule string, delta int) {
+	all.each(func(o Observer) { o.LeaseHeld(rule, delta) })
 }
-func (o observers) DispatchLead(lead time.Duration) {
-	o.each(func(one Observer) { one.DispatchLead(lead) })
+
+func (all observers) DispatcherPolled(provider, label string, again bool) {
+	all.each(func(o Observer) { o.DispatcherPolled(provider, label, again) })
 }
-func (o observers) Failed(kind string) { o.each(func(one Observer) { one.Failed(kind) }) }
+
+func (all observers) DispatchLead(lead time.Duration) {
+	all.each(func(o Observer) { o.DispatchLead(lead) })
+}

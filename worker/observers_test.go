@@ -33,8 +33,10 @@ func TestDecisionsReachMetricsAndEvents(t *testing.T) {
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	type key struct{}
 	var got reported
+	reports, err := events.New(events.Config{OnEvent: got.onEvent, Thresholds: []int{50, 100}})
+	must(t, err)
 	limits, err := New(redistest.NewServer(t).Client(t), Config{
-		Limits: policy.PerHour("p", 2), App: "shop", Events: &events.Config{OnEvent: got.onEvent, Thresholds: []int{50, 100}},
+		Limits: policy.PerHour("p", 2), App: "shop", Events: reports,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Summary: -1,
 		TraceID: func(ctx context.Context) string { id, _ := ctx.Value(key{}).(string); return id },
 	})
@@ -63,7 +65,7 @@ func TestDecisionsReachMetricsAndEvents(t *testing.T) {
 
 	// Decisions of requests without a trace reach both too.
 	rules := []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Scope: "q", Rule: "r", Pattern: "q", Limit: 10, Window: time.Hour}, Limited: true}}
-	(deciding{limits.metrics, limits.events}).Decided(t.Context(), throttle.Decision{Rules: rules, Binding: 0}, time.Millisecond, nil)
+	(deciding{limits.metrics, reports}).Decided(t.Context(), throttle.Decision{Rules: rules, Binding: 0}, time.Millisecond, nil)
 	redistest.WaitFor(t, "the threshold of another rule", bound, func() bool { return got.count(events.Threshold, "q") == 1 })
 	wants(`headway_decisions_total{outcome="denied",rule="q:r"} 1.0`)
 }
@@ -409,7 +411,9 @@ func TestEventsOfTheDispatcher(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait)
 		var got reported
-		limits, err := New(rdb, Config{Limits: policy.PerHour("p", 2), App: "shop", Events: &events.Config{OnEvent: got.onEvent}, Logger: slog.New(slog.DiscardHandler), NoMetrics: true})
+		reports, err := events.New(events.Config{OnEvent: got.onEvent})
+		must(t, err)
+		limits, err := New(rdb, Config{Limits: policy.PerHour("p", 2), App: "shop", Events: reports, Logger: slog.New(slog.DiscardHandler), NoMetrics: true})
 		must(t, err)
 		must(t, limits.Begin(t.Context()))
 		defer limits.End()

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/events"
 )
 
@@ -22,8 +23,8 @@ type givenEvents struct {
 	secretFile string
 }
 
-// config returns the configuration of events, nil for none. The error holds neither the secret nor the URL's path.
-func (g givenEvents) config(secret string, allowHosts []string) (*events.Config, error) {
+// build returns what reports events, nil for none. The error holds neither the secret nor the URL's path.
+func (g givenEvents) build(secret string, allowHosts []string) (worker.Events, error) {
 	if g.webhook == "" {
 		if g.secretFile != "" {
 			return nil, cli.Errorf("-events-webhook https://example.com/hooks", "-events-secret-file is given without -events-webhook")
@@ -31,19 +32,19 @@ func (g givenEvents) config(secret string, allowHosts []string) (*events.Config,
 		if !g.log {
 			return nil, nil
 		}
-		return &events.Config{}, nil
+		return events.New(events.Config{})
 	}
 	secret, err := g.secret(secret)
 	if err != nil {
 		return nil, err
 	}
-	cfg := &events.Config{Webhook: &events.Webhook{URL: g.webhook, Secret: secret, AllowHosts: allowHosts}}
-	if _, err := events.New(*cfg); err != nil {
+	built, err := events.New(events.Config{Webhook: &events.Webhook{URL: g.webhook, Secret: secret, AllowHosts: allowHosts}})
+	if err != nil {
 		what := strings.ReplaceAll(err.Error(), "events: Webhook.URL", "-events-webhook")
 		what = strings.ReplaceAll(what, "events: Webhook.Secret", "the secret of -events-webhook")
 		return nil, &cli.Error{What: what, Try: "-events-webhook https://HOST/PATH, and " + makeSecret, Err: err}
 	}
-	return cfg, nil
+	return built, nil
 }
 
 // secret reads what signs the requests: from the file, or else from the environment.

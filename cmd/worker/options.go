@@ -12,7 +12,6 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/worker"
-	"github.com/headway-go/headway/worker/events"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -47,7 +46,7 @@ type options struct {
 	usage       bool
 	app         string // that usage is recorded for
 	summary     time.Duration
-	events      *events.Config // nil: none
+	events      worker.Events // nil: none
 
 	fail func(error) // reports what went wrong
 }
@@ -122,7 +121,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	o.patience, faults[3] = parsePatience(g.patience)
 	o.logLevel, faults[4] = parseLevel(g.level)
 	faults[5] = o.checkRest()
-	o.events, faults[6] = g.events.config(strings.TrimSpace(getenv(secretVariable)), o.allowHosts)
+	o.events, faults[6] = g.events.build(strings.TrimSpace(getenv(secretVariable)), o.allowHosts)
 	if err := errors.Join(faults[:]...); err != nil {
 		o.fail(err)
 		return o, cli.ExitUsage, true

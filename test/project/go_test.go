@@ -178,6 +178,30 @@ func TestThrottleImportsLittle(t *testing.T) {
 	}
 }
 
+// docs/events.md: "A program that does not import worker/events does not contain it." The products beside the core are left out of
+// programs that import the core alone, and the core grows only on purpose.
+func TestCoreImportsNoProducts(t *testing.T) {
+	t.Parallel()
+	const own = "github.com/headway-go/headway/"
+	products := []string{"worker/page", "worker/outbound", "worker/events", "worker/control", "queue/schedule"}
+	for pkg, most := range map[string]int{"./throttle": 12, "./worker": 36} {
+		var brings []string
+		for path := range strings.FieldsSeq(goSays(t, "list", "-deps", pkg)) {
+			if name, ours := strings.CutPrefix(path, own); ours {
+				brings = append(brings, name)
+			}
+		}
+		if !slices.Contains(brings, pkg[2:]) || len(brings) > most {
+			t.Errorf("%s brings %d packages of ours, and may bring %d: %q", pkg, len(brings), most, brings)
+		}
+		for _, name := range products {
+			if slices.Contains(brings, name) {
+				t.Errorf("%s brings %s", pkg, name)
+			}
+		}
+	}
+}
+
 // "What the benchmarks need stands in no go.mod but theirs": each module that the top requires has
 // a package that ours are built of, their tests aside.
 func TestGoModIsForUsers(t *testing.T) {

@@ -76,9 +76,9 @@ func (e *Events) watchDispatch(ctx context.Context) {
 		if late++; late < 2 || len(reported) > 0 { // one tick alone is late where the whole process was
 			continue
 		}
-		for _, one := range providers {
-			reported[one] = true
+		for _, provider := range providers {
+			reported[provider] = true
 		}
-		e.notice(noticed{event: Event{Kind: Stalled, Providers: providers, Since: since.UTC()}, of: string(Stalled), stays: stalledStays})
+		e.notice(noticed{event: Event{Kind: Stalled, Providers: providers, Since: since.UTC()}, about: string(Stalled), stays: stalledStays})
 	}
 }

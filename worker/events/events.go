@@ -1,3 +1,17 @@
+// Package events reports what an operator wants to know at once: that a quota is half used, nearly used or
+// exhausted, that an API paused a scope or had a limit cut, that a process does not dispatch waiting
+// tasks, and that processes have different limits. Events go to a log, to a function and to a webhook.
+//
+//	e, err := events.New(events.Config{
+//		OnEvent: func(e events.Event) { page(e.Text) },
+//		Webhook: &events.Webhook{URL: "https://example.com/hooks/headway", Secret: secret},
+//	})
+//	…
+//	limits, err := worker.New(rdb, worker.Config{Events: e})
+//
+// An event is reported once, however many processes notice it: a key in Redis keeps the others quiet for
+// a while. If Redis does not answer, each process reports for itself. Nothing polls for events: they
+// follow from what decisions, answers and dispatches return. docs/events.md says how late each may be.
 package events
 
 import (
@@ -21,33 +35,21 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Config configures New. The zero Config is ready to use; at least one of OnEvent, Webhook and Logger
-// makes it useful.
+// Config configures New. The zero Config reports to the log alone.
 type Config struct {
 	// Thresholds are the percentages of a limit that are reported, 1 to 100, ascending. 100 is reported when
 	// a rule admits no more. Defaults to 50, 80 and 100.
 	Thresholds []int
-	// ShortestWindow is the shortest window of a rule whose thresholds are reported: a limit by the second
-	// is exhausted each second. Defaults to a minute.
-	ShortestWindow time.Duration
 	// OnEvent receives each event, one after the other, in a goroutine of its own. While it blocks, further
 	// events wait, 256 at most. Defaults to none.
 	OnEvent func(Event)
 	// Webhook receives each event by HTTP. Defaults to none.
 	Webhook *Webhook
-	// Logger gets a line for each event, and for events that the webhook does not accept. Defaults to none;
-	// with worker.New, to its logger.
-	Logger *slog.Logger
-	// App names the process in its events. Defaults to none; with worker.New, to its App.
-	App string
-	// Prefix begins the keys in Redis, as throttle.Config.Prefix. Defaults to "hw"; worker.New sets it.
-	Prefix string
-	// Observer counts events and deliveries. Defaults to none; worker.New sets its metrics.
-	Observer Observer
 }
 
-// Observer counts. Its methods must not block.
-type Observer interface {
+// Observer counts what is reported; a *metrics.Metrics is one. Its methods must not block. It is an alias,
+// so that worker.Events can have Bind without package worker importing this one.
+type Observer = interface {
 	// Event counts a reported event, or one that was lost since too many came at once: kind "lost".
 	Event(kind string)
 	// EventDelivery counts what became of a delivery to the webhook: "delivered", "retried" (another attempt
@@ -60,14 +62,16 @@ const (
 	maxRecent  = 10_000 // events that a process remembers
 	askBound   = time.Second
 	whole      = 100
+	// cutStays is how long a rule is not reported again after its limit was cut: an API that rejects calls
+	// causes a cut each second.
+	cutStays = 10 * time.Minute
 )
 
-// Events notices events and reports them. It is a throttle.Observer, and takes what package worker
-// observes; worker.New connects it. It is safe for concurrent use.
+// Events notices events and reports them. It is a worker.Events. It is safe for concurrent use.
 type Events struct {
 	throttle.NoObserver // Upstream gets what answers change
 	cfg                 Config
-	host                string
+	process             process
 	noticed             chan noticed
 	webhook             *webhook // nil: none
 
@@ -78,11 +82,19 @@ type Events struct {
 	dispatch dispatching
 }
 
+// process is what Events know of the process that they report for.
+type process struct {
+	app, host string
+	prefix    string // of all keys
+	log       *slog.Logger
+	observer  Observer
+}
+
 // noticed is an event that this process has noticed.
 type noticed struct {
 	event Event
-	of    string        // what it is about: an event of the same is not reported for stays
-	stays time.Duration // 0: reported in any case
+	about string        // the key under which the same event is not reported again
+	stays time.Duration // for how long it is not; 0: it is reported in any case
 	quiet bool          // only noted, so that it is not reported later
 }
 
@@ -97,22 +109,12 @@ func New(cfg Config) (*Events, error) {
 	if list := e.cfg.Thresholds; list[0] < 1 || list[len(list)-1] > whole || !slices.IsSorted(list) {
 		faults = append(faults, fmt.Errorf("events: Thresholds are %v; write percentages from 1 to 100, ascending", list))
 	}
-	if cfg.ShortestWindow < 0 {
-		faults = append(faults, fmt.Errorf("events: ShortestWindow is %s; it is 0 or more", cfg.ShortestWindow))
-	}
-	e.cfg.ShortestWindow = cmp.Or(cfg.ShortestWindow, time.Minute)
-	e.cfg.Prefix = cmp.Or(cfg.Prefix, "hw")
-	if cfg.Observer == nil {
-		e.cfg.Observer = nobody{}
-	}
-	if cfg.Logger == nil {
-		e.cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	e.host, _ = os.Hostname()
+	e.process.host, _ = os.Hostname()
+	e.Bind("", "", nil, nil)
 	e.quotas.asks = make(chan string, maxAsks)
 	if cfg.Webhook != nil {
 		var err error
-		if e.webhook, err = newWebhook(*cfg.Webhook, e.cfg); err != nil {
+		if e.webhook, err = newWebhook(*cfg.Webhook, &e.process); err != nil {
 			faults = append(faults, err)
 		}
 	}
@@ -122,10 +124,24 @@ func New(cfg Config) (*Events, error) {
 	return e, nil
 }
 
-type nobody struct{}
+// Bind sets the process that e reports for: the App in its events, the prefix of all keys in Redis ("hw" if
+// it is empty), and where it logs and counts, nil for nowhere. worker.New calls it; a program without workers
+// does before it uses e.
+func (e *Events) Bind(app, prefix string, log *slog.Logger, observer Observer) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if observer == nil {
+		observer = noObserver{}
+	}
+	p := &e.process
+	p.app, p.prefix, p.log, p.observer = app, cmp.Or(prefix, "hw"), log, observer
+}
 
-func (nobody) Event(string)         {}
-func (nobody) EventDelivery(string) {}
+type noObserver struct{}
+
+func (noObserver) Event(string)         {}
+func (noObserver) EventDelivery(string) {}
 
 // Run reports events until ctx ends, and then what was noticed by then, for some seconds at most. limiter is
 // the one that Events observes. Call it once.
@@ -133,14 +149,16 @@ func (e *Events) Run(ctx context.Context, rdb redis.UniversalClient, limiter *th
 	var watch, sends sync.WaitGroup
 	watch.Go(func() { e.askLeft(ctx, limiter) })
 	watch.Go(func() { e.watchDispatch(ctx) })
-	watch.Go(func() { e.watchLimits(ctx, policystore.New(rdb, policystore.Config{Prefix: e.cfg.Prefix}), limiter) })
+	watch.Go(func() {
+		e.watchLimits(ctx, policystore.New(rdb, policystore.Config{Prefix: e.process.prefix}), limiter)
+	})
 	if e.webhook != nil {
 		sends.Go(func() { e.webhook.run(ctx, rdb) })
 	}
 	for ctx.Err() == nil {
 		select {
-		case one := <-e.noticed:
-			e.report(ctx, rdb, one)
+		case n := <-e.noticed:
+			e.report(ctx, rdb, n)
 		case <-ctx.Done():
 		}
 	}
@@ -151,68 +169,75 @@ func (e *Events) Run(ctx context.Context, rdb redis.UniversalClient, limiter *th
 		e.report(last, rdb, <-e.noticed)
 	}
 	if e.webhook != nil {
-		e.webhook.close()
+		close(e.webhook.queue)
 	}
 	sends.Wait()
 }
 
+// Upstream notices pauses and cuts: set it as throttle.Config.OnUpstream.
+func (e *Events) Upstream(c throttle.UpstreamChange) {
+	event := Event{Scope: c.Scope, Rule: c.Rule, Pattern: c.Pattern, Until: c.Until.UTC()}
+	switch c.What {
+	case "pause":
+		event.Kind = Pause
+		e.notice(noticed{event: event, about: string(Pause) + "\x00" + c.Scope, stays: min(max(c.Left, leastStay), mostStay)})
+	case "cut":
+		event.Kind = Cut
+		e.notice(noticed{event: event, about: string(Cut) + "\x00" + c.Scope + "\x00" + c.Rule, stays: cutStays})
+	}
+}
+
 // notice takes an event to be reported. It does not block.
-func (e *Events) notice(one noticed) {
+func (e *Events) notice(n noticed) {
 	now := time.Now()
-	if one.stays > 0 && !e.first(one, now) {
+	if n.stays > 0 && !e.first(n, now) {
 		return
 	}
-	one.event.ID, one.event.At, one.event.App, one.event.Host = rand.Text(), now.UTC(), e.cfg.App, e.host
-	one.event.Text = one.event.sentence()
+	n.event.ID, n.event.At, n.event.App, n.event.Host = rand.Text(), now.UTC(), e.process.app, e.process.host
+	n.event.Text = n.event.sentence()
 	select {
-	case e.noticed <- one:
+	case e.noticed <- n:
 	default:
-		e.cfg.Observer.Event("lost")
+		e.process.observer.Event("lost")
 	}
 }
 
 // first reports whether this process has not noticed the same lately.
-func (e *Events) first(one noticed, now time.Time) bool {
+func (e *Events) first(n noticed, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if now.Before(e.recent[one.of]) {
+	if now.Before(e.recent[n.about]) {
 		return false
-	}
-	if len(e.recent) >= maxRecent {
-		for of, until := range e.recent {
-			if !now.Before(until) {
-				delete(e.recent, of)
-			}
-		}
 	}
 	if len(e.recent) >= maxRecent {
 		clear(e.recent) // Redis remembers
 	}
-	e.recent[one.of] = now.Add(one.stays)
+	e.recent[n.about] = now.Add(n.stays)
 	return true
 }
 
 // report delivers an event, unless another process has.
-func (e *Events) report(ctx context.Context, rdb redis.UniversalClient, one noticed) {
-	if one.stays > 0 && !e.claim(ctx, rdb, one) || one.quiet {
+func (e *Events) report(ctx context.Context, rdb redis.UniversalClient, n noticed) {
+	if n.stays > 0 && !e.claim(ctx, rdb, n) || n.quiet {
 		return
 	}
-	e.cfg.Observer.Event(string(one.event.Kind))
-	e.log(ctx, one.event)
+	e.process.observer.Event(string(n.event.Kind))
+	e.log(ctx, n.event)
 	if e.cfg.OnEvent != nil {
-		e.call(ctx, one.event)
+		e.call(ctx, n.event)
 	}
 	if e.webhook != nil {
-		e.webhook.put(one.event)
+		e.webhook.put(n.event)
 	}
 }
 
 // claim reports whether this process is the one that reports an event. If Redis does not say, it is.
-func (e *Events) claim(ctx context.Context, rdb redis.UniversalClient, one noticed) bool {
+func (e *Events) claim(ctx context.Context, rdb redis.UniversalClient, n noticed) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askBound)
 	defer cancel()
-	key := e.key(one.of)
-	err := rdb.SetArgs(ctx, key, one.event.ID, redis.SetArgs{Mode: "NX", TTL: one.stays}).Err()
+	sum := sha256.Sum256([]byte(n.about)) // so that the key has no customer's name
+	key := e.process.prefix + ":{!event:" + hex.EncodeToString(sum[:16]) + "}"
+	err := rdb.SetArgs(ctx, key, n.event.ID, redis.SetArgs{Mode: "NX", TTL: n.stays}).Err()
 	if !errors.Is(err, redis.Nil) {
 		return true
 	}
@@ -221,35 +246,29 @@ func (e *Events) claim(ctx context.Context, rdb redis.UniversalClient, one notic
 		holder = pipe.Get(ctx, key)
 		return nil
 	})
-	return err == nil && holder.Val() == one.event.ID
+	return err == nil && holder.Val() == n.event.ID
 }
 
-// key names what an event is about. Its name holds no customer's.
-func (e *Events) key(of string) string {
-	sum := sha256.Sum256([]byte(of))
-	return e.cfg.Prefix + ":{!event:" + hex.EncodeToString(sum[:16]) + "}"
-}
-
-func (e *Events) log(ctx context.Context, one Event) {
-	attrs := []slog.Attr{slog.String("kind", string(one.Kind)), slog.String("text", one.Text), slog.String("event_id", one.ID)}
-	if one.Scope != "" {
-		attrs = append(attrs, slog.String("scope", one.Scope))
+func (e *Events) log(ctx context.Context, event Event) {
+	attrs := []slog.Attr{slog.String("kind", string(event.Kind)), slog.String("text", event.Text), slog.String("event_id", event.ID)}
+	if event.Scope != "" {
+		attrs = append(attrs, slog.String("scope", event.Scope))
 	}
-	if one.Rule != "" {
-		attrs = append(attrs, slog.String("rule", one.Rule))
+	if event.Rule != "" {
+		attrs = append(attrs, slog.String("rule", event.Rule))
 	}
-	if one.Percent != 0 {
-		attrs = append(attrs, slog.Int("percent", one.Percent))
+	if event.Percent != 0 {
+		attrs = append(attrs, slog.Int("percent", event.Percent))
 	}
-	e.cfg.Logger.LogAttrs(ctx, one.level(), "event", attrs...)
+	e.process.log.LogAttrs(ctx, event.level(), "event", attrs...)
 }
 
 // call calls the user's function, which must not end the process.
-func (e *Events) call(ctx context.Context, one Event) {
+func (e *Events) call(ctx context.Context, event Event) {
 	defer func() {
 		if x := recover(); x != nil {
-			e.cfg.Logger.ErrorContext(ctx, "Config.OnEvent panicked", "kind", string(one.Kind), "event_id", one.ID, "panic", fmt.Sprint(x))
+			e.process.log.ErrorContext(ctx, "Config.OnEvent panicked", "kind", string(event.Kind), "event_id", event.ID, "panic", fmt.Sprint(x))
 		}
 	}()
-	e.cfg.OnEvent(one)
+	e.cfg.OnEvent(event)
 }

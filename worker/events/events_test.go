@@ -22,8 +22,8 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// process is one process that decides and reports events.
-type process struct {
+// program is one process that decides and reports events.
+type program struct {
 	t       *testing.T
 	events  *Events
 	limiter *throttle.Limiter
@@ -33,22 +33,22 @@ type process struct {
 	counts map[string]int
 }
 
-func (p *process) Event(kind string)            { p.count(kind) }
-func (p *process) EventDelivery(outcome string) { p.count(outcome) }
+func (p *program) Event(kind string)            { p.count(kind) }
+func (p *program) EventDelivery(outcome string) { p.count(outcome) }
 
-func (p *process) count(what string) {
+func (p *program) count(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts[what]++
 }
 
-func (p *process) counted(what string) int {
+func (p *program) counted(what string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts[what]
 }
 
-func (p *process) seen(kind Kind) (list []Event) {
+func (p *program) seen(kind Kind) (list []Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.got {
@@ -59,19 +59,20 @@ func (p *process) seen(kind Kind) (list []Event) {
 	return list
 }
 
-// newProcess has limits and reports until its test ends.
-func newProcess(t *testing.T, rdb *redis.Client, pol *policy.Policy, cfg Config) *process {
+// newProgram has limits and reports until its test ends. Its keys have a prefix, "" for the default.
+func newProgram(t *testing.T, rdb *redis.Client, pol *policy.Policy, prefix string, log *slog.Logger, webhook *Webhook) *program {
 	t.Helper()
-	p := &process{t: t, counts: map[string]int{}}
-	cfg.Observer, cfg.OnEvent = p, func(e Event) {
+	p := &program{t: t, counts: map[string]int{}}
+	cfg := Config{Webhook: webhook, OnEvent: func(e Event) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.got = append(p.got, e)
-	}
+	}}
 	var err error
 	p.events, err = New(cfg)
 	must(t, err)
-	p.limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: cfg.Prefix, Observer: p.events, OnUpstream: p.events.Upstream})
+	p.events.Bind("shop", prefix, log, p)
+	p.limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix, Observer: p.events, OnUpstream: p.events.Upstream})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -83,7 +84,7 @@ func newProcess(t *testing.T, rdb *redis.Client, pol *policy.Policy, cfg Config)
 	return p
 }
 
-func (p *process) spend(scope string, n int) {
+func (p *program) spend(scope string, n int) {
 	p.t.Helper()
 	for range n {
 		_, err := p.limiter.Decide(p.t.Context(), throttle.Request{Scope: scope})
@@ -120,7 +121,7 @@ func inFakeTime(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 // The thresholds of a rule are reported once each in its window, and again in the next; a limit by the second is not.
 func TestThresholds(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		p := newProcess(t, rdb, hourly(t, 10), Config{App: "shop"})
+		p := newProgram(t, rdb, hourly(t, 10), "", nil, nil)
 		wants := func(after string, want ...int) {
 			t.Helper()
 			synctest.Wait()
@@ -170,15 +171,15 @@ func TestThresholds(t *testing.T) {
 func TestOneProcessReports(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	a := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix})
-	b := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix})
+	a := newProgram(t, rdb, hourly(t, 10), prefix, nil, nil)
+	b := newProgram(t, rdb, hourly(t, 10), prefix, nil, nil)
 	a.spend("p/a", 4)
 	b.spend("p/a", 1)
 	redistest.WaitFor(t, "50 %", time.Minute, func() bool { return len(b.seen(Threshold)) == 1 })
 	a.spend("p/a", 6)
 	redistest.WaitFor(t, "100 %", time.Minute, func() bool { return len(a.seen(Threshold)) == 2 })
 	b.spend("p/a", 1)
-	c := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix}) // started later
+	c := newProgram(t, rdb, hourly(t, 10), prefix, nil, nil) // started later
 	c.spend("p/a", 1)
 	c.spend("p/b", 10)
 	redistest.WaitFor(t, "100 % of p/b", time.Minute, func() bool { return len(c.seen(Threshold)) == 3 })
@@ -201,8 +202,8 @@ func TestOneProcessReports(t *testing.T) {
 func TestJump(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	a := newProcess(t, rdb, hourly(t, 100), Config{Prefix: prefix})
-	b := newProcess(t, rdb, hourly(t, 100), Config{Prefix: prefix})
+	a := newProgram(t, rdb, hourly(t, 100), prefix, nil, nil)
+	b := newProgram(t, rdb, hourly(t, 100), prefix, nil, nil)
 	d, err := a.limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 100})
 	must(t, err)
 	redistest.WaitFor(t, "100 %", time.Minute, func() bool { return len(a.seen(Threshold)) == 1 })
@@ -219,7 +220,7 @@ func TestJump(t *testing.T) {
 // the rule is known to be exhausted.
 func TestGrantedStarts(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		p := newProcess(t, rdb, hourly(t, 10), Config{})
+		p := newProgram(t, rdb, hourly(t, 10), "", nil, nil)
 		other, err := throttle.New(rdb, hourly(t, 10), throttle.Config{})
 		must(t, err)
 		var d throttle.Decision
@@ -265,8 +266,8 @@ func TestUpstream(t *testing.T) {
 			Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second}}}},
 		}})
 		must(t, err)
-		a, b := newProcess(t, rdb, pol, Config{}), newProcess(t, rdb, pol, Config{})
-		refused := func(p *process, wait time.Duration) {
+		a, b := newProgram(t, rdb, pol, "", nil, nil), newProgram(t, rdb, pol, "", nil, nil)
+		refused := func(p *program, wait time.Duration) {
 			t.Helper()
 			_, err := p.limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: wait, RetryKnown: true})
 			must(t, err)
@@ -292,7 +293,7 @@ func TestUpstream(t *testing.T) {
 // A process that does not poll for ten seconds is an event within twelve, and so is that it polls again.
 func TestStalled(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		p := newProcess(t, rdb, hourly(t, 10), Config{})
+		p := newProgram(t, rdb, hourly(t, 10), "", nil, nil)
 		poll := func(providers ...string) {
 			for _, one := range providers {
 				p.events.DispatcherPolled(one, "*", true)
@@ -336,9 +337,9 @@ func TestMismatch(t *testing.T) {
 		var ends sync.WaitGroup
 		t.Cleanup(ends.Wait)
 		t.Cleanup(stop)
-		var all []*process
+		var all []*program
 		for range 2 {
-			p := newProcess(t, rdb, hourly(t, 10), Config{})
+			p := newProgram(t, rdb, hourly(t, 10), "", nil, nil)
 			all = append(all, p)
 			ends.Go(func() { policystore.Follow(ctx, store, p.limiter, policystore.FollowConfig{App: "mail"}) })
 		}
@@ -365,7 +366,7 @@ func TestReportsWithoutRedis(t *testing.T) {
 	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = gone.Close() })
 	var log programs.Output
-	p := newProcess(t, gone, hourly(t, 10), Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Webhook: &Webhook{URL: s.URL, Secret: secret}})
+	p := newProgram(t, gone, hourly(t, 10), "", slog.New(slog.NewTextHandler(&log, nil)), &Webhook{URL: s.URL, Secret: secret})
 	p.pause("p/a")
 	p.pause("p/a")
 	p.waits("delivered", 1)
@@ -379,21 +380,21 @@ func TestReportsWithoutRedis(t *testing.T) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	var log programs.Output
-	e, err := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnEvent: func(Event) { panic("of the user") }})
+	e, err := New(Config{OnEvent: func(Event) { panic("of the user") }})
 	must(t, err)
+	p := &program{counts: map[string]int{}}
+	e.Bind("", "", slog.New(slog.NewTextHandler(&log, nil)), p)
 	e.report(t.Context(), nil, noticed{event: Event{Kind: Resumed}})
 	if !strings.Contains(log.String(), "Config.OnEvent panicked") {
 		t.Errorf("the log: %s", log.String())
 	}
-	p := &process{counts: map[string]int{}}
-	e.cfg.Observer = p
 	for i := range maxNoticed + 3 {
 		e.Upstream(throttle.UpstreamChange{What: "cut", Scope: fmt.Sprint(i)})
 	}
 	if n := p.counted("lost"); n != 3 {
 		t.Errorf("%d lost", n)
 	}
-	w, err := newWebhook(Webhook{URL: "https://h/", Secret: secret}, Config{Observer: p, Logger: slog.New(slog.DiscardHandler)})
+	w, err := newWebhook(Webhook{URL: "https://h/", Secret: secret}, &e.process)
 	must(t, err)
 	for range maxQueued + 3 {
 		w.put(Event{})
@@ -409,12 +410,9 @@ func TestConfig(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		"Thresholds are [0 50]":          {Thresholds: []int{0, 50}},
 		"Thresholds are [80 50]":         {Thresholds: []int{80, 50}},
-		"ShortestWindow is -1s":          {ShortestWindow: -time.Second},
 		"Webhook.Secret has 5 character": {Webhook: &Webhook{URL: "https://h/", Secret: "short"}},
 		"Webhook.URL is no URL":          {Webhook: &Webhook{URL: "::", Secret: "0123456789abcdef"}},
 		"Webhook.AllowHosts":             {Webhook: &Webhook{URL: "https://h/", Secret: "0123456789abcdef", AllowHosts: []string{"a b"}}},
-		"Webhook.PerMinute is -1":        {Webhook: &Webhook{URL: "https://h/", Secret: "0123456789abcdef", PerMinute: -1}},
-		"Webhook.Timeout is -1s":         {Webhook: &Webhook{URL: "https://h/", Secret: "0123456789abcdef", Timeout: -time.Second}},
 	} {
 		_, err := New(cfg)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "short") {
@@ -430,15 +428,16 @@ func TestConfig(t *testing.T) {
 func TestClaimThatWasSentTwice(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
-	e, err := New(Config{Prefix: redistest.Prefix(t)})
+	e, err := New(Config{})
 	must(t, err)
-	one := noticed{event: Event{ID: "mine"}, of: "a rule", stays: time.Minute}
+	e.Bind("", redistest.Prefix(t), nil, nil)
+	n := noticed{event: Event{ID: "mine"}, about: "a rule", stays: time.Minute}
 	for range 2 {
-		if !e.claim(t.Context(), rdb, one) {
+		if !e.claim(t.Context(), rdb, n) {
 			t.Error("its own claim is another's")
 		}
 	}
-	if one.event.ID = "of another process"; e.claim(t.Context(), rdb, one) {
+	if n.event.ID = "of another process"; e.claim(t.Context(), rdb, n) {
 		t.Error("two processes report an event")
 	}
 }

@@ -64,7 +64,7 @@ func (e *Events) lookForMismatch(ctx context.Context, store *policystore.Store, 
 	if len(names) > 0 {
 		e.notice(noticed{
 			event: Event{Kind: Mismatch, Version: version, Behind: names},
-			of:    string(Mismatch) + "\x00" + strconv.FormatInt(version, 10), stays: mismatchStays,
+			about: string(Mismatch) + "\x00" + strconv.FormatInt(version, 10), stays: mismatchStays,
 		})
 	}
 }

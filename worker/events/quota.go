@@ -15,6 +15,9 @@ const (
 	maxQuotas = 10_000 // rules at scopes that a process remembers
 	leastStay = time.Minute
 	mostStay  = 31 * 24 * time.Hour
+	// shortestWindow is the shortest window of a rule whose thresholds are reported: a limit by the second is
+	// exhausted each second.
+	shortestWindow = time.Minute
 
 	// askEvery is how often a process asks how many units are left of a scope if its starts, granted ahead,
 	// do not say so. askPause is the time between two questions about any scopes, and maxAsks how many
@@ -62,7 +65,7 @@ func (e *Events) Decided(_ context.Context, d throttle.Decision, _ time.Duration
 
 // counts reports whether the thresholds of a rule are reported.
 func (e *Events) counts(r *throttle.RuleState) bool {
-	return r.Limit > 0 && !r.Paused && r.Algorithm != policy.Concurrency && r.Window >= e.cfg.ShortestWindow && r.Window != throttle.Never
+	return r.Limit > 0 && !r.Paused && r.Algorithm != policy.Concurrency && r.Window >= shortestWindow && r.Window != throttle.Never
 }
 
 // percentOf returns how much of its limit a rule has used, in percent: 100 if it admits no more.
@@ -76,9 +79,9 @@ func percentOf(r *throttle.RuleState) int {
 // used notices that a rule has passed a threshold.
 func (e *Events) used(r *throttle.RuleState) {
 	percent, threshold := percentOf(r), 0
-	for _, one := range e.cfg.Thresholds {
-		if one <= percent {
-			threshold = one
+	for _, t := range e.cfg.Thresholds {
+		if t <= percent {
+			threshold = t
 		}
 	}
 	if threshold == 0 {
@@ -105,12 +108,10 @@ func (e *Events) used(r *throttle.RuleState) {
 	} else {
 		event.ExhaustedAt = pace(before, next, resets)
 	}
-	for _, one := range e.cfg.Thresholds { // those below are passed too: no other process reports them after this
-		of := strings.Join([]string{string(Threshold), r.Scope, r.Rule, strconv.FormatInt(r.Limit, 10), strconv.Itoa(one)}, "\x00")
-		if one < threshold {
-			e.notice(noticed{of: of, stays: stays, quiet: true})
-		} else if one == threshold {
-			e.notice(noticed{event: event, of: of, stays: stays})
+	for _, t := range e.cfg.Thresholds { // those below are passed too: no other process reports them after this
+		if t <= threshold {
+			about := strings.Join([]string{string(Threshold), r.Scope, r.Rule, strconv.FormatInt(r.Limit, 10), strconv.Itoa(t)}, "\x00")
+			e.notice(noticed{event: event, about: about, stays: stays, quiet: t < threshold})
 		}
 	}
 }

@@ -1,18 +1,15 @@
 package events
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -26,7 +23,8 @@ import (
 // Webhook receives each event as a POST of JSON, signed with a secret; see Verify. A process delivers
 // one event after the other. After an answer other than 2xx, or none, it tries again with growing
 // pauses, eight times in about four minutes. It does not try again after an answer of 300 to 499 other
-// than 408, 425 and 429. It does not follow redirects.
+// than 408, 425 and 429. It does not follow redirects. All processes together send 60 requests a minute,
+// in bursts of ten.
 type Webhook struct {
 	// URL is where events are sent: https, or http to this machine's own loopback address. It has no user
 	// and password.
@@ -36,11 +34,6 @@ type Webhook struct {
 	// AllowHosts lists hosts, as outbound.Config.AllowHosts, that are called although their address is
 	// private. A loopback host in URL needs no entry. Defaults to none.
 	AllowHosts []string
-	// PerMinute is how many requests all processes together send in a minute, in bursts of ten at most.
-	// Defaults to 60.
-	PerMinute int64
-	// Timeout bounds one request. Defaults to 10s.
-	Timeout time.Duration
 }
 
 const (
@@ -54,30 +47,21 @@ const (
 )
 
 type webhook struct {
-	cfg      Webhook
-	host     string
-	handler  *outbound.Handler
-	observer Observer
-	log      *slog.Logger
-	prefix   string
-
-	queue  chan Event
-	closed sync.Once
+	cfg       Webhook
+	process   *process
+	host      string
+	handler   *outbound.Handler
+	perMinute int64         // requests of all processes
+	timeout   time.Duration // of a request
+	queue     chan Event
 }
 
 // newWebhook returns an error that names the field and neither the secret nor more of the URL than its host.
-func newWebhook(cfg Webhook, all Config) (*webhook, error) {
-	w := &webhook{cfg: cfg, observer: all.Observer, log: all.Logger, prefix: all.Prefix, queue: make(chan Event, maxQueued)}
-	w.cfg.PerMinute, w.cfg.Timeout = cmp.Or(cfg.PerMinute, 60), cmp.Or(cfg.Timeout, 10*time.Second)
+func newWebhook(cfg Webhook, p *process) (*webhook, error) {
+	w := &webhook{cfg: cfg, process: p, perMinute: 60, timeout: 10 * time.Second, queue: make(chan Event, maxQueued)}
 	var faults []error
 	if len(cfg.Secret) < minSecret {
 		faults = append(faults, fmt.Errorf("events: Webhook.Secret has %d characters; %d are needed", len(cfg.Secret), minSecret))
-	}
-	if w.cfg.PerMinute < 0 || w.cfg.PerMinute > policy.MaxLimit {
-		faults = append(faults, fmt.Errorf("events: Webhook.PerMinute is %d; it is above 0", cfg.PerMinute))
-	}
-	if w.cfg.Timeout < 0 {
-		faults = append(faults, fmt.Errorf("events: Webhook.Timeout is %s; it is above 0", cfg.Timeout))
 	}
 	u, err := url.Parse(cfg.URL)
 	switch {
@@ -112,12 +96,9 @@ func (w *webhook) put(e Event) {
 	select {
 	case w.queue <- e:
 	default:
-		w.observer.EventDelivery("dropped")
+		w.process.observer.EventDelivery("dropped")
 	}
 }
-
-// close ends run once what is queued was tried.
-func (w *webhook) close() { w.closed.Do(func() { close(w.queue) }) }
 
 // run delivers events until the queue is closed. When ctx has ended each gets one more attempt, for some
 // seconds in all.
@@ -125,7 +106,7 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 	defer w.handler.Close()
 	limiter, err := w.limiter(rdb)
 	if err != nil {
-		w.log.ErrorContext(ctx, "cannot limit the webhook; no event is sent to it", "host", w.host, "error", err)
+		w.process.log.ErrorContext(ctx, "cannot limit the webhook; no event is sent to it", "host", w.host, "error", err)
 		limiter = nil
 	}
 	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -133,7 +114,7 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })()
 	for e := range w.queue {
 		if limiter == nil {
-			w.observer.EventDelivery("failed")
+			w.process.observer.EventDelivery("failed")
 			continue
 		}
 		w.deliver(ctx, last, limiter, e)
@@ -144,12 +125,12 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 // process sends one request at a time, and events matter most in an outage.
 func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) {
 	p, err := policy.Single(webhookName, policy.Rule{
-		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: w.cfg.PerMinute, Per: time.Minute, Burst: min(10, w.cfg.PerMinute), OnRedisError: policy.FailOpen,
+		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: w.perMinute, Per: time.Minute, Burst: min(10, w.perMinute), OnRedisError: policy.FailOpen,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return throttle.New(rdb, p, throttle.Config{Prefix: w.prefix})
+	return throttle.New(rdb, p, throttle.Config{Prefix: w.process.prefix})
 }
 
 // deliver sends an event until it is accepted or given up. After the end of ctx
@@ -167,14 +148,14 @@ func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, 
 		}
 		err := w.send(last, e, body)
 		if err == nil {
-			w.observer.EventDelivery("delivered")
+			w.process.observer.EventDelivery("delivered")
 			return
 		}
 		if n == attempts || errors.Is(err, asynq.SkipRetry) || ctx.Err() != nil {
 			w.failed(ctx, e, n, err)
 			return
 		}
-		w.observer.EventDelivery("retried")
+		w.process.observer.EventDelivery("retried")
 		select {
 		case <-time.After(pause(n, err)):
 		case <-ctx.Done():
@@ -195,7 +176,7 @@ func pause(n int, err error) time.Duration {
 // send makes one request, as tasks make theirs: addresses are guarded, redirects are not followed, and
 // nothing is sent twice.
 func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	request, err := json.Marshal(map[string]any{
 		"method": http.MethodPost, "url": w.cfg.URL, "body": string(body),
@@ -213,8 +194,8 @@ func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
 // failed logs an event that was not delivered, without the URL's path and the answer's text, which may
 // contain secrets.
 func (w *webhook) failed(ctx context.Context, e Event, tries int, err error) {
-	w.observer.EventDelivery("failed")
-	w.log.WarnContext(ctx, "the webhook does not accept an event", "host", w.host, "kind", string(e.Kind), "event_id", e.ID,
+	w.process.observer.EventDelivery("failed")
+	w.process.log.WarnContext(ctx, "the webhook does not accept an event", "host", w.host, "kind", string(e.Kind), "event_id", e.ID,
 		"attempts", tries, "why", w.why(err))
 }
 
@@ -227,7 +208,7 @@ func (w *webhook) why(err error) string {
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return "no answer within " + w.cfg.Timeout.String()
+		return "no answer within " + w.timeout.String()
 	case errors.Is(err, context.Canceled):
 		return "the process stopped"
 	}

@@ -59,21 +59,19 @@ func (s *receiver) received() int {
 }
 
 // hooked is a process with a webhook, and its log.
-func hooked(t *testing.T, hook Webhook) (*process, *programs.Output) {
+func hooked(t *testing.T, hook Webhook) (*program, *programs.Output) {
 	t.Helper()
 	log := &programs.Output{}
 	hook.Secret = secret
-	p := newProcess(t, redistest.Client(t), hourly(t, 10), Config{
-		Prefix: redistest.Prefix(t), Webhook: &hook, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	})
-	return p, log
+	text := slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	return newProgram(t, redistest.Client(t), hourly(t, 10), redistest.Prefix(t), slog.New(text), &hook), log
 }
 
-func (p *process) pause(scope string) {
+func (p *program) pause(scope string) {
 	p.events.Upstream(throttle.UpstreamChange{What: "pause", Scope: scope, Left: time.Minute, Until: time.Now().Add(time.Minute)})
 }
 
-func (p *process) waits(outcome string, n int) {
+func (p *program) waits(outcome string, n int) {
 	p.t.Helper()
 	redistest.WaitFor(p.t, outcome, time.Minute, func() bool { return p.counted(outcome) >= n })
 }
@@ -173,8 +171,9 @@ func TestWebhookThatHangs(t *testing.T) {
 		}
 	})
 	defer close(done)
-	w, err := newWebhook(Webhook{URL: s.URL, Secret: secret, Timeout: 20 * time.Millisecond}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
+	w, err := newWebhook(Webhook{URL: s.URL, Secret: secret}, nil)
 	must(t, err)
+	w.timeout = 20 * time.Millisecond
 	err = w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
 	if why := w.why(err); why != "no answer within 20ms" || errors.Is(err, asynq.SkipRetry) {
 		t.Errorf("%s: %v", why, err)
@@ -188,14 +187,14 @@ func TestWebhookAddresses(t *testing.T) {
 		"https://127.0.0.1:1/T0KEN": "connection refused",
 		"https://10.0.0.1/T0KEN":    "a private address, which tasks may not reach; if it is meant, start the worker with -allow-host 10.0.0.1:443",
 	} {
-		w, err := newWebhook(Webhook{URL: url, Secret: secret, Timeout: time.Minute}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
+		w, err := newWebhook(Webhook{URL: url, Secret: secret}, nil)
 		must(t, err)
 		err = w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
 		if why := w.why(err); !strings.Contains(why, want) || strings.Contains(why, "T0KEN") {
 			t.Errorf("%s: %s", url, why)
 		}
 	}
-	w, err := newWebhook(Webhook{URL: "https://10.0.0.1/", Secret: secret, AllowHosts: []string{"10.0.0.1"}}, Config{Logger: slog.New(slog.DiscardHandler)})
+	w, err := newWebhook(Webhook{URL: "https://10.0.0.1/", Secret: secret, AllowHosts: []string{"10.0.0.1"}}, nil)
 	if err != nil || w.host != "10.0.0.1" {
 		t.Errorf("%+v %v", w, err)
 	}
@@ -246,7 +245,7 @@ func TestWebhookRebinding(t *testing.T) {
 	if at, err := net.DefaultResolver.LookupHost(t.Context(), "rebind.test"); err != nil || len(at) != 1 || at[0] != "1.1.1.1" {
 		t.Fatalf("%v, %v", at, err)
 	}
-	w, err := newWebhook(Webhook{URL: "https://rebind.test:1/", Secret: secret, Timeout: time.Minute}, Config{Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
+	w, err := newWebhook(Webhook{URL: "https://rebind.test:1/", Secret: secret}, nil)
 	must(t, err)
 	for _, to := range [][4]byte{{127, 0, 0, 1}, {10, 0, 0, 1}, {169, 254, 169, 254}} {
 		rebound.Store(&to)
@@ -261,16 +260,17 @@ func TestWebhookRebinding(t *testing.T) {
 func TestWebhookIsLimited(t *testing.T) {
 	t.Parallel()
 	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
-	p, _ := hooked(t, Webhook{URL: s.URL, PerMinute: 2})
-	for _, scope := range []string{"p/a", "p/b", "p/c"} {
-		p.pause(scope)
-	}
-	p.waits("delivered", 2)
+	p, _ := hooked(t, Webhook{URL: s.URL})
 	other, err := p.events.webhook.limiter(redistest.Client(t))
 	must(t, err)
-	d, err := other.Decide(t.Context(), throttle.Request{Scope: webhookName})
-	if err != nil || d.Allowed || d.RetryAfter > 31*time.Second || s.received() != 2 {
-		t.Errorf("another process may send: %+v %v; %d requests", d, err, s.received())
+	began := time.Now()
+	if d, err := other.Decide(t.Context(), throttle.Request{Scope: webhookName, Cost: 10}); err != nil || !d.Allowed {
+		t.Fatalf("another process sends a burst: %+v %v", d, err)
+	}
+	p.pause("p/a")
+	p.waits("delivered", 1)
+	if took := time.Since(began); took < 900*time.Millisecond || s.received() != 1 {
+		t.Errorf("after a burst of another process this one sent %d requests in %s", s.received(), took)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestWebhookAtTheEnd(t *testing.T) {
 	s := newReceiver(t, func(int, http.ResponseWriter, *http.Request) {})
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
 	t.Run("the process", func(t *testing.T) {
-		p := newProcess(t, rdb, hourly(t, 10), Config{Prefix: prefix, Webhook: &Webhook{URL: s.URL, Secret: secret}})
+		p := newProgram(t, rdb, hourly(t, 10), prefix, nil, &Webhook{URL: s.URL, Secret: secret})
 		p.pause("p/a") // and it ends
 	})
 	if s.received() != 1 {
