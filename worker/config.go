@@ -12,7 +12,6 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/internal/asynqx"
-	"github.com/headway-go/headway/worker/internal/signals"
 )
 
 // The intervals at which asynq polls for tasks. With its own defaults, 1s and 5s, a limited task would
@@ -181,12 +180,12 @@ func (t *Middleware) join() {
 // does. A server of New reads its limits file again at SIGHUP, unless Config.ReloadOn is set. The error
 // is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
-	arrive, over := signals.Listen(s.reload != nil)
+	arrive, over := listen(s.reload != nil)
 	defer over()
 	if err := s.Start(handler); err != nil {
 		return err
 	}
-	signals.Obey(arrive, s.Stop, s.reload)
+	obey(arrive, s.Stop, s.reload)
 	s.Shutdown()
 	return nil
 }

@@ -4,8 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
-	"github.com/headway-go/headway/worker/internal/snapshot"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/survey"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/metrics"
 )
 
@@ -20,7 +26,7 @@ var errIdle = errors.New("worker: no server runs")
 // Costs what survey.Read does, one command and three for each of 100 queues, and one for each of
 // the 200 fullest scopes.
 func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	s, err := snapshot.Read(ctx, t.cfg.Limiter, t.cfg.Redis)
+	s, err := readSnapshot(ctx, t.cfg.Limiter, t.cfg.Redis)
 	if err == nil {
 		s.UsefulWorkers = t.useful(s.Queues)
 	}
@@ -55,4 +61,66 @@ func (l *Limits) snapshot(ctx context.Context) (metrics.Snapshot, error) {
 		l.metrics.Failed("snapshot")
 	}
 	return s, err
+}
+
+// mostQueues is the most asynq queues that a snapshot counts.
+const mostQueues = 100
+
+// readSnapshot reads all fields of a metrics.Snapshot but PolicyVersion and UsefulWorkers.
+func readSnapshot(ctx context.Context, limiter *throttle.Limiter, rdb redis.UniversalClient) (s metrics.Snapshot, err error) {
+	if s.Survey, err = survey.Read(ctx, limiter); err != nil {
+		return metrics.Snapshot{}, err
+	}
+	queues, more, err := asynqread.CountTasks(ctx, rdb, mostQueues)
+	if err != nil {
+		return metrics.Snapshot{}, err
+	}
+	s.Survey.Partial = s.Survey.Partial || more
+	s.Queues = runnable(s.Survey, queues)
+	s.Oldest, err = oldest(ctx, rdb, s.Survey)
+	return s, err
+}
+
+// runnable counts the tasks that could start now: pending tasks, which no limit holds, and waiting
+// tasks whose rules have room. A paused queue has none.
+func runnable(now survey.Survey, queues []asynqread.QueueTasks) []metrics.QueueTasks {
+	ready := map[string]int64{}
+	for _, q := range now.Queues {
+		ready[q.First.Queue] += q.Ready
+	}
+	list := make([]metrics.QueueTasks, 0, len(queues))
+	for _, q := range queues {
+		counted := metrics.QueueTasks{Name: q.Name, Active: q.Active}
+		if !q.Paused {
+			counted.Runnable = q.Pending + ready[q.Name]
+		}
+		list = append(list, counted)
+	}
+	return list
+}
+
+// oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
+// The beginning is that in the task's headers.
+func oldest(ctx context.Context, rdb redis.UniversalClient, now survey.Survey) ([]time.Time, error) {
+	tasks := make([]asynqread.TaskRef, len(now.Queues))
+	for i, q := range now.Queues {
+		tasks[i].Queue, tasks[i].ID = q.First.Queue, q.First.ID
+	}
+	headers, err := asynqread.Headers(ctx, rdb, tasks, queue.HeaderDue)
+	if err != nil {
+		return nil, err
+	}
+	oldest := slices.Repeat([]time.Time{{}}, len(now.Rules))
+	for i, q := range now.Queues {
+		since, err := time.Parse(time.RFC3339Nano, headers[i])
+		if err != nil {
+			continue // a task of another program: its wait has no known beginning
+		}
+		for _, r := range q.Rules {
+			if !since.IsZero() && (oldest[r].IsZero() || since.Before(oldest[r])) {
+				oldest[r] = since
+			}
+		}
+	}
+	return oldest, nil
 }

@@ -1,7 +1,4 @@
-// Package signals obeys the signals that end a process, pause it, or have it read its limits file.
-//
-// Only package worker uses it.
-package signals
+package worker
 
 import (
 	"os"
@@ -9,10 +6,10 @@ import (
 	"syscall"
 )
 
-// Listen returns the signals that end the process, stop it from taking tasks or, if reloads
+// listen returns the signals that end the process, stop it from taking tasks or, if reloads
 // is set, have it read its limits file. Call it before a server starts, so that no signal is lost
 // meanwhile.
-func Listen(reloads bool) (signals chan os.Signal, over func()) {
+func listen(reloads bool) (signals chan os.Signal, over func()) {
 	signals = make(chan os.Signal, 2)
 	signal.Notify(signals, append([]os.Signal{syscall.SIGTERM, os.Interrupt}, pauseSignals...)...)
 	if reloads { // otherwise SIGHUP ends the process, as it ends any
@@ -21,8 +18,8 @@ func Listen(reloads bool) (signals chan os.Signal, over func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
-// Obey blocks until a signal ends the process. As with asynq, SIGTSTP only stops it from taking tasks.
-func Obey(signals <-chan os.Signal, stop, reload func()) {
+// obey blocks until a signal ends the process. As with asynq, SIGTSTP only stops it from taking tasks.
+func obey(signals <-chan os.Signal, stop, reload func()) {
 	for s := range signals {
 		switch s {
 		case syscall.SIGTERM, os.Interrupt:
