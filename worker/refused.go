@@ -3,12 +3,17 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/refusals"
 )
 
 // A task that the present limits refuse, or that is for another application, is not lost: it waits for
@@ -23,8 +28,8 @@ const (
 )
 
 // refusal returns why the limits refuse a task, as observers receive it, "" for any other error; and
-// the key under which such tasks are logged together.
-func refusal(err error) (why, of string) {
+// the kind of tasks that are logged together: those of a rule or a level, and all that meet no rule of one provider.
+func (j *job) refusal(err error) (why, kind string) {
 	var app *policy.AppError
 	var cost *policy.CostError
 	var unmatched *policy.UnmatchedError
@@ -32,7 +37,10 @@ func refusal(err error) (why, of string) {
 	case errors.As(err, &app):
 		return "app", app.Level.String()
 	case errors.As(err, &unmatched):
-		return "unmatched", unmatched.Scope.String()
+		if j.scope == "" { // no provider begins with "/"
+			return "unmatched", "/" + j.task.Type()
+		}
+		return "unmatched", unmatched.Scope.Provider()
 	case errors.As(err, &cost):
 		return "cost", cost.Scope.Provider() + ":" + cost.Rule
 	}
@@ -42,7 +50,7 @@ func refusal(err error) (why, of string) {
 // refused puts back a refused task that may run later. It returns false for a task that fails for
 // good.
 func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
-	why, of := refusal(err)
+	why, kind := j.refusal(err)
 	pause := limitsPause
 	switch {
 	case why == "":
@@ -61,17 +69,13 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
 		return true, with
 	}
-	at := t.heeding(j, t.returns.Next(time.Now(), pause))
+	at := t.heeding(j, t.returns.next(time.Now(), pause))
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
 	t.observer.Refused(j.queue, why, time.Until(at))
 	j.why = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "headway: ")
-	if why == "unmatched" {
-		t.unmatched.Waits(ctx, t.log, refusals.Task{Queue: j.queue, ID: j.id, Type: j.task.Type(), Scope: j.scope, Why: j.why}, at)
-	} else {
-		t.tellRefused(ctx, j, why, of, err)
-	}
+	t.logRefused(ctx, j, why, kind, err)
 	return true, t.wait(ctx, j, "", at)
 }
 
@@ -101,16 +105,86 @@ func (t *Middleware) stands(ctx context.Context, j *job) bool {
 	return err != nil || queued || granted
 }
 
-// tellRefused logs that tasks wait for such a reason, once a minute for all of one kind.
-func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, err error) {
-	n, due := t.repeats.Due(why+" "+of, time.Now())
+// logRefused logs that tasks wait for such a reason, once a minute for all of one kind.
+func (t *Middleware) logRefused(ctx context.Context, j *job, why, kind string, err error) {
+	more, due := t.repeats.Due(why+" "+kind, time.Now())
 	if !due {
 		return
 	}
-	about := []any{"queue", j.queue, "task_id", j.id, "scope", j.scope, "more", n, "reason", err}
-	if why == "app" {
-		t.log.WarnContext(ctx, "this worker's application may not spend from the scope; its tasks wait for another worker", about...)
-		return
+	text := "waiting task can never pass under the current limits; it waits for new limits"
+	switch why {
+	case "app":
+		text = "this worker's application may not spend from the scope; its tasks wait for another worker"
+	case "unmatched":
+		text = "no rule matches the scope; its tasks wait until you add a rule, or delete them"
 	}
-	t.log.WarnContext(ctx, "waiting task can never pass under the current limits; it waits for new limits", about...)
+	t.log.WarnContext(ctx, text, "scope", j.scope, "type", j.task.Type(), "queue", j.queue, "task_id", j.id, "more", more, "reason", err)
 }
+
+// refusedReturns spreads the times at which refused tasks come back. It is safe for concurrent use.
+type refusedReturns struct {
+	mu   sync.Mutex
+	last time.Time // the last time that is taken
+}
+
+const (
+	// returnApart is the interval between the times at which refused tasks come back to this process, as long as none
+	// waits for longer than returnMost. Beyond that, each waits up to twice as long.
+	returnApart = 50 * time.Millisecond
+	returnMost  = 30 * time.Second
+)
+
+// next returns when a task comes back that is put back now.
+func (r *refusedReturns) next(now time.Time, pause time.Duration) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last.Before(now) {
+		r.last = now
+	}
+	r.last = r.last.Add(returnApart)
+	if latest := now.Add(returnMost); r.last.After(latest) {
+		r.last = latest
+		return latest.Add(rand.N(returnMost)) // too many: each comes back about once a minute
+	}
+	if at := now.Add(pause + rand.N(pause/2)); at.After(r.last) {
+		return at
+	}
+	return r.last
+}
+
+// Unlimited is the scope that Spends returns for a task that no limit is for: the task runs at once and
+// spends nothing. No task's header can name it.
+const Unlimited = "\x00unlimited"
+
+// unscoped runs a task that names no scope, if it may run. Otherwise the task is refused like one whose
+// scope meets no rule.
+func (t *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
+	asked := t.cfg.Spends != nil
+	if j.unlimited || !asked && !t.cfg.RequireScope || !t.cfg.Limiter.Policy().Denies() {
+		return t.run(ctx, j, next, throttle.Decision{})
+	}
+	err := &unscopedError{kind: j.task.Type(), asked: asked}
+	if put, with := t.refused(ctx, j, err); put {
+		return with
+	}
+	return permanent(err)
+}
+
+// unscopedError is a policy.UnmatchedError for a task that names no scope.
+type unscopedError struct {
+	kind  string
+	asked bool // Spends
+}
+
+// unscopedText begins the text of an unscopedError.
+const unscopedText = "no scope is named by this task of type "
+
+func (e *unscopedError) Error() string {
+	try := "its header " + queue.HeaderScope + ", or unmatched: allow in the limits"
+	if e.asked {
+		try = "have Config.Spends return its scope, or worker.Unlimited if no limit is for it"
+	}
+	return fmt.Sprintf("headway: %s%q, and the limits deny what meets no rule; try: %s", unscopedText, e.kind, try)
+}
+
+func (e *unscopedError) Unwrap() error { return new(policy.UnmatchedError) }

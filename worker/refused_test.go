@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // says is a log to look into.
@@ -205,7 +206,7 @@ func TestNewFollowsUnmatched(t *testing.T) {
 				if unmatched != "deny" {
 					return
 				}
-				if n := log.times("level=WARN"); n != 3 || log.times("no rule matches the scope") != 3 || log.times(`reason="no scope is named by this task of type`) != 2 {
+				if n := log.times("level=WARN"); n != 3 || log.times("no rule matches the scope") != 3 || log.times("no scope is named by this task of type") != 2 || log.times("scope=newvendor/acme") != 1 {
 					t.Errorf("%d warnings: %s", n, log.String())
 				}
 				allows, err := limitsyaml.Parse("limits.yaml", []byte("unmatched: allow\nlimits: {}"))
@@ -219,5 +220,32 @@ func TestNewFollowsUnmatched(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// "However many there are, they come back some at a time": 10,000 tasks cost some 220 pick-ups a second, and fewer 20 at most.
+func TestRefusedComeBackSomeAtATime(t *testing.T) {
+	t.Parallel()
+	for tasks, most := range map[int]int{1: 1, 10: 15, 1000: 40, 10_000: 260} {
+		var r refusedReturns
+		begin, due, total := time.Unix(1_800_000_000, 0), map[int64]int{0: tasks}, 0 // due by second
+		for second := int64(0); second < 600; second++ {
+			now := begin.Add(time.Duration(second) * time.Second)
+			if n := due[second]; second >= 60 && n > 2*most {
+				t.Errorf("of %d tasks %d come in second %d, want %d at most", tasks, n, second, 2*most)
+			} else if second >= 60 {
+				total += n
+			}
+			for range due[second] {
+				at := r.next(now, time.Second)
+				if wait := at.Sub(now); wait < time.Second || wait > time.Minute {
+					t.Fatalf("one of %d comes in %s", tasks, wait)
+				}
+				due[asynqx.SecondAtOrAfter(at)-begin.Unix()]++
+			}
+		}
+		if total > 540*most || total < 540/2 {
+			t.Errorf("of %d tasks %d come in 540 seconds, want %d at most", tasks, total, 540*most)
+		}
 	}
 }

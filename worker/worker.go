@@ -32,7 +32,6 @@ import (
 	"github.com/headway-go/headway/worker/internal/detach"
 	"github.com/headway-go/headway/worker/internal/dispatch"
 	"github.com/headway-go/headway/worker/internal/ratelog"
-	"github.com/headway-go/headway/worker/internal/refusals"
 	"github.com/headway-go/headway/worker/internal/sweep"
 )
 
@@ -175,10 +174,9 @@ type Middleware struct {
 	mover      *asynqx.Mover
 	dispatcher *dispatch.Dispatcher
 	planner    *backlog.Planner
-	returns    refusals.Returns   // of tasks that the present limits refuse
-	repeats    ratelog.Repeats    // of log lines
-	unmatched  refusals.Unmatched // tasks whose scopes meet no rule
-	serves     atomic.Bool        // a Server of its own was started
+	returns    refusedReturns
+	repeats    ratelog.Repeats // of log lines
+	serves     atomic.Bool     // a Server of its own was started
 
 	concurrency atomic.Int64 // of all servers that config has completed
 	joined      sync.Once

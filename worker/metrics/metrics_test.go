@@ -234,7 +234,14 @@ func TestRefusedTasks(t *testing.T) {
 		wantLines(t, scrape(t, m), `headway_refused_tasks{queue="default",why="unmatched"} 1`)
 		<-time.After(10 * time.Second)
 		if page := scrape(t, m); strings.Contains(page, "headway_refused_tasks{") {
-			t.Error("nobody waits, and tasks are told")
+			t.Error("no task waits, and some are counted")
+		}
+		for range 1000 {
+			m.Refused("default", "cost", 10*time.Second)
+			<-time.After(time.Second)
+		}
+		if n := len(m.away.due[refusedTasks{"default", "cost"}]); n > maxSeconds+1 {
+			t.Errorf("without a scrape %d seconds are remembered", n)
 		}
 	})
 }

@@ -124,7 +124,7 @@ func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
 func (m *Metrics) Refused(queue, why string, wait time.Duration) {
 	queue = m.queues.of(queue)
 	m.refused.WithLabelValues(queue, why).Inc()
-	m.away.add(queue, why, wait)
+	m.away.add(queue, why, time.Now().Add(wait))
 }
 
 // Holding counts the tasks that wait in a handler: 1 when one begins, -1 when it ends.

@@ -4,17 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
 const (
-	// repeatEvery is how often a complaint of asynq is logged; asynq repeats some every three seconds
-	// for as long as they last.
-	repeatEvery = time.Minute
-	maxRepeats  = 64
 	// archivedText is asynq's message about a task that failed for good, without the reason;
 	// logFailure logs it with the reason.
 	archivedText = "Retry exhausted for task id"
@@ -36,14 +34,8 @@ type AsynqLogger struct {
 	log *slog.Logger
 	// outage returns why calls of Redis fail; it pings Redis if the last answer is older than maxAge.
 	outage func(ctx context.Context, maxAge time.Duration) error
-
-	mu   sync.Mutex
-	told map[string]*repeats
-}
-
-type repeats struct {
-	at time.Time
-	n  int // since at
+	// repeats is of complaints: asynq repeats some every three seconds for as long as they last.
+	repeats ratelog.Repeats
 }
 
 // Debug implements asynq.Logger, at level Debug, without what asynq logs ten times a second while
@@ -85,13 +77,16 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 		stack = Stack(trace)
 		kind = stack // each distinct one once a minute
 	}
-	repeated, tell := l.tell(kind)
+	more, due := 0, true // a text without a kind is about one task
+	if kind != "" {
+		more, due = l.repeats.Due(kind, time.Now())
+	}
 	var about []any
-	if repeated > 0 {
-		about = []any{"repeated", repeated}
+	if more > 0 {
+		about = []any{"more", more}
 	}
 	switch {
-	case !tell:
+	case !due:
 		l.quiet(args)
 	case stack != "":
 		l.log.Log(ctx, level, "handler panicked", append([]any{"stack", stack}, about...)...)
@@ -118,34 +113,6 @@ func kindOf(text string) string {
 		return ""
 	}
 	return kind
-}
-
-// tell reports whether a complaint of a kind is due, and how many of the kind were suppressed. Those
-// without a kind are always due.
-func (l *AsynqLogger) tell(kind string) (repeated int, due bool) {
-	if kind == "" {
-		return 0, true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	r := l.told[kind]
-	switch {
-	case r == nil && len(l.told) >= maxRepeats:
-		return 0, true
-	case r == nil:
-		if l.told == nil {
-			l.told = make(map[string]*repeats)
-		}
-		l.told[kind] = &repeats{at: now}
-		return 0, true
-	case now.Sub(r.at) < repeatEvery:
-		r.n++
-		return 0, false
-	}
-	repeated = r.n
-	r.at, r.n = now, 0
-	return repeated, true
 }
 
 // quiet is the handler of a logger for packages that use Redis. While Redis is away their warnings
@@ -179,4 +146,30 @@ func (c *quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (c *quiet) WithGroup(name string) slog.Handler {
 	return &quiet{c.Handler.WithGroup(name), c.redis}
+}
+
+// Stack returns a stack trace of runtime/debug as one line that every log handler shows as it is: the
+// functions with their files and lines, innermost first, from where the panic began. The same panic
+// has the same line each time.
+func Stack(trace string) string {
+	var frames []string
+	lines := strings.Split(strings.TrimSpace(trace), "\n")
+	for i := 0; i+1 < len(lines); i++ {
+		at, found := strings.CutPrefix(lines[i+1], "\t")
+		if !found {
+			continue // the goroutine's number, which varies
+		}
+		i++
+		function, _, _ := strings.Cut(strings.TrimPrefix(lines[i-1], "created by "), " in goroutine ")
+		if end := strings.LastIndex(function, "("); strings.HasSuffix(function, ")") && end > 0 {
+			function = function[:end] // its arguments are addresses
+		}
+		if function == "panic" {
+			frames = nil // what came after handled the panic
+			continue
+		}
+		at, _, _ = strings.Cut(at, " +0x")
+		frames = append(frames, path.Base(function)+" "+at)
+	}
+	return strings.Join(frames, " < ")
 }
