@@ -25,8 +25,8 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/internal/ratelog"
+	"github.com/headway-go/headway/worker/internal/redishealth"
 	"github.com/headway-go/headway/worker/metrics"
-	"github.com/headway-go/headway/worker/redishealth"
 )
 
 // readBound is how long New waits while a limits file keeps changing.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/redishealth"
+	"github.com/headway-go/headway/worker/internal/redishealth"
 )
 
 // Expired is a task whose max wait has passed: it has waited for its limits for longer than its own

@@ -16,7 +16,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
-	"github.com/headway-go/headway/worker/redishealth"
+	"github.com/headway-go/headway/worker/internal/redishealth"
 )
 
 // run lets next process a task that may start now. Its places are freed when the run has ended, even

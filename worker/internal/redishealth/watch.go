@@ -25,23 +25,18 @@ const (
 
 // Watch checks whether Redis answers. It logs each change once, counts outages, and answers /healthz.
 // As a hook of the worker's client it sees failed calls, so that it detects an outage before the next
-// ping.
+// ping. It is safe for concurrent use.
 type Watch struct {
-	ping    func(context.Context) error
-	explain func(error) error
-	count   func() (int, error)
-	up      func(bool)
-	log     *slog.Logger
-
+	cfg     Config
 	asking  chan struct{} // holds one token while a ping is under way
 	suspect chan struct{} // holds one when a call contradicts the last ping
 	down    atomic.Bool   // the last ping failed
 
 	mu      sync.Mutex
-	sent    time.Time // when ping was last called
+	sent    time.Time // when the last ping was sent
 	asked   time.Time // when it returned
 	failing time.Time // when the first call failed since Redis last answered; zero for none
-	latest  time.Time // when the latest one failed
+	latest  time.Time // when the latest call failed
 	calls   int       // that failed since then
 	since   time.Time // when err last changed
 	outage  bool      // there was an outage
@@ -50,42 +45,23 @@ type Watch struct {
 	workers int // live ones on this Redis; -1 while unknown
 }
 
-// Config configures a Watch. Ping is required.
+// Config configures a Watch. All fields but Explain are required.
 type Config struct {
 	// Ping pings Redis; its error says why Redis is unusable. See the function Ping.
 	Ping func(context.Context) error
-	// Explain translates an error of Ping. Defaults to the error itself.
+	// Explain translates an error of Ping. Nil means the error itself.
 	Explain func(error) error
-	// Count returns how many asynq servers are live. Defaults to none: the number is unknown.
+	// Count returns how many asynq servers are live.
 	Count func() (int, error)
-	// Up is called after each change with whether Redis answers, and for the first answer. Defaults to
-	// none.
+	// Up is called after each change with whether Redis answers, and for the first answer.
 	Up func(bool)
-	// Logger receives a line when Redis stops and starts answering. Defaults to none.
+	// Logger receives a line when Redis stops and starts answering.
 	Logger *slog.Logger
 }
 
 // New returns a Watch. It does no I/O: see Run.
 func New(cfg Config) *Watch {
-	w := &Watch{
-		ping: cfg.Ping, explain: cfg.Explain, count: cfg.Count, up: cfg.Up, log: cfg.Logger,
-		asking:  make(chan struct{}, 1),
-		suspect: make(chan struct{}, 1),
-		workers: -1,
-	}
-	if w.explain == nil {
-		w.explain = func(err error) error { return err }
-	}
-	if w.count == nil {
-		w.count = func() (int, error) { return -1, nil }
-	}
-	if w.up == nil {
-		w.up = func(bool) {}
-	}
-	if w.log == nil {
-		w.log = slog.New(slog.DiscardHandler)
-	}
-	return w
+	return &Watch{cfg: cfg, asking: make(chan struct{}, 1), suspect: make(chan struct{}, 1), workers: -1}
 }
 
 // Ping returns a ping of a client for a Config: its error says that Redis does not answer or accepts
@@ -136,7 +112,7 @@ func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	pinging, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	began := time.Now()
-	err := w.ping(context.WithValue(pinging, pingKey{}, true))
+	err := w.cfg.Ping(context.WithValue(pinging, pingKey{}, true))
 	if ctx.Err() == nil { // else the caller stopped, which says nothing about Redis
 		w.answered(began, err)
 	}
@@ -174,9 +150,9 @@ func (w *Watch) answered(began time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	first, wasUp, now := w.asked.IsZero(), w.err == nil, time.Now()
-	w.sent, w.asked, w.err = began, now, nil
-	if err != nil {
-		w.err = w.explain(err)
+	w.sent, w.asked, w.err = began, now, err
+	if err != nil && w.cfg.Explain != nil {
+		w.err = w.cfg.Explain(err)
 	}
 	if first || wasUp != (err == nil) {
 		w.changed(first, now)
@@ -198,12 +174,12 @@ func (w *Watch) changed(first bool, now time.Time) {
 			w.since = w.failing
 		}
 	}
-	w.up(w.err == nil)
+	w.cfg.Up(w.err == nil)
 	switch {
 	case w.err != nil:
-		w.log.Error("redis unavailable; tasks wait", "error", w.err)
+		w.cfg.Logger.Error("redis unavailable; tasks wait", "error", w.err)
 	case !first:
-		w.log.Info("redis available again", "down_seconds", float64(now.Sub(since).Milliseconds())/1000, "failed_calls", w.calls)
+		w.cfg.Logger.Info("redis available again", "down_seconds", float64(now.Sub(since).Milliseconds())/1000, "failed_calls", w.calls)
 	}
 }
 
@@ -215,7 +191,7 @@ func (w *Watch) countWorkers() {
 	if !due {
 		return
 	}
-	n, err := w.count() // outside the lock: it takes no context
+	n, err := w.cfg.Count() // outside the lock: it takes no context
 	if err != nil {
 		n = -1
 	}
