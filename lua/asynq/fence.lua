@@ -1,5 +1,5 @@
 -- The text that goes before a script of asynq's that ends the run of a task. It checks that the run still has the lease
--- under which its process took the task; otherwise it returns FENCED and changes nothing. See worker/fences.go.
+-- under which its process took the task; otherwise it returns FENCED and changes nothing. See worker/internal/asynqx/ends.go.
 -- ARGV[1] is the id of the task. Two more follow asynq's own arguments: which of KEYS is asynq's sorted set of leases,
 -- and the digits of the fraction of a second that identifies the lease. A lease of whole seconds is bare asynq's, and
 -- passes. Numbers of this size are 0.24 millionths apart.

@@ -105,48 +105,48 @@ const (
 
 // configured has a server's state say the Concurrency of its configuration. asynq was given more, for the slots that are
 // lent, and people would read those as tasks that run at once.
-func (g *Client) configured(args []any) []any {
+func (c *Client) configured(args []any) []any {
 	info, is := args[infoArg].([]byte)
 	if !is {
 		return args
 	}
 	out := slices.Clone(args)
 	info = protowire.AppendTag(slices.Clone(info), fieldConcurrency, protowire.VarintType) // of two values the last one counts
-	out[infoArg] = protowire.AppendVarint(info, uint64(g.cfg.Concurrency))                 //nolint:gosec // at least 1
+	out[infoArg] = protowire.AppendVarint(info, uint64(c.cfg.Concurrency))                 //nolint:gosec // at least 1
 	return out
 }
 
 // sendState sends the script by which a heartbeat writes its server's state, in the background.
-func (g *Client) sendState(ctx context.Context, script string, keys []string, args []any) *redis.Cmd {
-	return redis.NewCmdResult("OK", g.beats.send(ctx, func(ctx context.Context) error {
-		return redis.NewScript(script).Run(ctx, g.UniversalClient, keys, args...).Err()
+func (c *Client) sendState(ctx context.Context, script string, keys []string, args []any) *redis.Cmd {
+	return redis.NewCmdResult("OK", c.beats.send(ctx, func(ctx context.Context) error {
+		return redis.NewScript(script).Run(ctx, c.UniversalClient, keys, args...).Err()
 	}))
 }
 
 // ZAdd sends what a heartbeat adds in the background.
-func (g *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+func (c *Client) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !isBeat(key) {
-		return g.UniversalClient.ZAdd(ctx, key, members...)
+		return c.UniversalClient.ZAdd(ctx, key, members...)
 	}
-	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
+	return redis.NewIntResult(0, c.beats.send(ctx, func(ctx context.Context) error { return c.UniversalClient.ZAdd(ctx, key, members...).Err() }))
 }
 
 // ZAddXX sends the leases that a heartbeat renews in the background. Only those that still belong to
 // this process when the call arrives are renewed.
-func (g *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+func (c *Client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
-		return g.UniversalClient.ZAddXX(ctx, key, members...)
+		return c.UniversalClient.ZAddXX(ctx, key, members...)
 	}
-	args := g.fences.renewals(key, members)
-	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error {
-		return eval(ctx, g.UniversalClient, lua.KeepLeases, []string{key}, args).Err()
+	args := c.runs.renewals(key, members)
+	return redis.NewIntResult(0, c.beats.send(ctx, func(ctx context.Context) error {
+		return eval(ctx, c.UniversalClient, lua.KeepLeases, []string{key}, args).Err()
 	}))
 }
 
 // ZRem removes what heartbeats have written, after all of their calls, as a server does when it ends.
-func (g *Client) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
+func (c *Client) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
 	if isBeat(key) {
-		g.beats.wait()
+		c.beats.wait()
 	}
-	return g.UniversalClient.ZRem(ctx, key, members...)
+	return c.UniversalClient.ZRem(ctx, key, members...)
 }

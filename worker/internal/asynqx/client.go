@@ -6,9 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -23,7 +22,7 @@ import (
 // and if that fails it tries again with a context that has already ended (asynq v0.25 and v0.26). The
 // task then stays active until its lease ends and counts as failed, though it was only limited, or had
 // succeeded. The client sends such a script until Redis answers. To send one twice is harmless: the task
-// is no longer in the active list, or was taken anew, and the script changes nothing: see fences.
+// is no longer in the active list, or was taken anew, and the script changes nothing: see runs.
 //
 // Of a limited task on its last attempt, put_back is sent instead of asynq's archive: see PutBack. From
 // the message of a task that has succeeded, the client removes the text that Headway's own put-backs
@@ -44,13 +43,10 @@ type Client struct {
 	life context.Context //nolint:containedctx // over when ends are no longer sent
 	die  context.CancelFunc
 
-	repeats ratelog.Repeats // of log lines
-	beats   beats
-	ends    combiner
-	fences  fences
-
-	mu     sync.Mutex
-	onEnds map[string]func() // by asynq's key of the task
+	repeats  ratelog.Repeats // of log lines
+	beats    beats
+	combiner combiner
+	runs     runs
 }
 
 const (
@@ -66,10 +62,6 @@ const (
 	endLimit = 10 * time.Minute
 	// lastTry is how long a stopping server goes on trying.
 	lastTry = 5 * time.Second
-	// mostEnds is for how many tasks the client keeps what to do at their end. asynq leaves the end of
-	// a task whose lease it lost to its recoverer, so some entries stay; beyond the bound all are
-	// dropped, and their marks expire.
-	mostEnds = 10_000
 )
 
 // ClientConfig is what a client needs from its process.
@@ -88,22 +80,21 @@ type ClientConfig struct {
 
 // NewClient returns the client of a server, with its pacer and its slots.
 func NewClient(cfg ClientConfig) *Client {
-	g := &Client{
+	c := &Client{
 		UniversalClient: cfg.Redis, Pacer: NewPacer(cfg.Interval), Slots: NewSlots(cfg.Concurrency), cfg: cfg,
-		ends:   combiner{rdb: cfg.Redis},
-		fences: fences{own: map[string]*pass{}, scripts: map[string]*redis.Script{}}, onEnds: map[string]func(){},
+		combiner: combiner{rdb: cfg.Redis}, runs: runs{all: map[string]*run{}, scripts: map[string]*redis.Script{}},
 	}
-	g.Serving, g.Retire = context.WithCancel(cfg.Serving)
-	g.life, g.die = context.WithCancel(context.WithoutCancel(cfg.Serving))
-	g.Pacer.giveBack, g.Pacer.free, g.Pacer.pends = cfg.GiveBack, g.Slots.Free, g.pends
-	return g
+	c.Serving, c.Retire = context.WithCancel(cfg.Serving)
+	c.life, c.die = context.WithCancel(context.WithoutCancel(cfg.Serving))
+	c.Pacer.giveBack, c.Pacer.free, c.Pacer.pends = cfg.GiveBack, c.Slots.Free, c.pends
+	return c
 }
 
 // pends reports whether a queue may have a pending task. It is true if Redis does not answer: the poll
 // that follows returns the error.
-func (g *Client) pends(ctx context.Context, queue string) bool {
+func (c *Client) pends(ctx context.Context, queue string) bool {
 	var pending *redis.IntCmd
-	err := redisread.FromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, c.UniversalClient, func(pipe redis.Pipeliner) error {
 		pending = pipe.Exists(ctx, queue+"pending")
 		return nil
 	})
@@ -111,120 +102,86 @@ func (g *Client) pends(ctx context.Context, queue string) bool {
 }
 
 // Stop limits what is still to be sent to lastTry.
-func (g *Client) Stop() { time.AfterFunc(lastTry, g.die) }
+func (c *Client) Stop() { time.AfterFunc(lastTry, c.die) }
 
-// EvalSha sends a script. A script that ends a task's run is sent until Redis answers, and one that
-// polls for a task is replaced by Headway's when it is time.
-func (g *Client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+// EvalSha sends a script of asynq's, or what takes its place; see send.
+func (c *Client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	if isServerState(keys, args) {
 		return redis.NewCmdResult(nil, noScript)
 	}
-	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
-		return rdb.EvalSha(ctx, sha, keys, args...)
-	}
-	return g.send(ctx, keys, args, bare, sha, "")
+	return c.send(ctx, script{hash: sha, keys: keys, args: args})
 }
 
 // Eval is EvalSha for a script that Redis did not know.
-func (g *Client) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+func (c *Client) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
 	if isServerState(keys, args) {
-		return g.sendState(ctx, script, keys, g.configured(args))
+		return c.sendState(ctx, source, keys, c.configured(args))
 	}
-	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
-		return rdb.Eval(ctx, script, keys, args...)
-	}
-	return g.send(ctx, keys, args, bare, redis.NewScript(script).Hash(), script)
+	return c.send(ctx, script{hash: redis.NewScript(source).Hash(), source: source, keys: keys, args: args})
 }
 
-// script sends a script of asynq's with arguments, by a client or in a pipeline.
-type script func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd
-
-// send sends a script of asynq's as bare does, or what takes its place. Its source is empty where asynq
-// sends the hash alone.
-func (g *Client) send(ctx context.Context, keys []string, args []any, bare script, hash, source string) *redis.Cmd {
-	if queue, is := Dequeues(ctx, keys); is {
-		return g.look(ctx, queue)
-	}
-	if forwards(keys) {
-		return g.forward(ctx, keys, args, bare)
-	}
-	if !EndsRun(ctx, keys) {
-		return bare(ctx, g.UniversalClient, args)
-	}
-	args = withoutOurText(keys, args)
-	run, lease := g.fences.of(keys)
-	if run == nil {
-		return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
-			return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return bare(ctx, rdb, args) })
-		})
-	}
-	script := g.fences.script(hash, source)
-	if run.back > 0 && len(keys) > 3 && strings.HasSuffix(keys[3], "}:archived") { // asynq's archive
-		keys = append(slices.Clone(keys[:3]), strings.TrimSuffix(keys[3], "archived")+"retry")
-		args, script = []any{args[0], args[1], run.back, "retry"}, putBack()
-	}
-	if script == nil {
-		return redis.NewCmdResult(nil, noScript)
-	}
-	return g.endFenced(ctx, keys, args, run, lease, script)
+// script is a call of a script of asynq's.
+type script struct {
+	hash, source string // source is empty if asynq sends the hash alone
+	keys         []string
+	args         []any
 }
 
-// putBack is put_back, fenced.
-var putBack = sync.OnceValue(func() *redis.Script { return redis.NewScript(lua.Fence(lua.PutBack.Source())) })
-
-// PutBack has put_back sent where asynq would archive the task when its run ends now. asynq then brings
-// the task back at a time, and not early.
-func (g *Client) PutBack(queue, id string, at time.Time) {
-	g.fences.limited(taskKey(queue, id), SecondAtOrAfter(at))
+func (s script) run(ctx context.Context, rdb redis.Scripter) *redis.Cmd {
+	if s.source == "" {
+		return rdb.EvalSha(ctx, s.hash, s.keys, s.args...)
+	}
+	return rdb.Eval(ctx, s.source, s.keys, s.args...)
 }
 
-// end sends a run's end until Redis answers, and then does what was registered for it.
-func (g *Client) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
-	cmd := g.untilTaken(try)
-	g.ended(keys, cmd.Err())
-	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
-		// Only this process ends a run before its lease is over: an earlier call did, and its reply
-		// was lost.
-		return redis.NewCmdResult("OK", nil)
+// send sends a script of asynq's. One that ends a task's run is sent until Redis answers, one that polls for a task
+// waits until it is time to, and one that moves due tasks into pending is left out if none is due.
+func (c *Client) send(ctx context.Context, s script) *redis.Cmd {
+	if queue, is := Dequeues(ctx, s.keys); is {
+		return c.look(ctx, queue)
 	}
-	return cmd
+	if forwards(s.keys) && len(s.args) > 0 && !c.due(ctx, s.keys[0], s.args[0]) {
+		return redis.NewCmdResult(int64(0), nil)
+	}
+	if EndsRun(ctx, s.keys) {
+		return c.sendEnd(ctx, s)
+	}
+	return s.run(ctx, c.UniversalClient)
 }
 
-// untilTaken sends a script that ends a run until Redis answers.
-func (g *Client) untilTaken(try func(context.Context) *redis.Cmd) *redis.Cmd {
-	ctx, cancel := context.WithTimeout(g.life, endLimit)
-	defer cancel()
-	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
-		bounded, done := context.WithTimeout(ctx, TryFor)
-		cmd := try(bounded)
-		done()
-		if !MayPass(cmd.Err()) {
-			return cmd
-		}
-		if !Sleep(ctx, pause) {
-			if more, due := g.repeats.Due("given up", time.Now()); due {
-				g.cfg.Log.Warn("some task results were not written to redis; asynq recovers these tasks", "more", more, "error", cmd.Err())
-			}
-			return cmd
-		}
-		if more, due := g.repeats.Due("retrying", time.Now()); due {
-			g.cfg.Log.Warn("cannot write task results to redis; retrying", "more", more, "error", cmd.Err())
-		}
+// forwards reports whether keys belong to the script by which asynq moves due tasks into pending. It finds none in two
+// commands, and due in one: asynq checks two sets of each queue twice a second.
+func forwards(keys []string) bool {
+	return len(keys) == 2 && (strings.HasSuffix(keys[0], "}:scheduled") || strings.HasSuffix(keys[0], "}:retry")) && strings.HasSuffix(keys[1], "}:pending")
+}
+
+// due reports whether a sorted set may have a task that is due at now, in seconds since 1970. It is
+// true if Redis does not answer: the script returns the error.
+func (c *Client) due(ctx context.Context, set string, now any) bool {
+	seconds, known := now.(int64)
+	if !known {
+		return true
 	}
+	var due *redis.StringSliceCmd
+	err := redisread.FromMaster(ctx, c.UniversalClient, func(pipe redis.Pipeliner) error {
+		due = pipe.ZRangeByScore(ctx, set, &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(seconds, 10), Count: 1})
+		return nil
+	})
+	return err != nil || len(due.Val()) > 0
 }
 
 // look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or
 // one from pending.
-func (g *Client) look(ctx context.Context, queue string) *redis.Cmd {
-	g.cfg.Looks()
-	if !g.Slots.admit(g.Pacer.stopped) {
+func (c *Client) look(ctx context.Context, queue string) *redis.Cmd {
+	c.cfg.Looks()
+	if !c.Slots.admit(c.Pacer.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
-	got := g.Pacer.look(ctx, queue, func(_ context.Context, n int) []found { return g.takePending(queue, n) })
+	got := c.Pacer.look(ctx, queue, func(_ context.Context, n int) []found { return c.takePending(queue, n) })
 	if message, err := got.answer.Text(); err == nil {
 		key := queue + "t:" + messageID(message)
-		g.fences.takes(key, got.lease)
-		g.Slots.comes(key)
+		c.runs.begin(key, got.lease)
+		c.Slots.comes(key)
 	}
 	return got.answer
 }
@@ -232,13 +189,13 @@ func (g *Client) look(ctx context.Context, queue string) *redis.Cmd {
 // takePending takes up to n tasks of a queue from pending. The call is sent again until Redis answers:
 // under the same lease it returns what an earlier copy has taken. After half the lease it gives up, and
 // asynq recovers what was taken.
-func (g *Client) takePending(queue string, n int) []found {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.Serving), LeaseFor/2)
+func (c *Client) takePending(queue string, n int) []found {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Serving), LeaseFor/2)
 	defer cancel()
 	lease, keys := NewLease(), []string{queue, queue + "moving"}
 	for pause := TryPause; ; pause = min(2*pause, TryMaxPause) {
-		messages, err := eval(ctx, g.UniversalClient, lua.TakePending, keys, []any{lease, n}).StringSlice()
-		if MayPass(err) && Sleep(ctx, pause) && g.Serving.Err() == nil {
+		messages, err := eval(ctx, c.UniversalClient, lua.TakePending, keys, []any{lease, n}).StringSlice()
+		if MayPass(err) && Sleep(ctx, pause) && c.Serving.Err() == nil {
 			continue
 		}
 		if err == nil && len(messages) == 0 {
@@ -260,77 +217,26 @@ type clientKey struct{}
 
 // ClientOf returns the client of a task's server, nil if the server was not made by NewServer.
 func ClientOf(ctx context.Context) *Client {
-	g, _ := ctx.Value(clientKey{}).(*Client)
-	return g
+	c, _ := ctx.Value(clientKey{}).(*Client)
+	return c
 }
 
 // Handler returns a handler that puts the client into the contexts of its tasks.
-func (g *Client) Handler(next asynq.Handler) asynq.Handler {
+func (c *Client) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		return next.ProcessTask(context.WithValue(ctx, clientKey{}, g), task)
+		return next.ProcessTask(context.WithValue(ctx, clientKey{}, c), task)
 	})
 }
 
 // TakeSlot gives a task a slot of its server; nil if slots are not counted.
-func (g *Client) TakeSlot(ctx context.Context) *Slot {
-	if g == nil {
+func (c *Client) TakeSlot(ctx context.Context) *Slot {
+	if c == nil {
 		return nil
 	}
 	id, _ := asynq.GetTaskID(ctx)
 	name, _ := asynq.GetQueueName(ctx)
-	return g.Slots.take(taskKey(name, id))
+	return c.Slots.take(taskKey(name, id))
 }
-
-// OnEnd registers do to be called when Redis has recorded the end of a task. It is not called if this
-// process dies before.
-func (g *Client) OnEnd(queue, id string, do func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.onEnds) >= mostEnds {
-		g.onEnds = map[string]func(){}
-	}
-	g.onEnds[taskKey(queue, id)] = do
-}
-
-// ended does what was registered for a run's end once the end is recorded, by this call or by an
-// earlier one whose reply was lost.
-func (g *Client) ended(keys []string, err error) {
-	for _, key := range keys {
-		g.Slots.ended(key)
-	}
-	if err != nil && !errors.Is(err, redis.Nil) && !isGone(err) {
-		return
-	}
-	g.mu.Lock()
-	var do func()
-	for _, key := range keys {
-		if one, waits := g.onEnds[key]; waits {
-			do = one
-			delete(g.onEnds, key)
-		}
-	}
-	g.mu.Unlock()
-	if do != nil {
-		do()
-	}
-}
-
-// EndsRun reports whether a script of asynq's ends a run: only such scripts are sent under the
-// deadline of the task's lease and name the active list.
-func EndsRun(ctx context.Context, keys []string) bool {
-	if _, bounded := ctx.Deadline(); !bounded || len(keys) < 2 {
-		return false
-	}
-	for _, key := range keys {
-		if strings.HasPrefix(key, "asynq:{") && strings.HasSuffix(key, "}:active") {
-			return true
-		}
-	}
-	return false
-}
-
-// isGone reports whether err is the answer to a script that ends a run that has ended already.
-func isGone(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }
 
 // MayPass reports whether err is a fault that may pass by itself, and not an answer.
 func MayPass(err error) bool {

@@ -65,7 +65,7 @@ func (h *Held) PutBack(ctx context.Context, headers map[string]string, latest ti
 	_, fraction, _ := strings.Cut(h.lease, ".")
 	keys := []string{taskKey(h.Queue, h.ID), prefix + "active", prefix + "lease", prefix + h.state}
 	err := putBack().Run(ctx, h.rdb, keys, h.ID, message, strconv.FormatFloat(score, 'f', -1, 64), h.state, 3, fraction).Err()
-	if err != nil && !isGone(err) && !redis.HasErrorPrefix(err, "FENCED") {
+	if err != nil && !redis.HasErrorPrefix(err, string(goneEarlier)) && !redis.HasErrorPrefix(err, "FENCED") {
 		return fmt.Errorf("worker: put task %s of queue %s back: %w", h.ID, h.Queue, err)
 	}
 	return nil
