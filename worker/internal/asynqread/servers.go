@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 // ServerInfo is one of asynq's servers, as it wrote some seconds ago.
@@ -73,26 +74,26 @@ func ReadServers(ctx context.Context, rdb redis.UniversalClient, keys []string) 
 // It returns false if it is not asynq's.
 func readServerInfo(text []byte) (s ServerInfo, ok bool) {
 	s.Queues = map[string]int{}
-	ok = eachField(text, func(number protowire.Number, value []byte, n uint64) bool {
-		switch number {
+	ok = asynqx.EachField(text, func(f asynqx.Field) bool {
+		switch f.Number {
 		case 1:
-			s.Host = string(value)
+			s.Host = string(f.Bytes)
 		case 2:
-			s.PID = int(int32(n)) //nolint:gosec // as protobuf has it
+			s.PID = int(int32(f.N)) //nolint:gosec // as protobuf has it
 		case 4:
-			s.Concurrency = int(int32(n)) //nolint:gosec // as protobuf has it
+			s.Concurrency = int(int32(f.N)) //nolint:gosec // as protobuf has it
 		case 5:
-			name, weight, is := readWeightEntry(value)
+			name, weight, is := readWeightEntry(f.Bytes)
 			s.Queues[name] = weight
 			return is
 		case 7:
-			s.Status = string(value)
+			s.Status = string(f.Bytes)
 		case 8:
 			var is bool
-			s.Started, is = readTimestamp(value)
+			s.Started, is = readTimestamp(f.Bytes)
 			return is
 		case 9:
-			s.Active = int(int32(n)) //nolint:gosec // as protobuf has it
+			s.Active = int(int32(f.N)) //nolint:gosec // as protobuf has it
 		}
 		return true
 	})
@@ -125,14 +126,14 @@ func Starts(ctx context.Context, rdb redis.UniversalClient, keys []string) (map[
 
 // readStart reads what a server writes of a task that it runs (asynq v0.25 and v0.26, internal/proto/asynq.proto).
 func readStart(text []byte) (task TaskRef, at time.Time, ok bool) {
-	ok = eachField(text, func(number protowire.Number, value []byte, _ uint64) (is bool) {
-		switch number {
+	ok = asynqx.EachField(text, func(f asynqx.Field) (is bool) {
+		switch f.Number {
 		case 4:
-			task.ID = string(value)
+			task.ID = string(f.Bytes)
 		case 7:
-			task.Queue = string(value)
+			task.Queue = string(f.Bytes)
 		case 8:
-			at, is = readTimestamp(value)
+			at, is = readTimestamp(f.Bytes)
 			return is
 		}
 		return true
@@ -141,12 +142,12 @@ func readStart(text []byte) (task TaskRef, at time.Time, ok bool) {
 }
 
 func readWeightEntry(text []byte) (name string, weight int, ok bool) {
-	ok = eachField(text, func(number protowire.Number, value []byte, n uint64) bool {
-		switch number {
-		case mapKey:
-			name = string(value)
-		case mapValue:
-			weight = int(int32(n)) //nolint:gosec // as protobuf has it
+	ok = asynqx.EachField(text, func(f asynqx.Field) bool {
+		switch f.Number {
+		case asynqx.MapKey:
+			name = string(f.Bytes)
+		case asynqx.MapValue:
+			weight = int(int32(f.N)) //nolint:gosec // as protobuf has it
 		}
 		return true
 	})
@@ -155,40 +156,14 @@ func readWeightEntry(text []byte) (name string, weight int, ok bool) {
 
 func readTimestamp(text []byte) (at time.Time, ok bool) {
 	var seconds, nanos int64
-	ok = eachField(text, func(number protowire.Number, _ []byte, n uint64) bool {
-		switch number {
+	ok = asynqx.EachField(text, func(f asynqx.Field) bool {
+		switch f.Number {
 		case 1:
-			seconds = int64(n) //nolint:gosec // as protobuf has it
+			seconds = int64(f.N) //nolint:gosec // as protobuf has it
 		case 2:
-			nanos = int64(n) //nolint:gosec // as protobuf has it
+			nanos = int64(f.N) //nolint:gosec // as protobuf has it
 		}
 		return true
 	})
 	return time.Unix(seconds, nanos), ok
-}
-
-// eachField calls do for each field of a message, with its bytes or its number, and returns false if do does or the message is damaged.
-func eachField(text []byte, do func(number protowire.Number, value []byte, n uint64) bool) bool {
-	for len(text) > 0 {
-		number, kind, size := protowire.ConsumeTag(text)
-		if size < 0 {
-			return false
-		}
-		text = text[size:]
-		var value []byte
-		var n uint64
-		switch kind {
-		case protowire.BytesType:
-			value, size = protowire.ConsumeBytes(text)
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(text)
-		default:
-			size = protowire.ConsumeFieldValue(number, kind, text)
-		}
-		if size < 0 || !do(number, value, n) {
-			return false
-		}
-		text = text[size:]
-	}
-	return true
 }

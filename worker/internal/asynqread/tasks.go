@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
@@ -48,14 +47,27 @@ func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list 
 	return list, more, nil
 }
 
-// The fields of asynq's message that are read here (asynq v0.26, internal/proto/asynq.proto).
-const (
-	fieldType    protowire.Number = 1
-	fieldHeaders protowire.Number = 15
+// Backlog returns how many tasks of queues wait: those in pending, scheduled and retry. It costs one
+// round trip of three commands a queue.
+func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n int64, err error) {
+	cmds, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, name := range queues {
+			pipe.LLen(ctx, asynqx.QueuePrefix(name)+"pending")
+			pipe.ZCard(ctx, asynqx.QueuePrefix(name)+"scheduled")
+			pipe.ZCard(ctx, asynqx.QueuePrefix(name)+"retry")
+		}
+		return nil
+	})
+	for _, cmd := range cmds {
+		if counted, is := cmd.(*redis.IntCmd); is {
+			n += counted.Val()
+		}
+	}
+	return n, err
+}
 
-	mapKey   protowire.Number = 1 // of an entry of the headers
-	mapValue protowire.Number = 2
-)
+// fieldType is the field of asynq's message with the type of a task (asynq v0.26, internal/proto/asynq.proto).
+const fieldType = 1
 
 // TaskRef is a task of a queue.
 type TaskRef struct{ Queue, ID string }
@@ -75,8 +87,8 @@ func messagesOf(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef)
 	if err != nil {
 		return nil, err
 	}
-	for i, one := range read {
-		messages[i], _ = one.Val()[0].(string)
+	for i, cmd := range read {
+		messages[i], _ = cmd.Val()[0].(string)
 	}
 	return messages, nil
 }
@@ -119,18 +131,18 @@ func TaskHeads(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) 
 // readTaskHead reads the head of a message, and returns false if it is not asynq's.
 func readTaskHead(message []byte) (head TaskHead, ok bool) {
 	head.Headers = map[string]string{}
-	ok = eachField(message, func(number protowire.Number, value []byte, _ uint64) bool {
-		switch number {
+	ok = asynqx.EachField(message, func(f asynqx.Field) bool {
+		switch f.Number {
 		case fieldType:
-			head.Type = string(value)
-		case fieldHeaders:
+			head.Type = string(f.Bytes)
+		case asynqx.FieldHeaders:
 			var name, text string
-			is := eachField(value, func(number protowire.Number, value []byte, _ uint64) bool {
-				switch number {
-				case mapKey:
-					name = string(value)
-				case mapValue:
-					text = string(value)
+			is := asynqx.EachField(f.Bytes, func(f asynqx.Field) bool {
+				switch f.Number {
+				case asynqx.MapKey:
+					name = string(f.Bytes)
+				case asynqx.MapValue:
+					text = string(f.Bytes)
 				}
 				return true
 			})

@@ -36,15 +36,15 @@ const (
 	farAway, eachTakes = 2 * time.Millisecond, 100 * time.Microsecond
 )
 
-// send sends one script by the client, or in a pipeline, and returns its answer.
+// send sends a script by the client, or in a pipeline, and returns its answer.
 func (c *combiner) send(send func(redis.Scripter) *redis.Cmd) *redis.Cmd {
-	its := &combined{send: send, done: make(chan struct{})}
+	call := &combined{send: send, done: make(chan struct{})}
 	c.mu.Lock()
-	c.waiting = append(c.waiting, its)
+	c.waiting = append(c.waiting, call)
 	c.start()
 	c.mu.Unlock()
-	<-its.done
-	return its.cmd
+	<-call.done
+	return call.cmd
 }
 
 // start sends what waits if no call is under way, or Redis is distant. c.mu is held.
@@ -96,8 +96,8 @@ func (c *combiner) together(part []*combined) {
 		ctx, cancel := context.WithTimeout(context.Background(), TryFor)
 		defer cancel()
 		pipe := c.rdb.Pipeline()
-		for _, one := range part {
-			one.cmd = one.send(pipe)
+		for _, call := range part {
+			call.cmd = call.send(pipe)
 		}
 		cmds, err := pipe.Exec(ctx)
 		if err != nil && !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil }) {
@@ -106,7 +106,7 @@ func (c *combiner) together(part []*combined) {
 			}
 		}
 	}
-	for _, one := range part {
-		close(one.done)
+	for _, call := range part {
+		close(call.done)
 	}
 }

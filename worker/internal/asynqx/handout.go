@@ -26,25 +26,25 @@ const noHandout = time.Hour
 type handouts []*Handout
 
 func (h *handouts) add(list ...*Handout) {
-	for _, one := range list {
+	for _, task := range list {
 		i := len(*h)
-		for i > 0 && one.At.Before((*h)[i-1].At) { // most arrive in order
+		for i > 0 && task.At.Before((*h)[i-1].At) { // most arrive in order
 			i--
 		}
-		*h = slices.Insert(*h, i, one)
+		*h = slices.Insert(*h, i, task)
 	}
 }
 
 // next removes the first task of a queue whose time has come; others reports whether another queue has
 // one.
-func (h *handouts) next(queue string, now time.Time) (one *Handout, others bool) {
-	for i, its := range *h {
-		if its.At.After(now) {
+func (h *handouts) next(queue string, now time.Time) (task *Handout, others bool) {
+	for i, task := range *h {
+		if task.At.After(now) {
 			break
 		}
-		if its.Queue == queue {
+		if task.Queue == queue {
 			*h = slices.Delete(*h, i, i+1)
-			return its, false
+			return task, false
 		}
 		others = true
 	}
@@ -52,26 +52,26 @@ func (h *handouts) next(queue string, now time.Time) (one *Handout, others bool)
 }
 
 // due returns how many are to be handed out now, of a queue and of all others.
-func (h *handouts) due(queue string, now time.Time) (its, others int) {
-	for _, one := range *h {
+func (h *handouts) due(queue string, now time.Time) (own, others int) {
+	for _, task := range *h {
 		switch {
-		case one.At.After(now):
-			return its, others
-		case one.Queue == queue:
-			its++
+		case task.At.After(now):
+			return own, others
+		case task.Queue == queue:
+			own++
 		default:
 			others++
 		}
 	}
-	return its, others
+	return own, others
 }
 
 // until returns how long it takes until the next is to be handed out, of those whose time is yet to
 // come.
 func (h *handouts) until(now time.Time) time.Duration {
-	for _, its := range *h {
-		if its.At.After(now) {
-			return its.At.Sub(now)
+	for _, task := range *h {
+		if task.At.After(now) {
+			return task.At.Sub(now)
 		}
 	}
 	return noHandout
@@ -79,10 +79,10 @@ func (h *handouts) until(now time.Time) time.Duration {
 
 // remove removes those for which pick returns true.
 func (h *handouts) remove(pick func(*Handout) bool) (gone []*Handout) {
-	*h = slices.DeleteFunc(*h, func(one *Handout) bool {
-		out := pick(one)
+	*h = slices.DeleteFunc(*h, func(task *Handout) bool {
+		out := pick(task)
 		if out {
-			gone = append(gone, one)
+			gone = append(gone, task)
 		}
 		return out
 	})

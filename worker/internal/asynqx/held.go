@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Held is a waiting task that Hold has made active, so that no server can take it.
@@ -69,34 +66,4 @@ func (h *Held) PutBack(ctx context.Context, headers map[string]string, latest ti
 		return fmt.Errorf("worker: put task %s of queue %s back: %w", h.ID, h.Queue, err)
 	}
 	return nil
-}
-
-// withHeaders copies a message with some headers changed. It returns false if message is not asynq's.
-func withHeaders(message []byte, headers map[string]string) (changed []byte, ok bool) {
-	for rest := message; len(rest) > 0; {
-		number, kind, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			return nil, false
-		}
-		its := rest[:n]
-		rest = rest[n:]
-		if number == fieldHeaders && kind == protowire.BytesType {
-			_, _, tag := protowire.ConsumeTag(its)
-			entry, _ := protowire.ConsumeBytes(its[tag:])
-			if _, other := headers[field(entry, mapKey)]; other {
-				continue
-			}
-		}
-		changed = append(changed, its...)
-	}
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		if headers[name] == "" {
-			continue
-		}
-		var entry []byte
-		entry = protowire.AppendString(protowire.AppendTag(entry, mapKey, protowire.BytesType), name)
-		entry = protowire.AppendString(protowire.AppendTag(entry, mapValue, protowire.BytesType), headers[name])
-		changed = protowire.AppendBytes(protowire.AppendTag(changed, fieldHeaders, protowire.BytesType), entry)
-	}
-	return changed, true
 }

@@ -2,6 +2,8 @@ package asynqx
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -16,10 +18,10 @@ const (
 	fieldID           protowire.Number = 3
 	fieldErrorMsg     protowire.Number = 7
 	fieldLastFailedAt protowire.Number = 11
-	fieldHeaders      protowire.Number = 15
-
-	mapKey   protowire.Number = 1 // of an entry of the headers
-	mapValue protowire.Number = 2
+	// FieldHeaders is the headers of a task. Each entry has the fields MapKey and MapValue.
+	FieldHeaders protowire.Number = 15
+	MapKey       protowire.Number = 1
+	MapValue     protowire.Number = 2
 )
 
 // messageArg is the index of the message among the arguments of the script that completes a task.
@@ -50,38 +52,80 @@ func cleanMessage(message []byte) (clean []byte, ok bool) {
 	if !IsWaiting(field(message, fieldErrorMsg)) {
 		return message, true
 	}
-	for rest := message; len(rest) > 0; {
-		number, _, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			return nil, false
+	ok = EachField(message, func(f Field) bool {
+		if f.Number != fieldErrorMsg && f.Number != fieldLastFailedAt {
+			clean = append(clean, f.raw...)
 		}
-		field := rest[:n]
-		rest = rest[n:]
-		if number != fieldErrorMsg && number != fieldLastFailedAt {
-			clean = append(clean, field...)
+		return true
+	})
+	return clean, ok
+}
+
+// withHeaders copies a message with some headers changed: an empty value removes a header. It returns false
+// if message is not asynq's.
+func withHeaders(message []byte, headers map[string]string) (changed []byte, ok bool) {
+	ok = EachField(message, func(f Field) bool {
+		if f.Number == FieldHeaders {
+			if _, replaced := headers[field(f.Bytes, MapKey)]; replaced {
+				return true
+			}
 		}
+		changed = append(changed, f.raw...)
+		return true
+	})
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if headers[name] == "" {
+			continue
+		}
+		entry := protowire.AppendString(protowire.AppendTag(nil, MapKey, protowire.BytesType), name)
+		entry = protowire.AppendString(protowire.AppendTag(entry, MapValue, protowire.BytesType), headers[name])
+		changed = protowire.AppendBytes(protowire.AppendTag(changed, FieldHeaders, protowire.BytesType), entry)
 	}
-	return clean, true
+	return changed, ok
 }
 
 // messageID returns the id of the task in a message.
 func messageID(message string) string { return field([]byte(message), fieldID) }
 
 // field returns a text field of a message, "" if it has none.
-func field(message []byte, its protowire.Number) (text string) {
-	for len(message) > 0 {
-		number, kind, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
-			return ""
+func field(message []byte, number protowire.Number) (text string) {
+	EachField(message, func(f Field) bool {
+		if f.Number == number {
+			text = string(f.Bytes)
 		}
-		n := protowire.ConsumeFieldValue(number, kind, message[tag:])
-		if n < 0 {
-			return ""
-		}
-		if number == its && kind == protowire.BytesType {
-			text, _ = protowire.ConsumeString(message[tag:])
-		}
-		message = message[tag+n:]
-	}
+		return true
+	})
 	return text
+}
+
+// Field is a field of a protobuf message: its bytes, or its number N.
+type Field struct {
+	Number protowire.Number
+	Bytes  []byte
+	N      uint64
+
+	raw []byte // with its tag
+}
+
+// EachField calls do for each field of a message. It returns false if do does or if the message is damaged.
+func EachField(message []byte, do func(Field) bool) bool {
+	for len(message) > 0 {
+		number, kind, size := protowire.ConsumeField(message)
+		if size < 0 {
+			return false
+		}
+		f := Field{Number: number, raw: message[:size]}
+		_, _, tag := protowire.ConsumeTag(f.raw)
+		switch kind {
+		case protowire.BytesType:
+			f.Bytes, _ = protowire.ConsumeBytes(f.raw[tag:])
+		case protowire.VarintType:
+			f.N, _ = protowire.ConsumeVarint(f.raw[tag:])
+		}
+		if !do(f) {
+			return false
+		}
+		message = message[size:]
+	}
+	return true
 }

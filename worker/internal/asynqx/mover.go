@@ -64,11 +64,11 @@ func NewMover(rdb redis.UniversalClient, failed func(kind string)) *Mover {
 // first id first. It returns the outcome of each, in the order of ids. It may be called again for the
 // same tasks. After an error, which is Redis's, some outcomes are unknown, and asynq brings those tasks
 // at their time. It costs one round trip for each hundred tasks.
-func (r *Mover) Release(ctx context.Context, queue string, ids []string) (out []Outcome, err error) {
+func (m *Mover) Release(ctx context.Context, queue string, ids []string) (out []Outcome, err error) {
 	out = make([]Outcome, len(ids))
 	for to := len(ids); to > 0; { // the first tasks last: each call goes ahead of the previous one
 		from := max(0, to-moveBatch)
-		err = errors.Join(err, r.toPending(ctx, queue, ids[from:to], "", out[from:to]))
+		err = errors.Join(err, m.toPending(ctx, queue, ids[from:to], "", out[from:to]))
 		to = from
 	}
 	return out, err
@@ -79,12 +79,12 @@ func (r *Mover) Release(ctx context.Context, queue string, ids []string) (out []
 // identifies the call: repeated under the same lease it returns the same, so it may be repeated after
 // an error, and GiveBack gives the tasks back under it. It costs one round trip for each hundred
 // tasks.
-func (r *Mover) Take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
+func (m *Mover) Take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
 	for len(ids) > 0 {
 		n := min(len(ids), moveBatch)
-		some, became, err := move(ctx, r.rdb, queue, "take", lease, ids[:n])
+		some, became, err := move(ctx, m.rdb, queue, "take", lease, ids[:n])
 		if err != nil {
-			r.failed("release_task")
+			m.failed("release_task")
 			return messages, out, fmt.Errorf("worker: take tasks of queue %s: %w", queue, err)
 		}
 		messages, out, ids = append(messages, some...), append(out, became...), ids[n:]
@@ -95,10 +95,10 @@ func (r *Mover) Take(ctx context.Context, queue, lease string, ids []string) (me
 // GiveBack puts tasks that were taken under a lease and not run into pending, ahead of all others.
 // Tasks that asynq or another process has moved meanwhile stay where they are. It costs one round trip
 // for each hundred tasks.
-func (r *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string) error {
+func (m *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string) error {
 	for len(ids) > 0 {
 		n := min(len(ids), moveBatch)
-		if err := r.toPending(ctx, queue, ids[:n], lease, make([]Outcome, n)); err != nil {
+		if err := m.toPending(ctx, queue, ids[:n], lease, make([]Outcome, n)); err != nil {
 			return err
 		}
 		ids = ids[n:]
@@ -107,10 +107,10 @@ func (r *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string)
 }
 
 // toPending releases tasks that wait and those that this process has taken under a lease.
-func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease string, out []Outcome) error {
-	_, became, err := move(ctx, r.rdb, queue, "release", lease, ids)
+func (m *Mover) toPending(ctx context.Context, queue string, ids []string, lease string, out []Outcome) error {
+	_, became, err := move(ctx, m.rdb, queue, "release", lease, ids)
 	if err != nil {
-		r.failed("release_task")
+		m.failed("release_task")
 		return fmt.Errorf("worker: release tasks of queue %s: %w", queue, err)
 	}
 	copy(out, became)
@@ -120,8 +120,8 @@ func (r *Mover) toPending(ctx context.Context, queue string, ids []string, lease
 // Park moves tasks of queue from pending to scheduled, until a time that is rounded up to a second,
 // and reports which it moved: those that are no longer in pending stay where they are. After an error
 // some may have been moved. It costs one round trip.
-func (r *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
-	_, out, err := move(ctx, r.rdb, queue, "defer", ownSecond(until), ids)
+func (m *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
+	_, out, err := move(ctx, m.rdb, queue, "defer", ownSecond(until), ids)
 	if err != nil {
 		return nil, fmt.Errorf("worker: park tasks of queue %s: %w", queue, err)
 	}

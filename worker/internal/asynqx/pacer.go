@@ -108,87 +108,87 @@ func NewPacer(interval time.Duration) *Pacer {
 }
 
 // Kick polls every queue once, at once, or again if it is being polled now.
-func (g *Pacer) Kick() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	clear(g.vain)
-	close(g.kicked)
-	g.kicked = make(chan struct{})
+func (p *Pacer) Kick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.vain)
+	close(p.kicked)
+	p.kicked = make(chan struct{})
 }
 
 // Put hands out tasks that were taken for this server, each at its time. It returns false if the
 // server has stopped: it would not poll for them.
-func (g *Pacer) Put(list ...*Handout) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.Stopped() {
+func (p *Pacer) Put(list ...*Handout) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Stopped() {
 		return false
 	}
-	g.add(list...)
-	g.change()
+	p.add(list...)
+	p.change()
 	return true
 }
 
 // serves reports whether the server polls a queue, and how many of its tasks are here.
-func (g *Pacer) serves(name string) (asks bool, has int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.met[QueuePrefix(name)] && !g.Stopped(), len(g.taken)
+func (p *Pacer) serves(name string) (asks bool, has int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.met[QueuePrefix(name)] && !p.Stopped(), len(p.taken)
 }
 
 // Withdraw takes back all tasks that were not handed out, once the pacer was stopped. If a request to
 // Redis is under way, it waits for the answers.
-func (g *Pacer) Withdraw() []*Handout {
+func (p *Pacer) Withdraw() []*Handout {
 	for {
-		g.mu.Lock()
-		g.keep()
-		changed, waits := g.changed, g.asked != nil
+		p.mu.Lock()
+		p.keep()
+		changed, waits := p.changed, p.asked != nil
 		if !waits {
-			defer g.mu.Unlock()
-			return g.taken.remove(func(*Handout) bool { return true })
+			defer p.mu.Unlock()
+			return p.taken.remove(func(*Handout) bool { return true })
 		}
-		g.mu.Unlock()
+		p.mu.Unlock()
 		<-changed
 	}
 }
 
-// change wakes the polls that wait, to see what has changed. g.mu is held.
-func (g *Pacer) change() {
-	close(g.changed)
-	g.changed = make(chan struct{})
+// change wakes the polls that wait, to see what has changed. p.mu is held.
+func (p *Pacer) change() {
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // Stop makes every poll, held back or yet to come, return empty at once.
-func (g *Pacer) Stop() { g.once.Do(func() { close(g.stopped) }) }
+func (p *Pacer) Stop() { p.once.Do(func() { close(p.stopped) }) }
 
 // look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time
 // to ask.
-func (g *Pacer) look(ctx context.Context, queue string, ask ask) found {
+func (p *Pacer) look(ctx context.Context, queue string, ask ask) found {
 	for began := true; ; began = false {
-		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
+		answer, wait, changed, heard := p.next(ctx, queue, began, ask)
 		if answer != nil {
 			return *answer
 		}
-		if !g.rest(wait, changed, heard) {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			g.keep()
+		if !p.rest(wait, changed, heard) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.keep()
 			return *nothing()
 		}
 	}
 }
 
-// begins records the queue of a poll: in a round asynq polls each once. g.mu is held.
-func (g *Pacer) begins(queue string) {
-	g.met[queue] = true
-	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
-	g.last, g.begun, g.until = "", time.Now(), time.Time{}
+// begins records the queue of a poll: in a round asynq polls each once. p.mu is held.
+func (p *Pacer) begins(queue string) {
+	p.met[queue] = true
+	p.sole = len(p.met) == 1 && (p.sole || p.last == queue)
+	p.last, p.begun, p.until = "", time.Now(), time.Time{}
 }
 
-// goesOn makes asynq go on to its next queue. g.mu is held.
-func (g *Pacer) goesOn(queue string) *found {
-	g.last = queue
-	g.keep()
+// goesOn makes asynq go on to its next queue. p.mu is held.
+func (p *Pacer) goesOn(queue string) *found {
+	p.last = queue
+	p.keep()
 	return nothing()
 }
 
@@ -196,87 +196,87 @@ func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)
 
 // next is one step of a poll: it returns its answer, or how long it waits and what ends that wait
 // earlier.
-func (g *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.Stopped() {
-		g.keep()
+func (p *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Stopped() {
+		p.keep()
 		return nothing(), 0, nil, nil
 	}
 	if began {
-		g.begins(queue)
-	} else if answer := g.answer(); answer != nil {
+		p.begins(queue)
+	} else if answer := p.answer(); answer != nil {
 		return answer, 0, nil, nil
 	}
 	now := time.Now()
-	over := g.asked == nil && !g.until.IsZero() && !now.Before(g.until)
-	if g.asked == nil && !over && g.room(queue, now) && g.due(queue, now) {
-		g.ask(ctx, queue, ask)
+	over := p.asked == nil && !p.until.IsZero() && !now.Before(p.until)
+	if p.asked == nil && !over && p.room(queue, now) && p.due(queue, now) {
+		p.ask(ctx, queue, ask)
 	}
-	one, others := g.taken.next(queue, now)
+	next, others := p.taken.next(queue, now)
 	switch {
-	case one != nil:
-		g.keep()
-		return &found{one.Lease, redis.NewCmdResult(one.Message, nil)}, 0, nil, nil
-	case others, over, g.empty[queue] && g.left() > 0:
-		return g.goesOn(queue), 0, nil, nil
-	case g.asked != nil:
-		g.asked.awaited = g.asked.queue == queue
-		return nil, g.taken.until(now), g.changed, nil
+	case next != nil:
+		p.keep()
+		return &found{next.Lease, redis.NewCmdResult(next.Message, nil)}, 0, nil, nil
+	case others, over, p.empty[queue] && p.left() > 0:
+		return p.goesOn(queue), 0, nil, nil
+	case p.asked != nil:
+		p.asked.awaited = p.asked.queue == queue
+		return nil, p.taken.until(now), p.changed, nil
 	}
-	wait = min(g.taken.until(now), g.rests.Sub(now))
-	if !g.until.IsZero() {
-		wait = min(wait, g.until.Sub(now))
+	wait = min(p.taken.until(now), p.rests.Sub(now))
+	if !p.until.IsZero() {
+		wait = min(wait, p.until.Sub(now))
 	}
-	return nil, wait, g.changed, g.heard
+	return nil, wait, p.changed, p.heard
 }
 
-// left returns how many of the queues that asynq has polled are left in the present round. g.mu is held.
-func (g *Pacer) left() int { return len(g.met) - len(g.empty) }
+// left returns how many of the queues that asynq has polled are left in the present round. p.mu is held.
+func (p *Pacer) left() int { return len(p.met) - len(p.empty) }
 
 // due reports whether a queue is to be polled now: not while it is held back after a round that found
-// nothing. g.mu is held.
-func (g *Pacer) due(queue string, now time.Time) bool {
-	if g.left() == 0 && (!now.Before(g.rests) || isClosed(g.heard)) {
-		clear(g.empty)
+// nothing. p.mu is held.
+func (p *Pacer) due(queue string, now time.Time) bool {
+	if p.left() == 0 && (!now.Before(p.rests) || isClosed(p.heard)) {
+		clear(p.empty)
 	}
-	if g.empty[queue] {
+	if p.empty[queue] {
 		return false
 	}
-	if len(g.empty) == 0 {
-		g.heard = g.kicked
+	if len(p.empty) == 0 {
+		p.heard = p.kicked
 	}
 	return true
 }
 
-// ask starts a request to Redis. g.mu is held.
-func (g *Pacer) ask(ctx context.Context, queue string, ask ask) {
-	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften}
-	g.asked = q
+// ask starts a request to Redis. p.mu is held.
+func (p *Pacer) ask(ctx context.Context, queue string, ask ask) {
+	q := &question{queue: queue, n: p.several(queue), glance: p.pends != nil && p.vain[queue] >= vainOften}
+	p.asked = q
 	go func() {
 		found := []found{*nothing()}
-		if !q.glance || g.pends(ctx, queue) {
+		if !q.glance || p.pends(ctx, queue) {
 			found = ask(ctx, q.n)
 		}
-		g.answered(q, found)
+		p.answered(q, found)
 	}()
 }
 
 // room reports whether the server has a slot beyond those for the tasks of a queue that are to be
-// handed out. g.mu is held.
-func (g *Pacer) room(queue string, now time.Time) bool {
-	its, _ := g.taken.due(queue, now)
-	return its == 0 || g.free == nil || its < g.free()
+// handed out. p.mu is held.
+func (p *Pacer) room(queue string, now time.Time) bool {
+	due, _ := p.taken.due(queue, now)
+	return due == 0 || p.free == nil || due < p.free()
 }
 
 // several returns how many tasks of a queue to request: one if another queue has some at hand, since
-// asynq decides which go first. g.mu is held.
-func (g *Pacer) several(queue string) int {
-	n := min(1+g.finds[queue]/findsMore, mostAsked)
-	if n > 1 && g.free != nil {
-		n = min(n, g.free()-len(g.taken))
+// asynq decides which go first. p.mu is held.
+func (p *Pacer) several(queue string) int {
+	n := min(1+p.finds[queue]/findsMore, mostAsked)
+	if n > 1 && p.free != nil {
+		n = min(n, p.free()-len(p.taken))
 	}
-	if _, others := g.taken.due(queue, time.Now()); others > 0 {
+	if _, others := p.taken.due(queue, time.Now()); others > 0 {
 		n = 1
 	}
 	return max(n, 1)
@@ -284,39 +284,39 @@ func (g *Pacer) several(queue string) int {
 
 // answered records Redis's answers. Tasks for which no poll waits any more are handed out by the next
 // polls.
-func (g *Pacer) answered(q *question, answers []found) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (p *Pacer) answered(q *question, answers []found) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	has := 0
-	for _, one := range answers {
-		if one.brings() {
+	for _, answer := range answers {
+		if answer.brings() {
 			has++
 		}
 	}
 	if has == q.n {
-		g.finds[q.queue] = min(g.finds[q.queue]+has, mostAsked*findsMore)
+		p.finds[q.queue] = min(p.finds[q.queue]+has, mostAsked*findsMore)
 	} else {
-		delete(g.finds, q.queue)
+		delete(p.finds, q.queue)
 	}
 	if has == 0 && errors.Is(answers[0].answer.Err(), redis.Nil) {
-		g.vain[q.queue]++
-		g.empty[q.queue] = true
-		g.rests = time.Now().Add(g.interval/2 + rand.N(max(g.interval, 1)))
+		p.vain[q.queue]++
+		p.empty[q.queue] = true
+		p.rests = time.Now().Add(p.interval/2 + rand.N(max(p.interval, 1)))
 	} else {
-		delete(g.vain, q.queue)
-		clear(g.empty) // asynq begins a new round
+		delete(p.vain, q.queue)
+		clear(p.empty) // asynq begins a new round
 	}
 	q.found = answers
-	if !q.awaited || g.Stopped() {
-		g.keep()
+	if !q.awaited || p.Stopped() {
+		p.keep()
 	}
-	g.change()
+	p.change()
 }
 
 // answer takes an answer that a poll waits for, if it has come: a task first. All others are kept for
-// the next poll. g.mu is held.
-func (g *Pacer) answer() *found {
-	q := g.asked
+// the next poll. p.mu is held.
+func (p *Pacer) answer() *found {
+	q := p.asked
 	if q == nil || !q.awaited || q.found == nil {
 		return nil
 	}
@@ -324,63 +324,63 @@ func (g *Pacer) answer() *found {
 	answer := q.found[at]
 	q.found = slices.Delete(q.found, at, at+1)
 	if !errors.Is(answer.answer.Err(), redis.Nil) {
-		g.keep()
+		p.keep()
 		return &answer
-	} else if g.sole && g.until.IsZero() {
+	} else if p.sole && p.until.IsZero() {
 		// asynq would sleep meanwhile, ignoring what comes, and poll for the same again.
-		g.until = g.rests
-		if longest := g.begun.Add(g.interval * 3 / 2); g.until.After(longest) {
-			g.until = longest
+		p.until = p.rests
+		if longest := p.begun.Add(p.interval * 3 / 2); p.until.After(longest) {
+			p.until = longest
 		}
 	}
-	if g.sole {
-		g.keep()
+	if p.sole {
+		p.keep()
 		return nil
 	}
-	return g.goesOn(q.queue)
+	return p.goesOn(q.queue)
 }
 
-// keep keeps answers for the next poll: no poll waits for them any more. g.mu is held.
-func (g *Pacer) keep() {
-	q := g.asked
+// keep keeps answers for the next poll: no poll waits for them any more. p.mu is held.
+func (p *Pacer) keep() {
+	q := p.asked
 	if q == nil {
 		return
 	}
 	if q.awaited = false; q.found == nil {
 		return // they are kept when they come
 	}
-	for _, one := range q.found {
-		if message, err := one.answer.Text(); err == nil {
-			g.add(NewHandout(q.queue, one.lease, message, time.Now()))
+	for _, f := range q.found {
+		if message, err := f.answer.Text(); err == nil {
+			p.add(NewHandout(q.queue, f.lease, message, time.Now()))
 		}
 	}
-	g.asked = nil
+	p.asked = nil
 }
 
-// add stores tasks to be handed out. g.mu is held.
-func (g *Pacer) add(list ...*Handout) {
-	g.taken.add(list...)
-	if g.overdue == nil {
-		g.overdue = time.AfterFunc(handoutStays, g.expire)
+// add stores tasks to be handed out. p.mu is held.
+func (p *Pacer) add(list ...*Handout) {
+	p.taken.add(list...)
+	if p.overdue == nil {
+		p.overdue = time.AfterFunc(handoutStays, p.expire)
 	}
 }
 
 // expire gives back the tasks for which this server has had no slot: another server may have one.
-func (g *Pacer) expire() {
-	g.mu.Lock()
+func (p *Pacer) expire() {
+	p.mu.Lock()
 	now := time.Now()
-	late := g.taken.remove(func(one *Handout) bool { return now.Sub(one.At) >= handoutStays })
-	if g.overdue = nil; len(g.taken) > 0 {
-		g.overdue = time.AfterFunc(handoutStays, g.expire)
+	late := p.taken.remove(func(h *Handout) bool { return now.Sub(h.At) >= handoutStays })
+	if p.overdue = nil; len(p.taken) > 0 {
+		p.overdue = time.AfterFunc(handoutStays, p.expire)
 	}
-	g.mu.Unlock()
-	if len(late) > 0 && g.giveBack != nil {
-		g.giveBack(late)
+	p.mu.Unlock()
+	if len(late) > 0 && p.giveBack != nil {
+		p.giveBack(late)
 	}
 }
 
 // Stopped reports whether the pacer was stopped.
-func (g *Pacer) Stopped() bool { return isClosed(g.stopped) }
+func (p *Pacer) Stopped() bool { return isClosed(p.stopped) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -392,14 +392,14 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // rest waits for the end of wait, a change or a kick; false means that the server stops.
-func (g *Pacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
+func (p *Pacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-changed:
 	case <-kicked:
-	case <-g.stopped:
+	case <-p.stopped:
 		return false
 	}
 	return true

@@ -13,32 +13,32 @@ type Servers struct {
 }
 
 // Add adds a server, by its pacer and its slots.
-func (g *Servers) Add(one *Pacer, its *Slots) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.all == nil {
-		g.all = map[*Pacer]*Slots{}
+func (s *Servers) Add(pacer *Pacer, slots *Slots) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[*Pacer]*Slots{}
 	}
-	g.all[one] = its
+	s.all[pacer] = slots
 }
 
 // Remove removes a server, which polls for tasks no more.
-func (g *Servers) Remove(one *Pacer) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.all, one)
+func (s *Servers) Remove(pacer *Pacer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, pacer)
 }
 
 // Serving returns the pacer of a server that polls a queue and has a free slot: the one with the most
 // to spare besides what is to be handed out; nil if there is none.
-func (g *Servers) Serving(name string) (found *Pacer) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (s *Servers) Serving(name string) (found *Pacer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	most := 0
-	for one, its := range g.all {
-		free := its.Free()
-		if asks, has := one.serves(name); asks && free > 0 && (found == nil || free-has > most) {
-			found, most = one, free-has
+	for pacer, slots := range s.all {
+		free := slots.Free()
+		if asks, has := pacer.serves(name); asks && free > 0 && (found == nil || free-has > most) {
+			found, most = pacer, free-has
 		}
 	}
 	return found
@@ -46,55 +46,55 @@ func (g *Servers) Serving(name string) (found *Pacer) {
 
 // Kick makes every server poll for tasks at once: something was put into pending. It does not block,
 // and costs an idle server one round of polls.
-func (g *Servers) Kick() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for one := range g.all {
-		one.Kick()
+func (s *Servers) Kick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for pacer := range s.all {
+		pacer.Kick()
 	}
 }
 
 // Lent returns how many tasks may run beyond the servers' Concurrency now.
-func (g *Servers) Lent() (n int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, its := range g.all {
-		n += its.beyond()
+func (s *Servers) Lent() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slots := range s.all {
+		n += slots.beyond()
 	}
 	return n
 }
 
 // Refuse reports whether no server may start a further task of a tenant now; lent is true if only lent
 // slots are free.
-func (g *Servers) Refuse(tenant string, lent bool) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	refuses := len(g.all) > 0
-	for _, its := range g.all {
-		refuses = its.refuses(tenant, lent) && refuses // each records which tenant it refused
+func (s *Servers) Refuse(tenant string, lent bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refuses := len(s.all) > 0
+	for _, slots := range s.all {
+		refuses = slots.refuses(tenant, lent) && refuses // each records which tenant it refused
 	}
 	return refuses
 }
 
 // None reports whether there is no server that still polls for tasks.
-func (g *Servers) None() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.all) == 0
+func (s *Servers) None() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all) == 0
 }
 
 // LockAll holds the locks of all slots until unlock is called, for tests of what must not wait for
 // them.
-func (g *Servers) LockAll() (unlock func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := slices.Collect(maps.Values(g.all))
-	for _, its := range all {
-		its.mu.Lock()
+func (s *Servers) LockAll() (unlock func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Collect(maps.Values(s.all))
+	for _, slots := range all {
+		slots.mu.Lock()
 	}
 	return func() {
-		for _, its := range all {
-			its.mu.Unlock()
+		for _, slots := range all {
+			slots.mu.Unlock()
 		}
 	}
 }

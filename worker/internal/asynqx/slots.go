@@ -35,7 +35,7 @@ type Slots struct {
 
 // Slot is the slot of one task.
 type Slot struct {
-	of     *Slots
+	slots  *Slots
 	tenant string
 	since  atomic.Pointer[time.Time] // since when it runs; nil: it does not yet
 	at     *list.Element             // nil: it was freed
@@ -75,7 +75,7 @@ func (s *Slots) ended(key string) {
 	defer s.mu.Unlock()
 	if _, came := s.coming[key]; came {
 		delete(s.coming, key)
-		s.tell()
+		s.wake()
 	}
 }
 
@@ -85,71 +85,70 @@ func (s *Slots) take(key string) *Slot {
 	defer s.mu.Unlock()
 	delete(s.coming, key)
 	s.taken++
-	one := &Slot{of: s}
-	one.join("")
-	return one
+	slot := &Slot{slots: s}
+	slot.join("")
+	return slot
 }
 
 // join records the tenant of the slot. Slots.mu is held.
-func (o *Slot) join(tenant string) {
-	all := o.of.held[tenant]
+func (t *Slot) join(tenant string) {
+	all := t.slots.held[tenant]
 	if all == nil {
 		all = list.New()
-		o.of.held[tenant] = all
+		t.slots.held[tenant] = all
 	}
-	o.tenant, o.at = tenant, all.PushBack(o)
+	t.tenant, t.at = tenant, all.PushBack(t)
 }
 
 // part removes the slot from its tenant. Slots.mu is held.
-func (o *Slot) part() {
-	all := o.of.held[o.tenant]
-	all.Remove(o.at)
-	if o.at = nil; all.Len() == 0 {
-		delete(o.of.held, o.tenant)
+func (t *Slot) part() {
+	all := t.slots.held[t.tenant]
+	all.Remove(t.at)
+	if t.at = nil; all.Len() == 0 {
+		delete(t.slots.held, t.tenant)
 	}
 }
 
 // StartsFor records the tenant of the slot, and reports whether its task may start: a task of a tenant
 // that has half of the slots may use free slots, but none beyond Concurrency. released says that the
 // task was dispatched.
-func (o *Slot) StartsFor(tenant string, released bool) bool {
-	if o == nil {
+func (t *Slot) StartsFor(tenant string, released bool) bool {
+	if t == nil {
 		return true
 	}
-	o.of.mu.Lock()
-	defer o.of.mu.Unlock()
-	if o.at == nil {
+	t.slots.mu.Lock()
+	defer t.slots.mu.Unlock()
+	if t.at == nil {
 		return true
 	}
-	o.part()
-	o.join(tenant)
-	beyond := o.of.started >= o.of.size
-	o.starts = o.of.mayStart(tenant, o.of.held[tenant].Len()-1)
-	if !o.starts {
-		o.of.refused[tenant] = true
+	t.part()
+	t.join(tenant)
+	beyond := t.slots.started >= t.slots.size
+	t.starts = t.slots.mayStart(tenant, t.slots.held[tenant].Len()-1)
+	if !t.starts {
+		t.slots.refused[tenant] = true
 		if released {
-			o.of.rest()
+			t.slots.rest()
 		}
 		return false
 	}
-	if o.of.started++; beyond {
-		o.of.rested = 0 // what was lent is used
+	if t.slots.started++; beyond {
+		t.slots.rested = 0 // what was lent is used
 	}
 	return true
 }
 
-// Runs records that the slot's task runs from now. It takes no lock, for the same reason as
-// claims.tell.
-func (o *Slot) Runs() {
-	if o != nil {
+// Runs records that the slot's task runs from now. It takes no lock, so that the run is not late.
+func (t *Slot) Runs() {
+	if t != nil {
 		now := time.Now()
-		o.since.Store(&now)
+		t.since.Store(&now)
 	}
 }
 
 // Ran reports whether the slot's task has run; true if slots are not counted.
-func (o *Slot) Ran() bool {
-	return o == nil || o.since.Load() != nil
+func (t *Slot) Ran() bool {
+	return t == nil || t.since.Load() != nil
 }
 
 // mayStart reports whether a task may start of a tenant that has that many other slots. s.mu is held.
@@ -166,22 +165,22 @@ func (s *Slots) rest() {
 }
 
 // Leave frees the slot, once. It reports whether a tenant that was refused may start tasks again.
-func (o *Slot) Leave() (relieves bool) {
-	if o == nil {
+func (t *Slot) Leave() (relieves bool) {
+	if t == nil {
 		return false
 	}
-	s := o.of
+	s := t.slots
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o.at == nil {
+	if t.at == nil {
 		return false
 	}
-	o.part()
+	t.part()
 	s.taken--
-	if o.starts {
+	if t.starts {
 		s.started--
 	}
-	s.tell()
+	s.wake()
 	for tenant := range s.refused {
 		if s.mayStart(tenant, s.has(tenant)) {
 			delete(s.refused, tenant)
@@ -296,8 +295,8 @@ func (s *Slots) Free() int {
 	return s.size - s.taken - len(s.coming)
 }
 
-// tell lets a poll go on that was held back. s.mu is held.
-func (s *Slots) tell() {
+// wake lets a poll go on that was held back. s.mu is held.
+func (s *Slots) wake() {
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil
