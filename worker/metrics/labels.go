@@ -7,34 +7,51 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// labelSet keeps the first max values and replaces all others by Other.
-type labelSet struct {
-	mu   sync.RWMutex
-	seen map[string]bool
-	max  int
+// bounded keeps a value for each of the first most keys, and another one, labeled Other, for all further keys.
+type bounded[K comparable, V any] struct {
+	most   int
+	label  func(K) string
+	create func(label string) V
+
+	mu    sync.RWMutex
+	known map[K]V
+	other *V // nil: there were no further keys
 }
 
-func newLabelSet(bound int) *labelSet {
-	return &labelSet{seen: make(map[string]bool), max: bound}
+func newBounded[K comparable, V any](most int, label func(K) string, create func(label string) V) *bounded[K, V] {
+	return &bounded[K, V]{most: most, label: label, create: create, known: map[K]V{}}
 }
 
-func (s *labelSet) of(value string) string {
-	s.mu.RLock()
-	known := s.seen[value]
-	s.mu.RUnlock()
-	if known {
-		return label(value)
+func (b *bounded[K, V]) of(key K) V {
+	b.mu.RLock()
+	known, is := b.known[key]
+	other := b.other
+	b.mu.RUnlock()
+	switch {
+	case is:
+		return known
+	case other != nil:
+		return *other
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen[value] {
-		return label(value)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known, is := b.known[key]; is {
+		return known
 	}
-	if len(s.seen) >= s.max {
-		return Other
+	if len(b.known) < b.most {
+		b.known[key] = b.create(b.label(key))
+		return b.known[key]
 	}
-	s.seen[value] = true
-	return label(value)
+	if b.other == nil {
+		v := b.create(Other)
+		b.other = &v
+	}
+	return *b.other
+}
+
+// newLabels returns the bounded label values of something that has names.
+func newLabels(most int) *bounded[string, string] {
+	return newBounded(most, label, func(label string) string { return label })
 }
 
 // label converts a value into valid UTF-8: Prometheus panics on anything else.
@@ -57,44 +74,6 @@ func (k ruleKey) label() string {
 		return label(k.name)
 	}
 	return label(k.pattern + ":" + k.name)
-}
-
-// seriesSet holds the series of each rule; the rules beyond the bound share one.
-type seriesSet struct {
-	mu     sync.RWMutex
-	rules  map[ruleKey]*series
-	max    int
-	other  *series
-	create func(rule string) *series
-}
-
-func newSeriesSet(bound int, create func(string) *series) *seriesSet {
-	return &seriesSet{rules: make(map[ruleKey]*series), max: bound, create: create}
-}
-
-func (s *seriesSet) of(rule ruleKey) *series {
-	s.mu.RLock()
-	known, full := s.rules[rule], s.other
-	s.mu.RUnlock()
-	switch {
-	case known != nil:
-		return known
-	case full != nil: // no new rule gets its own series any more
-		return full
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if known := s.rules[rule]; known != nil {
-		return known
-	}
-	if len(s.rules) < s.max {
-		s.rules[rule] = s.create(rule.label())
-		return s.rules[rule]
-	}
-	if s.other == nil {
-		s.other = s.create(Other)
-	}
-	return s.other
 }
 
 func (m *Metrics) newSeries(rule string) *series {

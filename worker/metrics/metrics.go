@@ -6,7 +6,7 @@
 //
 // Labels are bounded and contain nothing personal. rule is the place of a rule in the policy, such as
 // payments/*/refunds:refunds, never the tenant that the star stands for. Rules beyond the first
-// Config.MaxRules are counted together as rule="other".
+// thousand are counted together as rule="other".
 package metrics
 
 import (
@@ -25,19 +25,14 @@ const (
 	None  = "none"  // no decision, so the rule is unknown
 )
 
-// The bounds of labels that have few values by nature: queues are configured, kinds and outcomes are
-// constants in the source.
+// maxRules and maxQueues are how many rules and queues have label values of their own. A rule costs about 25 series.
 const (
-	maxQueues   = 100
-	maxKinds    = 100
-	maxOutcomes = 20
+	maxRules  = 1000
+	maxQueues = 100
 )
 
 // Config configures a Metrics. The zero value works.
 type Config struct {
-	// MaxRules is how many rules have their own label value. Each costs about 25 series. Defaults to
-	// 1000.
-	MaxRules int
 	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
 	// absent.
 	Version string
@@ -75,20 +70,17 @@ type Metrics struct {
 	up         prometheus.Gauge
 	faulty     prometheus.Gauge
 	outages    prometheus.Counter
-	polls      *looks
+	polls      *polls
 	version    prometheus.Gauge
 	signals    *prometheus.CounterVec
 	events     *prometheus.CounterVec
 	deliveries *prometheus.CounterVec
 	collectors []prometheus.Collector
 
-	rules    *seriesSet
-	unreal   *labelSet // shadow rules
-	queues   *labelSet
-	kinds    *labelSet
-	outcomes *labelSet
-	redis    redisState
-	traceID  func(context.Context) string
+	rules       *bounded[ruleKey, *series]
+	shadowRules *bounded[string, string]
+	queues      *bounded[string, string]
+	traceID     func(context.Context) string
 }
 
 // Buckets in seconds, in steps of about three: a decision takes a round trip, a wait between a
@@ -102,24 +94,15 @@ var (
 
 // New returns a Metrics with all counts at zero.
 func New(cfg Config) *Metrics {
-	if cfg.MaxRules <= 0 {
-		cfg.MaxRules = 1000
-	}
 	if cfg.TraceID == nil {
 		cfg.TraceID = func(context.Context) string { return "" }
 	}
-	m := &Metrics{
-		traceID:  cfg.TraceID,
-		unreal:   newLabelSet(cfg.MaxRules),
-		queues:   newLabelSet(maxQueues),
-		kinds:    newLabelSet(maxKinds),
-		outcomes: newLabelSet(maxOutcomes),
-	}
-	m.rules = newSeriesSet(cfg.MaxRules, m.newSeries)
+	m := &Metrics{traceID: cfg.TraceID, shadowRules: newLabels(maxRules), queues: newLabels(maxQueues)}
+	m.rules = newBounded(maxRules, ruleKey.label, m.newSeries)
 	m.makeRuleMetrics()
 	m.makeTaskMetrics()
 	m.makeHealthMetrics(cfg.Version)
-	add(m, newShared(cfg))
+	add(m, newShared(cfg.Snapshot))
 	return m
 }
 
@@ -158,7 +141,7 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.faulty = gauge(m, "limits_file_faulty", "1 while the limits file was changed into one that cannot be used, 0 otherwise.")
 	m.version = gauge(m, "policy_version", "The version of the limits that is in force in this process, 0 if it is not from Redis.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
-	m.polls = add(m, newLooks())
+	m.polls = add(m, newPolls())
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
 	m.events = counters(m, "events_total", "Events that this process reported, by kind.", "kind")
 	m.deliveries = counters(m, "event_deliveries_total", "Deliveries of events to the webhook, by outcome.", "outcome")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -16,14 +15,6 @@ import (
 // Decided counts one decision of a limiter: the result of each rule on its path, and how long it took. The
 // trace of a denied request is the exemplar of its wait. It implements throttle.Observer.
 func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
-	trace := ""
-	if err == nil && !d.Allowed {
-		trace = m.traceID(ctx)
-	}
-	m.decided(d, took, err, trace)
-}
-
-func (m *Metrics) decided(d throttle.Decision, took time.Duration, err error, trace string) {
 	if !d.Handed { // else no call was made
 		m.deciding.Observe(took.Seconds())
 	}
@@ -33,6 +24,10 @@ func (m *Metrics) decided(d throttle.Decision, took time.Duration, err error, tr
 	case err != nil:
 		m.rules.of(ruleKey{name: None}).failed.Inc()
 		return
+	}
+	trace := ""
+	if !d.Allowed {
+		trace = m.traceID(ctx)
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
@@ -62,11 +57,11 @@ func (s *series) decided(r *throttle.RuleState, degraded bool, trace string) {
 }
 
 // Shadowed counts the decision of a shadow rule about a start. Set it as throttle.Config.OnShadow.
-func (m *Metrics) Shadowed(one throttle.Shadowed) {
-	rule := m.unreal.of(ruleKey{one.Pattern, one.Rule}.label())
-	m.shadows.WithLabelValues(rule, m.outcomes.of(string(one.Outcome))).Inc()
-	if one.Outcome == throttle.ShadowDenied && one.RetryAfter < throttle.Never {
-		m.shadowed.WithLabelValues(rule).Observe(one.RetryAfter.Seconds())
+func (m *Metrics) Shadowed(s throttle.Shadowed) {
+	rule := m.shadowRules.of(ruleKey{s.Pattern, s.Rule}.label())
+	m.shadows.WithLabelValues(rule, string(s.Outcome)).Inc()
+	if s.Outcome == throttle.ShadowDenied && s.RetryAfter < throttle.Never {
+		m.shadowed.WithLabelValues(rule).Observe(s.RetryAfter.Seconds())
 	}
 }
 
@@ -85,13 +80,9 @@ func (m *Metrics) PickedUp(queue string) { m.pickups.WithLabelValues(m.queues.of
 
 // Ran counts a run that ended in outcome after took, with its trace as an exemplar.
 func (m *Metrics) Ran(ctx context.Context, queue, outcome string, took time.Duration) {
-	m.ran(queue, outcome, took, m.traceID(ctx))
-}
-
-func (m *Metrics) ran(queue, outcome string, took time.Duration, trace string) {
 	queue = m.queues.of(queue)
-	m.runs.WithLabelValues(queue, m.outcomes.of(outcome)).Inc()
-	observe(m.running.WithLabelValues(queue), took, trace)
+	m.runs.WithLabelValues(queue, outcome).Inc()
+	observe(m.running.WithLabelValues(queue), took, m.traceID(ctx))
 }
 
 // maxTrace is the longest id that an exemplar takes: OpenMetrics bounds one to 128 characters, its label's name included.
@@ -116,7 +107,7 @@ func (m *Metrics) Rescheduled(queue string, wait time.Duration) {
 
 // MaxWaitExceeded counts a task of queue that waited too long, by its outcome.
 func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
-	m.maxWaits.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
+	m.maxWaits.WithLabelValues(m.queues.of(queue), became).Inc()
 }
 
 // Refused counts a task of queue that was put back for wait, until limits change or another worker may
@@ -147,47 +138,35 @@ func (m *Metrics) DispatcherPolled(provider, label string, again bool) {
 
 // Failed counts a fault. kind is a constant in the source, such as "release", never the text of an
 // error.
-func (m *Metrics) Failed(kind string) { m.errors.WithLabelValues(m.kinds.of(kind)).Inc() }
+func (m *Metrics) Failed(kind string) { m.errors.WithLabelValues(kind).Inc() }
 
 // Event counts an event that was reported, by a kind of package events.
-func (m *Metrics) Event(kind string) { m.events.WithLabelValues(m.kinds.of(kind)).Inc() }
+func (m *Metrics) Event(kind string) { m.events.WithLabelValues(kind).Inc() }
 
 // EventDelivery counts what became of a delivery to the webhook.
 func (m *Metrics) EventDelivery(outcome string) {
-	m.deliveries.WithLabelValues(m.outcomes.of(outcome)).Inc()
-}
-
-// redisState is whether Redis answered the last ping.
-type redisState struct {
-	mu    sync.Mutex
-	asked bool
-	up    bool
+	m.deliveries.WithLabelValues(outcome).Inc()
 }
 
 // LimitsFileFaulty records whether the limits file was changed into one that cannot be used.
 func (m *Metrics) LimitsFileFaulty(faulty bool) {
-	if faulty {
-		m.faulty.Set(1)
-		return
-	}
-	m.faulty.Set(0)
+	m.faulty.Set(flag(faulty))
 }
 
 // PolicyInForce records the version of the limits that is in force in this process.
 func (m *Metrics) PolicyInForce(version int64) { m.version.Set(float64(version)) }
 
-// RedisUp records whether Redis answers. An outage is counted once, when it begins.
+// RedisUp records a change of whether Redis answers.
 func (m *Metrics) RedisUp(up bool) {
-	m.redis.mu.Lock()
-	defer m.redis.mu.Unlock()
-	if m.redis.asked && m.redis.up == up {
-		return
+	m.up.Set(flag(up))
+	if !up {
+		m.outages.Inc()
 	}
-	m.redis.asked, m.redis.up = true, up
-	if up {
-		m.up.Set(1)
-		return
+}
+
+func flag(set bool) float64 {
+	if set {
+		return 1
 	}
-	m.up.Set(0)
-	m.outages.Inc()
+	return 0
 }

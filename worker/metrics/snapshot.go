@@ -40,8 +40,7 @@ const (
 
 // shared are the series that every worker reads from Redis, when it is scraped.
 type shared struct {
-	read     func(context.Context) (Snapshot, error)
-	maxRules int
+	read func(context.Context) (Snapshot, error)
 
 	limit, used, waiting, oldest, done *prometheus.Desc // by rule
 	runnable, active                   *prometheus.Desc // by queue
@@ -52,12 +51,12 @@ type shared struct {
 	last Snapshot
 }
 
-func newShared(cfg Config) *shared {
+func newShared(read func(context.Context) (Snapshot, error)) *shared {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(namespace+"_shared_"+name, help+" The same in every worker: take the maximum, not the sum.", labels, nil)
 	}
 	return &shared{
-		read: cfg.Snapshot, maxRules: cfg.MaxRules,
+		read:     read,
 		limit:    desc("rule_limit", "The most units of the rule at once.", "rule"),
 		used:     desc("rule_used", "Units taken of the rule, where most waits for it.", "rule"),
 		waiting:  desc("rule_waiting", "Units that wait under the rule.", "rule"),
@@ -89,7 +88,7 @@ func (s *shared) Collect(ch chan<- prometheus.Metric) {
 	}
 	partial := now.Survey.Partial
 	for i, r := range now.Survey.Rules {
-		if i >= s.maxRules {
+		if i >= maxRules {
 			partial = true
 			break
 		}
@@ -109,7 +108,7 @@ func (s *shared) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(s.useful, now.UsefulWorkers)
 	gauge(s.version, float64(now.PolicyVersion))
-	gauge(s.partial, map[bool]float64{true: 1}[partial])
+	gauge(s.partial, flag(partial))
 }
 
 func (s *shared) rule(gauge func(*prometheus.Desc, float64, ...string), r survey.Rule, at, oldest time.Time) {
