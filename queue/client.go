@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
@@ -191,7 +192,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	t := c.with(e.Task)
 	it.delay, it.maxWait, it.deadline = t.Delay, t.MaxWait, t.Deadline
 	if t.ID == "" {
-		t.ID, it.result.Random = randomID(), true
+		t.ID, it.result.Random = uuid.NewString(), true
 	}
 	it.result.ID, it.result.Queue, it.result.AppScope, it.result.Timeout = t.ID, t.Queue, c.appScope(t), t.Timeout
 	if c.turns.limiter != nil && t.Delay == 0 {

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -67,14 +68,11 @@ func (f *faults) add(field, format string, args ...any) {
 	}
 }
 
-// has reports whether a field already has a fault, so that one mistake is reported once.
+// has reports whether a field, or a part of it, already has a fault, so that one mistake is reported once.
 func (f faults) has(field string) bool {
-	for _, fault := range f {
-		if fault.Field == field {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f, func(fault Fault) bool {
+		return fault.Field == field || strings.HasPrefix(fault.Field, field+".")
+	})
 }
 
 func (f faults) err() error {

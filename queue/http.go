@@ -70,7 +70,7 @@ var ofConnection = map[string]bool{
 }
 
 func (h *HTTP) validateHeaders(found faults) faults {
-	var seen nameSet
+	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		switch {
 		case !httpsyntax.Token(name):
@@ -78,12 +78,13 @@ func (h *HTTP) validateHeaders(found faults) faults {
 			found.add("http.headers", "a name of %d bytes is no header name", len(name))
 		case ofConnection[http.CanonicalHeaderKey(name)]:
 			found.add("http.headers", "%q belongs to the connection, which is the worker's; leave it out", clip(name))
-		case !seen.add(strings.ToLower(name)):
+		case seen[strings.ToLower(name)]:
 			found.add("http.headers", "%q stands there twice, written differently", clip(name))
 		case strings.ContainsFunc(h.Headers[name], badInHeader) || !utf8.ValidString(h.Headers[name]):
 			// The value may be a secret: it is not quoted.
 			found.add("http.headers", "the value of %q holds a control character or is not UTF-8", clip(name))
 		}
+		seen[strings.ToLower(name)] = true
 	}
 	return found
 }

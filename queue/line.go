@@ -2,11 +2,16 @@ package queue
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -21,29 +26,25 @@ const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, dea
 //	{"type":"http","id":"inv-1","scope":"payments/acme","http":{"url":"https://api.example.com/charge"}}
 //
 // It is strict, so that a mistake costs a message and not a task. It refuses unknown and repeated
-// fields, wrong types, numbers and durations out of range, unpaired surrogates, and a second value
-// after the object. Absent fields stay zero in the Task. The error is an *InvalidError with every
-// fault; the Task then has only ID and Queue, if the line has valid ones.
+// fields, wrong types, numbers and durations out of range, text that is not valid UTF-8, and anything
+// after the object. Absent fields stay zero in the Task. The error is an *InvalidError: what is no
+// JSON, or repeats a field, is one fault, and otherwise every fault is listed; the Task then has only
+// ID and Queue, if the line has valid ones.
 func ParseLine(line []byte) (Task, error) { return parseLine(line, time.Now()) }
 
 func parseLine(line []byte, now time.Time) (Task, error) {
-	var found faults
 	if len(line) > MaxLine {
-		found.add("", "longer than %d bytes", MaxLine)
-		return Task{}, found.err()
+		return Task{}, &InvalidError{[]Fault{{Reason: fmt.Sprintf("longer than %d bytes", MaxLine)}}}
 	}
-	if !utf8.Valid(line) {
-		found.add("", "not valid UTF-8")
-		return Task{}, found.err()
+	d := decoder{json: jsontext.NewDecoder(bytes.NewBuffer(line))}
+	t, isObject := d.line()
+	switch {
+	case d.err != nil:
+		return Task{}, &InvalidError{[]Fault{syntaxFault(d.err)}}
+	case !isObject:
+		return Task{}, d.found.err()
 	}
-	obj, reason := object(line)
-	if reason != "" {
-		found.add("", "%s", reason)
-		return Task{}, found.err()
-	}
-	d := decoder{}
-	t := d.task(obj)
-	if found = t.validate(now, d.found); len(found) > 0 {
+	if found := t.validate(now, d.found); len(found) > 0 {
 		return found.named(t), found.err()
 	}
 	return t, nil
@@ -60,6 +61,38 @@ func (f faults) named(t Task) (name Task) {
 	return name
 }
 
+// syntaxFault returns the fault of a line that is not JSON, or that has a name twice.
+func syntaxFault(err error) Fault {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case !ok:
+		return Fault{Reason: "not JSON: " + err.Error()}
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		object, name := syntax.JSONPointer.Parent(), syntax.JSONPointer.LastToken()
+		return Fault{
+			Field:  clip(strings.Join(slices.Collect(object.Tokens()), ".")),
+			Reason: fmt.Sprintf("field %q stands there twice", clip(name)),
+		}
+	}
+	return Fault{Reason: fmt.Sprintf("not JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}
+}
+
+// taskLine is the JSON of a line, apart from the payload.
+type taskLine struct {
+	Type     string `json:"type"`
+	ID       string `json:"id,omitzero"`
+	Scope    string `json:"scope"`
+	Cost     any    `json:"cost,omitzero"`
+	Queue    string `json:"queue,omitzero"`
+	MaxRetry *int   `json:"max_retry,omitzero"`
+	Delay    string `json:"delay,omitzero"`
+	Timeout  string `json:"timeout,omitzero"`
+	Deadline string `json:"deadline,omitzero"`
+	MaxWait  string `json:"max_wait,omitzero"`
+	Priority int    `json:"priority,omitzero"`
+	HTTP     *HTTP  `json:"http,omitzero"`
+}
+
 // AppendLine appends the task as one line of NDJSON, without the newline, and returns the extended
 // slice. ParseLine reads an equal task back, apart from Remember, which a line does not hold. The
 // error is an *InvalidError.
@@ -67,268 +100,243 @@ func (t Task) AppendLine(dst []byte) ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return dst, err
 	}
-	start := len(dst)
-	dst = append(dst, '{')
-	for _, field := range t.lineFields() {
-		value, err := encodeJSON(field.value)
-		if err != nil {
-			return dst[:start], err
-		}
-		dst = fmt.Appendf(dst, "%q:", field.name)
-		dst = append(dst, value...)
-		dst = append(dst, ',')
+	line := taskLine{
+		Type: t.Type, ID: t.ID, Scope: t.Scope, Queue: t.Queue, MaxRetry: t.MaxRetry,
+		Delay: text(t.Delay), Timeout: text(t.Timeout), MaxWait: text(t.MaxWait), Priority: t.Priority, HTTP: t.HTTP,
 	}
-	if t.Payload != nil {
-		dst = append(dst, `"payload":`...)
-		dst = append(dst, onOneLine(t.Payload)...)
-		dst = append(dst, ',')
+	switch {
+	case len(t.Costs) > 0:
+		line.Cost = t.Costs
+	case t.Cost != 0:
+		line.Cost = t.Cost
 	}
-	dst[len(dst)-1] = '}'
-	if n := len(dst) - start; n > MaxLine {
-		found := faults{}
-		found.add("", "a line of %d bytes; %d at most", n, MaxLine)
-		return dst[:start], found.err()
+	if !t.Deadline.IsZero() {
+		line.Deadline = t.Deadline.UTC().Format(time.RFC3339Nano)
 	}
-	return dst, nil
+	text, err := encodeJSON(line)
+	if err != nil {
+		return dst, err
+	}
+	if t.Payload != nil { // as it stands: json.Marshal would write it in another way
+		text = append(text[:len(text)-1], `,"payload":`...)
+		text = append(append(text, onOneLine(t.Payload)...), '}')
+	}
+	if len(text) > MaxLine {
+		return dst, &InvalidError{[]Fault{{Reason: fmt.Sprintf("a line of %d bytes; %d at most", len(text), MaxLine)}}}
+	}
+	return append(dst, text...), nil
 }
 
-type lineField struct {
-	name  string
-	value any
-}
-
-// lineFields returns the fields that are not zero, in the order of the manual.
-func (t Task) lineFields() []lineField {
-	fields := []lineField{{"type", t.Type}}
-	put := func(present bool, name string, value any) {
-		if present {
-			fields = append(fields, lineField{name, value})
-		}
+func text(d time.Duration) string {
+	if d == 0 {
+		return ""
 	}
-	put(t.ID != "", "id", t.ID)
-	put(true, "scope", t.Scope)
-	put(t.Cost != 0, "cost", t.Cost)
-	put(len(t.Costs) > 0, "cost", t.Costs)
-	put(t.Queue != "", "queue", t.Queue)
-	put(t.MaxRetry != nil, "max_retry", t.MaxRetry)
-	put(t.Delay != 0, "delay", t.Delay.String())
-	put(t.Timeout != 0, "timeout", t.Timeout.String())
-	put(!t.Deadline.IsZero(), "deadline", t.Deadline.UTC().Format(time.RFC3339Nano))
-	put(t.MaxWait != 0, "max_wait", t.MaxWait.String())
-	put(t.Priority != 0, "priority", t.Priority)
-	put(t.HTTP != nil, "http", t.HTTP)
-	return fields
+	return d.String()
 }
 
 // onOneLine replaces the newlines between a payload's tokens, the only ones that valid JSON can hold,
 // by spaces.
 func onOneLine(payload []byte) []byte {
-	if !bytes.ContainsAny(payload, "\r\n") {
-		return payload
-	}
-	return bytes.Map(func(r rune) rune {
-		if r == '\n' || r == '\r' {
-			return ' '
-		}
-		return r
-	}, payload)
+	return bytes.ReplaceAll(bytes.ReplaceAll(payload, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
 }
 
-// decoder decodes the members of a line into fields and collects every fault.
-type decoder struct{ found faults }
-
-func (d *decoder) task(obj []byte) Task {
-	var t Task
-	d.each("", obj, func(name string, value []byte) {
-		switch name {
-		case "type":
-			t.Type = d.text(name, value)
-		case "scope":
-			t.Scope = d.text(name, value)
-		case "id":
-			t.ID = d.text(name, value)
-		case "cost":
-			t.Cost, t.Costs = d.cost(name, value)
-		case "queue":
-			t.Queue = d.text(name, value)
-		case "max_retry":
-			t.MaxRetry = Retries(int(d.number(name, value, 0, MaxRetries)))
-		case "delay":
-			t.Delay = d.duration(name, value)
-		case "timeout":
-			if t.Timeout = d.duration(name, value); t.Timeout == 0 && !d.found.has(name) {
-				d.found.add(name, "0 leaves no time to run; leave it out for the default")
-			}
-		case "deadline":
-			t.Deadline = d.time(name, value)
-		case "max_wait":
-			t.MaxWait = d.duration(name, value)
-		case "priority":
-			t.Priority = int(d.number(name, value, -MaxPriority, MaxPriority))
-		case "http":
-			t.HTTP = d.http(name, value)
-		case "payload":
-			t.Payload = bytes.Clone(value)
-		default:
-			d.found.add("", "unknown field %q; a line has %s", clip(name), lineFields)
-		}
-	})
-	return t
+// decoder decodes one line and collects every fault of its fields. err, what is no JSON, ends it.
+type decoder struct {
+	json  *jsontext.Decoder
+	found faults
+	err   error
 }
 
-func (d *decoder) http(field string, value []byte) *HTTP {
-	if !d.is(field, value, '{', "an object") {
-		return nil
+func (d *decoder) line() (t Task, isObject bool) {
+	isObject = d.each("", "one JSON object", func(name string) { d.field(&t, name) })
+	if _, err := d.json.ReadToken(); !errors.Is(err, io.EOF) {
+		d.fail(errors.New("something follows the object"))
 	}
+	return t, isObject
+}
+
+func (d *decoder) field(t *Task, name string) {
+	switch name {
+	case "type":
+		t.Type = d.text(name)
+	case "scope":
+		t.Scope = d.text(name)
+	case "id":
+		t.ID = d.text(name)
+	case "cost":
+		t.Cost, t.Costs = d.cost(name)
+	case "queue":
+		t.Queue = d.text(name)
+	case "max_retry":
+		t.MaxRetry = Retries(int(d.number(name, 0, MaxRetries)))
+	case "delay":
+		t.Delay = d.duration(name)
+	case "timeout":
+		if t.Timeout = d.duration(name); t.Timeout == 0 && !d.found.has(name) {
+			d.found.add(name, "0 leaves no time to run; leave it out for the default")
+		}
+	case "deadline":
+		t.Deadline = d.time(name)
+	case "max_wait":
+		t.MaxWait = d.duration(name)
+	case "priority":
+		t.Priority = int(d.number(name, -MaxPriority, MaxPriority))
+	case "http":
+		t.HTTP = d.http(name)
+	case "payload":
+		// The handler gets it as it stands, so it may repeat names.
+		d.fail(json.UnmarshalDecode(d.json, (*jsontext.Value)(&t.Payload), jsontext.AllowDuplicateNames(true)))
+	default:
+		d.found.add("", "unknown field %q; a line has %s", clip(name), lineFields)
+		d.value()
+	}
+}
+
+func (d *decoder) http(field string) *HTTP {
 	h := &HTTP{}
-	d.each(field, value, func(name string, value []byte) {
+	isObject := d.each(field, "an object", func(name string) {
 		switch name {
 		case "method":
-			h.Method = d.text("http.method", value)
+			h.Method = d.text("http.method")
 		case "url":
-			h.URL = d.text("http.url", value)
+			h.URL = d.text("http.url")
 		case "headers":
-			h.Headers = d.headers("http.headers", value)
+			h.Headers = d.headers("http.headers")
 		case "body":
-			h.Body = d.body("http.body", value)
+			h.Body = d.string("http.body")
 		default:
 			d.found.add(field, "unknown field %q; http has method, url, headers, body", clip(name))
+			d.value()
 		}
 	})
+	if !isObject {
+		return nil
+	}
 	return h
 }
 
-func (d *decoder) headers(field string, value []byte) map[string]string {
-	var headers map[string]string
-	if !d.is(field, value, '{', "an object of strings") {
-		return nil
-	}
-	d.each(field, value, func(name string, value []byte) {
+func (d *decoder) headers(field string) (headers map[string]string) {
+	d.each(field, "an object of strings", func(name string) {
 		if headers == nil {
-			headers = make(map[string]string)
+			headers = map[string]string{}
 		}
-		headers[name] = d.body(field, value)
+		headers[name] = d.string(field)
 	})
 	return headers
 }
 
-// each calls f once for every member of an object. A repeated name is a fault.
-func (d *decoder) each(field string, obj []byte, f func(name string, value []byte)) {
-	var seen nameSet
-	members(obj, func(quoted, value []byte) {
-		name, reason := fieldName(quoted)
-		switch {
-		case reason != "":
-			d.found.add(field, "a field's name: %s", reason)
-		case seen.add(name):
-			f(name, value)
-		default:
-			d.found.add(field, "field %q stands there twice", clip(name))
+// cost reads a number, or an object of numbers by unit.
+func (d *decoder) cost(field string) (int64, policy.Costs) {
+	if d.json.PeekKind() != jsontext.KindBeginObject {
+		return d.number(field, 1, MaxCost), nil
+	}
+	costs := policy.Costs{}
+	d.each(field, "", func(unit string) { costs[unit] = d.number(field+"."+clip(unit), 0, MaxCost) })
+	return 0, costs
+}
+
+// each calls f with the name of each member of the object that comes next; f reads the value. It
+// returns false if no object comes next.
+func (d *decoder) each(field, want string, f func(name string)) bool {
+	if !d.is(field, jsontext.KindBeginObject, want) {
+		return false
+	}
+	d.token()
+	for d.err == nil {
+		token := d.token()
+		if d.err != nil || token.Kind() == jsontext.KindEndObject {
+			break
 		}
-	})
+		f(token.String())
+	}
+	return true
 }
 
-// fieldNames holds the names of all known fields, so that a name is not allocated again for each line.
-var fieldNames = func() map[string]string {
-	names := map[string]string{}
-	for name := range strings.SplitSeq(lineFields+", method, url, headers, body", ", ") {
-		names[strconv.Quote(name)] = name
-	}
-	return names
-}()
-
-func fieldName(quoted []byte) (name, reason string) {
-	if name, ok := fieldNames[string(quoted)]; ok {
-		return name, ""
-	}
-	return unquote(quoted)
-}
-
-// is reports whether a value begins as its kind does, and adds a fault if it does not.
-func (d *decoder) is(field string, value []byte, first byte, want string) bool {
-	if value[0] == first {
+// is reports whether a value of a kind comes next. If not, it adds a fault and skips the value.
+func (d *decoder) is(field string, kind jsontext.Kind, want string) bool {
+	got := d.json.PeekKind()
+	if got == kind {
 		return true
 	}
-	d.found.add(field, "want %s, got %s", want, kindOf(value))
+	d.value()
+	d.found.add(field, "want %s, got %s", want, kindNames[got])
 	return false
 }
 
-// body reads a string, which may be empty.
-func (d *decoder) body(field string, value []byte) string {
-	if !d.is(field, value, '"', "a string") {
+var kindNames = map[jsontext.Kind]string{
+	jsontext.KindBeginObject: "an object", jsontext.KindBeginArray: "a list", jsontext.KindString: "a string", jsontext.KindNumber: "a number",
+	jsontext.KindTrue: "true", jsontext.KindFalse: "false", jsontext.KindNull: "null",
+}
+
+func (d *decoder) token() jsontext.Token {
+	token, err := d.json.ReadToken()
+	d.fail(err)
+	return token
+}
+
+// value reads any value. It can be used until the next one is read.
+func (d *decoder) value() jsontext.Value {
+	value, err := d.json.ReadValue()
+	d.fail(err)
+	return value
+}
+
+func (d *decoder) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+// string reads a string, which may be empty.
+func (d *decoder) string(field string) string {
+	if !d.is(field, jsontext.KindString, "a string") {
 		return ""
 	}
-	text, reason := unquote(value)
-	if reason != "" {
-		d.found.add(field, "%s", reason)
-	}
-	return text
+	return d.token().String()
 }
 
 // text reads a string that is not empty.
-func (d *decoder) text(field string, value []byte) string {
-	text := d.body(field, value)
+func (d *decoder) text(field string) string {
+	text := d.string(field)
 	if text == "" && !d.found.has(field) {
 		d.found.add(field, "empty; leave it out where it has a default")
 	}
 	return text
 }
 
-// cost reads a number, or an object of numbers by unit.
-func (d *decoder) cost(field string, value []byte) (int64, policy.Costs) {
-	if value[0] != '{' {
-		return d.number(field, value, 1, MaxCost), nil
-	}
-	costs := policy.Costs{}
-	d.each(field, value, func(unit string, value []byte) {
-		before := len(d.found)
-		costs[unit] = d.number(field, value, 0, MaxCost)
-		for i := range d.found[before:] {
-			d.found[before+i].Reason = fmt.Sprintf("of %q: %s", clip(unit), d.found[before+i].Reason)
-		}
-	})
-	return 0, costs
-}
-
 // number reads a whole number that is written in digits.
-func (d *decoder) number(field string, value []byte, low, high int64) int64 {
-	if c := value[0]; c != '-' && (c < '0' || c > '9') {
-		d.found.add(field, "want a whole number, got %s", kindOf(value))
+func (d *decoder) number(field string, low, high int64) int64 {
+	if !d.is(field, jsontext.KindNumber, "a whole number") {
 		return 0
 	}
-	n, err := strconv.ParseInt(string(value), 10, 64)
+	text := string(d.value())
+	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
-	case bytes.ContainsAny(value, ".eE"):
-		d.found.add(field, "%s is not a whole number in plain digits, such as 1000", clip(value))
-	case value[0] == '-' && (err != nil || n < low):
-		d.found.add(field, "%s is below %d", clip(value), low)
+	case strings.ContainsAny(text, ".eE"):
+		d.found.add(field, "%s is not a whole number in plain digits, such as 1000", clip(text))
+	case err != nil && strings.HasPrefix(text, "-"):
+		d.found.add(field, "%s is below %d", clip(text), low)
 	case err != nil:
-		d.found.add(field, "%s is above %d", clip(value), high)
+		d.found.add(field, "%s is above %d", clip(text), high)
 	default:
 		checkRange(n, low, high, func(format string, args ...any) { d.found.add(field, format, args...) })
 	}
 	return n
 }
 
-func (d *decoder) duration(field string, value []byte) time.Duration {
-	if !d.is(field, value, '"', "a string such as \"90s\"") {
+func (d *decoder) duration(field string) time.Duration {
+	if !d.is(field, jsontext.KindString, "a string such as \"90s\"") {
 		return 0
 	}
-	text, reason := unquote(value)
-	if reason != "" {
-		d.found.add(field, "%s", reason)
-		return 0
-	}
-	span, err := ParseDuration(text)
+	span, err := ParseDuration(d.token().String())
 	if err != nil {
 		d.found.add(field, "%v", err)
-		return 0
 	}
 	return span
 }
 
-func (d *decoder) time(field string, value []byte) time.Time {
-	text := d.text(field, value)
+func (d *decoder) time(field string) time.Time {
+	text := d.text(field)
 	if d.found.has(field) {
 		return time.Time{}
 	}

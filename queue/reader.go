@@ -38,12 +38,11 @@ func Number(tasks iter.Seq[Task]) iter.Seq[Entry] {
 type Reader struct {
 	src  *bufio.Reader
 	line int
-	long []byte // holds a line that is longer than src's buffer
 }
 
 // NewReader returns a Reader of src.
 func NewReader(src io.Reader) *Reader {
-	return &Reader{src: bufio.NewReaderSize(src, 64<<10)}
+	return &Reader{src: bufio.NewReaderSize(src, MaxLine+len("\r\n")+1)}
 }
 
 // All returns the remaining entries. It ends after the last line, or after an Entry with the error of
@@ -70,7 +69,7 @@ func (r *Reader) Next() Entry {
 		if err != nil {
 			return Entry{Line: r.line, Err: err}
 		}
-		if len(bytes.Trim(text, jsonSpace)) == 0 {
+		if len(bytes.TrimSpace(text)) == 0 {
 			continue
 		}
 		e := Entry{Line: r.line}
@@ -81,47 +80,21 @@ func (r *Reader) Next() Entry {
 
 var byteOrderMark = []byte("\uFEFF")
 
-// readLine returns the next line without its end. Of a line longer than MaxLine it returns a beginning
-// that is longer than MaxLine.
+// readLine returns the next line without its end. Of a line longer than MaxLine it returns a part that
+// is longer, too.
 func (r *Reader) readLine() ([]byte, error) {
-	part, err := r.src.ReadSlice('\n')
-	if len(part) == 0 && err != nil {
-		return nil, r.sourceError(err)
+	text, err := r.src.ReadSlice('\n')
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = r.src.ReadSlice('\n')
 	}
-	r.line++
-	text := part
-	if errors.Is(err, bufio.ErrBufferFull) {
-		text, err = r.readLong(part)
+	switch {
+	case len(text) == 0 && errors.Is(err, io.EOF):
+		return nil, io.EOF
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("queue: read after line %d: %w", r.line, err)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.line-- // a partial line does not count
-		return nil, r.sourceError(err)
-	}
-	text = bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r"))
-	if r.line == 1 {
+	if r.line++; r.line == 1 {
 		text = bytes.TrimPrefix(text, byteOrderMark)
 	}
-	return text, nil
-}
-
-// readLong collects a line in r.long and drops the part beyond the limit.
-func (r *Reader) readLong(part []byte) ([]byte, error) {
-	const most = MaxLine + 2 // with "\r\n"
-	r.long = append(r.long[:0], part...)
-	for {
-		part, err := r.src.ReadSlice('\n')
-		if len(r.long) <= most {
-			r.long = append(r.long, part...)
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return r.long, err
-		}
-	}
-}
-
-func (r *Reader) sourceError(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.EOF
-	}
-	return fmt.Errorf("queue: read after line %d: %w", r.line, err)
+	return bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r")), nil
 }

@@ -1,13 +1,11 @@
 package queue
 
 import (
-	"bytes"
-	"encoding/json"
 	"math"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/go-json-experiment/json"
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -183,15 +181,5 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
 
-// encodeJSON is json.Marshal without the escapes for <, > and &.
-func encodeJSON(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
-}
-
-func randomID() string { return uuid.NewString() }
+// encodeJSON writes the fields of maps in order, so that equal tasks have equal payloads.
+func encodeJSON(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }

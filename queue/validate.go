@@ -1,12 +1,13 @@
 package queue
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -171,12 +172,8 @@ func checkDeadline(deadline time.Time, delay time.Duration, now time.Time, add a
 }
 
 func checkPayload(payload []byte, add adder) {
-	switch {
-	case payload == nil:
-	case !json.Valid(payload):
-		add("not one JSON value")
-	case !utf8.Valid(payload):
-		add("not valid UTF-8")
+	if payload != nil && !jsontext.Value(payload).IsValid(jsontext.AllowDuplicateNames(true)) {
+		add("not one JSON value, in UTF-8")
 	}
 }
 

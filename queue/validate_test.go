@@ -32,11 +32,11 @@ func TestValidate(t *testing.T) {
 				`cost: -1 is below 1; queue: "ä"; a queue name is letters, digits, _, - and .; max_retry: -1 is below 0; ` +
 				"priority: 1000000000 is above 1000000; delay: -1s is negative; timeout: 1ns is below a microsecond; " +
 				"remember: 96360h0m0s is above ten years (87600h0m0s); max_wait: -1h0m0s is negative; deadline: 1970-01-01T00:00:00Z has passed; " +
-				`payload: not one JSON value; http: only a task of type "http" has it; others carry a payload`,
+				`payload: not one JSON value, in UTF-8; http: only a task of type "http" has it; others carry a payload`,
 		},
-		"payload of two values": {queue.Task{Type: "mail", Scope: "a", Payload: []byte("1 2")}, "payload: not one JSON value"},
-		"empty payload":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte{}}, "payload: not one JSON value"},
-		"payload bytes":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte("\"\xff\"")}, "payload: not valid UTF-8"},
+		"payload of two values": {queue.Task{Type: "mail", Scope: "a", Payload: []byte("1 2")}, "payload: not one JSON value, in UTF-8"},
+		"empty payload":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte{}}, "payload: not one JSON value, in UTF-8"},
+		"payload bytes":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte("\"\xff\"")}, "payload: not one JSON value, in UTF-8"},
 		"binary body":           {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Body: "\xff"}}, "http.body: not valid UTF-8; a binary body cannot be carried as text"},
 		"binary header":         {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Headers: map[string]string{"X": "\xff"}}}, `http.headers: the value of "X" holds a control character or is not UTF-8`},
 		"binary url":            {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h/\xff"}}, "http.url: not valid UTF-8; write other bytes as %XX"},

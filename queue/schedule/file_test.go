@@ -117,7 +117,7 @@ func TestParseRefuses(t *testing.T) {
 		"a bad scope":        {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: a//b\n", `f:6:14: schedules.s.task.scope: "a//b": name 2 is empty`},
 		"a bad cost":         {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: r, scope: p, cost: 0}\n", `f:4:37: schedules.s.task.cost: 0 is below 1`},
 		"an odd number":      {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: 0x10}}}", `task.cost: cost is the number 0x10; write it as JSON does`},
-		"a cost by odd unit": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: {tokens: -1}}}}", `task.cost: of "tokens": -1 is below 0`},
+		"a cost by odd unit": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: {tokens: -1}}}}", `task.cost.tokens: -1 is below 0`},
 		"a cost as text":     {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: '5'}}}", `task.cost: want a whole number, got a string`},
 		"a time-out":         {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, timeout: 30}}}", `task.timeout: want a string such as "90s", got a number`},
 		"a wrong type":       {"schedules: {s: {cron: '@daily', task: {type: 5, scope: p}}}", `task.type: type is the number 5; write a text, or "5" in quotes if that text is meant`},
