@@ -102,6 +102,9 @@ func New(cfg Config) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Users != nil {
+		go cfg.Users.follow(h.jobs.ctx)
+	}
 	protected := http.NewCrossOriginProtection().Handler(h.mux)
 	return &Page{secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), h.jobs}, nil
 }

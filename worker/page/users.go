@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -13,12 +14,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"go.yaml.in/yaml/v4"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/filewatch"
 	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/control"
@@ -28,16 +29,15 @@ import (
 var bcryptCost = 12
 
 // Users are the people with passwords and the programs with tokens of one file. It is safe for
-// concurrent use. When the file changes, it is read again within five seconds, and people removed from
-// it are logged out. A file with an error leaves the users as they were.
+// concurrent use. While a Page uses it, it is read again a second or two after it has changed, or within
+// eleven where the system reports no changes, and people removed from it are logged out. A file with an
+// error leaves the users as they were.
 type Users struct {
 	path string
 
-	mu      sync.Mutex
-	checked time.Time // when the file was last checked
-	stamp   string
-	file    userFile
-	fault   error // what is wrong with the file now
+	mu    sync.Mutex
+	file  userFile
+	fault error // what is wrong with the file now
 }
 
 // userFile is the content of a file.
@@ -68,7 +68,7 @@ type token struct {
 // HashPassword and NewToken return its hashes. The error lists every fault with its line.
 func LoadUsers(path string) (*Users, error) {
 	u := &Users{path: path}
-	if u.refresh(time.Now()); u.fault != nil {
+	if u.read(); u.fault != nil {
 		return nil, u.fault
 	}
 	return u, nil
@@ -96,46 +96,38 @@ func NewToken() (token, hash string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// lookEvery is how often the file is checked while requests come.
-const lookEvery = 5 * time.Second
+// follow reads the file again whenever it has changed, until ctx ends.
+func (u *Users) follow(ctx context.Context) {
+	for range filewatch.Changes(ctx, u.path) {
+		u.read()
+	}
+}
 
-// refresh reads the file if it has changed. mu must not be held.
-func (u *Users) refresh(now time.Time) {
+// read reads the file. A file with an error leaves the users as they were.
+func (u *Users) read() {
+	parsed, err := readUsers(u.path)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if now.Sub(u.checked) < lookEvery {
-		return
-	}
-	u.checked = now
-	info, err := os.Stat(u.path)
-	if err != nil {
-		u.fault = fmt.Errorf("page: read users: %w", err)
-		return
-	}
-	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
-	if stamp == u.stamp {
-		return
-	}
-	file, err := os.Open(u.path)
-	if err != nil {
-		u.fault = fmt.Errorf("page: read users: %w", err)
-		return
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
-	if err != nil {
-		u.fault = fmt.Errorf("page: read users: %w", err)
-		return
-	}
-	parsed, err := parseUsers(u.path, data)
-	if u.stamp, u.fault = stamp, err; err == nil {
+	if u.fault = err; err == nil {
 		u.file = parsed
 	}
 }
 
+func readUsers(path string) (userFile, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return userFile{}, fmt.Errorf("page: read users: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
+	if err != nil {
+		return userFile{}, fmt.Errorf("page: read users: %w", err)
+	}
+	return parseUsers(path, data)
+}
+
 // current returns the present content of the file.
 func (u *Users) current() userFile {
-	u.refresh(time.Now())
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.file

@@ -268,14 +268,15 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	must(t, err)
 	h.heartbeat = 20 * time.Millisecond
 	s.handler = h.mux
+	go users.follow(t.Context())
 	write := func(name, password string) {
 		t.Helper()
 		hash, err := HashPassword(password)
 		must(t, err)
 		must(t, os.WriteFile(users.path, fmt.Appendf(nil, "people: {%s: {password: %q, role: admin}}\n", name, hash), 0o600))
-		users.mu.Lock()
-		users.checked, users.stamp = time.Time{}, ""
-		users.mu.Unlock()
+		for string(users.current().people[name].hash) != hash {
+			<-time.After(10 * time.Millisecond)
+		}
 	}
 	gets := func(code int, cookie *http.Cookie) {
 		t.Helper()
