@@ -2,7 +2,10 @@ package control
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -22,4 +25,113 @@ func (s *Service) audit(ctx context.Context, who Actor, c Change, made policysto
 	if len(made.Differences) == 0 {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "limits changed", attrs(c.Scope, c.Rule, "", "")...)
 	}
+}
+
+// A record names the first mostNamed tasks, and mostScopes scopes.
+const (
+	mostNamed  = 10
+	mostScopes = 20
+)
+
+// auditTasks records who changed which tasks, in the log and in Redis. Without a Store it is in the log alone, and so it is for a
+// Redis user that may change tasks and not the limits.
+func (s *Service) auditTasks(ctx context.Context, who Actor, c TaskChange, done TasksDone) error {
+	a := actionOf(who, c, done)
+	s.log.LogAttrs(ctx, slog.LevelInfo, "waiting tasks changed",
+		slog.String("who", a.By), slog.String("via", a.Via), slog.String("verb", a.Verb), slog.String("scope", a.Scope),
+		slog.String("queue", a.Queue), slog.String("type", a.Type), slog.String("after", a.To), slog.String("reason", a.Reason),
+		slog.Int("changed", a.Changed), slog.Int("left", a.Left), slog.Any("task_ids", a.TaskIDs))
+	if s.store == nil || len(done.Tasks) == 0 {
+		return nil
+	}
+	if err := s.store.RecordAction(context.WithoutCancel(ctx), a); err != nil && !errors.Is(err, policystore.ErrNotPermitted) {
+		return fmt.Errorf("the tasks were changed, and that is not in the history: %w", err)
+	}
+	return nil
+}
+
+func actionOf(who Actor, c TaskChange, done TasksDone) policystore.Action {
+	a := policystore.Action{
+		By: who.Name, Via: who.Via, Verb: string(c.Verb), Scope: c.Scope, Queue: c.Queue, Type: c.Type, Reason: c.Reason,
+		Changed: done.Changed, Left: len(done.Tasks) - done.Changed,
+	}
+	switch {
+	case c.Failed:
+		a.Verb = map[Verb]string{VerbRun: "retry", VerbCancel: "delete"}[c.Verb]
+	case c.Verb == VerbMove:
+		a.To = c.To
+	case c.Verb == VerbPriority:
+		a.To = fmt.Sprint("priority ", c.Priority)
+	}
+	for _, task := range done.Tasks {
+		if len(a.TaskIDs) < mostNamed {
+			a.TaskIDs = append(a.TaskIDs, task.ID)
+		}
+		if len(a.Scopes) < mostScopes && !slices.Contains(a.Scopes, task.Scope) {
+			a.Scopes = append(a.Scopes, task.Scope)
+		}
+	}
+	slices.Sort(a.Scopes) // scopes of a pattern are read in no order
+	return a
+}
+
+// Actions answers who changed waiting tasks, newest first: those of whose scopes an actor may see all. Costs one round trip.
+func (s *Service) Actions(ctx context.Context, who Actor) ([]policystore.Action, error) {
+	if s.store == nil {
+		return nil, errNoStore
+	}
+	all, err := s.store.Actions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.SeenActions(who, all), nil
+}
+
+// SeenActions are those of some Actions of whose scopes an actor may see all.
+func (s *Service) SeenActions(who Actor, all []policystore.Action) []policystore.Action {
+	return slices.DeleteFunc(slices.Clone(all), func(a policystore.Action) bool {
+		if who.seesAll() {
+			return false
+		}
+		hidden := func(scope string) bool { return s.May(who, VerbSee, scope) != nil }
+		moved := a.Verb == string(VerbMove) && hidden(a.To)
+		return moved || len(a.Scopes) == 0 || len(a.Scopes) == mostScopes || slices.ContainsFunc(a.Scopes, hidden)
+	})
+}
+
+// SeenChange is a version of the limits, reduced to what an actor may see of it.
+type SeenChange struct {
+	policystore.Change
+	// Hidden is the number of differences and resets in scopes that the actor may not see. If it is not
+	// zero, or if the differences are not known, the version has neither its line nor its reason: both may
+	// name what is hidden.
+	Hidden int
+}
+
+// SeenChange reduces a version to what an actor may see of it. It returns false if that is nothing.
+func (s *Service) SeenChange(who Actor, c policystore.Change) (seen SeenChange, some bool) {
+	if who.seesAll() {
+		return SeenChange{Change: c}, true
+	}
+	seen.Change = c
+	hidden := func(scope string) bool {
+		if s.May(who, VerbSee, scope) == nil {
+			return false
+		}
+		seen.Hidden++
+		return true
+	}
+	seen.Differences = slices.DeleteFunc(slices.Clone(c.Differences), func(d policystore.Difference) bool { return hidden(d.Scope) })
+	seen.Version.Resets = slices.DeleteFunc(slices.Clone(c.Version.Resets), func(r policystore.Reset) bool { return hidden(r.Scope) })
+	if seen.Hidden > 0 || !c.Known {
+		seen.Version.Change, seen.Version.Reason = "changed limits", ""
+	}
+	return seen, seen.Hidden == 0 || len(seen.Differences)+len(seen.Version.Resets) > 0
+}
+
+// SeenConflict is an error for a change that another one preceded, without what the actor may not see of
+// the other.
+func (s *Service) SeenConflict(who Actor, e *policystore.ConflictError) *policystore.ConflictError {
+	seen, _ := s.SeenChange(who, policystore.Change{Version: e.Now})
+	return &policystore.ConflictError{Want: e.Want, Now: seen.Version}
 }

@@ -1,10 +1,23 @@
+// Package control answers questions of people about running limits: where a task is and what it waits
+// for, which tasks wait in a scope, and who paused it. The program worker prints the answers, and
+// package page shows them. The package prints nothing itself.
+//
+// Answers are structs, and docs/json.md describes their JSON. They change nothing in Redis.
+//
+// The package also acts for people: Service.Apply changes the limits, and Service.ApplyTasks waiting
+// tasks. Each call names the Actor that it is for. The rights of actors are checked here and nowhere
+// else; the error is a *ForbiddenError.
 package control
 
 import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -115,4 +128,26 @@ func (s *Service) current(ctx context.Context) (*policystore.Version, time.Time)
 		return &v, at
 	}
 	return &v, s.now()
+}
+
+// Plain returns the text of an error without the name of its package.
+func Plain(err error) string {
+	text := err.Error()
+	for _, name := range []string{"throttle: ", "queue: ", "policystore: "} {
+		text = strings.TrimPrefix(text, name)
+	}
+	return text
+}
+
+// quote returns a name for a sentence. It adds quotes only if the name is empty, or cannot be printed
+// as it is.
+func quote(name string) string {
+	const most = 300
+	if len(name) > most {
+		name = strings.ToValidUTF8(name[:most], "") + "…"
+	}
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
 }

@@ -1,0 +1,205 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/internal/inspect"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+)
+
+// named are the scopes that a policy names, by name. "*" stands for no single name.
+type named struct {
+	of         *policy.Policy
+	byProvider map[string][]string
+	paused     []string // those with a pause of their own
+}
+
+// namedOf keeps the names of one policy: a tree of 100,000 scopes is walked once for each change of the limits.
+type namedOf struct {
+	mu   sync.Mutex
+	last *named
+}
+
+// named returns the scopes that the limits name. It does no I/O.
+func (s *Service) named() *named {
+	p := s.limiter.Policy()
+	s.names.mu.Lock()
+	defer s.names.mu.Unlock()
+	if s.names.last == nil || s.names.last.of != p {
+		n := &named{of: p, byProvider: map[string][]string{}}
+		_, tree := p.Limits()
+		for provider, config := range tree {
+			if provider != "*" {
+				n.add(provider, provider, config)
+				slices.Sort(n.byProvider[provider])
+			}
+		}
+		slices.Sort(n.paused)
+		s.names.last = n
+	}
+	return s.names.last
+}
+
+func (n *named) add(provider, at string, config policy.ScopeConfig) {
+	n.byProvider[provider] = append(n.byProvider[provider], at)
+	if config.Pause == policy.PauseOn {
+		n.paused = append(n.paused, at)
+	}
+	for name, below := range config.Scopes {
+		if name != "*" {
+			n.add(provider, at+"/"+name, below)
+		}
+	}
+}
+
+// pauses reports whether a scope has a pause of its own.
+func (n *named) pauses(scope string) bool {
+	_, is := slices.BinarySearch(n.paused, scope)
+	return is
+}
+
+func (n *named) has(scope string) bool {
+	provider, _, _ := strings.Cut(scope, "/")
+	_, is := slices.BinarySearch(n.byProvider[provider], scope)
+	return is
+}
+
+// Pause is the pause that holds a scope. docs/json.md has its fields.
+type Pause struct {
+	PausedScope string `json:"paused_scope,omitempty"`
+	PausedSince Time   `json:"paused_since,omitzero"`
+	PausedUntil Time   `json:"paused_until,omitzero"`
+	PausedBy    string `json:"paused_by,omitempty"`
+	PausedUser  string `json:"paused_user,omitempty"`
+}
+
+// PauseOf returns the pause that holds a scope under limits that were read before. It does no I/O.
+func (s *Service) PauseOf(scope string, limits Limits) Pause {
+	return s.pause(scope, limits.Version, limits.At)
+}
+
+// pause returns the pause that holds a scope, the outermost of several. v names its author, and may be
+// nil.
+func (s *Service) pause(scope string, v *policystore.Version, now time.Time) (p Pause) {
+	parsed, err := policy.ParseScope(scope)
+	if err != nil {
+		return p
+	}
+	bounds, _ := s.limiter.Policy().Match(parsed) // no rule is no pause
+	for _, b := range bounds {
+		if !b.Paused() || !b.Until.IsZero() && !now.Before(b.Until) {
+			continue
+		}
+		p = Pause{PausedScope: b.Scope.String(), PausedUntil: At(b.Until)}
+		if v != nil {
+			p.author(v, b.Pattern, now)
+		}
+		return p
+	}
+	return p
+}
+
+// author sets the author of a pause at a place of the limits, and whether it was made by hand or in the
+// file.
+func (p *Pause) author(v *policystore.Version, pattern string, now time.Time) {
+	if live, is := v.Paused(pattern, now); is {
+		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.Since)
+		if live.Since.IsZero() {
+			p.PausedSince = At(live.UpdatedAt)
+		}
+		return
+	}
+	source := v.File
+	if v.Imported != nil {
+		source = v.Imported
+	}
+	if source != nil {
+		p.PausedBy, p.PausedUser, p.PausedSince = source.By, source.User, At(source.At)
+	}
+}
+
+// Users lists the applications that may spend from a scope, if not all may. docs/json.md has its
+// fields.
+type Users struct {
+	Apps      []string `json:"apps,omitempty"`
+	AppsScope string   `json:"apps_scope,omitempty"` // the lowest level that lists them
+}
+
+// users returns the applications that may spend from a scope.
+func (s *Service) users(scope string) Users {
+	parsed, err := policy.ParseScope(scope)
+	if err != nil {
+		return Users{}
+	}
+	apps, level := s.limiter.Policy().AppsAt(parsed)
+	return Users{Apps: apps, AppsScope: level.String()}
+}
+
+// NoRule says whether no rule matches a scope, and since when. docs/json.md has its fields.
+type NoRule struct {
+	Unmatched      bool   `json:"unmatched,omitempty"`
+	UnmatchedSince int64  `json:"unmatched_since,omitempty"` // version
+	UnmatchedBy    string `json:"unmatched_by,omitempty"`
+	UnmatchedAt    Time   `json:"unmatched_at,omitzero"`
+
+	// Published says that the limits are the published ones, whose versions were searched.
+	Published bool `json:"-"`
+}
+
+// noRule returns since when no rule matches a scope. The scope must be one that no rule matches.
+func (s *Service) noRule(ctx context.Context, scope string) (NoRule, error) {
+	n := NoRule{Unmatched: true, Published: s.store != nil}
+	if !n.Published {
+		return n, nil
+	}
+	since, known, err := s.store.UnmatchedSince(ctx, scope)
+	if err != nil || !known {
+		return n, err
+	}
+	n.UnmatchedSince, n.UnmatchedBy, n.UnmatchedAt = since.Number, since.By, At(since.At)
+	return n, nil
+}
+
+// queued returns a limiter that finds the waiters of all scopes, whether the limits match them or not.
+// Its forecasts of starts mean nothing.
+func (s *Service) queued() (*throttle.Limiter, error) {
+	open, err := policy.New(policy.UnmatchedAllow, nil)
+	if err != nil {
+		return nil, err
+	}
+	return throttle.New(s.rdb, open, throttle.Config{Prefix: s.prefix})
+}
+
+// unmatchedScope returns the state of a scope that no rule matches, if it once had a rule, or if tasks
+// wait in it. Any other is probably mistyped, and is refused.
+func (s *Service) unmatchedScope(ctx context.Context, name string, refused error) (Scope, error) {
+	none, err := s.noRule(ctx, name)
+	if err != nil {
+		return Scope{}, err
+	}
+	limiter, err := s.queued()
+	if err != nil {
+		return Scope{}, err
+	}
+	got, err := inspect.Of(limiter.Waitlist()).Scope(ctx, name)
+	if err != nil {
+		return Scope{}, err
+	}
+	if none.UnmatchedSince == 0 && got.Waiting+got.Dispatched == 0 {
+		return Scope{}, refused
+	}
+	active, err := s.active(name)
+	return Scope{
+		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Scopes, Dispatched: got.Dispatched, Active: active, NoRule: none,
+	}, err
+}
+
+// IsUnmatched reports whether an error says that no rule matches a scope.
+func IsUnmatched(err error) bool { return errors.As(err, new(*policy.UnmatchedError)) }
