@@ -8,7 +8,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
@@ -116,7 +115,7 @@ func (c *command) forecast(ctx context.Context, f *batchFlags, rdb redis.Univers
 	sum, err := client.Forecast(ctx, entries, report.result)
 	stop()
 	if err == nil { // without an answer, nothing is said of what is not known
-		report.unserved, _ = control.Unserved(asynq.NewInspectorFromRedisClient(rdb), report.queues)
+		report.unserved, _ = control.Unserved(ctx, rdb, report.queues)
 	}
 	interrupted := err != nil && ctx.Err() != nil
 	werr := report.finish(sum, interrupted)

@@ -370,13 +370,14 @@ func (c *limitsCommand) set(ctx context.Context) error {
 
 func (c *limitsCommand) assign(ctx context.Context) error {
 	var as policystore.Assigned
+	given := map[string]bool{}
 	for _, word := range c.words[1:] {
 		key, value, _ := strings.Cut(word, "=")
-		field, is := control.AssignedFieldOf(key)
-		if !is || field.Given(as) {
+		if !slices.Contains(control.AssignedKeys, key) || given[key] {
 			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
-		if err := field.Read(&as, value); err != nil {
+		given[key] = true
+		if err := control.ReadAssigned(&as, key, value); err != nil {
 			return &cli.Error{What: err.Error(), Try: limitsHelp, Err: err}
 		}
 	}

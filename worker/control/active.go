@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,60 +10,39 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
 // pageSize is how many tasks one call of asynq returns.
 const pageSize = 200
 
-// active returns the number of active tasks of a scope and of the scopes below it.
-func (s *Service) active(name string) (int, error) {
-	active, err := ActiveTasks(s.inspector, func(scope string) bool { return isIn(scope, name) })
-	return len(active), err
-}
-
 // ActiveTask is a task that a worker has: it runs, or is held for its start.
 type ActiveTask struct{ Queue, ID, Type, Scope string }
 
-// ActiveInCost is how many Redis commands ActiveIn sends for each page of 200 active tasks, at most.
-const ActiveInCost = 5
-
-// ActiveIn returns the active tasks of one asynq queue whose scope is name or below it, as their headers have it. A queue that does
-// not exist has none.
-func (s *Service) ActiveIn(asynqQueue, name string) (list []ActiveTask, err error) {
-	err = eachActive(s.inspector, asynqQueue, func(t ActiveTask) {
-		if isIn(t.Scope, name) {
-			list = append(list, t)
-		}
-	})
-	return list, err
-}
-
-// isIn reports whether a scope is another or below it.
-func isIn(scope, name string) bool { return scope == name || strings.HasPrefix(scope, name+"/") }
-
-// ActiveTasks returns the active tasks whose headers name a wanted scope. It costs two
+// ActiveTasks returns the active tasks whose headers name a wanted scope, with their types. It costs two
 // calls for each queue and each page of active tasks. There are as many active tasks as workers have
 // slots.
-func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[waitlist.Ref]bool, error) {
+func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[waitlist.Ref]string, error) {
 	queues, err := inspector.Queues()
 	if err != nil {
 		return nil, err
 	}
-	seen := map[waitlist.Ref]bool{}
+	active := map[waitlist.Ref]string{}
 	for _, name := range queues {
 		err := eachActive(inspector, name, func(t ActiveTask) {
 			if wanted(t.Scope) {
-				seen[waitlist.Ref{Scope: t.Scope, Queue: name, ID: t.ID}] = true
+				active[waitlist.Ref{Scope: t.Scope, Queue: name, ID: t.ID}] = t.Type
 			}
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	return seen, nil
+	return active, nil
 }
 
 // eachActive calls do once for each active task of a queue.
@@ -88,54 +68,79 @@ func eachActive(inspector *asynq.Inspector, name string, do func(ActiveTask)) er
 	}
 }
 
-// servedFor is for how long the list of servers is good: asynq's costs three commands for each.
-const servedFor = 15 * time.Second
+// isIn reports whether a scope is another or below it.
+func isIn(scope, name string) bool { return scope == name || strings.HasPrefix(scope, name+"/") }
 
-// served knows which queues live workers serve. It is safe for concurrent use.
-type served struct {
-	mu     sync.Mutex
-	at     time.Time
-	queues []string
+// Server is one of asynq's servers, as it described itself some seconds ago.
+type Server = asynqread.ServerInfo
+
+const (
+	// serversFor is for how long the list of servers is good, and mostServers how many it has at most.
+	serversFor  = 15 * time.Second
+	mostServers = 1000
+)
+
+// servers is the list of asynq's servers. It is safe for concurrent use.
+type servers struct {
+	mu   sync.Mutex
+	read time.Time
+	list []Server
+	all  int
 }
 
-// unserved reports whether no live worker serves a queue. asynq forgets a worker that died within some seconds. Without an answer from
-// Redis it is false: nothing is said of what is not known.
-func (s *Service) unserved(ctx context.Context, queue string) bool {
-	served, known := s.serves(ctx, queue)
-	return known && !served
-}
-
-func (s *Service) servedByList(_ context.Context, queue string) (served, known bool) {
-	s.served.mu.Lock()
-	defer s.served.mu.Unlock()
-	if now := s.now(); s.served.at.IsZero() || now.Sub(s.served.at) >= servedFor {
-		servers, err := s.inspector.Servers()
-		if err != nil {
-			return false, false
-		}
-		s.served.at, s.served.queues = now, queuesOf(servers)
+// Servers returns asynq's live servers, oldest first, as they were 15 seconds ago at most, and how many
+// there are. Of more than 1000 the list has a part. A list costs two round trips.
+func (s *Service) Servers(ctx context.Context) (list []Server, all int, err error) {
+	l := &s.servers
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := s.now()
+	if !l.read.IsZero() && now.Sub(l.read) < serversFor {
+		return l.list, l.all, nil
 	}
-	return slices.Contains(s.served.queues, queue), true
+	if l.list, l.all, err = readServers(ctx, s.rdb, now); err == nil {
+		l.read = now
+	}
+	return l.list, l.all, err
 }
 
-// Unserved returns those of some queues that no live worker serves. It costs three calls for each of asynq's servers, and one.
-func Unserved(inspector *asynq.Inspector, queues []string) ([]string, error) {
-	servers, err := inspector.Servers()
+func readServers(ctx context.Context, rdb redis.UniversalClient, now time.Time) (list []Server, all int, err error) {
+	keys, all, err := asynqread.ServerKeys(ctx, rdb, now, mostServers)
 	if err != nil {
+		return nil, 0, err
+	}
+	byKey, err := asynqread.ReadServers(ctx, rdb, keys)
+	for _, server := range byKey {
+		list = append(list, server)
+	}
+	slices.SortFunc(list, func(a, b Server) int {
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID))
+	})
+	return list, all - (len(keys) - len(list)), err // without those that stopped just now
+}
+
+// Serves reports whether a live worker serves an asynq queue, and whether that is known. It costs what
+// Servers does.
+func (s *Service) Serves(ctx context.Context, queue string) (served, known bool) {
+	list, all, err := s.Servers(ctx)
+	served = serves(list, queue)
+	return served, err == nil && (served || len(list) == all)
+}
+
+// serves reports whether a server takes tasks of a queue. asynq forgets a server that died within some
+// seconds; one that stops takes no more tasks.
+func serves(list []Server, queue string) bool {
+	return slices.ContainsFunc(list, func(s Server) bool {
+		_, has := s.Queues[queue]
+		return has && s.Status == "active"
+	})
+}
+
+// Unserved returns those of some queues that no live worker serves. It costs two round trips.
+func Unserved(ctx context.Context, rdb redis.UniversalClient, queues []string) ([]string, error) {
+	list, all, err := readServers(ctx, rdb, time.Now())
+	if err != nil || len(list) < all { // nothing is said of what is not known
 		return nil, err
 	}
-	served := queuesOf(servers)
-	return slices.DeleteFunc(slices.Clone(queues), func(name string) bool { return slices.Contains(served, name) }), nil
-}
-
-func queuesOf(servers []*asynq.ServerInfo) (queues []string) {
-	for _, one := range servers {
-		if one.Status != "active" {
-			continue // it takes no more tasks
-		}
-		for name := range one.Queues {
-			queues = append(queues, name)
-		}
-	}
-	return queues
+	return slices.DeleteFunc(slices.Clone(queues), func(name string) bool { return serves(list, name) }), nil
 }

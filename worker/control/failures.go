@@ -12,13 +12,9 @@ import (
 	"github.com/headway-go/headway/worker/waiting"
 )
 
-const (
-	// newestFailed is how many archived tasks of an asynq queue Failed lists, the newest, and soonestFailed how
-	// many of those that are retried next it looks at.
-	newestFailed, soonestFailed = 1000, 400
-	// FailedCost is how many Redis commands Failed sends at most, with one page of active tasks.
-	FailedCost = 4 + 3*(newestFailed+soonestFailed)/pageSize + 3 + ActiveInCost
-)
+// newestFailed is how many archived tasks of an asynq queue Failed lists, the newest, and soonestFailed how
+// many of those that are retried next it looks at.
+const newestFailed, soonestFailed = 1000, 400
 
 // FailedTask is a task that failed: it is archived, or it is tried again.
 type FailedTask struct {
@@ -38,12 +34,6 @@ type FailedQueue struct {
 	Days            []*asynq.DailyStats // today and yesterday, by UTC; nil for none
 }
 
-// Cost returns about how many Redis commands it took to read it.
-func (q FailedQueue) Cost() int {
-	pages := (min(q.Archived, newestFailed) + min(q.Retry, soonestFailed) + 2*pageSize - 2) / pageSize
-	return 6 + 3*int(pages) + min(1, len(q.Active))*ActiveInCost
-}
-
 // Failed returns what failed and what runs of one asynq queue: of its archived tasks the newest 1,000, and
 // of those to be retried the next 400. A queue that does not exist has none. Who may see which task is for
 // the caller to ask, by May.
@@ -56,13 +46,13 @@ func (s *Service) Failed(ctx context.Context, name string) (q FailedQueue, err e
 	if q.Archived > 0 {
 		last := int(q.Archived-1)/pageSize + 1 // the newest are at the end
 		for page := last; page > 0 && page > last-newestFailed/pageSize; page-- {
-			if _, err := s.failedPage(s.inspector.ListArchivedTasks, name, page, &q); err != nil {
+			if _, err := failedPage(s.inspector.ListArchivedTasks, name, page, &q); err != nil {
 				return q, err
 			}
 		}
 	}
 	for page, full := 1, q.Retry > 0; full && page <= soonestFailed/pageSize; page++ {
-		if full, err = s.failedPage(s.inspector.ListRetryTasks, name, page, &q); err != nil {
+		if full, err = failedPage(s.inspector.ListRetryTasks, name, page, &q); err != nil {
 			return q, err
 		}
 	}
@@ -89,7 +79,7 @@ func (s *Service) failedCounts(ctx context.Context, name string) (n [3]int64, er
 type lister func(name string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
 
 // failedPage adds the failed tasks of a page, and reports whether the page was full.
-func (s *Service) failedPage(list lister, name string, page int, q *FailedQueue) (full bool, err error) {
+func failedPage(list lister, name string, page int, q *FailedQueue) (full bool, err error) {
 	tasks, err := list(name, asynq.Page(page), asynq.PageSize(pageSize))
 	if isGone(err) {
 		return false, nil
@@ -137,90 +127,67 @@ func ErrorKind(text string) string {
 	return strings.ToValidUTF8(kind[:min(len(kind), most)], "")
 }
 
-// meantFailed finds the failed tasks that a change is about, each of which the actor may change: those with
-// c.IDs, or those at c.Scope and below it, of c.Queue and with c.Error, as far as these are set. gone are
-// tasks that do not exist, or that the actor may not see.
-func (s *Service) meantFailed(ctx context.Context, who Actor, c TaskChange, most int, refused *Refused) (list, gone []meant, more bool, err error) {
-	queues := []string{c.Queue}
-	if c.Queue == "" {
-		if queues, err = s.inspector.Queues(); err != nil {
-			return nil, nil, false, err
-		}
-	}
-	take := func(info *asynq.TaskInfo) {
-		t := failedTask(info)
-		switch {
-		case s.May(who, VerbSee, t.Scope) != nil:
-			gone = append(gone, meant{t.Queue, t.ID, ""})
-		case s.refuses(who, c, t.Scope, 1, refused):
-		case len(list) >= most:
-			more = true
-		default:
-			list = append(list, meant{t.Queue, t.ID, t.Scope})
-		}
-	}
-	for _, id := range c.IDs {
-		found, err := s.find(ctx, id, queues)
-		if err != nil {
-			return nil, nil, false, err
-		}
-		for _, info := range found {
-			take(info)
-		}
-		if len(found) == 0 {
-			gone = append(gone, meant{c.Queue, id, ""})
-		}
-	}
-	if len(c.IDs) > 0 {
-		return list, gone, more, nil
-	}
-	for _, name := range queues {
-		for _, tasks := range []lister{s.inspector.ListArchivedTasks, s.inspector.ListRetryTasks} {
-			for page, full := 1, true; full && !more && page <= mostSearched/pageSize; page++ {
-				var q FailedQueue
-				if err = ctx.Err(); err == nil {
-					full, err = s.failedPage(tasks, name, page, &q)
-				}
-				if err != nil {
-					return nil, nil, false, err
-				}
-				for _, t := range q.Tasks {
-					if (c.Scope == "" || covers(c.Scope, t.Scope)) && (c.Error == "" || c.Error == t.Kind) {
-						take(&asynq.TaskInfo{Queue: t.Queue, ID: t.ID, Headers: map[string]string{queue.HeaderScope: t.Scope}})
-					}
-				}
-			}
-		}
-	}
-	return list, nil, more, nil // those that the actor may not see are not among what it asked for
-}
-
-// applyFailed retries or deletes failed tasks, and leaves those that have not failed by now.
-func (s *Service) applyFailed(ctx context.Context, who Actor, c TaskChange, most int, done *TasksDone) error {
-	list, gone, more, err := s.meantFailed(ctx, who, c, most, &done.Refused)
+// findFailed finds failed tasks, by their ids, or those of the change's scope, queue and error, as far as these
+// are set. It leaves those that the actor may not change.
+func (t *targets) findFailed(ctx context.Context) error {
+	queues, err := t.queues()
 	if err != nil {
 		return err
 	}
-	done.More = more
-	for _, one := range gone {
-		done.add(c, one, waiting.Gone)
-	}
-	tasks := waiting.New(s.rdb, s.limiter)
-	for _, one := range list {
-		if err := ctx.Err(); err != nil {
+	for _, id := range t.change.IDs {
+		found, err := t.s.find(ctx, id, queues)
+		if err != nil {
 			return err
 		}
-		out, err := s.changeFailed(ctx, tasks, c.Verb, one)
-		if err != nil {
-			return one.fault(err)
+		if len(found) == 0 {
+			t.gone = append(t.gone, target{t.change.Queue, id, ""})
 		}
-		done.add(c, one, out)
+		for _, info := range found {
+			scope := info.Headers[queue.HeaderScope]
+			if t.s.May(t.who, VerbSee, scope) != nil {
+				t.gone = append(t.gone, target{info.Queue, info.ID, ""})
+			} else if !t.refuses(scope, 1) {
+				t.add(target{info.Queue, info.ID, scope})
+			}
+		}
+	}
+	if len(t.change.IDs) > 0 {
+		return nil
+	}
+	for _, name := range queues {
+		for _, list := range []lister{t.s.inspector.ListArchivedTasks, t.s.inspector.ListRetryTasks} {
+			if err := t.findFailedIn(ctx, list, name); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb Verb, one meant) (Outcome, error) {
-	info, err := s.inspector.GetTaskInfo(one.queue, one.id)
+// findFailedIn finds failed tasks of one queue in one of asynq's states, of 100,000 at most.
+func (t *targets) findFailedIn(ctx context.Context, list lister, name string) error {
+	for page, full := 1, true; full && !t.more && page <= mostSearched/pageSize; page++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var q FailedQueue
+		var err error
+		if full, err = failedPage(list, name, page, &q); err != nil {
+			return err
+		}
+		for _, f := range q.Tasks {
+			meant := (t.change.Scope == "" || covers(t.change.Scope, f.Scope)) && (t.change.Error == "" || t.change.Error == f.Kind)
+			if meant && t.s.May(t.who, VerbSee, f.Scope) == nil && !t.refuses(f.Scope, 1) {
+				t.add(target{f.Queue, f.ID, f.Scope})
+			}
+		}
+	}
+	return nil
+}
+
+// changeFailed retries or deletes a failed task, and leaves it if it has not failed by now.
+func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb Verb, task target) (Outcome, error) {
+	info, err := s.inspector.GetTaskInfo(task.queue, task.id)
 	switch {
 	case isGone(err):
 		return waiting.Gone, nil
@@ -229,11 +196,11 @@ func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb V
 	case !hasFailed(info):
 		return outcomeOf(info.State), nil
 	case verb == VerbRun:
-		return tasks.RunNext(ctx, one.queue, one.id)
+		return tasks.RunNext(ctx, task.queue, task.id)
 	case info.State == asynq.TaskStateRetry:
-		return tasks.Cancel(ctx, one.queue, one.id)
+		return tasks.Cancel(ctx, task.queue, task.id)
 	}
-	if err := s.inspector.DeleteTask(one.queue, one.id); err != nil && !isGone(err) {
+	if err := s.inspector.DeleteTask(task.queue, task.id); err != nil && !isGone(err) {
 		return "", err
 	}
 	return TaskChanged, nil

@@ -14,40 +14,66 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// named are the scopes that a policy names, by name. "*" stands for no single name.
-type named struct {
-	of         *policy.Policy
+// Limits is the version of the limits that stands in Redis, read once for several answers. The zero
+// Limits is unknown.
+type Limits struct {
+	Version *policystore.Version // nil if the limits come from a file, or there are none
+	At      time.Time            // the server's time
+}
+
+// Limits reads the version of the limits that stands. It costs three round trips. A version that cannot
+// be read is unknown, and no error. The error is Redis's.
+func (s *Service) Limits(ctx context.Context) (Limits, error) {
+	if s.store == nil {
+		return Limits{At: s.now()}, nil
+	}
+	at, err := s.store.Time(ctx)
+	if err != nil {
+		return Limits{At: s.now()}, err
+	}
+	v, err := s.store.Current(ctx)
+	if err != nil {
+		return Limits{At: at}, nil //nolint:nilerr // Redis has answered: there are no limits, or later ones
+	}
+	return Limits{Version: &v, At: at}, nil
+}
+
+// namedScopes are the scopes that a policy names, by name. "*" stands for no single name.
+type namedScopes struct {
+	policy     *policy.Policy
 	byProvider map[string][]string
 	paused     []string // those with a pause of their own
 }
 
-// namedOf keeps the names of one policy: a tree of 100,000 scopes is walked once for each change of the limits.
-type namedOf struct {
+// namedCache keeps the scopes of one policy: a tree of 100,000 scopes is walked once for each change of
+// the limits.
+type namedCache struct {
 	mu   sync.Mutex
-	last *named
+	last *namedScopes
 }
 
 // named returns the scopes that the limits name. It does no I/O.
-func (s *Service) named() *named {
+func (s *Service) named() *namedScopes {
 	p := s.limiter.Policy()
 	s.names.mu.Lock()
 	defer s.names.mu.Unlock()
-	if s.names.last == nil || s.names.last.of != p {
-		n := &named{of: p, byProvider: map[string][]string{}}
-		_, tree := p.Limits()
-		for provider, config := range tree {
-			if provider != "*" {
-				n.add(provider, provider, config)
-				slices.Sort(n.byProvider[provider])
-			}
-		}
-		slices.Sort(n.paused)
-		s.names.last = n
+	if n := s.names.last; n != nil && n.policy == p {
+		return n
 	}
-	return s.names.last
+	n := &namedScopes{policy: p, byProvider: map[string][]string{}}
+	_, tree := p.Limits()
+	for provider, config := range tree {
+		if provider != "*" {
+			n.add(provider, provider, config)
+			slices.Sort(n.byProvider[provider])
+		}
+	}
+	slices.Sort(n.paused)
+	s.names.last = n
+	return n
 }
 
-func (n *named) add(provider, at string, config policy.ScopeConfig) {
+func (n *namedScopes) add(provider, at string, config policy.ScopeConfig) {
 	n.byProvider[provider] = append(n.byProvider[provider], at)
 	if config.Pause == policy.PauseOn {
 		n.paused = append(n.paused, at)
@@ -60,12 +86,12 @@ func (n *named) add(provider, at string, config policy.ScopeConfig) {
 }
 
 // pauses reports whether a scope has a pause of its own.
-func (n *named) pauses(scope string) bool {
+func (n *namedScopes) pauses(scope string) bool {
 	_, is := slices.BinarySearch(n.paused, scope)
 	return is
 }
 
-func (n *named) has(scope string) bool {
+func (n *namedScopes) has(scope string) bool {
 	provider, _, _ := strings.Cut(scope, "/")
 	_, is := slices.BinarySearch(n.byProvider[provider], scope)
 	return is
@@ -80,35 +106,29 @@ type Pause struct {
 	PausedUser  string `json:"paused_user,omitempty"`
 }
 
-// PauseOf returns the pause that holds a scope under limits that were read before. It does no I/O.
-func (s *Service) PauseOf(scope string, limits Limits) Pause {
-	return s.pause(scope, limits.Version, limits.At)
-}
-
-// pause returns the pause that holds a scope, the outermost of several. v names its author, and may be
-// nil.
-func (s *Service) pause(scope string, v *policystore.Version, now time.Time) (p Pause) {
+// PauseOf returns the pause that holds a scope, the outermost of several. It does no I/O.
+func (s *Service) PauseOf(scope string, limits Limits) (p Pause) {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {
 		return p
 	}
 	bounds, _ := s.limiter.Policy().Match(parsed) // no rule is no pause
 	for _, b := range bounds {
-		if !b.Paused() || !b.Until.IsZero() && !now.Before(b.Until) {
+		if !b.Paused() || !b.Until.IsZero() && !limits.At.Before(b.Until) {
 			continue
 		}
 		p = Pause{PausedScope: b.Scope.String(), PausedUntil: At(b.Until)}
-		if v != nil {
-			p.author(v, b.Pattern, now)
+		if limits.Version != nil {
+			p.setAuthor(limits.Version, b.Pattern, limits.At)
 		}
 		return p
 	}
 	return p
 }
 
-// author sets the author of a pause at a place of the limits, and whether it was made by hand or in the
+// setAuthor sets the author of a pause at a place of the limits, whether it was made by hand or in the
 // file.
-func (p *Pause) author(v *policystore.Version, pattern string, now time.Time) {
+func (p *Pause) setAuthor(v *policystore.Version, pattern string, now time.Time) {
 	if live, is := v.Paused(pattern, now); is {
 		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.Since)
 		if live.Since.IsZero() {
@@ -132,7 +152,6 @@ type Users struct {
 	AppsScope string   `json:"apps_scope,omitempty"` // the lowest level that lists them
 }
 
-// users returns the applications that may spend from a scope.
 func (s *Service) users(scope string) Users {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {
@@ -167,9 +186,9 @@ func (s *Service) noRule(ctx context.Context, scope string) (NoRule, error) {
 	return n, nil
 }
 
-// queued returns a limiter that finds the waiters of all scopes, whether the limits match them or not.
-// Its forecasts of starts mean nothing.
-func (s *Service) queued() (*throttle.Limiter, error) {
+// openLimiter returns a limiter that finds the waiters of all scopes, whether the limits match them or
+// not. Its forecasts of starts mean nothing.
+func (s *Service) openLimiter() (*throttle.Limiter, error) {
 	open, err := policy.New(policy.UnmatchedAllow, nil)
 	if err != nil {
 		return nil, err
@@ -184,7 +203,7 @@ func (s *Service) unmatchedScope(ctx context.Context, name string, refused error
 	if err != nil {
 		return Scope{}, err
 	}
-	limiter, err := s.queued()
+	limiter, err := s.openLimiter()
 	if err != nil {
 		return Scope{}, err
 	}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/inspect"
@@ -39,17 +37,6 @@ type Effect struct {
 	After  Last `json:"after,omitzero"`
 }
 
-// Last is when the last task of several starts.
-type Last struct {
-	// Start is zero if no clock can tell, or if no task waits.
-	Start Time `json:"start,omitzero"`
-	// Reason is what the scope whose tasks start last waits for. Rule and RuleScope are the rule that
-	// binds there.
-	Reason    Reason `json:"reason,omitempty"`
-	Rule      string `json:"rule,omitempty"`
-	RuleScope string `json:"rule_scope,omitempty"`
-}
-
 // String returns the effect as one sentence.
 func (e Effect) String() string {
 	if e.Waiting == 0 {
@@ -66,31 +53,6 @@ func (e Effect) String() string {
 		return text + ", the last " + e.Before.String() + ", with the change as without it"
 	}
 	return text + ", the last " + e.Before.String() + "; with the change, " + e.After.String()
-}
-
-// String returns the time in words.
-func (l Last) String() string {
-	by := ""
-	if l.Rule != "" && l.Reason != ReasonPaused {
-		by = ", by rule " + quote(l.Rule) + " of " + quote(l.RuleScope)
-	}
-	switch {
-	case l.Reason == ReasonUnmatched:
-		return "when a rule matches its scope"
-	case l.Start.IsZero() && l.Reason == ReasonPaused:
-		return "when " + quote(l.RuleScope) + " is resumed"
-	case l.Start.IsZero():
-		return "at a time that no clock tells" + by
-	}
-	return "at " + l.Start.String() + by
-}
-
-// counted returns a number with its noun.
-func counted(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.FormatInt(n, 10) + " " + many
 }
 
 // Preview works out the effect of a change, and changes nothing. Its errors are those of Apply. It
@@ -123,11 +85,7 @@ func (s *Service) previewReset(ctx context.Context, who Actor, c Change) (p Prev
 	if c.IfVersion > 0 && c.IfVersion != v.Number {
 		return p, &policystore.ConflictError{Want: c.IfVersion, Now: v}
 	}
-	told, err := s.limiter.UpstreamState(ctx, c.Scope)
-	if err != nil {
-		return p, err
-	}
-	rules, err := s.rules(ctx, c.Scope, told)
+	rules, err := s.Rules(ctx, who, c.Scope)
 	if err != nil {
 		return p, err
 	}
@@ -152,8 +110,8 @@ func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, er
 	if err != nil || len(queues) == 0 {
 		return e, err
 	}
-	for policy, last := range map[*policy.Policy]*Last{made.PolicyBefore: &e.Before, made.Policy: &e.After} {
-		limiter, err := throttle.New(s.rdb, policy, throttle.Config{Prefix: s.prefix})
+	for p, last := range map[*policy.Policy]*Last{made.PolicyBefore: &e.Before, made.Policy: &e.After} {
+		limiter, err := throttle.New(s.rdb, p, throttle.Config{Prefix: s.prefix})
 		if err != nil {
 			return e, err
 		}
@@ -193,7 +151,7 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []insp
 	}
 	for provider := range providers {
 		meant := slices.DeleteFunc(slices.Clone(places), func(place string) bool {
-			first, _, _ := strings.Cut(place, "/")
+			first := providerOf(place)
 			return first != "*" && first != provider
 		})
 		if len(meant) == 0 {

@@ -60,11 +60,6 @@ func (a Actor) Is(name string) bool {
 // seesAll reports whether the actor may see every scope.
 func (a Actor) seesAll() bool { return a.Role == RoleAdmin || a.Role > RoleNone && len(a.Scopes) == 0 }
 
-// sees reports whether a scope, or a place such as payments/*, is one of Scopes or below one.
-func (a Actor) sees(place string) bool {
-	return slices.ContainsFunc(a.Scopes, func(scope string) bool { return covers(scope, place) })
-}
-
 // covers reports whether a scope is at or below a place of the limits, such as payments/*.
 func covers(place, scope string) bool {
 	for more, has := true, true; more; {
@@ -105,6 +100,23 @@ const (
 	VerbPriority Verb = "priority"
 )
 
+// rights has the least role that may do each verb. An admin may do it everywhere, a viewer sees what its
+// Scopes name, and an owner does everything else in the scopes that it owns and below them. Nobody may do
+// a verb that is not here. There is no other table of rights.
+var rights = map[Verb]Role{
+	VerbSee:     RoleViewer,
+	VerbPayload: RoleOwner,
+	// Changes of limits.
+	VerbPause: RoleOwner, VerbDrain: RoleOwner, VerbResume: RoleOwner, VerbSet: RoleOwner, VerbRemove: RoleOwner, VerbUnset: RoleOwner,
+	VerbReset:    RoleOwner,
+	VerbRollback: RoleOwner, // at each scope that it changes
+	VerbAssign:   RoleAdmin, // the owner of a scope, and its share of what scopes share
+	VerbImport:   RoleAdmin,
+	// Changes of tasks.
+	VerbRun: RoleOwner, VerbCancel: RoleOwner, VerbClear: RoleOwner, VerbPriority: RoleOwner,
+	VerbMove: RoleOwner, // at both the scope that they leave and the one that they enter
+}
+
 // verbWords are the words for those verbs that a refusal does not name as they are.
 var verbWords = map[Verb]string{
 	VerbPayload: "read the payloads of", VerbRollback: "roll back", VerbRemove: "remove rules of", VerbSet: "set rules of", VerbAssign: "assign fields of",
@@ -112,98 +124,33 @@ var verbWords = map[Verb]string{
 	VerbPriority: "change the priority of tasks of",
 }
 
-// reach is where an actor may do something.
-type reach int
-
-const (
-	nowhere    reach = iota
-	own              // in the scopes that it owns, and below them
-	everywhere       // of VerbSee: in the actor's Scopes
-)
-
-// rights are the reach of each verb for each role. A role that a verb does not list has no right to it.
-// There is no other table of rights.
-var rights = map[Verb]map[Role]reach{
-	VerbSee:      {RoleViewer: everywhere, RoleOwner: everywhere, RoleAdmin: everywhere},
-	VerbPayload:  {RoleOwner: own, RoleAdmin: everywhere},
-	VerbPause:    {RoleOwner: own, RoleAdmin: everywhere},
-	VerbDrain:    {RoleOwner: own, RoleAdmin: everywhere},
-	VerbResume:   {RoleOwner: own, RoleAdmin: everywhere},
-	VerbRun:      {RoleOwner: own, RoleAdmin: everywhere},
-	VerbMove:     {RoleOwner: own, RoleAdmin: everywhere}, // both the scope that it leaves and the one that it enters
-	VerbCancel:   {RoleOwner: own, RoleAdmin: everywhere},
-	VerbClear:    {RoleOwner: own, RoleAdmin: everywhere},
-	VerbPriority: {RoleOwner: own, RoleAdmin: everywhere},
-	VerbSet:      {RoleOwner: own, RoleAdmin: everywhere},
-	VerbRemove:   {RoleOwner: own, RoleAdmin: everywhere},
-	VerbUnset:    {RoleOwner: own, RoleAdmin: everywhere},
-	VerbReset:    {RoleOwner: own, RoleAdmin: everywhere},
-	VerbRollback: {RoleOwner: own, RoleAdmin: everywhere}, // each scope that it changes
-	VerbAssign:   {RoleAdmin: everywhere},                 // the owner of a scope, and its share of what scopes share
-	VerbImport:   {RoleAdmin: everywhere},
+// may reports whether the role has the right to a verb at some place.
+func (r Role) may(verb Verb) bool {
+	least, is := rights[verb]
+	return is && r >= least && r <= RoleAdmin
 }
 
-// ForbiddenError is the error for an actor that lacks the right to what it asks for.
-type ForbiddenError struct {
-	Actor string
-	Verb  Verb
-	// Scope is the place, as in the limits; empty for all limits.
-	Scope string
-	// Owner is the owner of the scope, if it has one and the actor may see it. Hidden says that the actor
-	// may not see it.
-	Owner  string
-	Hidden bool
-	// Covers are the scopes that Scope, a place such as payments/*, covers and to which the actor has no
-	// right, as far as the actor may see them.
-	Covers []string
-	// Need is the least role that has the right. RoleNone means that the actor has the right to Scope
-	// itself, and lacks that to scopes that it covers.
-	Need Role
-}
-
-func (e *ForbiddenError) Error() string {
-	what := cmp.Or(verbWords[e.Verb], string(e.Verb)) + " "
-	if e.Scope == "" {
-		what += "all limits"
-	} else {
-		what += quote(e.Scope)
-	}
+// may reports whether the actor may do a verb at a place whose levels have some owners.
+func (a Actor) may(verb Verb, place string, owners []string) bool {
+	owns := a.Role == RoleOwner && slices.ContainsFunc(owners, a.Is)
 	switch {
-	case e.Need == RoleNone:
-		return fmt.Sprintf("%s may not %s: it also covers %s, and these are not %s's", e.Actor, what, e.covered(), e.Actor)
-	case e.Verb == VerbSee, e.Hidden:
-		return fmt.Sprintf("%s may not %s", e.Actor, what)
-	case e.Need == RoleAdmin || e.Scope == "":
-		return fmt.Sprintf("%s may not %s: only an admin may", e.Actor, what)
-	case e.Owner == "":
-		return fmt.Sprintf("%s may not %s: it has no owner, and only an admin may", e.Actor, what)
+	case !a.Role.may(verb):
+		return false
+	case a.Role == RoleAdmin, owns:
+		return true
+	case verb == VerbSee:
+		return len(a.Scopes) == 0 || slices.ContainsFunc(a.Scopes, func(scope string) bool { return covers(scope, place) })
 	}
-	return fmt.Sprintf("%s may not %s: its owner is %s", e.Actor, what, quote(e.Owner))
-}
-
-// covered lists what the place covers and the actor may not change.
-func (e *ForbiddenError) covered() string {
-	const most = 5
-	var names []string
-	for _, scope := range e.Covers[:min(most, len(e.Covers))] {
-		names = append(names, quote(scope))
-	}
-	if more := len(e.Covers) - most; more > 0 {
-		names = append(names, counted(int64(more), "more scope", "more scopes"))
-	}
-	if e.Hidden {
-		names = append(names, "scopes that "+e.Actor+" may not see")
-	}
-	return strings.Join(names, ", ")
+	return false
 }
 
 // May returns a *ForbiddenError if an actor has no right to a verb at a scope, or at a place such as
 // payments/*. An empty place is all limits. A change of the limits at payments/* also reaches each name
-// of its own, such as payments/acme, so the actor needs the right there too. A change of tasks does not:
+// of its own, such as payments/acme, so an owner needs the right there too. A change of tasks does not:
 // each task is checked at its scope. May checks the limits that are in force in this process, and does
 // no I/O.
 func (s *Service) May(who Actor, verb Verb, place string) error {
-	if err := s.mayAt(who, verb, place); err != nil || rights[verb][who.Role] != own || slices.Contains(taskVerbs, verb) {
+	if err := s.mayAt(who, verb, place); err != nil || who.Role != RoleOwner || verb == VerbSee || slices.Contains(taskVerbs, verb) {
 		return err
 	}
 	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place}
@@ -226,7 +173,7 @@ func (s *Service) May(who Actor, verb Verb, place string) error {
 // MaySomewhere returns a *ForbiddenError if an actor has no right to a verb at any place, by its role
 // alone.
 func (s *Service) MaySomewhere(who Actor, verb Verb) error {
-	if rights[verb][who.Role] > nowhere {
+	if who.Role.may(verb) {
 		return nil
 	}
 	return &ForbiddenError{Actor: who.Name, Verb: verb, Need: RoleAdmin}
@@ -234,37 +181,70 @@ func (s *Service) MaySomewhere(who Actor, verb Verb) error {
 
 // mayAt is May for the place alone, without the names that it covers.
 func (s *Service) mayAt(who Actor, verb Verb, place string) error {
-	owners := s.owners(place)
-	if who.allowed(verb, place, owners) {
+	var owners []string
+	if place != "" {
+		owners = s.limiter.Policy().Owners(place)
+	}
+	if who.may(verb, place, owners) {
 		return nil
 	}
-	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place, Need: RoleAdmin}
-	for role := RoleAdmin; role > RoleNone; role-- {
-		if rights[verb][role] > nowhere {
-			e.Need = role
-		}
-	}
-	if e.Hidden = !who.allowed(VerbSee, place, owners); len(owners) > 0 && !e.Hidden {
+	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place, Need: cmp.Or(rights[verb], RoleAdmin)}
+	if e.Hidden = !who.may(VerbSee, place, owners); len(owners) > 0 && !e.Hidden {
 		e.Owner = owners[len(owners)-1]
 	}
 	return e
 }
 
-// allowed reports whether the actor may do it, by the owners of the levels of a place.
-func (a Actor) allowed(verb Verb, place string, owners []string) bool {
-	owns := a.Role == RoleOwner && slices.ContainsFunc(owners, a.Is)
-	switch rights[verb][a.Role] {
-	case own:
-		return owns
-	case everywhere:
-		return verb != VerbSee || owns || a.seesAll() || a.sees(place)
-	}
-	return false
+// ForbiddenError is the error for an actor that lacks the right to what it asks for.
+type ForbiddenError struct {
+	Actor string
+	Verb  Verb
+	// Scope is the place, as in the limits; empty for all limits.
+	Scope string
+	// Owner is the owner of the scope, if it has one and the actor may see it. Hidden says that the actor
+	// may not see it.
+	Owner  string
+	Hidden bool
+	// Covers are the scopes that Scope, a place such as payments/*, covers and to which the actor has no
+	// right, as far as the actor may see them.
+	Covers []string
+	// Need is the least role that has the right. RoleNone means that the actor has the right to Scope
+	// itself, and lacks that to scopes that it covers.
+	Need Role
 }
 
-func (s *Service) owners(place string) []string {
-	if place == "" {
-		return nil
+func (e *ForbiddenError) Error() string {
+	text := e.Actor + " may not " + cmp.Or(verbWords[e.Verb], string(e.Verb)) + " "
+	if e.Scope == "" {
+		text += "all limits"
+	} else {
+		text += quote(e.Scope)
 	}
-	return s.limiter.Policy().Owners(place)
+	switch {
+	case e.Need == RoleNone:
+		return fmt.Sprintf("%s: it also covers %s, and these are not %s's", text, e.covered(), e.Actor)
+	case e.Verb == VerbSee, e.Hidden:
+		return text
+	case e.Need == RoleAdmin || e.Scope == "":
+		return text + ": only an admin may"
+	case e.Owner == "":
+		return text + ": it has no owner, and only an admin may"
+	}
+	return text + ": its owner is " + quote(e.Owner)
+}
+
+// covered lists what the place covers and the actor may not change.
+func (e *ForbiddenError) covered() string {
+	const most = 5
+	var names []string
+	for _, scope := range e.Covers[:min(most, len(e.Covers))] {
+		names = append(names, quote(scope))
+	}
+	if more := len(e.Covers) - most; more > 0 {
+		names = append(names, counted(int64(more), "more scope", "more scopes"))
+	}
+	if e.Hidden {
+		names = append(names, "scopes that "+e.Actor+" may not see")
+	}
+	return strings.Join(names, ", ")
 }

@@ -1,11 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/inspect"
@@ -13,6 +9,34 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
+
+// Reason is what a task waits for.
+type Reason = queue.Reason
+
+// The reasons. Those of package queue are what its forecasts know of.
+const (
+	ReasonRule        = queue.ReasonRule
+	ReasonRun         = queue.ReasonRun
+	ReasonSuspended   = queue.ReasonSuspended
+	ReasonPaused      = queue.ReasonPaused
+	ReasonUpstream    = queue.ReasonUpstream
+	ReasonHours       = queue.ReasonHours
+	ReasonDelay       = queue.ReasonDelay
+	ReasonCost        = Reason("cost")         // a higher limit: it costs more than a rule admits
+	ReasonQueuePaused = Reason("queue_paused") // asynq has paused its queue
+	ReasonUnmatched   = Reason("unmatched")    // a rule: none matches its scope
+)
+
+// Wait is what a task waits for, and the rule that binds. docs/json.md has its fields.
+type Wait struct {
+	Reason    Reason `json:"reason,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	RuleScope string `json:"rule_scope,omitempty"`
+}
+
+func waitOf(binding policy.MatchedRule, upstreamPaused bool) Wait {
+	return Wait{queue.ReasonOf(binding, upstreamPaused), binding.Rule.Name, binding.Scope.String()}
+}
 
 // Scope is what waits in a scope and below it, and for what. docs/json.md has its fields.
 type Scope struct {
@@ -24,9 +48,7 @@ type Scope struct {
 	Active     int    `json:"active"`
 	NextStart  Time   `json:"next_start,omitzero"`
 	Range
-	Reason    Reason `json:"reason,omitempty"`
-	Rule      string `json:"rule,omitempty"`
-	RuleScope string `json:"rule_scope,omitempty"`
+	Wait
 
 	// UpstreamUntil is the end of the API's pause that ends last, and UpstreamScope its scope.
 	UpstreamUntil Time   `json:"upstream_until,omitzero"`
@@ -77,14 +99,13 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 	}
 	r := Scope{
 		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Scopes, Dispatched: got.Dispatched,
-		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Users: s.users(name),
+		Wait: waitOf(got.Binding, got.Paused), Users: s.users(name),
 	}
 	if got.Waiting > 0 {
 		r.NextStart, r.Range = expected(got.At, got.NextStart)
-		r.Reason = queue.ReasonOf(got.Binding, got.Paused)
 	}
-	v, now := s.current(ctx)
-	r.Pause = s.pause(name, v, now)
+	limits, _ := s.Limits(ctx) // a pause is shown without its author
+	r.Pause = s.PauseOf(name, limits)
 	if r.Upstream, err = s.limiter.UpstreamState(ctx, name); err != nil {
 		return r, err
 	}
@@ -93,36 +114,36 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 			r.UpstreamUntil, r.UpstreamScope = At(p.Until), p.Scope
 		}
 	}
-	if r.Rules, err = s.rules(ctx, name, r.Upstream); err != nil {
+	now, err := s.limiter.Forecast(ctx, name)
+	if err != nil {
 		return r, err
 	}
+	r.Rules = rulesOf(now, r.Upstream)
 	if r.Active, err = s.active(name); err != nil {
 		return r, err
 	}
-	if r.Shadows, err = s.shadows(ctx, name); err != nil {
+	shadows, err := s.limiter.PeekShadows(ctx, name)
+	for _, state := range shadows {
+		r.Shadows = append(r.Shadows, Shadow{state.Rule, state.Scope, state.Limit, state.Remaining})
+	}
+	if err != nil {
 		return r, err
 	}
-	if r.Hours, err = s.hours(name); err != nil {
+	hours, err := s.limiter.Hours(name)
+	for _, h := range hours {
+		r.Hours = append(r.Hours, Hours{h.Rule.Name, h.Scope.String(), h.Holds, At(h.Changes)})
+	}
+	if err != nil {
 		return r, err
 	}
 	r.UpstreamEvents, err = s.UpstreamEvents(ctx, who, name)
 	return r, err
 }
 
-func (s *Service) hours(name string) (list []Hours, err error) {
-	all, err := s.limiter.Hours(name)
-	for _, h := range all {
-		list = append(list, Hours{h.Rule.Name, h.Scope.String(), h.Holds, At(h.Changes)})
-	}
-	return list, err
-}
-
-func (s *Service) shadows(ctx context.Context, name string) (list []Shadow, err error) {
-	states, err := s.limiter.PeekShadows(ctx, name)
-	for _, state := range states {
-		list = append(list, Shadow{state.Rule, state.Scope, state.Limit, state.Remaining})
-	}
-	return list, err
+// active returns the number of active tasks of a scope and of the scopes below it.
+func (s *Service) active(name string) (int, error) {
+	active, err := ActiveTasks(s.inspector, func(scope string) bool { return isIn(scope, name) })
+	return len(active), err
 }
 
 // Rule is the state of a rule that applies to a scope's tasks now. docs/json.md has its fields.
@@ -146,29 +167,31 @@ type Rule struct {
 	VendorLimit int64 `json:"vendor_limit,omitempty"` // the limit by the API's own words
 }
 
+// Counts returns what Used is a part of: the limit that is in force, which is the API's if it sent one.
+// For a token bucket it is the burst, whatever its rate is by now.
+func (r Rule) Counts() int64 {
+	if r.Admits > 0 && r.Algorithm != policy.TokenBucket {
+		return r.Admits
+	}
+	return r.Limit
+}
+
 // Rules returns the state of the rules that apply to a scope's tasks now, outermost first. Its errors
 // are those of Limiter.Forecast. It costs three round trips.
 func (s *Service) Rules(ctx context.Context, who Actor, scope string) ([]Rule, error) {
 	if err := s.May(who, VerbSee, scope); err != nil {
 		return nil, err
 	}
-	told, err := s.limiter.UpstreamState(ctx, scope)
+	upstream, err := s.limiter.UpstreamState(ctx, scope)
 	if err != nil {
 		return nil, err
 	}
-	return s.rules(ctx, scope, told)
-}
-
-func (s *Service) rules(ctx context.Context, scope string, told throttle.UpstreamState) (list []Rule, err error) {
 	now, err := s.limiter.Forecast(ctx, scope)
-	if err != nil {
-		return nil, err
-	}
-	return rulesOf(now, told), nil
+	return rulesOf(now, upstream), err
 }
 
 // rulesOf returns the rules of a forecast, with the API's corrections.
-func rulesOf(now throttle.Forecast, told throttle.UpstreamState) (list []Rule) {
+func rulesOf(now throttle.Forecast, upstream throttle.UpstreamState) (list []Rule) {
 	for _, state := range now.Rules {
 		if state.Paused {
 			continue
@@ -180,7 +203,7 @@ func rulesOf(now throttle.Forecast, told throttle.UpstreamState) (list []Rule) {
 		if state.Units > 0 && state.Per > 0 {
 			r.Pace = float64(state.Units) / state.Per.Seconds()
 		}
-		for _, c := range told.Corrections {
+		for _, c := range upstream.Corrections {
 			if c.Bound.Scope.String() == state.Scope && c.Bound.Rule.Name == state.Rule {
 				r.correct(c)
 			}
@@ -212,131 +235,4 @@ func resets(r throttle.RuleForecast, at time.Time) Time {
 		return Time{}
 	}
 	return At(at.Add(r.ResetAfter))
-}
-
-// Reason is what a task waits for.
-type Reason = queue.Reason
-
-// The reasons. Those of package queue are what its forecasts know of.
-const (
-	ReasonRule        = queue.ReasonRule
-	ReasonRun         = queue.ReasonRun
-	ReasonSuspended   = queue.ReasonSuspended
-	ReasonPaused      = queue.ReasonPaused
-	ReasonUpstream    = queue.ReasonUpstream
-	ReasonHours       = queue.ReasonHours
-	ReasonDelay       = queue.ReasonDelay
-	ReasonCost        = Reason("cost")         // a higher limit: it costs more than a rule admits
-	ReasonQueuePaused = Reason("queue_paused") // asynq has paused its queue
-	ReasonUnmatched   = Reason("unmatched")    // a rule: none matches its scope
-)
-
-// UpstreamEvent is a past change that an API's answer made. docs/json.md has its fields.
-type UpstreamEvent struct {
-	At        Time   `json:"at"`
-	What      string `json:"what"`
-	Scope     string `json:"scope"`
-	Rule      string `json:"rule,omitempty"`
-	Limit     int64  `json:"limit,omitempty"`
-	Until     Time   `json:"until,omitzero"`
-	Answered  string `json:"answered"`
-	Status    int    `json:"status,omitempty"`
-	RetryMS   *int64 `json:"retry_ms,omitempty"`
-	Host      string `json:"host,omitempty"`
-	answer    string
-	happening string
-}
-
-// UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first. It costs a command
-// for each level, in one round trip. The error is a *policy.ScopeError, or Redis's.
-func (s *Service) UpstreamEvents(ctx context.Context, who Actor, name string) (list []UpstreamEvent, err error) {
-	if err := s.May(who, VerbSee, name); err != nil {
-		return nil, err
-	}
-	list, err = s.upstreamEvents(ctx, name)
-	return s.SeenUpstreamEvents(who, list), err
-}
-
-// SeenUpstreamEvents returns events without the names of scopes that the actor may not see: an answer to one tenant's call may have
-// changed a rule that all share.
-func (s *Service) SeenUpstreamEvents(who Actor, list []UpstreamEvent) []UpstreamEvent {
-	list = slices.Clone(list)
-	for i, e := range list {
-		if e.Answered != e.Scope && s.May(who, VerbSee, e.Answered) != nil {
-			list[i].Answered = e.Scope
-		}
-	}
-	return list
-}
-
-func (s *Service) upstreamEvents(ctx context.Context, name string) (list []UpstreamEvent, err error) {
-	all, err := s.limiter.UpstreamEvents(ctx, name)
-	for _, e := range all {
-		one := UpstreamEvent{At: At(e.At), What: e.What, Scope: e.Scope, Rule: e.Rule, Limit: e.Limit, Answered: e.Answered, Status: e.Status, Host: e.Host}
-		if !e.Until.IsZero() {
-			one.Until = At(e.Until)
-		}
-		if e.RetryKnown {
-			ms := e.Retry.Milliseconds()
-			one.RetryMS = &ms
-		}
-		one.answer, one.happening = answerWords(e), changeWords(e)
-		list = append(list, one)
-	}
-	return list, err
-}
-
-// Answer is the API's answer in a few words: "429, retry after 30s".
-func (e UpstreamEvent) Answer() string { return e.answer }
-
-// Change is what it changed in a few words: "paused for 30s".
-func (e UpstreamEvent) Change() string { return e.happening }
-
-func answerWords(e throttle.UpstreamEvent) string {
-	switch {
-	case e.Status != 0 && e.RetryKnown:
-		return fmt.Sprintf("%d, retry after %s", e.Status, brief(e.Retry))
-	case e.Status != 0:
-		return fmt.Sprintf("%d, without a time", e.Status)
-	case e.What == "pause":
-		return "nothing left"
-	case e.What == "cut":
-		return "refused"
-	}
-	return "accepted"
-}
-
-func changeWords(e throttle.UpstreamEvent) string {
-	lasts := ""
-	if !e.Until.IsZero() {
-		lasts = " for " + brief(e.Until.Sub(e.At))
-	}
-	switch {
-	case e.What == "pause":
-		return "paused" + lasts
-	case e.What == "cut":
-		return "limit reduced; it grows back within " + brief(e.Until.Sub(e.At))
-	case e.What == "limit" && e.Limit > 0:
-		return fmt.Sprintf("its own limit is %d", e.Limit)
-	case e.What == "limit":
-		return "the configured limit applies again"
-	case e.What == "rise":
-		return "limit may grow above the configured one"
-	}
-	return cmp.Or(e.What, "unknown")
-}
-
-// brief writes a time for people: 1m instead of 1m0s.
-func brief(d time.Duration) string {
-	if d < time.Second {
-		return d.Round(time.Millisecond).String()
-	}
-	text := d.Round(time.Second).String()
-	if whole, is := strings.CutSuffix(text, "m0s"); is {
-		text = whole + "m"
-	}
-	if whole, is := strings.CutSuffix(text, "h0m"); is {
-		text = whole + "h"
-	}
-	return text
 }

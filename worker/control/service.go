@@ -10,7 +10,6 @@
 package control
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"strconv"
@@ -36,11 +35,6 @@ type Config struct {
 	KeyPrefix string
 	// Store is where these limits are published, with their authors. Nil if they come from a file.
 	Store *policystore.Store
-	// Inspector reads asynq's queues. Defaults to one over Redis.
-	Inspector *asynq.Inspector
-	// Served reports whether a live worker serves a queue of asynq, and whether that is known. Defaults to
-	// asynq's list of servers, which costs three commands for each of them and is good for 15 seconds.
-	Served func(ctx context.Context, queue string) (served, known bool)
 	// Now is the clock of this host. Defaults to time.Now.
 	Now func() time.Time
 	// Logger gets one line for each rule and each task that an actor has changed. Defaults to none.
@@ -56,20 +50,14 @@ type Service struct {
 	inspector *asynq.Inspector
 	now       func() time.Time
 	log       *slog.Logger
-	serves    func(ctx context.Context, queue string) (served, known bool)
-	served    served
-	names     namedOf
+	servers   servers
+	names     namedCache
 }
 
 // New returns a Service. It does no I/O.
 func New(cfg Config) *Service {
-	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, prefix: cfg.KeyPrefix, store: cfg.Store, inspector: cfg.Inspector, now: cfg.Now, log: cfg.Logger, serves: cfg.Served}
-	if s.inspector == nil {
-		s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
-	}
-	if s.serves == nil {
-		s.serves = s.servedByList
-	}
+	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, prefix: cfg.KeyPrefix, store: cfg.Store, now: cfg.Now, log: cfg.Logger}
+	s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -114,22 +102,6 @@ func expected(at time.Time, in throttle.Estimate) (Time, Range) {
 	return At(at.Add(in.In)), Range{At(at.Add(in.From)), At(at.Add(in.To))}
 }
 
-// current returns the version of the limits that stands in Redis, nil if it cannot be read or the
-// limits come from a file. It also returns the server's time, or this host's if that is unknown.
-func (s *Service) current(ctx context.Context) (*policystore.Version, time.Time) {
-	if s.store == nil {
-		return nil, s.now()
-	}
-	v, err := s.store.Current(ctx)
-	if err != nil {
-		return nil, s.now()
-	}
-	if at, err := s.store.Time(ctx); err == nil {
-		return &v, at
-	}
-	return &v, s.now()
-}
-
 // Plain returns the text of an error without the name of its package.
 func Plain(err error) string {
 	text := err.Error()
@@ -150,4 +122,18 @@ func quote(name string) string {
 		return strconv.Quote(name)
 	}
 	return name
+}
+
+// counted returns a number with its noun.
+func counted(n int64, noun, plural string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.FormatInt(n, 10) + " " + plural
+}
+
+// providerOf returns the first name of a scope.
+func providerOf(scope string) string {
+	provider, _, _ := strings.Cut(scope, "/")
+	return provider
 }

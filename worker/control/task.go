@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker"
 )
 
 // Task is the state of a task, and what it waits for. docs/json.md has its fields.
@@ -28,9 +29,7 @@ type Task struct {
 	Position  int64        `json:"position,omitempty"`
 	Start     Time         `json:"start,omitzero"`
 	Range
-	Reason        Reason `json:"reason,omitempty"`
-	Rule          string `json:"rule,omitempty"`
-	RuleScope     string `json:"rule_scope,omitempty"`
+	Wait
 	NoWorker      bool   `json:"no_worker,omitempty"`
 	NextProcessAt Time   `json:"next_process_at,omitzero"`
 	LastError     string `json:"last_error,omitempty"`
@@ -47,24 +46,19 @@ const (
 	TurnDispatched = "dispatched"
 )
 
-// Task returns the tasks of an id, one for each queue that has one. It costs two calls for each queue,
-// three for each of asynq's servers every 15 s, and some more for each task. It returns a *NoTaskError if
-// no queue has one, or none that the actor may see.
-func (s *Service) Task(ctx context.Context, who Actor, id string) ([]Task, error) {
-	queues, err := s.inspector.Queues()
-	if err != nil {
-		return nil, err
+// Task returns the tasks of an id in some of asynq's queues, or in all if none is named. It costs two calls
+// for each queue, what Servers costs, and some more for each task. It returns a *NoTaskError if no queue has
+// one, or none that the actor may see.
+func (s *Service) Task(ctx context.Context, who Actor, id string, queues ...string) (list []Task, err error) {
+	if len(queues) == 0 {
+		if queues, err = s.inspector.Queues(); err != nil {
+			return nil, err
+		}
 	}
-	return s.TaskIn(ctx, who, id, queues)
-}
-
-// TaskIn is Task for some of asynq's queues.
-func (s *Service) TaskIn(ctx context.Context, who Actor, id string, queues []string) ([]Task, error) {
 	found, err := s.find(ctx, id, queues)
 	if err != nil {
 		return nil, err
 	}
-	var list []Task
 	for _, info := range found {
 		task, err := s.task(ctx, info)
 		if err != nil {
@@ -98,7 +92,7 @@ func (s *Service) find(ctx context.Context, id string, queues []string) (found [
 		switch {
 		case err == nil:
 			found = append(found, info)
-		case !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
+		case !isGone(err):
 			return nil, err
 		}
 	}
@@ -111,7 +105,10 @@ func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) 
 		NextProcessAt: At(info.NextProcessAt), LastError: info.LastErr,
 	}
 	err := s.turn(ctx, info, &r)
-	r.NoWorker = err == nil && r.Waits() && s.unserved(ctx, info.Queue)
+	if err == nil && r.Waits() {
+		served, known := s.Serves(ctx, info.Queue)
+		r.NoWorker = known && !served
+	}
 	return r, err
 }
 
@@ -130,8 +127,8 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 	}
 	r.Scope, r.Cost, r.Costs, r.Priority = spec.Scope, spec.Cost, spec.Costs, spec.Priority
 	r.Users = s.users(spec.Scope)
-	v, now := s.current(ctx)
-	r.Pause = s.pause(spec.Scope, v, now)
+	limits, _ := s.Limits(ctx) // a pause is shown without its author
+	r.Pause = s.PauseOf(spec.Scope, limits)
 	got, err := inspect.Of(s.limiter.Waitlist()).Task(ctx, waitlist.Ref{Scope: spec.Scope, Queue: info.Queue, ID: info.ID})
 	if IsUnmatched(err) {
 		r.Error = Plain(err)
@@ -149,21 +146,16 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 	case got.Waits:
 		r.Turn, r.Position = TurnWaiting, got.Ahead+1
 		r.Start, r.Range = expected(got.At, got.Expected)
-		r.Rule, r.RuleScope, r.Reason = got.Binding.Rule.Name, got.Binding.Scope.String(), queue.ReasonOf(got.Binding, got.Paused)
-		s.heldUp(r)
+		r.Wait = waitOf(got.Binding, got.Paused)
+		if info, err := s.inspector.GetQueueInfo(r.Queue); err == nil && info.Paused {
+			r.Start, r.Range, r.Wait = Time{}, Range{}, Wait{Reason: ReasonQueuePaused}
+		}
 	case r.Waits():
 		if err := s.tooDear(spec); err != nil { // it lost its place
 			r.Reason, r.Error = ReasonCost, Plain(err)
 		}
 	}
 	return nil
-}
-
-// heldUp sets that a task waits for its asynq queue to be resumed, if that is paused.
-func (s *Service) heldUp(r *Task) {
-	if info, err := s.inspector.GetQueueInfo(r.Queue); err == nil && info.Paused {
-		r.Start, r.Range, r.Rule, r.RuleScope, r.Reason = Time{}, Range{}, "", "", ReasonQueuePaused
-	}
 }
 
 // tooDear returns a *policy.CostError for a task that the limits can never admit.
@@ -187,6 +179,28 @@ func (s *Service) tooDear(spec queue.Spec) (err error) {
 func (t *Task) Waits() bool { return waits(t.State) }
 
 func waits(state string) bool {
-	waiting := []asynq.TaskState{asynq.TaskStatePending, asynq.TaskStateScheduled, asynq.TaskStateRetry}
-	return slices.ContainsFunc(waiting, func(one asynq.TaskState) bool { return one.String() == state })
+	waiting := []string{asynq.TaskStatePending.String(), asynq.TaskStateScheduled.String(), asynq.TaskStateRetry.String()}
+	return slices.Contains(waiting, state)
+}
+
+// The sources of the scope of a task that has no header.
+const (
+	fromLine      = "line"
+	fromLastError = "last_error"
+)
+
+// found returns the scope that a worker's Spends gave to a task, from its last error or from its place in
+// the queue. Both results are empty if no worker has put the task back yet.
+func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
+	if scope, is := worker.WaitingScope(info.LastErr); is {
+		return scope, fromLastError, nil
+	}
+	if !waits(info.State.String()) {
+		return "", "", nil
+	}
+	scope, err = s.placeOf(ctx, info.Queue, info.ID)
+	if err != nil || scope == "" {
+		return "", "", err
+	}
+	return scope, fromLine, nil
 }

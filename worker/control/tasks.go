@@ -1,12 +1,12 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -146,21 +146,6 @@ func (c *TaskChange) checkTo(p *policy.Policy) error {
 	return err
 }
 
-// refuses reports whether an actor has no right to change tasks of a scope, and counts n of them.
-func (s *Service) refuses(who Actor, c TaskChange, scope string, n int64, refused *Refused) bool {
-	if s.mayTasks(who, c, scope) == nil {
-		return false
-	}
-	if s.May(who, VerbSee, scope) != nil {
-		return true
-	}
-	if *refused == nil {
-		*refused = Refused{}
-	}
-	(*refused)[scope] += n
-	return true
-}
-
 // mayTasks checks an actor's rights at the scope of each task, and at the scope that tasks enter.
 func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
 	if c.Verb == VerbMove {
@@ -172,34 +157,6 @@ func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
 		}
 	}
 	return nil
-}
-
-// meant is a task that a TaskChange is about.
-type meant struct{ queue, id, scope string }
-
-// Count returns the number of tasks that a TaskChange is about, and changes nothing. By queue and type
-// it counts 100,000 at most. The error is a *TaskChangeError, a *ForbiddenError, a *NoTaskError, one of
-// Policy.Check for the scope to move to, or Redis's.
-func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCount, err error) {
-	if err := s.checkTasks(who, c); err != nil {
-		return n, err
-	}
-	if c.Verb == VerbClear {
-		if n.At, err = s.rdb.Time(ctx).Result(); err != nil {
-			return n, err
-		}
-	}
-	if len(c.IDs) == 0 && c.Queue == "" && c.Type == "" && !c.Failed {
-		return n, s.countUnder(ctx, who, c, &n)
-	}
-	if c.Failed {
-		list, _, more, err := s.meantFailed(ctx, who, c, mostSearched, &n.Refused)
-		n.Tasks, n.More = int64(len(list)), more
-		return n, err
-	}
-	list, more, err := s.meant(ctx, who, c, mostSearched, &n.Refused)
-	n.Tasks, n.More = int64(len(list)), more
-	return n, err
 }
 
 func (s *Service) checkTasks(who Actor, c TaskChange) error {
@@ -216,6 +173,33 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 	return c.checkTo(s.limiter.Policy()) // what the limits name is for those alone that have the right
 }
 
+// Count returns the number of tasks that a TaskChange is about, and changes nothing. By queue and type
+// it counts 100,000 at most. The error is a *TaskChangeError, a *ForbiddenError, a *NoTaskError, one of
+// Policy.Check for the scope to move to, or Redis's.
+func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCount, err error) {
+	if err := s.checkTasks(who, c); err != nil {
+		return n, err
+	}
+	if c.Verb == VerbClear {
+		if n.At, err = s.rdb.Time(ctx).Result(); err != nil {
+			return n, err
+		}
+	}
+	t := &targets{s: s, who: who, change: c, most: MostTasks}
+	if len(c.IDs) > 0 || c.Queue != "" || c.Type != "" || c.Failed {
+		err = t.find(ctx)
+		return TaskCount{Tasks: int64(len(t.list)), More: t.more, Refused: t.refused}, err
+	}
+	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
+	for _, q := range queues {
+		if !t.refuses(q.Scope, q.Own) {
+			n.Tasks += q.Own
+		}
+	}
+	n.More, n.Refused = more, t.refused
+	return n, err
+}
+
 // ApplyTasks changes waiting tasks, each by itself, and records that in Redis and in the log. It leaves
 // tasks that a worker has, or that were granted their start. An error ends it; the result then has what
 // was done before. Its errors are those of Count. Costs some twenty round trips a task, and six for one
@@ -227,53 +211,37 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 	if err := policystore.CheckAction(who.Name, who.Via, c.Reason); err != nil {
 		return done, err
 	}
-	most := c.Most
-	if most == 0 {
-		most = MostTasks
+	if c.Verb == VerbClear && c.Before.IsZero() {
+		if c.Before, err = s.rdb.Time(ctx).Result(); err != nil {
+			return done, err
+		}
 	}
-	done.Left = map[Outcome]int{}
-	if c.Verb == VerbClear {
-		err = s.clear(ctx, who, c, most, &done)
-		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
-	}
-	if c.Failed {
-		err = s.applyFailed(ctx, who, c, most, &done)
-		return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
-	}
-	list, more, err := s.meant(ctx, who, c, most, &done.Refused)
-	if err != nil {
+	t := &targets{s: s, who: who, change: c, most: cmp.Or(c.Most, MostTasks)}
+	if err := t.find(ctx); err != nil {
 		return done, err
 	}
-	done.More = more
+	done = TasksDone{Left: map[Outcome]int{}, Refused: t.refused, More: t.more}
+	for _, task := range t.gone {
+		done.add(c, task, waiting.Gone)
+	}
 	tasks := waiting.New(s.rdb, s.limiter)
-	for _, one := range list {
-		if err = done.change(ctx, tasks, c, one); err != nil {
+	for _, task := range t.list {
+		var out Outcome
+		if err = ctx.Err(); err == nil {
+			out, err = s.changeTask(ctx, tasks, c, task)
+		}
+		if err != nil {
+			err = fmt.Errorf("task %s of queue %s: %w", quote(task.id), quote(task.queue), err)
 			break
 		}
+		done.add(c, task, out)
 	}
 	return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
 }
 
-// change changes one task, and adds the outcome.
-func (d *TasksDone) change(ctx context.Context, tasks *waiting.Tasks, c TaskChange, one meant) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	out, err := changeTask(ctx, tasks, c, one)
-	if err != nil {
-		return one.fault(err)
-	}
-	d.add(c, one, out)
-	return nil
-}
-
-func (m meant) fault(err error) error {
-	return fmt.Errorf("task %s of queue %s: %w", quote(m.id), quote(m.queue), err)
-}
-
 // add adds the outcome for one task.
-func (d *TasksDone) add(c TaskChange, one meant, out Outcome) {
-	d.Tasks = append(d.Tasks, TaskDone{ID: one.id, Queue: one.queue, Scope: one.scope, Outcome: out})
+func (d *TasksDone) add(c TaskChange, task target, out Outcome) {
+	d.Tasks = append(d.Tasks, TaskDone{ID: task.id, Queue: task.queue, Scope: task.scope, Outcome: out})
 	if out == TaskChanged {
 		d.Changed++
 	} else {
@@ -284,239 +252,179 @@ func (d *TasksDone) add(c TaskChange, one meant, out Outcome) {
 	}
 }
 
-func changeTask(ctx context.Context, tasks *waiting.Tasks, c TaskChange, one meant) (Outcome, error) {
-	switch c.Verb {
-	case VerbRun:
-		return tasks.RunNext(ctx, one.queue, one.id)
-	case VerbMove:
-		return tasks.SetScope(ctx, one.queue, one.id, c.To)
-	case VerbPriority:
-		return tasks.SetPriority(ctx, one.queue, one.id, c.Priority)
+func (s *Service) changeTask(ctx context.Context, tasks *waiting.Tasks, c TaskChange, task target) (Outcome, error) {
+	switch {
+	case c.Failed:
+		return s.changeFailed(ctx, tasks, c.Verb, task)
+	case c.Verb == VerbRun:
+		return tasks.RunNext(ctx, task.queue, task.id)
+	case c.Verb == VerbMove:
+		return tasks.SetScope(ctx, task.queue, task.id, c.To)
+	case c.Verb == VerbPriority:
+		return tasks.SetPriority(ctx, task.queue, task.id, c.Priority)
 	}
-	return tasks.Cancel(ctx, one.queue, one.id)
+	return tasks.Cancel(ctx, task.queue, task.id)
 }
 
-// meant finds the tasks that a change is about, at most as many as asked for, and returns whether there
-// are more. It counts those of a scope that the actor may not change.
-func (s *Service) meant(ctx context.Context, who Actor, c TaskChange, most int, refused *Refused) (list []meant, more bool, err error) {
-	if len(c.IDs) > 0 {
-		list, err = s.meantByID(ctx, who, c)
-		return list[:min(most, len(list))], len(list) > most, err
+// target is a task that a TaskChange is about.
+type target struct{ queue, id, scope string }
+
+// targets finds the tasks that a TaskChange of an actor is about, and that the actor may change.
+type targets struct {
+	s      *Service
+	who    Actor
+	change TaskChange
+	most   int // tasks that list has at most
+
+	list    []target
+	gone    []target // failed tasks that do not exist, or that the actor may not see
+	refused Refused
+	more    bool // there are more tasks
+}
+
+// find finds the tasks.
+func (t *targets) find(ctx context.Context) error {
+	switch {
+	case t.change.Failed:
+		return t.findFailed(ctx)
+	case len(t.change.IDs) > 0:
+		return t.findIDs(ctx)
 	}
-	providers, err := s.providersOf(ctx, c.Scope)
+	providers, err := t.s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	for _, provider := range providers {
-		some, someMore, err := s.meantOf(ctx, who, c, provider, most-len(list), refused)
-		if err != nil {
-			return nil, false, err
-		}
-		list, more = append(list, some...), more || someMore
-	}
-	return list, more, nil
-}
-
-// providersOf returns the providers with waiting tasks that a scope's first name means.
-func (s *Service) providersOf(ctx context.Context, scope string) ([]string, error) {
-	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
-	if err != nil {
-		return nil, err
-	}
-	first, _, _ := strings.Cut(scope, "/")
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(providers)), func(provider string) bool { return first != "*" && first != provider }), nil
-}
-
-// meantByID finds tasks by their ids. The error says that a task does not exist or may not be seen, or
-// that it may not be changed.
-func (s *Service) meantByID(ctx context.Context, who Actor, c TaskChange) (list []meant, err error) {
-	queues := []string{c.Queue}
-	if c.Queue == "" {
-		if queues, err = s.inspector.Queues(); err != nil {
-			return nil, err
-		}
-	}
-	for _, id := range c.IDs {
-		found, err := s.find(ctx, id, queues)
-		if err != nil {
-			return nil, err
-		}
-		here := list
-		for _, info := range found {
-			scope, err := s.scopeOf(ctx, info)
-			if err != nil {
-				return nil, err
+	first := providerOf(t.change.Scope)
+	for _, provider := range slices.Sorted(maps.Keys(providers)) {
+		if first == "*" || first == provider {
+			if err := t.findWaiting(ctx, provider); err != nil {
+				return err
 			}
-			if s.May(who, VerbSee, scope) != nil {
+		}
+	}
+	return nil
+}
+
+// refuses reports whether the actor has no right to change tasks of a scope, and counts n of them.
+func (t *targets) refuses(scope string, n int64) bool {
+	if t.s.mayTasks(t.who, t.change, scope) == nil {
+		return false
+	}
+	if t.s.May(t.who, VerbSee, scope) == nil {
+		if t.refused == nil {
+			t.refused = Refused{}
+		}
+		t.refused[scope] += n
+	}
+	return true
+}
+
+// add adds a task, unless there are enough of them.
+func (t *targets) add(task target) {
+	if t.more = t.more || len(t.list) >= t.most; !t.more {
+		t.list = append(t.list, task)
+	}
+}
+
+// queues returns the asynq queues in which tasks are searched by their ids.
+func (t *targets) queues() ([]string, error) {
+	if t.change.Queue != "" {
+		return []string{t.change.Queue}, nil
+	}
+	return t.s.inspector.Queues()
+}
+
+// findIDs finds tasks by their ids. The error says that a task does not exist or may not be seen, or
+// that it may not be changed.
+func (t *targets) findIDs(ctx context.Context) error {
+	queues, err := t.queues()
+	if err != nil {
+		return err
+	}
+	for _, id := range t.change.IDs {
+		found, err := t.s.find(ctx, id, queues)
+		if err != nil {
+			return err
+		}
+		seen := false
+		for _, info := range found {
+			scope := info.Headers[queue.HeaderScope]
+			if scope == "" {
+				if scope, _, err = t.s.found(ctx, info); err != nil {
+					return err
+				}
+			}
+			if t.s.May(t.who, VerbSee, scope) != nil {
 				continue
 			}
-			if err := s.mayTasks(who, c, scope); err != nil {
-				return nil, err
+			if err := t.s.mayTasks(t.who, t.change, scope); err != nil {
+				return err
 			}
-			list = append(list, meant{info.Queue, info.ID, scope})
+			seen = true
+			t.add(target{info.Queue, info.ID, scope})
 		}
-		if len(list) == len(here) {
-			return nil, &NoTaskError{ID: id, Queues: queues}
+		if !seen {
+			return &NoTaskError{ID: id, Queues: queues}
 		}
 	}
-	return list, nil
+	return nil
+}
+
+// findWaiting finds the tasks of a provider by scope, queue and type among those that wait. It passes over
+// them once, and looks at 100,000 at most that are not among them.
+func (t *targets) findWaiting(ctx context.Context, provider string) error {
+	seen, others := map[waitlist.Ref]bool{}, 0
+	for tasks := inspect.Of(t.s.limiter.Waitlist()).Tasks(provider); ; {
+		part, err := tasks.Next(ctx, 1000)
+		if err != nil {
+			return err
+		}
+		for _, ref := range part {
+			if !covers(t.change.Scope, ref.Scope) || seen[ref] {
+				continue
+			}
+			seen[ref] = true
+			is, err := t.isMeant(ref)
+			if err != nil {
+				return err
+			}
+			if !is || t.refuses(ref.Scope, 1) {
+				if others++; others >= mostSearched {
+					t.more = true
+				}
+			} else {
+				t.add(target{ref.Queue, ref.ID, ref.Scope})
+			}
+			if t.more {
+				return nil
+			}
+		}
+		if tasks.AtStart() {
+			return nil
+		}
+	}
+}
+
+// isMeant reports whether the change is about a task of its scope, by queue, type and the time when its wait
+// began.
+func (t *targets) isMeant(ref waitlist.Ref) (bool, error) {
+	c := t.change
+	if c.Queue != "" && c.Queue != ref.Queue {
+		return false, nil
+	}
+	if c.Type == "" && c.Before.IsZero() {
+		return true, nil
+	}
+	info, err := t.s.inspector.GetTaskInfo(ref.Queue, ref.ID)
+	if isGone(err) {
+		return false, nil
+	}
+	return err == nil && (c.Type == "" || info.Type == c.Type) && (c.Before.IsZero() || !dueOf(info).After(c.Before)), err
 }
 
 // isGone reports whether an error of asynq says that there is no such task.
 func isGone(err error) bool {
 	return errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound)
-}
-
-// scopeOf returns the scope that a task spends from, "" if that is not known.
-func (s *Service) scopeOf(ctx context.Context, info *asynq.TaskInfo) (string, error) {
-	if scope := info.Headers[queue.HeaderScope]; scope != "" {
-		return scope, nil
-	}
-	scope, _, err := s.found(ctx, info)
-	return scope, err
-}
-
-// meantOf finds the tasks of a provider by scope, queue and type among those that wait.
-func (s *Service) meantOf(ctx context.Context, who Actor, c TaskChange, provider string, most int, refused *Refused) (list []meant, more bool, err error) {
-	const page = 1000
-	seen, searched := map[waitlist.Ref]bool{}, 0
-	for line := inspect.Of(s.limiter.Waitlist()).Tasks(provider); ; {
-		some, err := line.Next(ctx, page)
-		if err != nil {
-			return nil, false, err
-		}
-		before := len(seen)
-		for _, p := range some {
-			again := seen[p]
-			seen[p] = true
-			is, err := s.isMeant(p, c)
-			if err != nil {
-				return nil, false, err
-			}
-			if again || !is || s.refuses(who, c, p.Scope, 1, refused) {
-				continue
-			}
-			if len(list) >= most {
-				return list, true, nil
-			}
-			list = append(list, meant{p.Queue, p.ID, p.Scope})
-		}
-		if searched += len(some); len(some) < page || len(seen) == before { // the list starts over after its end
-			return list, false, nil
-		}
-		if searched >= mostSearched {
-			return list, true, nil
-		}
-	}
-}
-
-// isMeant reports whether a change is about a task, by its scope, queue and type.
-func (s *Service) isMeant(p waitlist.Ref, c TaskChange) (bool, error) {
-	if !covers(c.Scope, p.Scope) || c.Queue != "" && c.Queue != p.Queue {
-		return false, nil
-	}
-	if c.Type == "" {
-		return true, nil
-	}
-	info, err := s.inspector.GetTaskInfo(p.Queue, p.ID)
-	if isGone(err) {
-		return false, nil
-	}
-	return err == nil && info.Type == c.Type, err
-}
-
-// clearPage is how many places of a queue one step of clear reads at once.
-const clearPage = 1000
-
-// clearing is a clear under way.
-type clearing struct {
-	*Service
-	who      Actor
-	tasks    *waiting.Tasks
-	change   TaskChange
-	most     int
-	done     *TasksDone
-	seen     map[waitlist.Ref]bool // those that were looked at
-	searched int                   // those of them that were left
-}
-
-// clear cancels the tasks of a scope and below it whose wait began before c.Before. It passes over the
-// queues once, cancels most tasks, and sets done.More if it did not reach the end.
-func (s *Service) clear(ctx context.Context, who Actor, c TaskChange, most int, done *TasksDone) error {
-	if c.Before.IsZero() {
-		now, err := s.rdb.Time(ctx).Result()
-		if err != nil {
-			return err
-		}
-		c.Before = now
-	}
-	providers, err := s.providersOf(ctx, c.Scope)
-	if err != nil {
-		return err
-	}
-	d := &clearing{Service: s, who: who, tasks: waiting.New(s.rdb, s.limiter), change: c, most: most, done: done, seen: map[waitlist.Ref]bool{}}
-	for _, provider := range providers {
-		if err := d.queued(ctx, provider); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *clearing) queued(ctx context.Context, provider string) error {
-	line := inspect.Of(d.limiter.Waitlist()).Tasks(provider)
-	for !d.done.More {
-		some, err := line.Next(ctx, clearPage)
-		if err != nil {
-			return err
-		}
-		before := len(d.seen)
-		for _, p := range some {
-			if err := d.cancelOne(ctx, p); err != nil || d.done.More {
-				return err
-			}
-		}
-		if len(some) < clearPage || len(d.seen) == before { // the list starts over after its end
-			return nil
-		}
-	}
-	return nil
-}
-
-func (d *clearing) cancelOne(ctx context.Context, p waitlist.Ref) error {
-	if d.seen[p] || !covers(d.change.Scope, p.Scope) {
-		return nil
-	}
-	if d.done.Changed >= d.most || d.searched >= mostSearched {
-		d.done.More = true
-		return nil
-	}
-	d.seen[p] = true
-	if d.refuses(d.who, d.change, p.Scope, 1, &d.done.Refused) {
-		d.searched++
-		return nil
-	}
-	later, err := d.later(p.Queue, p.ID)
-	changed := d.done.Changed
-	if err == nil && !later {
-		err = d.done.change(ctx, d.tasks, d.change, meant{p.Queue, p.ID, p.Scope})
-	}
-	if d.done.Changed == changed {
-		d.searched++
-	}
-	return err
-}
-
-// later reports whether the wait of a task began after the clear.
-func (d *clearing) later(name, id string) (bool, error) {
-	info, err := d.inspector.GetTaskInfo(name, id)
-	if isGone(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return dueOf(info).After(d.change.Before), nil
 }
 
 // dueOf returns when the wait of a task began by its headers, zero if they do not say.
@@ -526,16 +434,4 @@ func dueOf(info *asynq.TaskInfo) time.Time {
 		return time.Time{}
 	}
 	return at
-}
-
-// countUnder counts the tasks that wait at a scope and below it. It counts 10,000 scopes of each provider at most.
-func (s *Service) countUnder(ctx context.Context, who Actor, c TaskChange, n *TaskCount) error {
-	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
-	n.More = more
-	for _, q := range queues {
-		if !s.refuses(who, c, q.Scope, q.Own, &n.Refused) {
-			n.Tasks += q.Own
-		}
-	}
-	return err
 }

@@ -75,11 +75,7 @@ func TestTroubleBelow(t *testing.T) {
 		t.Helper()
 		limits, err := a.Limits(t.Context())
 		must(t, err)
-		up, err := a.Upstream(t.Context(), provider)
-		must(t, err)
-		t := a.Below(provider, a.outline(provider), up, limits)
-		t.Paused += a.PausedBelow(provider, limits)
-		return t
+		return a.Trouble(provider, a.outline(provider), limits)
 	}
 	if got := below("p"); got != (Trouble{Suspended: 1}) || got.String() != "1 suspended" {
 		t.Errorf("%+v", got)

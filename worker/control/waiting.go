@@ -9,7 +9,6 @@ import (
 
 	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
-	"github.com/headway-go/headway/queue"
 )
 
 // WaitingScope is a scope with tasks waiting in its own queue. docs/json.md has its fields.
@@ -20,9 +19,7 @@ type WaitingScope struct {
 	FirstSince Time   `json:"first_since,omitzero"` // when the wait of its first task began
 	NextStart  Time   `json:"next_start,omitzero"`
 	Range
-	Reason    Reason `json:"reason,omitempty"`
-	Rule      string `json:"rule,omitempty"`
-	RuleScope string `json:"rule_scope,omitempty"`
+	Wait
 }
 
 // Waiting is the list of scopes in which tasks wait.
@@ -72,8 +69,7 @@ func (s *Service) waitingScope(q inspect.ScopeQueue) WaitingScope {
 		return w
 	}
 	w.NextStart, w.Range = expected(first.At, first.Expected)
-	w.Reason = queue.ReasonOf(first.Binding, first.Paused)
-	w.Rule, w.RuleScope = first.Binding.Rule.Name, first.Binding.Scope.String()
+	w.Wait = waitOf(first.Binding, first.Paused)
 	return w
 }
 

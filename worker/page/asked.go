@@ -2,16 +2,43 @@ package page
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 )
 
 const (
 	// mostForm is how many bytes a form has at most, and mostLogin that of the login, whose sender is not known
-	// yet. A login also has the form that was sent when the session had ended.
+	// yet.
 	mostForm, mostLogin = 2 << 20, 64 << 10
+	// mostOpen is how many requests of one actor are answered at once, the streams of open screens among them.
+	mostOpen = 100
 )
+
+// openRequests counts the requests that are being answered, by actor. It is safe for concurrent use.
+type openRequests struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+// enter counts a request until leave is called, and reports whether its actor may have another.
+func (o *openRequests) enter(actor string) (leave func(), ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.n[actor] >= mostOpen {
+		return nil, false
+	}
+	o.n[actor]++
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.n[actor]--; o.n[actor] == 0 {
+			delete(o.n, actor)
+		}
+	}, true
+}
 
 // who returns the actor of a request.
 func (h *handler) who(r *http.Request) (who Actor, ok bool) {
@@ -51,23 +78,29 @@ func (h *handler) user(r *http.Request) (Actor, bool) {
 func (h *handler) asked(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, ok := h.who(r)
-		switch {
-		case ok:
-			if r.URL.Path != "/live" { // which the browser opens by itself, also when nobody looks
-				h.sessions.use(r, h.now())
-			}
-			if !readForm(w, r, mostForm) {
-				return
-			}
-			h.follow(r.Context())
-			if err := h.may(who, r, route.needs); err != nil {
-				h.failed(w, r, who, err)
-				return
-			}
-			route.handle(w, r, who)
-		default:
+		if !ok {
 			h.unknown(w, r)
+			return
 		}
+		leave, ok := h.open.enter(who.Name)
+		if !ok {
+			w.Header().Set("Retry-After", "10")
+			http.Error(w, fmt.Sprintf("%s has %d screens of this page open, which is the most: close some", who.Name, mostOpen), http.StatusTooManyRequests)
+			return
+		}
+		defer leave()
+		if r.URL.Path != "/live" { // which the browser opens by itself, also when nobody looks
+			h.sessions.use(r, h.now())
+		}
+		if !readForm(w, r, mostForm) {
+			return
+		}
+		h.follow(r.Context())
+		if err := h.may(who, r, route.needs); err != nil {
+			h.failed(w, r, who, err)
+			return
+		}
+		route.handle(w, r, who)
 	}
 }
 
@@ -85,8 +118,8 @@ func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 	case r.Header.Get("Authorization") != "" || r.URL.Path == "/live":
 		w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
 		http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)
-	case r.Method == http.MethodPost:
-		h.askAgain(w, r)
+	case r.Method == http.MethodPost: // its body is not read
+		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: login{Fault: "Your session has ended, and nothing was done. Log in, go back, and send it again."}})
 	default:
 		http.Redirect(w, r, h.link("/login", "next", r.URL.RequestURI()), http.StatusSeeOther)
 	}
@@ -112,47 +145,7 @@ func readForm(w http.ResponseWriter, r *http.Request, most int64) bool {
 }
 
 // login is the login form.
-type login struct {
-	Next   string
-	Name   string
-	Fault  string
-	Held   []heldField // the fields of a form that was sent after the session had ended
-	Posted bool        // Held is sent to Next by POST
-}
-
-type heldField struct{ Name, Value string }
-
-// mostHeld is how many fields are kept: each becomes an input, which is longer than a short field.
-const mostHeld = 500
-
-// hold keeps the fields whose names begin with prefix, without it, or refuses a form of too many.
-func (l *login) hold(w http.ResponseWriter, form url.Values, prefix string) bool {
-	for name, values := range form {
-		field, is := strings.CutPrefix(name, prefix)
-		for _, value := range values {
-			if is {
-				l.Held = append(l.Held, heldField{field, value})
-			}
-		}
-	}
-	if len(l.Held) > mostHeld {
-		http.Error(w, "the form has more than "+number(mostHeld)+" fields: log in, and send it again", http.StatusRequestEntityTooLarge)
-		return false
-	}
-	return true
-}
-
-// askAgain shows the login to a sender whose session has ended, and keeps the form.
-func (h *handler) askAgain(w http.ResponseWriter, r *http.Request) {
-	if !readForm(w, r, mostLogin/2) { // the login sends it again, with longer names
-		return
-	}
-	l := login{Next: r.URL.RequestURI(), Posted: true, Fault: "Your session has ended. Log in again: what you typed is kept."}
-	if !l.hold(w, r.PostForm, "") {
-		return
-	}
-	h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
-}
+type login struct{ Next, Name, Fault string }
 
 func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 	next := safePath(r.URL.Query().Get("next")) // FormValue would read a body of any size
@@ -163,17 +156,11 @@ func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: next}})
 }
 
-// heldPrefix begins the names of the kept form's fields in the login form.
-const heldPrefix = "held:"
-
 func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
 	if !readForm(w, r, mostLogin) {
 		return
 	}
-	l := login{Next: safePath(r.PostForm.Get("next")), Name: r.PostForm.Get("name"), Posted: r.PostForm.Get("posted") != ""}
-	if !l.hold(w, r.PostForm, heldPrefix) {
-		return
-	}
+	l := login{Next: safePath(r.PostForm.Get("next")), Name: r.PostForm.Get("name")}
 	from, browser := h.sender(r), h.cfg.Users.browser(r, l.Name)
 	leave, ok := h.guesses.enter(l.Name, from, browser, h.now())
 	if !ok {
@@ -194,10 +181,6 @@ func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, cookie(r, h.cfg.Prefix, h.sessions.begin(who.Name, hash, h.now())))
 	if browser == "" {
 		http.SetCookie(w, browserCookieOf(r, h.cfg.Prefix, who.Name, hash))
-	}
-	if l.Posted {
-		h.render(w, r, http.StatusOK, "resume", view{Title: "Logged in", Who: who, Data: l})
-		return
 	}
 	http.Redirect(w, r, h.cfg.Prefix+l.Next, http.StatusSeeOther)
 }

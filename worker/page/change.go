@@ -124,11 +124,11 @@ func (h *handler) changeOf(r *http.Request) (*change, error) {
 	}
 	if c.Asks.Assigned {
 		now := control.ConfigAt(h.limiter.Policy(), c.Scope)
-		for _, f := range control.AssignedFields {
-			label := assignedLabels[f.Key]
-			field := ruleField{Name: f.Key, Label: label[0], Hint: label[1], Was: f.Write(now)}
-			if field.Value = field.Was; r.Form.Has("assign:" + f.Key) {
-				field.Value = strings.TrimSpace(r.FormValue("assign:" + f.Key))
+		for _, key := range control.AssignedKeys {
+			label := assignedLabels[key]
+			field := ruleField{Name: key, Label: label[0], Hint: label[1], Was: control.AssignedText(now, key)}
+			if field.Value = field.Was; r.Form.Has("assign:" + key) {
+				field.Value = strings.TrimSpace(r.FormValue("assign:" + key))
 			}
 			c.Fields = append(c.Fields, field)
 		}
@@ -198,14 +198,13 @@ func (h *handler) askedFor(c *change) (control.Change, error) {
 // askedAssigned sets those fields of a scope that were typed anew.
 func (c *change) askedAssigned(out *control.Change) error {
 	some := false
-	for _, one := range c.Fields {
-		f, _ := control.AssignedFieldOf(one.Name)
-		if one.Value == one.Was {
+	for _, f := range c.Fields {
+		if f.Value == f.Was {
 			continue
 		}
 		some = true
-		if err := f.Read(&out.Assigned, one.Value); err != nil {
-			c.Faults[one.Name] = err.Error()
+		if err := control.ReadAssigned(&out.Assigned, f.Name, f.Value); err != nil {
+			c.Faults[f.Name] = err.Error()
 		}
 	}
 	switch {
@@ -389,7 +388,7 @@ type doneData struct {
 func (h *handler) done(w http.ResponseWriter, r *http.Request, who Actor) {
 	t, _ := h.historyTopic(r, who)
 	h.forget()
-	st := h.hub.get(r.Context(), t, who.Name)
+	st := h.hub.get(r.Context(), t)
 	if st.data == nil || st.err != nil {
 		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
 		return

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -14,19 +13,14 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
-// failures is one reading of what failed and what runs, by asynq queue. Of more queues than a snapshot has
-// commands for, it reads some in turn.
+// failures is one reading of what failed and what runs, by asynq queue. Of many queues a reading reads those
+// that were read longest ago.
 type failures struct {
-	names  []string
-	queues map[string]control.FailedQueue
-	read   map[string]time.Time
-	// started is when the active tasks were picked up, as far as it is known, and next the server to ask next:
-	// of more than startsASnapshot each reading asks some in turn.
-	started map[asynqread.TaskRef]time.Time
-	next    int
-	// runs are those of today by provider, and runsRead when they were read.
-	runs     []providerRuns
-	runsRead time.Time
+	names   []string
+	queues  map[string]control.FailedQueue
+	read    map[string]time.Time
+	started map[asynqread.TaskRef]time.Time // when the active tasks were picked up, as far as it is known
+	runs    []providerRuns                  // of today
 }
 
 // providerRuns is how the runs of a provider ended today.
@@ -40,117 +34,60 @@ func (p providerRuns) FailedPart() int64  { return p.Failed * 100 / max(1, p.Sta
 func (p providerRuns) RefusedPart() int64 { return p.Refused * 100 / max(1, p.Started) }
 
 const (
-	// failuresAtFirst is how many queues the first reading reads, each by a turn of its own.
-	failuresAtFirst = 10
-	startsASnapshot = 8
-	startsCost      = startsASnapshot + 2
-	// mostRuns is of how many providers the runs of today are read, and runsEvery how often: usage is written
-	// every ten seconds.
-	mostRuns  = 40
-	runsEvery = 10 * time.Second
+	// failuresAtOnce is how many queues one reading reads.
+	failuresAtOnce = 10
+	// mostRuns is of how many providers the runs of today are read, and mostServers of how many of asynq's servers
+	// when they picked up their tasks.
+	mostRuns, mostServers = 40, 1000
 )
 
 func (h *handler) failuresTopic(*http.Request, Actor) (topic, error) {
-	cost := func(last any) int {
-		if last == nil {
-			return limitsCost + queuesCost + startsCost
-		}
-		return snapshotCommands
-	}
-	return topic{key: "failures", cost: cost, load: h.loadFailures}, nil
+	return topic{key: "failures", every: listsEvery, load: h.loadFailures}, nil
 }
 
+// loadFailures reads ten queues, with up to 30 commands for each.
 func (h *handler) loadFailures(ctx context.Context, last any) (any, error) {
 	f := &failures{queues: map[string]control.FailedQueue{}, read: map[string]time.Time{}}
-	before, again := last.(*failures)
 	if _, err := h.limits(ctx); err != nil {
 		return nil, err
 	}
 	var err error
-	if f.names, err = h.inspector.Queues(); err != nil {
+	if f.names, err = h.queueNames(); err != nil {
 		return nil, err
 	}
-	slices.Sort(f.names)
-	f.names = f.names[:min(len(f.names), mostQueues)]
-	if again {
+	if before, again := last.(*failures); again {
 		for _, name := range f.names {
 			f.queues[name], f.read[name] = before.queues[name], before.read[name]
 		}
 	}
-	due := slices.Clone(f.names)
-	slices.SortStableFunc(due, func(a, b string) int { return f.read[a].Compare(f.read[b]) })
-	left := snapshotCommands - limitsCost - queuesCost - startsCost
-	for i, name := range due {
-		if !again && i < failuresAtFirst {
-			err = turn(ctx, control.FailedCost)
-		} else if !again || left < control.FailedCost {
-			break
-		}
-		if err == nil {
-			f.queues[name], err = h.service.Failed(ctx, name)
-		}
-		if err != nil {
+	for _, name := range longestAgo(f.names, failuresAtOnce, func(name string) time.Time { return f.read[name] }) {
+		if f.queues[name], err = h.service.Failed(ctx, name); err != nil {
 			return nil, err
 		}
 		f.read[name] = h.now()
-		left -= f.queues[name].Cost()
 	}
-	if err := h.loadRuns(ctx, f, before); err != nil {
+	if f.runs, err = h.loadRuns(ctx); err != nil {
 		return nil, err
 	}
-	return f, h.loadStarts(ctx, f, before)
+	keys, _, err := asynqread.ServerKeys(ctx, h.cfg.Redis, h.now(), mostServers)
+	if err == nil {
+		f.started, err = asynqread.Starts(ctx, h.cfg.Redis, keys)
+	}
+	return f, err
 }
 
 // loadRuns reads how the runs of each provider ended today.
-func (h *handler) loadRuns(ctx context.Context, f, before *failures) error {
-	if before != nil && h.now().Sub(before.runsRead) < runsEvery {
-		f.runs, f.runsRead = before.runs, before.runsRead
-		return nil
-	}
-	if err := turn(ctx, 1+mostRuns); err != nil {
-		return err
-	}
+func (h *handler) loadRuns(ctx context.Context) (list []providerRuns, err error) {
 	names, err := h.service.Providers(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	names = names[:min(len(names), mostRuns)]
 	runs, err := usage.Today(ctx, h.cfg.Redis, usage.Config{Prefix: h.cfg.KeyPrefix}, names, h.now())
-	for i, one := range runs {
-		f.runs = append(f.runs, providerRuns{names[i], one})
+	for i, ended := range runs {
+		list = append(list, providerRuns{names[i], ended})
 	}
-	f.runsRead = h.now()
-	return err
-}
-
-// loadStarts reads when the active tasks were picked up.
-func (h *handler) loadStarts(ctx context.Context, f, before *failures) error {
-	keys, _, err := asynqread.ServerKeys(ctx, h.cfg.Redis, h.now(), mostServers)
-	if err != nil {
-		return err
-	}
-	slices.Sort(keys)
-	f.started = map[asynqread.TaskRef]time.Time{}
-	var known map[asynqread.TaskRef]time.Time
-	if before != nil {
-		known, f.next = before.started, before.next
-	}
-	var some []string
-	for range min(startsASnapshot, len(keys)) {
-		some, f.next = append(some, keys[f.next%len(keys)]), f.next+1
-	}
-	now, err := asynqread.Starts(ctx, h.cfg.Redis, some)
-	for _, q := range f.queues {
-		for _, t := range q.Active {
-			ref := asynqread.TaskRef{Queue: t.Queue, ID: t.ID}
-			if at, is := now[ref]; is {
-				f.started[ref] = at
-			} else if at, is := known[ref]; is {
-				f.started[ref] = at
-			}
-		}
-	}
-	return err
+	return list, err
 }
 
 // failuresData is the content of the screen.
@@ -259,7 +196,7 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 	d.Rows, d.Pages = pageOf(rows, r)
 	for i, row := range d.Rows {
 		row.May, row.Text = may(row.Scope), strings.ToValidUTF8(row.Error[:min(len(row.Error), mostErrorText)], "")
-		row.Value = url.Values{"queue": {row.Queue}, "id": {row.ID}}.Encode()
+		row.Value = taskValue(row.Queue, row.ID)
 		d.Rows[i], d.May = row, d.May || row.May
 	}
 	for _, one := range running {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -34,65 +33,39 @@ func (h *handler) foundScope(name string) found {
 	return found{"scope", name, h.link("/scope", "scope", name)}
 }
 
-// finding is one reading of what a name may mean, for all viewers.
-type finding struct {
-	scope string // empty if there is none of that name
-	tasks []control.Task
-	near  []string
-}
-
-// findTopic is the search for a name. It costs two commands for each of asynq's queues more than it says, as that of a task does.
-func (h *handler) findTopic(q string) topic {
-	return topic{key: "find\x00" + q, cost: fixed(limitsCost + control.KnownCost + control.NearCost + taskCost), load: func(ctx context.Context, _ any) (any, error) {
-		return h.loadFinding(ctx, q)
-	}}
-}
-
-func (h *handler) loadFinding(ctx context.Context, q string) (f finding, err error) {
-	limits, err := h.limits(ctx)
-	if err != nil {
-		return f, err
-	}
-	name := strings.Trim(q, "/")
-	if _, err := policy.ParseScope(name); err == nil {
-		known, err := h.service.Known(ctx, name, limits)
-		if err != nil {
-			return f, err
-		}
-		if known {
-			f.scope = name
-		}
-	}
-	if f.tasks, err = h.service.Task(ctx, everybody, q); err != nil && !errors.As(err, new(*control.NoTaskError)) {
-		return f, err
-	}
-	f.near, err = h.service.Near(ctx, name)
-	return f, err
-}
-
 // mostNear is how many scopes are offered in place of a name.
 const mostNear = 8
 
-// find returns the scope and the task of a name that the actor may see, and scopes that it may have meant.
+// find returns the scope and the task of a name that the actor may see, and scopes that it may have meant. It costs
+// some 40 commands, and two for each of asynq's queues.
 func (h *handler) find(ctx context.Context, who Actor, q string) (exact, near []found, err error) {
-	st := h.hub.get(ctx, h.findTopic(q), who.Name)
-	f, is := st.data.(finding)
-	if !is {
-		return nil, nil, errOr(st.err, ctx.Err())
+	limits, err := h.limits(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
+	name := strings.Trim(q, "/")
 	sees := func(scope string) bool { return h.service.May(who, control.VerbSee, scope) == nil }
-	if f.scope != "" && sees(f.scope) {
-		exact = append(exact, h.foundScope(f.scope))
+	if _, err := policy.ParseScope(name); err == nil && sees(name) {
+		known, err := h.service.Known(ctx, name, limits)
+		if err != nil {
+			return nil, nil, err
+		}
+		if known {
+			exact = append(exact, h.foundScope(name))
+		}
 	}
-	if slices.ContainsFunc(f.tasks, func(t control.Task) bool { return sees(t.Scope) }) {
+	if _, err = h.service.Task(ctx, who, q); err == nil {
 		exact = append(exact, found{"task", q, h.link("/task", "id", q)})
+	} else if !errors.As(err, new(*control.NoTaskError)) {
+		return nil, nil, err
 	}
-	for _, scope := range f.near {
+	scopes, err := h.service.Near(ctx, name)
+	for _, scope := range scopes {
 		if len(near) < mostNear && sees(scope) {
 			near = append(near, h.foundScope(scope))
 		}
 	}
-	return exact, near, nil
+	return exact, near, err
 }
 
 // search leads to the scope or task of a name. If there are both, or none, it offers what there is.

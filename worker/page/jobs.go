@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"maps"
 	"net/http"
@@ -19,15 +18,13 @@ const (
 	// answerWithin is how long a request waits for the end of its change of tasks. A longer change goes on
 	// beside a screen of its progress: proxies and servers end requests after some 30 seconds.
 	answerWithin = 2 * time.Second
-	// mostRunning is how many changes of tasks run at once, one for each actor, and mostJobs how many are
-	// kept after their end.
-	mostRunning, mostJobs = 4, 100
+	// mostRunning is how many changes of tasks run at once.
+	mostRunning = 4
 )
 
 // job is a change of waiting tasks. It may go on after the request that began it was answered.
 type job struct {
-	id, who string
-	asked   []control.TaskChange
+	changes []control.TaskChange
 	begun   time.Time
 	ctx     context.Context //nolint:containedctx // of the job, which outlasts its request
 	stop    context.CancelFunc
@@ -50,18 +47,18 @@ func (j *job) over() bool {
 	}
 }
 
-// jobs are the changes of tasks of this process.
+// jobs are the changes of tasks of this process: the last one of each actor.
 type jobs struct {
 	ctx  context.Context //nolint:containedctx // ends when the page is closed, and no request does
 	stop context.CancelFunc
 	runs sync.WaitGroup
 
 	mu   sync.Mutex
-	list []*job // oldest first
+	last map[string]*job
 }
 
 func newJobs() *jobs {
-	j := &jobs{}
+	j := &jobs{last: map[string]*job{}}
 	j.ctx, j.stop = context.WithCancel(context.Background())
 	return j
 }
@@ -78,67 +75,62 @@ type busyError struct{ what string }
 func (e *busyError) Error() string { return e.what }
 
 // begin starts a job, unless its actor or too many others have one under way.
-func (j *jobs) begin(who Actor, a *act, asked []control.TaskChange, now time.Time, run func(*job)) (*job, error) {
+func (j *jobs) begin(who Actor, a *act, changes []control.TaskChange, now time.Time, run func(*job)) (*job, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	running := 0
-	for _, one := range j.list {
-		if one.over() {
-			continue
-		}
-		if running++; one.who == who.Name {
-			return nil, &busyError{fmt.Sprintf("your change of tasks that began at %s is under way: wait for its end, or stop it", clockText(one.begun))}
+	for _, other := range j.last {
+		if !other.over() {
+			running++
 		}
 	}
+	last := j.last[who.Name]
 	switch {
 	case j.ctx.Err() != nil:
 		return nil, &busyError{"this page is closing: try again in a moment"}
+	case last != nil && !last.over():
+		return nil, &busyError{fmt.Sprintf("your change of tasks that began at %s is under way: wait for its end, or stop it", clockText(last.begun))}
 	case running >= mostRunning:
 		return nil, &busyError{fmt.Sprintf("%d changes of tasks are under way: try again when one has ended", running)}
-	case len(j.list) >= mostJobs:
-		i := slices.IndexFunc(j.list, (*job).over)
-		j.list = slices.Delete(j.list, i, i+1)
 	}
 	ctx, stop := context.WithCancel(j.ctx)
-	one := &job{id: rand.Text(), who: who.Name, asked: asked, begun: now, ctx: ctx, stop: stop, done: make(chan struct{}), act: a}
-	j.list = append(j.list, one)
+	begun := &job{changes: changes, begun: now, ctx: ctx, stop: stop, done: make(chan struct{}), act: a}
+	j.last[who.Name] = begun
 	j.runs.Go(func() {
 		defer stop()
-		defer close(one.done)
-		run(one)
+		defer close(begun.done)
+		run(begun)
 	})
-	return one, nil
+	return begun, nil
 }
 
-// of returns the job of an id that an actor began.
-func (j *jobs) of(id string, who Actor) (*job, error) {
+// of returns the last job of an actor.
+func (j *jobs) of(who Actor) (*job, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	i := slices.IndexFunc(j.list, func(one *job) bool { return one.id == id && one.who == who.Name })
-	if i < 0 {
-		return nil, &notFound{"you have no such change of tasks: it is long over, or the page was restarted; the history has what was changed"}
+	if last := j.last[who.Name]; last != nil {
+		return last, nil
 	}
-	return j.list[i], nil
+	return nil, &notFound{"you have begun no change of tasks since the page was started; the history has what was changed before"}
 }
 
 // makeOf makes the change of a form, and shows its result, or its progress if it lasts.
-func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, asked []control.TaskChange) {
-	one, err := h.jobs.begin(who, a, asked, h.now(), func(j *job) { h.work(who, j) })
+func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, changes []control.TaskChange) {
+	begun, err := h.jobs.begin(who, a, changes, h.now(), func(j *job) { h.work(who, j) })
 	if err != nil {
 		h.failed(w, r, who, err)
 		return
 	}
-	wait := time.NewTimer(h.answerWithin)
-	defer wait.Stop()
 	select {
-	case <-one.done:
-		if one.err != nil {
-			h.failed(w, r, who, one.err)
+	case <-begun.done:
+		if begun.err != nil {
+			h.failed(w, r, who, begun.err)
 			return
 		}
 		h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: who, Data: a})
-	case <-wait.C:
-		http.Redirect(w, r, h.link("/progress", "id", one.id), http.StatusSeeOther)
+	case <-time.After(h.answerWithin):
+		h.hub.forget() // the last job of the actor
+		http.Redirect(w, r, h.link("/progress"), http.StatusSeeOther)
 	}
 }
 
@@ -147,15 +139,15 @@ func (h *handler) work(who Actor, j *job) {
 	ctx, a := j.ctx, j.act
 	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
 	var refused control.Refused
-	for _, one := range j.asked {
-		one.Most = h.most
+	for _, change := range j.changes {
+		change.Most = h.most
 		before, leftBefore := a.Done.Changed, len(a.Done.Tasks)-a.Done.Changed
-		one.Progress = func(changed, left int) {
+		change.Progress = func(changed, left int) {
 			j.mu.Lock()
 			defer j.mu.Unlock()
 			j.changed, j.left = before+changed, leftBefore+left
 		}
-		done, err := h.service.ApplyTasks(ctx, who, one)
+		done, err := h.service.ApplyTasks(ctx, who, change)
 		a.Done.Changed, a.Done.More, a.Done.Tasks = a.Done.Changed+done.Changed, a.Done.More || done.More, append(a.Done.Tasks, done.Tasks...)
 		for outcome, n := range done.Left {
 			a.Done.Left[outcome] += n
@@ -216,49 +208,40 @@ func (a *act) refuse(refused control.Refused) {
 // progress is the content of the screen of a job.
 type progress struct {
 	*act
-	ID            string
 	Running       bool
 	Changed, Over int // tasks that were changed, and tasks that are done with
 	Of            int64
 	Begun         time.Time
 }
 
-func (h *handler) progressTopic(r *http.Request, who Actor) (topic, error) {
-	one, err := h.jobs.of(r.FormValue("id"), who)
-	if err != nil {
-		return topic{}, err
-	}
-	return topic{key: "job\x00" + one.id, cost: fixed(0), load: func(context.Context, any) (any, error) { return one, nil }}, nil
+func (h *handler) progressTopic(_ *http.Request, who Actor) (topic, error) {
+	return topic{key: "job\x00" + who.Name, load: func(context.Context, any) (any, error) { return h.jobs.of(who) }}, nil
 }
 
 func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string, error) {
-	one := data.(*job)
-	p := progress{ID: one.id, Of: one.act.expected, Begun: one.begun, Running: !one.over()}
+	j := data.(*job)
+	p := progress{act: j.act, Of: j.act.expected, Begun: j.begun, Running: !j.over()}
 	if !p.Running {
-		if one.err != nil {
-			return nil, "", one.err
-		}
-		p.act = one.act
-		return p, one.act.Title, nil
+		return p, j.act.Title, j.err
 	}
-	p.act = &act{Title: one.act.Title, Scope: one.act.Scope} // the form itself changes until the end
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	p.Changed, p.Over = one.changed, one.changed+one.left
-	return p, one.act.Title, nil
+	p.act = &act{Title: j.act.Title, Scope: j.act.Scope} // the form itself changes until the end
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p.Changed, p.Over = j.changed, j.changed+j.left
+	return p, j.act.Title, nil
 }
 
 // stopped ends a job: what was changed stays changed.
 func (h *handler) stopped(w http.ResponseWriter, r *http.Request, who Actor) {
-	one, err := h.jobs.of(r.FormValue("id"), who)
+	last, err := h.jobs.of(who)
 	if err != nil {
 		h.failed(w, r, who, err)
 		return
 	}
-	one.stop()
+	last.stop()
 	select {
-	case <-one.done:
+	case <-last.done:
 	case <-r.Context().Done():
 	}
-	http.Redirect(w, r, h.link("/progress", "id", one.id), http.StatusSeeOther)
+	http.Redirect(w, r, h.link("/progress"), http.StatusSeeOther)
 }

@@ -25,15 +25,9 @@ type limitsData struct {
 	Diffs    []policystore.Difference
 	Hidden   int // differences in scopes that the actor may not see
 	Fault    string
-
-	Noted   string
-	Checked bool
-	Chain   policystore.Chain
-	Unfit   string // what is wrong with the history
 }
 
-// limitsScreen shows the limits as a limits.yaml, two versions compared, and whether the history is sound. Costs two round trips, and four
-// to compare.
+// limitsScreen shows the limits as a limits.yaml, and two versions compared. Costs two round trips, and four to compare.
 func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, who Actor) {
 	l, err := h.limits(r.Context())
 	if err != nil {
@@ -41,7 +35,7 @@ func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, who Actor
 		return
 	}
 	may := func(verb control.Verb) bool { return h.service.May(who, verb, "") == nil }
-	d := &limitsData{From: strings.TrimSpace(r.FormValue("from")), To: strings.TrimSpace(r.FormValue("to")), Noted: strings.TrimSpace(r.FormValue("noted"))}
+	d := &limitsData{From: strings.TrimSpace(r.FormValue("from")), To: strings.TrimSpace(r.FormValue("to"))}
 	d.May.Import, d.May.Undo = may(control.VerbImport), may(control.VerbUnset)
 	if l.Version != nil {
 		d.Version = l.Version.Number
@@ -56,12 +50,6 @@ func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, who Actor
 	if d.From != "" || d.To != "" {
 		if err := h.compare(r, who, d); err != nil {
 			status, d.Fault = statusOfVersion(err), control.Plain(err)
-		}
-	}
-	if r.Form.Has("noted") {
-		if err := h.verify(r, d); err != nil {
-			h.failed(w, r, who, err)
-			return
 		}
 	}
 	h.render(w, r, status, "limits", view{Title: "Limits", Who: who, Data: d})
@@ -124,15 +112,4 @@ func statusOfVersion(err error) int {
 		return http.StatusUnprocessableEntity
 	}
 	return statusOf(err)
-}
-
-// verify checks that no version was rewritten.
-func (h *handler) verify(r *http.Request, d *limitsData) (err error) {
-	unfit := new(policystore.ChainError)
-	d.Chain, err = h.store.Verify(r.Context(), d.Noted)
-	if errors.As(err, &unfit) {
-		d.Unfit, err = control.Plain(unfit), nil
-	}
-	d.Checked = err == nil
-	return err
 }

@@ -3,10 +3,8 @@ package page
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,17 +14,12 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
-// A snapshot reads levelsASnapshot providers at a glance, and depthsASnapshot of them in depth. A page with more reads them in turns.
 const (
-	levelsASnapshot = 7
-	depthsASnapshot = 1
-	// depthCost is the commands of one in depth, without a ZCARD for each line: that takes the server a thousandth of a millisecond.
-	// branchesInDepth is the most scopes of it that are read, and oldestOf among how many of the fullest scopes the oldest wait is looked
-	// for.
-	depthCost       = 8 + control.UpstreamCost + control.LastCost + oldestCost
-	branchesInDepth = 1000
-	oldestOf        = 1
-	oldestCost      = 1 + 4*oldestOf // in two asynq queues
+	// firstProviders is how many providers the first reading reads, and nextProviders how many each later one:
+	// those that were read longest ago.
+	firstProviders, nextProviders = 200, 5
+	// branchesRead is the most scopes of a provider that are read for the overview.
+	branchesRead = 1000
 )
 
 // rowsAPage is the most rows of a table.
@@ -34,61 +27,45 @@ const rowsAPage = 50
 
 // overview is one reading of all providers. It does not change after it was read.
 type overview struct {
-	limits control.Limits
-	levels []control.Level // by name
-	read   map[string]time.Time
-	depths map[string]depth
+	limits    control.Limits
+	names     []string
+	providers map[string]provider
 }
 
-// depth is what a glance at a provider does not tell.
-type depth struct {
-	read   time.Time
-	oldest time.Time // when the longest wait began, zero if that is not known
-	last   control.Last
-	below  control.Trouble // without the scopes that the limits name as paused
-	in     int             // how many scopes tasks wait in
+// provider is what the overview shows of a provider.
+type provider struct {
+	control.Level
+	read    time.Time
+	oldest  time.Time    // when the longest wait began, zero if that is not known
+	last    control.Last // when all that waits will have started
+	trouble control.Trouble
+	scopes  int // in how many scopes tasks wait
 }
 
 func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "overview", cost: fixed(1 + limitsCost + levelsASnapshot*control.LevelCost + depthsASnapshot*depthCost), load: h.loadOverview}, nil
+	return topic{key: "overview", load: h.loadOverview}, nil
 }
 
-// loadOverview reads the providers that were read longest ago, and all the first time.
 func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
-	before, _ := last.(*overview)
-	limits, err := h.limits(ctx)
-	if err != nil {
+	o := &overview{providers: map[string]provider{}}
+	var err error
+	if o.limits, err = h.limits(ctx); err != nil {
 		return nil, err
 	}
-	names, err := h.service.Providers(ctx)
-	if err != nil {
+	if o.names, err = h.service.Providers(ctx); err != nil {
 		return nil, err
 	}
-	known := map[string]control.Level{}
-	o := &overview{limits: limits, read: map[string]time.Time{}, depths: map[string]depth{}}
-	levels, depths := len(names), rowsAPage
-	if before != nil {
-		for _, l := range before.levels {
-			known[l.Scope] = l
-		}
-		maps.Copy(o.read, before.read)
-		maps.Copy(o.depths, before.depths)
-		levels, depths = levelsASnapshot, depthsASnapshot
-	}
-	for _, name := range longestAgo(names, levels, func(name string) time.Time { return o.read[name] }) {
-		l, err := h.service.Glance(ctx, name, limits)
-		if err != nil {
-			return nil, err
-		}
-		known[name], o.read[name] = l, h.now()
-	}
-	for _, name := range names {
-		if l, is := known[name]; is {
-			o.levels = append(o.levels, l)
+	most := firstProviders
+	if before, again := last.(*overview); again {
+		most = nextProviders
+		for _, name := range o.names {
+			if p, is := before.providers[name]; is {
+				o.providers[name] = p
+			}
 		}
 	}
-	for _, name := range longestAgo(names, depths, func(name string) time.Time { return o.depths[name].read }) {
-		if o.depths[name], err = h.loadDepth(ctx, name, limits); err != nil {
+	for _, name := range longestAgo(o.names, most, func(name string) time.Time { return o.providers[name].read }) {
+		if o.providers[name], err = h.loadProvider(ctx, name, o.limits); err != nil {
 			return nil, err
 		}
 	}
@@ -102,47 +79,43 @@ func longestAgo(names []string, most int, read func(string) time.Time) []string 
 	return due[:min(len(due), most)]
 }
 
-// loadDepth reads a provider in depth.
-func (h *handler) loadDepth(ctx context.Context, name string, limits control.Limits) (d depth, err error) {
-	d.read = h.now()
-	out, err := h.service.Outline(ctx, name, branchesInDepth)
+// loadProvider reads a provider. It costs some 20 commands, and 8 if nothing waits.
+func (h *handler) loadProvider(ctx context.Context, name string, limits control.Limits) (p provider, err error) {
+	p.read = h.now()
+	if p.Level, err = h.service.Level(ctx, name, limits); err != nil {
+		return p, err
+	}
+	out, err := h.service.Outline(ctx, name, branchesRead)
 	if err != nil {
-		return d, err
+		return p, err
 	}
-	up, err := h.service.Upstream(ctx, name)
-	if err != nil {
-		return d, err
-	}
-	if d.below = h.service.Below(name, out, up, limits); len(out.Branches) == 0 || out.Branches[0].Waiting == 0 {
-		return d, nil
-	}
+	p.trouble = h.service.Trouble(name, out, limits)
+	fullest := ""
 	for _, b := range out.Branches {
 		if b.Own > 0 {
-			d.in++
+			fullest = cmp.Or(fullest, b.Scope)
+			p.scopes++
 		}
 	}
-	if d.last, err = h.service.LastStart(ctx, name, out); err != nil {
-		return d, err
+	if fullest == "" {
+		return p, nil
 	}
-	d.oldest, err = h.oldestWait(ctx, name, out)
-	return d, err
+	if p.last, err = h.service.LastStart(ctx, name, out); err != nil {
+		return p, err
+	}
+	p.oldest, err = h.oldestWait(ctx, name, fullest)
+	return p, err
 }
 
-// oldestWait returns when the longest wait of a provider's tasks began, as far as the headers of the first tasks of its fullest scopes
-// say; zero if none does.
-func (h *handler) oldestWait(ctx context.Context, name string, out control.Outline) (oldest time.Time, err error) {
-	var scopes []string
-	for _, b := range out.Branches {
-		if b.Own > 0 && len(scopes) < oldestOf {
-			scopes = append(scopes, b.Scope)
-		}
-	}
-	heads, err := inspect.Of(h.limiter.Waitlist()).Heads(ctx, name, scopes...)
+// oldestWait returns when the longest wait of a scope's tasks began, as far as the headers of the first
+// tasks of its queues say; zero if none does.
+func (h *handler) oldestWait(ctx context.Context, provider, scope string) (oldest time.Time, err error) {
+	heads, err := inspect.Of(h.limiter.Waitlist()).Heads(ctx, provider, scope)
 	if err != nil {
 		return oldest, err
 	}
 	var tasks []asynqread.TaskRef
-	for _, head := range heads[:min(len(heads), 2*oldestOf)] {
+	for _, head := range heads {
 		tasks = append(tasks, asynqread.TaskRef{Queue: head.Queue, ID: head.ID})
 	}
 	headers, err := asynqread.Headers(ctx, h.cfg.Redis, tasks, queue.HeaderDue)
@@ -209,7 +182,7 @@ func meterOf(r control.Rule, scope string, binding bool) meter {
 
 // standing is the state of a scope, in a word or two and a sentence.
 type standing struct {
-	Kind  string // suspended, unmatched, paused, api, cut, waiting, full, open, idle
+	Kind  string // of standings
 	Word  string
 	Text  string
 	Until any // a time, zero for none
@@ -223,23 +196,19 @@ var standings = []struct{ kind, word string }{
 }
 
 func (s *standing) be(kind string) {
-	s.Kind = kind
-	s.rank = 2 * slices.IndexFunc(standings, func(one struct{ kind, word string }) bool { return one.kind == kind })
-	s.Word = standings[s.rank/2].word
+	i := slices.IndexFunc(standings, func(one struct{ kind, word string }) bool { return one.kind == kind })
+	s.Kind, s.Word, s.rank = kind, standings[i].word, 2*i
 }
 
 // standingOf returns the state of a scope: its own, or what is worse below it.
 func standingOf(l control.Level, below control.Trouble) standing {
 	s := ownStanding(l)
-	for _, one := range []struct {
-		kind string
-		n    int
-	}{
-		{"suspended", below.Suspended}, {"unmatched", below.Unmatched}, {"paused", below.Paused}, {"api", below.UpstreamPaused}, {"cut", below.Cut},
+	for kind, n := range map[string]int{
+		"suspended": below.Suspended, "unmatched": below.Unmatched, "paused": below.Paused, "api": below.UpstreamPaused, "cut": below.Cut,
 	} {
-		var worst standing
-		if worst.be(one.kind); one.n > 0 && worst.rank < s.rank {
-			s = worst
+		var worse standing
+		if worse.be(kind); n > 0 && worse.rank < s.rank {
+			s = worse
 			s.Word += " below"
 			s.rank++ // behind those that are so themselves
 		}
@@ -321,24 +290,24 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 	}
 	counts := map[string]int{}
 	var rows []levelRow
-	for _, l := range o.levels {
-		if h.service.May(who, control.VerbSee, l.Scope) != nil {
+	for _, name := range o.names {
+		p, is := o.providers[name]
+		if !is || h.service.May(who, control.VerbSee, name) != nil {
 			continue
 		}
-		in := o.depths[l.Scope]
-		in.below.Paused += h.service.PausedBelow(l.Scope, o.limits)
-		row := rowOf(l, in.below)
-		if l.Waiting > 0 {
-			row.Oldest, row.Last, row.In = in.oldest, in.last, in.in
+		p.Pause = h.service.PauseOf(name, o.limits)
+		row := rowOf(p.Level, p.trouble)
+		if p.Waiting > 0 {
+			row.Oldest, row.Last, row.In = p.oldest, p.last, p.scopes
 		}
 		d.All++
-		d.Waiting += l.Waiting
+		d.Waiting += p.Waiting
 		counts[row.Standing.Kind]++
-		if matches(l.Scope, d.Filter) && (d.State == "" || d.State == row.Standing.Kind) {
+		if matches(name, d.Filter) && (d.State == "" || d.State == row.Standing.Kind) {
 			rows = append(rows, row)
 		}
 	}
-	d.None = len(o.levels) == 0
+	d.None = len(o.names) == 0
 	for _, one := range standings {
 		if n := counts[one.kind]; n > 0 {
 			d.States = append(d.States, stateCount{one.kind, one.word, n, d.State == one.kind})
@@ -354,31 +323,4 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 // matches reports whether a name contains the filter.
 func matches(name, filter string) bool {
 	return strings.Contains(strings.ToLower(name), strings.ToLower(filter))
-}
-
-// pages is the position of a page in a list.
-type pages struct {
-	Page, Last int
-	Prev, Next string // links, empty for none
-}
-
-// pageOf returns the part of a list that a request asks for.
-func pageOf[T any](list []T, r *http.Request) ([]T, pages) {
-	p := pages{Page: 1, Last: max(1, (len(list)+rowsAPage-1)/rowsAPage)}
-	if n, err := strconv.Atoi(r.FormValue("page")); err == nil {
-		p.Page = min(max(1, n), p.Last)
-	}
-	link := func(n int) string {
-		query := r.URL.Query()
-		query.Set("page", strconv.Itoa(n))
-		return "?" + query.Encode()
-	}
-	if p.Page > 1 {
-		p.Prev = link(p.Page - 1)
-	}
-	if p.Page < p.Last {
-		p.Next = link(p.Page + 1)
-	}
-	from := (p.Page - 1) * rowsAPage
-	return list[from:min(len(list), from+rowsAPage)], p
 }

@@ -71,18 +71,17 @@ type handler struct {
 	service   *control.Service
 	sessions  *sessions
 	guesses   *guesses
+	open      openRequests
 	templates templates
 	hub       *hub
 	mux       *http.ServeMux
 	following following
-	servers   servers
 	heartbeat time.Duration
 	longest   time.Duration // a stream lasts
 	jobs      *jobs
 	// answerWithin is how long a request waits for its change of tasks.
 	answerWithin time.Duration
 	most         int // tasks that one request changes at most; 0 for control.MostTasks
-	past         pastLimits
 }
 
 // Page is the page as a handler of all requests below Config.Prefix.
@@ -110,7 +109,7 @@ func New(cfg Config) (*Page, error) {
 }
 
 func newHandler(cfg Config) (*handler, error) {
-	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), guesses: newGuesses(), heartbeat: heartbeat, longest: streamLongest, jobs: newJobs(), answerWithin: answerWithin}
+	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), guesses: newGuesses(), open: openRequests{n: map[string]int{}}, heartbeat: heartbeat, longest: streamLongest, jobs: newJobs(), answerWithin: answerWithin}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -129,8 +128,8 @@ func newHandler(cfg Config) (*handler, error) {
 		h.following.own = true
 	}
 	h.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
-	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, KeyPrefix: cfg.KeyPrefix, Store: h.store, Inspector: h.inspector, Logger: h.log, Served: h.queueServed})
-	h.hub = newHub(h.log, func() time.Time { return h.now() })
+	h.service = control.New(control.Config{Redis: cfg.Redis, Limiter: h.limiter, KeyPrefix: cfg.KeyPrefix, Store: h.store, Logger: h.log})
+	h.hub = newHub(func() time.Time { return h.now() })
 	var err error
 	if h.templates, err = h.parse(); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
@@ -233,9 +232,6 @@ type following struct {
 	number int64
 	until  time.Time // when the policy changes without a new version
 }
-
-// limitsCost is the most commands that limits sends if there is no new version.
-const limitsCost = 3
 
 // limits returns the version of the limits that stands, at most one snapshot old.
 func (h *handler) limits(ctx context.Context) (control.Limits, error) {

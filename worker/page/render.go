@@ -265,9 +265,6 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status
 		title = "Not allowed"
 	case http.StatusNotFound:
 		title, f.Found = "Not found", h.meant(r, who)
-	case http.StatusTooManyRequests:
-		title = "Too much at once"
-		w.Header().Set("Retry-After", retryAfter)
 	case http.StatusServiceUnavailable:
 		title, f.Try = "Redis does not answer", "Go back and send it again when Redis answers. If it lasts, look at Redis, and at the log of this process."
 		if f.Retry = r.Method == http.MethodGet; f.Retry { // what a form has sent would be lost
@@ -277,9 +274,6 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status
 	}
 	h.render(w, r, status, "error", view{Title: title, Who: who, Data: f})
 }
-
-// retryAfter is how many seconds who has too much open may wait before the next try.
-const retryAfter = "10"
 
 // failed shows an error under the status that fits it.
 func (h *handler) failed(w http.ResponseWriter, r *http.Request, who Actor, err error) {
@@ -306,8 +300,6 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.As(err, new(*busyError)):
 		return http.StatusConflict
-	case errors.As(err, new(*shareError)):
-		return http.StatusTooManyRequests
 	case isRefusal(err):
 		return http.StatusUnprocessableEntity
 	}

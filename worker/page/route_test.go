@@ -68,7 +68,7 @@ func TestRightsComeFirst(t *testing.T) {
 		form("rule", "zz-account"), form("rule", "zz-tenant", "field:limit", "x", "more", "?", "for", "soon", "force", "yes", "version", "1"),
 		form("rule", "zz-own", "assign:weight", "much", "limits", "limits: {payments: {}}", "version", "99", "expect", "1", "shadow", "yes"),
 		form("id", "task0", "queue", "zz", "task", chosen("task0"), "to", "payments", "priority", "high", "batch", `{"type":"a","id":"b","scope":"payments/zz-child"}`),
-		form("all", "yes", "to", "search", "version", "2", "from", "1", "noted", ""),
+		form("all", "yes", "to", "search", "version", "2", "from", "1"),
 	}
 	seen := map[string]bool{}
 	ask := func(pattern string, r *http.Request, place string, verb control.Verb) {

@@ -40,9 +40,6 @@ func (h *handler) screens() map[string]screen {
 	}
 }
 
-// fixed is the cost of a topic that always costs the same.
-func fixed(n int) func(any) int { return func(any) int { return n } }
-
 // screenOf returns the screen of a path.
 func (h *handler) screenOf(path string) (screen, bool) {
 	if path == "/" {
@@ -59,7 +56,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, who Actor, s scre
 		h.failed(w, r, who, err)
 		return
 	}
-	st := h.hub.get(r.Context(), t, who.Name)
+	st := h.hub.get(r.Context(), t)
 	if st.data == nil {
 		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
 		return
@@ -141,12 +138,7 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 		h.failed(w, r, who, err)
 		return
 	}
-	news, stop, err := h.hub.watch(t, who.Name)
-	if err != nil {
-		w.Header().Set("Retry-After", retryAfter)
-		http.Error(w, control.Plain(err), statusOf(err))
-		return
-	}
+	news, stop := h.hub.watch(t)
 	defer stop()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")

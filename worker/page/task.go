@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,112 +13,45 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/control"
-	"github.com/headway-go/headway/worker/internal/asynqread"
 )
-
-// pageNumber returns the page that a request asks for, from 1.
-func pageNumber(r *http.Request) int {
-	n, err := strconv.Atoi(r.FormValue("page"))
-	if err != nil {
-		return 1
-	}
-	return min(max(1, n), 1_000_000)
-}
-
-// pagesFor returns the position of a page in a list of a length.
-func pagesFor(all int64, page int, r *http.Request) pages {
-	_, p := pageOf(make([]struct{}, min(all, 50_000_000)), r)
-	p.Page = min(page, p.Last)
-	return p
-}
-
-// waiterOf returns what the headers of a task say.
-func waiterOf(head asynqread.TaskHead) waiter {
-	w := waiter{Type: head.Type, EnqueuedBy: queue.EnqueuedBy(asynq.NewTaskWithHeaders(head.Type, nil, head.Headers)), Known: true}
-	w.Cost, w.Priority = head.Headers[queue.HeaderCost], head.Headers[queue.HeaderPriority]
-	w.Since, w.Patience = patience(head.Headers)
-	return w
-}
 
 func enqueuedBy(info *asynq.TaskInfo) string {
 	return queue.EnqueuedBy(asynq.NewTaskWithHeaders(info.Type, nil, info.Headers))
 }
 
-// patience returns when a task's wait began, and when it ends at the latest. Both are zero if unknown.
-func patience(headers map[string]string) (since, until time.Time) {
-	if at, err := time.Parse(time.RFC3339Nano, headers[queue.HeaderDue]); err == nil {
-		since = at
-	}
-	if most, err := time.ParseDuration(headers[queue.HeaderMaxWait]); err == nil && !since.IsZero() {
-		until = since.Add(most)
-	}
-	if at, err := time.Parse(time.RFC3339Nano, headers[queue.HeaderDeadline]); err == nil && (until.IsZero() || at.Before(until)) {
-		until = at
-	}
-	return since, until
-}
-
 // taskState is one reading of the tasks of an id, one for each queue that has one.
 type taskState struct {
-	tasks    []control.Task
-	infos    []*asynq.TaskInfo
-	searched time.Time // when all queues were
+	tasks []control.Task
+	infos []*asynq.TaskInfo // nil for a task that is gone by now
 }
-
-// taskCost is an estimate of the commands for an id that one or two queues have. searchEvery is how often all queues are searched for
-// an id alone, which costs two commands for each.
-const (
-	taskCost    = 24
-	searchEvery = 15 * time.Second
-)
 
 func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
 	id, name := r.FormValue("id"), r.FormValue("queue")
 	if id == "" {
 		return topic{}, &badRequest{"no id of a task is given"}
 	}
-	return topic{
-		key:  "task\x00" + id + "\x00" + name,
-		cost: func(any) int { return taskCost + h.servers.cost(h.now()) },
-		load: func(ctx context.Context, last any) (any, error) {
-			before, _ := last.(*taskState)
-			return h.loadTask(ctx, id, name, before)
-		},
-	}, nil
+	return topic{key: "task\x00" + id + "\x00" + name, load: func(ctx context.Context, _ any) (any, error) { return h.loadTask(ctx, id, name) }}, nil
 }
 
-// loadTask reads the tasks of an id in one queue, or in all if none is named. The reading before says which queues have one.
-func (h *handler) loadTask(ctx context.Context, id, name string, before *taskState) (*taskState, error) {
+// loadTask reads the tasks of an id in one queue, or in all if none is named: some 20 commands, and two for
+// each queue.
+func (h *handler) loadTask(ctx context.Context, id, name string) (*taskState, error) {
 	if _, err := h.limits(ctx); err != nil {
 		return nil, err
 	}
-	s, queues, now := &taskState{}, []string{name}, h.now()
-	switch {
-	case name != "":
-	case before != nil && now.Sub(before.searched) < searchEvery:
-		s.searched, queues = before.searched, nil
-		for _, t := range before.tasks {
-			queues = append(queues, t.Queue)
-		}
-	default:
-		s.searched = now
-		var err error
-		if queues, err = h.inspector.Queues(); err != nil {
-			return nil, err
-		}
-		if err := turn(ctx, 2*len(queues)); err != nil {
-			return nil, err
-		}
+	var queues []string
+	if name != "" {
+		queues = []string{name}
 	}
+	s := &taskState{}
 	var err error
-	s.tasks, err = h.service.TaskIn(ctx, everybody, id, queues)
-	if err != nil && !errors.As(err, new(*control.NoTaskError)) {
+	if s.tasks, err = h.service.Task(ctx, everybody, id, queues...); err != nil && !errors.As(err, new(*control.NoTaskError)) {
 		return nil, err
 	}
 	for _, t := range s.tasks {
 		info, err := h.inspector.GetTaskInfo(t.Queue, t.ID)
 		if err != nil {
-			info = nil // the task is gone by now
+			info = nil
 		}
 		s.infos = append(s.infos, info)
 	}
@@ -175,7 +106,7 @@ func (h *handler) taskView(r *http.Request, who Actor, data any) (any, string, e
 }
 
 func (h *handler) taskOf(who Actor, t control.Task, info *asynq.TaskInfo) taskData {
-	d := taskData{Task: t, May: h.mayDo(who, t.Scope), CostText: number(t.Cost), Value: url.Values{"queue": {t.Queue}, "id": {t.ID}}.Encode()}
+	d := taskData{Task: t, May: h.mayDo(who, t.Scope), CostText: number(t.Cost), Value: taskValue(t.Queue, t.ID)}
 	if len(t.Costs) > 0 {
 		d.CostText = t.Costs.String()
 	}

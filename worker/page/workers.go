@@ -17,50 +17,29 @@ import (
 type workersState struct {
 	limits    control.Limits
 	processes []policystore.Process
-	servers   []serverRow
+	servers   []control.Server
 	all       int // servers
 	queues    []queueRow
-	read      map[string]time.Time // by queue
 }
 
 type queueRow struct {
 	Name                                        string
 	Pending, Active, Scheduled, Retry, Archived int64
 	Paused                                      bool
-	Known                                       bool // the counts were read
-	Served                                      bool
-	Unserved                                    bool // no live worker serves it
+	Served, Unserved                            bool // by a live worker; neither if that is not known
 }
 
-const (
-	// queueCost is how many commands read the counts of a queue. Of more queues than a snapshot has commands for,
-	// it reads some in turn.
-	queueCost = 6
-	// mostQueues bounds the list.
-	mostQueues = 200
-	// processesCost is the commands for the processes with limits, and queuesCost those for the names of asynq's
-	// queues.
-	processesCost, queuesCost = 2, 1
-	// listsCost is the commands of a snapshot without those for single servers and queues.
-	listsCost = limitsCost + processesCost + queuesCost + serverKeysCost
-)
+// listsEvery is how often lists of asynq's queues and servers are read, and mostQueues how many queues they
+// have at most.
+const listsEvery, mostQueues = 5 * time.Second, 200
 
 func (h *handler) workersTopic(*http.Request, Actor) (topic, error) {
-	cost := func(last any) int {
-		s, again := last.(*workersState)
-		if !again {
-			return snapshotCommands
-		}
-		return min(snapshotCommands, listsCost-serverKeysCost+h.servers.cost(h.now())+len(s.queues)*queueCost)
-	}
-	return topic{key: "workers", cost: cost, load: h.loadWorkers}, nil
+	return topic{key: "workers", every: listsEvery, load: h.loadWorkers}, nil
 }
 
-func (h *handler) loadWorkers(ctx context.Context, last any) (any, error) {
-	s := &workersState{read: map[string]time.Time{}}
-	if before, again := last.(*workersState); again {
-		*s = *before
-	}
+// loadWorkers costs some seven round trips, with six commands for each queue.
+func (h *handler) loadWorkers(ctx context.Context, _ any) (any, error) {
+	s := &workersState{}
 	var err error
 	if s.limits, err = h.limits(ctx); err != nil {
 		return nil, err
@@ -68,81 +47,65 @@ func (h *handler) loadWorkers(ctx context.Context, last any) (any, error) {
 	if s.processes, err = h.store.Processes(ctx); err != nil {
 		return nil, err
 	}
-	left := snapshotCommands - listsCost + serverKeysCost - h.servers.cost(h.now())
-	if err := h.servers.refresh(ctx, h.cfg.Redis, h.now()); err != nil {
+	if s.servers, s.all, err = h.service.Servers(ctx); err != nil {
 		return nil, err
 	}
-	s.servers, s.all = h.servers.list()
-	names, err := h.inspector.Queues()
+	names, err := h.queueNames()
 	if err != nil {
 		return nil, err
 	}
+	if s.queues, err = h.queueCounts(ctx, names); err != nil {
+		return nil, err
+	}
+	for i, q := range s.queues {
+		served, known := h.service.Serves(ctx, q.Name)
+		s.queues[i].Served, s.queues[i].Unserved = served, known && !served
+	}
+	return s, nil
+}
+
+// queueNames returns the names of asynq's queues, the first 200.
+func (h *handler) queueNames() ([]string, error) {
+	names, err := h.inspector.Queues()
 	slices.Sort(names)
-	names = names[:min(len(names), mostQueues)]
-	return s, h.loadQueues(ctx, s, names, left/queueCost)
+	return names[:min(len(names), mostQueues)], err
 }
 
-// loadQueues reads the counts of the most queues that were read longest ago.
-func (h *handler) loadQueues(ctx context.Context, s *workersState, names []string, most int) error {
-	known, read := map[string]queueRow{}, map[string]time.Time{}
-	for _, q := range s.queues {
-		known[q.Name] = q
+// queueCounts reads the counts of some asynq queues, in one round trip. asynq's GetQueueInfo also samples the
+// memory of tasks, which costs some fifty commands a queue.
+func (h *handler) queueCounts(ctx context.Context, names []string) (rows []queueRow, err error) {
+	if len(names) == 0 {
+		return nil, nil
 	}
-	due := slices.Clone(names)
-	slices.SortStableFunc(due, func(a, b string) int { return s.read[a].Compare(s.read[b]) })
-	due = due[:min(len(due), most)]
-	for _, name := range due {
-		q, err := h.queueCounts(ctx, name)
-		if err != nil {
-			return err
+	counts := make([][6]*redis.IntCmd, len(names))
+	_, err = h.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, name := range names {
+			key := asynqx.QueuePrefix(name)
+			counts[i] = [6]*redis.IntCmd{
+				pipe.LLen(ctx, key+"pending"), pipe.LLen(ctx, key+"active"),
+				pipe.ZCard(ctx, key+"scheduled"), pipe.ZCard(ctx, key+"retry"), pipe.ZCard(ctx, key+"archived"), pipe.Exists(ctx, key+"paused"),
+			}
 		}
-		known[name] = q
-	}
-	s.queues = nil
-	for _, name := range names {
-		q, at := known[name], s.read[name]
-		if slices.Contains(due, name) {
-			at = h.now()
-		}
-		served, sure := h.servers.serves(name)
-		q.Name, q.Served, q.Unserved, read[name] = name, served, sure && !served, at
-		s.queues = append(s.queues, q)
-	}
-	s.read = read
-	return nil
-}
-
-// queueCounts reads the counts of an asynq queue. asynq's GetQueueInfo also samples the memory of
-// tasks, which costs some fifty commands a queue.
-func (h *handler) queueCounts(ctx context.Context, name string) (queueRow, error) {
-	key := asynqx.QueuePrefix(name)
-	q := queueRow{Name: name, Known: true}
-	var pending, active, scheduled, retry, archived, paused *redis.IntCmd
-	_, err := h.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pending, active = pipe.LLen(ctx, key+"pending"), pipe.LLen(ctx, key+"active")
-		scheduled, retry, archived = pipe.ZCard(ctx, key+"scheduled"), pipe.ZCard(ctx, key+"retry"), pipe.ZCard(ctx, key+"archived")
-		paused = pipe.Exists(ctx, key+"paused")
 		return nil
 	})
-	if err != nil {
-		return q, err
+	for i, name := range names {
+		n := counts[i]
+		rows = append(rows, queueRow{
+			Name: name, Pending: n[0].Val(), Active: n[1].Val(), Scheduled: n[2].Val(), Retry: n[3].Val(), Archived: n[4].Val(), Paused: n[5].Val() > 0,
+		})
 	}
-	q.Pending, q.Active, q.Scheduled = pending.Val(), active.Val(), scheduled.Val()
-	q.Retry, q.Archived, q.Paused = retry.Val(), archived.Val(), paused.Val() > 0
-	return q, nil
+	return rows, err
 }
 
 type workersData struct {
 	Version   int64
 	Processes []processRow
-	Servers   []serverRow
+	Servers   []control.Server
 	All       int // servers
-	Read      int // those that were read so far
 	Pages     pages
 	Queues    []queueRow
 	Mismatch  int
 	Schedules []scheduleRow
-	Own       bool // this process runs schedules
 	Few       bool // the actor may not see all scopes, and so no queues, which scopes share
 }
 
@@ -161,7 +124,7 @@ const nextRuns = 3
 
 func (h *handler) workersView(r *http.Request, who Actor, data any) (any, string, error) {
 	s := data.(*workersState)
-	d := workersData{All: s.all, Read: len(s.servers), Queues: s.queues, Own: len(h.cfg.Schedules) > 0}
+	d := workersData{All: s.all, Queues: s.queues}
 	d.Servers, d.Pages = pageOf(s.servers, r)
 	if d.Few = h.service.May(who, control.VerbSee, "") != nil; d.Few {
 		d.Queues, d.Servers = nil, slices.Clone(d.Servers)
@@ -183,13 +146,13 @@ func (h *handler) workersView(r *http.Request, who Actor, data any) (any, string
 		}
 		d.Processes = append(d.Processes, row)
 	}
-	for _, one := range h.cfg.Schedules {
-		if h.service.May(who, control.VerbSee, one.Task.Scope) != nil {
+	for _, s := range h.cfg.Schedules {
+		if h.service.May(who, control.VerbSee, s.Task.Scope) != nil {
 			continue
 		}
-		row := scheduleRow{Name: one.Name, Cron: one.Cron, Timezone: one.Timezone, Scope: one.Task.Scope, Type: one.Task.Type}
+		row := scheduleRow{Name: s.Name, Cron: s.Cron, Timezone: s.Timezone, Scope: s.Task.Scope, Type: s.Task.Type}
 		for at := h.now(); len(row.Next) < nextRuns; {
-			if at = one.Next(at); at.IsZero() {
+			if at = s.Next(at); at.IsZero() {
 				break
 			}
 			row.Next = append(row.Next, at)

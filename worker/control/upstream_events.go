@@ -1,0 +1,104 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// UpstreamEvent is a past change that an API's answer made. docs/json.md has its fields.
+type UpstreamEvent struct {
+	At       Time   `json:"at"`
+	What     string `json:"what"`
+	Scope    string `json:"scope"`
+	Rule     string `json:"rule,omitempty"`
+	Limit    int64  `json:"limit,omitempty"`
+	Until    Time   `json:"until,omitzero"`
+	Answered string `json:"answered"`
+	Status   int    `json:"status,omitempty"`
+	RetryMS  *int64 `json:"retry_ms,omitempty"`
+	Host     string `json:"host,omitempty"`
+}
+
+// UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first. It costs a command
+// for each level, in one round trip. The error is a *policy.ScopeError, or Redis's.
+func (s *Service) UpstreamEvents(ctx context.Context, who Actor, name string) (list []UpstreamEvent, err error) {
+	if err := s.May(who, VerbSee, name); err != nil {
+		return nil, err
+	}
+	all, err := s.limiter.UpstreamEvents(ctx, name)
+	for _, e := range all {
+		event := UpstreamEvent{At: At(e.At), What: e.What, Scope: e.Scope, Rule: e.Rule, Limit: e.Limit, Until: At(e.Until), Answered: e.Answered, Status: e.Status, Host: e.Host}
+		if e.RetryKnown {
+			ms := e.Retry.Milliseconds()
+			event.RetryMS = &ms
+		}
+		list = append(list, event)
+	}
+	return s.SeenUpstreamEvents(who, list), err
+}
+
+// SeenUpstreamEvents returns events without the names of scopes that the actor may not see: an answer to one tenant's call may have
+// changed a rule that all share.
+func (s *Service) SeenUpstreamEvents(who Actor, list []UpstreamEvent) []UpstreamEvent {
+	list = slices.Clone(list)
+	for i, e := range list {
+		if e.Answered != e.Scope && s.May(who, VerbSee, e.Answered) != nil {
+			list[i].Answered = e.Scope
+		}
+	}
+	return list
+}
+
+// Answer is the API's answer in a few words: "429, retry after 30s".
+func (e UpstreamEvent) Answer() string {
+	switch {
+	case e.Status != 0 && e.RetryMS != nil:
+		return fmt.Sprintf("%d, retry after %s", e.Status, brief(time.Duration(*e.RetryMS)*time.Millisecond))
+	case e.Status != 0:
+		return fmt.Sprintf("%d, without a time", e.Status)
+	case e.What == "pause":
+		return "nothing left"
+	case e.What == "cut":
+		return "refused"
+	}
+	return "accepted"
+}
+
+// Change is what it changed in a few words: "paused for 30s".
+func (e UpstreamEvent) Change() string {
+	lasts := brief(e.Until.Sub(e.At.Time))
+	switch {
+	case e.What == "pause" && e.Until.IsZero():
+		return "paused"
+	case e.What == "pause":
+		return "paused for " + lasts
+	case e.What == "cut":
+		return "limit reduced; it grows back within " + lasts
+	case e.What == "limit" && e.Limit > 0:
+		return fmt.Sprintf("its own limit is %d", e.Limit)
+	case e.What == "limit":
+		return "the configured limit applies again"
+	case e.What == "rise":
+		return "limit may grow above the configured one"
+	}
+	return cmp.Or(e.What, "unknown")
+}
+
+// brief writes a time for people: 1m instead of 1m0s.
+func brief(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	text := d.Round(time.Second).String()
+	if whole, is := strings.CutSuffix(text, "m0s"); is {
+		text = whole + "m"
+	}
+	if whole, is := strings.CutSuffix(text, "h0m"); is {
+		text = whole + "h"
+	}
+	return text
+}

@@ -1,0 +1,200 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/control"
+	"github.com/headway-go/headway/worker/internal/asynqread"
+)
+
+// waiters is one reading of a page of the waiters in a scope's own queues.
+type waiters struct {
+	turns control.Turns
+	heads map[asynqread.TaskRef]asynqread.TaskHead
+}
+
+func (h *handler) waitersTopic(r *http.Request, _ Actor) (topic, error) {
+	name, from := r.FormValue("scope"), (pageNumber(r)-1)*rowsAPage
+	return topic{key: "waiters\x00" + name + "\x00" + r.FormValue("page"), load: func(ctx context.Context, last any) (any, error) {
+		return h.loadWaiters(ctx, name, from, last != nil)
+	}}, nil
+}
+
+// loadWaiters reads a page of waiters. It costs some 15 commands, and one for each task.
+func (h *handler) loadWaiters(ctx context.Context, name string, from int, known bool) (*waiters, error) {
+	limits, err := h.limits(ctx)
+	if err == nil && !known {
+		err = h.checkScope(ctx, name, limits)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := &waiters{}
+	w.turns, err = h.service.Turns(ctx, name, from, rowsAPage)
+	if err == nil && len(w.turns.List) == 0 && w.turns.All > 0 { // the queue is shorter by now: its last page
+		w.turns, err = h.service.Turns(ctx, name, int((w.turns.All-1)/rowsAPage*rowsAPage), rowsAPage)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var tasks []asynqread.TaskRef
+	for _, t := range w.turns.List {
+		tasks = append(tasks, asynqread.TaskRef{Queue: t.Queue, ID: t.ID})
+	}
+	w.heads, err = asynqread.TaskHeads(ctx, h.cfg.Redis, tasks)
+	return w, err
+}
+
+// waiterRow is a row of the table.
+type waiterRow struct {
+	control.NextTurn
+	Type, EnqueuedBy, Cost, Priority string
+	Since, Patience                  time.Time
+	Gone                             bool
+	Value                            string // its name in forms
+}
+
+type waitersData struct {
+	Scope     string
+	All       int64
+	Rows      []waiterRow
+	Pages     pages
+	Unmatched bool
+	May       may
+}
+
+func (h *handler) waitersView(r *http.Request, who Actor, data any) (any, string, error) {
+	w := data.(*waiters)
+	d := waitersData{Scope: w.turns.Scope, All: w.turns.All, Unmatched: w.turns.Unmatched, May: h.mayDo(who, w.turns.Scope)}
+	for _, turn := range w.turns.List {
+		row := waiterRow{NextTurn: turn, Value: taskValue(turn.Queue, turn.ID)}
+		head, is := w.heads[asynqread.TaskRef{Queue: turn.Queue, ID: turn.ID}]
+		if row.Gone = !is; is {
+			row.Type, row.EnqueuedBy = head.Type, queue.EnqueuedBy(asynq.NewTaskWithHeaders(head.Type, nil, head.Headers))
+			row.Cost, row.Priority = head.Headers[queue.HeaderCost], head.Headers[queue.HeaderPriority]
+			row.Since, row.Patience = patience(head.Headers)
+		}
+		d.Rows = append(d.Rows, row)
+	}
+	d.Pages = pagesFor(w.turns.All, pageNumber(r), r)
+	return d, "Who waits in " + w.turns.Scope, nil
+}
+
+// taskValue is the name of a task in forms.
+func taskValue(queue, id string) string { return url.Values{"queue": {queue}, "id": {id}}.Encode() }
+
+// patience returns when a task's wait began, and when it ends at the latest. Both are zero if unknown.
+func patience(headers map[string]string) (since, until time.Time) {
+	if at, err := time.Parse(time.RFC3339Nano, headers[queue.HeaderDue]); err == nil {
+		since = at
+	}
+	if most, err := time.ParseDuration(headers[queue.HeaderMaxWait]); err == nil && !since.IsZero() {
+		until = since.Add(most)
+	}
+	if at, err := time.Parse(time.RFC3339Nano, headers[queue.HeaderDeadline]); err == nil && (until.IsZero() || at.Before(until)) {
+		until = at
+	}
+	return since, until
+}
+
+// pages is the position of a page in a list.
+type pages struct {
+	Page, Last int
+	Prev, Next string // links, empty for none
+}
+
+// pageNumber returns the page that a request asks for, from 1.
+func pageNumber(r *http.Request) int {
+	n, err := strconv.Atoi(r.FormValue("page"))
+	if err != nil {
+		return 1
+	}
+	return min(max(1, n), 1_000_000)
+}
+
+// pagesFor returns the position of a page in a list of a length.
+func pagesFor(all int64, page int, r *http.Request) pages {
+	p := pages{Last: max(1, int((all+rowsAPage-1)/rowsAPage))}
+	p.Page = min(page, p.Last)
+	link := func(n int) string {
+		query := r.URL.Query()
+		query.Set("page", strconv.Itoa(n))
+		return "?" + query.Encode()
+	}
+	if p.Page > 1 {
+		p.Prev = link(p.Page - 1)
+	}
+	if p.Page < p.Last {
+		p.Next = link(p.Page + 1)
+	}
+	return p
+}
+
+// pageOf returns the part of a list that a request asks for.
+func pageOf[T any](list []T, r *http.Request) ([]T, pages) {
+	p := pagesFor(int64(len(list)), pageNumber(r), r)
+	from := (p.Page - 1) * rowsAPage
+	return list[from:min(len(list), from+rowsAPage)], p
+}
+
+// drainState is one reading of the tasks of a scope that are with a worker.
+type drainState struct {
+	scope string
+	pause control.Pause
+	tasks []control.ActiveTask
+}
+
+func (h *handler) drainTopic(r *http.Request, _ Actor) (topic, error) {
+	name := r.FormValue("scope")
+	return topic{key: "drain\x00" + name, load: func(ctx context.Context, last any) (any, error) {
+		return h.loadDrain(ctx, name, last != nil)
+	}}, nil
+}
+
+// loadDrain reads the active tasks of a scope. It costs some three commands for each of asynq's queues.
+func (h *handler) loadDrain(ctx context.Context, name string, known bool) (*drainState, error) {
+	limits, err := h.limits(ctx)
+	if err == nil && !known {
+		err = h.checkScope(ctx, name, limits)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &drainState{scope: name, pause: h.service.PauseOf(name, limits)}
+	active, err := control.ActiveTasks(h.inspector, func(scope string) bool { return scope == name || strings.HasPrefix(scope, name+"/") })
+	for task, kind := range active {
+		s.tasks = append(s.tasks, control.ActiveTask{Queue: task.Queue, ID: task.ID, Type: kind, Scope: task.Scope})
+	}
+	slices.SortFunc(s.tasks, func(a, b control.ActiveTask) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.ID, b.ID))
+	})
+	return s, err
+}
+
+// drainData is the content of the screen.
+type drainData struct {
+	Scope   string
+	Pause   control.Pause
+	Tasks   []control.ActiveTask
+	Running int
+	May     may
+}
+
+func (h *handler) drainView(_ *http.Request, who Actor, data any) (any, string, error) {
+	s := data.(*drainState)
+	d := drainData{Scope: s.scope, Pause: s.pause, May: h.mayDo(who, s.scope)}
+	d.Tasks = slices.DeleteFunc(slices.Clone(s.tasks), func(t control.ActiveTask) bool { return h.service.May(who, control.VerbSee, t.Scope) != nil })
+	d.Running = len(d.Tasks)
+	d.Tasks = d.Tasks[:min(d.Running, rowsAPage)]
+	return d, "Drain " + s.scope, nil
+}
