@@ -49,8 +49,8 @@ func (c *limitsCommand) change(ctx context.Context, change control.Change) (poli
 	if err != nil {
 		return policystore.Made{}, err
 	}
-	done, err := service.Apply(ctx, atCommandLine(c.as), c.asked(change))
-	return done.Made, c.refused(err)
+	made, err := service.Apply(ctx, atCommandLine(c.as), c.asked(change))
+	return made, c.refused(err)
 }
 
 // asked is a change with what the flags say.

@@ -49,34 +49,20 @@ type Change struct {
 	Force bool
 }
 
-// Done is a change that was made.
-type Done struct {
-	policystore.Made
-	// Undo is the change that undoes it, unless the limits have changed since. Nil if it cannot be undone:
-	// for a reset, and for the first version.
-	Undo *Change
-}
-
 // errNoStore is the error of a change if no limits are kept in Redis.
 var errNoStore = errors.New("these limits come from a file, and only that can change them")
 
 // Apply makes a change and logs it in one line of audit. The error is a *ForbiddenError, an
 // *UnknownScopeError, one of the policystore.Store's method for the verb, or one of May. Costs some
 // round trips.
-func (s *Service) Apply(ctx context.Context, who Actor, c Change) (Done, error) {
+func (s *Service) Apply(ctx context.Context, who Actor, c Change) (made policystore.Made, err error) {
 	if s.store == nil {
-		return Done{}, errNoStore
+		return made, errNoStore
 	}
-	made, err := s.change(ctx, who, c, false)
-	if err != nil {
-		return Done{Made: made}, err // ErrUnchanged comes with the state that stands
+	if made, err = s.change(ctx, who, c, false); err == nil { // ErrUnchanged comes with the state that stands
+		s.audit(ctx, who, c, made)
 	}
-	s.audit(ctx, who, c, made)
-	done := Done{Made: made}
-	if before := made.Version.Number - 1; before > 0 && c.Verb != VerbReset {
-		done.Undo = &Change{Verb: VerbRollback, Version: before, IfVersion: made.Version.Number}
-	}
-	return done, nil
+	return made, err
 }
 
 // change checks the actor's rights and makes a change. If dry is true, it only works out its effect.

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +32,6 @@ type FailedQueue struct {
 	Tasks           []FailedTask
 	More            bool // not all of Archived and Retry were looked at
 	Active          []ActiveTask
-	Days            []*asynq.DailyStats // today and yesterday, by UTC; nil for none
 }
 
 // Failed returns what failed and what runs of one asynq queue: of its archived tasks the newest 1,000, and
@@ -59,9 +59,6 @@ func (s *Service) Failed(ctx context.Context, name string) (q FailedQueue, err e
 	q.More = q.Archived > newestFailed || q.Retry > soonestFailed
 	if info[2] > 0 {
 		err = eachActive(s.inspector, name, func(t ActiveTask) { q.Active = append(q.Active, t) })
-	}
-	if q.Days, _ = s.inspector.History(name, 2); len(q.Days) < 2 { // its queue was removed just now
-		q.Days = nil
 	}
 	return q, err
 }
@@ -105,25 +102,14 @@ func failedTask(info *asynq.TaskInfo) FailedTask {
 	}
 }
 
+var numbers = regexp.MustCompile("[0-9]+")
+
 // ErrorKind returns what errors that differ only in numbers have in common: the first line of the text, at
 // most 200 bytes of it, with "#" for each number.
 func ErrorKind(text string) string {
 	const most = 200
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
-	var b strings.Builder
-	number := false
-	for _, r := range text[:min(len(text), 4*most)] {
-		digit := r >= '0' && r <= '9'
-		switch {
-		case digit && number:
-		case digit:
-			b.WriteByte('#')
-		default:
-			b.WriteRune(r)
-		}
-		number = digit
-	}
-	kind := b.String()
+	kind := numbers.ReplaceAllString(strings.ToValidUTF8(text[:min(len(text), 4*most)], "\ufffd"), "#")
 	return strings.ToValidUTF8(kind[:min(len(kind), most)], "")
 }
 

@@ -89,11 +89,10 @@ func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level,
 
 // Branch is a scope of a provider, with what waits there.
 type Branch struct {
-	Scope    string
-	Waiting  int64
-	Own      int64 // the part that waits in its own queues
-	Children int64
-	Named    bool // the limits name it
+	Scope   string
+	Waiting int64
+	Own     int64 // the part that waits in its own queues
+	Named   bool  // the limits name it
 }
 
 // Outline is the list of a provider's scopes, and what APIs have paused and cut of them.
@@ -119,7 +118,7 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (out O
 	named, seen := s.named(), map[string]bool{}
 	for _, w := range waiting {
 		seen[w.Scope] = true
-		out.Branches = append(out.Branches, Branch{w.Scope, w.Tasks, w.Own, w.Children, named.has(w.Scope)})
+		out.Branches = append(out.Branches, Branch{w.Scope, w.Tasks, w.Own, named.has(w.Scope)})
 	}
 	for _, name := range named.byProvider[provider] {
 		if seen[name] {

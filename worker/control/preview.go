@@ -17,7 +17,7 @@ type Preview struct {
 	// Version is the version that the change was worked out over. Set as Change.IfVersion, it refuses the
 	// change if the limits have another version by then.
 	Version int64
-	// Differences are what the change would change, as in Done.
+	// Differences are what the change would change, as in policystore.Made.
 	Differences []policystore.Difference
 	// Resets are the counts that a reset would forget.
 	Resets []policystore.Reset

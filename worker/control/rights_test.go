@@ -166,10 +166,10 @@ func TestApply(t *testing.T) {
 			if line := audit.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, `msg="limits changed" who=root via=test verb=`+string(c.Verb)+" scope=payments") || !strings.Contains(line, `reason="a test"`) {
 				t.Errorf("audit: %s", line)
 			}
-			if err != nil || done.Version.By != admin.Name || len(done.Differences) != 1 || done.Undo == nil {
+			if err != nil || done.Version.By != admin.Name || len(done.Differences) != 1 {
 				t.Fatalf("%+v, %v", done, err)
 			}
-			_, err = a.Apply(t.Context(), admin, *done.Undo)
+			_, err = a.Apply(t.Context(), admin, undo(done))
 			must(t, err)
 			if now, err := a.store.Compare(t.Context(), before.Number, done.Version.Number+1); err != nil || len(now) > 0 {
 				t.Errorf("undone, and different: %+v, %v", now, err)

@@ -158,9 +158,6 @@ type Rule struct {
 	Reset     Time             `json:"reset,omitzero"`
 	Waiting   int64            `json:"waiting"` // units, in the queues of all scopes under the rule
 
-	// Pace is how many units a second the rule admits while tasks wait, 0 if no clock can tell.
-	Pace float64 `json:"-"`
-
 	// Admits and the fields after it are the API's correction, which counts in place of the limit.
 	Admits      int64 `json:"admits,omitempty"`
 	AdmitsUntil Time  `json:"admits_until,omitzero"`
@@ -199,9 +196,6 @@ func rulesOf(now throttle.Forecast, upstream throttle.UpstreamState) (list []Rul
 		r := Rule{
 			Rule: state.Rule, RuleScope: state.Scope, Algorithm: state.Algorithm, Unit: state.Unit, Limit: state.Limit,
 			Used: max(0, state.Limit-state.Remaining), Remaining: state.Remaining, Waiting: state.Waiting, Reset: resets(state, now.At),
-		}
-		if state.Units > 0 && state.Per > 0 {
-			r.Pace = float64(state.Units) / state.Per.Seconds()
 		}
 		for _, c := range upstream.Corrections {
 			if c.Bound.Scope.String() == state.Scope && c.Bound.Rule.Name == state.Rule {

@@ -95,7 +95,9 @@ func (h *handler) asked(route route) http.HandlerFunc {
 		if !readForm(w, r, mostForm) {
 			return
 		}
-		h.follow(r.Context())
+		if h.following.own { // its limits, by whose owners rights are checked, may be out of date
+			_, _ = h.limits(r.Context()) // what is read next says why they are
+		}
 		if err := h.may(who, r, route.needs); err != nil {
 			h.failed(w, r, who, err)
 			return

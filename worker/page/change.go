@@ -297,10 +297,10 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
 	wanted, err := h.askedFor(c)
 	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
 		wanted.Seen, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
-		var done control.Done
-		if done, err = h.service.Apply(r.Context(), who, wanted); err == nil {
+		var made policystore.Made
+		if made, err = h.service.Apply(r.Context(), who, wanted); err == nil {
 			h.forget()
-			http.Redirect(w, r, h.after(c, done.Version.Number), http.StatusSeeOther)
+			http.Redirect(w, r, h.after(c, made.Version.Number), http.StatusSeeOther)
 			return
 		}
 	} else if err == nil {

@@ -100,7 +100,6 @@ type failuresData struct {
 	Pages               pages
 	Partly              []string // queues of which not all failed tasks were looked at
 	Read, Queues        int
-	Days                []queueDays
 	Runs                []providerRuns
 	Running             []runningScope
 	May                 bool // the actor may act on some of the rows
@@ -121,16 +120,6 @@ type failureRow struct {
 	Value string // its name in forms
 	May   bool
 }
-
-type queueDays struct {
-	Name             string
-	Today, Yesterday day
-}
-
-type day struct{ Processed, Failed int }
-
-// Part is how many of a hundred failed.
-func (d day) Part() int { return d.Failed * 100 / max(1, d.Processed) }
 
 type runningScope struct {
 	Scope   string
@@ -166,14 +155,8 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 				running[t.Scope] = running[t.Scope].with(t, f.started[asynqread.TaskRef{Queue: t.Queue, ID: t.ID}])
 			}
 		}
-		if !sees("") { // the sums of a queue are those of all scopes
-			continue
-		}
-		if q.More {
+		if q.More && sees("") { // the counts of a queue are those of all scopes
 			d.Partly = append(d.Partly, name)
-		}
-		if len(q.Days) == 2 {
-			d.Days = append(d.Days, queueDays{name, day{q.Days[0].Processed, q.Days[0].Failed}, day{q.Days[1].Processed, q.Days[1].Failed}})
 		}
 	}
 	for _, one := range f.runs {

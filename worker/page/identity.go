@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -86,7 +87,7 @@ func (p *Proxy) named(r *http.Request) bool {
 // identify returns the actor of a request, and false if the request does not come from the proxy, asks
 // for another host, or has no name. A header with two lines is refused: one of them may be the client's.
 func (p *Proxy) identify(r *http.Request) (Actor, bool) {
-	names, groups := r.Header.Values(or(p.UserHeader, "X-Forwarded-User")), r.Header.Values(or(p.GroupsHeader, "X-Forwarded-Groups"))
+	names, groups := r.Header.Values(cmp.Or(p.UserHeader, "X-Forwarded-User")), r.Header.Values(cmp.Or(p.GroupsHeader, "X-Forwarded-Groups"))
 	if !p.sends(r) || !p.named(r) || len(names) != 1 || len(groups) > 1 {
 		return Actor{}, false
 	}
@@ -103,13 +104,6 @@ func (p *Proxy) identify(r *http.Request) (Actor, bool) {
 		who.Role = RoleViewer
 	}
 	return who, true
-}
-
-func or(text, standard string) string {
-	if text == "" {
-		return standard
-	}
-	return text
 }
 
 // remote returns the address that a request comes from.

@@ -227,51 +227,44 @@ type following struct {
 
 	mu     sync.Mutex
 	known  control.Limits
+	err    error // of the last reading; known is older then
 	read   time.Time
-	failed time.Time // the last reading that failed
 	number int64
 	until  time.Time // when the policy changes without a new version
 }
 
-// limits returns the version of the limits that stands, at most one snapshot old.
+// limitsTimeout bounds how long a request waits for the limits by which its rights are checked.
+const limitsTimeout = 2 * time.Second
+
+// limits returns the version of the limits that stands, at most half a second old.
 func (h *handler) limits(ctx context.Context) (control.Limits, error) {
 	f := &h.following
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if h.now().Sub(f.read) < snapshotEvery/2 {
-		return f.known, nil
+	if h.now().Sub(f.read) >= snapshotEvery/2 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limitsTimeout)
+		defer cancel()
+		f.err = h.follow(ctx, f)
+		f.read = h.now()
 	}
+	return f.known, f.err
+}
+
+// follow reads the version, and the policy of the page's own limiter if that has changed. f.mu is held.
+func (h *handler) follow(ctx context.Context, f *following) error {
 	l, err := h.service.Limits(ctx)
 	if err != nil {
-		f.failed = h.now()
-		return f.known, err
+		return err
 	}
-	f.known, f.read = l, h.now()
-	if v := l.Version; f.own && v != nil && (v.Number != f.number || !f.until.IsZero() && !l.At.Before(f.until)) {
-		rules, until, err := h.store.Policy(ctx, *v, l.At)
-		if err != nil {
-			return l, err
-		}
+	f.known = l
+	v := l.Version
+	if !f.own || v == nil || v.Number == f.number && (f.until.IsZero() || l.At.Before(f.until)) {
+		return nil
+	}
+	rules, until, err := h.store.Policy(ctx, *v, l.At)
+	if err == nil {
 		h.limiter.SetPolicy(rules)
 		f.number, f.until = v.Number, until
 	}
-	return l, nil
-}
-
-// followTimeout bounds how long a request waits for the limits by which its rights are checked.
-const followTimeout = time.Second
-
-// follow brings the page's own limiter up to date before rights are checked by its owners: it knows none at first, and is out of date
-// after a time without viewers. Without an answer of Redis the limits that are known count.
-func (h *handler) follow(ctx context.Context) {
-	f := &h.following
-	f.mu.Lock()
-	skip := !f.own || h.now().Sub(f.failed) < snapshotEvery
-	f.mu.Unlock()
-	if skip {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
-	defer cancel()
-	_, _ = h.limits(ctx) // what is read next says why
+	return err
 }

@@ -222,7 +222,7 @@ func TestHostileNames(t *testing.T) {
 	for _, path := range []string{
 		"/?q=" + q(hostile), "/?q=", "/scope?scope=" + q(hostile), "/waiters?scope=" + q(hostile), "/task?id=" + q(hostile+"0"), "/history?q=" + q(hostile),
 		"/drain?scope=" + q(hostile), "/workers?q=" + q(hostile), "/forecast?batch=" + q(hostile), "/task?id=" + q(hostile), "/scope?scope=" + q(hostile+"/.."), "/nothing" + q(hostile),
-		"/limits?from=" + q(hostile), "/limits?from=1&to=" + q(hostile), "/change?verb=assign&scope=" + q(hostile),
+		"/limits?q=" + q(hostile), "/change?verb=assign&scope=" + q(hostile),
 	} {
 		code, body := s.get(path)
 		if strings.Contains(body, "<script>alert") || code == http.StatusInternalServerError {

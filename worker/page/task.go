@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,7 +145,7 @@ func sentence(t control.Task) (text string, at time.Time) {
 	why := reasonWords(t.Reason, t.Rule, t.RuleScope)
 	switch {
 	case t.Turn == control.TurnWaiting:
-		text := fmt.Sprintf("Waits for %s, place %s", or(why, "its turn"), number(t.Position))
+		text := fmt.Sprintf("Waits for %s, place %s", cmp.Or(why, "its turn"), number(t.Position))
 		if !t.Start.IsZero() {
 			return text + ", starts about", t.Start.Time
 		}
@@ -160,7 +161,7 @@ func sentence(t control.Task) (text string, at time.Time) {
 	case "completed":
 		return "Has succeeded", time.Time{}
 	case "archived":
-		return "Has failed for good: " + or(t.LastError, "the reason is not known"), time.Time{}
+		return "Has failed for good: " + cmp.Or(t.LastError, "the reason is not known"), time.Time{}
 	case "retry":
 		return "Failed, and is tried again", t.NextProcessAt.Time
 	case "scheduled":
