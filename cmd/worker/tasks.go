@@ -172,7 +172,10 @@ func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
 	if _, known := tasksVerbs[verb]; !known {
 		return cli.Errorf(tasksHelp, "tasks cannot be changed by %q", verb)
 	}
-	c.change.Verb, c.change.IDs, c.change.Most = control.Verb(verb), words[1:], c.limit
+	c.change.Verb, c.change.Most = control.Verb(verb), c.limit
+	for _, id := range words[1:] {
+		c.change.IDs = append(c.change.IDs, control.TaskID{ID: id})
+	}
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) {
 		if given[f.Name] = true; !takesTaskFlag(verb, f.Name) {

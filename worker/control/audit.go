@@ -11,10 +11,10 @@ import (
 )
 
 // audit logs a change of the limits with its actor: one line for each rule that changed.
-func (s *Service) audit(ctx context.Context, who Actor, c Change, made policystore.Made) {
+func (s *Service) audit(ctx context.Context, actor Actor, c Change, made policystore.Made) {
 	attrs := func(scope, rule, before, after string) []slog.Attr {
 		return []slog.Attr{
-			slog.String("who", who.Name), slog.String("via", who.Via), slog.String("verb", string(c.Verb)),
+			slog.String("who", actor.Name), slog.String("via", actor.Via), slog.String("verb", string(c.Verb)),
 			slog.String("scope", scope), slog.String("rule", rule), slog.String("before", before), slog.String("after", after),
 			slog.String("reason", c.Reason), slog.Int64("version", made.Version.Number),
 		}
@@ -35,8 +35,8 @@ const (
 
 // auditTasks records who changed which tasks, in the log and in Redis. Without a Store it is in the log alone, and so it is for a
 // Redis user that may change tasks and not the limits.
-func (s *Service) auditTasks(ctx context.Context, who Actor, c TaskChange, done TasksDone) error {
-	a := actionOf(who, c, done)
+func (s *Service) auditTasks(ctx context.Context, actor Actor, c TaskChange, done TasksDone) error {
+	a := actionOf(actor, c, done)
 	s.log.LogAttrs(ctx, slog.LevelInfo, "waiting tasks changed",
 		slog.String("who", a.By), slog.String("via", a.Via), slog.String("verb", a.Verb), slog.String("scope", a.Scope),
 		slog.String("queue", a.Queue), slog.String("type", a.Type), slog.String("after", a.To), slog.String("reason", a.Reason),
@@ -50,9 +50,9 @@ func (s *Service) auditTasks(ctx context.Context, who Actor, c TaskChange, done 
 	return nil
 }
 
-func actionOf(who Actor, c TaskChange, done TasksDone) policystore.Action {
+func actionOf(actor Actor, c TaskChange, done TasksDone) policystore.Action {
 	a := policystore.Action{
-		By: who.Name, Via: who.Via, Verb: string(c.Verb), Scope: c.Scope, Queue: c.Queue, Type: c.Type, Reason: c.Reason,
+		By: actor.Name, Via: actor.Via, Verb: string(c.Verb), Scope: c.Scope, Queue: c.Queue, Type: c.Type, Reason: c.Reason,
 		Changed: done.Changed, Left: len(done.Tasks) - done.Changed,
 	}
 	switch {
@@ -76,7 +76,7 @@ func actionOf(who Actor, c TaskChange, done TasksDone) policystore.Action {
 }
 
 // Actions answers who changed waiting tasks, newest first: those of whose scopes an actor may see all. Costs one round trip.
-func (s *Service) Actions(ctx context.Context, who Actor) ([]policystore.Action, error) {
+func (s *Service) Actions(ctx context.Context, actor Actor) ([]policystore.Action, error) {
 	if s.store == nil {
 		return nil, errNoStore
 	}
@@ -84,16 +84,16 @@ func (s *Service) Actions(ctx context.Context, who Actor) ([]policystore.Action,
 	if err != nil {
 		return nil, err
 	}
-	return s.SeenActions(who, all), nil
+	return s.SeenActions(actor, all), nil
 }
 
 // SeenActions are those of some Actions of whose scopes an actor may see all.
-func (s *Service) SeenActions(who Actor, all []policystore.Action) []policystore.Action {
+func (s *Service) SeenActions(actor Actor, all []policystore.Action) []policystore.Action {
 	return slices.DeleteFunc(slices.Clone(all), func(a policystore.Action) bool {
-		if who.seesAll() {
+		if actor.seesAll() {
 			return false
 		}
-		hidden := func(scope string) bool { return s.May(who, VerbSee, scope) != nil }
+		hidden := func(scope string) bool { return s.May(actor, VerbSee, scope) != nil }
 		moved := a.Verb == string(VerbMove) && hidden(a.To)
 		return moved || len(a.Scopes) == 0 || len(a.Scopes) == mostScopes || slices.ContainsFunc(a.Scopes, hidden)
 	})
@@ -109,13 +109,13 @@ type SeenChange struct {
 }
 
 // SeenChange reduces a version to what an actor may see of it. It returns false if that is nothing.
-func (s *Service) SeenChange(who Actor, c policystore.Change) (seen SeenChange, some bool) {
-	if who.seesAll() {
+func (s *Service) SeenChange(actor Actor, c policystore.Change) (seen SeenChange, some bool) {
+	if actor.seesAll() {
 		return SeenChange{Change: c}, true
 	}
 	seen.Change = c
 	hidden := func(scope string) bool {
-		if s.May(who, VerbSee, scope) == nil {
+		if s.May(actor, VerbSee, scope) == nil {
 			return false
 		}
 		seen.Hidden++
@@ -131,7 +131,7 @@ func (s *Service) SeenChange(who Actor, c policystore.Change) (seen SeenChange, 
 
 // SeenConflict is an error for a change that another one preceded, without what the actor may not see of
 // the other.
-func (s *Service) SeenConflict(who Actor, e *policystore.ConflictError) *policystore.ConflictError {
-	seen, _ := s.SeenChange(who, policystore.Change{Version: e.Now})
+func (s *Service) SeenConflict(actor Actor, e *policystore.ConflictError) *policystore.ConflictError {
+	seen, _ := s.SeenChange(actor, policystore.Change{Version: e.Now})
 	return &policystore.ConflictError{Want: e.Want, Now: seen.Version}
 }

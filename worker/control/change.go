@@ -55,24 +55,24 @@ var errNoStore = errors.New("these limits come from a file, and only that can ch
 // Apply makes a change and logs it in one line of audit. The error is a *ForbiddenError, an
 // *UnknownScopeError, one of the policystore.Store's method for the verb, or one of May. Costs some
 // round trips.
-func (s *Service) Apply(ctx context.Context, who Actor, c Change) (made policystore.Made, err error) {
+func (s *Service) Apply(ctx context.Context, actor Actor, c Change) (made policystore.Made, err error) {
 	if s.store == nil {
 		return made, errNoStore
 	}
-	if made, err = s.change(ctx, who, c, false); err == nil { // ErrUnchanged comes with the state that stands
-		s.audit(ctx, who, c, made)
+	if made, err = s.change(ctx, actor, c, false); err == nil { // ErrUnchanged comes with the state that stands
+		s.audit(ctx, actor, c, made)
 	}
 	return made, err
 }
 
 // change checks the actor's rights and makes a change. If dry is true, it only works out its effect.
-func (s *Service) change(ctx context.Context, who Actor, c Change, dry bool) (made policystore.Made, err error) {
-	edit := policystore.Edit{By: who.Name, Reason: c.Reason, IfVersion: max(c.IfVersion, c.Seen), For: c.For, Via: who.Via, DryRun: dry}
+func (s *Service) change(ctx context.Context, actor Actor, c Change, dry bool) (made policystore.Made, err error) {
+	edit := policystore.Edit{By: actor.Name, Reason: c.Reason, IfVersion: max(c.IfVersion, c.Seen), For: c.For, Via: actor.Via, DryRun: dry}
 	if c.Verb == VerbRollback || c.Verb == VerbUnset {
-		if edit.IfVersion, err = s.mayChange(ctx, who, c, edit); err != nil {
+		if edit.IfVersion, err = s.mayChange(ctx, actor, c, edit); err != nil {
 			return made, err
 		}
-	} else if err := s.May(who, c.Verb, c.Scope); err != nil {
+	} else if err := s.May(actor, c.Verb, c.Scope); err != nil {
 		return made, err
 	} else if edit.IfVersion, err = s.over(ctx, c); err != nil {
 		return made, err
@@ -119,12 +119,12 @@ func sharePath(a, b string) bool {
 // mayChange checks an actor's rights to all that a rollback or an unset changes, which is more than its
 // scope names. It returns the version that this was worked out over. An actor that may not do
 // everything must make the change over that version.
-func (s *Service) mayChange(ctx context.Context, who Actor, c Change, edit policystore.Edit) (version int64, err error) {
-	if who.Role == RoleAdmin {
+func (s *Service) mayChange(ctx context.Context, actor Actor, c Change, edit policystore.Edit) (version int64, err error) {
+	if actor.Role == RoleAdmin {
 		return edit.IfVersion, nil
 	}
-	if who.Role < RoleOwner || c.Verb == VerbUnset {
-		if err := s.May(who, c.Verb, c.Scope); err != nil {
+	if actor.Role < RoleOwner || c.Verb == VerbUnset {
+		if err := s.May(actor, c.Verb, c.Scope); err != nil {
 			return 0, err
 		}
 	}
@@ -134,10 +134,10 @@ func (s *Service) mayChange(ctx context.Context, who Actor, c Change, edit polic
 		return 0, err
 	}
 	for _, d := range made.Differences {
-		if s.May(who, VerbSee, d.Scope) != nil { // its name is not for the actor
-			return 0, &ForbiddenError{Actor: who.Name, Verb: c.Verb, Scope: c.Scope, Hidden: true}
+		if s.May(actor, VerbSee, d.Scope) != nil { // its name is not for the actor
+			return 0, &ForbiddenError{Actor: actor.Name, Verb: c.Verb, Scope: c.Scope, Hidden: true}
 		}
-		if err := s.May(who, verbOf(c.Verb, d.Rule), d.Scope); err != nil {
+		if err := s.May(actor, verbOf(c.Verb, d.Rule), d.Scope); err != nil {
 			return 0, err
 		}
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"regexp"
 	"slices"
@@ -46,13 +47,13 @@ func (s *Service) Failed(ctx context.Context, name string) (q FailedQueue, err e
 	if q.Archived > 0 {
 		last := int(q.Archived-1)/pageSize + 1 // the newest are at the end
 		for page := last; page > 0 && page > last-newestFailed/pageSize; page-- {
-			if _, err := failedPage(s.inspector.ListArchivedTasks, name, page, &q); err != nil {
+			if q.Tasks, _, err = failedPage(s.inspector.ListArchivedTasks, name, page, q.Tasks); err != nil {
 				return q, err
 			}
 		}
 	}
 	for page, full := 1, q.Retry > 0; full && page <= soonestFailed/pageSize; page++ {
-		if full, err = failedPage(s.inspector.ListRetryTasks, name, page, &q); err != nil {
+		if q.Tasks, full, err = failedPage(s.inspector.ListRetryTasks, name, page, q.Tasks); err != nil {
 			return q, err
 		}
 	}
@@ -75,31 +76,27 @@ func (s *Service) failedCounts(ctx context.Context, name string) (n [3]int64, er
 // lister lists a page of tasks of a queue in one state.
 type lister func(name string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
 
-// failedPage adds the failed tasks of a page, and reports whether the page was full.
-func failedPage(list lister, name string, page int, q *FailedQueue) (full bool, err error) {
+// failedPage adds the failed tasks of a page to others, and reports whether the page was full.
+func failedPage(list lister, name string, page int, others []FailedTask) (all []FailedTask, full bool, err error) {
 	tasks, err := list(name, asynq.Page(page), asynq.PageSize(pageSize))
 	if isGone(err) {
-		return false, nil
+		return others, false, nil
 	}
 	for _, info := range tasks {
 		if hasFailed(info) {
-			q.Tasks = append(q.Tasks, failedTask(info))
+			others = append(others, FailedTask{
+				Queue: info.Queue, ID: info.ID, Type: info.Type, Scope: info.Headers[queue.HeaderScope], Error: info.LastErr, Kind: ErrorKind(info.LastErr),
+				Archived: info.State == asynq.TaskStateArchived, At: info.LastFailedAt, Next: info.NextProcessAt, Retried: info.Retried, MaxRetry: info.MaxRetry,
+			})
 		}
 	}
-	return len(tasks) == pageSize, err
+	return others, len(tasks) == pageSize, err
 }
 
 // hasFailed reports whether a task is archived, or is tried again after a failure. A task that waits for its
 // limits is in asynq's retry state too.
 func hasFailed(info *asynq.TaskInfo) bool {
 	return info.State == asynq.TaskStateArchived || info.State == asynq.TaskStateRetry && info.Retried > 0
-}
-
-func failedTask(info *asynq.TaskInfo) FailedTask {
-	return FailedTask{
-		Queue: info.Queue, ID: info.ID, Type: info.Type, Scope: info.Headers[queue.HeaderScope], Error: info.LastErr, Kind: ErrorKind(info.LastErr),
-		Archived: info.State == asynq.TaskStateArchived, At: info.LastFailedAt, Next: info.NextProcessAt, Retried: info.Retried, MaxRetry: info.MaxRetry,
-	}
 }
 
 var numbers = regexp.MustCompile("[0-9]+")
@@ -116,21 +113,17 @@ func ErrorKind(text string) string {
 // findFailed finds failed tasks, by their ids, or those of the change's scope, queue and error, as far as these
 // are set. It leaves those that the actor may not change.
 func (t *targets) findFailed(ctx context.Context) error {
-	queues, err := t.queues()
-	if err != nil {
-		return err
-	}
 	for _, id := range t.change.IDs {
-		found, err := t.s.find(ctx, id, queues)
+		found, _, err := t.infos(ctx, id)
 		if err != nil {
 			return err
 		}
 		if len(found) == 0 {
-			t.gone = append(t.gone, target{t.change.Queue, id, ""})
+			t.gone = append(t.gone, target{cmp.Or(id.Queue, t.change.Queue), id.ID, ""})
 		}
 		for _, info := range found {
 			scope := info.Headers[queue.HeaderScope]
-			if t.s.May(t.who, VerbSee, scope) != nil {
+			if t.s.May(t.actor, VerbSee, scope) != nil {
 				t.gone = append(t.gone, target{info.Queue, info.ID, ""})
 			} else if !t.refuses(scope, 1) {
 				t.add(target{info.Queue, info.ID, scope})
@@ -139,6 +132,10 @@ func (t *targets) findFailed(ctx context.Context) error {
 	}
 	if len(t.change.IDs) > 0 {
 		return nil
+	}
+	queues, err := t.queues("")
+	if err != nil {
+		return err
 	}
 	for _, name := range queues {
 		for _, list := range []lister{t.s.inspector.ListArchivedTasks, t.s.inspector.ListRetryTasks} {
@@ -156,14 +153,14 @@ func (t *targets) findFailedIn(ctx context.Context, list lister, name string) er
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		var q FailedQueue
+		var tasks []FailedTask
 		var err error
-		if full, err = failedPage(list, name, page, &q); err != nil {
+		if tasks, full, err = failedPage(list, name, page, nil); err != nil {
 			return err
 		}
-		for _, f := range q.Tasks {
+		for _, f := range tasks {
 			meant := (t.change.Scope == "" || covers(t.change.Scope, f.Scope)) && (t.change.Error == "" || t.change.Error == f.Kind)
-			if meant && t.s.May(t.who, VerbSee, f.Scope) == nil && !t.refuses(f.Scope, 1) {
+			if meant && t.s.May(t.actor, VerbSee, f.Scope) == nil && !t.refuses(f.Scope, 1) {
 				t.add(target{f.Queue, f.ID, f.Scope})
 			}
 		}

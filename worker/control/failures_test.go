@@ -92,33 +92,33 @@ func TestFailed(t *testing.T) {
 func TestFailedByRole(t *testing.T) {
 	t.Parallel()
 	scopes := []string{"p/a", "p/b", "q"}
-	for _, who := range []Actor{
+	for _, actor := range []Actor{
 		{Name: "anna", Role: RoleOwner}, {Name: "anna", Role: RoleOwner, Scopes: []string{"p/a"}}, {Name: "anna", Role: RoleViewer},
 		{Name: "anna", Role: RoleViewer, Scopes: []string{"q"}}, {Name: "root", Role: RoleAdmin}, {Name: "anna"},
 	} {
 		for _, verb := range []Verb{VerbRun, VerbCancel} {
 			for _, byID := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s %v %s, by id: %t", who.Role, who.Scopes, verb, byID), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s %v %s, by id: %t", actor.Role, actor.Scopes, verb, byID), func(t *testing.T) {
 					t.Parallel()
 					a, audit := newTasks(t)
 					a.failing(scopes...)
 					c := TaskChange{Verb: verb, Failed: true, Queue: "failing", Error: "no answer in # s", Reason: "again"}
 					if byID {
-						c.Error, c.IDs = "", []string{"p/a-again", "p/b-again", "q-again", "none"}
+						c.Error, c.IDs = "", ids("p/a-again", "p/b-again", "q-again", "none")
 					}
 					want, refused := []string{}, Refused{}
 					for _, scope := range scopes {
 						switch {
-						case a.May(who, VerbSee, scope) != nil:
-						case who.Role == RoleAdmin || who.Role == RoleOwner && scope == "p/a":
+						case a.May(actor, VerbSee, scope) != nil:
+						case actor.Role == RoleAdmin || actor.Role == RoleOwner && scope == "p/a":
 							want = append(want, scope+"-again")
 						default:
 							refused[scope] = 1
 						}
 					}
-					n, err := a.Count(t.Context(), who, c)
+					n, err := a.Count(t.Context(), actor, c)
 					must(t, err)
-					done, err := a.ApplyTasks(t.Context(), who, c)
+					done, err := a.ApplyTasks(t.Context(), actor, c)
 					must(t, err)
 					if int(n.Tasks) != len(want) || done.Changed != len(want) || fmt.Sprint(done.Refused) != fmt.Sprint(refused) || fmt.Sprint(n.Refused) != fmt.Sprint(refused) {
 						t.Errorf("counted %+v, did %+v; want %v changed and %v refused", n, done, want, refused)
@@ -151,8 +151,8 @@ func TestFailedOnce(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
 	a.failing("p/a", "p/a/x", "p/b")
-	a.changes(TaskChange{Verb: VerbRun, Failed: true, IDs: []string{"p/a-end"}, Queue: "failing"}, 1)
-	if done := a.changes(TaskChange{Verb: VerbCancel, Failed: true, IDs: []string{"p/a-end", "p/b-end", "a0"}}, 1); done.Left[waiting.Pending] != 2 {
+	a.changes(TaskChange{Verb: VerbRun, Failed: true, IDs: ids("p/a-end"), Queue: "failing"}, 1)
+	if done := a.changes(TaskChange{Verb: VerbCancel, Failed: true, IDs: ids("p/a-end", "p/b-end", "a0")}, 1); done.Left[waiting.Pending] != 2 {
 		t.Errorf("%+v", done)
 	}
 	if done := a.changes(TaskChange{Verb: VerbCancel, Failed: true, Scope: "p/a", Most: 2}, 2); !done.More || len(a.places()) != 7 {

@@ -23,7 +23,7 @@ func TestSeenChanges(t *testing.T) {
 	resets := policystore.Version{Resets: append([]policystore.Reset{{Scope: "mail", Rule: "plan"}}, reset.Resets...)}
 	mail, all := Actor{Name: "v", Role: RoleViewer, Scopes: []string{"mail"}}, Actor{Name: "v", Role: RoleViewer}
 	for name, c := range map[string]struct {
-		who                         Actor
+		actor                       Actor
 		change                      policystore.Change
 		some, told                  bool
 		differences, resets, hidden int
@@ -40,7 +40,7 @@ func TestSeenChanges(t *testing.T) {
 		"sees all":           {all, policystore.Change{Differences: difference("mail", "payments"), Version: reset}, true, true, 2, 1, 0},
 	} {
 		c.change.Version.Change, c.change.Version.Reason = "set payments plan", "for acme"
-		got, some := a.SeenChange(c.who, c.change)
+		got, some := a.SeenChange(c.actor, c.change)
 		told := got.Version.Change == "set payments plan" && got.Version.Reason == "for acme"
 		if some != c.some || len(got.Differences) != c.differences || len(got.Version.Resets) != c.resets || got.Hidden != c.hidden || c.some && told != c.told {
 			t.Errorf("%s: %+v, %t", name, got, some)

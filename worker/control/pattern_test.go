@@ -57,7 +57,7 @@ func TestPatternLeavesTasksOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, verb := range taskVerbs {
 		for _, c := range []struct {
-			who     Actor
+			actor   Actor
 			change  TaskChange
 			changed int
 			refused Refused
@@ -69,28 +69,28 @@ func TestPatternLeavesTasksOfOthers(t *testing.T) {
 			{admin, TaskChange{Scope: "open/*"}, 10, nil},
 		} {
 			c.change.Verb, c.change.Priority = verb, 3
-			if verb != VerbCancel && (c.change.Queue != "" || c.who.Role == RoleAdmin) {
+			if verb != VerbCancel && (c.change.Queue != "" || c.actor.Role == RoleAdmin) {
 				continue // all verbs find tasks by queue alike, and clear takes none
 			}
-			if c.change.To = "open/acme"; c.who.Groups != nil && c.who.Groups[0] == "team-mail" {
+			if c.change.To = "open/acme"; c.actor.Groups != nil && c.actor.Groups[0] == "team-mail" {
 				c.change.To = "other/mail"
 			}
-			t.Run(fmt.Sprint(verb, c.who, c.change.Scope, c.change.Queue), func(t *testing.T) {
+			t.Run(fmt.Sprint(verb, c.actor, c.change.Scope, c.change.Queue), func(t *testing.T) {
 				t.Parallel()
 				a := newShop(t)
 				before := a.waitingIn()
-				n, err := a.Count(t.Context(), c.who, c.change)
+				n, err := a.Count(t.Context(), c.actor, c.change)
 				if err != nil || n.Tasks != int64(c.changed) || !maps.Equal(n.Refused, c.refused) {
 					t.Errorf("counted %+v, %v; want %d and refused %v", n, err, c.changed, c.refused)
 				}
 				steps := 0
 				c.change.Progress = func(changed, left int) { steps = changed + left }
-				done, err := a.ApplyTasks(t.Context(), c.who, c.change)
+				done, err := a.ApplyTasks(t.Context(), c.actor, c.change)
 				if err != nil || done.Changed != c.changed || len(done.Left) > 0 || !maps.Equal(done.Refused, c.refused) || steps != c.changed {
 					t.Errorf("done %+v, %v, %d steps; want %d and refused %v", done, err, steps, c.changed, c.refused)
 				}
 				actions, err := a.Actions(t.Context(), admin)
-				if err != nil || len(actions) != 1 || actions[0].By != c.who.Name || actions[0].Changed != c.changed || len(actions[0].Scopes) == 0 {
+				if err != nil || len(actions) != 1 || actions[0].By != c.actor.Name || actions[0].Changed != c.changed || len(actions[0].Scopes) == 0 {
 					t.Fatalf("recorded %+v, %v", actions, err)
 				}
 				for scope := range c.refused {
@@ -114,7 +114,7 @@ func TestPatternIsRefusedWhereItReachesOthers(t *testing.T) {
 		{Verb: VerbUnset}, {Verb: VerbReset},
 	} {
 		c.Scope = "open/*"
-		for want, who := range map[string]Actor{
+		for want, actor := range map[string]Actor{
 			"it also covers open/mail, open/vip, and these are not anna's":          ownerOf("team-default"),
 			"it also covers scopes that anna may not see, and these are not anna's": ownerOf("team-default", "other"),
 			"it has no owner, and only an admin may":                                ownerOf("team-mail"),
@@ -123,8 +123,8 @@ func TestPatternIsRefusedWhereItReachesOthers(t *testing.T) {
 				c.Scope = "open"
 			}
 			want = fmt.Sprintf("anna may not %s %s: %s", wordsOf(c.Verb), c.Scope, want)
-			_, err := a.Apply(t.Context(), who, c)
-			_, previewErr := a.Preview(t.Context(), who, c)
+			_, err := a.Apply(t.Context(), actor, c)
+			_, previewErr := a.Preview(t.Context(), actor, c)
 			if err == nil || err.Error() != want || previewErr == nil || previewErr.Error() != want {
 				t.Errorf("%s: %v; preview %v; want %s", c.Verb, err, previewErr, want)
 			}

@@ -57,14 +57,14 @@ func (e Effect) String() string {
 
 // Preview works out the effect of a change, and changes nothing. Its errors are those of Apply. It
 // costs what Service.Waiting costs, and two round trips for each provider that the change concerns.
-func (s *Service) Preview(ctx context.Context, who Actor, c Change) (p Preview, err error) {
+func (s *Service) Preview(ctx context.Context, actor Actor, c Change) (p Preview, err error) {
 	if s.store == nil {
 		return p, errNoStore
 	}
 	if c.Verb == VerbReset {
-		return s.previewReset(ctx, who, c)
+		return s.previewReset(ctx, actor, c)
 	}
-	made, err := s.change(ctx, who, c, true)
+	made, err := s.change(ctx, actor, c, true)
 	if err != nil {
 		return p, err
 	}
@@ -74,8 +74,8 @@ func (s *Service) Preview(ctx context.Context, who Actor, c Change) (p Preview, 
 }
 
 // previewReset returns what is used under the rules that a reset clears.
-func (s *Service) previewReset(ctx context.Context, who Actor, c Change) (p Preview, err error) {
-	if err := s.May(who, c.Verb, c.Scope); err != nil {
+func (s *Service) previewReset(ctx context.Context, actor Actor, c Change) (p Preview, err error) {
+	if err := s.May(actor, c.Verb, c.Scope); err != nil {
 		return p, err
 	}
 	v, err := s.store.Current(ctx)
@@ -85,7 +85,7 @@ func (s *Service) previewReset(ctx context.Context, who Actor, c Change) (p Prev
 	if c.IfVersion > 0 && c.IfVersion != v.Number {
 		return p, &policystore.ConflictError{Want: c.IfVersion, Now: v}
 	}
-	rules, err := s.Rules(ctx, who, c.Scope)
+	rules, err := s.Rules(ctx, actor, c.Scope)
 	if err != nil {
 		return p, err
 	}

@@ -109,9 +109,9 @@ func TestOwnersRollBack(t *testing.T) {
 	t.Parallel()
 	a := newPreviewed(t)
 	anna := Actor{Name: "anna", Role: RoleOwner, Via: "page"}
-	apply := func(who Actor, c Change) policystore.Made {
+	apply := func(actor Actor, c Change) policystore.Made {
 		t.Helper()
-		done, err := a.Apply(t.Context(), who, c)
+		done, err := a.Apply(t.Context(), actor, c)
 		must(t, err)
 		a.follow()
 		return done

@@ -149,16 +149,16 @@ func (a Actor) may(verb Verb, place string, owners []string) bool {
 // of its own, such as payments/acme, so an owner needs the right there too. A change of tasks does not:
 // each task is checked at its scope. May checks the limits that are in force in this process, and does
 // no I/O.
-func (s *Service) May(who Actor, verb Verb, place string) error {
-	if err := s.mayAt(who, verb, place); err != nil || who.Role != RoleOwner || verb == VerbSee || slices.Contains(taskVerbs, verb) {
+func (s *Service) May(actor Actor, verb Verb, place string) error {
+	if err := s.mayAt(actor, verb, place); err != nil || actor.Role != RoleOwner || verb == VerbSee || slices.Contains(taskVerbs, verb) {
 		return err
 	}
-	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place}
+	e := &ForbiddenError{Actor: actor.Name, Verb: verb, Scope: place}
 	for _, named := range s.limiter.Policy().Named(place) {
-		if s.mayAt(who, verb, named) == nil {
+		if s.mayAt(actor, verb, named) == nil {
 			continue
 		}
-		if s.mayAt(who, VerbSee, named) == nil {
+		if s.mayAt(actor, VerbSee, named) == nil {
 			e.Covers = append(e.Covers, named)
 		} else {
 			e.Hidden = true
@@ -172,24 +172,24 @@ func (s *Service) May(who Actor, verb Verb, place string) error {
 
 // MaySomewhere returns a *ForbiddenError if an actor has no right to a verb at any place, by its role
 // alone.
-func (s *Service) MaySomewhere(who Actor, verb Verb) error {
-	if who.Role.may(verb) {
+func (s *Service) MaySomewhere(actor Actor, verb Verb) error {
+	if actor.Role.may(verb) {
 		return nil
 	}
-	return &ForbiddenError{Actor: who.Name, Verb: verb, Need: RoleAdmin}
+	return &ForbiddenError{Actor: actor.Name, Verb: verb, Need: RoleAdmin}
 }
 
 // mayAt is May for the place alone, without the names that it covers.
-func (s *Service) mayAt(who Actor, verb Verb, place string) error {
+func (s *Service) mayAt(actor Actor, verb Verb, place string) error {
 	var owners []string
 	if place != "" {
 		owners = s.limiter.Policy().Owners(place)
 	}
-	if who.may(verb, place, owners) {
+	if actor.may(verb, place, owners) {
 		return nil
 	}
-	e := &ForbiddenError{Actor: who.Name, Verb: verb, Scope: place, Need: cmp.Or(rights[verb], RoleAdmin)}
-	if e.Hidden = !who.may(VerbSee, place, owners); len(owners) > 0 && !e.Hidden {
+	e := &ForbiddenError{Actor: actor.Name, Verb: verb, Scope: place, Need: cmp.Or(rights[verb], RoleAdmin)}
+	if e.Hidden = !actor.may(VerbSee, place, owners); len(owners) > 0 && !e.Hidden {
 		e.Owner = owners[len(owners)-1]
 	}
 	return e

@@ -51,16 +51,16 @@ func TestRoles(t *testing.T) {
 	}
 	for verb, roles := range mayDo {
 		for role, where := range roles {
-			for _, who := range []Actor{{Name: "anna", Groups: []string{"x", "team-pay"}}, {Name: "dora"}} {
-				who.Role = role
+			for _, actor := range []Actor{{Name: "anna", Groups: []string{"x", "team-pay"}}, {Name: "dora"}} {
+				actor.Role = role
 				for scope, owners := range map[string][]string{
 					"payments": {"anna"}, "payments/new": {"anna"}, "payments/*": {"anna"}, "payments/acme": {"anna", "dora"}, "payments/acme/refunds": {"anna", "dora"},
 					"mail": nil, "mail/x": nil, "": nil, "*": nil,
 				} {
-					want := where == "everywhere" || where == "own" && slices.Contains(owners, who.Name)
-					err := a.May(who, verb, scope)
+					want := where == "everywhere" || where == "own" && slices.Contains(owners, actor.Name)
+					err := a.May(actor, verb, scope)
 					if (err == nil) != want || err != nil && !errors.As(err, new(*ForbiddenError)) {
-						t.Errorf("%s %s %q as %s: %v, want allowed %t", who.Name, verb, scope, role, err, want)
+						t.Errorf("%s %s %q as %s: %v, want allowed %t", actor.Name, verb, scope, role, err, want)
 					}
 				}
 			}
@@ -77,11 +77,11 @@ func TestNamesAreNotGroups(t *testing.T) {
 		}
 	}
 	a := newAsked(t, owned)
-	for _, who := range []Actor{{Name: "team-pay"}, {Name: "eve", Groups: []string{"user:dora", "dora"}}, {Name: "user:dora"}} {
-		who.Role = RoleOwner
+	for _, actor := range []Actor{{Name: "team-pay"}, {Name: "eve", Groups: []string{"user:dora", "dora"}}, {Name: "user:dora"}} {
+		actor.Role = RoleOwner
 		for _, scope := range []string{"payments", "payments/acme"} {
-			if err := a.May(who, VerbPause, scope); err == nil {
-				t.Errorf("%+v may pause %s", who, scope)
+			if err := a.May(actor, VerbPause, scope); err == nil {
+				t.Errorf("%+v may pause %s", actor, scope)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestNamesAreNotGroups(t *testing.T) {
 func TestSees(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, owned)
-	for who, want := range map[*Actor][]string{
+	for actor, want := range map[*Actor][]string{
 		{Name: "v", Role: RoleViewer}:                                       {"", "mail", "mail/x", "payments", "payments/acme"},
 		{Name: "v", Role: RoleViewer, Scopes: []string{"mail"}}:             {"mail", "mail/x"},
 		{Name: "v", Role: RoleViewer, Scopes: []string{"*/x"}}:              {"mail/x"},
@@ -102,12 +102,12 @@ func TestSees(t *testing.T) {
 	} {
 		var got []string
 		for _, scope := range []string{"", "mail", "mail/x", "payments", "payments/acme"} {
-			if a.May(*who, VerbSee, scope) == nil {
+			if a.May(*actor, VerbSee, scope) == nil {
 				got = append(got, scope)
 			}
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%+v sees %q, want %q", *who, got, want)
+			t.Errorf("%+v sees %q, want %q", *actor, got, want)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestForbiddenWords(t *testing.T) {
 	a := newAsked(t, owned)
 	viewer, hidden := Actor{Name: "vera", Role: RoleViewer}, Actor{Name: "hugo", Role: RoleViewer, Scopes: []string{"mail"}}
 	for _, c := range []struct {
-		who         Actor
+		actor       Actor
 		verb        Verb
 		scope, want string
 	}{
@@ -131,7 +131,7 @@ func TestForbiddenWords(t *testing.T) {
 		{hidden, VerbSee, "payments", "hugo may not see payments"},
 		{hidden, VerbPause, "payments", "hugo may not pause payments"},
 	} {
-		if err := a.May(c.who, c.verb, c.scope); err == nil || err.Error() != c.want {
+		if err := a.May(c.actor, c.verb, c.scope); err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %s", err, c.want)
 		}
 	}
@@ -186,9 +186,9 @@ func TestRightsAreThoseOfOneVersion(t *testing.T) {
 		a.edit(a.store.Set(t.Context(), policystore.Edit{By: "anna"}, "payments", "plan", map[string]string{"limit": limit}))
 	}
 	back := Change{Verb: VerbRollback, Version: 2}
-	for who, want := range map[*Actor]int64{{Name: "anna", Groups: []string{"team-pay"}, Role: RoleOwner}: 3, {Name: "root", Role: RoleAdmin}: 0} {
-		if got, err := a.mayChange(t.Context(), *who, back, policystore.Edit{By: who.Name}); err != nil || got != want {
-			t.Errorf("%s: over version %d, %v; want %d", who.Name, got, err, want)
+	for actor, want := range map[*Actor]int64{{Name: "anna", Groups: []string{"team-pay"}, Role: RoleOwner}: 3, {Name: "root", Role: RoleAdmin}: 0} {
+		if got, err := a.mayChange(t.Context(), *actor, back, policystore.Edit{By: actor.Name}); err != nil || got != want {
+			t.Errorf("%s: over version %d, %v; want %d", actor.Name, got, err, want)
 		}
 	}
 }
@@ -211,17 +211,17 @@ func TestSeenActions(t *testing.T) {
 		{By: "6", Verb: "cancel", Scopes: many},
 		{By: "7", Verb: "cancel"},
 	}
-	for want, who := range map[string]Actor{
+	for want, actor := range map[string]Actor{
 		"145":     {Name: "v", Role: RoleViewer, Scopes: []string{"mail"}},
 		"1234567": {Name: "v", Role: RoleViewer},
 		"":        {Name: "v"},
 	} {
 		got := ""
-		for _, action := range a.SeenActions(who, all) {
+		for _, action := range a.SeenActions(actor, all) {
 			got += action.By
 		}
 		if got != want {
-			t.Errorf("%+v sees %s, want %s", who, got, want)
+			t.Errorf("%+v sees %s, want %s", actor, got, want)
 		}
 	}
 }

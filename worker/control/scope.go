@@ -86,8 +86,8 @@ type Shadow struct {
 
 // Scope returns what waits in a scope and below it. The error is that of Limiter.Inspect, or Redis's.
 // IsUnmatched recognises the error for a scope that no rule matches, and none ever did.
-func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, error) {
-	if err := s.May(who, VerbSee, name); err != nil {
+func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, error) {
+	if err := s.May(actor, VerbSee, name); err != nil {
 		return Scope{}, err
 	}
 	got, err := inspect.Of(s.limiter.Waitlist()).Scope(ctx, name)
@@ -136,7 +136,7 @@ func (s *Service) Scope(ctx context.Context, who Actor, name string) (Scope, err
 	if err != nil {
 		return r, err
 	}
-	r.UpstreamEvents, err = s.UpstreamEvents(ctx, who, name)
+	r.UpstreamEvents, err = s.UpstreamEvents(ctx, actor, name)
 	return r, err
 }
 
@@ -175,8 +175,8 @@ func (r Rule) Counts() int64 {
 
 // Rules returns the state of the rules that apply to a scope's tasks now, outermost first. Its errors
 // are those of Limiter.Forecast. It costs three round trips.
-func (s *Service) Rules(ctx context.Context, who Actor, scope string) ([]Rule, error) {
-	if err := s.May(who, VerbSee, scope); err != nil {
+func (s *Service) Rules(ctx context.Context, actor Actor, scope string) ([]Rule, error) {
+	if err := s.May(actor, VerbSee, scope); err != nil {
 		return nil, err
 	}
 	upstream, err := s.limiter.UpstreamState(ctx, scope)

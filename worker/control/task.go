@@ -49,7 +49,7 @@ const (
 // Task returns the tasks of an id in some of asynq's queues, or in all if none is named. It costs two calls
 // for each queue, what Servers costs, and some more for each task. It returns a *NoTaskError if no queue has
 // one, or none that the actor may see.
-func (s *Service) Task(ctx context.Context, who Actor, id string, queues ...string) (list []Task, err error) {
+func (s *Service) Task(ctx context.Context, actor Actor, id string, queues ...string) (list []Task, err error) {
 	if len(queues) == 0 {
 		if queues, err = s.inspector.Queues(); err != nil {
 			return nil, err
@@ -64,7 +64,7 @@ func (s *Service) Task(ctx context.Context, who Actor, id string, queues ...stri
 		if err != nil {
 			return nil, err
 		}
-		if s.May(who, VerbSee, task.Scope) == nil {
+		if s.May(actor, VerbSee, task.Scope) == nil {
 			list = append(list, task)
 		}
 	}

@@ -31,10 +31,9 @@ type TaskChange struct {
 	// Verb is run, which starts tasks before all others as soon as the limits allow; move, which moves
 	// them to another scope; cancel; clear, which cancels all tasks of a scope; or priority.
 	Verb Verb
-	// IDs are the tasks, in Queue, or in all queues if that is empty. Without IDs the change is about all
-	// tasks that wait in Scope and below it, with "*" for every name, and only those of Queue and of Type
-	// if these are set.
-	IDs                []string
+	// IDs are the tasks. Without IDs the change is about all tasks that wait in Scope and below it, with "*"
+	// for every name, and only those of Queue and of Type if these are set.
+	IDs                []TaskID
 	Scope, Queue, Type string
 	// Failed makes run and cancel about tasks that failed, instead of those that wait: run tries them again,
 	// and cancel deletes them. Without IDs they are those of Scope, of Queue, and with an error of the kind
@@ -56,6 +55,9 @@ type TaskChange struct {
 	// block. Nil for none.
 	Progress func(changed, left int)
 }
+
+// TaskID names a task. An empty Queue stands for that of the TaskChange, or for all queues.
+type TaskID struct{ Queue, ID string }
 
 // Refused is the number of tasks by their scope that a change leaves, because the actor has no right to
 // change tasks there: payments/* covers scopes of other owners too. It has no scope that the actor may
@@ -147,19 +149,19 @@ func (c *TaskChange) checkTo(p *policy.Policy) error {
 }
 
 // mayTasks checks an actor's rights at the scope of each task, and at the scope that tasks enter.
-func (s *Service) mayTasks(who Actor, c TaskChange, scopes ...string) error {
+func (s *Service) mayTasks(actor Actor, c TaskChange, scopes ...string) error {
 	if c.Verb == VerbMove {
 		scopes = append(scopes, c.To)
 	}
 	for _, scope := range scopes {
-		if err := s.May(who, c.Verb, scope); err != nil {
+		if err := s.May(actor, c.Verb, scope); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Service) checkTasks(who Actor, c TaskChange) error {
+func (s *Service) checkTasks(actor Actor, c TaskChange) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -167,7 +169,7 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 	if len(c.IDs) > 0 || c.Failed {
 		scopes = nil // each task's scope is checked when the task is found
 	}
-	if err := s.mayTasks(who, c, scopes...); err != nil {
+	if err := s.mayTasks(actor, c, scopes...); err != nil {
 		return err
 	}
 	return c.checkTo(s.limiter.Policy()) // what the limits name is for those alone that have the right
@@ -176,8 +178,8 @@ func (s *Service) checkTasks(who Actor, c TaskChange) error {
 // Count returns the number of tasks that a TaskChange is about, and changes nothing. By queue and type
 // it counts 100,000 at most. The error is a *TaskChangeError, a *ForbiddenError, a *NoTaskError, one of
 // Policy.Check for the scope to move to, or Redis's.
-func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCount, err error) {
-	if err := s.checkTasks(who, c); err != nil {
+func (s *Service) Count(ctx context.Context, actor Actor, c TaskChange) (n TaskCount, err error) {
+	if err := s.checkTasks(actor, c); err != nil {
 		return n, err
 	}
 	if c.Verb == VerbClear {
@@ -185,7 +187,7 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 			return n, err
 		}
 	}
-	t := &targets{s: s, who: who, change: c, most: MostTasks}
+	t := &targets{s: s, actor: actor, change: c, most: MostTasks}
 	if len(c.IDs) > 0 || c.Queue != "" || c.Type != "" || c.Failed {
 		err = t.find(ctx)
 		return TaskCount{Tasks: int64(len(t.list)), More: t.more, Refused: t.refused}, err
@@ -204,11 +206,11 @@ func (s *Service) Count(ctx context.Context, who Actor, c TaskChange) (n TaskCou
 // tasks that a worker has, or that were granted their start. An error ends it; the result then has what
 // was done before. Its errors are those of Count. Costs some twenty round trips a task, and six for one
 // that is cancelled.
-func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done TasksDone, err error) {
-	if err := s.checkTasks(who, c); err != nil {
+func (s *Service) ApplyTasks(ctx context.Context, actor Actor, c TaskChange) (done TasksDone, err error) {
+	if err := s.checkTasks(actor, c); err != nil {
 		return done, err
 	}
-	if err := policystore.CheckAction(who.Name, who.Via, c.Reason); err != nil {
+	if err := policystore.CheckAction(actor.Name, actor.Via, c.Reason); err != nil {
 		return done, err
 	}
 	if c.Verb == VerbClear && c.Before.IsZero() {
@@ -216,7 +218,7 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 			return done, err
 		}
 	}
-	t := &targets{s: s, who: who, change: c, most: cmp.Or(c.Most, MostTasks)}
+	t := &targets{s: s, actor: actor, change: c, most: cmp.Or(c.Most, MostTasks)}
 	if err := t.find(ctx); err != nil {
 		return done, err
 	}
@@ -236,7 +238,7 @@ func (s *Service) ApplyTasks(ctx context.Context, who Actor, c TaskChange) (done
 		}
 		done.add(c, task, out)
 	}
-	return done, errors.Join(err, s.auditTasks(ctx, who, c, done))
+	return done, errors.Join(err, s.auditTasks(ctx, actor, c, done))
 }
 
 // add adds the outcome for one task.
@@ -272,7 +274,7 @@ type target struct{ queue, id, scope string }
 // targets finds the tasks that a TaskChange of an actor is about, and that the actor may change.
 type targets struct {
 	s      *Service
-	who    Actor
+	actor  Actor
 	change TaskChange
 	most   int // tasks that list has at most
 
@@ -307,10 +309,10 @@ func (t *targets) find(ctx context.Context) error {
 
 // refuses reports whether the actor has no right to change tasks of a scope, and counts n of them.
 func (t *targets) refuses(scope string, n int64) bool {
-	if t.s.mayTasks(t.who, t.change, scope) == nil {
+	if t.s.mayTasks(t.actor, t.change, scope) == nil {
 		return false
 	}
-	if t.s.May(t.who, VerbSee, scope) == nil {
+	if t.s.May(t.actor, VerbSee, scope) == nil {
 		if t.refused == nil {
 			t.refused = Refused{}
 		}
@@ -326,10 +328,18 @@ func (t *targets) add(task target) {
 	}
 }
 
-// queues returns the asynq queues in which tasks are searched by their ids.
-func (t *targets) queues() ([]string, error) {
-	if t.change.Queue != "" {
-		return []string{t.change.Queue}, nil
+// infos returns the tasks of an id, one for each queue that has one, and the queues that were searched.
+func (t *targets) infos(ctx context.Context, id TaskID) (list []*asynq.TaskInfo, queues []string, err error) {
+	if queues, err = t.queues(id.Queue); err == nil {
+		list, err = t.s.find(ctx, id.ID, queues)
+	}
+	return list, queues, err
+}
+
+// queues returns a queue, or else that of the change, or else all queues of asynq.
+func (t *targets) queues(name string) ([]string, error) {
+	if name = cmp.Or(name, t.change.Queue); name != "" {
+		return []string{name}, nil
 	}
 	return t.s.inspector.Queues()
 }
@@ -337,12 +347,8 @@ func (t *targets) queues() ([]string, error) {
 // findIDs finds tasks by their ids. The error says that a task does not exist or may not be seen, or
 // that it may not be changed.
 func (t *targets) findIDs(ctx context.Context) error {
-	queues, err := t.queues()
-	if err != nil {
-		return err
-	}
 	for _, id := range t.change.IDs {
-		found, err := t.s.find(ctx, id, queues)
+		found, queues, err := t.infos(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -354,17 +360,17 @@ func (t *targets) findIDs(ctx context.Context) error {
 					return err
 				}
 			}
-			if t.s.May(t.who, VerbSee, scope) != nil {
+			if t.s.May(t.actor, VerbSee, scope) != nil {
 				continue
 			}
-			if err := t.s.mayTasks(t.who, t.change, scope); err != nil {
+			if err := t.s.mayTasks(t.actor, t.change, scope); err != nil {
 				return err
 			}
 			seen = true
 			t.add(target{info.Queue, info.ID, scope})
 		}
 		if !seen {
-			return &NoTaskError{ID: id, Queues: queues}
+			return &NoTaskError{ID: id.ID, Queues: queues}
 		}
 	}
 	return nil

@@ -27,6 +27,14 @@ func newTasks(t *testing.T) (*asked, *bytes.Buffer) {
 	return a, audit
 }
 
+// ids are tasks by their ids.
+func ids(list ...string) (tasks []TaskID) {
+	for _, id := range list {
+		tasks = append(tasks, TaskID{ID: id})
+	}
+	return tasks
+}
+
 // changes wants so many tasks to be changed.
 func (a *asked) changes(c TaskChange, want int) TasksDone {
 	a.t.Helper()
@@ -67,10 +75,10 @@ func TestApplyTasks(t *testing.T) {
 		{TaskChange{Verb: VerbCancel, Scope: "p", Queue: "low"}, 0, nil},
 		{TaskChange{Verb: VerbCancel, Scope: "p", Queue: "default", Type: "work"}, 6, []string{"q:q"}},
 		{TaskChange{Verb: VerbCancel, Scope: "p", Type: "other"}, 0, nil},
-		{TaskChange{Verb: VerbCancel, IDs: []string{"a1", "q"}}, 2, []string{"p/a:a0", "p/a:a2", "p/a:a3", "p/a:a4", "p/b:b"}},
+		{TaskChange{Verb: VerbCancel, IDs: ids("a1", "q")}, 2, []string{"p/a:a0", "p/a:a2", "p/a:a3", "p/a:a4", "p/b:b"}},
 		{TaskChange{Verb: VerbMove, Scope: "p/b", To: "q"}, 1, []string{"p/a:a0", "p/a:a1", "p/a:a2", "p/a:a3", "p/a:a4", "q:q", "q:b"}},
-		{TaskChange{Verb: VerbPriority, IDs: []string{"a4", "a3"}, Priority: 9}, 2, []string{"p/a:a4", "p/a:a3", "p/a:a0", "p/a:a1", "p/a:a2", "p/b:b", "q:q"}},
-		{TaskChange{Verb: VerbRun, IDs: []string{"a3", "a2"}}, 2, []string{"p/a:a3", "p/a:a2", "p/a:a0", "p/a:a1", "p/a:a4", "p/b:b", "q:q"}},
+		{TaskChange{Verb: VerbPriority, IDs: ids("a4", "a3"), Priority: 9}, 2, []string{"p/a:a4", "p/a:a3", "p/a:a0", "p/a:a1", "p/a:a2", "p/b:b", "q:q"}},
+		{TaskChange{Verb: VerbRun, IDs: ids("a3", "a2")}, 2, []string{"p/a:a3", "p/a:a2", "p/a:a0", "p/a:a1", "p/a:a4", "p/b:b", "q:q"}},
 	} {
 		t.Run(fmt.Sprintf("%+v", c.change), func(t *testing.T) {
 			t.Parallel()
@@ -120,13 +128,13 @@ func TestTaskRoles(t *testing.T) {
 						before := a.places()
 						c := TaskChange{Verb: verb, To: one.to, Priority: 1}
 						if c.Scope = one.scope; byID {
-							c.Scope, c.IDs = "", []string{one.id}
+							c.Scope, c.IDs = "", ids(one.id)
 						}
-						who := Actor{Name: "anna", Role: role}
+						actor := Actor{Name: "anna", Role: role}
 						own := one.scope == "p/a" && (verb != VerbMove || one.to != "p/b")
 						want := where == "everywhere" || where == "own" && own
-						_, countErr := a.Count(t.Context(), who, c)
-						done, err := a.ApplyTasks(t.Context(), who, c)
+						_, countErr := a.Count(t.Context(), actor, c)
+						done, err := a.ApplyTasks(t.Context(), actor, c)
 						if (err == nil) != want || (countErr == nil) != want || want && done.Changed == 0 {
 							t.Errorf("%+v, %v, and counting %v; want allowed %t", done, err, countErr, want)
 						}
@@ -146,12 +154,12 @@ func TestTaskChangesAreChecked(t *testing.T) {
 	a, _ := newTasks(t)
 	for want, c := range map[string]TaskChange{
 		"no task is named, and no scope":                          {Verb: VerbCancel},
-		"tasks are named by their ids or by a scope, not by both": {Verb: VerbCancel, Scope: "p", IDs: []string{"x"}},
+		"tasks are named by their ids or by a scope, not by both": {Verb: VerbCancel, Scope: "p", IDs: ids("x")},
 		"no scope to move to":                                     {Verb: VerbMove, Scope: "p"},
 		"priority 9000000 is not from -1000000 to 1000000":        {Verb: VerbPriority, Scope: "p", Priority: 9_000_000},
 		`tasks cannot be changed by "pause"`:                      {Verb: VerbPause, Scope: "p"},
 		"200000 is not from 1 to 100000 tasks":                    {Verb: VerbCancel, Scope: "p", Most: 200_000},
-		"no queue has a task none":                                {Verb: VerbCancel, IDs: []string{"none"}},
+		"no queue has a task none":                                {Verb: VerbCancel, IDs: ids("none")},
 		"a scope alone":                                           {Verb: VerbClear, Scope: "p", Queue: "default"},
 		"scope \"nowhere\" meets no rule":                         {Verb: VerbMove, Scope: "p", To: "nowhere"},
 		"throttle: scope \"p//x\": name 2 is empty":               {Verb: VerbMove, Scope: "p", To: "p//x"},
@@ -185,16 +193,16 @@ func TestMoveTellsNothingOfItsTarget(t *testing.T) {
 func TestHiddenTasksAreNone(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)
-	c := TaskChange{Verb: VerbCancel, IDs: []string{"a0"}}
-	for who, want := range map[*Actor]bool{
+	c := TaskChange{Verb: VerbCancel, IDs: ids("a0")}
+	for actor, want := range map[*Actor]bool{
 		{Name: "olga", Role: RoleOwner, Scopes: []string{"q"}}: true,
 		{Name: "olga", Role: RoleOwner}:                        false, // it may see the task, and not cancel it
 	} {
 		none, forbidden := new(NoTaskError), new(ForbiddenError)
-		_, countErr := a.Count(t.Context(), *who, c)
-		_, err := a.ApplyTasks(t.Context(), *who, c)
+		_, countErr := a.Count(t.Context(), *actor, c)
+		_, err := a.ApplyTasks(t.Context(), *actor, c)
 		if errors.As(err, &none) != want || errors.As(err, &forbidden) == want || errors.As(countErr, &none) != want {
-			t.Errorf("%+v: %v, and counting %v; want as if there was none: %t", *who, err, countErr, want)
+			t.Errorf("%+v: %v, and counting %v; want as if there was none: %t", *actor, err, countErr, want)
 		}
 	}
 	if len(a.places()) != 7 {

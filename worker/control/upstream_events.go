@@ -25,8 +25,8 @@ type UpstreamEvent struct {
 
 // UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first. It costs a command
 // for each level, in one round trip. The error is a *policy.ScopeError, or Redis's.
-func (s *Service) UpstreamEvents(ctx context.Context, who Actor, name string) (list []UpstreamEvent, err error) {
-	if err := s.May(who, VerbSee, name); err != nil {
+func (s *Service) UpstreamEvents(ctx context.Context, actor Actor, name string) (list []UpstreamEvent, err error) {
+	if err := s.May(actor, VerbSee, name); err != nil {
 		return nil, err
 	}
 	all, err := s.limiter.UpstreamEvents(ctx, name)
@@ -38,15 +38,15 @@ func (s *Service) UpstreamEvents(ctx context.Context, who Actor, name string) (l
 		}
 		list = append(list, event)
 	}
-	return s.SeenUpstreamEvents(who, list), err
+	return s.SeenUpstreamEvents(actor, list), err
 }
 
 // SeenUpstreamEvents returns events without the names of scopes that the actor may not see: an answer to one tenant's call may have
 // changed a rule that all share.
-func (s *Service) SeenUpstreamEvents(who Actor, list []UpstreamEvent) []UpstreamEvent {
+func (s *Service) SeenUpstreamEvents(actor Actor, list []UpstreamEvent) []UpstreamEvent {
 	list = slices.Clone(list)
 	for i, e := range list {
-		if e.Answered != e.Scope && s.May(who, VerbSee, e.Answered) != nil {
+		if e.Answered != e.Scope && s.May(actor, VerbSee, e.Answered) != nil {
 			list[i].Answered = e.Scope
 		}
 	}

@@ -35,7 +35,7 @@ type Waiting struct {
 // Waiting returns the scopes in which tasks wait, at most as many as asked for. It counts at most
 // 10,000 scopes of each provider, and costs what Count and InspectFirst of a Reader do for each. Each scope of the answer costs one
 // more call of asynq. Scopes that the actor may not see are left out.
-func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, error) {
+func (s *Service) Waiting(ctx context.Context, actor Actor, most int) (Waiting, error) {
 	var all Waiting
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Service) Waiting(ctx context.Context, who Actor, most int) (Waiting, er
 	reader := inspect.Of(s.limiter.Waitlist())
 	var list []inspect.ScopeQueue
 	for _, provider := range slices.Sorted(maps.Keys(providers)) {
-		scopes, more, err := reader.Count(ctx, provider, func(scope string) bool { return s.May(who, VerbSee, scope) == nil })
+		scopes, more, err := reader.Count(ctx, provider, func(scope string) bool { return s.May(actor, VerbSee, scope) == nil })
 		if err != nil {
 			return all, err
 		}

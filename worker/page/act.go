@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +30,7 @@ type act struct {
 	OfFailed bool   // it is about tasks that failed
 	Error    string // the kind of their errors
 
-	expected int64 // how many tasks the person was told
+	expected int64 // how many tasks the preview has counted
 
 	Counted bool
 	Count   control.TaskCount
@@ -70,7 +69,7 @@ var failedVerbs = map[control.Verb]taskVerb{
 }
 
 // acted handles the form for waiting tasks: it counts the tasks, or makes the change.
-func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) acted(w http.ResponseWriter, r *http.Request, actor Actor) {
 	a := &act{
 		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: strings.TrimSpace(r.FormValue("queue")), Type: strings.TrimSpace(r.FormValue("type")),
 		All: r.FormValue("all") != "", To: strings.Trim(strings.TrimSpace(r.FormValue("to")), "/"), Priority: strings.TrimSpace(r.FormValue("priority")), Reason: strings.TrimSpace(r.FormValue("reason")),
@@ -86,81 +85,61 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, who Actor) {
 		a.Title, a.All = a.Title+" "+a.Scope, true
 	}
 	if _, err := h.limits(r.Context()); err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
-	asked, err := a.asked()
+	change, err := a.change()
 	ready := err == nil && (a.Verb != control.VerbMove || a.To != "") && (a.Verb != control.VerbPriority || a.Priority != "")
 	switch {
 	case err != nil, !ready: // the form asks for the target first
 	case r.FormValue("do") == "make":
-		h.makeOf(w, r, who, a, asked)
+		h.makeOf(w, r, actor, a, change)
 		return
 	default:
-		for _, one := range asked {
-			var n control.TaskCount
-			if n, err = h.service.Count(r.Context(), who, one); err != nil {
-				break
+		if a.Count, err = h.service.Count(r.Context(), actor, change); err == nil {
+			a.Counted, a.Before = true, ""
+			if at := a.Count.At; !at.IsZero() { // of clear: what is enqueued later stays
+				a.Before = at.UTC().Format(time.RFC3339Nano)
 			}
-			a.Count.Tasks, a.Count.More, a.Counted = a.Count.Tasks+n.Tasks, a.Count.More || n.More, true
-			a.before(n)
-			a.refuse(n.Refused)
+			a.refuse(a.Count.Refused)
 		}
 	}
 	status := http.StatusOK
 	if err != nil {
 		if status = statusOf(err); status == http.StatusForbidden {
-			h.failed(w, r, who, err)
+			h.failed(w, r, actor, err)
 			return
 		}
-		a.Counted, a.Fault = false, control.Plain(err)
+		a.Fault = control.Plain(err)
 	}
-	h.render(w, r, status, "act", view{Title: a.Title, Who: who, Data: a})
+	h.render(w, r, status, "act", view{Title: a.Title, Who: actor, Data: a})
 }
 
-// before notes when the tasks of a clear were counted: those that are enqueued later stay.
-func (a *act) before(n control.TaskCount) {
-	if a.Before = ""; !n.At.IsZero() {
-		a.Before = n.At.UTC().Format(time.RFC3339Nano)
-	}
-}
-
-// asked turns the form into changes for the service: one, or one for each queue of the chosen tasks.
-func (a *act) asked() (list []control.TaskChange, err error) {
-	c := control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason, Failed: a.OfFailed}
+// change turns the form into a change for the service.
+func (a *act) change() (c control.TaskChange, err error) {
+	c = control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason, Failed: a.OfFailed}
 	if a.Priority != "" {
 		if c.Priority, err = strconv.Atoi(a.Priority); err != nil {
-			return nil, &control.TaskChangeError{Why: fmt.Sprintf("priority %q is not a whole number", a.Priority)}
+			return c, &control.TaskChangeError{Why: fmt.Sprintf("priority %q is not a whole number", a.Priority)}
 		}
 	}
 	if a.Before != "" {
 		if c.Before, err = time.Parse(time.RFC3339Nano, a.Before); err != nil {
-			return nil, &control.TaskChangeError{Why: fmt.Sprintf("%q is not the time of a count", a.Before)}
+			return c, &control.TaskChangeError{Why: fmt.Sprintf("%q is not the time of a count", a.Before)}
 		}
 	}
 	if a.All {
 		c.Scope, c.Queue, c.Type, c.Error = a.Scope, a.Queue, a.Type, a.Error
-		return []control.TaskChange{c}, nil
+		return c, nil
 	}
-	byQueue := map[string][]string{}
-	var queues []string
 	for _, text := range a.Chosen {
 		value, err := url.ParseQuery(text)
-		if name := value.Get("queue"); err == nil && value.Get("id") != "" {
-			if byQueue[name] == nil {
-				queues = append(queues, name)
-			}
-			byQueue[name] = append(byQueue[name], value.Get("id"))
+		if id := (control.TaskID{Queue: value.Get("queue"), ID: value.Get("id")}); err == nil && id.Queue != "" && id.ID != "" {
+			c.IDs = append(c.IDs, id)
 		}
 	}
-	if len(queues) == 0 {
-		return nil, &control.TaskChangeError{Why: "no task is chosen: go back and choose some, or all of the scope"}
+	if len(c.IDs) == 0 {
+		return c, &control.TaskChangeError{Why: "no task is chosen: go back and choose some, or all of the scope"}
 	}
-	slices.Sort(queues)
-	for _, name := range queues {
-		one := c
-		one.Queue, one.IDs = name, byQueue[name]
-		list = append(list, one)
-	}
-	return list, nil
+	return c, nil
 }

@@ -262,58 +262,58 @@ func (h *handler) askedRule(c *change, out *control.Change) error {
 }
 
 // changeForm shows the form of a change.
-func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, actor Actor) {
 	if control.Verb(r.FormValue("verb")) == control.VerbRollback { // its preview shows what it changes
-		h.changed(w, r, who)
+		h.changed(w, r, actor)
 		return
 	}
 	if _, err := h.limits(r.Context()); err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	c, err := h.changeOf(r)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
-	h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: who, Data: c})
+	h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
 }
 
 // changed handles a form: it shows the preview, or makes the change.
-func (h *handler) changed(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) changed(w http.ResponseWriter, r *http.Request, actor Actor) {
 	if _, err := h.limits(r.Context()); err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	c, err := h.changeOf(r)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	if r.FormValue("do") == "edit" {
-		h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: who, Data: c})
+		h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
 		return
 	}
 	wanted, err := h.askedFor(c)
 	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
 		wanted.Seen, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
 		var made policystore.Made
-		if made, err = h.service.Apply(r.Context(), who, wanted); err == nil {
+		if made, err = h.service.Apply(r.Context(), actor, wanted); err == nil {
 			h.forget()
 			http.Redirect(w, r, h.after(c, made.Version.Number), http.StatusSeeOther)
 			return
 		}
 	} else if err == nil {
 		var preview control.Preview
-		if preview, err = h.service.Preview(r.Context(), who, wanted); err == nil {
+		if preview, err = h.service.Preview(r.Context(), actor, wanted); err == nil {
 			if c.Preview, c.Rule = &preview, wanted.Rule; wanted.Policy != nil {
 				c.Warnings = throttle.Lint(wanted.Policy)
 			}
-			h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: who, Data: c})
+			h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: actor, Data: c})
 			return
 		}
 	}
-	h.refused(w, r, who, c, err)
+	h.refused(w, r, actor, c, err)
 }
 
 // after returns the screen that follows a change: what still runs of a scope that is drained, or what was done.
@@ -333,15 +333,15 @@ func (h *handler) forget() {
 }
 
 // refused shows the form again with its faults, in the words of the command line.
-func (h *handler) refused(w http.ResponseWriter, r *http.Request, who Actor, c *change, err error) {
+func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c *change, err error) {
 	status := http.StatusUnprocessableEntity
 	invalid, isPolicy := errors.AsType[*policy.Error](err)
 	switch {
 	case errors.Is(err, errFields):
 	case errors.As(err, &c.Conflict):
-		status, c.Conflict = http.StatusConflict, h.service.SeenConflict(who, c.Conflict)
+		status, c.Conflict = http.StatusConflict, h.service.SeenConflict(actor, c.Conflict)
 	case errors.As(err, new(*control.ForbiddenError)):
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	case errors.As(err, new(*control.UnknownScopeError)):
 		c.Unknown, c.Fault = true, []string{control.Plain(err)}
@@ -352,13 +352,13 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, who Actor, c *
 	default:
 		status, c.Fault = http.StatusServiceUnavailable, []string{control.Plain(err)}
 	}
-	h.render(w, r, status, "change", view{Title: c.Title, Who: who, Data: c})
+	h.render(w, r, status, "change", view{Title: c.Title, Who: actor, Data: c})
 }
 
 // isRefusal reports whether the service understood a change, of limits or of tasks, and refused it.
 func isRefusal(err error) bool {
 	return slices.ContainsFunc([]error{policystore.ErrUnchanged, policystore.ErrNothingToReset, policystore.ErrNotPermitted, policystore.ErrNone},
-		func(one error) bool { return errors.Is(err, one) }) ||
+		func(refusal error) bool { return errors.Is(err, refusal) }) ||
 		errors.As(err, new(*policystore.MissingError)) || errors.As(err, new(*policystore.NotPausedError)) || errors.As(err, new(*policystore.ReasonError)) ||
 		errors.As(err, new(*policystore.VersionError)) || errors.As(err, new(*policystore.DamagedError)) || errors.As(err, new(*policy.ScopeError)) ||
 		errors.As(err, new(*policy.UnmatchedError)) || errors.As(err, new(*control.TaskChangeError))
@@ -368,7 +368,7 @@ func isRefusal(err error) bool {
 func (c *change) faults(err *policy.Error) {
 	for _, f := range err.Faults {
 		field, _, _ := strings.Cut(f.Reason, " ")
-		if slices.ContainsFunc(c.Fields, func(one ruleField) bool { return one.Name == field }) && c.Faults[field] == "" {
+		if slices.ContainsFunc(c.Fields, func(f ruleField) bool { return f.Name == field }) && c.Faults[field] == "" {
 			c.Faults[field] = f.Reason
 			continue
 		}
@@ -385,24 +385,24 @@ type doneData struct {
 }
 
 // done shows a change that was made, and offers to undo it if it is still the last one.
-func (h *handler) done(w http.ResponseWriter, r *http.Request, who Actor) {
-	t, _ := h.historyTopic(r, who)
+func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) {
+	t, _ := h.historyTopic(r, actor)
 	h.forget()
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil || st.err != nil {
-		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
+		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
 		return
 	}
 	number, _ := strconv.ParseInt(r.FormValue("version"), 10, 64)
-	rows := h.seen(who, st.data.(*history))
+	rows := h.seen(actor, st.data.(*history))
 	i := slices.IndexFunc(rows, func(row changeRow) bool { return row.Version.Number == number })
 	if i < 0 {
-		h.failed(w, r, who, &notFound{"there is no version " + strconv.FormatInt(number, 10)})
+		h.failed(w, r, actor, &notFound{"there is no version " + strconv.FormatInt(number, 10)})
 		return
 	}
 	d := doneData{changeRow: rows[i], Scope: r.FormValue("scope")}
 	if rows[i].Current && number > 1 && len(rows[i].Differences) > 0 && rows[i].Hidden == 0 {
 		d.Undo = number - 1
 	}
-	h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Who: who, Data: d})
+	h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Who: actor, Data: d})
 }

@@ -60,9 +60,9 @@ var actors = map[string]Actor{
 }
 
 // may is whether the table of rights lets an actor do something.
-func (s *site) may(who Actor, verb control.Verb, scope string) bool {
+func (s *site) may(actor Actor, verb control.Verb, scope string) bool {
 	s.t.Helper()
-	return s.service().May(who, verb, scope) == nil
+	return s.service().May(actor, verb, scope) == nil
 }
 
 // service is what the page asks, with the limits that stand.
@@ -97,7 +97,7 @@ func TestMutationsByRole(t *testing.T) {
 	for verb, one := range tests {
 		t.Run(string(verb), func(t *testing.T) {
 			t.Parallel()
-			for name, who := range actors {
+			for name, actor := range actors {
 				s := newSite(t, nil)
 				if one.before != nil {
 					s.makes(maps.Clone(one.before))
@@ -108,8 +108,8 @@ func TestMutationsByRole(t *testing.T) {
 				if verb == control.VerbImport {
 					scope = ""
 				}
-				s.who = who
-				may, was := s.may(who, verb, scope), s.version()
+				s.actor = actor
+				may, was := s.may(actor, verb, scope), s.version()
 				code, body := s.make(fields)
 				switch {
 				case may && (code != http.StatusSeeOther || s.version() != was+1):
@@ -214,7 +214,7 @@ func TestLimitsScreen(t *testing.T) {
 	if now, err := s.store.Now(t.Context()); err != nil || len(policystore.Differences(p, now)) > 0 {
 		t.Errorf("the export differs from the limits: %v", err)
 	}
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	s.sees(http.StatusForbidden, "/limits.yaml")
 	body := s.sees(http.StatusOK, "/limits", "As version 3 has them")
 	for _, hidden := range []string{"limit: 7", "account", "team-pay", "Import", "Undo all"} {
@@ -223,7 +223,7 @@ func TestLimitsScreen(t *testing.T) {
 		}
 	}
 
-	s.who = Actor{Name: "root", Role: RoleAdmin}
+	s.actor = Actor{Name: "root", Role: RoleAdmin}
 	const odd = "limits: {x: {rules: [{name: a, algorithm: sliding-window, limit: 1, per: 1s}], " +
 		"scopes: {y: {rules: [{name: b, algorithm: sliding-window, limit: 100, per: 1s}]}}}}"
 	s.sends(http.StatusOK, "/change", form("verb", "import", "limits", odd), "Odd, and no fault", "x/y b: ")
@@ -360,7 +360,7 @@ func TestHistoryWithoutActions(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.server.Addr(), Username: "narrow", Password: "secret"})
 	defer func() { _ = rdb.Close() }()
 	var err error
-	s.handler, err = New(Config{Redis: rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
+	s.handler, err = New(Config{Redis: rdb, Identify: func(*http.Request) (Actor, bool) { return s.actor, true }})
 	must(t, err)
 	body := s.sees(http.StatusOK, "/history", "in force", "Who changed waiting tasks is not shown", "hw:limits:actions")
 	if strings.Contains(body, "inv0") {
@@ -392,7 +392,7 @@ func TestHistoryOfOthersIsHidden(t *testing.T) {
 	must(t, err)
 	s.sees(http.StatusOK, "/history", "the bank asked", "for a launch", "via cli", "reset ledger")
 
-	s.who = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"payments"}}
+	s.actor = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"payments"}}
 	for path, seen := range map[string]bool{
 		"/history": true, "/history.ndjson": true, "/done?version=3": true, "/done?version=2": false, "/history?q=bank": false, "/history?q=launch": false,
 	} {
@@ -446,10 +446,10 @@ func TestLongChangeOfTasks(t *testing.T) {
 	s.sees(http.StatusOK, path, "Under way", "of 50", "Stop it", `<noscript><meta http-equiv="refresh" content="2"></noscript>`)
 	s.sends(http.StatusConflict, "/tasks", form("verb", "cancel", "scope", "payments/acme", "task", chosen("inv1"), "do", "make"),
 		"your change of tasks that began at", "wait for its end, or stop it")
-	s.who.Name = "ben"
+	s.actor.Name = "ben"
 	s.sees(http.StatusNotFound, path)
 	s.sends(http.StatusNotFound, "/stop", nil)
-	s.who.Name = "root"
+	s.actor.Name = "root"
 	goOn()
 	body := ""
 	redistest.WaitFor(t, "end of the change", time.Minute, func() bool {
@@ -474,7 +474,7 @@ func TestStoppedChangeOfTasks(t *testing.T) {
 			stop()
 			path := s.begin("verb", "cancel")
 			ended := make(chan struct{})
-			one, err := h.jobs.of(s.who)
+			one, err := h.jobs.of(s.actor)
 			must(t, err)
 			go func() {
 				defer close(ended)
@@ -522,7 +522,7 @@ func TestPatternOnThePage(t *testing.T) {
 	s.use("open")
 	s.enqueue("open/acme", "a", 2)
 	s.enqueue("open/vip", "v", 3)
-	s.who = Actor{Name: "anna", Groups: []string{"team-default"}, Role: RoleOwner}
+	s.actor = Actor{Name: "anna", Groups: []string{"team-default"}, Role: RoleOwner}
 	fields := form("verb", "clear", "scope", "open/*")
 	const left = ">open/vip</a> <span class=\"soft\">3 tasks</span>"
 	s.sends(http.StatusOK, "/tasks", fields, "<dd>2</dd>", "Left, because others own them", left)

@@ -108,7 +108,7 @@ func TestStartsAndAnswers(t *testing.T) {
 		"Starts in the last 15 minutes", "each 15 s", "Starts in the last day", `class="bar now"`, ">41<",
 		"429, retry after 1m", "paused for 1m", "api.example:443", `class="mark"`, "100 each 2 h in the long run, by tenant of payments/acme")
 	s.sees(http.StatusOK, "/", "data-for>since ", "<strong>600</strong>", "ours 1,000, plan")
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"payments/acme"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"payments/acme"}}
 	if body := s.sees(http.StatusOK, "/scope?scope=payments/acme", "429, retry after 1m"); strings.Contains(body, "globex") {
 		t.Errorf("for a viewer:\n%s", body)
 	}
@@ -168,7 +168,7 @@ func TestMoreScopesThanWereRead(t *testing.T) {
 		t.Helper()
 		lower.More = more
 		r := httptest.NewRequest(http.MethodGet, "/scope?scope=payments&"+query, nil)
-		data, title, err := h.scopeView(r, s.who, &scopeState{level: control.Level{Scope: "payments", Binding: -1}, scopeDetails: scopeDetails{lower: lower}})
+		data, title, err := h.scopeView(r, s.actor, &scopeState{level: control.Level{Scope: "payments", Binding: -1}, scopeDetails: scopeDetails{lower: lower}})
 		must(t, err)
 		w := httptest.NewRecorder()
 		h.render(w, r, http.StatusOK, "scope", view{Title: title, Data: data})

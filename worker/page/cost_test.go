@@ -39,7 +39,7 @@ func TestSnapshotCost(t *testing.T) {
 	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7-0", "/workers", "/failures", "/history"} {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		screen, _ := h.screenOf(r.URL.Path)
-		topic, err := screen.topic(r, s.who)
+		topic, err := screen.topic(r, s.actor)
 		must(t, err)
 		last, err := topic.load(t.Context(), nil)
 		must(t, err)
@@ -98,7 +98,7 @@ func TestManyServers(t *testing.T) {
 	if again > 10+6*(queues+1) {
 		t.Errorf("a second reading sent %d commands", again)
 	}
-	data, _, err := h.workersView(httptest.NewRequest(http.MethodGet, "/workers", nil), s.who, state)
+	data, _, err := h.workersView(httptest.NewRequest(http.MethodGet, "/workers", nil), s.actor, state)
 	must(t, err)
 	d := data.(workersData)
 	if d.All != many || len(d.Servers) != rowsAPage || d.Pages.Last != 2 || d.Servers[0].Host != "host99" || d.Servers[0].Queues["q9"] != 100 {
@@ -220,7 +220,7 @@ func TestTooMuchOpen(t *testing.T) {
 		}
 		has(t, body, "root has 100 screens of this page open, which is the most: close some")
 	}
-	s.who.Name = "ben"
+	s.actor.Name = "ben"
 	s.sees(http.StatusOK, "/")
 }
 
@@ -262,7 +262,7 @@ func TestDrain(t *testing.T) {
 	if v, err := s.store.Current(t.Context()); err != nil || len(v.Pauses) != 1 || v.Reason != "they move" {
 		t.Errorf("%+v, %v", v, err)
 	}
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	if body = s.sees(http.StatusForbidden, "/drain?scope=payments/acme"); strings.Contains(body, "still run") {
 		t.Errorf("who may not see the scope gets\n%s", body)
 	}

@@ -131,13 +131,13 @@ type runningScope struct {
 // mostGroups and mostErrorText bound the tables.
 const mostGroups, mostErrorText = 100, 300
 
-func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) failuresView(r *http.Request, actor Actor, data any) (any, string, error) {
 	f := data.(*failures)
 	d := failuresData{
 		Scope: strings.TrimSpace(r.FormValue("scope")), Queue: strings.TrimSpace(r.FormValue("queue")), Error: strings.TrimSpace(r.FormValue("error")),
 		Queues: len(f.names),
 	}
-	sees := func(scope string) bool { return h.service.May(who, control.VerbSee, scope) == nil }
+	sees := func(scope string) bool { return h.service.May(actor, control.VerbSee, scope) == nil }
 	running := map[string]*runningScope{}
 	var rows []failureRow
 	for _, name := range f.names {
@@ -159,16 +159,16 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 			d.Partly = append(d.Partly, name)
 		}
 	}
-	for _, one := range f.runs {
-		if sees(one.Scope) && one.Runs != (usage.Runs{}) {
-			d.Runs = append(d.Runs, one)
+	for _, p := range f.runs {
+		if sees(p.Scope) && p.Runs != (usage.Runs{}) {
+			d.Runs = append(d.Runs, p)
 		}
 	}
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(row failureRow) bool {
 		return !matches(row.Scope, d.Scope) || !matches(row.Queue, d.Queue) || !matches(row.Kind, d.Error) && !matches(row.Error, d.Error)
 	})
-	may := h.actsOnFailed(who)
+	may := h.actsOnFailed(actor)
 	d.Groups = groupsOf(rows)
 	d.AllGroups = len(d.Groups)
 	d.Groups = d.Groups[:min(mostGroups, len(d.Groups))]
@@ -182,8 +182,8 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 		row.Value = taskValue(row.Queue, row.ID)
 		d.Rows[i], d.May = row, d.May || row.May
 	}
-	for _, one := range running {
-		d.Running = append(d.Running, *one)
+	for _, scope := range running {
+		d.Running = append(d.Running, *scope)
 	}
 	slices.SortFunc(d.Running, func(a, b runningScope) int {
 		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), strings.Compare(a.Scope, b.Scope))
@@ -193,12 +193,12 @@ func (h *handler) failuresView(r *http.Request, who Actor, data any) (any, strin
 }
 
 // actsOnFailed returns whether an actor may retry or delete the tasks of a scope, each scope asked once.
-func (h *handler) actsOnFailed(who Actor) func(scope string) bool {
+func (h *handler) actsOnFailed(actor Actor) func(scope string) bool {
 	known := map[string]bool{}
 	return func(scope string) bool {
 		may, is := known[scope]
 		if !is {
-			may = h.service.May(who, control.VerbRun, scope) == nil || h.service.May(who, control.VerbCancel, scope) == nil
+			may = h.service.May(actor, control.VerbRun, scope) == nil || h.service.May(actor, control.VerbCancel, scope) == nil
 			known[scope] = may
 		}
 		return may

@@ -65,13 +65,13 @@ func TestFailures(t *testing.T) {
 		t.Error("the filter keeps what does not match, or the other way round")
 	}
 	s.sees(http.StatusOK, "/failures?error=other", "No failed task matches the filter")
-	for _, s.who = range []Actor{{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}, {Name: "oda", Role: RoleOwner, Groups: []string{"team-acme"}, Scopes: []string{"search"}}} {
+	for _, s.actor = range []Actor{{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}, {Name: "oda", Role: RoleOwner, Groups: []string{"team-acme"}, Scopes: []string{"search"}}} {
 		_, body = s.get("/failures")
-		if sees := strings.Contains(body, ">f0</a>"); sees != (s.who.Role == RoleOwner) || !strings.Contains(body, ">f2</a>") {
-			t.Errorf("%s sees\n%s", s.who.Name, body)
+		if sees := strings.Contains(body, ">f0</a>"); sees != (s.actor.Role == RoleOwner) || !strings.Contains(body, ">f2</a>") {
+			t.Errorf("%s sees\n%s", s.actor.Name, body)
 		}
-		if acts := strings.Contains(body, "Delete…"); acts != (s.who.Role == RoleOwner) || strings.Contains(body, "choose f2") {
-			t.Errorf("%s is offered\n%s", s.who.Name, body)
+		if acts := strings.Contains(body, "Delete…"); acts != (s.actor.Role == RoleOwner) || strings.Contains(body, "choose f2") {
+			t.Errorf("%s is offered\n%s", s.actor.Name, body)
 		}
 	}
 	task := func(id string) string { return form("queue", "bad", "id", id).Encode() }
@@ -83,12 +83,12 @@ func TestFailures(t *testing.T) {
 	if got := fmt.Sprint(s.archived()); got != "[f1 f2]" {
 		t.Errorf("archived: %s", got)
 	}
-	s.who = Actor{Name: "vic", Role: RoleViewer}
+	s.actor = Actor{Name: "vic", Role: RoleViewer}
 	s.sends(http.StatusForbidden, "/tasks", fields)
 	if len(s.archived()) != 2 {
 		t.Errorf("after a viewer: %v", s.archived())
 	}
-	s.who = Actor{Name: "root", Role: RoleAdmin}
+	s.actor = Actor{Name: "root", Role: RoleAdmin}
 	fields = form("failed", "yes", "verb", "cancel", "all", "yes", "scope", "payments/acme", "queue", "bad",
 		"error", "<script>alert(#)</script> void invoice #: skip retry for the task")
 	s.sends(http.StatusOK, "/tasks", fields, "Delete tasks that failed", "<dd>1</dd>", "This cannot be undone", "&lt;script&gt;alert(#)")
@@ -119,7 +119,7 @@ func TestRunning(t *testing.T) {
 		_, body := s.get("/failures")
 		return row.MatchString(body)
 	})
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	if body := s.sees(http.StatusOK, "/failures"); strings.Contains(body, ">payments/acme<") || strings.Contains(body, ">first<") {
 		t.Errorf("a stranger sees\n%s", body)
 	}
@@ -178,7 +178,7 @@ func TestRunsOfToday(t *testing.T) {
 		`data-label="Started" class="n">10</td>`, `data-label="Failed" class="n">3</td>`, `class="n">30 %</td>`,
 		`data-label="Refused by the API" class="n">2</td>`, `class="n">20 %</td>`)
 	s.sees(http.StatusOK, "/scope?scope=payments/acme", "Of 10 runs in the last hour 3 failed, and its API refused 2.")
-	s.who = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"search"}}
 	if body := s.sees(http.StatusOK, "/failures"); strings.Contains(body, "30 %") {
 		t.Errorf("vera sees others:\n%s", body)
 	}

@@ -38,13 +38,13 @@ const mostNear = 8
 
 // find returns the scope and the task of a name that the actor may see, and scopes that it may have meant. It costs
 // some 40 commands, and two for each of asynq's queues.
-func (h *handler) find(ctx context.Context, who Actor, q string) (exact, near []found, err error) {
+func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near []found, err error) {
 	limits, err := h.limits(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	name := strings.Trim(q, "/")
-	sees := func(scope string) bool { return h.service.May(who, control.VerbSee, scope) == nil }
+	sees := func(scope string) bool { return h.service.May(actor, control.VerbSee, scope) == nil }
 	if _, err := policy.ParseScope(name); err == nil && sees(name) {
 		known, err := h.service.Known(ctx, name, limits)
 		if err != nil {
@@ -54,7 +54,7 @@ func (h *handler) find(ctx context.Context, who Actor, q string) (exact, near []
 			exact = append(exact, h.foundScope(name))
 		}
 	}
-	if _, err = h.service.Task(ctx, who, q); err == nil {
+	if _, err = h.service.Task(ctx, actor, q); err == nil {
 		exact = append(exact, found{"task", q, h.link("/task", "id", q)})
 	} else if !errors.As(err, new(*control.NoTaskError)) {
 		return nil, nil, err
@@ -69,31 +69,31 @@ func (h *handler) find(ctx context.Context, who Actor, q string) (exact, near []
 }
 
 // search leads to the scope or task of a name. If there are both, or none, it offers what there is.
-func (h *handler) search(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) {
 	q := strings.TrimSpace(r.FormValue("q"))
 	if q == "" {
 		http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusSeeOther)
 		return
 	}
-	exact, _, err := h.find(r.Context(), who, q)
+	exact, _, err := h.find(r.Context(), actor, q)
 	switch {
 	case err != nil:
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 	case len(exact) == 1:
 		http.Redirect(w, r, exact[0].Link, http.StatusSeeOther)
 	case len(exact) > 1:
-		h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: who, Query: q, Data: failure{Found: exact}})
+		h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Query: q, Data: failure{Found: exact}})
 	default:
-		h.failed(w, r, who, &notFound{"there is no scope " + q + ", and no queue has a task with that id"})
+		h.failed(w, r, actor, &notFound{"there is no scope " + q + ", and no queue has a task with that id"})
 	}
 }
 
 // meant returns what the name of a scope or task that was not found may have meant, none if that cannot be read.
-func (h *handler) meant(r *http.Request, who Actor) []found {
+func (h *handler) meant(r *http.Request, actor Actor) []found {
 	name := r.FormValue(map[string]string{"/search": "q", "/task": "id", "/scope": "scope", "/waiters": "scope", "/drain": "scope"}[r.URL.Path])
 	if name == "" {
 		return nil
 	}
-	exact, near, _ := h.find(r.Context(), who, name)
+	exact, near, _ := h.find(r.Context(), actor, name)
 	return append(exact, near...)
 }

@@ -51,18 +51,18 @@ type lineForecast struct {
 }
 
 // forecast shows when the tasks of a batch would start. It enqueues nothing.
-func (h *handler) forecast(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) forecast(w http.ResponseWriter, r *http.Request, actor Actor) {
 	d := &forecastData{Text: r.FormValue("batch")}
 	status := http.StatusOK
 	if d.Text != "" {
-		if err := h.foresee(r, who, d); err != nil {
+		if err := h.foresee(r, actor, d); err != nil {
 			d.Fault, status = control.Plain(err), http.StatusServiceUnavailable
 		}
 	}
-	h.render(w, r, status, "forecast", view{Title: "Forecast", Who: who, Data: d})
+	h.render(w, r, status, "forecast", view{Title: "Forecast", Who: actor, Data: d})
 }
 
-func (h *handler) foresee(r *http.Request, who Actor, d *forecastData) error {
+func (h *handler) foresee(r *http.Request, actor Actor, d *forecastData) error {
 	if _, err := h.limits(r.Context()); err != nil {
 		return err
 	}
@@ -70,27 +70,27 @@ func (h *handler) foresee(r *http.Request, who Actor, d *forecastData) error {
 	scopes := map[int]string{}
 	byScope := map[string]*scopeForecast{}
 	read := func(result queue.Result) {
-		one := lineForecast{Line: result.Line, ID: result.ID, Scope: scopes[result.Line], State: result.State, Start: result.Start}
-		one.Range = control.Range{StartFrom: control.At(result.StartFrom), StartTo: control.At(result.StartTo)}
-		one.Reason, one.Rule, one.RuleScope = result.Reason, result.Binding.Rule, result.Binding.Scope
+		line := lineForecast{Line: result.Line, ID: result.ID, Scope: scopes[result.Line], State: result.State, Start: result.Start}
+		line.Range = control.Range{StartFrom: control.At(result.StartFrom), StartTo: control.At(result.StartTo)}
+		line.Reason, line.Rule, line.RuleScope = result.Reason, result.Binding.Rule, result.Binding.Scope
 		if result.Err != nil {
-			one.Fault = faultOf(result.Err)
+			line.Fault = faultOf(result.Err)
 		}
 		if result.State == queue.Valid {
-			s := byScope[one.Scope]
+			s := byScope[line.Scope]
 			if s == nil {
-				s = &scopeForecast{Scope: one.Scope}
-				byScope[one.Scope] = s
+				s = &scopeForecast{Scope: line.Scope}
+				byScope[line.Scope] = s
 			}
 			s.add(result.Start)
 		}
 		if len(d.Lines) < mostShown {
-			d.Lines = append(d.Lines, one)
+			d.Lines = append(d.Lines, line)
 		} else {
 			d.More++
 		}
 	}
-	summary, err := client.Forecast(r.Context(), h.seenEntries(who, d.Text, scopes), read)
+	summary, err := client.Forecast(r.Context(), h.seenEntries(actor, d.Text, scopes), read)
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func (s *scopeForecast) add(start time.Time) {
 }
 
 // seenEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad
-// one.
-func (h *handler) seenEntries(who Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
+// line.
+func (h *handler) seenEntries(actor Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
 	return func(yield func(queue.Entry) bool) {
 		lines := 0
 		for e := range queue.NewReader(strings.NewReader(text)).All() {
@@ -131,7 +131,7 @@ func (h *handler) seenEntries(who Actor, text string, scopes map[int]string) ite
 			}
 			scopes[e.Line] = e.Task.Scope
 			if e.Err == nil {
-				if err := h.service.May(who, control.VerbSee, e.Task.Scope); err != nil {
+				if err := h.service.May(actor, control.VerbSee, e.Task.Scope); err != nil {
 					e = queue.Entry{Line: e.Line, Err: refusedLine("scope", control.Plain(err))}
 				}
 			}

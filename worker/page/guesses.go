@@ -60,12 +60,12 @@ func (g *guesses) enter(name, from, browser string, now time.Time) (leave func()
 	return leave, true
 }
 
-// count counts a try under a key with triesAtOne and keys with triesAtAll, unless one of them has none left.
-func (g *guesses) count(now time.Time, one []string, all [][]string) bool {
+// count counts a try under a key with triesAtOne and keys with triesAtAll, unless a key has no tries left.
+func (g *guesses) count(now time.Time, few []string, many [][]string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next := map[tryKey]time.Time{}
-	for i, parts := range append([][]string{one}, all...) {
+	for i, parts := range append([][]string{few}, many...) {
 		key, each := tryKey(sha256.Sum256([]byte(strings.Join(parts, "\x00")))), time.Minute/triesAtAll
 		if i == 0 {
 			each = time.Minute / triesAtOne
@@ -121,13 +121,13 @@ func browserCookieOf(r *http.Request, prefix, name string, hash []byte) *http.Co
 
 // browser returns the id of a request's browser if the person has logged in there before.
 func (u *Users) browser(r *http.Request, name string) string {
-	one, known := u.current().people[name]
+	p, known := u.current().people[name]
 	i := slices.IndexFunc(r.Cookies(), func(c *http.Cookie) bool { return c.Name == browserCookie })
 	if !known || i < 0 {
 		return ""
 	}
 	id, mac, _ := strings.Cut(r.Cookies()[i].Value, ".")
-	if !hmac.Equal([]byte(mac), []byte(browserMAC(name, one.hash, id))) {
+	if !hmac.Equal([]byte(mac), []byte(browserMAC(name, p.hash, id))) {
 		return ""
 	}
 	return id

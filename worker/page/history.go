@@ -64,10 +64,10 @@ type historyData struct {
 }
 
 // seen returns the changes of which an actor may see a part, reduced to that part.
-func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
-	mayRollback := h.service.MaySomewhere(who, control.VerbRollback) == nil // only its preview shows what it changes
+func (h *handler) seen(actor Actor, all *history) (rows []changeRow) {
+	mayRollback := h.service.MaySomewhere(actor, control.VerbRollback) == nil // only its preview shows what it changes
 	for i, c := range all.changes {
-		seen, some := h.service.SeenChange(who, c)
+		seen, some := h.service.SeenChange(actor, c)
 		if !some {
 			continue
 		}
@@ -76,14 +76,14 @@ func (h *handler) seen(who Actor, all *history) (rows []changeRow) {
 	return rows
 }
 
-func (h *handler) historyView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, string, error) {
 	d := historyData{Filter: strings.TrimSpace(r.FormValue("q"))}
-	rows := h.seen(who, data.(*history))
+	rows := h.seen(actor, data.(*history))
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
 	d.Rows, d.Pages = pageOf(rows, r)
 	d.Export = h.link("/history.ndjson", "q", d.Filter)
-	actions := slices.DeleteFunc(h.service.SeenActions(who, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
+	actions := slices.DeleteFunc(h.service.SeenActions(actor, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
 	d.Actions = actions[:min(mostActions, len(actions))]
 	d.Older = len(actions) - len(d.Actions)
 	d.NoActions = data.(*history).hidden
@@ -100,7 +100,7 @@ func (c *changeRow) mentions(filter string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
 }
 
-// mentions reports whether a change of waiting tasks is by somebody, in a scope, of a task or for a reason that was typed.
+// mentions reports whether the author, a scope, a task or the reason of a change of waiting tasks contains the filter.
 func mentions(a policystore.Action, filter string) bool {
 	texts := slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs)
 	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
@@ -127,14 +127,14 @@ type auditChange struct {
 }
 
 // export writes the history as NDJSON, oldest first.
-func (h *handler) export(w http.ResponseWriter, r *http.Request, who Actor) {
-	t, _ := h.historyTopic(r, who)
+func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
+	t, _ := h.historyTopic(r, actor)
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil || st.err != nil {
-		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
+		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
 		return
 	}
-	rows := h.seen(who, st.data.(*history))
+	rows := h.seen(actor, st.data.(*history))
 	slices.Reverse(rows)
 	filter := strings.TrimSpace(r.FormValue("q"))
 	w.Header().Set("Content-Type", "application/x-ndjson")

@@ -43,7 +43,7 @@ type Proxy struct {
 	// Networks are the addresses that the proxy's requests come from. Required.
 	Networks []netip.Prefix
 	// Hosts are the names under which browsers ask for the page, such as limits.example.com; other requests
-	// are refused, so that a name that somebody else's DNS points here gets no answer. Defaults to
+	// are refused, so that a foreign name that points here gets no answer. Defaults to
 	// localhost and every address, since those are no such names: set it if the proxy passes on the Host.
 	Hosts []string
 	// UserHeader is the header with the name. Defaults to X-Forwarded-User.
@@ -78,7 +78,7 @@ func (p *Proxy) sends(r *http.Request) bool {
 func (p *Proxy) named(r *http.Request) bool {
 	host := hostOf(r)
 	if len(p.Hosts) > 0 {
-		return slices.ContainsFunc(p.Hosts, func(one string) bool { return strings.EqualFold(one, host) })
+		return slices.ContainsFunc(p.Hosts, func(name string) bool { return strings.EqualFold(name, host) })
 	}
 	_, err := netip.ParseAddr(host)
 	return err == nil || host == localhost
@@ -91,19 +91,19 @@ func (p *Proxy) identify(r *http.Request) (Actor, bool) {
 	if !p.sends(r) || !p.named(r) || len(names) != 1 || len(groups) > 1 {
 		return Actor{}, false
 	}
-	who := Actor{Name: strings.TrimSpace(names[0]), Role: RoleOwner}
+	actor := Actor{Name: strings.TrimSpace(names[0]), Role: RoleOwner}
 	for group := range strings.SplitSeq(strings.Join(groups, ""), ",") {
 		if group = strings.TrimSpace(group); group != "" {
-			who.Groups = append(who.Groups, group)
+			actor.Groups = append(actor.Groups, group)
 		}
 	}
 	switch {
-	case slices.ContainsFunc(p.Admins, who.Is):
-		who.Role = RoleAdmin
-	case slices.ContainsFunc(p.Viewers, who.Is):
-		who.Role = RoleViewer
+	case slices.ContainsFunc(p.Admins, actor.Is):
+		actor.Role = RoleAdmin
+	case slices.ContainsFunc(p.Viewers, actor.Is):
+		actor.Role = RoleViewer
 	}
-	return who, true
+	return actor, true
 }
 
 // remote returns the address that a request comes from.

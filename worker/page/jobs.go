@@ -24,11 +24,11 @@ const (
 
 // job is a change of waiting tasks. It may go on after the request that began it was answered.
 type job struct {
-	changes []control.TaskChange
-	begun   time.Time
-	ctx     context.Context //nolint:containedctx // of the job, which outlasts its request
-	stop    context.CancelFunc
-	done    chan struct{} // closed at the end
+	change control.TaskChange
+	begun  time.Time
+	ctx    context.Context //nolint:containedctx // of the job, which outlasts its request
+	stop   context.CancelFunc
+	done   chan struct{} // closed at the end
 
 	act *act  // the form; the result of the change after done
 	err error // of a change that changed nothing; after done
@@ -75,7 +75,7 @@ type busyError struct{ what string }
 func (e *busyError) Error() string { return e.what }
 
 // begin starts a job, unless its actor or too many others have one under way.
-func (j *jobs) begin(who Actor, a *act, changes []control.TaskChange, now time.Time, run func(*job)) (*job, error) {
+func (j *jobs) begin(actor Actor, a *act, change control.TaskChange, now time.Time, run func(*job)) (*job, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	running := 0
@@ -84,7 +84,7 @@ func (j *jobs) begin(who Actor, a *act, changes []control.TaskChange, now time.T
 			running++
 		}
 	}
-	last := j.last[who.Name]
+	last := j.last[actor.Name]
 	switch {
 	case j.ctx.Err() != nil:
 		return nil, &busyError{"this page is closing: try again in a moment"}
@@ -94,8 +94,8 @@ func (j *jobs) begin(who Actor, a *act, changes []control.TaskChange, now time.T
 		return nil, &busyError{fmt.Sprintf("%d changes of tasks are under way: try again when one has ended", running)}
 	}
 	ctx, stop := context.WithCancel(j.ctx)
-	begun := &job{changes: changes, begun: now, ctx: ctx, stop: stop, done: make(chan struct{}), act: a}
-	j.last[who.Name] = begun
+	begun := &job{change: change, begun: now, ctx: ctx, stop: stop, done: make(chan struct{}), act: a}
+	j.last[actor.Name] = begun
 	j.runs.Go(func() {
 		defer stop()
 		defer close(begun.done)
@@ -105,68 +105,58 @@ func (j *jobs) begin(who Actor, a *act, changes []control.TaskChange, now time.T
 }
 
 // of returns the last job of an actor.
-func (j *jobs) of(who Actor) (*job, error) {
+func (j *jobs) of(actor Actor) (*job, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if last := j.last[who.Name]; last != nil {
+	if last := j.last[actor.Name]; last != nil {
 		return last, nil
 	}
 	return nil, &notFound{"you have begun no change of tasks since the page was started; the history has what was changed before"}
 }
 
 // makeOf makes the change of a form, and shows its result, or its progress if it lasts.
-func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, who Actor, a *act, changes []control.TaskChange) {
-	begun, err := h.jobs.begin(who, a, changes, h.now(), func(j *job) { h.work(who, j) })
+func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, actor Actor, a *act, change control.TaskChange) {
+	begun, err := h.jobs.begin(actor, a, change, h.now(), func(j *job) { h.work(actor, j) })
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	select {
 	case <-begun.done:
 		if begun.err != nil {
-			h.failed(w, r, who, begun.err)
+			h.failed(w, r, actor, begun.err)
 			return
 		}
-		h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: who, Data: a})
+		h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: actor, Data: a})
 	case <-time.After(h.answerWithin):
 		h.hub.forget() // the last job of the actor
 		http.Redirect(w, r, h.link("/progress"), http.StatusSeeOther)
 	}
 }
 
-// work makes the changes of a job, and fills in the result.
-func (h *handler) work(who Actor, j *job) {
-	ctx, a := j.ctx, j.act
-	a.Done = &control.TasksDone{Left: map[control.Outcome]int{}}
-	var refused control.Refused
-	for _, change := range j.changes {
-		change.Most = h.most
-		before, leftBefore := a.Done.Changed, len(a.Done.Tasks)-a.Done.Changed
-		change.Progress = func(changed, left int) {
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			j.changed, j.left = before+changed, leftBefore+left
-		}
-		done, err := h.service.ApplyTasks(ctx, who, change)
-		a.Done.Changed, a.Done.More, a.Done.Tasks = a.Done.Changed+done.Changed, a.Done.More || done.More, append(a.Done.Tasks, done.Tasks...)
-		for outcome, n := range done.Left {
-			a.Done.Left[outcome] += n
-		}
-		if refused = done.Refused; err != nil {
-			if len(a.Done.Tasks) == 0 && ctx.Err() == nil {
-				j.err = err
-				return
-			}
-			if a.Err = control.Plain(err); ctx.Err() != nil {
-				a.Err = "it was stopped"
-			}
-			break
-		}
+// work makes the change of a job, and fills in the result.
+func (h *handler) work(actor Actor, j *job) {
+	ctx, a, change := j.ctx, j.act, j.change
+	change.Most = h.most
+	change.Progress = func(changed, left int) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.changed, j.left = changed, left
 	}
-	a.finish(refused)
+	done, err := h.service.ApplyTasks(ctx, actor, change)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		a.Err = "it was stopped"
+	case err != nil && len(done.Tasks) == 0:
+		j.err = err
+		return
+	case err != nil:
+		a.Err = control.Plain(err)
+	}
+	a.finish(done)
 	h.forget()
-	if a.Verb == control.VerbClear && a.Done.More && ctx.Err() == nil {
-		n, err := h.service.Count(ctx, who, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
+	if a.Verb == control.VerbClear && done.More && ctx.Err() == nil {
+		n, err := h.service.Count(ctx, actor, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
 		if err == nil {
 			a.Still = &n
 		} else {
@@ -175,19 +165,20 @@ func (h *handler) work(who Actor, j *job) {
 	}
 }
 
-// finish lists what was left.
-func (a *act) finish(refused control.Refused) {
-	for outcome, n := range a.Done.Left {
+// finish fills in what was changed and what was left.
+func (a *act) finish(done control.TasksDone) {
+	a.Done = &done
+	for outcome, n := range done.Left {
 		a.Left = append(a.Left, outcomeCount{outcome, n})
 	}
 	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
-	for _, task := range a.Done.Tasks {
+	for _, task := range done.Tasks {
 		if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
 			a.Failed = append(a.Failed, task)
 		}
 	}
-	a.Done.Tasks = nil
-	a.refuse(refused)
+	done.Tasks = nil
+	a.refuse(done.Refused)
 }
 
 // refusedScope is a scope with tasks that the actor has no right to change.
@@ -214,8 +205,8 @@ type progress struct {
 	Begun         time.Time
 }
 
-func (h *handler) progressTopic(_ *http.Request, who Actor) (topic, error) {
-	return topic{key: "job\x00" + who.Name, load: func(context.Context, any) (any, error) { return h.jobs.of(who) }}, nil
+func (h *handler) progressTopic(_ *http.Request, actor Actor) (topic, error) {
+	return topic{key: "job\x00" + actor.Name, load: func(context.Context, any) (any, error) { return h.jobs.of(actor) }}, nil
 }
 
 func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string, error) {
@@ -232,10 +223,10 @@ func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string,
 }
 
 // stopped ends a job: what was changed stays changed.
-func (h *handler) stopped(w http.ResponseWriter, r *http.Request, who Actor) {
-	last, err := h.jobs.of(who)
+func (h *handler) stopped(w http.ResponseWriter, r *http.Request, actor Actor) {
+	last, err := h.jobs.of(actor)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	last.stop()

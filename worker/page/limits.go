@@ -17,13 +17,13 @@ type limitsData struct {
 }
 
 // limitsScreen shows the limits as a limits.yaml. Costs two round trips.
-func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, actor Actor) {
 	l, err := h.limits(r.Context())
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
-	may := func(verb control.Verb) bool { return h.service.May(who, verb, "") == nil }
+	may := func(verb control.Verb) bool { return h.service.May(actor, verb, "") == nil }
 	d := &limitsData{}
 	d.May.Import, d.May.Undo = may(control.VerbImport), may(control.VerbUnset)
 	if l.Version != nil {
@@ -31,11 +31,11 @@ func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, who Actor
 	}
 	if may(control.VerbSee) {
 		if d.Text, err = h.limitsText(r); err != nil && !errors.Is(err, policystore.ErrNone) {
-			h.failed(w, r, who, err)
+			h.failed(w, r, actor, err)
 			return
 		}
 	}
-	h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Who: who, Data: d})
+	h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Who: actor, Data: d})
 }
 
 // limitsText returns the limits in force as a limits.yaml.
@@ -48,17 +48,17 @@ func (h *handler) limitsText(r *http.Request) (string, error) {
 }
 
 // exportLimits writes the limits in force as a limits.yaml.
-func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, actor Actor) {
 	_, err := h.limits(r.Context())
 	if err == nil {
-		err = h.service.May(who, control.VerbSee, "")
+		err = h.service.May(actor, control.VerbSee, "")
 	}
 	text := ""
 	if err == nil {
 		text, err = h.limitsText(r)
 	}
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/yaml")

@@ -123,7 +123,7 @@ func TestLiveLasts(t *testing.T) {
 func TestLiveEndsWithTheRight(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	s.who = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
 	stream := liveOf(t, s, "/scope?scope=payments/acme", http.Cookie{})
 	another := "team-other"
 	_, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another})
@@ -170,7 +170,7 @@ func TestLiveEndsWithAnotherActor(t *testing.T) {
 			var now atomic.Pointer[Actor]
 			now.Store(&begin)
 			s := newSite(t, func(c *Config) {
-				c.Identify = func(*http.Request) (Actor, bool) { who := now.Load(); return *who, who.Name != "gone" }
+				c.Identify = func(*http.Request) (Actor, bool) { actor := now.Load(); return *actor, actor.Name != "gone" }
 			})
 			e := liveOf(t, s, "/", http.Cookie{})
 			e.until(t, "at")

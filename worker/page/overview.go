@@ -196,7 +196,7 @@ var standings = []struct{ kind, word string }{
 }
 
 func (s *standing) be(kind string) {
-	i := slices.IndexFunc(standings, func(one struct{ kind, word string }) bool { return one.kind == kind })
+	i := slices.IndexFunc(standings, func(s struct{ kind, word string }) bool { return s.kind == kind })
 	s.Kind, s.Word, s.rank = kind, standings[i].word, 2*i
 }
 
@@ -282,7 +282,7 @@ func rowOf(l control.Level, below control.Trouble) levelRow {
 	return row
 }
 
-func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) overviewView(r *http.Request, actor Actor, data any) (any, string, error) {
 	o := data.(*overview)
 	d := overviewData{Filter: strings.TrimSpace(r.FormValue("q")), State: r.FormValue("state"), At: o.limits.At}
 	if v := o.limits.Version; v != nil {
@@ -292,7 +292,7 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 	var rows []levelRow
 	for _, name := range o.names {
 		p, is := o.providers[name]
-		if !is || h.service.May(who, control.VerbSee, name) != nil {
+		if !is || h.service.May(actor, control.VerbSee, name) != nil {
 			continue
 		}
 		p.Pause = h.service.PauseOf(name, o.limits)
@@ -308,9 +308,9 @@ func (h *handler) overviewView(r *http.Request, who Actor, data any) (any, strin
 		}
 	}
 	d.None = len(o.names) == 0
-	for _, one := range standings {
-		if n := counts[one.kind]; n > 0 {
-			d.States = append(d.States, stateCount{one.kind, one.word, n, d.State == one.kind})
+	for _, s := range standings {
+		if n := counts[s.kind]; n > 0 {
+			d.States = append(d.States, stateCount{s.kind, s.word, n, d.State == s.kind})
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b levelRow) int {

@@ -203,8 +203,8 @@ func (h *handler) routes() {
 		h.mux.HandleFunc("POST /login", h.loggedIn)
 		h.mux.HandleFunc("POST /logout", h.logout)
 	}
-	for _, one := range h.routed() {
-		h.mux.HandleFunc(one.pattern, h.asked(one))
+	for _, r := range h.routed() {
+		h.mux.HandleFunc(r.pattern, h.authorized(r))
 	}
 }
 

@@ -51,7 +51,7 @@ type site struct {
 	store   *policystore.Store
 	queue   *queue.Client
 	handler http.Handler
-	who     Actor // who asks, if Config.Identify is that of newSite
+	actor   Actor // who asks, if Config.Identify is that of newSite
 }
 
 // newSite returns a site whose asker is an admin, unless change says otherwise.
@@ -64,7 +64,7 @@ func newSiteUnder(t *testing.T, limits string, change func(*Config)) *site {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	must(t, err)
-	s := &site{t: t, server: redistest.NewServer(t), who: Actor{Name: "root", Role: RoleAdmin}}
+	s := &site{t: t, server: redistest.NewServer(t), actor: Actor{Name: "root", Role: RoleAdmin}}
 	s.rdb = s.server.Client(t)
 	s.limiter, err = throttle.New(s.rdb, p, throttle.Config{})
 	must(t, err)
@@ -72,7 +72,7 @@ func newSiteUnder(t *testing.T, limits string, change func(*Config)) *site {
 	_, _, err = s.store.PublishFile(t.Context(), "worker", p, nil)
 	must(t, err)
 	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.limiter, App: "billing"})
-	cfg := Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }}
+	cfg := Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.actor, true }}
 	if change != nil {
 		change(&cfg)
 	}
@@ -242,7 +242,7 @@ func TestWhoSeesWhat(t *testing.T) {
 	s.enqueue("payments/acme", "inv", 1)
 	_, err := s.store.Set(t.Context(), policystore.Edit{By: "anna"}, "search", "plan", map[string]string{"limit": "7"})
 	must(t, err)
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	if code, body := s.get("/"); code != http.StatusOK || strings.Contains(body, "payments</a>") || !strings.Contains(body, "search</a>") {
 		t.Errorf("%d\n%s", code, body)
 	}
@@ -268,7 +268,7 @@ func TestWhoSeesWhat(t *testing.T) {
 	})
 	s.sends(http.StatusOK, "/forecast", form("batch", `{"type":"mail","scope":"payments/acme"}`), "vic may not see payments/acme")
 	for _, one := range []struct {
-		who     Actor
+		actor   Actor
 		code    int
 		payload bool
 	}{
@@ -279,11 +279,11 @@ func TestWhoSeesWhat(t *testing.T) {
 		{Actor{Name: "olga", Groups: []string{"team-acme"}, Role: RoleOwner}, 200, true},
 		{Actor{Name: "root", Role: RoleAdmin}, 200, true},
 	} {
-		s.who = one.who
+		s.actor = one.actor
 		says := map[int]string{404: "no queue has a task inv0", 200: `<a href="/scope?scope=payments%2Facme">payments/acme</a>`}[one.code]
 		body := s.sees(one.code, "/task?id=inv0", says)
 		if strings.Contains(body, "4711") != one.payload || one.code == 404 && strings.Contains(body, "payments%2F") {
-			t.Errorf("%+v, want the payload %t:\n%s", one.who, one.payload, body)
+			t.Errorf("%+v, want the payload %t:\n%s", one.actor, one.payload, body)
 		}
 	}
 }
@@ -341,7 +341,7 @@ func TestRedisGone(t *testing.T) {
 // pageOfSite is a page over the same Redis whose inside can be looked at.
 func pageOfSite(t *testing.T, s *site) *handler {
 	t.Helper()
-	h, err := newHandler(Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.who, true }})
+	h, err := newHandler(Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.actor, true }})
 	must(t, err)
 	return h
 }
@@ -427,7 +427,7 @@ func TestFind(t *testing.T) {
 	must(t, err)
 	has(t, to("search"), "Several are named search", `scope <a href="/scope?scope=search">`, `task <a href="/task?id=search">`)
 
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	for _, path := range []string{"/search?q=payments/globex", "/search?q=inv0", "/search?q=globex", "/task?id=inv0"} {
 		if body := s.sees(http.StatusNotFound, path); strings.Contains(body, "payments%2F") || strings.Contains(body, "/task?id=inv0") {
 			t.Errorf("who may not see it finds %s:\n%s", path, body)

@@ -139,11 +139,11 @@ func number(n any) string {
 }
 
 // plural returns a number with its noun.
-func plural(n any, one, many string) string {
+func plural(n any, noun, plural string) string {
 	if text := number(n); text == "1" {
-		return "1 " + one
+		return "1 " + noun
 	}
-	return number(n) + " " + many
+	return number(n) + " " + plural
 }
 
 // moment is a time to show. A script turns it into local time, and counts it down.
@@ -257,14 +257,14 @@ type failure struct {
 const againAfter = 5
 
 // fail shows an error.
-func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status int, err error) {
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, actor Actor, status int, err error) {
 	f := failure{What: strings.Split(control.Plain(err), "\n")}
 	title := "This did not work"
 	switch status {
 	case http.StatusForbidden:
 		title = "Not allowed"
 	case http.StatusNotFound:
-		title, f.Found = "Not found", h.meant(r, who)
+		title, f.Found = "Not found", h.meant(r, actor)
 	case http.StatusServiceUnavailable:
 		title, f.Try = "Redis does not answer", "Go back and send it again when Redis answers. If it lasts, look at Redis, and at the log of this process."
 		if f.Retry = r.Method == http.MethodGet; f.Retry { // what a form has sent would be lost
@@ -272,12 +272,12 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, who Actor, status
 			w.Header().Set("Refresh", strconv.Itoa(againAfter))
 		}
 	}
-	h.render(w, r, status, "error", view{Title: title, Who: who, Data: f})
+	h.render(w, r, status, "error", view{Title: title, Who: actor, Data: f})
 }
 
 // failed shows an error under the status that fits it.
-func (h *handler) failed(w http.ResponseWriter, r *http.Request, who Actor, err error) {
-	h.fail(w, r, who, statusOf(err), err)
+func (h *handler) failed(w http.ResponseWriter, r *http.Request, actor Actor, err error) {
+	h.fail(w, r, actor, statusOf(err), err)
 }
 
 // notFound is the error for a thing that does not exist.

@@ -46,26 +46,26 @@ func (h *handler) routed() []route {
 		{"GET /done", seeRows, h.done},
 		{"GET /live", h.seeLive, h.live},
 		{"GET /search", seeRows, h.search},
-		{"/", seeRows, func(w http.ResponseWriter, r *http.Request, who Actor) {
-			h.fail(w, r, who, http.StatusNotFound, errors.New("there is no such page"))
+		{"/", seeRows, func(w http.ResponseWriter, r *http.Request, actor Actor) {
+			h.fail(w, r, actor, http.StatusNotFound, errors.New("there is no such page"))
 		}},
 	}
 	for path, s := range h.screens() {
-		all = append(all, route{"GET " + path, s.needs, func(w http.ResponseWriter, r *http.Request, who Actor) { h.show(w, r, who, s) }})
+		all = append(all, route{"GET " + path, s.needs, func(w http.ResponseWriter, r *http.Request, actor Actor) { h.show(w, r, actor, s) }})
 	}
 	return all
 }
 
 // may returns an error if an actor may not have what a request needs.
-func (h *handler) may(who Actor, r *http.Request, needs needs) error {
+func (h *handler) may(actor Actor, r *http.Request, needs needs) error {
 	n, err := needs(r)
 	switch {
 	case err != nil:
 		return err
 	case n.rows:
-		return h.service.MaySomewhere(who, n.verb)
+		return h.service.MaySomewhere(actor, n.verb)
 	}
-	return h.service.May(who, n.verb, n.place)
+	return h.service.May(actor, n.verb, n.place)
 }
 
 func seeRows(*http.Request) (need, error) { return need{verb: control.VerbSee, rows: true}, nil }

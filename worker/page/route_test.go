@@ -77,7 +77,7 @@ func TestRightsComeFirst(t *testing.T) {
 		// A rollback and chosen tasks name no place: the service refuses them when it has read what they change.
 		later := verb == control.VerbRollback || place == ""
 		if change && code != http.StatusForbidden && code != http.StatusBadRequest && (!later || code == http.StatusSeeOther) {
-			t.Errorf("%s: %s %s: %d", s.who.Name, r.Method, r.URL, code)
+			t.Errorf("%s: %s %s: %d", s.actor.Name, r.Method, r.URL, code)
 		}
 		seen[fmt.Sprint(pattern, " ", code)] = true
 		for _, sent := range []string{place, url.QueryEscape(place), "zz-account", "zz-tenant", "zz-own"} {
@@ -87,12 +87,12 @@ func TestRightsComeFirst(t *testing.T) {
 		}
 		for _, secret := range []string{"zz-t", "zz-a", "zz-o", "zz-r", "zz-m", "zz-q", "zz-p", "9876", "98,76"} {
 			if at := strings.Index(body, secret); at >= 0 {
-				t.Errorf("%s: %s %s: %d has %s", s.who.Name, r.Method, r.URL, code, body[max(0, at-80):min(len(body), at+80)])
+				t.Errorf("%s: %s %s: %d has %s", s.actor.Name, r.Method, r.URL, code, body[max(0, at-80):min(len(body), at+80)])
 			}
 		}
 	}
 	h := pageOfSite(t, s)
-	for _, s.who = range strangers {
+	for _, s.actor = range strangers {
 		for _, one := range h.routed() {
 			method, path, is := strings.Cut(one.pattern, " ")
 			if path = strings.TrimSuffix(path, "{$}"); !is {
@@ -154,7 +154,7 @@ func requestOf(method, path string, fields url.Values, multi bool) *http.Request
 func TestViewersGetNoForms(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	s.who = actors["viewer"]
+	s.actor = actors["viewer"]
 	for verb := range verbs {
 		for _, do := range []string{"", "edit", "make"} {
 			fields := form("verb", string(verb), "scope", "payments/acme", "rule", "tenant", "do", do, "version", "1", "for", "soon")

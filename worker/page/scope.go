@@ -203,17 +203,17 @@ func (h *handler) branchStanding(b control.Branch, of *scopeState) (s standing) 
 // may is the list of actions that the page offers. The service checks the rights in any case.
 type may struct{ Pause, Set, Act, Payload, Assign bool }
 
-func (h *handler) mayDo(who Actor, scope string) may {
-	can := func(verb control.Verb) bool { return h.service.May(who, verb, scope) == nil }
+func (h *handler) mayDo(actor Actor, scope string) may {
+	can := func(verb control.Verb) bool { return h.service.May(actor, verb, scope) == nil }
 	return may{can(control.VerbPause), can(control.VerbSet), can(control.VerbCancel), can(control.VerbPayload), can(control.VerbAssign)}
 }
 
-func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string, error) {
 	s := data.(*scopeState)
 	name := s.level.Scope
 	d := scopeData{
 		Level: s.level, Last: s.last, Standing: standingOf(s.level, s.trouble), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
-		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, UsedFrom: s.users.From, May: h.mayDo(who, name),
+		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, UsedFrom: s.users.From, May: h.mayDo(actor, name),
 	}
 	binds := -1
 	if len(s.turns.List) > 0 {
@@ -231,9 +231,9 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 		if shadow.Limit > 0 {
 			row.Part = int(min(100, max(0, shadow.Limit-shadow.Remaining)*100/shadow.Limit))
 		}
-		for _, one := range s.users.Shadows {
-			if one.Rule == shadow.Rule && shadow.Scope == name {
-				row.Asked = one
+		for _, asked := range s.users.Shadows {
+			if asked.Rule == shadow.Rule && shadow.Scope == name {
+				row.Asked = asked
 			}
 		}
 		d.Shadows = append(d.Shadows, row)
@@ -249,7 +249,7 @@ func (h *handler) scopeView(r *http.Request, who Actor, data any) (any, string, 
 	for i := range d.Below {
 		d.Below[i].Standing = h.branchStanding(d.Below[i].Branch, s)
 	}
-	d.Events = h.service.SeenUpstreamEvents(who, s.events)
+	d.Events = h.service.SeenUpstreamEvents(actor, s.events)
 	charts := charted{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
 	d.Charts = []chart{
 		charts.draw("the last 15 minutes", s.quarter, quarterSlot, quarterSpan),

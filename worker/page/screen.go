@@ -18,9 +18,9 @@ type screen struct {
 	name  string // of its template
 	needs needs
 	// topic returns the topic of a request.
-	topic func(r *http.Request, who Actor) (topic, error)
+	topic func(r *http.Request, actor Actor) (topic, error)
 	// view turns the data of a topic into the data of the template, and returns the title.
-	view func(r *http.Request, who Actor, data any) (any, string, error)
+	view func(r *http.Request, actor Actor, data any) (any, string, error)
 	// live says that the screen is updated while it is open.
 	live bool
 }
@@ -50,20 +50,20 @@ func (h *handler) screenOf(path string) (screen, bool) {
 }
 
 // show answers a request for a screen.
-func (h *handler) show(w http.ResponseWriter, r *http.Request, who Actor, s screen) {
-	t, err := s.topic(r, who)
+func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s screen) {
+	t, err := s.topic(r, actor)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil {
-		h.failed(w, r, who, errOr(st.err, r.Context().Err()))
+		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
 		return
 	}
-	v, err := h.viewOf(r, who, s, st)
+	v, err := h.viewOf(r, actor, s, st)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	if s.live {
@@ -88,9 +88,9 @@ func errOr(errs ...error) error {
 	return errors.New("it is not known yet")
 }
 
-func (h *handler) viewOf(r *http.Request, who Actor, s screen, st state) (view, error) {
-	data, title, err := s.view(r, who, st.data)
-	v := view{Title: title, Screen: s.name, Who: who, Now: h.now(), Data: data, Query: r.FormValue("q")}
+func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view, error) {
+	data, title, err := s.view(r, actor, st.data)
+	v := view{Title: title, Screen: s.name, Who: actor, Now: h.now(), Data: data, Query: r.FormValue("q")}
 	if p, is := data.(progress); is && p.Running {
 		v.Refresh = 2
 	}
@@ -127,15 +127,15 @@ func (h *handler) watched(r *http.Request) (s screen, looked *http.Request, err 
 // the part, and then "at" with the time of its data, or "stale" with it while Redis does not answer. The
 // stream ends with "bye" when its viewer's rights have changed, and with "again" when the browser should
 // open another.
-func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
+func (h *handler) live(w http.ResponseWriter, r *http.Request, actor Actor) {
 	s, looked, err := h.watched(r)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
-	t, err := s.topic(looked, who)
+	t, err := s.topic(looked, actor)
 	if err != nil {
-		h.failed(w, r, who, err)
+		h.failed(w, r, actor, err)
 		return
 	}
 	news, stop := h.hub.watch(t)
@@ -157,9 +157,9 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 			return
 		case <-beat.C:
 		case <-news:
-			send = func() error { return h.sendLive(stream, looked, who, s, t) }
+			send = func() error { return h.sendLive(stream, looked, actor, s, t) }
 		}
-		if now, ok := h.who(r); !ok || !sameRights(now, who) {
+		if now, ok := h.actor(r); !ok || !sameRights(now, actor) {
 			_ = stream.send("bye", "")
 			return
 		}
@@ -173,15 +173,15 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, who Actor) {
 var errEnded = errors.New("page: the viewer may not see it any more")
 
 // sendLive sends the present state of a topic.
-func (h *handler) sendLive(to *stream, r *http.Request, who Actor, s screen, t topic) error {
-	if h.may(who, r, s.needs) != nil { // the owner has changed
+func (h *handler) sendLive(to *stream, r *http.Request, actor Actor, s screen, t topic) error {
+	if h.may(actor, r, s.needs) != nil { // the owner has changed
 		return errors.Join(errEnded, to.send("bye", ""))
 	}
 	st := h.hub.state(t.key)
 	if st.data == nil {
 		return nil
 	}
-	v, err := h.viewOf(r, who, s, st)
+	v, err := h.viewOf(r, actor, s, st)
 	if err != nil {
 		return errors.Join(errEnded, to.send("bye", ""))
 	}

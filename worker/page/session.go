@@ -51,11 +51,11 @@ func (s *sessions) begin(name string, hash []byte, now time.Time) string {
 func (s *sessions) drop(now time.Time) {
 	var oldest [sha256.Size]byte
 	var at time.Time
-	for id, one := range s.byID {
-		if one.over(now) {
+	for id, session := range s.byID {
+		if session.over(now) {
 			delete(s.byID, id)
-		} else if at.IsZero() || one.used.Before(at) {
-			oldest, at = id, one.used
+		} else if at.IsZero() || session.used.Before(at) {
+			oldest, at = id, session.used
 		}
 	}
 	if len(s.byID) >= mostSessions {
@@ -72,11 +72,11 @@ func (s *session) over(now time.Time) bool {
 func (s *sessions) of(r *http.Request, now time.Time) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one := s.find(r, now)
-	if one == nil {
+	found := s.find(r, now)
+	if found == nil {
 		return nil
 	}
-	copied := *one
+	copied := *found
 	return &copied
 }
 
@@ -84,8 +84,8 @@ func (s *sessions) of(r *http.Request, now time.Time) *session {
 func (s *sessions) use(r *http.Request, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one := s.find(r, now); one != nil {
-		one.used = now
+	if found := s.find(r, now); found != nil {
+		found.used = now
 	}
 }
 
@@ -96,12 +96,12 @@ func (s *sessions) find(r *http.Request, now time.Time) *session {
 		return nil
 	}
 	id := sha256.Sum256([]byte(cookie.Value))
-	one := s.byID[id]
-	if one != nil && one.over(now) {
+	found := s.byID[id]
+	if found != nil && found.over(now) {
 		delete(s.byID, id)
 		return nil
 	}
-	return one
+	return found
 }
 
 // end forgets the session of a request.

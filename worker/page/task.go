@@ -87,7 +87,7 @@ type step struct {
 	Next bool // it has not happened yet
 }
 
-func (h *handler) taskView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) taskView(r *http.Request, actor Actor, data any) (any, string, error) {
 	id, s := r.FormValue("id"), data.(*taskState)
 	title := "Task " + id
 	var list []taskData
@@ -95,10 +95,10 @@ func (h *handler) taskView(r *http.Request, who Actor, data any) (any, string, e
 		if name := r.FormValue("queue"); name != "" && name != t.Queue {
 			continue
 		}
-		if h.service.May(who, control.VerbSee, t.Scope) != nil {
+		if h.service.May(actor, control.VerbSee, t.Scope) != nil {
 			continue // as if there were none
 		}
-		list = append(list, h.taskOf(who, t, s.infos[i]))
+		list = append(list, h.taskOf(actor, t, s.infos[i]))
 	}
 	if len(list) > 0 {
 		return list, title, nil
@@ -106,8 +106,8 @@ func (h *handler) taskView(r *http.Request, who Actor, data any) (any, string, e
 	return nil, title, &notFound{"no queue has a task " + id + ": it was never enqueued, was deleted, or has succeeded and was not kept"}
 }
 
-func (h *handler) taskOf(who Actor, t control.Task, info *asynq.TaskInfo) taskData {
-	d := taskData{Task: t, May: h.mayDo(who, t.Scope), CostText: number(t.Cost), Value: taskValue(t.Queue, t.ID)}
+func (h *handler) taskOf(actor Actor, t control.Task, info *asynq.TaskInfo) taskData {
+	d := taskData{Task: t, May: h.mayDo(actor, t.Scope), CostText: number(t.Cost), Value: taskValue(t.Queue, t.ID)}
 	if len(t.Costs) > 0 {
 		d.CostText = t.Costs.String()
 	}

@@ -44,17 +44,17 @@ type Users struct {
 type userFile struct {
 	people map[string]person
 	tokens []token
-	groups map[string]bool // those that somebody is in
+	groups map[string]bool // those that have members
 }
 
 type person struct {
-	who  Actor
-	hash []byte
+	actor Actor
+	hash  []byte
 }
 
 type token struct {
-	who Actor
-	sum [sha256.Size]byte
+	actor Actor
+	sum   [sha256.Size]byte
 }
 
 // LoadUsers reads a file of users:
@@ -144,7 +144,7 @@ func (u *Users) Err() error {
 // someHash is compared with the password if the name is unknown, so that the time does not show which
 // names exist.
 var someHash = sync.OnceValue(func() []byte {
-	hash, _ := bcrypt.GenerateFromPassword([]byte("nobody has this one"), bcryptCost)
+	hash, _ := bcrypt.GenerateFromPassword([]byte("no password of a person"), bcryptCost)
 	return hash
 })
 
@@ -155,41 +155,41 @@ var atOnce = make(chan struct{}, 2)
 func (u *Users) password(name, password string) (Actor, []byte, bool) {
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()
-	one, known := u.current().people[name]
-	hash := one.hash
+	p, known := u.current().people[name]
+	hash := p.hash
 	if !known {
 		hash = someHash()
 	}
 	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !known {
 		return Actor{}, nil, false
 	}
-	return one.who, hash, true
+	return p.actor, hash, true
 }
 
 // person returns a person who is still in the file with the same password.
 func (u *Users) person(name string, hash []byte) (Actor, bool) {
-	one, known := u.current().people[name]
-	return one.who, known && subtle.ConstantTimeCompare(one.hash, hash) == 1
+	p, known := u.current().people[name]
+	return p.actor, known && subtle.ConstantTimeCompare(p.hash, hash) == 1
 }
 
-// withOwnGroup returns an actor of the file with a group of its own name, unless somebody is in a group of
-// that name: "owner: anna" then means the person anna, and a person named as a group is not that group.
-func (u *Users) withOwnGroup(who Actor) Actor {
-	if !u.current().groups[who.Name] {
-		who.Groups = append(slices.Clone(who.Groups), who.Name)
+// withOwnGroup returns an actor of the file with a group of its own name, unless a group of that
+// name has members: "owner: anna" then means the person anna, and a person named as a group is not that group.
+func (u *Users) withOwnGroup(actor Actor) Actor {
+	if !u.current().groups[actor.Name] {
+		actor.Groups = append(slices.Clone(actor.Groups), actor.Name)
 	}
-	return who
+	return actor
 }
 
 // token returns the actor of a token.
-func (u *Users) token(text string) (who Actor, ok bool) {
+func (u *Users) token(text string) (actor Actor, ok bool) {
 	sum := sha256.Sum256([]byte(text))
-	for _, one := range u.current().tokens {
-		if subtle.ConstantTimeCompare(one.sum[:], sum[:]) == 1 {
-			who, ok = one.who, true
+	for _, t := range u.current().tokens {
+		if subtle.ConstantTimeCompare(t.sum[:], sum[:]) == 1 {
+			actor, ok = t.actor, true
 		}
 	}
-	return who, ok
+	return actor, ok
 }
 
 var usersFormat = strictyaml.Format{TooLong: "let a proxy say who asks", Empty: "write people: and names under it"}
@@ -231,8 +231,8 @@ func (r *userReader) root(root *yaml.Node) {
 		if !r.Is(f, yaml.MappingNode, f.Name, "names under it") {
 			continue
 		}
-		for _, one := range r.Fields(f.Value, f.Name) {
-			r.user(one, diag.PathTo(f.Name, one.Name), secret)
+		for _, user := range r.Fields(f.Value, f.Name) {
+			r.user(user, diag.PathTo(f.Name, user.Name), secret)
 		}
 	}
 	if len(r.out.people)+len(r.out.tokens) == 0 && r.None() {
@@ -248,37 +248,37 @@ func (r *userReader) user(f strictyaml.Field, path, secret string) {
 	if !r.Is(f, yaml.MappingNode, path, "its fields under it: "+secret+" and role") {
 		return
 	}
-	who, text := Actor{Name: f.Name}, ""
+	actor, text := Actor{Name: f.Name}, ""
 	var at strictyaml.Field
-	for _, one := range r.Fields(f.Value, path) {
-		where := diag.PathTo(path, one.Name)
-		switch one.Name {
+	for _, field := range r.Fields(f.Value, path) {
+		where := diag.PathTo(path, field.Name)
+		switch field.Name {
 		case secret:
-			at, text = one, r.text(one, where)
+			at, text = field, r.text(field, where)
 		case "role":
-			name := r.text(one, where)
+			name := r.text(field, where)
 			if !slices.Contains(roleNames, name) {
-				r.Bad(one, where, "is %q; write %s", diag.Clip(name), diag.OneOf(roleNames))
+				r.Bad(field, where, "is %q; write %s", diag.Clip(name), diag.OneOf(roleNames))
 				continue
 			}
-			who.Role, _ = control.ParseRole(name)
+			actor.Role, _ = control.ParseRole(name)
 		case "groups":
-			who.Groups = r.list(one, where)
-			for _, group := range who.Groups {
+			actor.Groups = r.list(field, where)
+			for _, group := range actor.Groups {
 				r.out.groups[group] = true
 			}
 		case "scopes":
-			who.Scopes = r.list(one, where)
-			for _, scope := range who.Scopes {
+			actor.Scopes = r.list(field, where)
+			for _, scope := range actor.Scopes {
 				if _, err := policy.ParseScope(strings.ReplaceAll(scope, "*", "x")); err != nil {
-					r.Bad(one, where, "has %q, which is no scope", diag.Clip(scope))
+					r.Bad(field, where, "has %q, which is no scope", diag.Clip(scope))
 				}
 			}
 		default:
-			r.Bad(one, where, "is not a field of it; write %s", diag.OneOf([]string{secret, "role", "groups", "scopes"}))
+			r.Bad(field, where, "is not a field of it; write %s", diag.OneOf([]string{secret, "role", "groups", "scopes"}))
 		}
 	}
-	if who.Role == RoleNone {
+	if actor.Role == RoleNone {
 		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(path, "role"), "role is missing; write "+diag.OneOf(roleNames))
 	}
 	if at.Value == nil {
@@ -289,14 +289,14 @@ func (r *userReader) user(f strictyaml.Field, path, secret string) {
 		if _, err := bcrypt.Cost([]byte(text)); err != nil {
 			r.Bad(at, diag.PathTo(path, secret), "is no bcrypt hash; write the one that worker page hash prints")
 		}
-		r.out.people[f.Name] = person{who, []byte(text)}
+		r.out.people[f.Name] = person{actor, []byte(text)}
 		return
 	}
-	one := token{who: who}
-	if sum, err := hex.DecodeString(text); err != nil || copy(one.sum[:], sum) != len(one.sum) || len(sum) != len(one.sum) {
+	t := token{actor: actor}
+	if sum, err := hex.DecodeString(text); err != nil || copy(t.sum[:], sum) != len(t.sum) || len(sum) != len(t.sum) {
 		r.Bad(at, diag.PathTo(path, secret), "is no SHA-256 in hex; write the one that worker page token prints")
 	}
-	r.out.tokens = append(r.out.tokens, one)
+	r.out.tokens = append(r.out.tokens, t)
 }
 
 func (r *userReader) text(f strictyaml.Field, path string) string {

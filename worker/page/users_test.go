@@ -316,7 +316,7 @@ func TestSchedulesAreSeen(t *testing.T) {
 	must(t, err)
 	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
 	s.sees(http.StatusOK, "/workers", "nightly", "0 3 * * *", "payments/acme")
-	s.who = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	if body := s.sees(http.StatusOK, "/workers"); strings.Contains(body, "nightly") {
 		t.Errorf("a viewer of search is shown a schedule of payments:\n%s", body)
 	}

@@ -73,9 +73,9 @@ type waitersData struct {
 	May       may
 }
 
-func (h *handler) waitersView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) waitersView(r *http.Request, actor Actor, data any) (any, string, error) {
 	w := data.(*waiters)
-	d := waitersData{Scope: w.turns.Scope, All: w.turns.All, Unmatched: w.turns.Unmatched, May: h.mayDo(who, w.turns.Scope)}
+	d := waitersData{Scope: w.turns.Scope, All: w.turns.All, Unmatched: w.turns.Unmatched, May: h.mayDo(actor, w.turns.Scope)}
 	for _, turn := range w.turns.List {
 		row := waiterRow{NextTurn: turn, Value: taskValue(turn.Queue, turn.ID)}
 		head, is := w.heads[asynqread.TaskRef{Queue: turn.Queue, ID: turn.ID}]
@@ -190,10 +190,10 @@ type drainData struct {
 	May     may
 }
 
-func (h *handler) drainView(_ *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) drainView(_ *http.Request, actor Actor, data any) (any, string, error) {
 	s := data.(*drainState)
-	d := drainData{Scope: s.scope, Pause: s.pause, May: h.mayDo(who, s.scope)}
-	d.Tasks = slices.DeleteFunc(slices.Clone(s.tasks), func(t control.ActiveTask) bool { return h.service.May(who, control.VerbSee, t.Scope) != nil })
+	d := drainData{Scope: s.scope, Pause: s.pause, May: h.mayDo(actor, s.scope)}
+	d.Tasks = slices.DeleteFunc(slices.Clone(s.tasks), func(t control.ActiveTask) bool { return h.service.May(actor, control.VerbSee, t.Scope) != nil })
 	d.Running = len(d.Tasks)
 	d.Tasks = d.Tasks[:min(d.Running, rowsAPage)]
 	return d, "Drain " + s.scope, nil

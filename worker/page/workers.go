@@ -122,11 +122,11 @@ type scheduleRow struct {
 // nextRuns is how many runs of each schedule the page shows.
 const nextRuns = 3
 
-func (h *handler) workersView(r *http.Request, who Actor, data any) (any, string, error) {
+func (h *handler) workersView(r *http.Request, actor Actor, data any) (any, string, error) {
 	s := data.(*workersState)
 	d := workersData{All: s.all, Queues: s.queues}
 	d.Servers, d.Pages = pageOf(s.servers, r)
-	if d.Few = h.service.May(who, control.VerbSee, "") != nil; d.Few {
+	if d.Few = h.service.May(actor, control.VerbSee, "") != nil; d.Few {
 		d.Queues, d.Servers = nil, slices.Clone(d.Servers)
 		for i := range d.Servers {
 			d.Servers[i].Queues = nil
@@ -147,7 +147,7 @@ func (h *handler) workersView(r *http.Request, who Actor, data any) (any, string
 		d.Processes = append(d.Processes, row)
 	}
 	for _, s := range h.cfg.Schedules {
-		if h.service.May(who, control.VerbSee, s.Task.Scope) != nil {
+		if h.service.May(actor, control.VerbSee, s.Task.Scope) != nil {
 			continue
 		}
 		row := scheduleRow{Name: s.Name, Cron: s.Cron, Timezone: s.Timezone, Scope: s.Task.Scope, Type: s.Task.Type}

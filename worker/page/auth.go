@@ -40,25 +40,25 @@ func (o *openRequests) enter(actor string) (leave func(), ok bool) {
 	}, true
 }
 
-// who returns the actor of a request.
-func (h *handler) who(r *http.Request) (who Actor, ok bool) {
+// actor returns the actor of a request.
+func (h *handler) actor(r *http.Request) (actor Actor, ok bool) {
 	switch {
 	case h.cfg.Identify != nil:
-		who, ok = h.cfg.Identify(r)
+		actor, ok = h.cfg.Identify(r)
 	case h.cfg.Local != "":
-		who, ok = Actor{Name: h.cfg.Local, Role: RoleAdmin}, local(r) && !forwarded(r)
+		actor, ok = Actor{Name: h.cfg.Local, Role: RoleAdmin}, local(r) && !forwarded(r)
 	default:
 		if h.cfg.Proxy != nil {
-			who, ok = h.cfg.Proxy.identify(r)
+			actor, ok = h.cfg.Proxy.identify(r)
 		}
 		if !ok && h.cfg.Users != nil {
-			if who, ok = h.user(r); ok && h.cfg.Proxy == nil { // a proxy has groups that the file does not know
-				who = h.cfg.Users.withOwnGroup(who)
+			if actor, ok = h.user(r); ok && h.cfg.Proxy == nil { // a proxy has groups that the file does not know
+				actor = h.cfg.Users.withOwnGroup(actor)
 			}
 		}
 	}
-	who.Via = "page"
-	return who, ok && who.Name != "" && who.Role > RoleNone
+	actor.Via = "page"
+	return actor, ok && actor.Name != "" && actor.Role > RoleNone
 }
 
 // user returns the actor of a request's token or session.
@@ -66,26 +66,26 @@ func (h *handler) user(r *http.Request) (Actor, bool) {
 	if scheme, text, is := strings.Cut(r.Header.Get("Authorization"), " "); is && strings.EqualFold(scheme, "Bearer") {
 		return h.cfg.Users.token(strings.TrimSpace(text))
 	}
-	one := h.sessions.of(r, h.now())
-	if one == nil {
+	session := h.sessions.of(r, h.now())
+	if session == nil {
 		return Actor{}, false
 	}
-	return h.cfg.Users.person(one.name, one.hash)
+	return h.cfg.Users.person(session.name, session.hash)
 }
 
-// asked handles a route for requests whose actor is known and has the right to what they need. It sends
+// authorized handles a route for requests whose actor is known and has the right to what they need. It sends
 // others to the login, or refuses them.
-func (h *handler) asked(route route) http.HandlerFunc {
+func (h *handler) authorized(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, ok := h.who(r)
+		actor, ok := h.actor(r)
 		if !ok {
 			h.unknown(w, r)
 			return
 		}
-		leave, ok := h.open.enter(who.Name)
+		leave, ok := h.open.enter(actor.Name)
 		if !ok {
 			w.Header().Set("Retry-After", "10")
-			http.Error(w, fmt.Sprintf("%s has %d screens of this page open, which is the most: close some", who.Name, mostOpen), http.StatusTooManyRequests)
+			http.Error(w, fmt.Sprintf("%s has %d screens of this page open, which is the most: close some", actor.Name, mostOpen), http.StatusTooManyRequests)
 			return
 		}
 		defer leave()
@@ -98,11 +98,11 @@ func (h *handler) asked(route route) http.HandlerFunc {
 		if h.following.own { // its limits, by whose owners rights are checked, may be out of date
 			_, _ = h.limits(r.Context()) // what is read next says why they are
 		}
-		if err := h.may(who, r, route.needs); err != nil {
-			h.failed(w, r, who, err)
+		if err := h.may(actor, r, route.needs); err != nil {
+			h.failed(w, r, actor, err)
 			return
 		}
-		route.handle(w, r, who)
+		route.handle(w, r, actor)
 	}
 }
 
@@ -151,7 +151,7 @@ type login struct{ Next, Name, Fault string }
 
 func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 	next := safePath(r.URL.Query().Get("next")) // FormValue would read a body of any size
-	if _, ok := h.who(r); ok {
+	if _, ok := h.actor(r); ok {
 		http.Redirect(w, r, h.cfg.Prefix+next, http.StatusSeeOther)
 		return
 	}
@@ -172,17 +172,17 @@ func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	who, hash, ok := h.cfg.Users.password(l.Name, r.PostForm.Get("password"))
+	actor, hash, ok := h.cfg.Users.password(l.Name, r.PostForm.Get("password"))
 	if !ok {
 		h.log.WarnContext(r.Context(), "page: login refused", "name", l.Name, "from", from)
 		l.Fault = "The name or the password is wrong."
 		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
 		return
 	}
-	h.log.InfoContext(r.Context(), "page: login", "name", who.Name, "role", who.Role.String(), "from", from)
-	http.SetCookie(w, cookie(r, h.cfg.Prefix, h.sessions.begin(who.Name, hash, h.now())))
+	h.log.InfoContext(r.Context(), "page: login", "name", actor.Name, "role", actor.Role.String(), "from", from)
+	http.SetCookie(w, cookie(r, h.cfg.Prefix, h.sessions.begin(actor.Name, hash, h.now())))
 	if browser == "" {
-		http.SetCookie(w, browserCookieOf(r, h.cfg.Prefix, who.Name, hash))
+		http.SetCookie(w, browserCookieOf(r, h.cfg.Prefix, actor.Name, hash))
 	}
 	http.Redirect(w, r, h.cfg.Prefix+l.Next, http.StatusSeeOther)
 }
