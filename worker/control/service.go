@@ -7,6 +7,8 @@
 // The package also acts for people: Service.Apply changes the limits, and Service.ApplyTasks waiting
 // tasks. Each call names the Actor that it is for. The rights of actors are checked here and nowhere
 // else; the error is a *ForbiddenError.
+//
+// Its exported names may change in any version.
 package control
 
 import (
