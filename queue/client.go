@@ -230,7 +230,7 @@ func (c *Client) appScope(t Task) string {
 	if err != nil {
 		return ""
 	}
-	_, level := pol.AppsAt(scope)
+	_, level := pol.Apps(scope)
 	return level.String()
 }
 
@@ -262,7 +262,7 @@ func (c *Client) check(t Task, now time.Time) error {
 		found = append(found, costFault(ce))
 	} else if err != nil {
 		found = append(found, scopeFault(err))
-	} else if apps, all := pol.Apps(scope); !all && len(apps) == 0 {
+	} else if apps, level := pol.Apps(scope); level.Len() > 0 && len(apps) == 0 {
 		found = append(found, Fault{Field: "scope", Reason: "no application may spend from it: its levels name others each; worker limits assign changes who may"})
 	}
 	return found.err()

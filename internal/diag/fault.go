@@ -1,10 +1,12 @@
+// Package diag reports the faults of something that a person wrote: a file, or a tree of values made
+// in Go. It collects every fault, with its place and what to do about it, so that all of them can be
+// corrected at once. It knows no file format.
 package diag
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Fault is one fault of a file: its place, the reason, and what to write instead.
@@ -21,15 +23,14 @@ type Fault struct {
 
 // String returns the fault on one line: "12:5: limits.payments: reason".
 func (f Fault) String() string {
-	var b strings.Builder
-	if f.Line > 0 {
-		fmt.Fprintf(&b, "%d:%d: ", f.Line, f.Column)
-	}
+	text := f.Reason
 	if f.Path != "" {
-		b.WriteString(f.Path + ": ")
+		text = f.Path + ": " + text
 	}
-	b.WriteString(f.Reason)
-	return b.String()
+	if f.Line > 0 {
+		text = fmt.Sprintf("%d:%d: %s", f.Line, f.Column, text)
+	}
+	return text
 }
 
 // Place is a position in a text. The zero Place is none.
@@ -38,8 +39,7 @@ type Place struct{ Line, Column int32 }
 // Start is the place of faults of a whole file.
 var Start = Place{Line: 1, Column: 1}
 
-// MaxFaults is the maximum number of faults that are kept. It is more than a person reads of one
-// file, and bounds the memory that a file full of faults takes.
+// MaxFaults is the maximum number of faults that are kept, which bounds the memory that a file full of faults takes.
 const MaxFaults = 10_000
 
 // Faults collects the faults of a file, and counts those after MaxFaults. The zero Faults is ready
@@ -54,26 +54,21 @@ func (l *Faults) None() bool { return len(l.list) == 0 }
 
 // Add adds a fault.
 func (l *Faults) Add(at Place, path, reason string) {
-	if len(l.list) == MaxFaults {
+	if len(l.list) >= MaxFaults {
 		l.missed++
 		return
 	}
 	l.list = append(l.list, Fault{Line: int(at.Line), Column: int(at.Column), Path: path, Reason: reason})
 }
 
-// Unlisted returns the number of faults after MaxFaults.
-func (l *Faults) Unlisted() int { return l.missed }
-
-// Miss adds n faults to those after MaxFaults, for faults that another collector has left out.
-func (l *Faults) Miss(n int) { l.missed += n }
+// Join adds what All of another collector returned.
+func (l *Faults) Join(all []Fault) { l.list = append(l.list, all...) }
 
 // All returns the faults in the order of the text. After MaxFaults, a last fault gives the number of
 // further ones.
 func (l *Faults) All() []Fault {
-	slices.SortStableFunc(l.list, func(a, b Fault) int {
-		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
-	})
-	if l.missed == 0 {
+	slices.SortStableFunc(l.list, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	if l.missed == 0 || len(l.list) > MaxFaults {
 		return l.list
 	}
 	last := l.list[len(l.list)-1]

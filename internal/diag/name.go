@@ -2,6 +2,7 @@ package diag
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -18,27 +19,15 @@ func NameReason(name string) string {
 	if len(name) > MaxNameBytes {
 		return fmt.Sprintf("is %d bytes long; the most is %d", len(name), MaxNameBytes)
 	}
-	for i := range len(name) {
-		if c := name[i]; c < ' ' || c == '/' || c >= 0x7f {
-			return runeReason(name, i)
-		}
-	}
-	return ""
-}
-
-// runeReason is NameReason for a name that may not be plain ASCII from byte i on.
-func runeReason(name string, i int) string {
-	for i < len(name) {
-		r, size := utf8.DecodeRuneInString(name[i:])
+	for i, r := range name {
 		switch {
-		case r == utf8.RuneError && size == 1:
+		case r == utf8.RuneError && !strings.HasPrefix(name[i:], string(utf8.RuneError)):
 			return fmt.Sprintf("is not UTF-8 (byte 0x%02x at offset %d); encode it, in hex for instance", name[i], i)
 		case r == '/':
 			return "holds a '/', which divides names; write another character"
 		case Invisible(r):
 			return fmt.Sprintf("holds the control character %U; remove it", r)
 		}
-		i += size
 	}
 	return ""
 }

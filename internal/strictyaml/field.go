@@ -128,8 +128,9 @@ func Describe(n *yaml.Node) string {
 
 // mark returns an anchor or a tag in a printable form, since escapes let it contain any character.
 func mark(s string) string {
+	s = diag.Clip(s)
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return diag.Quote(diag.Clip(s))
+		return diag.Quote(s)
 	}
-	return diag.Clip(s)
+	return s
 }

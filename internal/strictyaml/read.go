@@ -1,3 +1,10 @@
+// Package strictyaml reads a configuration file without guessing: one document of plain YAML in
+// UTF-8, without anchors, aliases, merge keys or tags, each name once. It collects every fault of a
+// file, with its line and column and what to do about it, so that all of them can be corrected at
+// once.
+//
+// It knows no format: the caller defines the fields. Package throttle/limitsyaml reads limits.yaml
+// with it, package queue/schedule schedules.yaml.
 package strictyaml
 
 import (
@@ -5,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -13,6 +21,15 @@ import (
 
 	"github.com/headway-go/headway/internal/diag"
 )
+
+// Faults collects the faults of a YAML file. The zero Faults is ready to use. It is not safe for
+// concurrent use.
+type Faults struct{ diag.Faults }
+
+// PlaceOf returns the place of a node.
+func PlaceOf(n *yaml.Node) diag.Place {
+	return diag.Place{Line: int32(n.Line), Column: int32(n.Column)}
+}
 
 // MaxBytes is the maximum length of a text that is read.
 const MaxBytes = 4 << 20
@@ -69,39 +86,32 @@ func nothing(document *yaml.Node) bool {
 // that is not. Line ends that YAML knows and editors do not are not allowed, so that the lines of
 // other faults are those that people see.
 func readable(data []byte, faults *Faults) bool {
-	ok, at, quiet := true, diag.Start, false
-	for i := 0; i < len(data); {
-		r, size := utf8.DecodeRune(data[i:])
-		if reason := charReason(r, size, data[i:], i); reason != "" && !quiet {
-			faults.Add(at, "", reason)
-			ok, quiet = false, true
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	at, ok := diag.Start, true
+	for line := range bytes.Lines(data) {
+		at.Column = 1
+		for reason := ""; len(line) > 0 && reason == ""; at.Column++ {
+			r, size := utf8.DecodeRune(line)
+			if reason = charReason(r, size, line); reason != "" {
+				faults.Add(at, "", reason)
+				ok = false
+			}
+			line = line[size:]
 		}
-		switch {
-		case r == '\n':
-			at, quiet = diag.Place{Line: at.Line + 1, Column: 1}, false
-		case r != '\ufeff' || i > 0:
-			at.Column++
-		}
-		i += size
+		at.Line++
 	}
 	return ok
 }
 
-// charReason returns why the character that rest begins with is not allowed at offset, empty if it
-// is.
-func charReason(r rune, size int, rest []byte, offset int) string {
+// charReason returns why the character that rest, a part of a line, begins with is not allowed, empty if it is.
+func charReason(r rune, size int, rest []byte) string {
 	switch {
-	case r == '\n' || r == '\t' || r >= ' ' && r < 0x7f:
+	case r == '\n' || r == '\t' || r >= ' ' && r < 0x7f || r == '\r' && len(rest) > 1 && rest[1] == '\n':
 		return ""
 	case r == utf8.RuneError && size == 1:
 		return fmt.Sprintf("byte 0x%02x is not UTF-8; save the file as UTF-8", rest[0])
 	case r == '\r':
-		if len(rest) > 1 && rest[1] == '\n' {
-			return ""
-		}
 		return "a carriage return stands alone; end lines with a line feed"
-	case r == '\ufeff' && offset == 0:
-		return ""
 	case diag.Invisible(r) || r == '\ufffe' || r == '\uffff':
 		return fmt.Sprintf("the character %U may not stand in the file; remove it, or write it as an escape in double quotes", r)
 	}
@@ -116,8 +126,8 @@ func (l *Faults) syntax(data []byte, err error) {
 		return
 	}
 	at := diag.Place{Line: int32(fault.Mark.Line), Column: int32(max(fault.Mark.Column, 1))}
-	if end := endOf(data); at.Line > end.Line {
-		at = end // YAML counts a further line after text that does not end in a line feed
+	if lines := int32(bytes.Count(data, []byte("\n")) + 1); at.Line > lines { // YAML counts a further line after text that does not end in a line feed
+		at = diag.Place{Line: lines, Column: int32(utf8.RuneCount(data[bytes.LastIndexByte(data, '\n')+1:]) + 1)}
 	}
 	reason := "this is not YAML: " + fault.Message
 	if fault.ContextMsg != "" {
@@ -129,42 +139,29 @@ func (l *Faults) syntax(data []byte, err error) {
 	l.Add(at, "", reason+"; "+syntaxHint(reason, data, at))
 }
 
-// syntaxHint returns what to do about text that is not YAML.
+// syntaxHints are what to do about text that is not YAML, by parts of the reason.
+var syntaxHints = []struct{ part, hint string }{
+	{"max depth", "nothing needs so much nesting, close a bracket"},
+	{"incompatible YAML", "remove the line"},
+	{"scanning an alias", `put text that begins with * in quotes, such as "*"`},
+	{"unknown anchor", "anchors and aliases are not read, write the value out"},
+	{"cannot start any token", "put text that begins with this character in quotes"},
+	{"mapping values are not allowed", `check the indentation, and put text that holds ": " in quotes`},
+	{"", "check the indentation, quotes and brackets up to here"},
+}
+
 func syntaxHint(reason string, data []byte, at diag.Place) string {
-	switch {
-	case strings.Contains(reason, "max depth"):
-		return "nothing needs so much nesting, close a bracket"
-	case strings.Contains(reason, "incompatible YAML"):
-		return "remove the line"
-	case strings.Contains(reason, "scanning an alias"):
-		return `put text that begins with * in quotes, such as "*"`
-	case strings.Contains(reason, "unknown anchor"):
-		return `anchors and aliases are not read, write the value out`
-	case strings.Contains(reason, "cannot start any token"):
-		if lineAt(data, int(at.Line), int(at.Column)) == '\t' {
-			return "indent with spaces, not tabs"
-		}
-		return "put text that begins with this character in quotes"
-	case strings.Contains(reason, "mapping values are not allowed"):
-		return `check the indentation, and put text that holds ": " in quotes`
+	if strings.Contains(reason, "cannot start any token") && isTab(data, at) {
+		return "indent with spaces, not tabs"
 	}
-	return "check the indentation, quotes and brackets up to here"
+	i := slices.IndexFunc(syntaxHints, func(h struct{ part, hint string }) bool { return strings.Contains(reason, h.part) })
+	return syntaxHints[i].hint
 }
 
-// endOf returns the place just after a text.
-func endOf(data []byte) diag.Place {
-	last := data[bytes.LastIndexByte(data, '\n')+1:]
-	return diag.Place{Line: int32(bytes.Count(data, []byte("\n")) + 1), Column: int32(utf8.RuneCount(last) + 1)}
-}
-
-// lineAt returns the byte at a line and column, if only ASCII is before it on the line; 0 beyond the
-// end.
-func lineAt(data []byte, line, column int) byte {
-	for ; line > 1; line-- {
+// isTab reports whether a tab stands at a place with only ASCII before it on its line.
+func isTab(data []byte, at diag.Place) bool {
+	for ; at.Line > 1; at.Line-- {
 		_, data, _ = bytes.Cut(data, []byte("\n"))
 	}
-	if column > len(data) {
-		return 0
-	}
-	return data[column-1]
+	return int(at.Column) <= len(data) && data[at.Column-1] == '\t'
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/strictyaml"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 var format = strictyaml.Format{
@@ -26,11 +25,7 @@ func (r *reader) err(name string) error {
 	if r.None() {
 		return nil
 	}
-	err := &FileError{Name: name}
-	for _, f := range r.All() {
-		err.Faults = append(err.Faults, policy.Fault(f))
-	}
-	return err
+	return &FileError{Name: name, Faults: r.All()}
 }
 
 // field is a name of a mapping with its value.

@@ -2,7 +2,6 @@ package limitsyaml
 
 import (
 	"fmt"
-	"slices"
 
 	"go.yaml.in/yaml/v4"
 
@@ -18,11 +17,9 @@ type decoder struct{ *strictyaml.Faults }
 // unknown reports a field that owner does not have.
 func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string) {
 	reason := fmt.Sprintf("%s is not a field of %s; ", e.Label, owner)
-	near := diag.Nearest(e.Name, fields)
-	switch {
-	case near == "" && owner == "a scope":
+	if owner == "a scope" && diag.Nearest(e.Name, fields) == "" {
 		reason += "write " + diag.OneOf(fields[:2]) + ", and names of the next level under scopes"
-	default:
+	} else {
 		reason += diag.Meant(e.Name, fields)
 	}
 	d.Add(strictyaml.PlaceOf(e.Key), path, reason)
@@ -38,6 +35,9 @@ var (
 
 // file reads the whole file.
 func (d decoder) file(root *yaml.Node) (source *policy.Source, unmatched policy.Unmatched, limits map[string]policy.ScopeConfig) {
+	if root == nil {
+		return &policy.Source{}, unmatched, nil
+	}
 	source = mappingAt(strictyaml.PlaceOf(root))
 	whole := strictyaml.Field{Label: "the file", Key: root, Value: root}
 	if !d.Is(whole, yaml.MappingNode, "", "its fields, "+diag.OneOf(fileFields)) {
@@ -46,9 +46,7 @@ func (d decoder) file(root *yaml.Node) (source *policy.Source, unmatched policy.
 	for _, e := range d.Fields(root, "") {
 		switch e.Name {
 		case "unmatched":
-			var word string
-			word, source.Fields[e.Name] = d.word(e, e.Name, e.Name)
-			unmatched = policy.Unmatched(word)
+			unmatched, source.Fields[e.Name] = word[policy.Unmatched](d, e, e.Name, e.Name)
 		case "limits":
 			limits, source.Fields[e.Name] = d.scopes(e, e.Name)
 		default:
@@ -150,45 +148,38 @@ func (d decoder) share(e strictyaml.Field, path string) (s policy.Share, source 
 	return s, source
 }
 
-// corrected are the fields of answers that bound the corrections of rules, in the order in which
-// they are written.
-var corrected = []struct {
-	name string
-	of   func(*policy.Corrects) *int64
-}{
-	{"cut", func(c *policy.Corrects) *int64 { return &c.Cut }},
-	{"grow", func(c *policy.Corrects) *int64 { return &c.Grow }},
-	{"least", func(c *policy.Corrects) *int64 { return &c.Least }},
-	{"most", func(c *policy.Corrects) *int64 { return &c.Most }},
-}
-
 // answers reads the value of answers of a scope: a word, or fields.
 func (d decoder) answers(s *policy.ScopeConfig, e strictyaml.Field, path string) (source *policy.Source) {
 	if e.Value.Kind != yaml.MappingNode {
-		word, source := d.word(e, path, "answers")
-		s.Answers = policy.Answers(word)
+		s.Answers, source = word[policy.Answers](d, e, path, "answers")
 		return source
 	}
 	source = mappingAt(e.Place())
 	for _, f := range d.Fields(e.Value, path) {
 		at := diag.PathTo(path, f.Name)
-		i := slices.Index(answersFields, f.Name) - 1
-		switch {
-		case f.Name == "pause":
-			s.Refusals.Pause, source.Fields[f.Name] = d.duration(f, at)
-		case f.Name == "unit":
-			s.ResetUnit, source.Fields[f.Name] = d.word(f, at, "answers.unit")
-		case f.Name == "counts":
-			s.Refusals.Count, source.Fields[f.Name] = d.flag(f, at)
-		case i >= 0:
-			*corrected[i].of(&s.Corrects), source.Fields[f.Name] = d.percent(f, at)
-		case f.Name == "mode":
-			var word string
-			word, source.Fields[f.Name] = d.word(f, at, "answers")
-			s.Answers = policy.Answers(word)
+		var from *policy.Source
+		switch f.Name {
+		case "mode":
+			s.Answers, from = word[policy.Answers](d, f, at, "answers")
+		case "cut":
+			s.Corrects.Cut, from = d.percent(f, at)
+		case "grow":
+			s.Corrects.Grow, from = d.percent(f, at)
+		case "least":
+			s.Corrects.Least, from = d.percent(f, at)
+		case "most":
+			s.Corrects.Most, from = d.percent(f, at)
+		case "pause":
+			s.Refusals.Pause, from = d.duration(f, at)
+		case "counts":
+			s.Refusals.Count, from = d.flag(f, at)
+		case "unit":
+			s.ResetUnit, from = word[string](d, f, at, "answers.unit")
 		default:
 			d.unknown(f, at, "answers", answersFields)
+			continue
 		}
+		source.Fields[f.Name] = from
 	}
 	if len(e.Value.Content) == 0 {
 		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")

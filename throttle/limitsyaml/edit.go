@@ -1,8 +1,9 @@
 package limitsyaml
 
 import (
+	"errors"
+	"maps"
 	"slices"
-	"strings"
 
 	"go.yaml.in/yaml/v4"
 
@@ -14,11 +15,7 @@ import (
 // name in errors. The error is a *policy.Error.
 func ParseRule(name string, data []byte) (policy.Rule, error) {
 	d := decoder{&strictyaml.Faults{}}
-	root := file.Read(data, d.Faults)
-	if root == nil {
-		return policy.Rule{}, d.refused(name, nil)
-	}
-	return d.ruleAlone(root, name)
+	return d.ruleAlone(file.Read(data, d.Faults), name)
 }
 
 // RuleWith returns a rule with some of its fields replaced. fields has each value in its form in
@@ -26,41 +23,22 @@ func ParseRule(name string, data []byte) (policy.Rule, error) {
 // value, with one exception: "unlimited" as "true" removes all others, and any other field removes
 // "unlimited". The error is a *policy.Error, whose faults have no place in a text.
 func RuleWith(r policy.Rule, fields map[string]string) (policy.Rule, error) {
-	n, err := yaml.NewLoader(strings.NewReader(FormatRule(r)))
-	if err != nil {
-		return policy.Rule{}, err
+	root := file.Read([]byte(FormatRule(r)), &strictyaml.Faults{})
+	for _, n := range append(root.Content, root) {
+		n.Line, n.Column = 0, 0
 	}
-	var doc yaml.Node
-	if err := n.Load(&doc); err != nil {
-		return policy.Rule{}, err
-	}
-	root := doc.Content[0]
-	for i := range root.Content {
-		root.Content[i].Line, root.Content[i].Column = 0, 0
-	}
-	root.Line, root.Column = 0, 0
 	if fields["unlimited"] == "true" || r.Algorithm == "" {
 		root.Content = root.Content[:2] // the name
 	} else if len(fields) > 0 {
 		setField(root, "unlimited", "")
 	}
-	for _, name := range append(slices.Clone(ruleFields), unknownFields(fields)...) {
+	order := slices.Concat(ruleFields, slices.Sorted(maps.Keys(fields))) // unknown fields have their faults too
+	for _, name := range order {
 		if value, given := fields[name]; given {
 			setField(root, name, value)
 		}
 	}
 	return decoder{&strictyaml.Faults{}}.ruleAlone(root, "the rule")
-}
-
-// unknownFields returns the names that are no field of a rule. Their faults are reported with the
-// others.
-func unknownFields(fields map[string]string) (unknown []string) {
-	for name := range fields {
-		if !slices.Contains(ruleFields, name) {
-			unknown = append(unknown, name)
-		}
-	}
-	return unknown
 }
 
 // setField sets a field of a mapping, or removes it if value is empty.
@@ -97,43 +75,42 @@ func plainScalar(value string) *yaml.Node {
 
 // ruleAlone reads and checks a single rule.
 func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
-	item := strictyaml.Field{Label: "the rule", Key: root, Value: root}
-	if !d.Is(item, yaml.MappingNode, "", "its fields, such as {name: account, ...}") {
-		return policy.Rule{}, d.refused(name, nil)
+	rule, source := policy.Rule{}, &policy.Source{Bad: true}
+	if root != nil && d.Is(strictyaml.Field{Label: "the rule", Key: root, Value: root}, yaml.MappingNode, "", "its fields, such as {name: account, ...}") {
+		rule, source = d.rule(root, "")
 	}
-	rule, source := d.rule(root, "")
-	p, err := aloneFrom(policy.ScopeConfig{Rules: []policy.Rule{rule}}, "rules", &policy.Source{Items: []*policy.Source{source}})
-	if err := d.alone(name, err); err != nil {
+	scope, err := d.alone(name, policy.ScopeConfig{Rules: []policy.Rule{rule}}, "rules", &policy.Source{Items: []*policy.Source{source}})
+	if err != nil {
 		return policy.Rule{}, err
 	}
-	_, limits := p.Limits()
-	return limits[somewhere].Rules[0], nil
+	return scope.Rules[0], nil
 }
 
 // ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes
 // it. The result has these fields of a scope alone. name is the text's name in errors. The error is a *policy.Error.
 func ParseAnswers(name string, data []byte) (answers policy.ScopeConfig, err error) {
 	d := decoder{&strictyaml.Faults{}}
-	root := file.Read(data, d.Faults)
-	if root == nil {
-		return answers, d.refused(name, nil)
+	source := &policy.Source{}
+	if root := file.Read(data, d.Faults); root != nil {
+		source = d.answers(&answers, strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")
 	}
-	source := d.answers(&answers, strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")
-	p, err := aloneFrom(answers, "answers", source)
-	if err := d.alone(name, err); err != nil {
-		return policy.ScopeConfig{}, err
+	return d.alone(name, answers, "answers", source)
+}
+
+// alone checks a single field as that of a scope in a policy. The faults have no path, since each reason names its field.
+func (d decoder) alone(name string, config policy.ScopeConfig, field string, source *policy.Source) (policy.ScopeConfig, error) {
+	const somewhere = "somewhere"
+	for _, under := range []string{field, somewhere, "limits"} {
+		source = &policy.Source{Fields: map[string]*policy.Source{under: source}}
+	}
+	source.Name, source.Faults = name, d.All()
+	p, err := policy.NewFrom(source, policy.UnmatchedDeny, map[string]policy.ScopeConfig{somewhere: config})
+	if refused, is := errors.AsType[*policy.Error](err); is {
+		for i := range refused.Faults {
+			refused.Faults[i].Path = ""
+		}
+		return policy.ScopeConfig{}, refused
 	}
 	_, limits := p.Limits()
 	return limits[somewhere], nil
-}
-
-// somewhere is the scope in which a single value is checked.
-const somewhere = "somewhere"
-
-// aloneFrom makes a policy with one field of a scope, so that package policy checks the field.
-func aloneFrom(config policy.ScopeConfig, field string, source *policy.Source) (*policy.Policy, error) {
-	under := func(name string, s *policy.Source) *policy.Source {
-		return &policy.Source{Fields: map[string]*policy.Source{name: s}}
-	}
-	return policy.NewFrom(under("limits", under(somewhere, under(field, source))), policy.UnmatchedDeny, map[string]policy.ScopeConfig{somewhere: config})
 }

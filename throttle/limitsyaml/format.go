@@ -170,11 +170,11 @@ func formatShare(s policy.Share) string {
 // FormatAnswers returns a scope's answers in their form in limits.yaml: pause, or {cut: 30%, most:
 // 150%}; empty if the scope has none. ParseAnswers reads it back.
 func FormatAnswers(s policy.ScopeConfig) string {
-	defaults := policy.Corrects{}.WithDefaults()
 	var fields []string
-	for _, f := range corrected {
-		if n := *f.of(&s.Corrects); n != 0 && n != *f.of(&defaults) {
-			fields = append(fields, f.name+": "+percents(n))
+	c, usual := s.Corrects, policy.Corrects{}.WithDefaults()
+	for i, n := range [][2]int64{{c.Cut, usual.Cut}, {c.Grow, usual.Grow}, {c.Least, usual.Least}, {c.Most, usual.Most}} {
+		if n[0] != 0 && n[0] != n[1] {
+			fields = append(fields, answersFields[i+1]+": "+percents(n[0]))
 		}
 	}
 	if pause := s.Refusals.Pause; pause != 0 && pause != (policy.Refusals{}).WithDefaults().Pause {
@@ -210,20 +210,15 @@ func yamlText(s string) string {
 		return s
 	}
 	var b strings.Builder
-	b.WriteByte('"')
 	for _, r := range s {
 		switch {
 		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
+			b.WriteString(`\` + string(r))
 		case unicode.IsPrint(r):
 			b.WriteRune(r)
-		case r > 0xffff:
-			fmt.Fprintf(&b, `\U%08X`, r)
 		default:
-			fmt.Fprintf(&b, `\u%04X`, r)
+			fmt.Fprintf(&b, `\U%08X`, r)
 		}
 	}
-	b.WriteByte('"')
-	return b.String()
+	return `"` + b.String() + `"`
 }

@@ -1,7 +1,15 @@
+// Package limitsyaml reads and writes limits.yaml, the form in which people write policies and in
+// which Redis stores them.
+//
+//	rules, err := limitsyaml.Load("limits.yaml")
+//	limiter, err := throttle.New(rdb, rules, throttle.Config{})
+//
+// Package policy checks the limits; this package adds each fault's place in the file. For programs
+// that change limits, it also reads and writes single rules, and the values of other fields, in
+// their form in the file.
 package limitsyaml
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,53 +52,15 @@ func Load(path string) (*policy.Policy, error) {
 // The text is plain YAML: one document in UTF-8, without anchors, aliases, merge keys or tags.
 func Parse(name string, data []byte) (*policy.Policy, error) {
 	d := decoder{&strictyaml.Faults{}}
-	root := file.Read(data, d.Faults)
-	if root == nil {
-		return nil, d.refused(name, nil)
-	}
-	source, unmatched, limits := d.file(root)
+	source, unmatched, limits := d.file(file.Read(data, d.Faults))
+	source.Name, source.Faults = name, d.All()
 	p, err := policy.NewFrom(source, unmatched, limits)
-	if err := d.refused(name, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if n := len(Format(p)); n > MaxBytes {
 		d.Add(diag.Start, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: %s", n, MaxBytes, writeLess))
-		return nil, d.refused(name, nil)
+		return nil, &policy.Error{Name: name, Faults: d.All()}
 	}
 	return p, nil
-}
-
-// refused returns an error with the faults of the text, and those that package policy has found in
-// its values; nil if there are none.
-func (d decoder) refused(name string, found error) error {
-	if its, is := errors.AsType[*policy.Error](found); is {
-		listed := its.Faults
-		if its.Unlisted > 0 {
-			listed = listed[:len(listed)-1]
-		}
-		for _, f := range listed {
-			d.Add(diag.Place{Line: int32(f.Line), Column: int32(f.Column)}, f.Path, f.Reason)
-		}
-		d.Miss(its.Unlisted)
-	}
-	if d.None() {
-		return nil
-	}
-	err := &policy.Error{Name: name, Unlisted: d.Unlisted()}
-	for _, f := range d.All() {
-		err.Faults = append(err.Faults, policy.Fault(f))
-	}
-	return err
-}
-
-// alone is refused for a text of a single value. The faults have no path, since each reason names
-// its field.
-func (d decoder) alone(name string, found error) error {
-	err := d.refused(name, found)
-	if its, is := errors.AsType[*policy.Error](err); is {
-		for i := range its.Faults {
-			its.Faults[i].Path = ""
-		}
-	}
-	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 var ruleFields = policy.RuleFields()
@@ -36,20 +37,21 @@ func (d decoder) rules(e strictyaml.Field, scope string) ([]policy.Rule, *policy
 
 func (d decoder) rule(n *yaml.Node, path string) (r policy.Rule, source *policy.Source) {
 	source = mappingAt(strictyaml.PlaceOf(n))
-	var times clockTimes
+	clock := map[string]strictyaml.Field{}
 	for _, e := range d.Fields(n, path) {
 		if !slices.Contains(ruleFields, e.Name) {
 			d.unknown(e, diag.PathTo(path, e.Name), "a rule", ruleFields)
 			misspelt(source, e)
 			continue
 		}
-		if text := times.of(e.Name); text != nil {
-			source.Fields[e.Name] = text.read(d, e, path+"."+e.Name)
+		if want, is := clockWant[e.Name]; is {
+			_, source.Fields[e.Name] = d.words(e, path+"."+e.Name, want)
+			clock[e.Name] = e
 			continue
 		}
 		source.Fields[e.Name] = d.ruleField(&r, e, path+"."+e.Name)
 	}
-	times.compile(d, &r, source)
+	d.clock(&r, clock, source, path)
 	return r, source
 }
 
@@ -64,16 +66,13 @@ func misspelt(rule *policy.Source, e strictyaml.Field) {
 
 // ruleField reads one field into the rule. Package policy checks the value.
 func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *policy.Source) {
-	var word string
 	switch e.Name {
 	case "name":
 		r.Name, s = d.text(e, path)
 	case "algorithm":
-		word, s = d.word(e, path, e.Name)
-		r.Algorithm = policy.Algorithm(word)
+		r.Algorithm, s = word[policy.Algorithm](d, e, path, e.Name)
 	case "on_redis_error":
-		word, s = d.word(e, path, e.Name)
-		r.OnRedisError = policy.FailurePolicy(word)
+		r.OnRedisError, s = word[policy.FailurePolicy](d, e, path, e.Name)
 	case "limit":
 		r.Limit, s = d.number(e, path)
 	case "burst":
@@ -100,4 +99,52 @@ func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *
 		r.Unlimited, s = d.flag(e, path)
 	}
 	return s
+}
+
+// clockWant are the fields of a rule that have a meaning only together, and what each takes: two expressions, and the
+// time zone of both.
+var clockWant = map[string]string{
+	"resets":   `a cron expression, such as "0 0 * * *"`,
+	"active":   `a cron expression, such as "* 8-19 * * 1-5"`,
+	"timezone": "a time zone, such as UTC or America/Los_Angeles",
+}
+
+// clock makes the rule's calendar and hours from these fields. It leaves fields that do not go with
+// the rule to package policy, which rejects them whatever their value. The zone is checked first,
+// since without it an expression has no meaning.
+func (d decoder) clock(r *policy.Rule, fields map[string]strictyaml.Field, source *policy.Source, path string) {
+	if r.Unlimited {
+		return
+	}
+	calendar := r.Algorithm == policy.Calendar || !slices.Contains(policy.Words("algorithm"), string(r.Algorithm))
+	good := func(name string) bool { return source.Fields[name] != nil && !source.Fields[name].Bad }
+	bad := func(name, format string, args ...any) {
+		source.Fields[name] = d.bad(fields[name], path+"."+name, format, args...)
+	}
+	zone := defaultTimezone
+	if good("timezone") && (calendar || source.Fields["active"] != nil) {
+		text := fields["timezone"].Value.Value
+		switch _, err := wallclock.Zone(text); {
+		case text == "":
+			bad("timezone", "is empty; write UTC or America/Los_Angeles, or remove it for UTC")
+		case err != nil:
+			bad("timezone", "cannot be read: %v", err)
+		default:
+			zone = text
+		}
+	}
+	if good("resets") && calendar {
+		if schedule, err := wallclock.Parse(fields["resets"].Value.Value, zone); err != nil {
+			bad("resets", "cannot be read: %v", err)
+		} else {
+			r.Resets = schedule
+		}
+	}
+	if good("active") {
+		if window, err := wallclock.ParseWindow(fields["active"].Value.Value, zone); err != nil {
+			bad("active", "cannot be heeded: %v", err)
+		} else {
+			r.Active = window
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package limitsyaml
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -44,11 +45,16 @@ func mappingAt(at diag.Place) *policy.Source {
 	return source
 }
 
-// text reads a text. A value that YAML reads as a number or the like must be quoted if text is meant.
+// unlike reports a value of the wrong form. want is what to write instead.
+func (d decoder) unlike(e strictyaml.Field, path, want string) *policy.Source {
+	return d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+}
+
+// text reads a name. A value that YAML reads as a number or the like must be quoted if text is meant.
 func (d decoder) text(e strictyaml.Field, path string) (string, *policy.Source) {
 	s := d.scalar(e, path, "a name, such as account")
 	if !s.Bad && e.Value.Tag != "!!str" {
-		s = d.bad(e, path, "is %s; write %q in quotes if that text is meant", strictyaml.Describe(e.Value), diag.Clip(e.Value.Value))
+		s = d.unlike(e, path, fmt.Sprintf("%q in quotes if that text is meant", diag.Clip(e.Value.Value)))
 	}
 	return meant(e.Value.Value, s)
 }
@@ -57,19 +63,15 @@ func (d decoder) text(e strictyaml.Field, path string) (string, *policy.Source) 
 func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.Source) {
 	s := d.scalar(e, path, want)
 	if !s.Bad && e.Value.Tag != "!!str" {
-		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+		s = d.unlike(e, path, want)
 	}
 	return meant(e.Value.Value, s)
 }
 
-// word reads one of the few words that a field takes. Whether it is one of them is checked later.
-func (d decoder) word(e strictyaml.Field, path, field string) (string, *policy.Source) {
-	words := policy.Words(field)
-	s := d.scalar(e, path, diag.OneOf(words))
-	if !s.Bad && e.Value.Tag != "!!str" {
-		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), diag.OneOf(words))
-	}
-	return meant(e.Value.Value, s)
+// word reads one of the few words that a field takes. Package policy checks whether it is one of them.
+func word[T ~string](d decoder, e strictyaml.Field, path, field string) (T, *policy.Source) {
+	text, s := d.words(e, path, diag.OneOf(policy.Words(field)))
+	return T(text), s
 }
 
 // flag reads true or false.
@@ -77,7 +79,7 @@ func (d decoder) flag(e strictyaml.Field, path string) (bool, *policy.Source) {
 	const want = "true, or remove the line"
 	s := d.scalar(e, path, want)
 	if !s.Bad && e.Value.Tag != "!!bool" {
-		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+		s = d.unlike(e, path, want)
 	}
 	return !s.Bad && strings.EqualFold(e.Value.Value, "true"), s
 }
@@ -85,55 +87,44 @@ func (d decoder) flag(e strictyaml.Field, path string) (bool, *policy.Source) {
 // pause reads whether a scope is paused.
 func (d decoder) pause(e strictyaml.Field, path string) (policy.Pause, *policy.Source) {
 	paused, s := d.flag(e, path)
-	switch {
-	case s.Bad:
-		return policy.PauseInherited, s
-	case paused:
-		return policy.PauseOn, s
-	}
-	return policy.PauseOff, s
+	return meant(policy.Pause(strconv.FormatBool(paused)), s)
 }
 
 // moment reads a time in RFC 3339. The zero time is a fault.
 func (d decoder) moment(e strictyaml.Field, path string) (time.Time, *policy.Source) {
 	const want = "a time with its zone, such as 2030-01-31T12:00:00Z"
 	s := d.scalar(e, path, want)
-	if s.Bad {
-		return time.Time{}, s
-	}
 	at, err := time.Parse(time.RFC3339Nano, e.Value.Value)
-	if err != nil || at.IsZero() {
-		return time.Time{}, d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	if !s.Bad && (err != nil || at.IsZero()) {
+		s = d.unlike(e, path, want)
 	}
-	return at, s
+	return meant(at, s)
 }
 
-// percent reads whole percents.
+// percent reads whole percents. Of a number that is out of range it returns the nearest, which is out of bounds too.
 func (d decoder) percent(e strictyaml.Field, path string) (int64, *policy.Source) {
 	const want = "whole percents, such as 60%"
 	s := d.scalar(e, path, want)
 	text, found := strings.CutSuffix(e.Value.Value, "%")
 	if !s.Bad && (!found || !plainNumber(text)) {
-		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+		s = d.unlike(e, path, want)
 	}
-	n, _ := strconv.ParseInt(text, 10, 64) // out of range gives the nearest number, which is out of bounds too
+	n, _ := strconv.ParseInt(text, 10, 64)
 	return meant(n, s)
 }
 
-// number reads a whole number in plain digits. YAML has many more forms (0x10, 010, 1_000, 1e3), and
+// number reads a whole number in plain digits, as percent does. YAML has many more forms (0x10, 010, 1_000, 1e3), and
 // its readers disagree on half of them.
 func (d decoder) number(e strictyaml.Field, path string) (int64, *policy.Source) {
 	const want = "a whole number in plain digits, such as 100"
-	s := d.scalar(e, path, want)
-	text := e.Value.Value
+	s, text := d.scalar(e, path, want), e.Value.Value
 	switch {
 	case s.Bad:
 	case !plainNumber(text):
-		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+		s = d.unlike(e, path, want)
 	case e.Value.Style != 0:
-		s = d.bad(e, path, "is %s; write %s without quotes", strictyaml.Describe(e.Value), diag.Clip(text))
+		s = d.unlike(e, path, diag.Clip(text)+" without quotes")
 	}
-	// Out of range gives the nearest number, which is out of bounds too.
 	n, _ := strconv.ParseInt(text, 10, 64)
 	return meant(n, s)
 }
@@ -147,26 +138,19 @@ func plainNumber(text string) bool {
 }
 
 // duration reads a Go duration or whole days.
-func (d decoder) duration(e strictyaml.Field, path string) (t time.Duration, s *policy.Source) {
+func (d decoder) duration(e strictyaml.Field, path string) (time.Duration, *policy.Source) {
 	const want = "a duration, such as 500ms, 1m, 24h or 30d"
-	s = d.scalar(e, path, want)
-	if s.Bad {
-		return 0, s
-	}
-	text := diag.Clip(e.Value.Value)
-	if e.Value.Tag != "!!str" {
-		if plainNumber(text) && text[0] != '-' {
-			return 0, d.bad(e, path, "is %s, which has no unit; write %ss if seconds are meant", strictyaml.Describe(e.Value), text)
-		}
-		return 0, d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
-	}
+	s, text := d.scalar(e, path, want), diag.Clip(e.Value.Value)
 	t, ok := duration.Parse(e.Value.Value)
+	isText := e.Value.Tag == "!!str"
 	switch {
-	case ok:
-	case strings.Contains(text, "d"):
-		s = d.bad(e, path, "is %s; write %s: days stand alone and are whole", strictyaml.Describe(e.Value), want)
+	case s.Bad || isText && ok:
+	case !isText && plainNumber(text) && text[0] != '-':
+		s = d.bad(e, path, "is %s, which has no unit; write %ss if seconds are meant", strictyaml.Describe(e.Value), text)
+	case isText && strings.Contains(text, "d"):
+		s = d.unlike(e, path, want+": days stand alone and are whole")
 	default:
-		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+		s = d.unlike(e, path, want)
 	}
 	return meant(t, s)
 }

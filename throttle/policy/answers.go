@@ -2,12 +2,9 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
-	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/duration"
 )
 
@@ -110,130 +107,103 @@ func (c Corrects) bare() Corrects {
 // Raises reports whether a limit may grow above the configured one.
 func (c Corrects) Raises() bool { return c.Most > defaultCorrects.Most }
 
-// draftAnswers is the answers field of a level, as it was written.
-type draftAnswers struct {
-	mode     written
-	corrects Corrects
-	fields   [4]written // of corrects, in the order of correctsFields
-	refusals Refusals
-	pause    written
-	count    written
-	unit     written
-}
-
 // resetUnits are the units that plain numbers of resets can have, by their words.
 var resetUnits = map[string]time.Duration{"s": time.Second, "ms": time.Millisecond}
 
-// draftAnswersOf returns the draft of a level's answers, which may be written as a word or as
-// fields.
-func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
-	from, said := source.under("answers"), source
-	d := draftAnswers{corrects: n.Corrects, refusals: n.Refusals}
-	switch {
-	case source == nil:
-		d.mode = written{text: string(n.Answers), set: n.Answers != ""}
-	case from == nil:
-		return d
-	case from.Fields == nil:
-		d.mode, said = from.written(string(n.Answers)), from
-	default:
-		d.mode, said = from.field("mode", string(n.Answers), false), from
+// answers checks the answers of a level, which may be written as a word or as fields. It leaves them without defaults.
+func (c *checker) answers(t *tree, scope *Source, path string) {
+	from := scope.under("answers")
+	if scope != nil && from == nil {
+		return
 	}
-	for i, f := range correctsFields {
-		value := *f.of(&n.Corrects)
-		d.fields[i] = said.field(f.name, strconv.FormatInt(value, 10)+"%", value != 0)
+	mode := from.field("mode", string(t.Answers), t.Answers != "")
+	if from != nil && from.Fields == nil { // a word
+		mode = scope.field("answers", string(t.Answers), true)
 	}
-	d.pause = said.field("pause", duration.Format(n.Refusals.Pause), n.Refusals.Pause != 0)
-	d.count = said.field("counts", "true", n.Refusals.Count)
-	d.unit = said.field("unit", n.ResetUnit, n.ResetUnit != "")
-	return d
-}
-
-// checkAnswers checks the answers of a level. It returns the numbers without defaults.
-func (s *draftScope) checkAnswers(path string, faults *diag.Faults) heeding {
-	path += ".answers"
-	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
-	if d.mode.good() && !slices.Contains(words["answers"], d.mode.text) {
-		faults.Add(d.mode.at, path, fmt.Sprintf("answers is %s; %s", quote(d.mode.text), diag.Meant(d.mode.text, words["answers"])))
+	c.word(mode, path, "answers")
+	given := false
+	read := func(name, text string, set bool) written {
+		w := from.field(name, text, set)
+		given = given || w.set
+		return w
 	}
-	for i, f := range correctsFields {
-		w, n := d.fields[i], *f.of(&d.corrects)
-		numbers = numbers || w.set
+	refuse := func(w written, name, format string, args ...any) {
+		if w.good() {
+			c.add(w.at, path+"."+name, name+" "+format, args...)
+		}
+	}
+	for _, f := range correctsFields {
+		n := *f.of(&t.Corrects)
+		w := read(f.name, strconv.FormatInt(n, 10)+"%", n != 0)
 		switch {
-		case !w.good():
 		case n < f.least || n > f.most:
-			faults.Add(w.at, path+"."+f.name, fmt.Sprintf("%s is %s; it must be %d%% to %d%%", f.name, w.text, f.least, f.most))
-		case d.mode.good() && (mode == AnswersPause || mode == AnswersIgnore):
-			faults.Add(w.at, path+"."+f.name, fmt.Sprintf("%s says how rules are corrected, and with %s none is; remove it, or write heed", f.name, mode))
+			refuse(w, f.name, "is %s; it must be %d%% to %d%%", w.text, f.least, f.most)
+		case mode.good() && (t.Answers == AnswersPause || t.Answers == AnswersIgnore):
+			refuse(w, f.name, "says how rules are corrected, and with %s none is; remove it, or write heed", t.Answers)
 		}
 	}
-	switch p := d.refusals.Pause; {
-	case !d.pause.good():
+	pause := read("pause", duration.Format(t.Refusals.Pause), t.Refusals.Pause != 0)
+	switch p := t.Refusals.Pause; {
 	case p < leastPause:
-		faults.Add(d.pause.at, path+".pause", fmt.Sprintf("pause is %s; the least is %s", d.pause.text, duration.Format(leastPause)))
+		refuse(pause, "pause", "is %s; the least is %s", pause.text, duration.Format(leastPause))
 	case p > longestPause:
-		faults.Add(d.pause.at, path+".pause", fmt.Sprintf("pause is %s; the most is %s", d.pause.text, duration.Format(longestPause)))
+		refuse(pause, "pause", "is %s; the most is %s", pause.text, duration.Format(longestPause))
 	}
-	if d.unit.good() && resetUnits[d.unit.text] == 0 {
-		faults.Add(d.unit.at, path+".unit", fmt.Sprintf("unit is %s; %s", quote(d.unit.text), diag.Meant(d.unit.text, words["answers.unit"])))
-	}
-	for i, w := range []written{d.pause, d.count, d.unit} {
-		if name := []string{"pause", "counts", "unit"}[i]; w.good() && d.mode.good() && mode == AnswersIgnore {
-			faults.Add(w.at, path+"."+name, name+" says what follows from an answer, and with ignore nothing does; remove it, or write pause")
+	counts, unit := read("counts", "true", t.Refusals.Count), read("unit", t.ResetUnit, t.ResetUnit != "")
+	c.word(unit, path+".unit", "answers.unit")
+	for i, w := range []written{pause, counts, unit} {
+		if mode.good() && t.Answers == AnswersIgnore {
+			refuse(w, []string{"pause", "counts", "unit"}[i], "says what follows from an answer, and with ignore nothing does; remove it, or write pause")
 		}
 	}
-	if !d.mode.set && (numbers || d.pause.set || d.count.set || d.unit.set) {
-		mode = AnswersHeed
+	if !mode.set && given {
+		t.Answers = AnswersHeed
 	}
-	return heeding{answers: mode, corrects: d.corrects.bare(), refusals: d.refusals.bare(), unit: d.unit.text}
+	t.Corrects, t.Refusals = t.Corrects.bare(), t.Refusals.bare()
 }
 
-// heeding is the effect of answers at a level.
-type heeding struct {
-	answers  Answers
-	corrects Corrects // without defaults
-	refusals Refusals // likewise
-	unit     string   // of resets that are plain numbers; "" if not named
-	said     bool     // a level corrects by a word of its own: answers to calls of scopes below it count too
+// answering is the level whose answers count at a scope.
+type answering struct {
+	*tree
+	below bool // it corrects by a word of its own: answers to calls of scopes below it count too
 }
 
-// under returns the effect at the next level, which layers cover. A value at a level replaces all
+var defaultAnswers = &tree{ScopeConfig: ScopeConfig{Answers: AnswersHeed}}
+
+// under returns what counts at the next level, which layers cover. A value at a level replaces all
 // values above it.
-func (a heeding) under(layers []*tree) heeding {
-	for _, layer := range layers {
-		if layer.answers != "" {
-			a = layer.heeding
-			a.said = layer.answers.Correct()
-		}
+func (a answering) under(layers []*tree) answering {
+	if t := lastWith(layers, func(t *tree) bool { return t.Answers != "" }); t != nil {
+		return answering{t, t.Answers.Correct()}
 	}
 	return a
 }
 
-func (p *Policy) heeding(s Scope) (a heeding) {
-	a.answers = AnswersHeed
+func (p *Policy) answering(s Scope) answering {
+	a := answering{tree: defaultAnswers}
 	p.visit(s, func(_ Scope, layers []*tree) { a = a.under(layers) })
 	return a
 }
 
 // Answers returns how an API's answers affect a scope: the value of the lowest level of its path that
 // has one, else AnswersHeed.
-func (p *Policy) Answers(s Scope) Answers { return p.heeding(s).answers }
+func (p *Policy) Answers(s Scope) Answers { return p.answering(s).Answers }
 
 // Corrects returns how far answers correct the rules at the level of a scope, with every default
 // written out. A value at a level replaces all values above it as a whole.
-func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.WithDefaults() }
+func (p *Policy) Corrects(s Scope) Corrects { return p.answering(s).Corrects.WithDefaults() }
 
 // Refusals returns how refusals of a scope's calls are treated, with every default written out. A value at a level
 // replaces all values above it as a whole.
-func (p *Policy) Refusals(s Scope) Refusals { return p.heeding(s).refusals.WithDefaults() }
+func (p *Policy) Refusals(s Scope) Refusals { return p.answering(s).Refusals.WithDefaults() }
 
 // ResetUnit returns the unit of resets that are plain numbers, in answers to a scope's calls: a second or a millisecond, or
 // 0 if no level names it. A value at a level replaces all values above it as a whole.
-func (p *Policy) ResetUnit(s Scope) time.Duration { return resetUnits[p.heeding(s).unit] }
+func (p *Policy) ResetUnit(s Scope) time.Duration { return resetUnits[p.answering(s).ResetUnit] }
 
 // raises reports whether any level lets limits grow above the configured ones.
 func (t *tree) raises() bool {
-	if t.corrects.Raises() || t.every != nil && t.every.raises() {
+	if t.Corrects.Raises() || t.every != nil && t.every.raises() {
 		return true
 	}
 	for _, child := range t.scopes {

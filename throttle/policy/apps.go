@@ -1,58 +1,20 @@
 package policy
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/headway-go/headway/internal/diag"
 )
 
-const maxApps = 100
-
-// checkApps checks the owner of a scope, and the applications that may spend from it.
-func (s *draftScope) checkApps(path string, faults *diag.Faults) (apps []string) {
-	if s.owner != "" {
-		if reason := diag.NameReason(s.owner); reason != "" {
-			faults.Add(s.at, path+".owner", "owner "+reason)
-		}
-	}
-	for i, app := range s.apps {
-		reason := diag.NameReason(app.name)
-		switch {
-		case i >= maxApps:
-			reason = fmt.Sprintf("is one of %d; the most is %d", len(s.apps), maxApps)
-		case reason == "" && slices.Contains(apps, app.name):
-			reason = "is there already; keep one of the two"
-		}
-		if reason != "" {
-			faults.Add(app.at, path+".apps", fmt.Sprintf("application %s %s", quote(app.name), reason))
-			if i >= maxApps {
-				return apps
-			}
-		}
-		apps = append(apps, app.name)
-	}
-	return apps
-}
-
 // Apps returns the applications that may spend from a scope: those listed at every level of its path
-// that has a list. all is true if no level has one. Costs as much as Match.
-func (p *Policy) Apps(s Scope) (apps []string, all bool) {
-	apps, level := p.AppsAt(s)
-	return apps, level.Len() == 0
-}
-
-// AppsAt is Apps. It also returns the lowest level that has a list, or the zero Scope.
-func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
-	p.levelsOfApps(s, func(level Scope, named []string) {
-		first := lowest.Len() == 0
-		if lowest = level; first {
-			apps = slices.Clone(named)
-			return
+// that has a list. lowest is the lowest level with a list, the zero Scope if there is none: then all may. Costs as much as Match.
+func (p *Policy) Apps(s Scope) (apps []string, lowest Scope) {
+	p.levelsOfApps(s, func(level Scope, listed []string) {
+		if lowest.text == "" {
+			apps = slices.Clone(listed)
 		}
-		apps = slices.DeleteFunc(apps, func(app string) bool { return !slices.Contains(named, app) })
+		lowest = level
+		apps = slices.DeleteFunc(apps, func(app string) bool { return !slices.Contains(listed, app) })
 	})
 	return apps, lowest
 }
@@ -72,14 +34,8 @@ func (p *Policy) Authorize(s Scope, app string) error {
 // levelsOfApps visits the levels of a path that list applications, outermost first.
 func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
 	p.visit(s, func(level Scope, layers []*tree) {
-		var apps []string
-		for _, layer := range layers { // those of the name replace those of "*"
-			if layer.apps != nil {
-				apps = layer.apps
-			}
-		}
-		if apps != nil {
-			visit(level, apps)
+		if t := lastWith(layers, func(t *tree) bool { return len(t.Apps) > 0 }); t != nil {
+			visit(level, t.Apps)
 		}
 	})
 }
@@ -96,14 +52,8 @@ func (p *Policy) Owner(s Scope) (owner string) {
 // first. A level without an owner is left out. Costs as much as Match.
 func (p *Policy) Owners(place string) (owners []string) {
 	p.visit(Scope{text: place}, func(_ Scope, layers []*tree) {
-		owner := ""
-		for _, layer := range layers { // that of the name replaces that of "*"
-			if layer.owner != "" {
-				owner = layer.owner
-			}
-		}
-		if owner != "" {
-			owners = append(owners, owner)
+		if t := lastWith(layers, func(t *tree) bool { return t.Owner != "" }); t != nil {
+			owners = append(owners, t.Owner)
 		}
 	})
 	return owners
@@ -135,15 +85,4 @@ func (p *Policy) Named(place string) (places []string) {
 	}
 	walk(nil, []*tree{&p.root}, strings.Split(place, "/"))
 	return places
-}
-
-// visit visits the trees that cover each level of a path, outermost first.
-func (p *Policy) visit(s Scope, level func(Scope, []*tree)) {
-	layers := []*tree{&p.root}
-	for start := 0; start < len(s.text) && len(layers) > 0; {
-		name, end := nameAt(s.text, start)
-		layers = under(nil, layers, name)
-		level(Scope{text: s.text[:end]}, layers)
-		start = end + 1
-	}
 }

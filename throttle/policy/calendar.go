@@ -39,93 +39,79 @@ type expression interface {
 	Zone() string
 }
 
-// textOf returns the expression and the time zone, which identify a Schedule or Hours.
-func textOf(e expression) [2]string { return [2]string{e.Cron(), e.Zone()} }
+// interval is a time in which a result holds.
+type interval interface{ has(at time.Time) bool }
 
-// calendar caches the periods of all rules with the same expression and time zone. It is safe for
+// cache keeps the last result for each expression, since to find one costs more than a decision. It is safe for
 // concurrent use.
-type calendar struct {
-	schedule Schedule
-
+type cache[T interval] struct {
 	mu   sync.Mutex
-	last periods // the last result
+	last map[[2]string]T // by the expression and the time zone; at most maxCached
 }
 
-// calendars caches calendars, maxCalendars at most. Searching for a period costs more than a
-// decision.
-var calendars struct {
-	mu    sync.Mutex
-	known map[[2]string]*calendar
-}
+const maxCached = 1000
 
-const maxCalendars = 1000
-
-// calendar returns the cached calendar of the rule.
-func (r Rule) calendar() *calendar {
-	key := textOf(r.Resets)
-	calendars.mu.Lock()
-	defer calendars.mu.Unlock()
-	if c := calendars.known[key]; c != nil {
-		return c
+func (c *cache[T]) at(at time.Time, of expression, find func() T) T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := [2]string{of.Cron(), of.Zone()}
+	if last, known := c.last[key]; known && last.has(at) {
+		return last
 	}
-	if calendars.known == nil || len(calendars.known) >= maxCalendars {
-		calendars.known = map[[2]string]*calendar{}
+	if c.last == nil || len(c.last) >= maxCached {
+		c.last = map[[2]string]T{}
 	}
-	c := &calendar{schedule: r.Resets}
-	calendars.known[key] = c
-	return c
+	c.last[key] = find()
+	return c.last[key]
 }
 
-// periods are the current period, which begins at from and ends at to, and its neighbours, in µs
-// since the epoch.
-type periods struct{ before, from, to, next, beyond int64 }
-
-func (p periods) hold(at int64) bool { return p.from <= at && at < p.to }
+var (
+	calendars cache[Periods]
+	windows   cache[span]
+)
 
 // rare is the assumed distance of a boundary that is further away than a schedule searches.
 const rare = 8 * 366 * day
-
-// around returns the periods around a moment.
-func (c *calendar) around(at time.Time) periods {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.last.hold(at.UnixMicro()) {
-		return c.last
-	}
-	from := c.prev(at)
-	to := c.next(at)
-	next := c.next(to)
-	c.last = periods{
-		before: c.prev(from.Add(-time.Microsecond)).UnixMicro(), from: from.UnixMicro(),
-		to: to.UnixMicro(), next: next.UnixMicro(), beyond: c.next(next).UnixMicro(),
-	}
-	return c.last
-}
-
-func (c *calendar) prev(at time.Time) time.Time {
-	if run := c.schedule.Prev(at); !run.IsZero() {
-		return run
-	}
-	return at.Add(-rare)
-}
-
-func (c *calendar) next(at time.Time) time.Time {
-	if run := c.schedule.Next(at); !run.IsZero() {
-		return run
-	}
-	return at.Add(rare)
-}
 
 // Periods is the current period of a Calendar, From to To, with the boundaries of its neighbours.
 type Periods struct {
 	Before   time.Time // when the previous period began
 	From, To time.Time
 	Next     time.Time // when the next period ends
-	Beyond   time.Time // when the period after the next one ends
 }
+
+func (p Periods) has(at time.Time) bool { return !at.Before(p.From) && at.Before(p.To) }
 
 // PeriodsAt returns the periods of a Calendar around a time.
 func (r Rule) PeriodsAt(at time.Time) Periods {
-	p := r.calendar().around(at)
-	return Periods{time.UnixMicro(p.before), time.UnixMicro(p.from), time.UnixMicro(p.to), time.UnixMicro(p.next), time.UnixMicro(p.beyond)}
+	return calendars.at(at, r.Resets, func() Periods {
+		from, to := r.begins(r.Resets.Prev, at, -rare), r.begins(r.Resets.Next, at, rare)
+		return Periods{Before: r.begins(r.Resets.Prev, from.Add(-time.Microsecond), -rare), From: from, To: to, Next: r.begins(r.Resets.Next, to, rare)}
+	})
+}
+
+// begins returns the beginning of a period that search finds from a time on, one at the distance far if it finds none.
+func (Rule) begins(search func(time.Time) time.Time, from time.Time, far time.Duration) time.Time {
+	at := search(from)
+	if at.IsZero() {
+		at = from.Add(far)
+	}
+	return time.UnixMicro(at.UnixMicro())
+}
+
+// span is a time in which hours neither begin nor end.
+type span struct {
+	from, until time.Time
+	holds       bool
+}
+
+func (s span) has(at time.Time) bool { return !at.Before(s.from) && at.Before(s.until) }
+
+// ActiveAt reports whether a rule with Active applies at a time, and the bounds of the interval in
+// which the answer stays the same. from is the beginning of the time's minute or earlier.
+func (r Rule) ActiveAt(at time.Time) (active bool, from, until time.Time) {
+	s := windows.at(at, r.Active, func() span {
+		return span{at.Truncate(time.Minute), r.begins(r.Active.Changes, at, rare), r.Active.Holds(at)}
+	})
+	return s.holds, s.from, s.until
 }

@@ -7,20 +7,10 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Fault is one fault of a policy: its place, the reason, and what to write instead.
-type Fault struct {
-	// Line and Column are the place of the fault in the text, both from 1. A column counts characters.
-	// Both are 0 in a policy that was not read from text.
-	Line, Column int
-	// Path is the place in the tree, such as limits.payments.scopes."*".rules[0].limit; empty for the
-	// text as a whole.
-	Path string
-	// Reason is what is wrong and, after a semicolon, what to do about it.
-	Reason string
-}
-
-// String returns the fault on one line: "12:5: limits.payments: reason".
-func (f Fault) String() string { return diag.Fault(f).String() }
+// Fault is one fault of a policy: its place in the text (Line and Column, from 1, or 0 if there is no
+// text), its place in the tree (Path), and what is wrong and what to write instead (Reason). String
+// returns it on one line.
+type Fault = diag.Fault
 
 // Error reports why a policy is invalid. An invalid policy is rejected as a whole. Faults has every
 // fault that can be found, in the order of the text; after ten thousand, a last one gives the number
@@ -29,17 +19,6 @@ type Error struct {
 	// Name is the name of the file, or "policy" for a policy made in Go.
 	Name   string
 	Faults []Fault
-	// Unlisted is the number of faults that Faults leaves out; if it is not 0, the last of Faults gives
-	// it.
-	Unlisted int
-}
-
-func errorOf(faults *diag.Faults) *Error {
-	err := &Error{Name: "policy", Unlisted: faults.Unlisted()}
-	for _, f := range faults.All() {
-		err.Faults = append(err.Faults, Fault(f))
-	}
-	return err
 }
 
 // Error returns every fault, one per line, as "limits.yaml:12:5: path: reason", a form that editors

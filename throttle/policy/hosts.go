@@ -1,17 +1,12 @@
 package policy
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/headway-go/headway/internal/diag"
 )
-
-const maxHosts = 100
 
 // hostPattern matches the hosts that may correct a provider's limits.
 type hostPattern struct {
@@ -71,24 +66,10 @@ func (p hostPattern) matches(name, port string) bool {
 	return name == p.name && !p.sub || p.sub && strings.HasSuffix(name, "."+p.name)
 }
 
-// checkHosts checks the hosts of a level, and returns them as they were written.
-func (s *draftScope) checkHosts(path string, faults *diag.Faults) (hosts []string) {
-	path += ".hosts"
-	for i, h := range s.hosts {
-		_, fault := parseHostPattern(h.name)
-		switch {
-		case i >= maxHosts:
-			faults.Add(h.at, path, fmt.Sprintf("hosts are %d; the most is %d", len(s.hosts), maxHosts))
-			return hosts
-		case fault == "" && slices.Contains(hosts, h.name):
-			fault = "is there already; keep one of the two"
-		}
-		if fault != "" {
-			faults.Add(h.at, path, fmt.Sprintf("host %s %s", quote(h.name), fault))
-		}
-		hosts = append(hosts, h.name)
-	}
-	return hosts
+// hostReason returns what is wrong with a host of a level, empty for nothing.
+func hostReason(text string) string {
+	_, fault := parseHostPattern(text)
+	return fault
 }
 
 // Hosts returns the hosts whose answers count for a scope, as in limits.yaml: those of the lowest
@@ -97,10 +78,8 @@ func (s *draftScope) checkHosts(path string, faults *diag.Faults) (hosts []strin
 func (p *Policy) Hosts(s Scope) []string {
 	var hosts []string
 	p.visit(s, func(_ Scope, layers []*tree) {
-		for _, layer := range layers {
-			if layer.hosts != nil {
-				hosts = layer.hosts
-			}
+		if t := lastWith(layers, func(t *tree) bool { return len(t.Hosts) > 0 }); t != nil {
+			hosts = t.Hosts
 		}
 	})
 	return slices.Clone(hosts)

@@ -49,7 +49,7 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 			continue
 		case r.Unlimited:
 			continue
-		case above >= 0 && inherited[above].Rule.equal(r):
+		case above >= 0 && fmt.Sprint(inherited[above].Rule) == fmt.Sprint(r):
 			warn("says what it inherits from %s; remove the line", inherited[above].Pattern)
 		}
 		if r.Algorithm != Concurrency && r.Unit != Requests {

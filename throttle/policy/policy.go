@@ -1,14 +1,24 @@
+// Package policy defines limits: rules, the scopes that they apply to, and the costs of tasks.
+//
+//	limiter, err := throttle.New(rdb, policy.PerSecond("payments", 100), throttle.Config{})
+//
+// A Policy is a tree of names. It determines the rules of each scope: payments/acme/refunds is
+// subject to the rules of payments, of payments/acme and of payments/acme/refunds (Policy.Match). It
+// is immutable. A policy that is built in Go (New, PerSecond) and one that was read from a file
+// (NewFrom) are checked alike.
+//
+// The package does no file access and knows no Redis. Package limitsyaml reads and writes
+// limits.yaml, package throttle decides, and package policystore distributes policies to processes.
 package policy
 
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"iter"
+	"maps"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/headway-go/headway/internal/diag"
 )
 
 // Unmatched is the treatment of a scope that matches no rule.
@@ -24,6 +34,29 @@ const (
 	// UnmatchedAllow lets the scope's tasks start without a limit.
 	UnmatchedAllow Unmatched = "allow"
 )
+
+// Pause is whether the policy pauses a level.
+type Pause string
+
+const (
+	// PauseInherited takes the value of "*" of the same level. If "*" has none, the level is not paused.
+	PauseInherited Pause = ""
+	// PauseOn pauses the level and all levels below it: no task that spends from them starts.
+	PauseOn Pause = "true"
+	// PauseOff overrides the pause of "*" of its level for one name. A pause at a level above still
+	// applies.
+	PauseOff Pause = "false"
+)
+
+// PausedRule is the name of the rule that a paused level adds to the scopes at and below it. No rule
+// of a policy can have this name: it contains a '/'.
+const PausedRule = "/paused"
+
+// pausedRule admits no task, like any suspended rule, whatever the state of Redis.
+var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Second}.withDefaults()
+
+// Paused reports whether this is not a rule of the policy, but the pause of its level until Until.
+func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
 // ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the
 // rules of every name of its level. The rules of a name itself are laid over them, rule by rule.
@@ -59,14 +92,13 @@ type ScopeConfig struct {
 	// the level above, and to AnswersHeed.
 	Answers Answers
 	// Corrects bounds how far answers correct the rules at this level and below it. It needs
-	// AnswersHeed or AnswersRefusals, and replaces the value of the levels above as a whole. Defaults to that of the levels
-	// above, as Answers does.
+	// AnswersHeed or AnswersRefusals. A level with Answers replaces all that levels above say of answers.
 	Corrects Corrects
 	// Refusals is how an API's refusals are treated at this level and below it. It needs another word than
-	// AnswersIgnore, and replaces the value of the levels above as a whole, as Corrects does.
+	// AnswersIgnore.
 	Refusals Refusals
 	// ResetUnit is the unit of resets that an API gives as plain numbers: "s" or "ms". By default they are seconds,
-	// unless only milliseconds fit a rule; see Limiter.Report. It is inherited as Refusals is.
+	// unless only milliseconds fit a rule; see Limiter.Report.
 	ResetUnit string
 }
 
@@ -75,26 +107,16 @@ type ScopeConfig struct {
 type Policy struct {
 	unmatched Unmatched
 	root      tree
-	raises    bool     // some limit may grow above the configured one
-	windows   []*hours // of the rules, each once
+	raises    bool // some limit may grow above the configured one
 }
 
-// tree is a ScopeConfig that has been checked.
+// tree is a ScopeConfig that has been checked: Rules have their defaults, Scopes is empty.
 type tree struct {
+	ScopeConfig
 	path   string // payments/*/refunds
-	owner  string
-	apps   []string
-	hosts  []string
-	pause  Pause
-	until  time.Time // of the pause
-	weight int64
-	shares map[string]Share
-	weighs bool // names right below have weights
-	rules  []Rule
-	every  *tree // the "*" of scopes, which every path passes through
+	weighs bool   // names right below have weights
+	every  *tree  // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
-
-	heeding
 }
 
 // MatchedRule is a rule at the level at which it counts for a scope.
@@ -122,14 +144,45 @@ func New(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 }
 
 // NewFrom is New for limits that were read from a text: faults have the lines of source, and quote
-// it. If any part of source is Bad, the returned policy is meaningless and only the error counts.
+// it. Those that source has already are in the error too.
 func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
-	var faults diag.Faults
-	p := draftOf(source, unmatched, limits).policy(&faults)
-	if !faults.None() {
-		return nil, errorOf(&faults)
+	c, name := &checker{}, "policy"
+	if source != nil {
+		name = cmp.Or(source.Name, name)
+		c.Join(source.Faults)
 	}
+	p := &Policy{unmatched: cmp.Or(unmatched, UnmatchedDeny)}
+	c.word(source.field("unmatched", string(unmatched), unmatched != ""), "unmatched", "unmatched")
+	c.scopes(&p.root, source.under("limits"), limits, "limits", 1)
+	if !c.None() {
+		return nil, &Error{Name: name, Faults: c.All()}
+	}
+	p.raises = p.root.raises()
 	return p, nil
+}
+
+// Single returns a policy of one rule at one provider, the first name of scopes. Everything that is
+// spent from the provider or from a scope below it counts under the rule. The error is an *Error.
+func Single(provider string, rule Rule) (*Policy, error) {
+	return New(UnmatchedDeny, map[string]ScopeConfig{provider: {Rules: []Rule{rule}}})
+}
+
+// PerSecond returns a policy under which at most limit units are spent from a provider in any second.
+// It panics where the provider is no name, or the limit is not 0 to MaxLimit.
+func PerSecond(provider string, limit int64) *Policy { return window(provider, limit, time.Second) }
+
+// PerMinute is PerSecond for any minute.
+func PerMinute(provider string, limit int64) *Policy { return window(provider, limit, time.Minute) }
+
+// PerHour is PerSecond for any hour.
+func PerHour(provider string, limit int64) *Policy { return window(provider, limit, time.Hour) }
+
+func window(provider string, limit int64, per time.Duration) *Policy {
+	p, err := Single(provider, Rule{Name: "limit", Algorithm: SlidingWindow, Limit: limit, Per: per})
+	if err != nil {
+		panic(fmt.Sprintf("policy: %d per %s of %q: %v", limit, per, provider, err))
+	}
+	return p
 }
 
 // Match returns the rules of a scope, outermost level first.
@@ -192,40 +245,54 @@ const usualLayers = 8
 // resolve combines, level by level, the trees that cover the path. matched reports whether the path
 // has any rule, even a removed one, or a pause.
 func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched bool) {
-	var here, below [usualLayers]*tree
-	layers, next := append(here[:0], &p.root), below[:0]
-	var says heeding
-	for start := 0; start < len(s.text) && len(layers) > 0; {
-		name, end := nameAt(s.text, start)
-		layers, next = under(next[:0], layers, name), layers
-		for _, layer := range layers {
-			matched = matched || len(layer.rules) > 0
-		}
-		level, first := Scope{text: s.text[:end]}, len(bounds)
+	var here, above [usualLayers]*tree
+	layers, next := append(here[:0], &p.root), above[:0]
+	a := answering{tree: defaultAnswers}
+	for level := s.below(Scope{}); level != (Scope{}) && len(layers) > 0; level = s.below(level) {
+		layers, next = under(next[:0], layers, level.last()), layers
+		matched = matched || lastWith(layers, func(t *tree) bool { return len(t.Rules) > 0 }) != nil
+		first := len(bounds)
 		bounds = fold(bounds, layers, level)
-		says = says.under(layers)
+		a = a.under(layers)
 		for i := first; i < len(bounds); i++ {
-			bounds[i].Corrects, bounds[i].Heeds = says.corrects, says.said
+			bounds[i].Corrects, bounds[i].Heeds = a.Corrects, a.below
 		}
 		if pause, paused := pauseOf(layers, level, at); paused {
 			bounds, matched = slices.Insert(bounds, first, pause), true
 		}
-		start = end + 1
 	}
 	return bounds, matched
 }
 
-// nameAt returns the name that begins at start, and its end.
-func nameAt(path string, start int) (name string, end int) {
-	end = start
-	for end < len(path) && path[end] != '/' {
-		end++
+// visit visits the trees that cover each level of a path, outermost first.
+func (p *Policy) visit(s Scope, visit func(level Scope, layers []*tree)) {
+	layers := []*tree{&p.root}
+	for level := s.below(Scope{}); level != (Scope{}) && len(layers) > 0; level = s.below(level) {
+		layers = under(nil, layers, level.last())
+		visit(level, layers)
 	}
-	return path[start:end], end
 }
 
-// RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
-func (p *Policy) RaisesLimits() bool { return p.raises }
+// lastWith returns the last of layers for which has is true, nil if there is none: a name's own value
+// replaces that of "*".
+func lastWith(layers []*tree, has func(*tree) bool) *tree {
+	for i := len(layers) - 1; i >= 0; i-- { // without an iterator, which allocates
+		if has(layers[i]) {
+			return layers[i]
+		}
+	}
+	return nil
+}
+
+// pauseOf returns the pause of a level that layers cover, if it is paused at a time. The value of
+// the name replaces that of "*".
+func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused bool) {
+	t := lastWith(layers, func(t *tree) bool { return t.Pause != PauseInherited })
+	if t == nil || t.Pause != PauseOn || !t.PausedUntil.IsZero() && !at.Before(t.PausedUntil) {
+		return b, false
+	}
+	return MatchedRule{Rule: pausedRule, Scope: level, Pattern: t.path, Until: t.PausedUntil}, true
+}
 
 // Unmatched returns the treatment of a scope that matches no rule.
 func (p *Policy) Unmatched() Unmatched { return cmp.Or(p.unmatched, UnmatchedDeny) }
@@ -237,11 +304,6 @@ func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
 // covers may be a customer's name.
 func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }
 
-// has reports whether is returns true for any rule of the policy.
-func (p *Policy) has(is func(Rule) bool) bool {
-	return !p.root.each(func(_ string, r Rule) bool { return !is(r) })
-}
-
 // Rules returns all rules of the policy, each with the pattern at which it stands, such as
 // payments/*. The rules of a level are in their order, before those of the levels below it; levels
 // are in no order. Removals (Rule.Unlimited) are included. It does no I/O.
@@ -251,7 +313,7 @@ func (p *Policy) Rules() iter.Seq2[string, Rule] {
 
 // each visits the rules of a tree until visit returns false, and then returns false.
 func (t *tree) each(visit func(string, Rule) bool) (more bool) {
-	for _, r := range t.rules {
+	for _, r := range t.Rules {
 		if !visit(t.path, r) {
 			return false
 		}
@@ -289,9 +351,9 @@ func fold(bounds []MatchedRule, layers []*tree, at Scope) []MatchedRule {
 	start, removed := len(bounds), false
 	for _, layer := range layers {
 		level := bounds[start:]
-		for _, r := range layer.rules {
+		for _, r := range layer.Rules {
 			removed = removed || r.Unlimited
-			if i := indexOf(level, r.Name); i >= 0 {
+			if i := slices.IndexFunc(level, func(b MatchedRule) bool { return b.Rule.Name == r.Name }); i >= 0 {
 				bounds[start+i].Rule, bounds[start+i].Pattern = r, layer.path
 			} else {
 				bounds = append(bounds, MatchedRule{Rule: r, Scope: at, Pattern: layer.path})
@@ -301,121 +363,51 @@ func fold(bounds []MatchedRule, layers []*tree, at Scope) []MatchedRule {
 	if !removed {
 		return bounds
 	}
-	kept := start
-	for _, b := range bounds[start:] {
-		if !b.Rule.Unlimited {
-			bounds[kept] = b
-			kept++
-		}
-	}
-	if kept == 0 {
+	level := slices.DeleteFunc(bounds[start:], func(b MatchedRule) bool { return b.Rule.Unlimited })
+	if bounds = bounds[:start+len(level)]; len(bounds) == 0 {
 		return nil
 	}
-	return bounds[:kept]
+	return bounds
 }
 
-func indexOf(level []MatchedRule, rule string) int {
-	for i := range level {
-		if level[i].Rule.Name == rule {
-			return i
-		}
-	}
-	return -1
+// has reports whether is returns true for any rule of the policy.
+func (p *Policy) has(is func(Rule) bool) bool {
+	return !p.root.each(func(_ string, r Rule) bool { return !is(r) })
 }
 
-// policy checks the draft and returns its policy, which is nil unless faults is still empty.
-func (d draft) policy(faults *diag.Faults) *Policy {
-	p := &Policy{unmatched: UnmatchedDeny}
-	if w := d.unmatched; w.good() {
-		p.unmatched = Unmatched(w.text)
-		if !slices.Contains(words["unmatched"], w.text) {
-			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), diag.Meant(w.text, words["unmatched"])))
-		}
-	}
-	p.root = treeOf(nil, d.scopes, "limits", "", 0, faults)
-	if !faults.None() {
-		return nil
-	}
-	p.windows, p.raises = p.allHours(), p.root.raises()
-	return p
-}
-
-// treeOf checks one node and all nodes under it. path is its place in the text, pattern its place in
-// the tree, and level its level.
-func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *diag.Faults) tree {
-	t := tree{path: pattern, rules: rulesOf(rules, path, faults)}
-	for _, s := range scopes {
-		scopesPath := path
-		if level > 0 {
-			scopesPath += ".scopes"
-		}
-		at := diag.PathTo(scopesPath, s.name)
-		if level == maxLevels {
-			faults.Add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", diag.PathName(s.name), level+1, maxLevels))
-			continue
-		}
-		if reason := diag.NameReason(s.name); reason != "" {
-			faults.Add(s.at, at, "name "+reason)
-		}
-		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
-		child.owner, child.apps, child.hosts = s.owner, s.checkApps(at, faults), s.checkHosts(at, faults)
-		child.pause, child.until = s.checkPause(at, faults)
-		child.weight, child.shares = s.weight, s.checkShares(at, level+1, faults)
-		child.weighs = child.weighs || len(child.shares) > 0
-		s.checkWeighed(at, faults)
-		t.weighs = t.weighs || child.weight > 0
-		child.heeding = s.checkAnswers(at, faults)
-		t.add(s.name, &child)
-	}
-	return t
-}
-
-func (t *tree) add(name string, child *tree) {
-	if name == anyName {
-		t.every = child
-		return
-	}
-	if t.scopes == nil {
-		t.scopes = make(map[string]*tree)
-	}
-	t.scopes[name] = child
-}
-
-// rulesOf checks the rules of one node.
-func rulesOf(drafts []draftRule, node string, faults *diag.Faults) []Rule {
-	if len(drafts) == 0 {
-		return nil
-	}
-	rules := make([]Rule, 0, len(drafts))
-	first := make(map[string]*draftRule, len(drafts))
-	for i := range drafts {
-		d := &drafts[i]
-		c := ruleCheck{draftRule: d, faults: faults, path: func() string { return pathToRule(node, d.index) }}
-		c.run()
-		rules = append(rules, d.rule.withDefaults())
-		if !d.fields[fieldName].good() {
-			continue
-		}
-		if taken := first[d.rule.Name]; taken != nil {
-			c.fault(fieldName, "%s is taken by %s; give each rule of a list its own",
-				quote(d.rule.Name), taken.where())
-			continue
-		}
-		first[d.rule.Name] = d
-	}
-	return rules
-}
-
-// where names the rule in a fault of another one.
-func (d *draftRule) where() string {
-	if d.at.Line == 0 {
-		return fmt.Sprintf("rules[%d]", d.index)
-	}
-	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.Line)
-}
+// RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
+func (p *Policy) RaisesLimits() bool { return p.raises }
 
 // SharesLimits reports whether any rule of the policy, except shadow rules, has the failure policy
 // FailShare, which needs Limiter.Heartbeat.
 func (p *Policy) SharesLimits() bool {
 	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
+}
+
+// Limits returns the policy as a tree of which New makes an equal policy, for programs that edit it.
+// The caller may keep and change the tree.
+func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
+	return p.Unmatched(), p.root.config().Scopes
+}
+
+func (t *tree) config() ScopeConfig {
+	s := t.ScopeConfig
+	s.Rules, s.Apps, s.Hosts, s.Shares = slices.Clone(s.Rules), slices.Clone(s.Apps), slices.Clone(s.Hosts), maps.Clone(s.Shares)
+	s.Scopes = map[string]ScopeConfig{}
+	if t.every != nil {
+		s.Scopes[anyName] = t.every.config()
+	}
+	for name, child := range t.scopes {
+		s.Scopes[name] = child.config()
+	}
+	return s
+}
+
+// Digest returns a hash of the policy: policies of the same limits have the same digest, in any process. It
+// copies the whole policy.
+func (p *Policy) Digest() uint64 {
+	unmatched, limits := p.Limits()
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s %+v", unmatched, limits) // fmt sorts the names of a map
+	return h.Sum64()
 }

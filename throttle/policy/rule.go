@@ -53,6 +53,9 @@ const (
 	defaultLease = 30 * time.Second
 
 	day = 24 * time.Hour
+
+	// MaxPriority is the largest priority of a task; -MaxPriority is the smallest.
+	MaxPriority = 1_000_000
 )
 
 // Rule is one limit at one level of a scope. It is a value; == compares Resets and Active as
@@ -142,17 +145,6 @@ func (r Rule) withDefaults() Rule {
 		r.Unit = Requests
 	}
 	return r
-}
-
-// equal reports whether two rules have the same meaning.
-func (r Rule) equal(other Rule) bool {
-	if (r.Resets == nil) != (other.Resets == nil) || (r.Active == nil) != (other.Active == nil) ||
-		r.Resets != nil && textOf(r.Resets) != textOf(other.Resets) ||
-		r.Active != nil && textOf(r.Active) != textOf(other.Active) {
-		return false
-	}
-	other.Resets, other.Active = r.Resets, r.Active
-	return r == other
 }
 
 // unit returns what the rule counts, empty for a rule that counts runs.

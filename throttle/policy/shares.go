@@ -1,14 +1,5 @@
 package policy
 
-import (
-	"fmt"
-	"maps"
-	"slices"
-	"strconv"
-
-	"github.com/headway-go/headway/internal/diag"
-)
-
 // Share is a name's part of what the rules of the level above it admit, while other names wait
 // there.
 type Share struct {
@@ -20,8 +11,6 @@ type Share struct {
 }
 
 const (
-	maxWeight    = 1000
-	maxClasses   = 100
 	wholePart    = 100 // percent
 	defaultShare = 1
 
@@ -54,90 +43,40 @@ func weightAmong(shares map[string]Share, name string) float64 {
 
 func (s Share) weight() int64 { return max(s.Weight, defaultShare) }
 
-// draftShare is the share of one name as it was written.
-type draftShare struct {
-	name         string
-	at           diag.Place
-	share        Share
-	part, weight written
-}
-
-// checkShares checks the weight of a scope and the shares of the names below it.
-func (s *draftScope) checkShares(path string, level int, faults *diag.Faults) map[string]Share {
-	checkWeight(s.weight, s.weighed, path+".weight", faults)
-	if len(s.shares) == 0 {
+// Weights returns, for each name of a scope's path, its weight among its siblings. It is 0 at a
+// level where no sibling has a weight. The result is nil if that is so at every level.
+func (p *Policy) Weights(s Scope) (weights []float64) {
+	shares, weighs, minded := map[string]Share(nil), false, false
+	p.visit(s, func(level Scope, layers []*tree) {
+		weight := 0.0
+		if weighs {
+			weight, minded = defaultShare, true
+		}
+		if t := lastWith(layers, func(t *tree) bool { return t.Weight > 0 }); t != nil {
+			weight = float64(t.Weight)
+		}
+		if shares != nil {
+			weight = weightAmong(shares, level.last())
+		}
+		weights, shares = append(weights, weight), nil
+		weighs = lastWith(layers, func(t *tree) bool { return t.weighs }) != nil
+		if t := lastWith(layers, func(t *tree) bool { return t.Shares != nil }); t != nil {
+			shares = t.Shares
+		}
+	})
+	if !minded {
 		return nil
 	}
-	if level >= maxLevels {
-		faults.Add(s.shares[0].at, path+".shares", fmt.Sprintf("shares stands at level %d, below which no scope has names; the most is %d", level, maxLevels))
-	}
-	if len(s.shares) > maxClasses {
-		faults.Add(s.shares[maxClasses].at, path+".shares", fmt.Sprintf("shares has %d names; the most is %d", len(s.shares), maxClasses))
-	}
-	shares, parts, least := make(map[string]Share, len(s.shares)), int64(0), (*draftShare)(nil)
-	for i := range s.shares {
-		d := &s.shares[i]
-		d.check(diag.PathTo(path+".shares", d.name), faults)
-		shares[d.name] = Share{Guaranteed: d.share.Guaranteed, Weight: d.share.weight()}
-		if d.share.Guaranteed >= 1 && d.share.Guaranteed <= wholePart {
-			parts += d.share.Guaranteed
-		}
-		if d.share.Guaranteed == 0 && least == nil {
-			least = d
-		}
-	}
-	switch {
-	case parts > wholePart:
-		faults.Add(s.shares[0].at, path+".shares", fmt.Sprintf("the parts are %d%% together; the most is %d%%", parts, wholePart))
-	case parts == wholePart && least != nil:
-		faults.Add(least.at, diag.PathTo(path+".shares", least.name), fmt.Sprintf("the parts are %d%% together, and %s has none: leave it one, or use priorities of tasks",
-			parts, diag.Quote(least.name)))
-	}
-	return shares
+	return weights
 }
 
-func (d *draftShare) check(path string, faults *diag.Faults) {
-	reason := diag.NameReason(d.name)
-	if d.name == anyName {
-		reason = `is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`
+// Weight returns the weight of a scope among the waiters for a rule at its first `level` names. That
+// is the weight of the name below them, or 1 if that name has none or the scope ends there. Costs as
+// much as Match.
+func (p *Policy) Weight(s Scope, level int) float64 {
+	weights := p.Weights(s)
+	if level < 0 || level >= len(weights) || weights[level] == 0 {
+		return defaultShare
 	}
-	if reason != "" {
-		faults.Add(d.at, path, "name "+reason)
-	}
-	checkWeight(d.share.Weight, d.weight, path+".weight", faults)
-	if d.part.good() && (d.share.Guaranteed < 1 || d.share.Guaranteed > wholePart) {
-		faults.Add(d.part.at, path+".part", fmt.Sprintf("part is %s; it must be 1%% to %d%%", d.part.text, wholePart))
-	}
-}
-
-func checkWeight(weight int64, w written, path string, faults *diag.Faults) {
-	if w.good() && (weight < 1 || weight > maxWeight) {
-		faults.Add(w.at, path, fmt.Sprintf("weight is %s; it must be 1 to %d", w.text, maxWeight))
-	}
-}
-
-// checkWeighed rejects a weight of a name that has a share, since the share determines what it gets.
-func (s *draftScope) checkWeighed(path string, faults *diag.Faults) {
-	for _, below := range s.scopes {
-		if !below.weighed.good() {
-			continue
-		}
-		if slices.ContainsFunc(s.shares, func(d draftShare) bool { return d.name == below.name }) {
-			faults.Add(below.weighed.at, diag.PathTo(path+".scopes", below.name)+".weight",
-				fmt.Sprintf("weight of %s is in shares of the scope above; keep one of the two", diag.Quote(below.name)))
-		}
-	}
-}
-
-// draftShares returns the draft of the shares of a level.
-func draftShares(source *Source, shares map[string]Share) (drafts []draftShare) {
-	for _, name := range slices.Sorted(maps.Keys(shares)) {
-		s, from := shares[name], source.under(name)
-		drafts = append(drafts, draftShare{
-			name: name, at: from.place(), share: s,
-			part:   from.field("part", strconv.FormatInt(s.Guaranteed, 10)+"%", s.Guaranteed != 0),
-			weight: from.field("weight", strconv.FormatInt(s.Weight, 10), s.Weight != 0),
-		})
-	}
-	return drafts
+	return weights[level]
 }

@@ -157,7 +157,7 @@ func (s *Service) users(scope string) Users {
 	if err != nil {
 		return Users{}
 	}
-	apps, level := s.limiter.Policy().AppsAt(parsed)
+	apps, level := s.limiter.Policy().Apps(parsed)
 	return Users{Apps: apps, AppsScope: level.String()}
 }
 

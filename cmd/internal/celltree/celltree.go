@@ -56,11 +56,7 @@ func Parse(name string, data []byte) (*policy.Policy, error) {
 		tree = r.root(root)
 	}
 	if !r.None() {
-		err := &policy.Error{Name: name, Unlisted: r.Unlisted()}
-		for _, f := range r.All() {
-			err.Faults = append(err.Faults, policy.Fault(f))
-		}
-		return nil, err
+		return nil, &policy.Error{Name: name, Faults: r.All()}
 	}
 	return policy.New(policy.UnmatchedAllow, limits(&tree, nil))
 }

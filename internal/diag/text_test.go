@@ -24,3 +24,18 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+func TestMeant(t *testing.T) {
+	t.Parallel()
+	words := []string{"deny", "fail", "allow"}
+	for word, want := range map[string]string{"Deny": "did you mean deny?", "x": "write deny, fail or allow"} {
+		if got := Meant(word, words); got != want {
+			t.Errorf("%q: %s", word, got)
+		}
+	}
+	for name, want := range map[string]string{"a-B_0": "a.a-B_0", "*": `a."*"`, "": `a.""`} {
+		if got := PathTo("a", name); got != want {
+			t.Errorf("%q: %s", name, got)
+		}
+	}
+}
