@@ -27,7 +27,7 @@ func (nothing) Began(time.Duration)                                {}
 func (nothing) Ran(context.Context, string, string, time.Duration) {}
 func (nothing) MaxWaitExceeded(string, string, time.Duration)      {}
 func (nothing) LeaseHeld(string, int)                              {}
-func (nothing) DispatcherPolled(string, string, bool)              {}
+func (nothing) DispatcherPolled(string, string, time.Duration)     {}
 func (nothing) DispatchLead(time.Duration)                         {}
 func (nothing) Failed(string)                                      {}
 
@@ -44,7 +44,7 @@ type Events interface {
 	// Upstream receives what answers of APIs change: see throttle.Config.OnUpstream.
 	Upstream(change throttle.UpstreamChange)
 	// DispatcherPolled is Observer.DispatcherPolled.
-	DispatcherPolled(provider, label string, again bool)
+	DispatcherPolled(provider, label string, next time.Duration)
 	// Run reports events until ctx ends. Limits.Begin calls it.
 	Run(ctx context.Context, rdb redis.UniversalClient, limiter *throttle.Limiter)
 }
@@ -66,8 +66,8 @@ type polls struct {
 	events Events
 }
 
-func (p polls) DispatcherPolled(provider, label string, again bool) {
-	p.events.DispatcherPolled(provider, label, again)
+func (p polls) DispatcherPolled(provider, label string, next time.Duration) {
+	p.events.DispatcherPolled(provider, label, next)
 }
 
 // observers calls each Observer in order.
@@ -105,8 +105,8 @@ func (all observers) LeaseHeld(rule string, delta int) {
 	all.each(func(o Observer) { o.LeaseHeld(rule, delta) })
 }
 
-func (all observers) DispatcherPolled(provider, label string, again bool) {
-	all.each(func(o Observer) { o.DispatcherPolled(provider, label, again) })
+func (all observers) DispatcherPolled(provider, label string, next time.Duration) {
+	all.each(func(o Observer) { o.DispatcherPolled(provider, label, next) })
 }
 
 func (all observers) DispatchLead(lead time.Duration) {

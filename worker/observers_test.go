@@ -417,7 +417,7 @@ func TestEventsOfTheDispatcher(t *testing.T) {
 		must(t, err)
 		must(t, limits.Begin(t.Context()))
 		defer limits.End()
-		limits.observer.DispatcherPolled("p", "p", true)
+		limits.observer.DispatcherPolled("p", "p", 0)
 		<-time.After(13 * time.Second)
 		if got.count(events.Stalled, "") != 1 {
 			t.Errorf("%+v", got.list)

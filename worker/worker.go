@@ -140,11 +140,10 @@ type Observer interface {
 	// LeaseHeld reports a place under a concurrency rule, payments/*:parallel, that is taken (1) or
 	// freed (-1).
 	LeaseHeld(rule string, delta int)
-	// DispatcherPolled reports one poll of a provider's queue, or that one is about to be made.
-	// provider is "*" for the poll of what other processes announce. again is true if another poll
-	// will follow because tasks wait. label is the provider's name if the limits have it, and "*"
-	// otherwise, since it may be a customer's.
-	DispatcherPolled(provider, label string, again bool)
+	// DispatcherPolled reports one poll of a provider's queue, or that the first is about to be made,
+	// and in how long the next one is due; negative if none follows, since no task waits. label is the
+	// provider's name if the limits have it, and "*" otherwise, since it may be a customer's.
+	DispatcherPolled(provider, label string, next time.Duration)
 	// DispatchLead reports how long before their starts this process has tasks granted, after each new
 	// measurement.
 	DispatchLead(lead time.Duration)

@@ -9,44 +9,47 @@ import (
 )
 
 const (
-	// stalledAfter is how long a process must not have polled before that is an event; a poll is late after
+	// stalledAfter is how late a process's poll must be before that is an event; the log has a line after
 	// three seconds. stalledStays is how long no other process reports the same.
 	stalledAfter = 10 * time.Second
 	stalledStays = 10 * time.Minute
 	dispatchLook = time.Second
 )
 
-// dispatching is when the process last polled each provider's queue.
+// dispatching is when the process last polled each provider's queue, and when it is to poll it next.
 type dispatching struct {
 	mu    sync.Mutex
-	polls map[string]time.Time
+	polls map[string]poll
 }
 
+type poll struct{ at, due time.Time }
+
 // DispatcherPolled takes what worker.Observer's method of that name reports.
-func (e *Events) DispatcherPolled(provider, _ string, again bool) {
+func (e *Events) DispatcherPolled(provider, _ string, next time.Duration) {
 	e.dispatch.mu.Lock()
 	defer e.dispatch.mu.Unlock()
-	if !again {
+	if next < 0 {
 		delete(e.dispatch.polls, provider)
 		return
 	}
 	if e.dispatch.polls == nil {
-		e.dispatch.polls = map[string]time.Time{}
+		e.dispatch.polls = map[string]poll{}
 	}
-	e.dispatch.polls[provider] = time.Now()
+	now := time.Now()
+	e.dispatch.polls[provider] = poll{now, now.Add(next)}
 }
 
-// late returns the providers that were last polled before a time, and the oldest poll.
+// late returns the providers whose poll was due before a time, and the oldest poll.
 func (d *dispatching) late(before time.Time) (providers []string, since time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for provider, at := range d.polls {
-		if !at.Before(before) {
+	for provider, p := range d.polls {
+		if !p.due.Before(before) {
 			continue
 		}
 		providers = append(providers, provider)
-		if since.IsZero() || at.Before(since) {
-			since = at
+		if since.IsZero() || p.at.Before(since) {
+			since = p.at
 		}
 	}
 	slices.Sort(providers)

@@ -290,17 +290,18 @@ func TestUpstream(t *testing.T) {
 	})
 }
 
-// A process that does not poll for ten seconds is an event within twelve, and so is that it polls again.
+// A process whose poll is ten seconds late is an event within twelve, and so is that it polls again.
 func TestStalled(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
 		p := newProgram(t, rdb, hourly(t, 10), "", nil, nil)
 		poll := func(providers ...string) {
 			for _, one := range providers {
-				p.events.DispatcherPolled(one, "*", true)
+				p.events.DispatcherPolled(one, "*", 0)
 			}
 		}
 		poll("a", "b", "gone")
-		p.events.DispatcherPolled("gone", "*", false)
+		p.events.DispatcherPolled("gone", "*", -1)
+		p.events.DispatcherPolled("in a minute", "*", time.Minute)
 		for range 9 {
 			pass(time.Second)
 			poll("b")

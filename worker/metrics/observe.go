@@ -130,10 +130,10 @@ func (m *Metrics) Held(d time.Duration) { m.holds.Observe(d.Seconds()) }
 // DispatchLead records how long before their starts tasks are granted.
 func (m *Metrics) DispatchLead(lead time.Duration) { m.lead.Set(lead.Seconds()) }
 
-// DispatcherPolled records a poll of a provider's queue, and whether another will follow. label is the
+// DispatcherPolled records a poll of a provider's queue, and in how long the next one is due; negative for none. label is the
 // provider's name in labels.
-func (m *Metrics) DispatcherPolled(provider, label string, again bool) {
-	m.polls.note(provider, label, again)
+func (m *Metrics) DispatcherPolled(provider, label string, next time.Duration) {
+	m.polls.note(provider, label, next)
 }
 
 // Failed counts a fault. kind is a constant in the source, such as "release", never the text of an

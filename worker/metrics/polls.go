@@ -26,10 +26,10 @@ func newPolls() *polls {
 		"Seconds since the last poll of the provider's queues; absent if no task waits.", []string{"provider"}, nil)}
 }
 
-func (p *polls) note(provider, label string, again bool) {
+func (p *polls) note(provider, label string, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !again {
+	if next < 0 {
 		delete(p.last, provider)
 		return
 	}

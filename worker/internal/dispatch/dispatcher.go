@@ -60,7 +60,7 @@ type Config struct {
 
 // Observer observes a Dispatcher; see worker.Observer. Its methods must not block.
 type Observer interface {
-	DispatcherPolled(provider, label string, again bool)
+	DispatcherPolled(provider, label string, next time.Duration)
 	DispatchLead(lead time.Duration)
 	Failed(kind string)
 }
@@ -277,12 +277,12 @@ func (d *Dispatcher) CheckWatchdog() { d.watchdog.Check() }
 const otherProviders = "*"
 
 // polled passes a call of a loop to the observer.
-func (d *Dispatcher) polled(provider string, again bool) {
+func (d *Dispatcher) polled(provider string, next time.Duration) {
 	label := otherProviders
 	if d.cfg.Limiter.Policy().Names(provider) {
 		label = provider
 	}
-	d.cfg.Observer.DispatcherPolled(provider, label, again)
+	d.cfg.Observer.DispatcherPolled(provider, label, next)
 }
 
 func (d *Dispatcher) stopped() bool { return d.cfg.Serving.Err() != nil }

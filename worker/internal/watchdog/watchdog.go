@@ -16,8 +16,8 @@ import (
 
 // Watchdog watches the loops of one process. It is safe for concurrent use. Set its exported fields before the first call.
 type Watchdog struct {
-	// Observe is called for each call of a loop, and with again false when the loop ends.
-	Observe func(provider string, again bool)
+	// Observe is called for each call of a loop, with the time until the next one; negative when the loop ends.
+	Observe func(provider string, next time.Duration)
 	// Stopped reports whether the process stops: no loop is overdue then.
 	Stopped func() bool
 	Log     *slog.Logger
@@ -54,7 +54,7 @@ func (w *Watchdog) Begins(provider string) *Pulse {
 		w.pulses = map[*Pulse]struct{}{}
 	}
 	w.pulses[p] = struct{}{}
-	w.Observe(provider, true)
+	w.Observe(provider, 0)
 	return p
 }
 
@@ -65,7 +65,7 @@ func (p *Pulse) Beats(wait time.Duration) {
 	defer w.mu.Unlock()
 	after, was := now.Sub(p.last), p.told
 	p.last, p.due, p.fault, p.told = now, now.Add(wait), nil, false
-	w.Observe(p.provider, true)
+	w.Observe(p.provider, wait)
 	if was {
 		w.back++
 	}
@@ -80,6 +80,7 @@ func (p *Pulse) Rests(wait time.Duration) {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	p.due = time.Now().Add(wait)
+	p.of.Observe(p.provider, wait)
 }
 
 // Failed records a call that failed.
@@ -94,7 +95,7 @@ func (p *Pulse) Ends() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	delete(p.of.pulses, p)
-	p.of.Observe(p.provider, false)
+	p.of.Observe(p.provider, -1)
 }
 
 // Works reports whether a provider's loop is not overdue.
