@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,39 +17,29 @@ const (
 // A field is a header field that may describe a limit.
 type field struct {
 	name   string // lower case, "rate-limit" written as "ratelimit"
-	key    string // as in the header
 	values []string
 }
 
-// collect picks these fields out, sorted, so that nothing depends on the order
-// of a map.
-func collect(header http.Header) []field {
-	var found []field
-	for key, values := range header {
+// collect returns these fields, sorted, so that nothing depends on the order of a map. Fields such as X-RateLimit-Limit and
+// X-Rate-Limit-Limit, and of names that differ in case, are one field.
+func collect(header http.Header) (fields []field) {
+	var keys []string
+	for key := range header {
 		if isOurs(key) {
-			name := strings.Replace(strings.ToLower(key), "rate-limit", "ratelimit", 1)
-			found = append(found, field{name, key, values[:min(len(values), maxValues)]})
+			keys = append(keys, key)
 		}
 	}
-	slices.SortFunc(found, func(a, b field) int {
-		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.key, b.key))
-	})
-	return joinSame(found[:min(len(found), maxFields)])
-}
-
-// joinSame makes one field of X-RateLimit-Limit and X-Rate-Limit-Limit, and of
-// names that differ in case.
-func joinSame(fields []field) []field {
-	joined := fields[:0]
-	for _, f := range fields {
-		if last := len(joined) - 1; last >= 0 && joined[last].name == f.name {
-			all := slices.Concat(joined[last].values, f.values) // never into the header's own
-			joined[last].values = all[:min(len(all), maxValues)]
-			continue
+	slices.Sort(keys)
+	for _, key := range keys[:min(len(keys), maxFields)] {
+		name := strings.Replace(strings.ToLower(key), "rate-limit", "ratelimit", 1)
+		at := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
+		if at < 0 {
+			at, fields = len(fields), append(fields, field{name: name})
 		}
-		joined = append(joined, f)
+		all := slices.Concat(fields[at].values, header[key]) // never into the header's own
+		fields[at].values = all[:min(len(all), maxValues)]
 	}
-	return joined
+	return fields
 }
 
 // isOurs is asked of every name of every answer: it does not allocate.

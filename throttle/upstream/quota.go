@@ -27,26 +27,27 @@ func (c clock) quotas(fields []field) []Quota {
 	return merge(found)
 }
 
-// A tally is a number that several values give. If the values disagree, it is unknown.
-type tally struct {
-	n            int64
-	told, spoilt bool
+// newQuota returns a quota without its state.
+func newQuota(source, name, unit string, limit int64, window time.Duration) Quota {
+	return Quota{Name: name, Unit: unit, Limit: limit, Remaining: Unknown, Reset: Unknown, Window: window, Source: source}
 }
 
-func (t *tally) add(s string) {
-	n, ok := count(s)
-	if !ok {
-		return
+// A tally is the number that several values give. If the values disagree, it is unknown.
+type tally []int64
+
+func (t *tally) add(values ...string) {
+	for _, v := range values {
+		if n, ok := count(v); ok {
+			*t = append(*t, n)
+		}
 	}
-	t.spoilt = t.spoilt || t.told && t.n != n
-	t.n, t.told = n, true
 }
 
-func (t *tally) value() int64 {
-	if !t.told || t.spoilt {
+func (t tally) value() int64 {
+	if len(t) == 0 || slices.Min(t) != slices.Max(t) {
 		return Unknown
 	}
-	return t.n
+	return t[0]
 }
 
 // A group is what several fields give of one quota.
@@ -56,35 +57,30 @@ type group struct {
 	limits, remaining, used tally
 	resets, resetAfters     []string
 	interval                time.Duration // its window, where that has a field of its own
-	policies                []policy
-}
-
-type groups []group
-
-// of returns the group of a subject, which is good until the next is asked for.
-func (all *groups) of(s subject) *group {
-	at := slices.IndexFunc(*all, func(g group) bool { return g.subject == s })
-	if at < 0 {
-		at, *all = len(*all), append(*all, group{subject: s})
-	}
-	return &(*all)[at]
+	policies                []Quota
 }
 
 // groupsOf brings together the fields that speak of the same quota.
-func groupsOf(fields []field) groups {
-	var all groups
+func groupsOf(fields []field) (all []*group) {
+	of := func(s subject) *group {
+		at := slices.IndexFunc(all, func(g *group) bool { return g.subject == s })
+		if at < 0 {
+			at, all = len(all), append(all, &group{subject: s})
+		}
+		return all[at]
+	}
 	plain := subject{source: "ratelimit", unit: "requests"}
 	for i := range fields {
 		f := &fields[i]
 		switch f.name {
 		case "ratelimit":
-			all.of(plain).dictionary(f.members())
+			of(plain).dictionary(f.members())
 		case "ratelimit-policy":
-			all.of(plain).policyList(f.members())
+			of(plain).policyList(f.members())
 		case amazonField:
 		default:
 			if s, r := parseName(f.name); r != noRole {
-				all.of(s).add(f, r)
+				of(s).add(f, r)
 			}
 		}
 	}
@@ -94,11 +90,11 @@ func groupsOf(fields []field) groups {
 func (g *group) add(f *field, r role) {
 	switch r {
 	case limitRole:
-		g.limitList(f)
+		g.limitList(f.members())
 	case remainingRole:
-		addAll(&g.remaining, f)
+		g.remaining.add(f.trimmed()...)
 	case usedRole:
-		addAll(&g.used, f)
+		g.used.add(f.trimmed()...)
 	case resetRole:
 		g.resets = append(g.resets, f.trimmed()...)
 	case resetAfterRole:
@@ -114,49 +110,36 @@ func (g *group) add(f *field, r role) {
 	}
 }
 
-func addAll(t *tally, f *field) {
-	for _, v := range f.trimmed() {
-		t.add(v)
-	}
-}
-
 // findings returns the group's own quota, with the window of the policy that has
 // its limit, and behind it the other policies.
 func (g *group) findings(c clock) []finding {
-	q := policyQuota(g.source, policy{g.name, g.unit, g.limits.value(), cmp.Or(g.window, g.interval)})
-	q.Remaining, q.Reset = g.remaining.value(), g.reset(c)
+	q := newQuota(g.source, g.name, g.unit, g.limits.value(), cmp.Or(g.window, g.interval))
+	q.Remaining, q.Reset = g.remaining.value(), c.longest(g.resetAfters) // written as a wait, it is the more exact
+	if q.Reset == Unknown {
+		q.Reset = c.longest(g.resets)
+	}
 	if used := g.used.value(); q.Remaining == Unknown && q.Limit != Unknown && used != Unknown {
 		q.Remaining = max(q.Limit-used, 0)
 	}
-	at := slices.IndexFunc(g.policies, func(p policy) bool { return q.Window == 0 && p.limit == q.Limit && p.unit == q.Unit })
+	at := slices.IndexFunc(g.policies, func(p Quota) bool { return q.Window == 0 && p.Limit == q.Limit && p.Unit == q.Unit })
 	if q.Limit == Unknown && q.Remaining != Unknown && len(g.policies) == 1 {
 		at = 0
 	}
 	if at >= 0 {
-		q.Limit, q.Unit, q.Window = g.policies[at].limit, g.policies[at].unit, g.policies[at].window
+		q.Limit, q.Unit, q.Window = g.policies[at].Limit, g.policies[at].Unit, g.policies[at].Window
 	}
-	found := []finding{{q, g.rank(), q.Window == 0 && !g.byUnit}}
+	r := vendorRank
+	if g.source == "ratelimit" {
+		r = earlierRank
+	}
+	found := []finding{{q, r, q.Window == 0 && !g.byUnit}}
 	for i, p := range g.policies {
 		if i != at && g.window == 0 {
-			found = append(found, finding{policyQuota(g.source, p), g.rank(), false})
+			p.Source = g.source
+			found = append(found, finding{p, r, false})
 		}
 	}
 	return found
-}
-
-func (g *group) rank() rank {
-	if g.source == "ratelimit" {
-		return earlierRank
-	}
-	return vendorRank
-}
-
-// reset prefers what was written as a wait.
-func (g *group) reset(c clock) time.Duration {
-	if wait := c.longest(g.resetAfters); wait != Unknown {
-		return wait
-	}
-	return c.longest(g.resets)
 }
 
 // longest returns the longest of the resets that are understood.
@@ -172,13 +155,13 @@ func (c clock) longest(resets []string) time.Duration {
 
 // special reads the fields that have a form of their own.
 func (c clock) special(f *field) (Quota, bool) {
-	switch f.name {
-	case shopifyField:
+	name, isZendesk := strings.CutPrefix(f.name, zendeskPrefix)
+	switch {
+	case f.name == shopifyField:
 		return shopify(f)
-	case amazonField:
+	case f.name == amazonField:
 		return amazon(f)
-	}
-	if name, ok := strings.CutPrefix(f.name, zendeskPrefix); ok {
+	case isZendesk:
 		return c.zendesk(name, f)
 	}
 	return Quota{}, false
@@ -197,7 +180,7 @@ func shopify(f *field) (Quota, bool) {
 	if limit == Unknown || full == Unknown {
 		return Quota{}, false
 	}
-	q := policyQuota("x-shopify", policy{"", "requests", limit, 0})
+	q := newQuota("x-shopify", "", "requests", limit, 0)
 	q.Remaining = max(limit-full, 0)
 	return q, true
 }
@@ -213,19 +196,18 @@ func amazon(f *field) (Quota, bool) {
 	if !ok || whole > 1e9 {
 		return Quota{}, false
 	}
-	p := policy{"", "requests", whole, time.Second}
+	q := newQuota("x-amzn-ratelimit", "", "requests", whole, time.Second)
+	q.Rate = true
 	if billionths != 0 {
 		rate := whole*1e9 + billionths
-		p.limit, p.window = 1, time.Duration((1e18+rate-1)/rate)
+		q.Limit, q.Window = 1, time.Duration((1e18+rate-1)/rate)
 	}
-	q := policyQuota("x-amzn-ratelimit", p)
-	q.Rate = true
-	return q, p.window <= maxSpan
+	return q, q.Window <= maxSpan
 }
 
 // zendesk reads total=100; remaining=99; resets=41 of one endpoint.
 func (c clock) zendesk(name string, f *field) (Quota, bool) {
-	q := policyQuota("zendesk-ratelimit", policy{printable(name), "requests", Unknown, 0})
+	q := newQuota("zendesk-ratelimit", printable(name), "requests", Unknown, 0)
 	for _, v := range f.trimmed() {
 		for part := range strings.SplitSeq(v, ";") {
 			key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
@@ -242,4 +224,104 @@ func (c clock) zendesk(name string, f *field) (Quota, bool) {
 		}
 	}
 	return q, q.Limit != Unknown && q.Remaining != Unknown
+}
+
+// A rank orders sources by precedence if an answer gives the same quota twice.
+type rank int
+
+const (
+	currentRank rank = iota // the IETF draft, with names
+	earlierRank             // the IETF draft, earlier forms
+	vendorRank              // vendors' own fields
+)
+
+// maxFindings bounds the work of merging.
+const maxFindings = 64
+
+// A finding is a quota of some fields, before it is compared with those of others.
+type finding struct {
+	Quota
+	rank  rank
+	plain bool // no policy's and of no window: it may speak of any limit on its unit
+}
+
+// merge leaves each quota once, in an order of its own.
+func merge(found []finding) []Quota {
+	found = slices.DeleteFunc(found, finding.saysNothing)
+	slices.SortFunc(found, finding.compare)
+	found = found[:min(len(found), maxFindings)]
+	found = joinTwins(found)
+	found = dropLesser(found)
+	if len(found) == 0 {
+		return nil
+	}
+	quotas := make([]Quota, min(len(found), MaxQuotas))
+	for i := range quotas {
+		quotas[i] = found[i].Quota
+	}
+	return quotas
+}
+
+// saysNothing is true of a quota without numbers, and of one of 0: that is how
+// APIs write that they have none.
+func (f finding) saysNothing() bool {
+	return f.Limit == 0 || f.Limit == Unknown && f.Remaining == Unknown
+}
+
+func (f finding) compare(g finding) int {
+	return cmp.Or(
+		cmp.Compare(f.rank, g.rank),
+		strings.Compare(f.Unit, g.Unit),
+		cmp.Compare(f.Window, g.Window),
+		strings.Compare(f.Name, g.Name),
+		strings.Compare(f.Source, g.Source),
+		cmp.Compare(f.Limit, g.Limit),
+		cmp.Compare(f.Remaining, g.Remaining),
+		cmp.Compare(f.Reset, g.Reset),
+	)
+}
+
+// joinTwins joins a plain quota with the one that repeats its numbers and has more of them:
+// Kong writes the limit of its shortest window a second time, with the reset.
+func joinTwins(found []finding) []finding {
+	twinOf := func(f finding) int {
+		return slices.IndexFunc(found, func(g finding) bool { return f.plain && !g.plain && g.isTwin(f) })
+	}
+	for _, f := range found {
+		if at := twinOf(f); at >= 0 {
+			found[at].fill(f)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return twinOf(f) >= 0 })
+}
+
+// isTwin reports whether f and g may be the same quota: neither contradicts the other.
+func (f finding) isTwin(g finding) bool {
+	return f.Unit == g.Unit && f.Limit != Unknown && f.Limit == g.Limit &&
+		(f.Remaining == g.Remaining || f.Remaining == Unknown || g.Remaining == Unknown) &&
+		(f.Window == 0 || g.Reset <= f.Window)
+}
+
+func (f *finding) fill(g finding) {
+	if f.Remaining == Unknown {
+		f.Remaining = g.Remaining
+	}
+	if f.Reset == Unknown {
+		f.Reset = g.Reset
+	}
+}
+
+// dropLesser leaves out quotas that a higher rank has too: a plain one if that has one of its unit, and one with a
+// window if that has one of its unit and window. A quota with Remaining is left out only for one with Remaining.
+func dropLesser(found []finding) []finding {
+	kept := found[:0]
+	for _, f := range found {
+		if !slices.ContainsFunc(kept, func(g finding) bool {
+			return g.rank < f.rank && g.Unit == f.Unit && (f.plain || f.Window != 0 && f.Window == g.Window) &&
+				(g.Remaining != Unknown || f.Remaining == Unknown)
+		}) {
+			kept = append(kept, f)
+		}
+	}
+	return kept
 }

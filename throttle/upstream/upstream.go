@@ -12,7 +12,10 @@
 package upstream
 
 import (
+	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -139,4 +142,13 @@ func longestReset(quotas []Quota, limited bool) (wait time.Duration, known bool)
 		}
 	}
 	return wait, known
+}
+
+// HostOf returns the host and port that a request to a URL goes to, HOST:PORT, as in Hint.Host.
+func HostOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "http": "80"}[strings.ToLower(u.Scheme)]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
 }

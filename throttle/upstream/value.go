@@ -79,33 +79,20 @@ func window(s string, unit time.Duration) time.Duration {
 	return span(whole, billionths, unit, maxSpan)
 }
 
-var durationUnits = map[string]time.Duration{
-	"d": day, "h": time.Hour, "m": time.Minute, "s": time.Second,
-	"ms": time.Millisecond, "us": time.Microsecond, "µs": time.Microsecond, "ns": time.Nanosecond,
-}
-
-// duration reads numbers with their units, such as 6m0s, 7.66s and 1d2h; what is
-// longer than maxSpan becomes a little more than that.
-func duration(s string) (d time.Duration, ok bool) {
+// duration reads numbers with their units, such as 6m0s, 7.66s and 1d2h. One that is longer than maxSpan becomes a little more than that.
+func duration(s string) (time.Duration, bool) {
 	const long = maxSpan + 1
-	for ok = s != ""; s != ""; {
-		digits := strings.IndexFunc(s, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
-		if digits < 1 {
-			return 0, false
-		}
-		whole, billionths, isNumber := decimal(s[:digits])
-		s = s[digits:]
-		name := s
-		if end := strings.IndexAny(s, "0123456789."); end >= 0 {
-			name = s[:end]
-		}
-		unit := durationUnits[name]
-		if !isNumber || unit == 0 {
-			return 0, false
-		}
-		d, s = min(d+span(whole, billionths, unit, long), long), s[len(name):]
+	days, rest, found := strings.Cut(s, "d")
+	if !found {
+		days, rest = "0", s
 	}
-	return d, ok
+	whole, billionths, ok := decimal(days)
+	d := span(whole, billionths, day, long)
+	if !ok || rest == "" {
+		return d, ok && found
+	}
+	more, err := time.ParseDuration(rest)
+	return min(d+min(more, long), long), err == nil && isDigits(rest[:1])
 }
 
 // date reads a date of HTTP in its three forms, or one of RFC 3339.

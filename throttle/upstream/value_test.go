@@ -104,7 +104,7 @@ func TestReset(t *testing.T) {
 		// durations
 		"1s": time.Second, "6m0s": 6 * time.Minute, "120ms": 120 * time.Millisecond, "1d2h": 26 * time.Hour,
 		"2m59.56s": 179560 * time.Millisecond, "0s": 0, "1.5h": 90 * time.Minute, "7us": 7 * time.Microsecond, "7µs": 7 * time.Microsecond, "9ns": 9,
-		"0.5ns": 1, "0.5d": 12 * time.Hour, "31d": MaxWait, "32d": MaxWait, "366d": MaxWait, "367d": Unknown, "366d1ns": Unknown, "99999999999999999999h": Unknown,
+		"0.5d": 12 * time.Hour, "31d": MaxWait, "32d": MaxWait, "366d": MaxWait, "367d": Unknown, "366d1ns": Unknown, "99999999999999999999h": Unknown,
 		// nothing
 		"": Unknown, "-1": Unknown, "-1s": Unknown, "+1s": Unknown, "s": Unknown, "1": time.Second, "1x": Unknown, "1 s": Unknown, "1s2": Unknown,
 		"1e3": Unknown, "٣s": Unknown, "1..5s": Unknown, ".5s": Unknown, "1S": Unknown, "soon": Unknown, "null": Unknown, "60, 60": Unknown,
