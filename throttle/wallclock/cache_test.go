@@ -30,16 +30,15 @@ func TestParseKeeps(t *testing.T) {
 	}
 }
 
-// However many are read, no more than cached are kept.
+// However many are read, no more than maxRecent are kept.
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	var c cache[int]
-	for i := range 3 * cached {
-		if got, err := c.get(fmt.Sprint(i), "", func(string, string) (int, error) { return i, nil }); got != i || err != nil {
-			t.Fatal(got, err)
+	for i := range 1440 {
+		MustParse(fmt.Sprintf("%d %d 9 9 *", i%60, i/60), "")
+		recent.mu.Lock()
+		if len(recent.schedules) > maxRecent {
+			t.Errorf("%d are kept", len(recent.schedules))
 		}
-		if len(c.known) > cached {
-			t.Fatalf("%d are kept", len(c.known))
-		}
+		recent.mu.Unlock()
 	}
 }

@@ -6,10 +6,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	_ "time/tzdata" // so that zones are known where the system has none
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Parse parses a cron expression: five fields (minute, hour, day of month, month, day of week) or one
@@ -21,7 +24,31 @@ import (
 // cron. The error is an *Error.
 //
 // Recent schedules are cached, because loading a time zone takes longer than using it.
-func Parse(expr, zone string) (*Schedule, error) { return schedules.get(expr, zone, parse) }
+func Parse(expr, zone string) (*Schedule, error) {
+	recent.mu.Lock()
+	defer recent.mu.Unlock()
+	key := [2]string{expr, zone}
+	if s := recent.schedules[key]; s != nil {
+		return s, nil
+	}
+	s, err := parse(expr, zone)
+	if err != nil {
+		return nil, err
+	}
+	if recent.schedules == nil || len(recent.schedules) == maxRecent {
+		recent.schedules = map[[2]string]*Schedule{}
+	}
+	recent.schedules[key] = s
+	return s, nil
+}
+
+const maxRecent = 1000
+
+// recent are the schedules that were parsed lately, by expression and zone.
+var recent struct {
+	mu        sync.Mutex
+	schedules map[[2]string]*Schedule
+}
 
 // MustParse is Parse for constant expressions: it panics where Parse returns an error.
 func MustParse(expr, zone string) *Schedule { return must(Parse(expr, zone)) }
@@ -162,7 +189,7 @@ func exprReason(text string) string {
 	case len(parts) == 0:
 		return "is empty; " + writeFields
 	case strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ="):
-		return "the zone has a field of its own; remove " + clip(parts[0])
+		return "the zone has a field of its own; remove " + diag.Clip(parts[0])
 	case parts[0] == "@every":
 		return `@every counts from when a process started, and each started at its own time; write fields, such as "*/15 * * * *"`
 	case text[0] == '@' && !slices.Contains(descriptors, text):
@@ -193,7 +220,7 @@ func (f field) itemReason(item string) string {
 	low, high, ranged := strings.Cut(span, "-")
 	if low == "*" || low == "?" {
 		if ranged {
-			return "goes on after the star; write the star alone, or a range such as " + f.example()
+			return "goes on after the star; write the star alone, or a range such as " + fmt.Sprintf("%d-%d", f.min, f.max)
 		}
 		low = strconv.Itoa(f.min)
 	}
@@ -223,8 +250,6 @@ func (f field) itemReason(item string) string {
 	return ""
 }
 
-func (f field) example() string { return fmt.Sprintf("%d-%d", f.min, f.max) }
-
 // value reads a number or a word of the field.
 func (f field) value(text string) (int, string) {
 	if i := slices.Index(f.words, strings.ToLower(text)); i >= 0 {
@@ -234,10 +259,12 @@ func (f field) value(text string) (int, string) {
 	switch {
 	case !ok && f.words != nil:
 		return 0, fmt.Sprintf("is not of numbers and words; write %d to %d, or %s to %s", f.min, f.max, f.words[0], f.words[len(f.words)-1])
-	case !ok && f.max == 31:
-		return 0, fmt.Sprintf("is not of numbers; write %d to %d, or L for the last day of the month", f.min, f.max)
 	case !ok:
-		return 0, fmt.Sprintf("is not of numbers; write %d to %d", f.min, f.max)
+		reason := fmt.Sprintf("is not of numbers; write %d to %d", f.min, f.max)
+		if f.max == 31 {
+			reason += ", or L for the last day of the month"
+		}
+		return 0, reason
 	case n == 7 && f.max == 6:
 		return 0, "is above 6; write 0 or sun for Sunday"
 	case n < f.min || n > f.max:
@@ -255,13 +282,4 @@ func digits(text string) (int, bool) {
 	return n, err == nil
 }
 
-func quote(s string) string { return strconv.Quote(clip(s)) }
-
-// clip keeps what an error quotes readable.
-func clip(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func quote(s string) string { return strconv.Quote(diag.Clip(s)) }

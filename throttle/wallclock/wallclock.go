@@ -1,6 +1,26 @@
+// Package wallclock computes when a cron expression is due in a time zone.
+//
+// robfig/cron parses the expression and finds the times that match it, on a clock that never shifts;
+// this package maps those to real moments. There are two ways to do so, and the hour field selects
+// one, as in cron daemons:
+//
+//   - An expression that names hours ("30 2 * * *", "0 8-18 * * *", @daily)
+//     means times of day. Each is due once, at the first moment at which the
+//     clocks of the zone show it or have passed it: the first time, if they
+//     show it twice, and the end of the gap, if they skip it. Times that fall
+//     into one gap are due together, as one run.
+//   - An expression whose hour field begins with a star ("*/15 * * * *",
+//     "0 */2 * * *", @hourly) means real time. It is due at every moment at which
+//     the clocks show a time that matches: an hour that comes twice counts twice,
+//     and one that is skipped not at all.
+//
+// A [Window] differs from both: it is all minutes that match, as clocks show them.
+//
+// The zone data is that of the system if it has any, and otherwise that embedded in the program.
 package wallclock
 
 import (
+	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -87,20 +107,14 @@ func (s *Schedule) Prev(t time.Time) time.Time {
 // some milliseconds.
 func (s *Schedule) Gap() time.Duration {
 	first := s.nextNaive(cycleStart)
-	last, shortest := first, time.Duration(0)
-	for n := s.nextNaive(first); n.Sub(first) < day && n.Day() == first.Day(); n = s.nextNaive(n) {
-		if gap := n.Sub(last); shortest == 0 || gap < shortest {
-			shortest = gap
-		}
-		if last = n; shortest == time.Minute {
-			return shortest
-		}
+	last, shortest := first, horizon
+	for n := s.nextNaive(first); n.Sub(first) < day && n.Day() == first.Day() && shortest > time.Minute; n = s.nextNaive(n) {
+		last, shortest = n, min(shortest, n.Sub(last))
 	}
-	overnight := s.daysApart() - last.Sub(first)
-	if shortest == 0 {
-		return overnight
+	if shortest > time.Minute {
+		shortest = min(shortest, s.daysApart()-last.Sub(first))
 	}
-	return min(shortest, overnight)
+	return shortest
 }
 
 // In 28 years from cycleStart every month begins on every weekday, in leap years
@@ -203,4 +217,29 @@ func (s *Schedule) nextShown(t time.Time) time.Time {
 // matches reports whether a naive time is one of the expression's.
 func (s *Schedule) matches(n time.Time) bool {
 	return s.nextNaive(n.Add(-time.Nanosecond)).Equal(n)
+}
+
+// Lacking returns the months of the expression in which one of its days of month does not exist. February
+// lacks the 29th. It returns none for days that are written with a star, or with days of the week beside
+// them: such an expression does not mean a day of each month.
+func (s *Schedule) Lacking() (months []time.Month) {
+	parts := strings.Fields(s.expr)
+	if len(parts) != len(fields) || strings.ContainsAny(parts[dayOfMonth], "*?") || s.spec.Dow&star == 0 {
+		return nil
+	}
+	written := s.spec.Dom
+	if s.last {
+		written = s.days
+	}
+	const all = 1<<29 - 2 // the 1st to the 28th
+	if written&all == all {
+		return nil
+	}
+	for month := time.January; month <= time.December; month++ {
+		length := time.Date(2001, month+1, 0, 0, 0, 0, 0, time.UTC).Day() // not a leap year
+		if has(s.spec.Month, int(month)) && written>>(length+1)<<(length+1)&^star != 0 {
+			months = append(months, month)
+		}
+	}
+	return months
 }

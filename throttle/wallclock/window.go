@@ -10,53 +10,52 @@ import (
 // Window is the minutes that match a cron expression in a time zone, as the zone's clocks
 // show them: what clocks skip is not in it, and what they show twice is in it twice. It is
 // safe for concurrent use.
-type Window struct{ schedule *Schedule }
+type Window Schedule
 
 // ParseWindow reads a cron expression of five fields: "* 8-19 * * 1-5" is from 8:00 to
 // 19:59 on weekdays. zone is as [Zone] takes it. An expression that no minute matches, or
-// every minute, is refused. The error is an *Error.
-func ParseWindow(expr, zone string) (*Window, error) { return windows.get(expr, zone, parseWindow) }
-
-// MustParseWindow is ParseWindow for constant expressions: it panics where ParseWindow returns an
-// error.
-func MustParseWindow(expr, zone string) *Window { return must(ParseWindow(expr, zone)) }
-
-func parseWindow(expr, zone string) (*Window, error) {
+// every minute, is refused. The error is an *Error. Recent expressions are cached, as those of Parse.
+func ParseWindow(expr, zone string) (*Window, error) {
+	const write = `write five fields, such as "* 8-19 * * 1-5"`
 	if text := strings.TrimSpace(expr); strings.HasPrefix(text, "@") {
-		return nil, &Error{Expr: expr, Reason: `stands for single moments; write five fields, such as "* 8-19 * * 1-5"`}
+		return nil, &Error{Expr: expr, Reason: "stands for single moments; " + write}
 	}
-	s, err := parse(expr, zone)
+	s, err := Parse(expr, zone)
+	var fault *Error
+	if errors.As(err, &fault) {
+		fault.Reason = strings.ReplaceAll(fault.Reason, writeFields, write)
+	}
 	if err != nil {
-		var its *Error
-		if errors.As(err, &its) {
-			its.Reason = strings.ReplaceAll(its.Reason, writeFields, `write five fields, such as "* 8-19 * * 1-5"`)
-		}
 		return nil, err
 	}
 	if s.nextOff(cycleStart).IsZero() {
 		return nil, &Error{Expr: expr, Reason: "matches every minute; remove it"}
 	}
-	return &Window{s}, nil
+	return (*Window)(s), nil
 }
 
+// MustParseWindow is ParseWindow for constant expressions: it panics where ParseWindow returns an
+// error.
+func MustParseWindow(expr, zone string) *Window { return must(ParseWindow(expr, zone)) }
+
 // Cron returns the expression, as it was written.
-func (w *Window) Cron() string { return w.schedule.expr }
+func (w *Window) Cron() string { return w.expr }
 
 // Zone returns the name of the time zone, UTC where none was given.
-func (w *Window) Zone() string { return w.schedule.Zone() }
+func (w *Window) Zone() string { return w.zone.String() }
 
 // String returns the expression and the time zone: * 8-19 * * 1-5 in Europe/Berlin.
-func (w *Window) String() string { return w.schedule.String() }
+func (w *Window) String() string { return (*Schedule)(w).String() }
 
 // Holds reports whether the minute at t is in the window.
 func (w *Window) Holds(t time.Time) bool {
-	return w.schedule.covers(naive(t.In(w.schedule.zone)))
+	return (*Schedule)(w).covers(naive(t.In(w.zone)))
 }
 
 // Changes returns the first moment after t at which the window begins or ends. It is the zero time if
 // there is none within eight years. It takes well below a millisecond.
 func (w *Window) Changes(t time.Time) time.Time {
-	s, at := w.schedule, t.In(w.schedule.zone)
+	s, at := (*Schedule)(w), t.In(w.zone)
 	held := s.covers(naive(at))
 	for limit := t.Add(horizon); at.Before(limit); {
 		_, offset := at.Zone()
