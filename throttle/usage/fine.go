@@ -65,23 +65,17 @@ func spread(n int64, parts []part) []int64 {
 }
 
 // addFine sends what was spent from a scope in the period of the flush, by fine slot.
-func (b *batch) addFine(ctx context.Context, pipe redis.Pipeliner, t *tally) {
+func (b *batch) addFine(ctx context.Context, pipe redis.Pipeliner, a *account) {
 	parts := partsOf(b.since, b.now)
-	units, more := spread(t.all.Units, parts), spread(t.all.Tasks-t.all.Units, parts)
-	last := ""
+	units, more := spread(a.all.Units, parts), spread(a.all.Tasks-a.all.Units, parts)
 	for i, p := range parts {
 		start := minutes.start(time.Unix(p.start, 0))
-		key, field := fineKey(wire.ScopeKey(b.prefix, t.scope.String()), start), strconv.FormatInt(p.start-start, 10)
-		if units[i] == 0 && more[i] == 0 {
-			continue
-		}
-		pipe.HIncrBy(ctx, key, field, units[i])
-		if more[i] != 0 {
-			pipe.HIncrBy(ctx, key, field+fineTasks, more[i])
-		}
-		if key != last {
-			pipe.PExpire(ctx, key, time.Unix(start, 0).Add(chunk+fine.reach+spare).Sub(b.now))
-			last = key
+		key, field := fineKey(wire.ScopeKey(b.prefix, a.scope.String()), start), strconv.FormatInt(p.start-start, 10)
+		for field, n := range map[string]int64{field: units[i], field + fineTasks: more[i]} {
+			if n != 0 {
+				pipe.HIncrBy(ctx, key, field, n)
+				pipe.PExpire(ctx, key, time.Unix(start, 0).Add(chunk+fine.reach+spare).Sub(b.now))
+			}
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// perPipeline is how many scopes are sent at once: a provider rarely has more.
+// perPipeline is how many scopes are sent at once. A provider rarely has more.
 const perPipeline = 100
 
 // Flush sends the spending since the last flush, for programs that do not call Run. Costs one round
@@ -40,13 +39,13 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	defer cancel()
 	var first error
 	faults := 0
-	for provider, tallies := range spent.byProvider() {
+	for provider, accounts := range spent.byProvider() {
 		err := r.admit(provider, now)
 		if err == nil {
-			err = r.send(ctx, tallies, since, now)
+			err = r.send(ctx, accounts, since, now)
 		}
 		if err != nil {
-			r.lost.Add(max(tallies[0].all.Units, 0))
+			r.lost.Add(max(accounts[0].all.Units, 0))
 			first = cmp.Or(first, err)
 			faults++
 		}
@@ -54,7 +53,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	if faults > 1 {
 		first = fmt.Errorf("%w; and so for %d providers", first, faults)
 	}
-	r.tell(ctx, first)
+	r.logChange(ctx, first)
 	return first
 }
 
@@ -71,8 +70,8 @@ func (r *Recorder) admit(provider string, now time.Time) error {
 	return nil
 }
 
-// tell logs once when an error begins, and once when it ends.
-func (r *Recorder) tell(ctx context.Context, err error) {
+// logChange logs once when an error begins, and once when it ends.
+func (r *Recorder) logChange(ctx context.Context, err error) {
 	if err != nil {
 		r.failed("usage")
 	}
@@ -85,70 +84,77 @@ func (r *Recorder) tell(ctx context.Context, err error) {
 	r.failing = err != nil
 }
 
-// tally is what was spent from a level and from those below it.
-type tally struct {
-	scope policy.Scope
-	by    map[By]*spending
-	all   spending
-	ends  Ends
-
-	shadows map[string]*Shadow // of the level itself
-}
-
 // byProvider adds up what was spent at each level, and returns the levels where most
 // was spent, by provider; the provider's own is the first of them.
-func (p *period) byProvider() map[string][]*tally {
-	levels := map[policy.Scope]*tally{}
+func (p *period) byProvider() map[string][]*account {
+	levels := map[policy.Scope]*account{}
 	for _, a := range p.accounts {
 		for n := 1; n <= a.scope.Len(); n++ {
-			level := a.scope.Prefix(n)
-			t := levels[level]
-			if t == nil {
-				t = &tally{scope: level, by: map[By]*spending{}}
-				levels[level] = t
+			scope := a.scope.Prefix(n)
+			level := levels[scope]
+			if level == nil {
+				level = &account{scope: scope, by: map[By]*spending{}}
+				levels[scope] = level
 			}
-			t.all.addAll(a.all)
-			t.ends.add(a.ends)
-			if level == a.scope {
-				t.shadows = a.shadows
+			level.all.addAll(a.all)
+			level.ends.add(a.ends)
+			if scope == a.scope {
+				level.shadows = a.shadows
 			}
 			for by, sum := range a.by {
-				if t.by[by] == nil {
-					t.by[by] = &spending{}
+				if level.by[by] == nil {
+					level.by[by] = &spending{}
 				}
-				t.by[by].addAll(*sum)
+				level.by[by].addAll(*sum)
 			}
 		}
 	}
-	providers := map[string][]*tally{}
-	for _, t := range levels {
-		providers[t.scope.Provider()] = append(providers[t.scope.Provider()], t)
+	providers := map[string][]*account{}
+	for _, a := range levels {
+		providers[a.scope.Provider()] = append(providers[a.scope.Provider()], a)
 	}
-	for name, tallies := range providers {
-		slices.SortFunc(tallies, func(a, b *tally) int {
+	for name, accounts := range providers {
+		slices.SortFunc(accounts, func(a, b *account) int {
 			// What came back may make a level's sum less than that of one below it.
 			return cmp.Or(cmp.Compare(min(a.scope.Len(), 2), min(b.scope.Len(), 2)),
 				cmp.Compare(b.all.Units, a.all.Units), cmp.Compare(a.scope.String(), b.scope.String()))
 		})
-		providers[name] = tallies[:min(len(tallies), mostScopes)]
+		providers[name] = accounts[:min(len(accounts), mostScopes)]
 	}
 	return providers
 }
 
-// most returns the largest spenders.
-func (t *tally) most() []By {
-	return slices.SortedFunc(maps.Keys(t.by), func(a, b By) int {
-		return cmp.Or(cmp.Compare(t.by[b].Units, t.by[a].Units), cmp.Compare(a.name(), b.name()))
-	})[:min(len(t.by), mostBy)]
+// fields returns by how much the fields of an account grow in each slot, and those that are set to the present time, each with it.
+func (a *account) fields(now time.Time) (grow map[string]int64, last []any) {
+	grow = map[string]int64{fieldUnits: a.all.Units, fieldTasks: a.all.Tasks, fieldFailed: a.ends.Failed, fieldRefused: a.ends.Refused}
+	for unit, n := range a.all.units {
+		grow[unitMark+unit] = n
+	}
+	spenders := slices.SortedFunc(maps.Keys(a.by), func(x, y By) int {
+		return cmp.Or(cmp.Compare(a.by[y].Units, a.by[x].Units), cmp.Compare(x.name(), y.name()))
+	})
+	for _, by := range spenders[:min(len(spenders), mostBy)] {
+		name, sum := ":"+by.name(), a.by[by]
+		grow[fieldUnits+name], grow[fieldTasks+name] = sum.Units, sum.Tasks
+		for unit, n := range sum.units {
+			grow[unitMark+unit+name] = n
+		}
+		last = append(last, fieldLast+name, now.Unix())
+	}
+	for rule, sum := range a.shadows {
+		grow[fieldStarts+":"+wire.Escape(rule)], grow[fieldWaits+":"+wire.Escape(rule)] = sum.Starts, sum.Waits
+	}
+	maps.DeleteFunc(grow, func(_ string, n int64) bool { return n == 0 })
+	return grow, last
 }
 
 // send sends what was spent from scopes of one provider in a period.
-func (r *Recorder) send(ctx context.Context, tallies []*tally, since, now time.Time) error {
-	provider := wire.ScopeKey(r.prefix, tallies[0].scope.Prefix(1).String())
-	for part := range slices.Chunk(tallies, perPipeline) {
-		b := batch{rdb: r.rdb, prefix: r.prefix, provider: provider, since: since, now: now}
+func (r *Recorder) send(ctx context.Context, accounts []*account, since, now time.Time) error {
+	provider := wire.ScopeKey(r.prefix, accounts[0].scope.Provider())
+	for part := range slices.Chunk(accounts, perPipeline) {
+		b := batch{rdb: r.rdb, prefix: r.prefix, provider: provider, since: since, now: now, used: map[string]*redis.IntCmd{}, scopes: map[grain]*redis.IntCmd{}}
 		if err := b.send(ctx, part); err != nil {
-			return fmt.Errorf("usage: record what was spent from %q: %w", tallies[0].scope.Provider(), err)
+			return fmt.Errorf("usage: record what was spent from %q: %w", accounts[0].scope.Provider(), err)
 		}
 	}
 	return nil
@@ -163,28 +169,32 @@ type batch struct {
 	now      time.Time
 
 	used   map[string]*redis.IntCmd // how many fields each hash has
-	units  map[string]*redis.IntCmd // and each of units
 	scopes map[grain]*redis.IntCmd  // how many scopes a slot has
 }
 
-func (b *batch) send(ctx context.Context, tallies []*tally) error {
-	b.used, b.units, b.scopes = map[string]*redis.IntCmd{}, map[string]*redis.IntCmd{}, map[grain]*redis.IntCmd{}
+func (b *batch) send(ctx context.Context, accounts []*account) error {
 	pipe := b.rdb.Pipeline()
+	for _, a := range accounts {
+		grow, last := a.fields(b.now)
+		for _, g := range grains {
+			start := g.start(b.now)
+			key := g.usedKey(wire.ScopeKey(b.prefix, a.scope.String()), start)
+			for field, n := range grow {
+				pipe.HIncrBy(ctx, key, field, n)
+			}
+			if len(last) > 0 {
+				pipe.HSet(ctx, key, last...)
+			}
+			pipe.PExpire(ctx, key, g.ttl(start, b.now))
+			b.used[key] = pipe.HLen(ctx, key)
+			pipe.ZIncrBy(ctx, g.scopesKey(b.provider, start), float64(a.all.Units), a.scope.String())
+		}
+		b.addFine(ctx, pipe, a)
+	}
 	for _, g := range grains {
 		start := g.start(b.now)
-		ttl := g.ttl(start, b.now)
-		scopes := g.scopesKey(b.provider, start)
-		for _, t := range tallies {
-			pipe.ZIncrBy(ctx, scopes, float64(t.all.Units), t.scope.String())
-			b.add(ctx, pipe, g.usedKey(wire.ScopeKey(b.prefix, t.scope.String()), start), t, ttl)
-			b.addUnits(ctx, pipe, g.unitsKey(wire.ScopeKey(b.prefix, t.scope.String()), start), t, ttl)
-			b.addShadows(ctx, pipe, g.shadowsKey(wire.ScopeKey(b.prefix, t.scope.String()), start), t, ttl)
-		}
-		pipe.PExpire(ctx, scopes, ttl)
-		b.scopes[g] = pipe.ZCard(ctx, scopes)
-	}
-	for _, t := range tallies {
-		b.addFine(ctx, pipe, t)
+		pipe.PExpire(ctx, g.scopesKey(b.provider, start), g.ttl(start, b.now))
+		b.scopes[g] = pipe.ZCard(ctx, g.scopesKey(b.provider, start))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return err
@@ -192,63 +202,15 @@ func (b *batch) send(ctx context.Context, tallies []*tally) error {
 	return b.shrink(ctx)
 }
 
-func (b *batch) add(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
-	pipe.HIncrBy(ctx, key, fieldUnits, t.all.Units)
-	pipe.HIncrBy(ctx, key, fieldTasks, t.all.Tasks)
-	if t.ends.Failed > 0 {
-		pipe.HIncrBy(ctx, key, fieldFailed, t.ends.Failed)
-	}
-	if t.ends.Refused > 0 {
-		pipe.HIncrBy(ctx, key, fieldRefused, t.ends.Refused)
-	}
-	last := make([]any, 0, 2*mostBy)
-	for _, by := range t.most() {
-		name := ":" + by.name()
-		pipe.HIncrBy(ctx, key, fieldUnits+name, t.by[by].Units)
-		pipe.HIncrBy(ctx, key, fieldTasks+name, t.by[by].Tasks)
-		last = append(last, fieldLast+name, b.now.Unix())
-	}
-	if len(last) > 0 {
-		pipe.HSet(ctx, key, last...)
-	}
-	pipe.PExpire(ctx, key, ttl)
-	b.used[key] = pipe.HLen(ctx, key)
-}
-
-// addUnits sends what was spent by unit, if anything was.
-func (b *batch) addUnits(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
-	if len(t.all.units) == 0 {
-		return
-	}
-	spenders := t.most()
-	for _, unit := range most(t.all.units, mostKinds) {
-		pipe.HIncrBy(ctx, key, unit, t.all.units[unit])
-		for _, by := range spenders {
-			if n := t.by[by].units[unit]; n != 0 {
-				pipe.HIncrBy(ctx, key, unit+":"+by.name(), n)
-			}
+// shrink removes the smallest where there are more than are kept. Totals stay, so
+// that what was removed counts as that of others, even if other processes write meanwhile.
+func (b *batch) shrink(ctx context.Context) error {
+	look, large, popped := b.rdb.Pipeline(), map[string]*redis.MapStringStringCmd{}, map[grain]*redis.ZSliceCmd{}
+	for key, n := range b.used {
+		if n.Val() > mostFields {
+			large[key] = look.HGetAll(ctx, key)
 		}
 	}
-	pipe.PExpire(ctx, key, ttl)
-	b.units[key] = pipe.HLen(ctx, key)
-}
-
-func (b *batch) addShadows(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
-	for rule, sum := range t.shadows {
-		pipe.HIncrBy(ctx, key, fieldTasks+":"+wire.Escape(rule), sum.Starts)
-		pipe.HIncrBy(ctx, key, fieldWaits+":"+wire.Escape(rule), sum.Waits)
-	}
-	if len(t.shadows) > 0 {
-		pipe.PExpire(ctx, key, ttl)
-	}
-}
-
-// shrink takes away the smallest where there are more than are kept. Totals stay, so
-// that what was taken away counts as that of others, whoever else writes meanwhile.
-func (b *batch) shrink(ctx context.Context) error {
-	look, popped := b.rdb.Pipeline(), map[grain]*redis.ZSliceCmd{}
-	used := tooLarge(ctx, look, b.used, mostFields)
-	units := tooLarge(ctx, look, b.units, mostUnitFields)
 	for g, n := range b.scopes {
 		if more := n.Val() - mostScopes; more > 0 {
 			popped[g] = look.ZPopMin(ctx, g.scopesKey(b.provider, g.start(b.now)), more)
@@ -260,59 +222,55 @@ func (b *batch) shrink(ctx context.Context) error {
 	if _, err := look.Exec(ctx); err != nil {
 		return err
 	}
-	take := b.rdb.Pipeline()
-	for key, all := range used {
-		if small := smallest(all.Val()); len(small) > 0 {
-			take.HDel(ctx, key, small...)
-		}
-	}
-	for key, all := range units {
-		if small := smallestUnits(all.Val()); len(small) > 0 {
-			take.HDel(ctx, key, small...)
+	remove := b.rdb.Pipeline()
+	for key, fields := range large {
+		if small := smallest(fields.Val()); len(small) > 0 {
+			remove.HDel(ctx, key, small...)
 		}
 	}
 	for g, list := range popped {
 		for _, z := range list.Val() {
-			if scope, err := policy.ParseScope(fmt.Sprint(z.Member)); err == nil {
-				key, start := wire.ScopeKey(b.prefix, scope.String()), g.start(b.now)
-				take.Del(ctx, g.usedKey(key, start), g.unitsKey(key, start), g.shadowsKey(key, start))
-				if g == minutes {
-					take.Del(ctx, fineKey(key, start))
-				}
+			key, start := wire.ScopeKey(b.prefix, fmt.Sprint(z.Member)), g.start(b.now)
+			remove.Del(ctx, g.usedKey(key, start))
+			if g == minutes {
+				remove.Del(ctx, fineKey(key, start))
 			}
 		}
 	}
-	_, err := take.Exec(ctx)
+	_, err := remove.Exec(ctx)
 	return err
 }
 
-// tooLarge asks for the hashes that have more fields than they may.
-func tooLarge(ctx context.Context, look redis.Pipeliner, sizes map[string]*redis.IntCmd, bound int64) map[string]*redis.MapStringStringCmd {
-	fields := map[string]*redis.MapStringStringCmd{}
-	for key, n := range sizes {
-		if n.Val() > bound {
-			fields[key] = look.HGetAll(ctx, key)
-		}
-	}
-	return fields
-}
-
-// smallest returns the fields of those beyond the mostBy who spent most.
+// smallest returns the fields of spenders beyond the mostBy that spent most, and of units beyond mostKinds.
 func smallest(fields map[string]string) (small []string) {
-	units := map[string]int64{}
+	spenders, units := map[string]int64{}, map[string]int64{}
 	for field, text := range fields {
 		kind, name, of := strings.Cut(field, ":")
-		if !of {
-			continue
+		unit, isUnit := strings.CutPrefix(kind, unitMark)
+		switch {
+		case isUnit && !of:
+			units[unit] = number(text)
+		case of && kind == fieldUnits:
+			spenders[name] = number(text)
+		case of && kind == fieldTasks:
+			spenders[name] += 0
 		}
-		n := int64(0)
-		if kind == fieldUnits {
-			n, _ = strconv.ParseInt(text, 10, 64)
-		}
-		units[name] += n
 	}
-	for _, name := range most(units, len(units))[min(len(units), mostBy):] {
-		small = append(small, fieldUnits+":"+name, fieldTasks+":"+name, fieldLast+":"+name)
+	kinds, largest := most(units, mostKinds), most(spenders, mostBy)
+	for field := range fields {
+		kind, name, of := strings.Cut(field, ":")
+		unit, isUnit := strings.CutPrefix(kind, unitMark)
+		isSpender := of && kind != fieldStarts && kind != fieldWaits
+		if isUnit && !slices.Contains(kinds, unit) || isSpender && !slices.Contains(largest, name) {
+			small = append(small, field)
+		}
 	}
 	return small
+}
+
+// most returns the first few keys by their values, largest first.
+func most(values map[string]int64, n int) []string {
+	return slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b))
+	})[:min(len(values), n)]
 }

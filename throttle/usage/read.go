@@ -50,45 +50,29 @@ type Spender struct {
 }
 
 // Read returns the spending from a scope within the last since, up to Longest. It uses only the Prefix
-// of cfg. Costs one round trip with at most 96 commands. The report is empty for an unknown scope:
+// of cfg. Costs one round trip with at most 32 commands. The report is empty for an unknown scope:
 // nothing was spent from it, or too little to be among the thousand scopes of its provider that are
 // kept.
 //
 // The error is a *policy.ScopeError, one for a since out of range, or wraps Redis's.
 func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) (Report, error) {
-	of, err := openBook(rdb, cfg, scope)
-	if err == nil {
-		err = checkSince(since)
-	}
+	b, slots, now, err := lately(ctx, rdb, cfg, scope, since, grainFor(since))
 	if err != nil {
 		return Report{}, err
 	}
-	now := time.Now()
-	slots, err := of.slots(ctx, grainFor(since), now.Add(-since), now)
-	if err != nil {
-		return Report{}, err
-	}
-	return of.report(slots, now), nil
+	return b.report(slots, now), nil
 }
 
 // ReadDays is Read with one report for each day, by UTC, that the last since covers in part: oldest
 // first, and the last one until now. Its errors and cost are those of Read.
 func ReadDays(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) ([]Report, error) {
-	of, err := openBook(rdb, cfg, scope)
-	if err == nil {
-		err = checkSince(since)
-	}
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	slots, err := of.slots(ctx, days, now.Add(-since), now)
+	b, slots, now, err := lately(ctx, rdb, cfg, scope, since, days)
 	if err != nil {
 		return nil, err
 	}
 	reports := make([]Report, len(slots))
 	for i := range slots {
-		reports[i] = of.report(slots[i:i+1], now)
+		reports[i] = b.report(slots[i:i+1], now)
 		if ends := reports[i].From.Add(day); ends.Before(now) {
 			reports[i].To = ends
 		}
@@ -96,14 +80,20 @@ func ReadDays(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope 
 	return reports, nil
 }
 
-func checkSince(since time.Duration) error {
-	if since <= 0 || since > Longest {
-		return fmt.Errorf("usage: cannot look back %s; use more than 0 and at most %s", since, Longest)
+// lately reads the slots that the last since has a part in.
+func lately(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration, g grain) (b book, slots []slot, now time.Time, err error) {
+	if b, err = openBook(rdb, cfg, scope); err != nil {
+		return b, nil, now, err
 	}
-	return nil
+	if since <= 0 || since > Longest {
+		return b, nil, now, fmt.Errorf("usage: cannot look back %s; use more than 0 and at most %s", since, Longest)
+	}
+	now = time.Now()
+	slots, err = b.slots(ctx, g, now.Add(-since), now)
+	return b, slots, now, err
 }
 
-// book is where what was spent from a scope stands.
+// book is where the spending from a scope is kept.
 type book struct {
 	rdb   redis.UniversalClient
 	scope policy.Scope
@@ -148,19 +138,17 @@ func (b book) failed(err error) error {
 	return fmt.Errorf("usage: read who uses %q: %w", b.scope.String(), err)
 }
 
-// slot is what one slot of time has.
+// slot is what a slot of time has.
 type slot struct {
-	start                int64
-	used, units, shadows *redis.MapStringStringCmd
+	start int64
+	used  *redis.MapStringStringCmd
 }
 
 // slots reads the slots that the time from one moment to another has a part in.
 func (b book) slots(ctx context.Context, g grain, from, to time.Time) (slots []slot, err error) {
 	pipe := b.rdb.Pipeline()
 	for start := g.start(from); start <= g.start(to); start += int64(g.every / time.Second) {
-		slots = append(slots, slot{
-			start, pipe.HGetAll(ctx, g.usedKey(b.key, start)), pipe.HGetAll(ctx, g.unitsKey(b.key, start)), pipe.HGetAll(ctx, g.shadowsKey(b.key, start)),
-		})
+		slots = append(slots, slot{start, pipe.HGetAll(ctx, g.usedKey(b.key, start))})
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, b.failed(err)
@@ -168,17 +156,17 @@ func (b book) slots(ctx context.Context, g grain, from, to time.Time) (slots []s
 	return slots, nil
 }
 
-// report is what some slots have together.
+// report adds up what some slots have.
 func (b book) report(slots []slot, to time.Time) Report {
-	r, by := Report{Scope: b.scope, From: time.Unix(slots[0].start, 0), To: to}, map[By]*Spender{}
+	r := Report{Scope: b.scope, From: time.Unix(slots[0].start, 0), To: to}
+	by, shadows := map[By]*Spender{}, map[string]*Shadow{}
 	for _, s := range slots {
-		r.read(s.used.Val(), by)
+		r.read(s.used.Val(), by, shadows)
 	}
-	for _, s := range slots {
-		r.readUnits(s.units.Val(), by)
+	for _, rule := range slices.Sorted(maps.Keys(shadows)) {
+		r.Shadows = append(r.Shadows, *shadows[rule])
 	}
 	r.finish(by)
-	r.Shadows = readShadows(slots)
 	return r
 }
 
@@ -192,59 +180,47 @@ func grainFor(since time.Duration) grain {
 	return grains[len(grains)-1]
 }
 
-// read adds what one slot has.
-func (r *Report) read(fields map[string]string, by map[By]*Spender) {
+// read adds what one slot has. A field that this package has not written is left out.
+func (r *Report) read(fields map[string]string, by map[By]*Spender, shadows map[string]*Shadow) {
 	for field, text := range fields {
 		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			continue // not written by this package
-		}
 		kind, name, of := strings.Cut(field, ":")
-		if !of {
+		unit, isUnit := strings.CutPrefix(kind, unitMark)
+		spender, known := parseBy(name)
+		switch {
+		case err != nil || isUnit && (policy.Costs{unit: 1}).Check() != nil:
+		case isUnit && !of:
+			r.ByUnit = plus(r.ByUnit, unit, n)
+		case !of:
 			r.All.note(kind, n)
 			r.Ends.note(kind, n)
-			continue
-		}
-		who, ok := parseBy(name)
-		if !ok {
-			continue
-		}
-		s := by[who]
-		if s == nil {
-			s = &Spender{By: who}
-			by[who] = s
-		}
-		s.note(kind, n)
-		if at := time.Unix(n, 0); kind == fieldLast && at.After(s.Last) {
-			s.Last = at
+		case kind == fieldStarts || kind == fieldWaits:
+			if shadows[name] == nil {
+				shadows[name] = &Shadow{Rule: wire.Unescape(name)}
+			}
+			shadows[name].note(kind, n)
+		case known:
+			if by[spender] == nil {
+				by[spender] = &Spender{By: spender}
+			}
+			s := by[spender]
+			s.note(kind, n)
+			if isUnit {
+				s.ByUnit = plus(s.ByUnit, unit, n)
+			}
+			if at := time.Unix(n, 0); kind == fieldLast && at.After(s.Last) {
+				s.Last = at
+			}
 		}
 	}
 }
 
-func readShadows(slots []slot) (all []Shadow) {
-	by := map[string]*Shadow{}
-	for _, slot := range slots {
-		for field, text := range slot.shadows.Val() {
-			n, err := strconv.ParseInt(text, 10, 64)
-			kind, name, of := strings.Cut(field, ":")
-			if err != nil || !of {
-				continue // not written by this package
-			}
-			if by[name] == nil {
-				by[name] = &Shadow{Rule: wire.Unescape(name)}
-			}
-			switch kind {
-			case fieldTasks:
-				by[name].Starts += n
-			case fieldWaits:
-				by[name].Waits += n
-			}
-		}
+func (s *Shadow) note(kind string, n int64) {
+	if kind == fieldStarts {
+		s.Starts += n
+	} else {
+		s.Waits += n
 	}
-	for _, name := range slices.Sorted(maps.Keys(by)) {
-		all = append(all, *by[name])
-	}
-	return all
 }
 
 func (e *Ends) note(kind string, n int64) {
@@ -286,4 +262,151 @@ func (r *Report) finish(by map[By]*Spender) {
 	}
 	r.Other = r.Other.spent()
 	r.OtherByUnit = r.otherUnits()
+}
+
+// spentOf leaves out the units of which no more was spent than came back of what had been
+// spent before the report begins.
+func spentOf(units map[string]int64) map[string]int64 {
+	maps.DeleteFunc(units, func(_ string, n int64) bool { return n <= 0 })
+	if len(units) == 0 {
+		return nil
+	}
+	return units
+}
+
+func plus(units map[string]int64, unit string, n int64) map[string]int64 {
+	if units == nil {
+		units = map[string]int64{}
+	}
+	units[unit] += n
+	return units
+}
+
+// otherUnits is what the spenders of the report leave of what was spent by unit.
+func (r *Report) otherUnits() (others map[string]int64) {
+	for unit, n := range r.ByUnit {
+		for _, s := range r.Spenders {
+			n -= s.ByUnit[unit]
+		}
+		if n > 0 {
+			others = plus(others, unit, n)
+		}
+	}
+	return others
+}
+
+// Runs are the runs of a scope and of those below it.
+type Runs struct {
+	Started int64
+	Ends
+}
+
+// Today returns the runs since the day began, by UTC, of each of some scopes, in their order. It uses only
+// the Prefix of cfg. Costs one round trip with a command for each scope. The error is a *policy.ScopeError,
+// or wraps Redis's.
+func Today(ctx context.Context, rdb redis.UniversalClient, cfg Config, scopes []string, now time.Time) ([]Runs, error) {
+	prefix, err := cfg.prefix()
+	if err != nil {
+		return nil, err
+	}
+	replies := make([]*redis.SliceCmd, len(scopes))
+	pipe := rdb.Pipeline()
+	for i, name := range scopes {
+		scope, err := policy.ParseScope(name)
+		if err != nil {
+			return nil, err
+		}
+		key := days.usedKey(wire.ScopeKey(prefix, scope.String()), days.start(now))
+		replies[i] = pipe.HMGet(ctx, key, fieldTasks, fieldFailed, fieldRefused)
+	}
+	if pipe.Len() == 0 {
+		return nil, nil
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("usage: read today's runs: %w", err)
+	}
+	all := make([]Runs, len(scopes))
+	for i, reply := range replies {
+		for at, to := range []*int64{&all[i].Started, &all[i].Failed, &all[i].Refused} {
+			*to = number(reply.Val()[at])
+		}
+	}
+	return all, nil
+}
+
+// Point is the spending from a scope in one slot of time.
+type Point struct {
+	At  time.Time // when the slot begins
+	Sum           // of all who spent
+}
+
+// Series returns the spending from a scope and those below it over time, one point for each slot from
+// the slot of from to the one before to. Slots after now are left out, and a slot without spending is
+// a point with zeros.
+//
+// step is the width of the slots, one of those that are kept: 15 seconds, for a quarter of an hour; 5
+// minutes, for an hour; 2 hours, for a day; and 24 hours, which begin and end by UTC, for 31 days. A
+// quarter of an hour has 60 or 61 points of 15 seconds, and a day 12 or 13 of 2 hours. It uses only the
+// Prefix of cfg.
+//
+// Spending is sent every ten seconds, and slots of 15 seconds get their part of it by time: the last of
+// them grow for ten seconds more.
+//
+// Costs one round trip with at most 32 commands. The error is a *policy.ScopeError, one for a step or
+// from out of range, or wraps Redis's.
+func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, from, to time.Time, step time.Duration) ([]Point, error) {
+	of, err := openBook(rdb, cfg, scope)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	g, err := grainOf(step, now.Sub(from))
+	if err != nil {
+		return nil, err
+	}
+	if to.After(now) {
+		to = now.Add(1)
+	}
+	if !from.Before(to) {
+		return nil, fmt.Errorf("usage: there is nothing from %s to %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
+	}
+	if g == fine {
+		return of.fineSeries(ctx, from, to)
+	}
+	pipe := rdb.Pipeline()
+	var points []Point
+	var sums []*redis.SliceCmd
+	for start := g.start(from); start <= g.start(to.Add(-1)); start += int64(g.every / time.Second) {
+		points = append(points, Point{At: time.Unix(start, 0)})
+		sums = append(sums, pipe.HMGet(ctx, g.usedKey(of.key, start), fieldUnits, fieldTasks))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, of.failed(err)
+	}
+	for i, one := range sums {
+		fields := one.Val()
+		points[i].Sum = Sum{Units: number(fields[0]), Tasks: number(fields[1])}.spent()
+	}
+	return points, nil
+}
+
+// grainOf returns the slots of a width, which must reach so far back.
+func grainOf(step, back time.Duration) (grain, error) {
+	for _, g := range append([]grain{fine}, grains...) {
+		switch {
+		case step != g.every:
+		case back > g.reach:
+			return g, fmt.Errorf("usage: slots of %s are kept for %s, and the series would begin %s ago", step, g.reach, back.Round(time.Second))
+		default:
+			return g, nil
+		}
+	}
+	return grain{}, fmt.Errorf("usage: no slots of %s are kept; use a step of %s, %s, %s or %s", step, fine.every, minutes.every, hours.every, days.every)
+}
+
+// number reads a field of a hash; what is none is 0.
+func number(field any) int64 {
+	text, _ := field.(string)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }

@@ -1,3 +1,29 @@
+// Package usage records who uses a scope: which applications, queues and task types spent from it lately, how many units in how many
+// tasks, and when last. Tokens and whatever else costs by unit are counted separately.
+//
+//	recorder, err := usage.New(rdb, usage.Config{App: "billing"})
+//	go recorder.Run(ctx)
+//	limiter, err := throttle.New(rdb, policy, throttle.Config{OnSpent: recorder.Record})
+//	…
+//	limiter.Allow(ctx, "payments/acme") // is recorded
+//
+//	report, err := usage.Read(ctx, rdb, usage.Config{}, "payments", time.Hour)
+//
+// Spending is added up in memory and sent to Redis every ten seconds, so that no task and no decision costs a command. What is spent
+// from a scope counts at every level of its path. worker.New records the tasks that it starts, with their queue and type, and all else
+// that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record} records what requests are granted by
+// Allow, Decide and Wait, and by packages roundtrip and inbound. A refund takes it back, Settle corrects it. A program that wants to
+// name a queue or a type calls Spent and Settled itself, and leaves OnSpent out. throttle.Config{OnShadow: recorder.Shadowed} records
+// what shadow rules would have done, at the level at which each counts.
+//
+// The record is for people, not for limits: it never decides anything. It is off by the time that clocks of processes differ, and a
+// crash or a fault of Redis loses what was not sent.
+//
+// Everything is bounded. Between two flushes a process has at most 1000 scopes and 4000 combinations of scope, applications, queue and
+// type in memory. In Redis a provider has at most 1000 scopes in each slot of time, and a scope 40 combinations, those that spent most,
+// and 8 units besides requests; what others spend counts as "other", and at the levels above. Every key has a TTL, of 32 days at most:
+// slots are 5 minutes long for an hour, 2 hours for a day, and a day for 31 days. Sums alone are kept in slots of 15 seconds for a
+// quarter of an hour too. docs/operations.md says what that takes.
 package usage
 
 import (
@@ -45,8 +71,6 @@ type Config struct {
 	// Logger gets a line when Redis stops accepting the spending, and one when it accepts it again.
 	// Defaults to none.
 	Logger *slog.Logger
-	// Now is the clock by which spending is assigned to slots of time. Read ignores it. Defaults to time.Now.
-	Now func() time.Time
 }
 
 // Observer receives failures, as *metrics.Metrics does.
@@ -84,13 +108,6 @@ type Shadow struct {
 	Rule   string
 	Starts int64 // that it was asked about
 	Waits  int64 // how many of them would have waited
-}
-
-func (s *Shadow) add(one throttle.Shadowed) {
-	s.Starts++
-	if one.Limited {
-		s.Waits++
-	}
 }
 
 func (s *Sum) add(more Sum) {
@@ -136,15 +153,12 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: cfg.Now, timeout: flushTimeout, current: newPeriod()}
+	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: time.Now, timeout: flushTimeout, current: newPeriod()}
 	if cfg.Observer != nil {
 		r.failed = cfg.Observer.Failed
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
-	}
-	if r.now == nil {
-		r.now = time.Now
 	}
 	r.flushed = r.now()
 	return r, nil
@@ -177,22 +191,41 @@ func (r *Recorder) Spent(scope string, by By, units int64) {
 	if units == 0 {
 		units = 1
 	}
-	r.spent(scope, by, Sum{Units: units, Tasks: 1}, nil)
+	r.add(scope, by, Sum{Units: units, Tasks: 1}, nil, 0)
 }
 
 // SpentCosts is Spent for costs by unit. Each unit is counted separately, up to 8 of a scope besides
 // requests, and requests count as its units.
 func (r *Recorder) SpentCosts(scope string, by By, costs policy.Costs) {
-	r.spent(scope, by, Sum{Units: costs.Of(policy.Requests), Tasks: 1}, costs)
+	r.add(scope, by, Sum{Units: costs.Of(policy.Requests), Tasks: 1}, costs, 0)
 }
 
 // Settled corrects spending by its final amount, as throttle.Limiter.Settle corrects a charge: more is
 // the difference of each unit, below 0 if less was spent. It counts at the time of the call, and not
 // as another task. It costs what Spent does.
 func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
-	sum := Sum{Units: more[policy.Requests]}
-	if sum.possible(-mostUnits, more) {
-		r.add(scope, by, sum, more)
+	r.add(scope, by, Sum{Units: more[policy.Requests]}, more, -mostUnits)
+}
+
+// Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It
+// costs what Spent does.
+func (r *Recorder) Record(s throttle.Spent) {
+	r.add(s.Scope, By{}, Sum{Units: s.Units, Tasks: s.Tasks}, s.Costs, -mostUnits)
+}
+
+// add counts spending of at least `least` of each unit, or else counts it as lost.
+func (r *Recorder) add(scope string, by By, sum Sum, costs policy.Costs, least int64) {
+	if by.App == "" {
+		by.App = r.app
+	}
+	possible := sum.Units >= least && sum.Units <= mostUnits
+	for _, n := range costs {
+		possible = possible && n >= least && n <= mostUnits
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !possible || !r.current.add(scope, by, sum, costs) {
+		r.lost.Add(max(sum.Units, 0))
 	}
 }
 
@@ -205,50 +238,17 @@ func (r *Recorder) Ended(scope string, how Ends) {
 	}
 }
 
-// Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It
-// costs what Spent does.
-func (r *Recorder) Record(one throttle.Spent) {
-	sum := Sum{Units: one.Units, Tasks: one.Tasks}
-	if !sum.possible(-mostUnits, one.Costs) || !r.add(one.Scope, By{}, sum, one.Costs) {
-		r.lost.Add(max(sum.Units, 0))
-	}
-}
-
-func (r *Recorder) spent(scope string, by By, sum Sum, costs policy.Costs) {
-	if !sum.possible(0, costs) || !r.add(scope, by, sum, costs) {
-		r.lost.Add(max(sum.Units, 0))
-	}
-}
-
-// add reports whether there was room.
-func (r *Recorder) add(scope string, by By, sum Sum, costs policy.Costs) bool {
-	if by.App == "" {
-		by.App = r.app
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.current.add(scope, by, sum, costs)
-}
-
-// possible reports whether the amounts can have been spent; units must be at least least.
-func (s Sum) possible(least int64, costs policy.Costs) bool {
-	for _, n := range costs {
-		if n < least || n > mostUnits {
-			return false
-		}
-	}
-	return s.Units >= least && s.Units <= mostUnits
-}
-
 // Shadowed counts a shadow rule's answer to a start: pass it as throttle.Config.OnShadow. It costs
 // what Spent does. Starts without an answer are not counted.
-func (r *Recorder) Shadowed(one throttle.Shadowed) {
-	if one.Outcome != throttle.ShadowAllowed && one.Outcome != throttle.ShadowDenied {
+func (r *Recorder) Shadowed(s throttle.Shadowed) {
+	if s.Outcome != throttle.ShadowAllowed && s.Outcome != throttle.ShadowDenied {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.current.shadowed(one)
+	if a := r.current.account(s.Scope); a != nil && a.scope.String() == s.Scope {
+		a.shadowed(s)
+	}
 }
 
 // Lost returns how many spent units are not in Redis, or not under every level of their scope: because
@@ -279,17 +279,36 @@ type period struct {
 	combos   int
 }
 
-// account is what was spent from one scope.
-type account struct {
-	scope policy.Scope
-	by    map[By]*spending
-	all   spending // that of others included
-	ends  Ends
+func newPeriod() *period { return &period{accounts: map[string]*account{}} }
 
+// account is what was spent from a scope.
+type account struct {
+	scope   policy.Scope
+	all     spending // that of others included
+	by      map[By]*spending
+	ends    Ends
 	shadows map[string]*Shadow // by rule
 }
 
-func newPeriod() *period { return &period{accounts: map[string]*account{}} }
+// spending is what was spent, by unit where costs are.
+type spending struct {
+	Sum
+	units map[string]int64 // but for requests
+}
+
+func (s *spending) addUnit(unit string, n int64) {
+	if s.units == nil {
+		s.units = map[string]int64{}
+	}
+	s.units[unit] += n
+}
+
+func (s *spending) addAll(more spending) {
+	s.add(more.Sum)
+	for unit, n := range more.units {
+		s.addUnit(unit, n)
+	}
+}
 
 // add reports whether there was room to count the scope, or its provider at least.
 func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
@@ -302,7 +321,7 @@ func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
 	if known == nil {
 		known = p.enter(a, by)
 	}
-	if known != nil { // otherwise one of the others
+	if known != nil { // otherwise it counts among the others
 		known.add(sum)
 	}
 	for unit, n := range costs {
@@ -317,15 +336,15 @@ func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
 	return true
 }
 
-// shadowed counts at the level at which the rule does, if there is room.
-func (p *period) shadowed(one throttle.Shadowed) {
-	a := p.accounts[one.Scope]
-	if a == nil {
-		if a = p.open(one.Scope); a == nil || a.scope.String() != one.Scope {
-			return
-		}
-	}
-	sum := a.shadows[one.Rule]
+// admits reports whether a unit is counted separately already, or there is room for it.
+func (a *account) admits(unit string) bool {
+	_, known := a.all.units[unit]
+	return known || len(a.all.units) < mostKinds && policy.Costs{unit: 1}.Check() == nil
+}
+
+// shadowed counts an answer of a shadow rule, if there is room.
+func (a *account) shadowed(s throttle.Shadowed) {
+	sum := a.shadows[s.Rule]
 	if sum == nil {
 		if len(a.shadows) >= mostBy {
 			return
@@ -333,23 +352,20 @@ func (p *period) shadowed(one throttle.Shadowed) {
 		if a.shadows == nil {
 			a.shadows = map[string]*Shadow{}
 		}
-		sum = &Shadow{Rule: one.Rule}
-		a.shadows[one.Rule] = sum
+		sum = &Shadow{Rule: s.Rule}
+		a.shadows[s.Rule] = sum
 	}
-	sum.add(one)
+	sum.Starts++
+	if s.Limited {
+		sum.Waits++
+	}
 }
 
-// account returns the account of a scope, or of its provider where there are too many; nil for none.
+// account returns the account of a scope, or that of its provider if there are too many; nil if there is none either.
 func (p *period) account(scope string) *account {
 	if a := p.accounts[scope]; a != nil {
 		return a
 	}
-	return p.open(scope)
-}
-
-// open makes an account for a scope, or finds that of its provider where there are too
-// many; nil where that has none either.
-func (p *period) open(scope string) *account {
 	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return nil
@@ -360,13 +376,13 @@ func (p *period) open(scope string) *account {
 			return a
 		}
 	}
-	s, _ = policy.ParseScope(strings.Clone(s.String())) // a task's memory may go
+	s, _ = policy.ParseScope(strings.Clone(s.String())) // so that the memory of a task can be freed
 	a := &account{scope: s, by: map[By]*spending{}}
 	p.accounts[s.String()] = a
 	return a
 }
 
-// enter makes a place for a spender, if there is room; nil stands for the others.
+// enter returns the spending of a new spender, nil if there is no room.
 func (p *period) enter(a *account, by By) *spending {
 	by = By{App: begin(by.App), Queue: begin(by.Queue), Type: begin(by.Type), EnqueuedBy: begin(by.EnqueuedBy)}
 	if sum := a.by[by]; sum != nil {

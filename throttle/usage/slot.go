@@ -15,6 +15,7 @@ const (
 	// makes hashes of at most 128 fields.
 	mostBy     = 40
 	mostFields = 4 + 3*mostBy
+	mostKinds  = 8 // units besides requests, of a scope
 )
 
 // grain is how long slots of time are, and how far back they can be asked for.
@@ -52,24 +53,16 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 // usedKey is the hash of what was spent from a scope in a slot. scope is what the keys
 // of the scope begin with.
 //
-//	u, n    units and tasks of all
-//	f, r    runs of all that failed, and that the API refused
-//	u:by    units of one who spent; by is app/queue/type, and /enqueued-by where that is known
-//	n:by    tasks
-//	t:by    when it was sent last, in unix seconds
+//	u, n      units and tasks of all
+//	f, r      runs of all that failed, and that the API refused
+//	u:by      units of a spender; by is app/queue/type, and /enqueued-by where that is known
+//	n:by      tasks
+//	t:by      when it was sent last, in unix seconds
+//	+unit     units other than requests, of all
+//	+unit:by  of a spender
+//	s:rule    starts that a shadow rule at the scope was asked about
+//	w:rule    how many of them would have waited
 func (g grain) usedKey(scope string, start int64) string { return g.key(scope, "!used:", start) }
-
-// unitsKey is the hash of what was spent by unit in a slot; units but for requests.
-//
-//	unit       of all
-//	unit:by    of one who spent
-func (g grain) unitsKey(scope string, start int64) string { return g.key(scope, "!units:", start) }
-
-// shadowsKey is the hash of what the shadow rules that count at a scope said in a slot.
-//
-//	n:rule  starts that they were asked about
-//	w:rule  how many of them would have waited
-func (g grain) shadowsKey(scope string, start int64) string { return g.key(scope, "!shadows:", start) }
 
 // scopesKey is a sorted set: the scopes of a provider that have such a hash, by units.
 func (g grain) scopesKey(provider string, start int64) string {
@@ -81,13 +74,14 @@ func (g grain) key(scope, word string, start int64) string {
 }
 
 const (
-	fieldUnits = "u"
-	fieldTasks = "n"
-	fieldLast  = "t"
-	fieldWaits = "w"
-
+	fieldUnits   = "u"
+	fieldTasks   = "n"
 	fieldFailed  = "f"
 	fieldRefused = "r"
+	fieldLast    = "t"
+	fieldStarts  = "s"
+	fieldWaits   = "w"
+	unitMark     = "+"
 )
 
 // name encodes a spender as a field name. Different spenders have different names.
