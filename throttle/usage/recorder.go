@@ -71,6 +71,8 @@ type Config struct {
 	// Logger gets a line when Redis stops accepting the spending, and one when it accepts it again.
 	// Defaults to none.
 	Logger *slog.Logger
+	// Now is the clock by which spending is assigned to slots of time, for tests. Read ignores it. Defaults to time.Now.
+	Now func() time.Time
 }
 
 // Observer receives failures, as *metrics.Metrics does.
@@ -153,12 +155,15 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: time.Now, timeout: flushTimeout, current: newPeriod()}
+	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: cfg.Now, timeout: flushTimeout, current: newPeriod()}
 	if cfg.Observer != nil {
 		r.failed = cfg.Observer.Failed
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
+	}
+	if r.now == nil {
+		r.now = time.Now
 	}
 	r.flushed = r.now()
 	return r, nil
